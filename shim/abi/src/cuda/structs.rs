@@ -1,0 +1,390 @@
+//! Structures that the driver API passes by pointer, and checks of their layout.
+
+use super::{CUarray, CUcontext, CUdeviceptr, CUfunction, CUhostFn, CUkernel, CUstream, c_int, c_uint, c_void};
+
+/// A device's UUID.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CUuuid {
+    /// The sixteen bytes, in the order in which the UUID is written.
+    pub bytes: [u8; 16],
+}
+
+/// Where memory lies.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CUmemLocation {
+    /// `CUmemLocationType`.
+    pub kind: c_uint,
+    /// The device's ordinal, or the NUMA node, as `kind` says.
+    pub id: c_int,
+}
+
+/// Who may access a range.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemAccessDesc {
+    /// The device or host.
+    pub location: CUmemLocation,
+    /// `CUmemAccess_flags`.
+    pub flags: c_uint,
+}
+
+/// What `cuMemCreate` should make.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemAllocationProp {
+    /// `CUmemAllocationType`.
+    pub kind: c_uint,
+    /// `CUmemAllocationHandleType` flags.
+    pub requested_handle_types: c_uint,
+    /// Where the memory shall lie.
+    pub location: CUmemLocation,
+    /// Not used on Linux.
+    pub win32_handle_meta_data: *mut c_void,
+    /// Compression, RDMA and usage flags.
+    pub alloc_flags: [u8; 8],
+}
+
+/// What `cuMemPoolCreate` should make.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemPoolProps {
+    /// `CUmemAllocationType`.
+    pub alloc_kind: c_uint,
+    /// `CUmemAllocationHandleType` flags.
+    pub handle_types: c_uint,
+    /// Where the memory shall lie.
+    pub location: CUmemLocation,
+    /// Not used on Linux.
+    pub win32_security_attributes: *mut c_void,
+    /// Greatest size of the pool in bytes; 0: the driver's choice.
+    pub max_size_bytes: usize,
+    /// Usage, RDMA flag and reserved bytes.
+    pub reserved: [u8; 56],
+}
+
+/// A two-dimensional array's shape, in the 32-bit interface before CUDA 3.2.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_ARRAY_DESCRIPTOR_V1 {
+    /// Width in elements.
+    pub width: c_uint,
+    /// Height in elements; 0 for a one-dimensional array.
+    pub height: c_uint,
+    /// `CUarray_format`.
+    pub format: c_uint,
+    /// Channels of an element.
+    pub num_channels: c_uint,
+}
+
+/// A two-dimensional array's shape.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_ARRAY_DESCRIPTOR {
+    /// Width in elements.
+    pub width: usize,
+    /// Height in elements; 0 for a one-dimensional array.
+    pub height: usize,
+    /// `CUarray_format`.
+    pub format: c_uint,
+    /// Channels of an element.
+    pub num_channels: c_uint,
+}
+
+/// A three-dimensional array's shape, in the 32-bit interface before CUDA 3.2.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_ARRAY3D_DESCRIPTOR_V1 {
+    /// Width in elements.
+    pub width: c_uint,
+    /// Height in elements; 0 for a one-dimensional array.
+    pub height: c_uint,
+    /// Depth in elements or layers; 0 for fewer dimensions.
+    pub depth: c_uint,
+    /// `CUarray_format`.
+    pub format: c_uint,
+    /// Channels of an element.
+    pub num_channels: c_uint,
+    /// `CUDA_ARRAY3D_*` flags.
+    pub flags: c_uint,
+}
+
+/// A three-dimensional array's shape.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_ARRAY3D_DESCRIPTOR {
+    /// Width in elements.
+    pub width: usize,
+    /// Height in elements; 0 for a one-dimensional array.
+    pub height: usize,
+    /// Depth in elements or layers; 0 for fewer dimensions.
+    pub depth: usize,
+    /// `CUarray_format`.
+    pub format: c_uint,
+    /// Channels of an element.
+    pub num_channels: c_uint,
+    /// `CUDA_ARRAY3D_*` flags.
+    pub flags: c_uint,
+}
+
+/// A launch with attributes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUlaunchConfig {
+    /// Blocks of the grid in x, y and z.
+    pub grid_dim: [c_uint; 3],
+    /// Threads of a block in x, y and z.
+    pub block_dim: [c_uint; 3],
+    /// Dynamic shared memory per block in bytes.
+    pub shared_mem_bytes: c_uint,
+    /// The stream.
+    pub stream: CUstream,
+    /// `CUlaunchAttribute`s.
+    pub attrs: *mut c_void,
+    /// How many there are.
+    pub num_attrs: c_uint,
+}
+
+/// One device's part of a cooperative launch over several devices.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_LAUNCH_PARAMS {
+    /// The kernel.
+    pub function: CUfunction,
+    /// Blocks of the grid in x, y and z.
+    pub grid_dim: [c_uint; 3],
+    /// Threads of a block in x, y and z.
+    pub block_dim: [c_uint; 3],
+    /// Dynamic shared memory per block in bytes.
+    pub shared_mem_bytes: c_uint,
+    /// The stream.
+    pub stream: CUstream,
+    /// The kernel's arguments.
+    pub kernel_params: *mut *mut c_void,
+}
+
+/// A kernel node, CUDA 10 and 11.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_KERNEL_NODE_PARAMS_V1 {
+    /// The kernel.
+    pub func: CUfunction,
+    /// Blocks of the grid in x, y and z.
+    pub grid_dim: [c_uint; 3],
+    /// Threads of a block in x, y and z.
+    pub block_dim: [c_uint; 3],
+    /// Dynamic shared memory per block in bytes.
+    pub shared_mem_bytes: c_uint,
+    /// The kernel's arguments.
+    pub kernel_params: *mut *mut c_void,
+    /// The kernel's arguments in one buffer.
+    pub extra: *mut *mut c_void,
+}
+
+/// A kernel node, CUDA 12 and later.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_KERNEL_NODE_PARAMS {
+    /// What CUDA 11 had.
+    pub v1: CUDA_KERNEL_NODE_PARAMS_V1,
+    /// The kernel, if `func` is null.
+    pub kern: CUkernel,
+    /// The context in which a library's kernel runs; null: the current one.
+    pub ctx: CUcontext,
+}
+
+/// A memory set in a graph.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMSET_NODE_PARAMS {
+    /// Where.
+    pub dst: CUdeviceptr,
+    /// Bytes from row to row.
+    pub pitch: usize,
+    /// The value.
+    pub value: c_uint,
+    /// Its size in bytes: 1, 2 or 4.
+    pub element_size: c_uint,
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// A host function in a graph.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_HOST_NODE_PARAMS {
+    /// The function.
+    pub callback: CUhostFn,
+    /// Its argument.
+    pub user_data: *mut c_void,
+}
+
+/// An allocation in a graph.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
+    /// Where the memory shall lie.
+    pub pool_props: CUmemPoolProps,
+    /// Who may access it besides.
+    pub access_descs: *const CUmemAccessDesc,
+    /// How many these are.
+    pub access_desc_count: usize,
+    /// Bytes asked for.
+    pub bytesize: usize,
+    /// The address, written by the driver.
+    pub dptr: CUdeviceptr,
+}
+
+/// A two-dimensional copy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY2D {
+    /// First byte of a row in the source.
+    pub src_x_in_bytes: usize,
+    /// First row of the source.
+    pub src_y: usize,
+    /// `CUmemorytype` of the source.
+    pub src_memory_type: c_uint,
+    /// Source, if it is host memory.
+    pub src_host: *const c_void,
+    /// Source, if it is device memory.
+    pub src_device: CUdeviceptr,
+    /// Source, if it is an array.
+    pub src_array: CUarray,
+    /// Bytes from row to row of the source.
+    pub src_pitch: usize,
+    /// First byte of a row in the destination.
+    pub dst_x_in_bytes: usize,
+    /// First row of the destination.
+    pub dst_y: usize,
+    /// `CUmemorytype` of the destination.
+    pub dst_memory_type: c_uint,
+    /// Destination, if it is host memory.
+    pub dst_host: *mut c_void,
+    /// Destination, if it is device memory.
+    pub dst_device: CUdeviceptr,
+    /// Destination, if it is an array.
+    pub dst_array: CUarray,
+    /// Bytes from row to row of the destination.
+    pub dst_pitch: usize,
+    /// Bytes of a row.
+    pub width_in_bytes: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// A three-dimensional copy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY3D {
+    /// First byte of a row in the source.
+    pub src_x_in_bytes: usize,
+    /// First row of the source.
+    pub src_y: usize,
+    /// First plane of the source.
+    pub src_z: usize,
+    /// Level of detail of the source.
+    pub src_lod: usize,
+    /// `CUmemorytype` of the source.
+    pub src_memory_type: c_uint,
+    /// Source, if it is host memory.
+    pub src_host: *const c_void,
+    /// Source, if it is device memory.
+    pub src_device: CUdeviceptr,
+    /// Source, if it is an array.
+    pub src_array: CUarray,
+    /// Must be null.
+    pub reserved0: *mut c_void,
+    /// Bytes from row to row of the source.
+    pub src_pitch: usize,
+    /// Rows of a plane of the source.
+    pub src_height: usize,
+    /// First byte of a row in the destination.
+    pub dst_x_in_bytes: usize,
+    /// First row of the destination.
+    pub dst_y: usize,
+    /// First plane of the destination.
+    pub dst_z: usize,
+    /// Level of detail of the destination.
+    pub dst_lod: usize,
+    /// `CUmemorytype` of the destination.
+    pub dst_memory_type: c_uint,
+    /// Destination, if it is host memory.
+    pub dst_host: *mut c_void,
+    /// Destination, if it is device memory.
+    pub dst_device: CUdeviceptr,
+    /// Destination, if it is an array.
+    pub dst_array: CUarray,
+    /// Must be null.
+    pub reserved1: *mut c_void,
+    /// Bytes from row to row of the destination.
+    pub dst_pitch: usize,
+    /// Rows of a plane of the destination.
+    pub dst_height: usize,
+    /// Bytes of a row.
+    pub width_in_bytes: usize,
+    /// Rows of a plane.
+    pub height: usize,
+    /// Planes.
+    pub depth: usize,
+}
+
+/// A device's properties, as CUDA 2 described them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUdevprop {
+    /// Threads of a block at most.
+    pub max_threads_per_block: c_int,
+    /// Threads of a block at most in x, y and z.
+    pub max_threads_dim: [c_int; 3],
+    /// Blocks of a grid at most in x, y and z.
+    pub max_grid_size: [c_int; 3],
+    /// Shared memory of a block at most, in bytes.
+    pub shared_mem_per_block: c_int,
+    /// Constant memory in bytes.
+    pub total_constant_memory: c_int,
+    /// Threads of a warp.
+    pub simd_width: c_int,
+    /// Greatest pitch in bytes.
+    pub mem_pitch: c_int,
+    /// Registers of a block at most.
+    pub regs_per_block: c_int,
+    /// Clock in kHz.
+    pub clock_rate: c_int,
+    /// Alignment of textures in bytes.
+    pub texture_align: c_int,
+}
+
+/// One operation of `cuStreamBatchMemOp`: a wait or a write (the other kinds use the same 48 bytes otherwise).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUstreamBatchMemOpParams {
+    /// `CUstreamBatchMemOpType`.
+    pub operation: c_uint,
+    /// The address that is waited on or written.
+    pub address: CUdeviceptr,
+    /// The value; a 32-bit operation uses the lower half.
+    pub value64: u64,
+    /// `CUstreamWaitValue_flags` or `CUstreamWriteValue_flags`.
+    pub flags: c_uint,
+    /// The driver's own.
+    pub alias: CUdeviceptr,
+    /// Room of the greater kinds.
+    pub reserved: u64,
+}
+
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<CUmemAllocationProp>() == 32 && offset_of!(CUmemAllocationProp, location) == 8);
+    assert!(size_of::<CUmemPoolProps>() == 88 && offset_of!(CUmemPoolProps, max_size_bytes) == 24);
+    assert!(size_of::<CUDA_ARRAY_DESCRIPTOR>() == 24 && size_of::<CUDA_ARRAY3D_DESCRIPTOR>() == 40);
+    assert!(size_of::<CUlaunchConfig>() == 56 && offset_of!(CUlaunchConfig, stream) == 32);
+    assert!(size_of::<CUDA_LAUNCH_PARAMS>() == 56 && offset_of!(CUDA_LAUNCH_PARAMS, stream) == 40);
+    assert!(size_of::<CUDA_KERNEL_NODE_PARAMS_V1>() == 56 && size_of::<CUDA_KERNEL_NODE_PARAMS>() == 72);
+    assert!(size_of::<CUDA_MEM_ALLOC_NODE_PARAMS>() == 120 && size_of::<CUDA_MEMSET_NODE_PARAMS>() == 40);
+    assert!(size_of::<CUDA_MEMCPY2D>() == 128 && size_of::<CUDA_MEMCPY3D>() == 200);
+    assert!(size_of::<CUdevprop>() == 56 && size_of::<CUstreamBatchMemOpParams>() == 48);
+};

@@ -1,0 +1,457 @@
+//! The accounting protocol on a region's ledger: reserve, release, claim a slot, reclaim the dead.
+//!
+//! # Memory
+//!
+//! A container's use of a device stands in one word, [`DeviceLedger::used_bytes`]; each process's part of it in
+//! [`SlotDevice::memory`]. An operation changes both, and a process can be killed between the two. So that the books can
+//! still be put right, the upper sixteen bits of the slot's word count the operations that are under way:
+//!
+//! ```text
+//! reserve n:  slot += 1 op + n      used += n (only if the limit allows)      slot -= 1 op
+//! release n:  slot += 1 op          used -= n                                 slot -= 1 op + n
+//! ```
+//!
+//! A dead process's slot with no operation under way holds exactly what it contributed to `used_bytes`; [`reclaim`] subtracts
+//! that. With an operation under way it is not known whether the middle step took place; [`reclaim`] then leaves `used_bytes`
+//! too high, never too low, and [`settle`] corrects it from the slots at the next moment in which no operation is under way.
+//! There is no lock, and nobody ever waits for anybody.
+//!
+//! Invariant: `used_bytes` is never less than what the container's live processes hold, and never, by way of [`reserve`],
+//! more than the limit.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::region::{DEVICES_MAX, DeviceLedger, Ledger, MARKERS_MAX, SLOTS_MAX, SlotDevice, owner};
+
+/// The part of [`SlotDevice::memory`] that counts bytes.
+pub const BYTES_MASK: u64 = (1 << 48) - 1;
+/// One operation under way in [`SlotDevice::memory`].
+pub const OPERATION: u64 = 1 << 48;
+
+/// The slot that processes without a slot of their own share.
+pub const SHARED_SLOT: usize = 0;
+
+/// A reservation would exceed the container's limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OverLimit;
+
+/// Reserves `bytes` for the process that owns `slot`, if the container then uses no more than `limit_bytes`.
+///
+/// # Errors
+/// [`OverLimit`], and the refusal is counted; the books are unchanged.
+#[inline]
+pub fn reserve(device: &DeviceLedger, slot: &SlotDevice, bytes: u64, limit_bytes: u64) -> Result<(), OverLimit> {
+    let fits = |used: u64| used.checked_add(bytes).filter(|&after| after <= limit_bytes && after <= BYTES_MASK);
+    let mut used = device.used_bytes.load(Ordering::Relaxed);
+    if fits(used).is_none() {
+        device.refused.fetch_add(1, Ordering::Relaxed);
+        return Err(OverLimit);
+    }
+    // Acquire and release keep the three steps in order for whoever reads the slot after this process was killed.
+    slot.memory.fetch_add(OPERATION | bytes, Ordering::Acquire);
+    loop {
+        let Some(after) = fits(used) else {
+            slot.memory.fetch_sub(OPERATION | bytes, Ordering::Release);
+            device.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(OverLimit);
+        };
+        match device.used_bytes.compare_exchange_weak(used, after, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => {
+                slot.memory.fetch_sub(OPERATION, Ordering::Release);
+                if after > device.peak_bytes.load(Ordering::Relaxed) {
+                    device.peak_bytes.fetch_max(after, Ordering::Relaxed);
+                }
+                return Ok(());
+            }
+            Err(now) => used = now,
+        }
+    }
+}
+
+/// Gives back `bytes` that were reserved by the process that owns `slot`.
+#[inline]
+pub fn release(device: &DeviceLedger, slot: &SlotDevice, bytes: u64) {
+    slot.memory.fetch_add(OPERATION, Ordering::Acquire);
+    device.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    slot.memory.fetch_sub(OPERATION | bytes, Ordering::Release);
+}
+
+/// Bytes that the owner of `slot` holds.
+#[inline]
+#[must_use]
+pub fn held_bytes(slot: &SlotDevice) -> u64 {
+    slot.memory.load(Ordering::Relaxed) & BYTES_MASK
+}
+
+/// A process as the ledger names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Pid in the process's own pid namespace.
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`: clock ticks since boot.
+    pub start_time: u64,
+    /// Inode number of the pid namespace.
+    pub pid_namespace: u64,
+}
+
+/// A slot and the generation with which it was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotId {
+    /// Index in [`Ledger::slots`].
+    pub index: usize,
+    /// Generation in [`Ledger::owners`].
+    pub generation: u32,
+}
+
+/// Takes a slot for the process `me`.
+///
+/// A slot that the same process took before it called `exec` is reclaimed on the way: nothing of that program is left. If no
+/// slot is free, those whose owners are dead by `is_alive` are reclaimed. `None` if there is still none: the process uses
+/// [`SHARED_SLOT`].
+pub fn claim(ledger: &Ledger, me: Identity, is_alive: impl Fn(Identity) -> bool) -> Option<SlotId> {
+    for index in 1..SLOTS_MAX {
+        if identity(ledger, index) == Some(me) {
+            reclaim(ledger, index, me);
+        }
+    }
+    if let Some(slot) = claim_free(ledger, me) {
+        return Some(slot);
+    }
+    for index in 1..SLOTS_MAX {
+        // Only a pid of one's own namespace can be looked up.
+        match identity(ledger, index) {
+            Some(other) if other.pid_namespace == me.pid_namespace && !is_alive(other) => reclaim(ledger, index, other),
+            _ => continue,
+        };
+    }
+    claim_free(ledger, me)
+}
+
+fn claim_free(ledger: &Ledger, me: Identity) -> Option<SlotId> {
+    // Processes that start together have neighbouring pids: each begins its search at a place of its own.
+    let first = me.pid as usize % (SLOTS_MAX - 1);
+    for step in 0..SLOTS_MAX - 1 {
+        let index = 1 + (first + step) % (SLOTS_MAX - 1);
+        let Some(word) = ledger.owners.get(index) else { continue };
+        let found = word.load(Ordering::Relaxed);
+        if owner::state(found) != owner::FREE {
+            continue;
+        }
+        let generation = owner::generation(found).wrapping_add(1) & 0xFF_FFFF;
+        let claimed = owner::word(owner::CLAIMED, generation, me.pid);
+        if word.compare_exchange(found, claimed, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        let (Some(slot), Some(start_time)) = (ledger.slots.get(index), ledger.start_times.get(index)) else { continue };
+        start_time.store(me.start_time, Ordering::Relaxed);
+        slot.pid_namespace.store(me.pid_namespace, Ordering::Relaxed);
+        // Pairs with the load in `identity`: an attached owner's start time and namespace are complete.
+        word.store(owner::word(owner::ATTACHED, generation, me.pid), Ordering::Release);
+        return Some(SlotId { index, generation });
+    }
+    None
+}
+
+/// The process that owns slot `index`, if one does.
+#[must_use]
+pub fn identity(ledger: &Ledger, index: usize) -> Option<Identity> {
+    let word = ledger.owners.get(index)?.load(Ordering::Acquire);
+    if owner::state(word) != owner::ATTACHED {
+        return None;
+    }
+    Some(Identity {
+        pid: owner::pid(word),
+        start_time: ledger.start_times.get(index)?.load(Ordering::Relaxed),
+        pid_namespace: ledger.slots.get(index)?.pid_namespace.load(Ordering::Relaxed),
+    })
+}
+
+/// What [`reclaim`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reclaimed {
+    /// The slot was not `dead`'s (any more): nothing was done.
+    NotTheirs,
+    /// All that the process held is in the container's budget again.
+    Exactly,
+    /// The process was killed within an operation: the caller must [`settle`] the devices of the bits that are set.
+    InDoubt {
+        /// Bit `d` stands for device `d`.
+        devices: u32,
+    },
+}
+
+/// Gives back all that the dead process `dead` held, and frees its slot.
+///
+/// Any number of callers may try at once: one of them does it.
+pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity) -> Reclaimed {
+    let (Some(word), Some(slot)) = (ledger.owners.get(index), ledger.slots.get(index)) else {
+        return Reclaimed::NotTheirs;
+    };
+    let found = word.load(Ordering::Acquire);
+    if owner::state(found) != owner::ATTACHED || identity(ledger, index) != Some(dead) {
+        return Reclaimed::NotTheirs;
+    }
+    let generation = owner::generation(found);
+    let reclaiming = owner::word(owner::RECLAIMING, generation, dead.pid);
+    if word.compare_exchange(found, reclaiming, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return Reclaimed::NotTheirs;
+    }
+    let in_doubt = empty_slot(ledger, index);
+    for row in &slot.markers {
+        for marker in row {
+            marker.store(0, Ordering::Relaxed);
+        }
+    }
+    // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty.
+    word.store(owner::word(owner::FREE, generation, 0), Ordering::Release);
+    if in_doubt == 0 { Reclaimed::Exactly } else { Reclaimed::InDoubt { devices: in_doubt } }
+}
+
+/// Empties a slot that nobody uses any more: gives back its bytes and clears its counters. Returns the devices in doubt.
+fn empty_slot(ledger: &Ledger, index: usize) -> u32 {
+    let Some(slot) = ledger.slots.get(index) else { return 0 };
+    let mut in_doubt = 0;
+    for (number, (device, part)) in ledger.devices.iter().zip(&slot.devices).enumerate() {
+        let word = part.memory.swap(0, Ordering::AcqRel);
+        if word & !BYTES_MASK == 0 {
+            give_back(&device.used_bytes, word);
+        } else {
+            in_doubt |= 1 << number;
+        }
+        part.waiting.store(0, Ordering::Relaxed);
+        part.markers_by_device.store(0, Ordering::Relaxed);
+        for counter in
+            [&part.marker_submitted, &part.marker_submitted_ns, &part.busy_since_ns, &part.launches, &part.throttled_ns]
+        {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+    in_doubt
+}
+
+/// Frees a slot that was left in the middle of being taken or reclaimed, by a process that is gone. The caller knows that it
+/// is gone and that nobody else repairs the ledger: only the manager calls this. Returns the devices to [`settle`].
+pub fn repair(ledger: &Ledger, index: usize) -> u32 {
+    let Some(word) = ledger.owners.get(index) else { return 0 };
+    let found = word.load(Ordering::Acquire);
+    if !matches!(owner::state(found), owner::CLAIMED | owner::RECLAIMING) {
+        return 0;
+    }
+    empty_slot(ledger, index);
+    word.store(owner::word(owner::FREE, owner::generation(found), 0), Ordering::Release);
+    // Whether the one who was reclaiming had subtracted the bytes is not known: settle them all.
+    (1 << DEVICES_MAX) - 1
+}
+
+/// Gives back all that stands in [`SHARED_SLOT`]: right only when the container has no process left.
+pub fn empty_shared_slot(ledger: &Ledger) -> u32 {
+    empty_slot(ledger, SHARED_SLOT)
+}
+
+fn give_back(used_bytes: &AtomicU64, bytes: u64) {
+    // Saturating, because the ledger is writable by the container: a forged slot must not wrap the total.
+    let mut used = used_bytes.load(Ordering::Relaxed);
+    while let Err(now) =
+        used_bytes.compare_exchange_weak(used, used.saturating_sub(bytes), Ordering::AcqRel, Ordering::Relaxed)
+    {
+        used = now;
+    }
+}
+
+/// Makes `used_bytes` of device `number` the sum of the slots again. Returns whether it could: not while an operation is
+/// under way anywhere in the container. The caller tries again later.
+pub fn settle(ledger: &Ledger, number: usize) -> bool {
+    let Some(device) = ledger.devices.get(number) else { return true };
+    let used = device.used_bytes.load(Ordering::Acquire);
+    let Some(sum) = sum_at_rest(ledger, number) else { return false };
+    // No operation was under way at some moment of each reading, and the same sum twice with `used_bytes` unchanged
+    // means that none ended in between without being undone.
+    if sum_at_rest(ledger, number) != Some(sum) {
+        return false;
+    }
+    used == sum || device.used_bytes.compare_exchange(used, sum, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+fn sum_at_rest(ledger: &Ledger, number: usize) -> Option<u64> {
+    let mut sum: u64 = 0;
+    for slot in &ledger.slots {
+        let word = slot.devices.get(number)?.memory.load(Ordering::Acquire);
+        if word & !BYTES_MASK != 0 {
+            return None;
+        }
+        sum = sum.saturating_add(word);
+    }
+    Some(sum)
+}
+
+/// Whether all work of the slot's owner on a device that a marker stands behind is done.
+///
+/// `markers` is the device's row in the slot. Marker numbers begin at 1; at most [`MARKERS_MAX`] are in flight.
+#[must_use]
+pub fn drained(part: &SlotDevice, markers: &[AtomicU64; MARKERS_MAX]) -> bool {
+    let newest = part.marker_submitted.load(Ordering::Acquire);
+    oldest_in_flight(newest, markers).is_none()
+}
+
+/// Number of the oldest marker up to `newest` that the device has not written, or `None`.
+#[must_use]
+pub fn oldest_in_flight(newest: u64, markers: &[AtomicU64; MARKERS_MAX]) -> Option<u64> {
+    let first = newest.saturating_sub(MARKERS_MAX as u64 - 1).max(1);
+    (first..=newest).find(|&number| {
+        markers.get(number as usize % MARKERS_MAX).is_some_and(|marker| marker.load(Ordering::Acquire) < number)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ledger() -> Box<Ledger> {
+        // SAFETY: a ledger is integers and atomics of them: all bytes zero is a valid ledger.
+        unsafe { Box::<Ledger>::new_zeroed().assume_init() }
+    }
+
+    fn process(pid: u32) -> Identity {
+        Identity { pid, start_time: 1000 + u64::from(pid), pid_namespace: 1 }
+    }
+
+    fn used(ledger: &Ledger) -> u64 {
+        ledger.devices[0].used_bytes.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn the_limit_is_exact() {
+        let ledger = ledger();
+        let (device, slot) = (&ledger.devices[0], &ledger.slots[1].devices[0]);
+        assert_eq!(reserve(device, slot, 60, 100), Ok(()));
+        assert_eq!(reserve(device, slot, 41, 100), Err(OverLimit));
+        assert_eq!(reserve(device, slot, 40, 100), Ok(()));
+        assert_eq!(reserve(device, slot, u64::MAX, 100), Err(OverLimit));
+        assert_eq!((used(&ledger), device.refused.load(Ordering::Relaxed)), (100, 2));
+        release(device, slot, 100);
+        assert_eq!((used(&ledger), held_bytes(slot), device.peak_bytes.load(Ordering::Relaxed)), (0, 0, 100));
+    }
+
+    #[test]
+    fn threads_racing_for_the_last_bytes_never_pass_the_limit() {
+        let ledger = ledger();
+        std::thread::scope(|scope| {
+            for index in 1..=8 {
+                let ledger = &ledger;
+                scope.spawn(move || {
+                    let (device, slot) = (&ledger.devices[0], &ledger.slots[index].devices[0]);
+                    for _ in 0..20_000 {
+                        if reserve(device, slot, 3, 16).is_ok() {
+                            assert!(device.used_bytes.load(Ordering::Relaxed) <= 16);
+                            release(device, slot, 3);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(used(&ledger), 0);
+        assert!(ledger.devices[0].peak_bytes.load(Ordering::Relaxed) <= 16);
+    }
+
+    #[test]
+    fn a_dead_process_gives_back_exactly_what_it_held() {
+        let ledger = ledger();
+        let first = claim(&ledger, process(7), |_| true).unwrap();
+        let second = claim(&ledger, process(8), |_| true).unwrap();
+        assert_ne!(first.index, second.index);
+        reserve(&ledger.devices[0], &ledger.slots[first.index].devices[0], 10, 100).unwrap();
+        reserve(&ledger.devices[0], &ledger.slots[second.index].devices[0], 20, 100).unwrap();
+        assert_eq!(reclaim(&ledger, first.index, process(8)), Reclaimed::NotTheirs);
+        assert_eq!(reclaim(&ledger, first.index, process(7)), Reclaimed::Exactly);
+        assert_eq!(used(&ledger), 20);
+        assert_eq!(reclaim(&ledger, first.index, process(7)), Reclaimed::NotTheirs);
+        let again = claim(&ledger, process(7), |_| true).unwrap();
+        assert_eq!((again.index, again.generation), (first.index, first.generation + 1));
+    }
+
+    #[test]
+    fn exec_leaves_nothing_behind() {
+        let ledger = ledger();
+        let before = claim(&ledger, process(7), |_| true).unwrap();
+        reserve(&ledger.devices[0], &ledger.slots[before.index].devices[0], 10, 100).unwrap();
+        claim(&ledger, process(7), |_| true).unwrap();
+        assert_eq!(used(&ledger), 0);
+    }
+
+    #[test]
+    fn when_slots_run_out_the_dead_make_room_and_then_there_is_none() {
+        let ledger = ledger();
+        for pid in 1..SLOTS_MAX as u32 {
+            claim(&ledger, process(pid), |_| true).unwrap();
+        }
+        assert_eq!(claim(&ledger, process(9999), |_| true), None);
+        assert!(claim(&ledger, process(9999), |other| other.pid != 17).is_some());
+    }
+
+    #[test]
+    fn a_kill_between_the_steps_is_settled() {
+        // Each state that a kill can leave behind: (slot word, used) for reserve and release of 10 with 5 held before.
+        for (word, total) in [(OPERATION | 15, 5), (OPERATION | 15, 15), (OPERATION | 15, 5)] {
+            let ledger = ledger();
+            let dead = claim(&ledger, process(7), |_| true).unwrap();
+            let alive = claim(&ledger, process(8), |_| true).unwrap();
+            reserve(&ledger.devices[0], &ledger.slots[alive.index].devices[0], 3, 100).unwrap();
+            ledger.slots[dead.index].devices[0].memory.store(word, Ordering::Relaxed);
+            ledger.devices[0].used_bytes.fetch_add(total, Ordering::Relaxed);
+            assert_eq!(reclaim(&ledger, dead.index, process(7)), Reclaimed::InDoubt { devices: 1 });
+            assert!(used(&ledger) >= 3);
+            // Not while another process is within an operation.
+            ledger.slots[alive.index].devices[0].memory.fetch_add(OPERATION, Ordering::Relaxed);
+            assert!(!settle(&ledger, 0));
+            ledger.slots[alive.index].devices[0].memory.fetch_sub(OPERATION, Ordering::Relaxed);
+            assert!(settle(&ledger, 0));
+            assert_eq!(used(&ledger), 3);
+        }
+    }
+
+    #[test]
+    fn markers_drain_in_any_order() {
+        let ledger = ledger();
+        let (part, row) = (&ledger.slots[1].devices[0], &ledger.slots[1].markers[0]);
+        assert!(drained(part, row));
+        part.marker_submitted.store(10, Ordering::Relaxed);
+        for number in 3..=10_u64 {
+            row[number as usize % MARKERS_MAX].store(number, Ordering::Relaxed);
+        }
+        assert!(drained(part, row));
+        part.marker_submitted.store(12, Ordering::Relaxed);
+        row[12 % MARKERS_MAX].store(12, Ordering::Relaxed);
+        assert_eq!(oldest_in_flight(12, row), Some(11));
+    }
+
+    proptest! {
+        #[test]
+        fn any_sequence_of_operations_and_deaths_conserves_the_books(
+            steps in proptest::collection::vec((1_usize..6, 0_u8..4, 1_u64..50), 1..200),
+        ) {
+            let ledger = ledger();
+            let limit = 200;
+            let mut held = std::collections::HashMap::<usize, (Identity, usize, Vec<u64>)>::new();
+            for (who, what, bytes) in steps {
+                let entry = held.entry(who).or_insert_with(|| {
+                    let me = process(who as u32);
+                    (me, claim(&ledger, me, |_| true).unwrap().index, Vec::new())
+                });
+                let part = &ledger.slots[entry.1].devices[0];
+                match what {
+                    0 | 1 => if reserve(&ledger.devices[0], part, bytes, limit).is_ok() { entry.2.push(bytes) },
+                    2 => if let Some(bytes) = entry.2.pop() { release(&ledger.devices[0], part, bytes) },
+                    _ => {
+                        prop_assert_eq!(reclaim(&ledger, entry.1, entry.0), Reclaimed::Exactly);
+                        held.remove(&who);
+                    }
+                }
+                let total: u64 = held.values().flat_map(|(_, _, sizes)| sizes).sum();
+                prop_assert_eq!(used(&ledger), total);
+                prop_assert!(total <= limit);
+                prop_assert!(settle(&ledger, 0));
+                prop_assert_eq!(used(&ledger), total);
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! The region: the files that the node manager and the processes of one container share.
+//!
+//! A region is a directory that the manager makes before the container starts. It holds
+//!
+//! | file | who writes | what |
+//! | --- | --- | --- |
+//! | [`LIMITS_FILE`] | the manager only; read-only in the container | [`Limits`]: what the container may use, and its leases |
+//! | [`LEDGER_FILE`] | the container's processes and the manager | [`Ledger`]: what is used, one slot per process |
+//! | [`ATTACH_SOCKET`] | | a Unix seqpacket socket: a process sends one [`AttachMessage`] and closes |
+//! | the shim | the manager only | the library that is preloaded; it finds the other files beside itself |
+//!
+//! Rules for both files:
+//!
+//! * `repr(C)`, integers of fixed width and atomics of them, no padding that is not named, offsets asserted below.
+//! * A file's size is a constant ([`LIMITS_FILE_BYTES`], [`LEDGER_FILE_BYTES`]) that is greater than its contents, so that a
+//!   later minor version can add fields at the end without an older mapping ever reaching past the end of the file.
+//! * [`Header::magic`] is stored last, with release ordering: a reader that sees it sees a complete file. A reader tells a
+//!   file that is not ready from one of another major version: see [`Header::check`].
+//! * Fields of a minor version that the reader does not know are zero or ignored; a major version that it does not know makes
+//!   the reader leave the region alone.
+//! * The manager trusts nothing that it reads from the ledger: every index and count is bounded before use.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Name of the limits file in the region's directory.
+pub const LIMITS_FILE: &str = "limits";
+/// Name of the ledger file in the region's directory.
+pub const LEDGER_FILE: &str = "ledger";
+/// Name of the attach socket in the region's directory.
+pub const ATTACH_SOCKET: &str = "attach.sock";
+
+/// Greatest number of devices of one region.
+pub const DEVICES_MAX: usize = 16;
+/// Greatest number of processes with a slot of their own in one region.
+pub const SLOTS_MAX: usize = 512;
+/// Progress markers that a process can have in flight on one device.
+pub const MARKERS_MAX: usize = 8;
+
+/// Size of the limits file in bytes.
+pub const LIMITS_FILE_BYTES: usize = 16 * 1024;
+/// Size of the ledger file in bytes. Only the first `size_of::<Ledger>()` bytes need backing.
+pub const LEDGER_FILE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Version of the layout and the protocols in this crate that must agree exactly.
+pub const MAJOR: u32 = 1;
+/// Version of additions that older readers can ignore.
+pub const MINOR: u32 = 0;
+
+/// [`Header::magic`] of a limits file: `ALIQLIMT`, read as a little-endian number.
+pub const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLIMT");
+/// [`Header::magic`] of a ledger file: `ALIQLEDG`, read as a little-endian number.
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLEDG");
+
+/// What each of the two files begins with.
+#[repr(C)]
+pub struct Header {
+    /// Says which file this is. Zero until the rest of the file is complete.
+    pub magic: AtomicU64,
+    /// [`MAJOR`] of the manager that made the file.
+    pub major: AtomicU32,
+    /// [`MINOR`] of the manager that made the file.
+    pub minor: AtomicU32,
+    /// Size of the file in bytes.
+    pub file_bytes: AtomicU64,
+    /// Unique to this region; the same number stands in both its files.
+    pub region_id: AtomicU64,
+}
+
+/// Why a file cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeaderError {
+    /// The manager has not finished making the file.
+    NotReady,
+    /// This is some other file.
+    WrongMagic {
+        /// The number found.
+        found: u64,
+    },
+    /// The file was made by a manager with another major version.
+    WrongMajor {
+        /// The version found.
+        found: u32,
+    },
+    /// The file's own idea of its size is not the size that this version maps.
+    WrongSize {
+        /// The size found in bytes.
+        found_bytes: u64,
+    },
+}
+
+impl Header {
+    /// Checks that the file is complete and of a version that this crate knows.
+    ///
+    /// Pairs with [`Header::publish`]: once the magic is seen, everything written before it is.
+    ///
+    /// # Errors
+    /// See [`HeaderError`].
+    pub fn check(&self, magic: u64, file_bytes: usize) -> Result<(), HeaderError> {
+        match self.magic.load(Ordering::Acquire) {
+            found if found == magic => {}
+            0 => return Err(HeaderError::NotReady),
+            found => return Err(HeaderError::WrongMagic { found }),
+        }
+        let found = self.major.load(Ordering::Relaxed);
+        if found != MAJOR {
+            return Err(HeaderError::WrongMajor { found });
+        }
+        let found_bytes = self.file_bytes.load(Ordering::Relaxed);
+        if found_bytes != file_bytes as u64 {
+            return Err(HeaderError::WrongSize { found_bytes });
+        }
+        Ok(())
+    }
+
+    /// Declares the file complete.
+    pub fn publish(&self, magic: u64, file_bytes: usize, region_id: u64) {
+        self.major.store(MAJOR, Ordering::Relaxed);
+        self.minor.store(MINOR, Ordering::Relaxed);
+        self.file_bytes.store(file_bytes as u64, Ordering::Relaxed);
+        self.region_id.store(region_id, Ordering::Relaxed);
+        self.magic.store(magic, Ordering::Release);
+    }
+}
+
+/// The limits file.
+#[repr(C)]
+pub struct Limits {
+    /// See [`Header`], with [`LIMITS_MAGIC`].
+    pub header: Header,
+    /// `CLOCK_MONOTONIC` in nanoseconds of the manager's last sign of life; see [`HEARTBEAT_STALE_NS`].
+    pub heartbeat_ns: AtomicU64,
+    /// Devices in [`Limits::devices`]; the first so many are valid. Never more than [`DEVICES_MAX`], never changes.
+    pub device_count: AtomicU32,
+    /// [`FLAG_DISABLED`].
+    pub flags: AtomicU32,
+    /// Reserved, zero.
+    pub reserved: [u64; 10],
+    /// What the container may use of each device.
+    pub devices: [DeviceLimits; DEVICES_MAX],
+}
+
+/// In [`Limits::flags`]: the manager has switched enforcement off; the shim accounts but refuses and delays nothing.
+pub const FLAG_DISABLED: u32 = 1;
+
+/// The manager writes [`Limits::heartbeat_ns`] this often.
+pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
+/// A heartbeat older than this means that the manager is gone, and that the shim paces itself by
+/// [`DeviceLimits::core_limit_percent`]. Several intervals, so that a busy machine does not look like a dead manager.
+pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
+
+/// What a container may use of one device. Each field is read alone: no two need to agree.
+#[repr(C, align(128))]
+pub struct DeviceLimits {
+    /// The gate to the device, on a cache line of its own with the other fields that a launch reads: see [`gate`].
+    pub gate: AtomicU32,
+    /// Launches between two progress markers of one thread at most.
+    pub marker_launches_max: AtomicU32,
+    /// Work in flight that a launch may add to, in nanoseconds: with more outstanding it waits first.
+    pub inflight_ns_max: AtomicU32,
+    /// The share that is never exceeded, in percent of the device's time.
+    pub core_limit_percent: AtomicU32,
+    /// The share that is guaranteed, in percent of the device's time.
+    pub core_request_percent: AtomicU32,
+    /// Reserved, zero.
+    pub reserved0: u32,
+    /// Bytes of device memory that are never exceeded.
+    pub memory_limit_bytes: AtomicU64,
+    /// Bytes that the container uses beyond what its ledger knows (contexts, modules); counts against the limit.
+    pub memory_overhead_bytes: AtomicU64,
+    /// The device's UUID, as `cuDeviceGetUuid` gives it. Never changes.
+    pub uuid: [u8; 16],
+    /// Reserved, zero.
+    pub reserved: [u64; 8],
+}
+
+/// The gate: how the manager lets a container use a device now. A process waits for it with a futex on this word.
+///
+/// While a lease lasts the manager changes the word's counting part at every tick (about a millisecond), so that a launch
+/// that has seen one value knows with a single comparison that nothing has happened since, and one that sees another value
+/// takes the slow path: places a progress marker, looks at the clock.
+pub mod gate {
+    /// Set: launches may go on.
+    pub const OPEN: u32 = 1;
+    /// Set together with [`OPEN`]: the device is not shared in time for now; launches need no markers.
+    pub const FREE: u32 = 2;
+    /// Set without [`OPEN`]: the manager is awake and looks at [`SlotDevice::waiting`](super::SlotDevice::waiting) by itself;
+    /// who waits need not ring. Before the manager goes to sleep it clears this and looks once more; who waits counts itself
+    /// in first and looks at the gate then: so one of the two sees the other.
+    pub const WATCHED: u32 = 2;
+    /// What the counting part advances by.
+    pub const TICK: u32 = 4;
+}
+
+/// The ledger file.
+///
+/// Slot 0 is shared by the processes that found no slot of their own. What they use is counted; it is given back when
+/// they free it, or when the container has no process left.
+#[repr(C)]
+pub struct Ledger {
+    /// See [`Header`], with [`LEDGER_MAGIC`].
+    pub header: Header,
+    /// Reserved, zero.
+    pub reserved: [u64; 12],
+    /// What the container uses of each device, in the order of [`Limits::devices`].
+    pub devices: [DeviceLedger; DEVICES_MAX],
+    /// Fills the first page.
+    pub reserved_page: [u64; 240],
+    /// Who owns each slot: see [`owner`].
+    pub owners: [AtomicU64; SLOTS_MAX],
+    /// When each owner was started: field 22 of `/proc/PID/stat`, in clock ticks since boot.
+    pub start_times: [AtomicU64; SLOTS_MAX],
+    /// The slots, a page each: processes share no cache line, and each can register its page with the device.
+    pub slots: [Slot; SLOTS_MAX],
+}
+
+/// What a container uses of one device.
+#[repr(C, align(128))]
+pub struct DeviceLedger {
+    /// Bytes in use, of all slots together.
+    pub used_bytes: AtomicU64,
+    /// The most that [`DeviceLedger::used_bytes`] has been.
+    pub peak_bytes: AtomicU64,
+    /// Requests for memory that were refused because of the limit.
+    pub refused: AtomicU64,
+    /// Reserved, zero.
+    pub reserved: [u64; 13],
+}
+
+/// A process's part of the ledger.
+#[repr(C, align(4096))]
+pub struct Slot {
+    /// What the process uses of each device.
+    pub devices: [SlotDevice; DEVICES_MAX],
+    /// Inode number of the process's pid namespace: a pid means nothing outside it.
+    pub pid_namespace: AtomicU64,
+    /// Reserved, zero.
+    pub reserved: [u64; 127],
+    /// Progress markers: the device writes marker number `n` into element `n % MARKERS_MAX` of its row when all work
+    /// that the marker's stream held before it is done. Numbers begin at 1.
+    pub markers: [[AtomicU64; MARKERS_MAX]; DEVICES_MAX],
+}
+
+/// What a process uses of one device.
+#[repr(C, align(128))]
+pub struct SlotDevice {
+    /// Bytes in use and operations under way: see [`ledger`](crate::ledger).
+    pub memory: AtomicU64,
+    /// Threads that wait for the gate now.
+    pub waiting: AtomicU32,
+    /// Not zero: markers are written by the device. Zero: by the process, when it asks the driver.
+    pub markers_by_device: AtomicU32,
+    /// Number of the newest marker that was put into a stream.
+    pub marker_submitted: AtomicU64,
+    /// `CLOCK_MONOTONIC` in nanoseconds when the newest marker was put into a stream.
+    pub marker_submitted_ns: AtomicU64,
+    /// `CLOCK_MONOTONIC` in nanoseconds of the first launch after the process's work on the device had drained.
+    pub busy_since_ns: AtomicU64,
+    /// Launches, counted at each marker.
+    pub launches: AtomicU64,
+    /// Nanoseconds that launches have waited for the gate, of all threads together.
+    pub throttled_ns: AtomicU64,
+    /// Reserved, zero.
+    pub reserved: [u64; 9],
+}
+
+/// Who owns a slot: one word in [`Ledger::owners`].
+///
+/// Bits 0 to 31 hold the pid in the owner's own pid namespace, bits 32 to 55 a generation that grows with each owner, bits
+/// 56 to 63 the state. A slot never moves; a number of slot and generation names one owner for ever.
+pub mod owner {
+    /// The slot is free.
+    pub const FREE: u64 = 0;
+    /// A process has taken the slot and writes its start time; it holds no memory yet.
+    pub const CLAIMED: u64 = 1;
+    /// The slot belongs to a process.
+    pub const ATTACHED: u64 = 2;
+    /// The owner is dead; what it used is being given back.
+    pub const RECLAIMING: u64 = 3;
+
+    /// The word for `state`, `generation` (its low 24 bits) and `pid`.
+    #[must_use]
+    pub const fn word(state: u64, generation: u32, pid: u32) -> u64 {
+        state << 56 | (generation as u64 & 0xFF_FFFF) << 32 | pid as u64
+    }
+
+    /// The state in `word`.
+    #[must_use]
+    pub const fn state(word: u64) -> u64 {
+        word >> 56
+    }
+
+    /// The generation in `word`.
+    #[must_use]
+    pub const fn generation(word: u64) -> u32 {
+        (word >> 32) as u32 & 0xFF_FFFF
+    }
+
+    /// The pid in `word`.
+    #[must_use]
+    pub const fn pid(word: u64) -> u32 {
+        word as u32
+    }
+}
+
+/// What a process sends on the attach socket: when it has taken a slot, and when it waits at a gate and the manager may be
+/// asleep. The manager takes the sender's identity from the socket, not from the message.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AttachMessage {
+    /// [`AttachMessage::MAGIC`].
+    pub magic: u32,
+    /// [`AttachMessage::ATTACH`] or [`AttachMessage::RING`].
+    pub kind: u32,
+    /// The sender's slot.
+    pub slot: u32,
+    /// The generation with which it took the slot.
+    pub generation: u32,
+    /// The device that the sender waits for; 0 in an attach message.
+    pub device: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
+}
+
+impl AttachMessage {
+    /// `ALQ1`, read as a little-endian number.
+    pub const MAGIC: u32 = u32::from_le_bytes(*b"ALQ1");
+    /// The sender has taken a slot.
+    pub const ATTACH: u32 = 1;
+    /// The sender waits at a gate.
+    pub const RING: u32 = 2;
+    /// Size of a message in bytes.
+    pub const BYTES: usize = size_of::<AttachMessage>();
+
+    /// The message as it is sent.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let words = [self.magic, self.kind, self.slot, self.generation, self.device, self.reserved];
+        let mut bytes = [0; Self::BYTES];
+        for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
+            chunk.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a message; `None` if it is not one. Bounds of `slot` and `device` are checked here.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<AttachMessage> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let mut words = [0u32; 6];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_ne_bytes(chunk.try_into().ok()?);
+        }
+        let [magic, kind, slot, generation, device, reserved] = words;
+        let known = magic == Self::MAGIC && (kind == Self::ATTACH || kind == Self::RING);
+        let bounded = (slot as usize) < SLOTS_MAX && (device as usize) < DEVICES_MAX && generation <= 0xFF_FFFF;
+        (known && bounded).then_some(AttachMessage { magic, kind, slot, generation, device, reserved })
+    }
+}
+
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<Header>() == 32);
+    assert!(offset_of!(Limits, heartbeat_ns) == 32 && offset_of!(Limits, devices) == 128);
+    assert!(size_of::<DeviceLimits>() == 128 && offset_of!(DeviceLimits, memory_limit_bytes) == 24);
+    assert!(offset_of!(DeviceLimits, uuid) == 40);
+    assert!(size_of::<Limits>() == 128 + 128 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);
+    assert!(size_of::<DeviceLedger>() == 128 && offset_of!(Ledger, devices) == 128);
+    assert!(offset_of!(Ledger, owners) == 4096 && offset_of!(Ledger, start_times) == 8192);
+    assert!(offset_of!(Ledger, slots) == 12288 && align_of::<Ledger>() == 4096);
+    assert!(size_of::<SlotDevice>() == 128 && size_of::<Slot>() == 4096);
+    assert!(offset_of!(Slot, pid_namespace) == 2048 && offset_of!(Slot, markers) == 3072);
+    assert!(size_of::<Ledger>() == 12288 + 4096 * SLOTS_MAX && size_of::<Ledger>() <= LEDGER_FILE_BYTES);
+    assert!(size_of::<AttachMessage>() == 24);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_the_wire_and_nothing_else_is_taken_for_one() {
+        let message = AttachMessage {
+            magic: AttachMessage::MAGIC,
+            kind: AttachMessage::RING,
+            slot: 511,
+            generation: 0xFF_FFFF,
+            device: 15,
+            reserved: 0,
+        };
+        assert_eq!(AttachMessage::from_bytes(&message.to_bytes()), Some(message));
+        assert_eq!(AttachMessage::from_bytes(&message.to_bytes()[..23]), None);
+        for wrong in [
+            AttachMessage { magic: 0, ..message },
+            AttachMessage { kind: 3, ..message },
+            AttachMessage { slot: SLOTS_MAX as u32, ..message },
+            AttachMessage { device: DEVICES_MAX as u32, ..message },
+            AttachMessage { generation: 0x100_0000, ..message },
+        ] {
+            assert_eq!(AttachMessage::from_bytes(&wrong.to_bytes()), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_owner_word_keeps_its_parts() {
+        let word = owner::word(owner::ATTACHED, 0x12_3456, u32::MAX);
+        assert_eq!(owner::state(word), owner::ATTACHED);
+        assert_eq!(owner::generation(word), 0x12_3456);
+        assert_eq!(owner::pid(word), u32::MAX);
+    }
+}

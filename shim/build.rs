@@ -1,0 +1,13 @@
+//! Link options of the shim.
+
+fn main() {
+    // -z defs: a reachable panic calls an undefined function (see src/panic.rs) and so fails the link.
+    // -z now: nothing is looked up later, when the host may be in any state.
+    // -z nodelete: hosts keep pointers to the hooks, also after dlclose.
+    for argument in ["-z,defs", "-z,now", "-z,nodelete", "--build-id=none", "--strip-all"] {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,{argument}");
+    }
+    // A no_std library is linked without the C library unless it asks.
+    println!("cargo::rustc-cdylib-link-arg=-lc");
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,143 @@
+//! The real libraries: the driver and NVML as they are mapped, and their functions.
+
+use crate::elf::Image;
+use crate::linkmap;
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// A library whose functions are hooked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Library {
+    /// The CUDA driver.
+    Cuda,
+    /// The management library.
+    Nvml,
+}
+
+impl Library {
+    fn soname(self) -> &'static CStr {
+        match self {
+            Library::Cuda => c"libcuda.so.1",
+            Library::Nvml => c"libnvidia-ml.so.1",
+        }
+    }
+
+    fn known(self) -> &'static Known {
+        static CUDA: Known = Known::new();
+        static NVML: Known = Known::new();
+        match self {
+            Library::Cuda => &CUDA,
+            Library::Nvml => &NVML,
+        }
+    }
+
+    /// Whether `image` is this library.
+    pub(crate) fn is(self, image: &Image) -> bool {
+        image.has_soname(self.soname())
+    }
+
+    /// The library as it is mapped; `None` while the process has not loaded it.
+    pub(crate) fn image(self) -> Option<Image> {
+        let known = self.known();
+        if let Some(image) = known.get() {
+            return Some(image);
+        }
+        let image = linkmap::find(|object| self.is(&object.image).then_some(object.image))?;
+        known.set(image);
+        Some(image)
+    }
+}
+
+/// Where a library is mapped, once it is known. The driver and NVML stay mapped for as long as a process uses them.
+struct Known {
+    base: AtomicUsize,
+    header_count: AtomicU32,
+    headers: AtomicPtr<c_void>,
+}
+
+impl Known {
+    const fn new() -> Known {
+        Known {
+            base: AtomicUsize::new(0),
+            header_count: AtomicU32::new(0),
+            headers: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    fn get(&self) -> Option<Image> {
+        let headers = self.headers.load(Ordering::Acquire);
+        if headers.is_null() {
+            return None;
+        }
+        let (base, count) = (self.base.load(Ordering::Relaxed), self.header_count.load(Ordering::Relaxed));
+        // SAFETY: `set` stored what the loader said.
+        Some(unsafe { Image::new(base, headers, count as u16) })
+    }
+
+    fn set(&self, image: Image) {
+        let (base, headers, count) = image.parts();
+        self.base.store(base, Ordering::Relaxed);
+        self.header_count.store(u32::from(count), Ordering::Relaxed);
+        // Pairs with the load in `get`. Threads that get here together store the same.
+        self.headers.store(headers.cast_mut(), Ordering::Release);
+    }
+}
+
+/// A real function's address, looked up at its first use.
+pub(crate) struct Slot {
+    library: Library,
+    symbol: &'static CStr,
+    address: AtomicPtr<c_void>,
+    /// Another address under which the library hands out the same function, once one was seen.
+    alias: AtomicPtr<c_void>,
+}
+
+/// What a slot holds when the library lacks the function.
+const ABSENT: *mut c_void = core::ptr::without_provenance_mut(1);
+
+impl Slot {
+    pub(crate) const fn new(library: Library, symbol_with_nul: &'static str) -> Slot {
+        let symbol = match CStr::from_bytes_with_nul(symbol_with_nul.as_bytes()) {
+            Ok(symbol) => symbol,
+            Err(_) => panic!("a symbol ends with its only NUL"),
+        };
+        let null = core::ptr::null_mut();
+        Slot { library, symbol, address: AtomicPtr::new(null), alias: AtomicPtr::new(null) }
+    }
+
+    pub(crate) fn symbol(&self) -> &'static CStr {
+        self.symbol
+    }
+
+    pub(crate) fn library(&self) -> Library {
+        self.library
+    }
+
+    /// The real function, or null if the library is not there or lacks it.
+    #[inline]
+    pub(crate) fn get(&self) -> *mut c_void {
+        let address = self.address.load(Ordering::Relaxed);
+        if address.addr() > ABSENT.addr() { address } else { self.resolve(address) }
+    }
+
+    /// Whether `address`, which is not null, is the real function's.
+    pub(crate) fn is_at(&self, address: *mut c_void) -> bool {
+        self.get() == address || self.alias.load(Ordering::Relaxed) == address
+    }
+
+    /// Notes that the library hands the function out at `address`, too.
+    pub(crate) fn note_alias(&self, address: *mut c_void) {
+        self.alias.store(address, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn resolve(&self, known: *mut c_void) -> *mut c_void {
+        if known == ABSENT {
+            return core::ptr::null_mut();
+        }
+        let Some(image) = self.library.image() else { return core::ptr::null_mut() };
+        let address = image.function(self.symbol);
+        self.address.store(if address.is_null() { ABSENT } else { address }, Ordering::Relaxed);
+        address
+    }
+}

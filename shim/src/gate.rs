@@ -1,0 +1,164 @@
+//! The gate to a device: launches go on while the manager has given the container a lease.
+//!
+//! The fast path is two loads and a store that no other thread shares: the gate's word, and this thread's shard, which says
+//! that the thread has seen this very word and how many launches it has left before its next progress marker.
+
+use crate::hooks::real;
+use crate::markers;
+use crate::process::{Part, Process, SHARDS};
+use crate::sys;
+use aliquot_abi::cuda::{CU_STREAM_CAPTURE_STATUS_NONE, CUstream};
+use aliquot_abi::region::{HEARTBEAT_STALE_NS, gate};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// A thread's launches on one device. Threads are spread over the shards by their thread pointer; two that meet in one
+/// share its count, which makes markers a little more frequent and nothing wrong.
+#[repr(C, align(64))]
+pub(crate) struct Shard {
+    /// The gate's word that was seen last.
+    gate: AtomicU32,
+    /// Launches left before the next marker.
+    left: AtomicU32,
+    /// Launches that were given with the last marker.
+    given: AtomicU32,
+}
+
+/// What a launch must do besides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// Nothing.
+    Free,
+    /// Put a marker behind itself, which stands for so many launches.
+    Mark(u32),
+}
+
+/// A process without a manager launches in the first part of each such period, as long as its limit says.
+const PACE_PERIOD_NS: u64 = 100_000_000;
+/// A waiting thread looks at the heartbeat, and rings again, this often.
+const RING_INTERVAL_NS: u64 = 50_000_000;
+
+/// Whether the calling thread may launch at once, and has taken note of it: `false` says only that [`pass`] must be asked.
+#[inline]
+pub(crate) fn passes_at_once(heavy: bool) -> bool {
+    let Some((process, limits)) = Process::with_one_device() else { return false };
+    // Pairs with the manager's store: what it wrote before opening the gate is seen.
+    let word = limits.gate.load(Ordering::Acquire);
+    is_free(word) || (!heavy && process.only_shard(shard_of_this_thread()).is_some_and(|shard| shard.takes_one(word)))
+}
+
+/// Whether the device is not shared in time for now.
+#[inline]
+fn is_free(word: u32) -> bool {
+    word & (gate::OPEN | gate::FREE) == gate::OPEN | gate::FREE
+}
+
+impl Shard {
+    /// Takes one launch, if the thread has seen the gate's `word` and has one left.
+    #[inline]
+    fn takes_one(&self, word: u32) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        let takes = left > 0 && word & gate::OPEN != 0 && self.gate.load(Ordering::Relaxed) == word;
+        if takes {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        takes
+    }
+}
+
+/// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels and always gets a marker.
+pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
+    let word = part.limits.gate.load(Ordering::Acquire);
+    if is_free(word) {
+        return Pass::Free;
+    }
+    let Some(shard) = part.shard(shard_of_this_thread()) else { return Pass::Free };
+    if !heavy && shard.takes_one(word) {
+        return Pass::Free;
+    }
+    if part.process.is_disabled() || is_capturing(stream) {
+        return Pass::Free;
+    }
+    let word = loop {
+        let now_ns = sys::now_ns();
+        let word = part.limits.gate.load(Ordering::Acquire);
+        if is_free(word) {
+            return Pass::Free;
+        }
+        if now_ns.saturating_sub(part.process.heartbeat_ns()) > HEARTBEAT_STALE_NS {
+            pace(part, now_ns);
+        } else if word & gate::OPEN == 0 {
+            wait(part, now_ns);
+            continue;
+        }
+        if markers::has_room(part, word) {
+            break word;
+        }
+    };
+    let launches = 1 + shard.given.load(Ordering::Relaxed).saturating_sub(shard.left.load(Ordering::Relaxed));
+    let given = markers::launches_per_marker(part) - 1;
+    shard.given.store(given, Ordering::Relaxed);
+    shard.left.store(given, Ordering::Relaxed);
+    shard.gate.store(word, Ordering::Relaxed);
+    Pass::Mark(launches)
+}
+
+/// Waits at the closed gate until its word changes, or it is time to look at the heartbeat.
+fn wait(part: &Part, since_ns: u64) {
+    let Some((_, slot)) = part.books() else { return };
+    // Counted before the gate is read again: see `gate::WATCHED`.
+    slot.waiting.fetch_add(1, Ordering::SeqCst);
+    let now = part.limits.gate.load(Ordering::SeqCst);
+    if now & gate::OPEN == 0 {
+        if now & gate::WATCHED == 0 {
+            part.ring();
+        }
+        sys::futex_wait(&part.limits.gate, now, RING_INTERVAL_NS);
+    }
+    slot.waiting.fetch_sub(1, Ordering::SeqCst);
+    slot.throttled_ns.fetch_add(sys::now_ns().saturating_sub(since_ns), Ordering::Relaxed);
+}
+
+/// Without a manager: waits for the container's part of the period. All processes of the container see the same clock and
+/// so share one part.
+fn pace(part: &Part, mut now_ns: u64) {
+    let percent = u64::from(part.limits.core_limit_percent.load(Ordering::Relaxed).min(100));
+    let open_ns = PACE_PERIOD_NS / 100 * percent;
+    let since_ns = now_ns;
+    while now_ns % PACE_PERIOD_NS >= open_ns {
+        sys::sleep_ns(PACE_PERIOD_NS - now_ns % PACE_PERIOD_NS);
+        now_ns = sys::now_ns();
+        if now_ns.saturating_sub(part.process.heartbeat_ns()) <= HEARTBEAT_STALE_NS {
+            break;
+        }
+    }
+    if let Some((_, slot)) = part.books() {
+        slot.throttled_ns.fetch_add(now_ns.saturating_sub(since_ns), Ordering::Relaxed);
+    }
+}
+
+/// Whether a launch into `stream` is recorded rather than run, or the driver does not say: then nothing may be put into the
+/// stream, and nothing runs that would have to be bounded.
+fn is_capturing(stream: CUstream) -> bool {
+    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+    let Some(is_capturing) = real!(cuStreamIsCapturing) else { return false };
+    // SAFETY: the pointer is valid; the driver checks the stream.
+    !unsafe { is_capturing(stream, &raw mut status) }.is_ok() || status != CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+/// The calling thread's shard, from its thread pointer, which no two threads of a process share.
+#[inline]
+fn shard_of_this_thread() -> usize {
+    let pointer: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the ABI keeps the thread pointer in the first word of the thread's control block.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, preserves_flags, nomem));
+    }
+    // Control blocks lie far apart and equally aligned: the golden ratio spreads them by their upper bits.
+    ((pointer >> 6) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
+}

@@ -1,0 +1,230 @@
+//! The hooks, as look-up knows them: each with its names, its real function and its address here.
+//!
+//! Everything in this file expands from the tables in `aliquot-abi`.
+
+use crate::driver::{Library, Slot};
+use aliquot_abi::cuda::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, c_int};
+use core::ffi::{CStr, c_void};
+
+/// The real function of a table line, typed: `None` if the library is not loaded or lacks it.
+macro_rules! real {
+    ($symbol:ident) => {{
+        let address = $crate::hooks::slots::$symbol.get();
+        if address.is_null() {
+            None
+        } else {
+            // SAFETY: the address is that of the library's function of this name, whose type the table states.
+            Some(unsafe { core::mem::transmute::<*mut core::ffi::c_void, $crate::hooks::types::$symbol>(address) })
+        }
+    }};
+}
+pub(crate) use real;
+
+/// A hooked function of one ABI.
+pub(crate) struct Hook {
+    /// The real function, by its exported symbol.
+    slot: &'static Slot,
+    /// The name by which `cuGetProcAddress` knows it.
+    name: &'static CStr,
+    symbol_hash: u32,
+    name_hash: u32,
+    /// First CUDA version whose callers get this function under `name`.
+    since: u32,
+    /// Whether this is the form with per-thread default streams.
+    per_thread: bool,
+    /// The shim's function.
+    export: Export,
+}
+
+struct Export(*const c_void);
+
+// SAFETY: the address of a function.
+unsafe impl Sync for Export {}
+
+impl Hook {
+    const fn new(
+        slot: &'static Slot,
+        symbol: &'static str,
+        name: &'static str,
+        since: u32,
+        per_thread: bool,
+        export: *const c_void,
+    ) -> Hook {
+        let name = match CStr::from_bytes_with_nul(name.as_bytes()) {
+            Ok(name) => name,
+            Err(_) => panic!("a name ends with its only NUL"),
+        };
+        Hook {
+            slot,
+            name,
+            symbol_hash: hash(symbol.as_bytes()),
+            name_hash: hash(name.to_bytes()),
+            since,
+            per_thread,
+            export: Export(export),
+        }
+    }
+
+    /// The hook's address, as a host calls it.
+    pub(crate) fn export(&self) -> *mut c_void {
+        self.export.0.cast_mut()
+    }
+
+    /// The exported symbol.
+    pub(crate) fn symbol(&self) -> &'static CStr {
+        self.slot.symbol()
+    }
+
+    /// The real function, or null if the library is not loaded or lacks it.
+    pub(crate) fn real(&self) -> *mut c_void {
+        self.slot.get()
+    }
+
+    pub(crate) fn library(&self) -> Library {
+        self.slot.library()
+    }
+}
+
+/// FNV-1a.
+const fn hash(bytes: &[u8]) -> u32 {
+    let mut hash = 0x811c_9dc5_u32;
+    let mut rest = bytes;
+    while let [byte, tail @ ..] = rest {
+        hash = (hash ^ *byte as u32).wrapping_mul(0x0100_0193);
+        rest = tail;
+    }
+    hash
+}
+
+/// The hook of the exported symbol `symbol`.
+pub(crate) fn by_symbol(symbol: &CStr) -> Option<&'static Hook> {
+    let wanted = hash(symbol.to_bytes());
+    let matches = |hook: &&Hook| hook.symbol_hash == wanted && hook.slot.symbol() == symbol;
+    CUDA_HOOKS.iter().chain(NVML_HOOKS).find(matches)
+}
+
+/// The hook of exactly the function at `address`, which the driver returned when it was asked for `name`.
+pub(crate) fn by_address(name: &CStr, address: *mut c_void) -> Option<&'static Hook> {
+    let wanted = hash(name.to_bytes());
+    let versions = || CUDA_HOOKS.iter().filter(|hook| hook.name_hash == wanted && hook.name == name);
+    if let Some(hook) = versions().find(|hook| hook.slot.is_at(address)) {
+        return Some(hook);
+    }
+    // A driver may hand out another address than the one that its symbol table has. Ask it for each version that is hooked:
+    // what it returns for that version is that version.
+    versions().find(|hook| {
+        let also = handed_out(hook);
+        hook.slot.note_alias(also);
+        !also.is_null() && also == address
+    })
+}
+
+/// What the driver hands out for exactly this hook's version and form.
+fn handed_out(hook: &Hook) -> *mut c_void {
+    let mut address = core::ptr::null_mut();
+    let flags = if hook.per_thread { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM } else { 0 };
+    let name = hook.name.as_ptr();
+    let version = hook.since as c_int;
+    let result = if let Some(real) = real!(cuGetProcAddress_v2) {
+        // SAFETY: the arguments are what the function takes; a null status pointer is allowed.
+        unsafe { real(name, &raw mut address, version, flags, core::ptr::null_mut()) }
+    } else if let Some(real) = real!(cuGetProcAddress) {
+        // SAFETY: as above.
+        unsafe { real(name, &raw mut address, version, flags) }
+    } else {
+        CUresult::NOT_FOUND
+    };
+    if result.is_ok() { address } else { core::ptr::null_mut() }
+}
+
+macro_rules! cuda_slots {
+    ($($class:ident $policy:ident : $symbol:ident $(| $per_thread:ident)? = $name:ident @ $since:literal
+        ($($argument:ident : $type:ty),* $(,)?);)*) => {
+        /// The real functions, looked up at first use.
+        #[allow(non_upper_case_globals, dead_code, reason = "one for each table line, named as the driver names it")]
+        pub(crate) mod slots {
+            use crate::driver::{Library, Slot};
+            $(
+                pub(crate) static $symbol: Slot = Slot::new(Library::Cuda, concat!(stringify!($symbol), "\0"));
+                $(pub(crate) static $per_thread: Slot = Slot::new(Library::Cuda, concat!(stringify!($per_thread), "\0"));)?
+            )*
+            aliquot_abi::nvml_api!(nvml_slots);
+        }
+
+        /// The types of the real functions.
+        #[allow(non_camel_case_types, dead_code, reason = "one for each table line, named as the driver names it")]
+        pub(crate) mod types {
+            #[allow(clippy::wildcard_imports, reason = "the table uses all the driver's types")]
+            use aliquot_abi::cuda::*;
+            $(
+                pub(crate) type $symbol = unsafe extern "C" fn($($type),*) -> CUresult;
+                $(pub(crate) type $per_thread = $symbol;)?
+            )*
+            pub(crate) use super::nvml_function_types::*;
+        }
+
+        static CUDA_HOOKS: &[Hook] = &cuda_hooks!([] $($class $symbol $(| $per_thread)? = $name @ $since;)*);
+    };
+}
+
+macro_rules! nvml_slots {
+    ($($class:ident $policy:ident : $symbol:ident $arguments:tt;)*) => {
+        $(pub(crate) static $symbol: Slot = Slot::new(Library::Nvml, concat!(stringify!($symbol), "\0"));)*
+    };
+}
+
+macro_rules! nvml_types {
+    ($($class:ident $policy:ident : $symbol:ident ($($argument:ident : $type:ty),* $(,)?);)*) => {
+        /// The types of NVML's real functions.
+        #[allow(non_camel_case_types, dead_code, reason = "one for each table line, named as NVML names it")]
+        mod nvml_function_types {
+            #[allow(clippy::wildcard_imports, reason = "the table uses all of NVML's types")]
+            use aliquot_abi::nvml::*;
+            $(pub(crate) type $symbol = unsafe extern "C" fn($($type),*) -> nvmlReturn_t;)*
+        }
+
+        static NVML_HOOKS: &[Hook] = &nvml_hooks!([] $($class $symbol;)*);
+    };
+}
+
+/// One [`Hook`] for each line whose class is not `forward`, and one more for its per-thread form.
+macro_rules! cuda_hooks {
+    ([$($done:tt)*]) => { [$($done)*] };
+    ([$($done:tt)*] forward $symbol:ident $(| $per_thread:ident)? = $name:ident @ $since:literal; $($rest:tt)*) => {
+        cuda_hooks!([$($done)*] $($rest)*)
+    };
+    ([$($done:tt)*] $class:ident $symbol:ident = $name:ident @ $since:literal; $($rest:tt)*) => {
+        cuda_hooks!([$($done)* hook!($symbol, $name, $since, false),] $($rest)*)
+    };
+    ([$($done:tt)*] $class:ident $symbol:ident | $per_thread:ident = $name:ident @ $since:literal; $($rest:tt)*) => {
+        cuda_hooks!([
+            $($done)*
+            hook!($symbol, $name, $since, false),
+            hook!($per_thread, $name, if $since > 7000 { $since } else { 7000 }, true),
+        ] $($rest)*)
+    };
+}
+
+macro_rules! nvml_hooks {
+    ([$($done:tt)*]) => { [$($done)*] };
+    ([$($done:tt)*] forward $symbol:ident; $($rest:tt)*) => { nvml_hooks!([$($done)*] $($rest)*) };
+    ([$($done:tt)*] $class:ident $symbol:ident; $($rest:tt)*) => {
+        nvml_hooks!([$($done)* hook!($symbol, $symbol, 0, false),] $($rest)*)
+    };
+}
+
+macro_rules! hook {
+    ($symbol:ident, $name:ident, $since:expr, $per_thread:literal) => {
+        Hook::new(
+            &slots::$symbol,
+            stringify!($symbol),
+            concat!(stringify!($name), "\0"),
+            $since,
+            $per_thread,
+            crate::exports::$symbol as *const c_void,
+        )
+    };
+}
+
+aliquot_abi::cuda_api!(cuda_slots);
+aliquot_abi::nvml_api!(nvml_types);

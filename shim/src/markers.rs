@@ -1,0 +1,277 @@
+//! Progress markers: how much work this process has in flight on a device.
+//!
+//! A marker is put into a stream behind a launch, and the device itself writes the marker's number into this process's slot
+//! when it gets there; so the manager sees progress without any help of the process. Where the device cannot do that, an
+//! event takes the marker's place, and the process writes the number when it finds the event done.
+
+use crate::hooks::real;
+use crate::process::Part;
+use crate::sys;
+use aliquot_abi::cuda::{
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_CAPTURE_MODE_RELAXED, CUdeviceptr, CUevent,
+    CUresult, CUstream, c_uint, c_void,
+};
+use aliquot_abi::ledger;
+use aliquot_abi::region::{MARKERS_MAX, Slot, SlotDevice};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// What this process has in flight on one device.
+#[repr(C, align(64))]
+pub(crate) struct Flight {
+    /// Launches of all threads, counted at markers.
+    launched: AtomicU64,
+    /// [`Flight::launched`] when marker `n` was put into its stream, at `n % MARKERS_MAX`.
+    launched_at: [AtomicU64; MARKERS_MAX],
+    /// Newest marker that is known to be done, with all before it.
+    done: AtomicU64,
+    /// When that was seen.
+    done_ns: AtomicU64,
+    /// Estimated time of one launch's work; 0: not known yet.
+    launch_ns: AtomicU32,
+    /// Events in place of markers, at `n % MARKERS_MAX`.
+    events: [AtomicPtr<c_void>; MARKERS_MAX],
+}
+
+/// Where the device writes markers.
+#[repr(C, align(64))]
+pub(crate) struct MarkerPage {
+    /// The slot's address as the device knows it; 0: not registered with the driver.
+    address: AtomicU64,
+    /// How often registering it was tried in vain.
+    failures: AtomicU32,
+}
+
+/// After so many failures to let the device write markers, events take over.
+const FAILURES_MAX: u32 = 4;
+/// Work that one marker stands for: a fraction of what may be in flight.
+const MARKERS_IN_FLIGHT: u64 = 4;
+/// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot deadlock.
+const WAIT_NS_MAX: u64 = 1_000_000_000;
+
+/// Waits until there is room for one more launch. `false` if the gate's word is not `gate` any more: look at it again.
+pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
+    let (Some((_, slot)), Some(flight)) = (part.books(), part.flight()) else { return true };
+    let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
+    let start_ns = sys::now_ns();
+    let mut now_ns = start_ns;
+    loop {
+        let newest = slot.marker_submitted.load(Ordering::Acquire);
+        let done = look(part, slot, flight, newest, now_ns);
+        if done >= newest {
+            return true;
+        }
+        let done_launches = flight.launched_at(done);
+        let in_flight = flight.launched.load(Ordering::Relaxed).saturating_sub(done_launches).max(1);
+        let launch_ns = u64::from(flight.launch_ns.load(Ordering::Relaxed));
+        // With no estimate yet, one launch at a time.
+        let fits = launch_ns != 0 && (in_flight + 1).saturating_mul(launch_ns) <= room_ns;
+        if fits && newest - done < MARKERS_MAX as u64 {
+            return true;
+        }
+        if now_ns.saturating_sub(start_ns) > WAIT_NS_MAX {
+            return true;
+        }
+        sys::sleep_ns((in_flight.saturating_mul(launch_ns) / 8).clamp(10_000, 200_000));
+        if part.limits.gate.load(Ordering::Relaxed) != gate {
+            return false;
+        }
+        now_ns = sys::now_ns();
+    }
+}
+
+/// Launches that the next marker should stand for.
+pub(crate) fn launches_per_marker(part: &Part) -> u32 {
+    let most = part.limits.marker_launches_max.load(Ordering::Relaxed).clamp(1, 1024);
+    let room_ns = part.limits.inflight_ns_max.load(Ordering::Relaxed);
+    let launch_ns = part.flight().map_or(0, |flight| flight.launch_ns.load(Ordering::Relaxed));
+    (room_ns / MARKERS_IN_FLIGHT as u32).checked_div(launch_ns).map_or(1, |launches| launches.min(most).max(1))
+}
+
+impl Flight {
+    fn launched_at(&self, marker: u64) -> u64 {
+        self.launched_at.get(marker as usize % MARKERS_MAX).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// Finds out which markers up to `newest` are done, and learns from it how long a launch takes. Returns the newest marker
+/// before which all are done.
+fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, now_ns: u64) -> u64 {
+    let Some(row) = part.slot().markers.get(part.index) else { return newest };
+    if slot.markers_by_device.load(Ordering::Relaxed) == 0 {
+        query_events(flight, row, newest);
+    }
+    let done = ledger::oldest_in_flight(newest, row).map_or(newest, |oldest| oldest.saturating_sub(1));
+    let before = flight.done.load(Ordering::Relaxed);
+    if done > before && flight.done.compare_exchange(before, done, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let done_ns = flight.done_ns.swap(now_ns, Ordering::Relaxed);
+        // The device was at work since the last marker was seen done, or since work came after it had drained.
+        let since_ns = done_ns.max(slot.busy_since_ns.load(Ordering::Relaxed));
+        let launches = flight.launched_at(done).saturating_sub(flight.launched_at(before));
+        // Counts of markers that far apart have been overwritten.
+        if done - before < MARKERS_MAX as u64
+            && let Some(sample_ns) = now_ns.saturating_sub(since_ns).checked_div(launches)
+        {
+            let sample_ns = sample_ns.clamp(1, 1 << 31) as u32;
+            let old_ns = flight.launch_ns.load(Ordering::Relaxed);
+            let new_ns = if old_ns == 0 { sample_ns } else { old_ns / 2 + sample_ns / 2 };
+            flight.launch_ns.store(new_ns.max(1), Ordering::Relaxed);
+        }
+    }
+    done
+}
+
+/// Puts a marker for `launches` launches behind the launch that has just been made into `stream`.
+#[cold]
+pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
+    let (Some((_, slot)), Some(flight)) = (part.books(), part.flight()) else { return };
+    let Some(row) = part.slot().markers.get(part.index) else { return };
+    let now_ns = sys::now_ns();
+    let launches = u64::from(launches);
+    slot.launches.fetch_add(launches, Ordering::Relaxed);
+    let launched = flight.launched.fetch_add(launches, Ordering::Relaxed) + launches;
+    let by_device = marker_address(part).is_some();
+    slot.markers_by_device.store(u32::from(by_device), Ordering::Relaxed);
+    let mut newest = slot.marker_submitted.load(Ordering::Relaxed);
+    let number = loop {
+        let oldest = ledger::oldest_in_flight(newest, row);
+        if oldest.is_some_and(|oldest| newest + 1 >= oldest + MARKERS_MAX as u64) {
+            // Other threads have filled the row since this one found room; their markers stand for this launch too.
+            return;
+        }
+        if oldest.is_none() {
+            slot.busy_since_ns.store(now_ns, Ordering::Relaxed);
+        }
+        // Pairs with the manager's load: whoever sees the number sees its cell not yet written, or written for it.
+        match slot.marker_submitted.compare_exchange(newest, newest + 1, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => break newest + 1,
+            Err(now) => newest = now,
+        }
+    };
+    slot.marker_submitted_ns.store(now_ns, Ordering::Relaxed);
+    let place = number as usize % MARKERS_MAX;
+    if let Some(count) = flight.launched_at.get(place) {
+        count.store(launched, Ordering::Relaxed);
+    }
+    let put = match marker_address(part) {
+        Some(address) => write_by_device(part, stream, address, place, number),
+        None => record_event(flight, stream, place),
+    };
+    if !put.is_ok() {
+        // A marker that no device will write must not be waited for.
+        if let Some(cell) = row.get(place) {
+            cell.store(number, Ordering::Release);
+        }
+        part.process.marker_page().forget_after(put);
+    }
+}
+
+fn write_by_device(part: &Part, stream: CUstream, address: CUdeviceptr, place: usize, number: u64) -> CUresult {
+    let row = core::mem::offset_of!(Slot, markers) + part.index * MARKERS_MAX * 8;
+    let cell = address + (row + place * 8) as u64;
+    // The second version of the call needs no special set-up of the driver; before CUDA 11.7 there is only the first.
+    match real!(cuStreamWriteValue64_v2).or_else(|| real!(cuStreamWriteValue64)) {
+        // SAFETY: the cell lies in the slot's page, which is registered with the driver and mapped for ever.
+        Some(write) => unsafe { write(stream, cell, number, 0) },
+        None => CUresult::NOT_FOUND,
+    }
+}
+
+/// The slot's address as the device knows it, registered with the driver at the first call; `None`: events must do.
+fn marker_address(part: &Part) -> Option<CUdeviceptr> {
+    let page = part.process.marker_page();
+    match page.address.load(Ordering::Acquire) {
+        0 if page.failures.load(Ordering::Relaxed) < FAILURES_MAX => page.register(part.slot()),
+        0 => None,
+        address => Some(address),
+    }
+}
+
+impl MarkerPage {
+    #[cold]
+    fn register(&self, slot: &Slot) -> Option<CUdeviceptr> {
+        let start: *mut c_void = core::ptr::from_ref(slot).cast_mut().cast();
+        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        let mut address = 0;
+        let registered = outside_capture(|| {
+            let (Some(register), Some(get)) = (real!(cuMemHostRegister_v2), real!(cuMemHostGetDevicePointer_v2)) else {
+                return CUresult::NOT_FOUND;
+            };
+            // SAFETY: the slot is a whole page that is mapped for ever.
+            match unsafe { register(start, size_of::<Slot>(), flags) } {
+                // Another thread was first.
+                CUresult::SUCCESS | CUresult::HOST_MEMORY_ALREADY_REGISTERED => {}
+                error => return error,
+            }
+            // SAFETY: the pointer is valid.
+            unsafe { get(&raw mut address, start, 0) }
+        });
+        if !registered.is_ok() || address == 0 {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        self.address.store(address, Ordering::Release);
+        Some(address)
+    }
+
+    /// After a marker was refused: registers again next time, in case the context that the page was registered in is gone.
+    fn forget_after(&self, error: CUresult) {
+        const CAPTURE_ERRORS: core::ops::RangeInclusive<u32> = 900..=908;
+        if !CAPTURE_ERRORS.contains(&error.0) && self.address.swap(0, Ordering::Relaxed) != 0 {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn record_event(flight: &Flight, stream: CUstream, place: usize) -> CUresult {
+    const DISABLE_TIMING: c_uint = 2;
+    let (Some(create), Some(record)) = (real!(cuEventCreate), real!(cuEventRecord)) else { return CUresult::NOT_FOUND };
+    let Some(known) = flight.events.get(place) else { return CUresult::NOT_FOUND };
+    let mut event = CUevent(known.load(Ordering::Acquire));
+    if event.is_null() {
+        // SAFETY: the pointer is valid.
+        let created = outside_capture(|| unsafe { create(&raw mut event, DISABLE_TIMING) });
+        if !created.is_ok() {
+            return created;
+        }
+        known.store(event.0, Ordering::Release);
+    }
+    // SAFETY: the driver checks both handles.
+    let recorded = unsafe { record(event, stream) };
+    if !recorded.is_ok() {
+        // An event of a context that is gone, or of another one than the stream's: a new one next time.
+        known.store(core::ptr::null_mut(), Ordering::Release);
+    }
+    recorded
+}
+
+/// Writes the markers whose events are done.
+fn query_events(flight: &Flight, row: &[AtomicU64; MARKERS_MAX], newest: u64) {
+    let Some(query) = real!(cuEventQuery) else { return };
+    let done = flight.done.load(Ordering::Relaxed);
+    for number in done.max(newest.saturating_sub(MARKERS_MAX as u64)) + 1..=newest {
+        let place = number as usize % MARKERS_MAX;
+        let (Some(cell), Some(event)) = (row.get(place), flight.events.get(place)) else { continue };
+        let event = CUevent(event.load(Ordering::Acquire));
+        if cell.load(Ordering::Relaxed) >= number || event.is_null() {
+            continue;
+        }
+        // SAFETY: the driver checks the handle.
+        if outside_capture(|| unsafe { query(event) }) != CUresult::NOT_READY {
+            cell.store(number, Ordering::Release);
+        }
+    }
+}
+
+/// Makes a call that a stream capture elsewhere in the process must not notice.
+fn outside_capture(call: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(exchange) = real!(cuThreadExchangeStreamCaptureMode) else { return call() };
+    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the pointer is valid; the thread's own mode is put back below.
+    let exchanged = unsafe { exchange(&raw mut mode) }.is_ok();
+    let result = call();
+    if exchanged {
+        // SAFETY: as above.
+        let _ = unsafe { exchange(&raw mut mode) };
+    }
+    result
+}

@@ -1,0 +1,339 @@
+//! This process's attachment to its container's region.
+//!
+//! All that belongs to one process lies in one page-aligned block that the kernel wipes in a forked child: a child finds it
+//! off, and attaches for itself, with a slot of its own, when it first uses CUDA. A process that never does never gets here.
+
+use crate::gate::Shard;
+use crate::hooks::real;
+use crate::markers::{Flight, MarkerPage};
+use crate::region::Region;
+use crate::sys::{self, Access, File};
+use aliquot_abi::cuda::{CUdevice, CUresult, CUuuid};
+use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
+use aliquot_abi::region::{
+    AttachMessage, DEVICES_MAX, DeviceLedger, DeviceLimits, FLAG_DISABLED, Ledger, Limits, Slot, SlotDevice,
+};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Devices that a process can see.
+const ORDINALS_MAX: usize = 64;
+/// Threads that launch at once share these: see [`Shard`].
+pub(crate) const SHARDS: usize = 64;
+
+const OFF: u32 = 0;
+const ATTACHING: u32 = 1;
+const ATTACHED: u32 = 2;
+
+/// A process's own state; all zero is the state "off".
+#[repr(C, align(4096))]
+pub(crate) struct Process {
+    /// The limits of the only device that the process sees; null unless there is only one, and it is part of the slice.
+    only: AtomicPtr<DeviceLimits>,
+    /// Index of that part.
+    only_index: AtomicU32,
+    state: AtomicU32,
+    /// Number of devices that the process sees.
+    ordinals: AtomicU32,
+    limits: AtomicPtr<Limits>,
+    ledger: AtomicPtr<Ledger>,
+    slot: AtomicPtr<Slot>,
+    slot_index: AtomicU32,
+    slot_generation: AtomicU32,
+    /// For each device that the process sees, the index of its part in the region plus one; 0: no part.
+    parts: [AtomicU32; ORDINALS_MAX],
+    marker_page: MarkerPage,
+    flights: [Flight; DEVICES_MAX],
+    shards: [[Shard; SHARDS]; DEVICES_MAX],
+}
+
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+
+/// One part of the slice as one process sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) process: &'static Process,
+    pub(crate) index: usize,
+    pub(crate) limits: &'static DeviceLimits,
+}
+
+impl Process {
+    /// This process's attachment, made at the first call after the driver was initialised. `None`: the driver is not
+    /// initialised, or the shim is passive; calls go to the driver as they are.
+    #[inline]
+    pub(crate) fn attached() -> Option<&'static Process> {
+        // SAFETY: what is stored here is mapped for ever.
+        let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
+        match process {
+            // Pairs with the store at the end of `attach`.
+            Some(process) if process.state.load(Ordering::Acquire) == ATTACHED => Some(process),
+            _ => Process::attach(),
+        }
+    }
+
+    /// The attachment of a process that sees one device, and the limits of that device. `None` says nothing.
+    ///
+    /// Launches begin here: it is two loads, and a wiped block reads as null.
+    #[inline]
+    pub(crate) fn with_one_device() -> Option<(&'static Process, &'static DeviceLimits)> {
+        // SAFETY: what is stored here is mapped for ever.
+        let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }?;
+        // SAFETY: as above. Pairs with the store in `attach`: the rest of the block is complete.
+        let limits = unsafe { process.only.load(Ordering::Acquire).as_ref() }?;
+        Some((process, limits))
+    }
+
+    /// Shard number `number` of the only device.
+    #[inline]
+    pub(crate) fn only_shard(&self, number: usize) -> Option<&Shard> {
+        self.shards.get(self.only_index.load(Ordering::Relaxed) as usize)?.get(number)
+    }
+
+    #[cold]
+    fn attach() -> Option<&'static Process> {
+        let region = Region::get()?;
+        let process = Process::block()?;
+        loop {
+            match process.state.compare_exchange(OFF, ATTACHING, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(ATTACHED) => return Some(process),
+                Err(_) => sys::yield_now(),
+            }
+        }
+        let done = process.find_parts(region.limits).is_some();
+        if done {
+            process.take_slot(region);
+            process.note_only_device();
+        }
+        process.state.store(if done { ATTACHED } else { OFF }, Ordering::Release);
+        done.then_some(process)
+    }
+
+    /// The block, made at the first call.
+    fn block() -> Option<&'static Process> {
+        const BYTES: usize = size_of::<Process>();
+        let mut block = PROCESS.load(Ordering::Acquire);
+        if block.is_null() {
+            let fresh = sys::map_anonymous(BYTES).ok()?;
+            // SAFETY: the mapping is new; zeros in a child are what this is for.
+            if unsafe { sys::wipe_on_fork(fresh, BYTES) }.is_err() {
+                // A kernel before 4.14: a child could not be told from its parent, and both would use one slot.
+                sys::warn(b"aliquot: the kernel lacks MADV_WIPEONFORK: the GPU is not limited in this process\n");
+                return None;
+            }
+            block = match PROCESS.compare_exchange(
+                core::ptr::null_mut(),
+                fresh.cast(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => fresh.cast(),
+                Err(first) => {
+                    // SAFETY: nobody else knows this mapping.
+                    unsafe { sys::unmap(fresh, BYTES) };
+                    first
+                }
+            };
+        }
+        // SAFETY: mapped for ever, page-aligned, and valid whatever its bytes are.
+        unsafe { block.as_ref() }
+    }
+
+    /// Finds out which of the devices that the process sees is which part of the slice.
+    fn find_parts(&self, limits: &'static Limits) -> Option<()> {
+        let mut count = 0;
+        let get_count = real!(cuDeviceGetCount)?;
+        // SAFETY: the pointer is valid.
+        if !unsafe { get_count(&raw mut count) }.is_ok() {
+            return None;
+        }
+        let known = limits.devices.iter().take(limits.device_count.load(Ordering::Relaxed) as usize);
+        for (ordinal, part) in (0..count).zip(&self.parts) {
+            let uuid = uuid(ordinal);
+            let found = uuid.and_then(|uuid| known.clone().position(|device| device.uuid == uuid.bytes));
+            part.store(found.map_or(0, |index| index as u32 + 1), Ordering::Relaxed);
+        }
+        self.ordinals.store(count as u32, Ordering::Relaxed);
+        self.limits.store(core::ptr::from_ref(limits).cast_mut(), Ordering::Relaxed);
+        Some(())
+    }
+
+    fn take_slot(&self, region: Region) {
+        self.ledger.store(core::ptr::from_ref(region.ledger).cast_mut(), Ordering::Relaxed);
+        let me = Identity {
+            pid: sys::pid(),
+            start_time: start_time(c"/proc/self/stat").unwrap_or(0),
+            pid_namespace: sys::inode(c"/proc/self/ns/pid").unwrap_or(0),
+        };
+        let claimed = ledger::claim(region.ledger, me, is_alive);
+        let (index, generation) = claimed.map_or((SHARED_SLOT, 0), |slot| (slot.index, slot.generation));
+        if let Some(slot) = region.ledger.slots.get(index) {
+            self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
+        }
+        self.slot_index.store(index as u32, Ordering::Relaxed);
+        self.slot_generation.store(generation, Ordering::Relaxed);
+        self.send(AttachMessage::ATTACH, 0);
+    }
+
+    fn note_only_device(&'static self) {
+        if let (1, Some(part)) = (self.ordinals.load(Ordering::Relaxed), self.part(0)) {
+            self.only_index.store(part.index as u32, Ordering::Relaxed);
+            self.only.store(core::ptr::from_ref(part.limits).cast_mut(), Ordering::Release);
+        }
+    }
+
+    fn send(&self, kind: u32, device: usize) {
+        Region::send(AttachMessage {
+            magic: AttachMessage::MAGIC,
+            kind,
+            slot: self.slot_index.load(Ordering::Relaxed),
+            generation: self.slot_generation.load(Ordering::Relaxed),
+            device: device as u32,
+            reserved: 0,
+        });
+    }
+
+    /// The limits. Valid once attached.
+    #[inline]
+    fn limits(&self) -> &'static Limits {
+        // SAFETY: an attached process's pointers are set and valid for ever.
+        unsafe { &*self.limits.load(Ordering::Relaxed) }
+    }
+
+    /// Whether the manager has switched enforcement off.
+    #[inline]
+    pub(crate) fn is_disabled(&self) -> bool {
+        self.limits().flags.load(Ordering::Relaxed) & FLAG_DISABLED != 0
+    }
+
+    /// `CLOCK_MONOTONIC` in nanoseconds of the manager's last sign of life.
+    pub(crate) fn heartbeat_ns(&self) -> u64 {
+        self.limits().heartbeat_ns.load(Ordering::Relaxed)
+    }
+
+    /// Where the device writes this process's markers.
+    pub(crate) fn marker_page(&self) -> &MarkerPage {
+        &self.marker_page
+    }
+
+    /// The part that is device `ordinal`; `None` if the slice has no part of it.
+    #[inline]
+    pub(crate) fn part(&'static self, ordinal: CUdevice) -> Option<Part> {
+        let index = self.parts.get(ordinal as usize)?.load(Ordering::Relaxed).checked_sub(1)? as usize;
+        Some(Part { process: self, index, limits: self.limits().devices.get(index)? })
+    }
+
+    /// The container's and this process's books for part `index`.
+    #[inline]
+    pub(crate) fn books(&self, index: usize) -> Option<(&'static DeviceLedger, &'static SlotDevice)> {
+        // SAFETY: an attached process's pointers are set and valid for ever.
+        let (ledger, slot) = unsafe { (&*self.ledger.load(Ordering::Relaxed), &*self.slot.load(Ordering::Relaxed)) };
+        Some((ledger.devices.get(index)?, slot.devices.get(index)?))
+    }
+
+    /// The ordinal of the device that the calling thread uses; the driver's error if it uses none.
+    #[inline]
+    pub(crate) fn current_ordinal(&self) -> Result<CUdevice, CUresult> {
+        if self.ordinals.load(Ordering::Relaxed) == 1 { Ok(0) } else { current_ordinal() }
+    }
+}
+
+/// The ordinal of the device of the calling thread's context, as the driver says.
+pub(crate) fn current_ordinal() -> Result<CUdevice, CUresult> {
+    let mut device = 0;
+    let get = real!(cuCtxGetDevice).ok_or(CUresult::NOT_FOUND)?;
+    // SAFETY: the pointer is valid.
+    let result = unsafe { get(&raw mut device) };
+    if result.is_ok() { Ok(device) } else { Err(result) }
+}
+
+impl Part {
+    /// The container's and this process's books for this device.
+    #[inline]
+    pub(crate) fn books(&self) -> Option<(&'static DeviceLedger, &'static SlotDevice)> {
+        self.process.books(self.index)
+    }
+
+    /// This process's slot.
+    #[inline]
+    pub(crate) fn slot(&self) -> &'static Slot {
+        // SAFETY: as above.
+        unsafe { &*self.process.slot.load(Ordering::Relaxed) }
+    }
+
+    /// This process's work in flight on this device.
+    #[inline]
+    pub(crate) fn flight(&self) -> Option<&'static Flight> {
+        self.process.flights.get(self.index)
+    }
+
+    /// Shard number `number` of this process's launches on this device.
+    #[inline]
+    pub(crate) fn shard(&self, number: usize) -> Option<&'static Shard> {
+        self.process.shards.get(self.index)?.get(number)
+    }
+
+    /// Tells the manager that a thread waits at this device's gate.
+    pub(crate) fn ring(&self) {
+        self.process.send(AttachMessage::RING, self.index);
+    }
+
+    /// Bytes that the container may use beside what its ledger does not know.
+    #[inline]
+    pub(crate) fn memory_limit_bytes(&self) -> u64 {
+        if self.process.is_disabled() {
+            return u64::MAX;
+        }
+        let overhead = self.limits.memory_overhead_bytes.load(Ordering::Relaxed);
+        self.limits.memory_limit_bytes.load(Ordering::Relaxed).saturating_sub(overhead)
+    }
+}
+
+/// The UUID of device `ordinal`.
+fn uuid(ordinal: CUdevice) -> Option<CUuuid> {
+    let mut device = 0;
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // The second version tells MIG instances apart; drivers before CUDA 11.4 have only the first.
+    let get_uuid = real!(cuDeviceGetUuid_v2).or_else(|| real!(cuDeviceGetUuid))?;
+    let get_device = real!(cuDeviceGet)?;
+    // SAFETY: the pointers are valid.
+    let found = unsafe { get_device(&raw mut device, ordinal).is_ok() && get_uuid(&raw mut uuid, device).is_ok() };
+    found.then_some(uuid)
+}
+
+/// Whether a process of this pid namespace lives.
+fn is_alive(other: Identity) -> bool {
+    let mut path = *b"/proc/4294967295/stat\0";
+    let mut digits = [0_u8; 10];
+    let mut rest = other.pid;
+    let mut count = 0;
+    for digit in &mut digits {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    let number = digits.iter().take(count).rev();
+    let written = b"/proc/".iter().chain(number).chain(b"/stat\0");
+    for (to, from) in path.iter_mut().zip(written) {
+        *to = *from;
+    }
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return true };
+    start_time(path) == Some(other.start_time)
+}
+
+/// Field 22 of a `/proc/PID/stat` file: when the process was started, in clock ticks since boot.
+fn start_time(path: &CStr) -> Option<u64> {
+    let mut buffer = [0_u8; 512];
+    let length = File::open(path, Access::ReadOnly).ok()?.read(&mut buffer).ok()?;
+    let line = buffer.get(..length)?;
+    // The second field is the program's name in parentheses and can hold anything; the third follows the last one.
+    let end_of_name = line.iter().rposition(|&byte| byte == b')')?;
+    let field = line.get(end_of_name..)?.split(|&byte| byte == b' ').nth(22 - 2)?;
+    field.iter().try_fold(0_u64, |number, &byte| {
+        let digit = byte.checked_sub(b'0').filter(|&digit| digit < 10)?;
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}

@@ -1,0 +1,173 @@
+//! The region of this process's container: found beside the library itself, mapped once.
+//!
+//! Where the region is cannot be set by the host: it is the directory that this library was loaded from.
+
+use crate::linkmap;
+use crate::sys::{self, Access, File};
+use aliquot_abi::region::{
+    ATTACH_SOCKET, AttachMessage, Header, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE,
+    LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits,
+};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// The two files, mapped for as long as the process lives.
+#[derive(Clone, Copy)]
+pub(crate) struct Region {
+    pub(crate) limits: &'static Limits,
+    pub(crate) ledger: &'static Ledger,
+}
+
+static LIMITS: AtomicPtr<Limits> = AtomicPtr::new(core::ptr::null_mut());
+static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
+/// Not zero once the region was found unusable: the shim is passive for good, in children too.
+static UNUSABLE: AtomicU32 = AtomicU32::new(0);
+
+impl Region {
+    /// The region, mapped at the first call; `None` if there is none that can be used.
+    pub(crate) fn get() -> Option<Region> {
+        Region::mapped().or_else(Region::map)
+    }
+
+    /// The region, if it is mapped already.
+    #[inline]
+    fn mapped() -> Option<Region> {
+        // Pairs with the store in `map`: the ledger is stored first.
+        let limits = LIMITS.load(Ordering::Acquire);
+        // SAFETY: what is stored here is mapped for ever, as the type that it is.
+        unsafe { Some(Region { limits: limits.as_ref()?, ledger: LEDGER.load(Ordering::Relaxed).as_ref()? }) }
+    }
+
+    #[cold]
+    fn map() -> Option<Region> {
+        if UNUSABLE.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let mapped =
+            map_file::<Ledger>(LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, Access::ReadWrite).and_then(|ledger| {
+                Ok((ledger, map_file::<Limits>(LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Access::ReadOnly)?))
+            });
+        match mapped {
+            Ok((ledger, limits)) => {
+                // Threads that get here together each map; the last one's mappings are used, all are the same files.
+                LEDGER.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Relaxed);
+                LIMITS.store(core::ptr::from_ref(limits).cast_mut(), Ordering::Release);
+                Region::mapped()
+            }
+            Err(reason) => {
+                if UNUSABLE.swap(1, Ordering::Relaxed) == 0 {
+                    sys::warn(reason);
+                }
+                None
+            }
+        }
+    }
+
+    /// Sends `message` to the manager, if it is there. Never waits.
+    pub(crate) fn send(message: AttachMessage) {
+        let mut path = Path::beside_this_library();
+        if path.push(ATTACH_SOCKET)
+            && let Ok(socket) = File::connect(path.as_c_str())
+        {
+            let _ = socket.write(&message.to_bytes());
+        }
+    }
+}
+
+/// What the limits and the ledger have in common.
+trait RegionFile {
+    fn header(&self) -> &Header;
+}
+
+impl RegionFile for Limits {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+}
+
+impl RegionFile for Ledger {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+}
+
+fn map_file<T: RegionFile>(name: &str, bytes: usize, magic: u64, access: Access) -> Result<&'static T, &'static [u8]> {
+    let mut path = Path::beside_this_library();
+    let opened = if path.push(name) { File::open(path.as_c_str(), access).ok() } else { None };
+    let file = opened.ok_or(&b"aliquot: no region beside the library: the GPU is not limited in this process\n"[..])?;
+    if !file.size_bytes().is_ok_and(|found| found >= bytes as u64) {
+        return Err(
+            b"aliquot: the region's file is shorter than it should be: the GPU is not limited in this process\n",
+        );
+    }
+    let start = file
+        .map(bytes, access)
+        .map_err(|_| &b"aliquot: the region cannot be mapped: the GPU is not limited in this process\n"[..])?;
+    // SAFETY: the mapping is `bytes` long, which is more than the type, and is never unmapped unless refused below; the
+    // type is integers and atomics of them, valid whatever the bytes are.
+    let mapped = unsafe { &*start.cast::<T>() };
+    mapped.header().check(magic, bytes).map_err(|reason| {
+        // SAFETY: the reference ends here.
+        unsafe { sys::unmap(start, bytes) };
+        match reason {
+            HeaderError::NotReady => &b"aliquot: the region is not ready: the GPU is not limited in this process\n"[..],
+            HeaderError::WrongMagic { .. } | HeaderError::WrongSize { .. } => {
+                b"aliquot: the region's file is damaged: the GPU is not limited in this process\n"
+            }
+            HeaderError::WrongMajor { .. } => {
+                b"aliquot: the region is of another version than the library: the GPU is not limited in this process\n"
+            }
+        }
+    })?;
+    Ok(mapped)
+}
+
+/// A path built without a heap.
+struct Path {
+    bytes: [u8; Path::BYTES_MAX],
+    length: usize,
+}
+
+impl Path {
+    /// Longer paths than a Unix socket's can be, so that the files at least are found.
+    const BYTES_MAX: usize = 512;
+
+    /// The directory of this library, with a closing slash; empty if the loader does not say.
+    fn beside_this_library() -> Path {
+        let here = Region::get as *const () as usize;
+        linkmap::find(|object| object.image.contains(here).then(|| Path::directory_of(object.path)))
+            .unwrap_or(Path { bytes: [0; Path::BYTES_MAX], length: 0 })
+    }
+
+    fn directory_of(file: &CStr) -> Path {
+        let mut path = Path { bytes: [0; Path::BYTES_MAX], length: 0 };
+        for (number, (to, &from)) in path.bytes.iter_mut().zip(file.to_bytes()).enumerate() {
+            *to = from;
+            if from == b'/' {
+                path.length = number + 1;
+            }
+        }
+        path
+    }
+
+    /// Appends `name`. `false` if that is too long.
+    fn push(&mut self, name: &str) -> bool {
+        let Some(room) = self.bytes.get_mut(self.length..) else { return false };
+        // One byte stays for the NUL.
+        if self.length == 0 || name.len() >= room.len() {
+            return false;
+        }
+        let mut room = room.iter_mut();
+        // In this order: the shorter one is asked first, so that no byte of the room is skipped at its end.
+        for (&from, to) in name.as_bytes().iter().zip(room.by_ref()) {
+            *to = from;
+        }
+        room.for_each(|to| *to = 0);
+        self.length += name.len();
+        true
+    }
+
+    fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+}

@@ -1,0 +1,321 @@
+//! System calls, made directly.
+//!
+//! The C library's wrappers would set the host's `errno`, could be interposed by the host, and would tie the library to their
+//! symbol versions. Only what the shim needs is here.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::AtomicU32;
+
+/// A negated error number, as the kernel returns it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) isize);
+
+#[cfg(target_arch = "x86_64")]
+mod nr {
+    pub(super) const READ: usize = 0;
+    pub(super) const WRITE: usize = 1;
+    pub(super) const CLOSE: usize = 3;
+    pub(super) const MMAP: usize = 9;
+    pub(super) const MUNMAP: usize = 11;
+    pub(super) const SCHED_YIELD: usize = 24;
+    pub(super) const MADVISE: usize = 28;
+    pub(super) const GETPID: usize = 39;
+    pub(super) const SOCKET: usize = 41;
+    pub(super) const CONNECT: usize = 42;
+    pub(super) const CHROOT: usize = 161;
+    pub(super) const FUTEX: usize = 202;
+    pub(super) const CLOCK_NANOSLEEP: usize = 230;
+    pub(super) const OPENAT: usize = 257;
+    pub(super) const STATX: usize = 332;
+}
+
+#[cfg(target_arch = "aarch64")]
+mod nr {
+    pub(super) const OPENAT: usize = 56;
+    pub(super) const CHROOT: usize = 51;
+    pub(super) const CLOSE: usize = 57;
+    pub(super) const READ: usize = 63;
+    pub(super) const WRITE: usize = 64;
+    pub(super) const FUTEX: usize = 98;
+    pub(super) const CLOCK_NANOSLEEP: usize = 115;
+    pub(super) const SCHED_YIELD: usize = 124;
+    pub(super) const GETPID: usize = 172;
+    pub(super) const SOCKET: usize = 198;
+    pub(super) const CONNECT: usize = 203;
+    pub(super) const MUNMAP: usize = 215;
+    pub(super) const MMAP: usize = 222;
+    pub(super) const MADVISE: usize = 233;
+    pub(super) const STATX: usize = 291;
+}
+
+/// Makes a system call.
+///
+/// # Safety
+/// The arguments must be what the call `number` takes; pointers must be valid for what it reads and writes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn syscall(number: usize, args: [usize; 6]) -> Result<usize, Errno> {
+    let [a, b, c, d, e, f] = args;
+    let result: isize;
+    // SAFETY: the kernel preserves all registers but rax, rcx and r11; memory is touched as the caller vouches for.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b, in("rdx") c,
+            in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    if (-4095..0).contains(&result) { Err(Errno(result)) } else { Ok(result as usize) }
+}
+
+/// Makes a system call.
+///
+/// # Safety
+/// The arguments must be what the call `number` takes; pointers must be valid for what it reads and writes.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+unsafe fn syscall(number: usize, args: [usize; 6]) -> Result<usize, Errno> {
+    let [a, b, c, d, e, f] = args;
+    let result: isize;
+    // SAFETY: the kernel preserves all registers but x0; memory is touched as the caller vouches for.
+    unsafe {
+        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") a as isize => result, in("x1") b, in("x2") c,
+            in("x3") d, in("x4") e, in("x5") f, options(nostack));
+    }
+    if (-4095..0).contains(&result) { Err(Errno(result)) } else { Ok(result as usize) }
+}
+
+/// An open file, closed at the end of its scope.
+pub(crate) struct File(usize);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours and is not used again.
+        let _ = unsafe { syscall(nr::CLOSE, [self.0, 0, 0, 0, 0, 0]) };
+    }
+}
+
+const AT_FDCWD: usize = -100_isize as usize;
+const O_CLOEXEC: usize = 0o2_000_000;
+const PAGE_PROTECTION_READ: usize = 1;
+const PAGE_PROTECTION_WRITE: usize = 2;
+const MAP_SHARED: usize = 1;
+const MAP_PRIVATE: usize = 2;
+const MAP_ANONYMOUS: usize = 0x20;
+const MAP_NORESERVE: usize = 0x4000;
+const MADV_WIPEONFORK: usize = 18;
+const FUTEX_WAIT: usize = 0;
+const CLOCK_MONOTONIC: usize = 1;
+
+/// How a file is opened and mapped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+impl File {
+    /// Opens the file at `path`.
+    pub(crate) fn open(path: &CStr, access: Access) -> Result<File, Errno> {
+        let flags = O_CLOEXEC | if access == Access::ReadWrite { 2 } else { 0 };
+        // SAFETY: `path` is NUL-terminated and read only.
+        unsafe { syscall(nr::OPENAT, [AT_FDCWD, path.as_ptr() as usize, flags, 0, 0, 0]) }.map(File)
+    }
+
+    /// Reads from the start of a file that was just opened into `buffer`; the number of bytes read.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.
+        unsafe { syscall(nr::READ, [self.0, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
+    }
+
+    /// Maps the first `bytes` of the file, shared, for ever.
+    pub(crate) fn map(&self, bytes: usize, access: Access) -> Result<*mut c_void, Errno> {
+        let write = if access == Access::ReadWrite { PAGE_PROTECTION_WRITE } else { 0 };
+        // SAFETY: the kernel chooses a place that is free.
+        unsafe { syscall(nr::MMAP, [0, bytes, PAGE_PROTECTION_READ | write, MAP_SHARED, self.0, 0]) }
+            .map(core::ptr::with_exposed_provenance_mut)
+    }
+
+    /// The size of the file in bytes.
+    pub(crate) fn size_bytes(&self) -> Result<u64, Errno> {
+        let found = statx(self.0, c"", AT_EMPTY_PATH)?;
+        Ok(found.size)
+    }
+
+    /// Connects a new seqpacket socket to the Unix socket at `path`, without waiting.
+    pub(crate) fn connect(path: &CStr) -> Result<File, Errno> {
+        const AF_UNIX: u16 = 1;
+        const SOCK_SEQPACKET: usize = 5;
+        const SOCK_NONBLOCK: usize = 0o4000;
+        #[repr(C)]
+        struct Address {
+            family: u16,
+            path: [u8; 108],
+        }
+        let mut address = Address { family: AF_UNIX, path: [0; 108] };
+        let bytes = path.to_bytes();
+        if bytes.len() >= address.path.len() {
+            return Err(Errno(-36)); // ENAMETOOLONG
+        }
+        for (to, from) in address.path.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        let kind = SOCK_SEQPACKET | SOCK_NONBLOCK | O_CLOEXEC;
+        // SAFETY: no pointers.
+        let socket = File(unsafe { syscall(nr::SOCKET, [AF_UNIX as usize, kind, 0, 0, 0, 0]) }?);
+        let length = 2 + bytes.len() + 1;
+        // SAFETY: `address` outlives the call, which reads `length` bytes of it.
+        unsafe { syscall(nr::CONNECT, [socket.0, &raw const address as usize, length, 0, 0, 0]) }?;
+        Ok(socket)
+    }
+
+    /// Writes `bytes` with one call.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        write(self.0, bytes)
+    }
+}
+
+fn write(descriptor: usize, bytes: &[u8]) -> Result<usize, Errno> {
+    // SAFETY: the kernel reads `bytes` only.
+    unsafe { syscall(nr::WRITE, [descriptor, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }
+}
+
+const AT_EMPTY_PATH: usize = 0x1000;
+
+/// The beginning of the kernel's `struct statx`; the rest is room.
+#[repr(C)]
+struct Statx {
+    mask: u32,
+    block_bytes: u32,
+    attributes: u64,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    mode: u16,
+    spare: u16,
+    inode: u64,
+    size: u64,
+    rest: [u64; 26],
+}
+
+const _: () = assert!(size_of::<Statx>() == 256 && core::mem::offset_of!(Statx, inode) == 32);
+
+fn statx(directory: usize, path: &CStr, flags: usize) -> Result<Statx, Errno> {
+    const BASIC_STATS: usize = 0x7ff;
+    let mut found = Statx {
+        mask: 0,
+        block_bytes: 0,
+        attributes: 0,
+        links: 0,
+        uid: 0,
+        gid: 0,
+        mode: 0,
+        spare: 0,
+        inode: 0,
+        size: 0,
+        rest: [0; 26],
+    };
+    let arguments = [directory, path.as_ptr() as usize, flags, BASIC_STATS, &raw mut found as usize, 0];
+    // SAFETY: the kernel reads the path and writes a `struct statx`, which is 256 bytes, as checked above.
+    unsafe { syscall(nr::STATX, arguments) }?;
+    Ok(found)
+}
+
+/// The inode number of the file at `path`, links followed.
+pub(crate) fn inode(path: &CStr) -> Result<u64, Errno> {
+    Ok(statx(AT_FDCWD, path, 0)?.inode)
+}
+
+/// Writes a line to standard error, if descriptor 2 still is one: a host that has closed it may have a file of its own there,
+/// which is left alone.
+pub(crate) fn warn(line: &[u8]) {
+    const TYPE: u16 = 0o170_000;
+    const CHARACTER_DEVICE: u16 = 0o020_000;
+    const FIFO: u16 = 0o010_000;
+    if statx(2, c"", AT_EMPTY_PATH).is_ok_and(|found| matches!(found.mode & TYPE, CHARACTER_DEVICE | FIFO)) {
+        let _ = write(2, line);
+    }
+}
+
+/// Maps `bytes` of zeroed private memory, which takes nothing until it is touched.
+pub(crate) fn map_anonymous(bytes: usize) -> Result<*mut c_void, Errno> {
+    let protection = PAGE_PROTECTION_READ | PAGE_PROTECTION_WRITE;
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // SAFETY: the kernel chooses a place that is free.
+    unsafe { syscall(nr::MMAP, [0, bytes, protection, flags, usize::MAX, 0]) }
+        .map(core::ptr::with_exposed_provenance_mut)
+}
+
+/// Makes a private mapping read as zeros in a forked child.
+///
+/// # Safety
+/// `start` and `bytes` must be a mapping of [`map_anonymous`] whose contents may become zero in a child.
+pub(crate) unsafe fn wipe_on_fork(start: *mut c_void, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: vouched for by the caller.
+    unsafe { syscall(nr::MADVISE, [start as usize, bytes, MADV_WIPEONFORK, 0, 0, 0]) }.map(drop)
+}
+
+/// Unmaps a mapping.
+///
+/// # Safety
+/// Nothing may refer to the mapping any more.
+pub(crate) unsafe fn unmap(start: *mut c_void, bytes: usize) {
+    // SAFETY: vouched for by the caller.
+    let _ = unsafe { syscall(nr::MUNMAP, [start as usize, bytes, 0, 0, 0, 0]) };
+}
+
+/// This process's id in its own pid namespace.
+pub(crate) fn pid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(nr::GETPID, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Lets another thread run.
+pub(crate) fn yield_now() {
+    // SAFETY: no arguments.
+    let _ = unsafe { syscall(nr::SCHED_YIELD, [0; 6]) };
+}
+
+/// Changes the root directory.
+pub(crate) fn chroot(path: &CStr) -> Result<(), Errno> {
+    // SAFETY: `path` is NUL-terminated and read only.
+    unsafe { syscall(nr::CHROOT, [path.as_ptr() as usize, 0, 0, 0, 0, 0]) }.map(drop)
+}
+
+#[repr(C)]
+struct Timespec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl Timespec {
+    fn from_ns(ns: u64) -> Timespec {
+        Timespec { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as i64 }
+    }
+}
+
+/// Waits until `word` is not `value`, somebody wakes the waiters of `word`, or `timeout_ns` is over. The word may be in a
+/// shared mapping that is read-only here.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: u64) {
+    let timeout = Timespec::from_ns(timeout_ns);
+    let arguments = [word.as_ptr() as usize, FUTEX_WAIT, value as usize, &raw const timeout as usize, 0, 0];
+    // SAFETY: the kernel reads the word and the timeout.
+    let _ = unsafe { syscall(nr::FUTEX, arguments) };
+}
+
+/// Sleeps.
+pub(crate) fn sleep_ns(ns: u64) {
+    let time = Timespec::from_ns(ns);
+    // SAFETY: the kernel reads the time; the null pointer says that the rest of an interrupted sleep is not wanted.
+    let _ = unsafe { syscall(nr::CLOCK_NANOSLEEP, [CLOCK_MONOTONIC, 0, &raw const time as usize, 0, 0, 0]) };
+}
+
+unsafe extern "C" {
+    // From the C library, whose version reads the clock without entering the kernel. GLIBC_2.17.
+    fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: writes a `struct timespec`; with this clock and a valid pointer it cannot fail, and so does not touch errno.
+    unsafe { clock_gettime(CLOCK_MONOTONIC as i32, &raw mut time) };
+    time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64
+}
