@@ -6,7 +6,7 @@
 use crate::gate::Shard;
 use crate::hooks::real;
 use crate::markers::{Flight, MarkerPage};
-use crate::region::Region;
+use crate::region::{self, Region};
 use crate::sys::{self, Access, File};
 use aliquot_abi::cuda::{CUdevice, CUresult, CUuuid};
 use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
@@ -118,7 +118,7 @@ impl Process {
             // SAFETY: the mapping is new; zeros in a child are what this is for.
             if unsafe { sys::wipe_on_fork(fresh, BYTES) }.is_err() {
                 // A kernel before 4.14: a child could not be told from its parent, and both would use one slot.
-                sys::warn(b"aliquot: the kernel lacks MADV_WIPEONFORK: the GPU is not limited in this process\n");
+                region::give_up(b"aliquot: the kernel lacks MADV_WIPEONFORK: the GPU is not limited in this process\n");
                 return None;
             }
             block = match PROCESS.compare_exchange(

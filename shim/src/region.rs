@@ -8,7 +8,7 @@ use aliquot_abi::region::{
     ATTACH_SOCKET, AttachMessage, Header, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE,
     LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits,
 };
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// The two files, mapped for as long as the process lives.
@@ -32,6 +32,9 @@ impl Region {
     /// The region, if it is mapped already.
     #[inline]
     fn mapped() -> Option<Region> {
+        if UNUSABLE.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
         // Pairs with the store in `map`: the ledger is stored first.
         let limits = LIMITS.load(Ordering::Acquire);
         // SAFETY: what is stored here is mapped for ever, as the type that it is.
@@ -55,9 +58,7 @@ impl Region {
                 Region::mapped()
             }
             Err(reason) => {
-                if UNUSABLE.swap(1, Ordering::Relaxed) == 0 {
-                    sys::warn(reason);
-                }
+                give_up(reason);
                 None
             }
         }
@@ -71,6 +72,13 @@ impl Region {
         {
             let _ = socket.write(&message.to_bytes());
         }
+    }
+}
+
+/// Leaves the shim passive for good, in this process and its children, and says why, once.
+pub(crate) fn give_up(reason: &[u8]) {
+    if UNUSABLE.swap(1, Ordering::Relaxed) == 0 {
+        sys::warn(reason);
     }
 }
 
@@ -134,9 +142,21 @@ impl Path {
 
     /// The directory of this library, with a closing slash; empty if the loader does not say.
     fn beside_this_library() -> Path {
-        let here = Region::get as *const () as usize;
-        linkmap::find(|object| object.image.contains(here).then(|| Path::directory_of(object.path)))
-            .unwrap_or(Path { bytes: [0; Path::BYTES_MAX], length: 0 })
+        /// The loader's own copy of the path, which it keeps as long as the library is loaded.
+        static FILE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+        let mut file = FILE.load(Ordering::Relaxed);
+        if file.is_null() {
+            // Once only: the loader's lock, which this takes, may be held for ever in a forked child.
+            let here = Region::get as *const () as usize;
+            let path = linkmap::find(|object| object.image.contains(here).then(|| object.path.as_ptr().cast_mut()));
+            file = path.unwrap_or(core::ptr::null_mut());
+            FILE.store(file, Ordering::Relaxed);
+        }
+        if file.is_null() {
+            return Path { bytes: [0; Path::BYTES_MAX], length: 0 };
+        }
+        // SAFETY: NUL-terminated, and the library is never unloaded (-z nodelete).
+        Path::directory_of(unsafe { CStr::from_ptr(file) })
     }
 
     fn directory_of(file: &CStr) -> Path {
