@@ -9,6 +9,7 @@ use crate::process::{Part, Process, SHARDS};
 use crate::sys;
 use aliquot_abi::cuda::{CU_STREAM_CAPTURE_STATUS_NONE, CUstream};
 use aliquot_abi::region::{HEARTBEAT_STALE_NS, gate};
+use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A thread's launches on one device. Threads are spread over the shards by their thread pointer; two that meet in one
@@ -63,6 +64,12 @@ impl Shard {
         }
         takes
     }
+
+    /// Launches since the last marker; a marker will stand for them.
+    fn take_unmarked(&self) -> u32 {
+        let left = self.left.swap(0, Ordering::Relaxed);
+        self.given.swap(0, Ordering::Relaxed).saturating_sub(left)
+    }
 }
 
 /// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels and always gets a marker.
@@ -87,6 +94,10 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
         if now_ns.saturating_sub(part.process.heartbeat_ns()) > HEARTBEAT_STALE_NS {
             pace(part, now_ns);
         } else if word & gate::OPEN == 0 {
+            // Whoever has the next lease must not be let in while launches that no marker stands for are still under way.
+            if let Some(unmarked) = NonZeroU32::new(shard.take_unmarked()) {
+                markers::put(part, stream, unmarked.get());
+            }
             wait(part, now_ns);
             continue;
         }
@@ -94,7 +105,7 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
             break word;
         }
     };
-    let launches = 1 + shard.given.load(Ordering::Relaxed).saturating_sub(shard.left.load(Ordering::Relaxed));
+    let launches = 1 + shard.take_unmarked();
     let given = markers::launches_per_marker(part) - 1;
     shard.given.store(given, Ordering::Relaxed);
     shard.left.store(given, Ordering::Relaxed);

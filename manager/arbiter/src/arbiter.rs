@@ -1,0 +1,316 @@
+//! The arbiter of one device: from what is seen at a poll to what is done to the gates.
+
+use std::collections::BTreeMap;
+
+use crate::charge::{self, Span};
+use crate::container::{Container, ContainerId, Observation, Phase, Share, Usage};
+use crate::fair::{self, Claim, VirtualClock};
+use crate::lease::{self, Rivals, Verdict};
+use crate::timing::{BUDGET_OPEN_NS, DRAIN_POLL_NS, OVERRUN_LAST_NS, OVERRUN_MAX_NS, SHORT_LEASE_POLL_NS, TICK_NS};
+
+/// What to do to a container's gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Open the gate and wake who waits at it.
+    Open {
+        /// Whose gate.
+        container: ContainerId,
+    },
+    /// Open the gate for a container that is alone on the device, which needs no ticks and no markers; wake who waits.
+    OpenFree {
+        /// Whose gate.
+        container: ContainerId,
+    },
+    /// Close the gate.
+    Close {
+        /// Whose gate.
+        container: ContainerId,
+    },
+    /// Change the counting part of the open gate.
+    Tick {
+        /// Whose gate.
+        container: ContainerId,
+    },
+}
+
+/// What a poll decided.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Plan {
+    /// To be carried out in this order: a gate is closed before another one is opened.
+    pub actions: Vec<Action>,
+    /// When to poll again at the latest; `None`: not before something happens.
+    pub next_poll_ns: Option<u64>,
+}
+
+/// Shares one device's time between containers.
+///
+/// After each change ([`Arbiter::add`], [`Arbiter::remove`], [`Arbiter::resize`], [`Arbiter::set_processes`]), and when a
+/// thread says that it waits at a gate, the caller polls soon; else at [`Plan::next_poll_ns`]. Being late costs
+/// accuracy and nothing else.
+#[derive(Debug, Default)]
+pub struct Arbiter {
+    containers: BTreeMap<ContainerId, Container>,
+    clock: VirtualClock,
+    polled_ns: u64,
+}
+
+impl Arbiter {
+    /// An arbiter without containers. `now_ns` is the time from which on it counts, in any steady clock.
+    #[must_use]
+    pub fn new(now_ns: u64) -> Self {
+        Self { polled_ns: now_ns, ..Self::default() }
+    }
+
+    /// Adds a container, whose gate may stand in any way: the next poll sets it. It has no processes yet. A container that
+    /// was there before begins anew.
+    pub fn add(&mut self, container: ContainerId, share: Share) {
+        self.containers.insert(container, Container::new(container, share, self.clock.now_ns()));
+    }
+
+    /// Forgets a container; its gate is left as it is. Returns what it has used, or `None` if there is no such container.
+    pub fn remove(&mut self, container: ContainerId) -> Option<Usage> {
+        self.containers.remove(&container).map(|container| container.usage)
+    }
+
+    /// Changes a container's share. What it has used and owes stays. Returns whether there is such a container.
+    pub fn resize(&mut self, container: ContainerId, share: Share) -> bool {
+        self.containers.get_mut(&container).map(|container| container.resize(share)).is_some()
+    }
+
+    /// Says how many processes of a container are attached to the device; at 0 its lease ends and nothing of its work is
+    /// left. Returns whether there is such a container.
+    pub fn set_processes(&mut self, container: ContainerId, processes: u32) -> bool {
+        self.containers.get_mut(&container).map(|container| container.processes = processes).is_some()
+    }
+
+    /// What a container has used up to the last poll.
+    #[must_use]
+    pub fn usage(&self, container: ContainerId) -> Option<Usage> {
+        self.containers.get(&container).map(|container| container.usage)
+    }
+
+    /// The containers, in the order of their numbers.
+    pub fn containers(&self) -> impl Iterator<Item = ContainerId> {
+        self.containers.keys().copied()
+    }
+
+    /// Takes in what is seen now and decides. Each container should be in `observed` once; one that is not counts as drained
+    /// and not waiting. A `now_ns` before that of the last poll counts as that.
+    pub fn poll(&mut self, now_ns: u64, observed: &[Observation]) -> Plan {
+        let before_ns = self.polled_ns;
+        let now_ns = now_ns.max(before_ns);
+        self.polled_ns = now_ns;
+        let mut plan = Plan::default();
+
+        self.observe(before_ns, now_ns, observed);
+        self.end_drains(now_ns, &mut plan);
+        self.admit();
+        let looked_at_again_ns = match self.alone() {
+            Some(container) => self.set_free(container, now_ns, &mut plan),
+            None => self.share(now_ns, &mut plan),
+        };
+        plan.next_poll_ns = [looked_at_again_ns, self.next_drain_poll_ns(now_ns)].into_iter().flatten().min();
+        plan
+    }
+
+    /// Takes in the observations and charges for the time since the last poll.
+    fn observe(&mut self, before_ns: u64, now_ns: u64, observed: &[Observation]) {
+        let mut spans: Vec<Span> = Vec::new();
+        for container in self.containers.values_mut() {
+            let seen = observed.iter().find(|seen| seen.container == container.id);
+            spans.extend(container.observe(before_ns, now_ns, seen));
+            container.account(before_ns, now_ns);
+        }
+        charge::split(&spans, |id, ns| {
+            if let Some(container) = self.containers.get_mut(&id) {
+                container.charge(ns);
+            }
+        });
+        for container in self.containers.values_mut() {
+            container.settle(before_ns, now_ns, spans.len() > 1);
+        }
+    }
+
+    /// Ends leases whose work is done or whose processes are gone, and lets overdue work no longer keep others out.
+    fn end_drains(&mut self, now_ns: u64, plan: &mut Plan) {
+        for container in self.containers.values_mut() {
+            match container.phase {
+                Phase::Closed if container.in_flight > 0 => container.close(now_ns),
+                Phase::Draining { closed_ns } | Phase::Overrunning { closed_ns } if container.in_flight == 0 => {
+                    container.drained(closed_ns);
+                }
+                Phase::Draining { closed_ns } if now_ns.saturating_sub(closed_ns) >= OVERRUN_MAX_NS => {
+                    container.phase = Phase::Overrunning { closed_ns };
+                }
+                Phase::Open { .. } | Phase::Free if container.processes == 0 => {
+                    container.drained(now_ns);
+                    plan.actions.push(Action::Close { container: container.id });
+                }
+                _ => {}
+            }
+            if !container.gate_known {
+                container.gate_known = true;
+                plan.actions.push(Action::Close { container: container.id });
+            }
+        }
+    }
+
+    /// Updates virtual time, and who contends.
+    fn admit(&mut self) {
+        let alone = self.present() <= 1;
+        for container in self.containers.values_mut() {
+            let may = lease::held_since_ns(container).is_some() || budget_wait_ns(container, alone) == Some(0);
+            container.contending = container.wants() && may;
+            // A moment in which its threads are between two launches is no absence.
+            let absent = container.idle || (container.waiting && !may);
+            if container.absent && !absent {
+                self.clock.admit(container);
+            }
+            container.absent = absent;
+        }
+        self.clock.advance(self.containers.values().filter(|container| !container.absent));
+    }
+
+    /// Number of containers that use the device or want to.
+    fn present(&self) -> usize {
+        self.containers.values().filter(|container| container.wants() || container.in_flight > 0).count()
+    }
+
+    /// The container that has the device for itself: no other one has processes, and it is not limited.
+    fn alone(&self) -> Option<ContainerId> {
+        let mut attached = self.containers.values().filter(|container| container.processes > 0);
+        match (attached.next(), attached.next()) {
+            (Some(only), None) if !only.is_limited() => Some(only.id),
+            _ => None,
+        }
+    }
+
+    fn set_free(&mut self, container: ContainerId, now_ns: u64, plan: &mut Plan) -> Option<u64> {
+        let container = self.containers.get_mut(&container)?;
+        if container.phase != Phase::Free {
+            container.set_free(now_ns);
+            plan.actions.push(Action::OpenFree { container: container.id });
+        }
+        None
+    }
+
+    /// Shares the device between containers. Returns when to look again for another reason than a drain.
+    fn share(&mut self, now_ns: u64, plan: &mut Plan) -> Option<u64> {
+        // Who was free until now holds the device: its lease begins.
+        for container in self.containers.values_mut().filter(|container| container.phase == Phase::Free) {
+            container.grant(now_ns);
+            plan.actions.push(Action::Open { container: container.id });
+        }
+        let holder =
+            self.containers.values().find_map(|container| Some((container.id, lease::held_since_ns(container)?)));
+        if let Some((holder, since_ns)) = holder {
+            return self.review(holder, since_ns, now_ns, plan);
+        }
+        if self.containers.values().any(|container| matches!(container.phase, Phase::Draining { .. })) {
+            return None;
+        }
+        let rivals = self.rivals(None);
+        let Some(next) = rivals.best else {
+            return self.next_budget_ns(now_ns);
+        };
+        if self.containers.values().any(|container| keeps_out(container, next, rivals.same_priority, now_ns)) {
+            return None;
+        }
+        let container = self.containers.get_mut(&next.container)?;
+        container.grant(now_ns);
+        plan.actions.push(Action::Open { container: container.id });
+        Some(now_ns + SHORT_LEASE_POLL_NS)
+    }
+
+    /// Decides on the holder's lease, and ticks its gate.
+    fn review(&mut self, holder: ContainerId, since_ns: u64, now_ns: u64, plan: &mut Plan) -> Option<u64> {
+        let rivals = self.rivals(Some(holder));
+        let container = self.containers.get_mut(&holder)?;
+        let until_ns = match lease::verdict(container, since_ns, &rivals, now_ns) {
+            Verdict::Goes { until_ns } => until_ns,
+            Verdict::Renewed { until_ns } => {
+                container.renew(now_ns);
+                until_ns
+            }
+            ending @ (Verdict::HandedBack | Verdict::NotUsed | Verdict::Ended) => {
+                match ending {
+                    Verdict::HandedBack => container.hand_back(now_ns),
+                    Verdict::NotUsed => container.forfeit(since_ns, now_ns),
+                    _ => container.close(now_ns),
+                }
+                plan.actions.push(Action::Close { container: holder });
+                return None;
+            }
+        };
+        if let Phase::Open { ticked_ns, .. } = &mut container.phase {
+            if now_ns.saturating_sub(*ticked_ns) >= TICK_NS {
+                *ticked_ns = now_ns;
+                plan.actions.push(Action::Tick { container: holder });
+            }
+            let poll_ns = (container.expected_lease_ns / 8).clamp(SHORT_LEASE_POLL_NS, TICK_NS);
+            let soon_ns = until_ns.min(*ticked_ns + TICK_NS).min(now_ns + poll_ns);
+            return Some(soon_ns.max(now_ns + DRAIN_POLL_NS));
+        }
+        None
+    }
+
+    /// Who competes for the device with `holder`, or for a device that nobody holds.
+    fn rivals(&self, holder: Option<ContainerId>) -> Rivals {
+        let contending = || self.containers.values().filter(|container| container.contending);
+        let first = contending().next().map(|container| container.share.priority);
+        let same_priority = contending().all(|container| Some(container.share.priority) == first);
+        let others = || contending().filter(|container| Some(container.id) != holder);
+        let best = |woken: bool| -> Option<Claim> {
+            others().filter(|other| other.woke || !woken).map(|other| fair::claim(other, same_priority)).min()
+        };
+        Rivals {
+            best: best(false),
+            best_woken: best(true),
+            weights: contending().map(Container::weight).sum(),
+            longest_drain_ns: contending().map(|container| container.expected_drain_ns).max().unwrap_or(0),
+            same_priority,
+        }
+    }
+
+    /// When the first container that only lacks budget will have it.
+    fn next_budget_ns(&self, now_ns: u64) -> Option<u64> {
+        let waiting = self.containers.values().filter(|container| container.wants());
+        let alone = self.present() <= 1;
+        waiting.filter_map(|container| budget_wait_ns(container, alone)).min().map(|ns| now_ns.saturating_add(ns))
+    }
+
+    /// When to see whether work in flight of closed containers is done.
+    fn next_drain_poll_ns(&self, now_ns: u64) -> Option<u64> {
+        self.containers.values().filter_map(|container| drain_poll_in_ns(container, now_ns)).min().map(|ns| now_ns + ns)
+    }
+}
+
+/// How long a container must wait until it has the budget for a lease; `None`: for ever.
+///
+/// A container that has the device to itself opens at half of what its budget moves by in a lease, so that its use is centred
+/// on its limit. Among others it is virtual time that does this.
+fn budget_wait_ns(container: &Container, alone: bool) -> Option<u64> {
+    if !container.is_limited() {
+        return Some(0);
+    }
+    let centred_ns = if alone { container.half_swing_ns() } else { 0 };
+    container.cap.time_to_ns(BUDGET_OPEN_NS.max(centred_ns))
+}
+
+/// Whether the work of `container`, which goes on for too long, still keeps out `next`: with somebody beside it, it
+/// would get no more than its part of the device's time, even where it deserves more.
+fn keeps_out(container: &Container, next: Claim, same_priority: bool, now_ns: u64) -> bool {
+    matches!(container.phase, Phase::Overrunning { closed_ns } if now_ns.saturating_sub(closed_ns) < OVERRUN_LAST_NS)
+        && container.id != next.container
+        && fair::claim(container, same_priority) < next
+}
+
+/// The closer work is to the time at which it is expected to be done, the more often it is looked at: the device is empty from
+/// its end to the next look.
+fn drain_poll_in_ns(container: &Container, now_ns: u64) -> Option<u64> {
+    let (Phase::Draining { closed_ns } | Phase::Overrunning { closed_ns }) = container.phase else {
+        return None;
+    };
+    let expected_ns = closed_ns.saturating_add(container.expected_drain_ns);
+    Some((expected_ns.abs_diff(now_ns) / 8).clamp(DRAIN_POLL_NS, TICK_NS))
+}

@@ -1,0 +1,381 @@
+//! One container on the device: what it may use, what is known of its work, what it was charged.
+
+use crate::bucket::Bucket;
+use crate::charge::Span;
+use crate::timing::{
+    BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERRUN_REPORTED_NS,
+    QUANTUM_MAX_NS, QUANTUM_MIN_NS,
+};
+
+/// Names a container to its arbiter. The caller chooses the number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ContainerId(pub u64);
+
+/// A container's part of the device's time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// What is guaranteed while others want the device too, in percent. The requests of one device's containers should not
+    /// add up to more than 100. A container with a request of 0 gets what others leave, and an eighth of a percent.
+    pub request_percent: u32,
+    /// What is never exceeded, in percent. 0 counts as 1, more than 100 as 100.
+    pub limit_percent: u32,
+    /// Among containers within their requests, and for what is left over, the greater goes first.
+    pub priority: i32,
+}
+
+impl Share {
+    fn request(self) -> u32 {
+        self.request_percent.min(100)
+    }
+
+    fn limit(self) -> u32 {
+        self.limit_percent.clamp(1, 100)
+    }
+}
+
+/// What a container's part of the region shows at a poll.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Observation {
+    /// Whose region it is.
+    pub container: ContainerId,
+    /// A thread waits at the gate.
+    pub waiting: bool,
+    /// Processes whose marked work on the device is not done; 0: drained.
+    pub in_flight: u32,
+    /// The numbers of the processes' newest markers, added up: it changes when work is submitted.
+    pub markers: u64,
+    /// When the oldest of the work in flight was submitted after all before it was done; of no account for a
+    /// container that has submitted nothing lately.
+    pub busy_since_ns: u64,
+}
+
+/// What a container has used, waited for and overrun, since it was added.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Usage {
+    /// Device time that was charged, in nanoseconds.
+    pub charged_ns: u64,
+    /// Since when it has waited for the lease that it waits for now.
+    pub waiting_since_ns: Option<u64>,
+    /// Time in which it waited for leases, without the wait that is under way, in nanoseconds.
+    pub waited_ns: u64,
+    /// The longest wait for a lease, in nanoseconds.
+    pub longest_wait_ns: u64,
+    /// Leases granted; a renewal is no new lease.
+    pub leases: u64,
+    /// Leases after whose end work stayed longer than [`OVERRUN_REPORTED_NS`].
+    pub overruns: u64,
+    /// How much longer, in nanoseconds.
+    pub overrun_ns: u64,
+}
+
+/// What the container's gate is, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// The gate is closed and all work done, as far as is known.
+    Closed,
+    /// It holds the lease; the quantum began at `since_ns`, the gate last changed at `ticked_ns`.
+    Open { since_ns: u64, ticked_ns: u64 },
+    /// It is alone on the device: the gate is open for good.
+    Free,
+    /// The gate is closed; its work keeps others out.
+    Draining { closed_ns: u64 },
+    /// The gate is closed; its work has been there for too long to keep others out.
+    Overrunning { closed_ns: u64 },
+}
+
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) id: ContainerId,
+    pub(crate) share: Share,
+    pub(crate) processes: u32,
+    pub(crate) phase: Phase,
+    /// Whether the arbiter knows how the gate stands: not before it has set it once.
+    pub(crate) gate_known: bool,
+    pub(crate) usage: Usage,
+
+    /// What it may use up to its limit.
+    pub(crate) cap: Bucket,
+    /// What it may use of its request.
+    pub(crate) guarantee: Bucket,
+    /// What it was charged over its weight: see `fair`.
+    pub(crate) virtual_ns: u64,
+    /// It wants the device and may have it.
+    pub(crate) contending: bool,
+    /// It is idle or kept away by its own limit: virtual time passes without it.
+    pub(crate) absent: bool,
+    /// It began to want the device after having been idle, and has had no lease since.
+    pub(crate) woke: bool,
+
+    /// What a lease of its is charged, drain included, by experience.
+    pub(crate) expected_lease_ns: u64,
+    /// How long its work goes on after its gate was closed, by experience.
+    pub(crate) expected_drain_ns: u64,
+    /// Charged, but not paid for yet.
+    unpaid_ns: u64,
+    /// Charged since the quantum began.
+    pub(crate) lease_charged_ns: u64,
+    /// How long it may do nothing before it loses its lease to another one.
+    pub(crate) idle_grace_ns: u64,
+
+    /// How long it may wait at its own open gate while others wait for the device.
+    pub(crate) patience_ns: u64,
+    /// It has had no work since the lease was granted.
+    pub(crate) unused: bool,
+
+    pub(crate) waiting: bool,
+    pub(crate) in_flight: u32,
+    markers: Option<u64>,
+    /// It had work between the last two polls.
+    active: bool,
+    /// It neither has nor wants anything, and this is not just a pause.
+    pub(crate) idle: bool,
+    /// When it was last seen with work or waiting.
+    pub(crate) last_active_ns: u64,
+    /// When its work was done, if it is.
+    pub(crate) drained_ns: u64,
+}
+
+impl Container {
+    pub(crate) fn new(id: ContainerId, share: Share, virtual_ns: u64) -> Self {
+        Self {
+            id,
+            share,
+            processes: 0,
+            phase: Phase::Closed,
+            gate_known: false,
+            usage: Usage::default(),
+            cap: Bucket::new(share.limit(), BUDGET_OPEN_NS),
+            guarantee: Bucket::new(share.request(), QUANTUM_MAX_NS),
+            virtual_ns,
+            contending: false,
+            absent: true,
+            woke: false,
+            expected_lease_ns: QUANTUM_MIN_NS,
+            expected_drain_ns: QUANTUM_MIN_NS,
+            unpaid_ns: 0,
+            lease_charged_ns: 0,
+            idle_grace_ns: IDLE_GRACE_NS,
+            patience_ns: QUANTUM_MAX_NS,
+            unused: false,
+            waiting: false,
+            in_flight: 0,
+            markers: None,
+            active: false,
+            idle: true,
+            last_active_ns: 0,
+            drained_ns: 0,
+        }
+    }
+
+    pub(crate) fn resize(&mut self, share: Share) {
+        self.share = share;
+        self.cap.set_rate(share.limit());
+        self.guarantee.set_rate(share.request());
+    }
+
+    /// The request in eighths of a percent, at least one.
+    pub(crate) fn weight(&self) -> u64 {
+        (u64::from(self.share.request()) * 8).max(1)
+    }
+
+    pub(crate) fn is_limited(&self) -> bool {
+        self.share.limit() < 100
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open { .. } | Phase::Free)
+    }
+
+    /// It would launch work if it could, or does.
+    pub(crate) fn wants(&self) -> bool {
+        self.processes > 0 && (self.waiting || matches!(self.phase, Phase::Open { .. }))
+    }
+
+    /// The part of its own running time that it does not earn back meanwhile.
+    pub(crate) fn net_of_limit_ns(&self, ns: u64) -> u64 {
+        ns.saturating_sub(self.cap.earned_ns(ns))
+    }
+
+    /// Half of what its budget moves by in one lease: around this much budget its use is centred on its limit.
+    pub(crate) fn half_swing_ns(&self) -> u64 {
+        self.net_of_limit_ns(self.expected_lease_ns) / 2
+    }
+
+    /// Takes in what was seen at `now_ns`, the first time since `before_ns`. Returns when in between it had work.
+    pub(crate) fn observe(&mut self, before_ns: u64, now_ns: u64, seen: Option<&Observation>) -> Option<Span> {
+        let alive = seen.filter(|_| self.processes > 0);
+        let in_flight = alive.map_or(0, |seen| seen.in_flight.min(self.processes));
+        let submitted = alive.is_some_and(|seen| self.markers.is_some_and(|markers| markers != seen.markers));
+        let begun_ns = alive.map_or(now_ns, |seen| seen.busy_since_ns.clamp(before_ns, now_ns));
+        let (was_busy, was_active) = (self.in_flight > 0, self.active);
+        let open = matches!(self.phase, Phase::Open { .. });
+
+        self.markers = alive.map(|seen| seen.markers).or(self.markers);
+        self.waiting = alive.is_some_and(|seen| seen.waiting);
+        self.active = in_flight > 0 || submitted;
+        let processes = self.in_flight.max(in_flight);
+        self.in_flight = in_flight;
+        if self.active && self.unused {
+            self.unused = false;
+            self.patience_ns = QUANTUM_MAX_NS;
+        }
+        if self.phase == Phase::Free {
+            return None;
+        }
+
+        // A holder that never pauses for longer than a poll is taken to have worked all the time.
+        let start_ns = if was_busy || (was_active && open) { before_ns } else { begun_ns };
+        let end_ns = match (in_flight > 0, submitted) {
+            (true, _) => now_ns,
+            (false, true) if open && was_active => now_ns,
+            (false, true) => begun_ns.max(start_ns).midpoint(now_ns),
+            (false, false) if was_busy => before_ns.midpoint(now_ns),
+            (false, false) => return None,
+        };
+        if in_flight == 0 {
+            self.drained_ns = end_ns;
+        }
+        Some(Span { container: self.id, start_ns, end_ns, processes })
+    }
+
+    /// Keeps track of activity, waits and overruns; called after [`Container::observe`].
+    pub(crate) fn account(&mut self, before_ns: u64, now_ns: u64) {
+        if self.active || self.waiting {
+            let paused = now_ns.saturating_sub(self.last_active_ns) > now_ns.saturating_sub(before_ns);
+            if paused && matches!(self.phase, Phase::Open { .. }) {
+                self.idle_grace_ns = (self.idle_grace_ns * 2).min(IDLE_GRACE_NS);
+            }
+            self.last_active_ns = now_ns;
+            self.woke |= self.idle && self.waiting;
+            self.idle = false;
+        } else if self.processes == 0 || now_ns.saturating_sub(self.last_active_ns) > IDLE_GRACE_NS {
+            self.idle = true;
+            self.woke = false;
+        }
+        match (self.waiting && !self.is_open(), self.usage.waiting_since_ns) {
+            (true, None) => self.usage.waiting_since_ns = Some(now_ns),
+            (false, Some(_)) => self.end_wait(now_ns),
+            _ => {}
+        }
+        if let Phase::Draining { closed_ns } | Phase::Overrunning { closed_ns } = self.phase {
+            let expected_end_ns = closed_ns.saturating_add(OVERRUN_REPORTED_NS);
+            let end_ns = if self.in_flight > 0 { now_ns } else { self.drained_ns };
+            if end_ns > expected_end_ns {
+                self.usage.overruns += u64::from(before_ns <= expected_end_ns);
+                self.usage.overrun_ns += end_ns.saturating_sub(expected_end_ns.max(before_ns));
+            }
+        }
+    }
+
+    fn end_wait(&mut self, now_ns: u64) {
+        if let Some(since_ns) = self.usage.waiting_since_ns.take() {
+            let waited_ns = now_ns.saturating_sub(since_ns);
+            self.usage.waited_ns += waited_ns;
+            self.usage.longest_wait_ns = self.usage.longest_wait_ns.max(waited_ns);
+        }
+    }
+
+    /// Books `ns` of device time; [`Container::settle`] makes it pay.
+    pub(crate) fn charge(&mut self, ns: u64) {
+        self.unpaid_ns += ns;
+    }
+
+    /// Pays for what was charged, and earns budget, for the time from `before_ns` to `now_ns`, in which several containers had
+    /// work on the device if it was `shared`.
+    pub(crate) fn settle(&mut self, before_ns: u64, now_ns: u64, shared: bool) {
+        let (charged_ns, elapsed_ns) = (std::mem::take(&mut self.unpaid_ns), now_ns.saturating_sub(before_ns));
+        self.usage.charged_ns += charged_ns;
+        self.lease_charged_ns += charged_ns;
+        self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(charged_ns));
+
+        let held_off = (self.waiting && !self.is_open()) || (self.in_flight > 0 && shared);
+        let half_swing_ns = self.half_swing_ns();
+        let pass = |bucket: &mut Bucket, idle_ns: u64| {
+            let capacity_ns = if held_off {
+                idle_ns.saturating_add(bucket.earned_ns(HELD_OFF_MAX_NS))
+            } else if self.idle {
+                idle_ns
+            } else {
+                // Who uses little of its lease must not save up more than one that is idle; who was held off keeps what it saved.
+                bucket.balance_ns().max(idle_ns)
+            };
+            bucket.spend(charged_ns);
+            bucket.refill(elapsed_ns, capacity_ns);
+        };
+        pass(&mut self.cap, BURST_NS.max(half_swing_ns));
+        pass(&mut self.guarantee, QUANTUM_MAX_NS);
+        // What it used of what others left is not held against its request later.
+        self.guarantee.forgive_beyond(self.expected_lease_ns.max(QUANTUM_MAX_NS));
+    }
+
+    /// Device time over weight: a container with a request of 100 has a virtual clock that runs as the real one.
+    pub(crate) fn weighted_ns(&self, ns: u64) -> u64 {
+        ns.saturating_mul(800) / self.weight()
+    }
+
+    /// Begins a lease.
+    pub(crate) fn grant(&mut self, now_ns: u64) {
+        self.phase = Phase::Open { since_ns: now_ns, ticked_ns: now_ns };
+        self.usage.leases += 1;
+        self.end_wait(now_ns);
+        self.woke = false;
+        self.active = false;
+        self.unused = true;
+        self.last_active_ns = now_ns;
+        self.lease_charged_ns = 0;
+    }
+
+    /// Gives it the device for itself.
+    pub(crate) fn set_free(&mut self, now_ns: u64) {
+        self.phase = Phase::Free;
+        self.end_wait(now_ns);
+        self.woke = false;
+    }
+
+    /// Ends the lease; its work may still be there.
+    pub(crate) fn close(&mut self, now_ns: u64) {
+        self.phase = Phase::Draining { closed_ns: now_ns };
+    }
+
+    /// Hands the lease back because nothing was done with it.
+    pub(crate) fn hand_back(&mut self, now_ns: u64) {
+        self.idle_grace_ns = (self.idle_grace_ns / 2).max(IDLE_GRACE_MIN_NS);
+        self.close(now_ns);
+    }
+
+    /// Ends a lease that was waited for and not used. Others could not use the time either: it counts in their favour, and the
+    /// next such lease is shorter.
+    pub(crate) fn forfeit(&mut self, since_ns: u64, now_ns: u64) {
+        let held_ns = self.weighted_ns(now_ns.saturating_sub(since_ns));
+        self.virtual_ns = self.virtual_ns.saturating_add(held_ns);
+        self.patience_ns = (self.patience_ns / 2).max(QUANTUM_MIN_NS);
+        self.close(now_ns);
+    }
+
+    /// Its work is done: the lease is over, and something was learnt.
+    pub(crate) fn drained(&mut self, closed_ns: u64) {
+        if self.drained_ns > closed_ns {
+            let drain_ns = (self.drained_ns - closed_ns).min(EXPECTED_MAX_NS);
+            self.expected_drain_ns = (self.expected_drain_ns * 3 + drain_ns) / 4;
+        }
+        self.learn_lease();
+        self.phase = Phase::Closed;
+    }
+
+    /// Begins a new quantum without a switch.
+    pub(crate) fn renew(&mut self, now_ns: u64) {
+        self.learn_lease();
+        if let Phase::Open { since_ns, .. } = &mut self.phase {
+            *since_ns = now_ns;
+        }
+    }
+
+    fn learn_lease(&mut self) {
+        if self.lease_charged_ns > 0 {
+            let lease_ns = std::mem::take(&mut self.lease_charged_ns).min(EXPECTED_MAX_NS);
+            // Remembers the long ones: it is their debt that must stay within bounds.
+            self.expected_lease_ns =
+                lease_ns.max(self.expected_lease_ns - self.expected_lease_ns.saturating_sub(lease_ns) / 16);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Observations come from memory that containers write: whatever is in them, the policy stands.
+
+use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share};
+
+use crate::random::Random;
+use crate::world::{MS, SECOND};
+
+const LIAR: ContainerId = ContainerId(0);
+const HONEST: ContainerId = ContainerId(1);
+const SHARE: Share = Share { request_percent: 50, limit_percent: 100, priority: 0 };
+
+#[test]
+fn any_observation_is_taken() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let mut arbiter = Arbiter::new(0);
+        let (mut now_ns, mut open) = (0, None);
+        for _ in 0..200 {
+            let container = ContainerId(random.between(0, 3));
+            match random.between(0, 40) {
+                0 => drop(arbiter.remove(container)),
+                1..=3 => {
+                    let any = |random: &mut Random| *random.pick(&[0, 1, 30, 100, 101, u32::MAX]);
+                    let share = Share {
+                        request_percent: any(&mut random),
+                        limit_percent: any(&mut random),
+                        priority: *random.pick(&[i32::MIN, 0, 0, i32::MAX]),
+                    };
+                    if !arbiter.resize(container, share) {
+                        arbiter.add(container, share);
+                    }
+                }
+                4..=8 => drop(arbiter.set_processes(container, *random.pick(&[0, 1, 5, u32::MAX]))),
+                _ => {}
+            }
+            let observed: Vec<Observation> = (0..5)
+                .map(|number| Observation {
+                    container: ContainerId(number % 4),
+                    waiting: random.one_in(2),
+                    in_flight: *random.pick(&[0, 0, 1, u32::MAX]),
+                    markers: *random.pick(&[0, 1, u64::MAX]),
+                    busy_since_ns: *random.pick(&[0, now_ns, u64::MAX]),
+                })
+                .collect();
+            now_ns += *random.pick(&[0, 1, MS, 10 * MS, 3600 * SECOND]);
+            let plan = arbiter.poll(now_ns, &observed);
+            assert!(plan.next_poll_ns.is_none_or(|next_ns| next_ns > now_ns), "seed {seed}");
+            for action in plan.actions {
+                match action {
+                    Action::Open { container } | Action::OpenFree { container } => {
+                        let before = open.replace(container);
+                        let gone = before.is_none_or(|before| arbiter.usage(before).is_none());
+                        assert!(gone || before == Some(container), "seed {seed}: two gates are open");
+                    }
+                    Action::Close { container } if open == Some(container) => open = None,
+                    _ => {}
+                }
+            }
+            let charged_ns: u64 =
+                arbiter.containers().filter_map(|id| arbiter.usage(id)).map(|usage| usage.charged_ns).sum();
+            assert!(charged_ns <= now_ns, "seed {seed}: {charged_ns} charged at {now_ns}");
+        }
+    }
+}
+
+/// Two containers; the first one shows what `lie` makes up. Returns what the second one was charged in five seconds: it is busy
+/// whenever it may.
+fn charged_beside(lie: impl Fn(u64) -> Observation) -> u64 {
+    let mut arbiter = Arbiter::new(0);
+    for container in [LIAR, HONEST] {
+        arbiter.add(container, SHARE);
+        arbiter.set_processes(container, 1);
+    }
+    let (mut now_ns, mut open) = (0, false);
+    while now_ns < 5 * SECOND {
+        let honest =
+            Observation { container: HONEST, waiting: !open, in_flight: u32::from(open), markers: 1, busy_since_ns: 0 };
+        let plan = arbiter.poll(now_ns, &[lie(now_ns), honest]);
+        for action in &plan.actions {
+            match action {
+                Action::Open { container: HONEST } => open = true,
+                Action::Close { container: HONEST } => open = false,
+                _ => {}
+            }
+        }
+        now_ns = plan.next_poll_ns.unwrap();
+    }
+    arbiter.usage(HONEST).unwrap().charged_ns
+}
+
+#[test]
+fn no_lie_keeps_the_others_out() {
+    let quiet = Observation { container: LIAR, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0 };
+    let always_waiting = charged_beside(|_| Observation { waiting: true, ..quiet });
+    let never_drained = charged_beside(|_| Observation { waiting: true, in_flight: 1, ..quiet });
+    let never_busy =
+        charged_beside(|now_ns| Observation { waiting: true, markers: now_ns, busy_since_ns: now_ns, ..quiet });
+    for charged_ns in [always_waiting, never_drained, never_busy] {
+        assert!(charged_ns >= 2 * SECOND, "{always_waiting} {never_drained} {never_busy}");
+    }
+}

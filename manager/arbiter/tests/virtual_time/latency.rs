@@ -1,0 +1,89 @@
+//! How long those wait who want little.
+
+use aliquot_arbiter::{ContainerId, Share, timing};
+
+use crate::process::Program;
+use crate::shares::{burstable, capped};
+use crate::world::{MS, SECOND, World};
+
+const BATCH: ContainerId = ContainerId(0);
+const SERVICE: ContainerId = ContainerId(1);
+
+/// Work in flight at the end of a lease, besides one kernel, and how late things are seen.
+const SLACK_NS: u64 = 3 * MS;
+
+fn beside_a_batch(batch_kernel_ns: u64, service: Share) -> World {
+    let mut world = World::new(3, 1);
+    world.add_container(0, BATCH, burstable(50));
+    world.add_container(0, SERVICE, service);
+    world.start(0, BATCH, Program::endless(&[batch_kernel_ns]));
+    world.start(0, SERVICE, Program { kernels_ns: vec![MS], burst: 1, pause_ns: 30 * MS });
+    world.run_until(5 * SECOND);
+    world
+}
+
+#[test]
+fn a_service_of_higher_priority_waits_for_the_shortest_lease_and_one_kernel() {
+    for kernel_ns in [MS, 20 * MS] {
+        let world = beside_a_batch(kernel_ns, Share { priority: 1, ..capped(30) });
+        let (usage, wait_ns) = (world.usage(0, SERVICE), world.longest_wait_ns(0, SERVICE));
+        assert!(usage.leases > 80, "{usage:?}");
+        assert!(wait_ns <= timing::QUANTUM_MIN_NS + kernel_ns + SLACK_NS, "{wait_ns} beside {kernel_ns}");
+    }
+}
+
+#[test]
+fn a_service_of_the_same_priority_waits_for_a_short_lease_and_one_kernel() {
+    for kernel_ns in [MS, 20 * MS] {
+        let world = beside_a_batch(kernel_ns, burstable(30));
+        let wait_ns = world.longest_wait_ns(0, SERVICE);
+        assert!(wait_ns <= timing::QUANTUM_WAKING_NS + kernel_ns + SLACK_NS, "{wait_ns} beside {kernel_ns}");
+    }
+}
+
+#[test]
+fn what_an_idle_container_leaves_is_used_and_given_back() {
+    let mut world = World::new(5, 1);
+    for container in [BATCH, SERVICE] {
+        world.add_container(0, container, burstable(50));
+    }
+    world.start(0, BATCH, Program::endless(&[MS]));
+    world.start(0, SERVICE, Program { kernels_ns: vec![MS], burst: 300, pause_ns: SECOND });
+    world.run_until(5 * SECOND);
+    assert!(world.busy_bp(0) >= 9_800, "{}", world.busy_bp(0));
+    let wait_ns = world.longest_wait_ns(0, SERVICE);
+    assert!(wait_ns <= 2 * timing::QUANTUM_MAX_NS + SLACK_NS, "{wait_ns}");
+}
+
+#[test]
+fn a_lease_is_handed_back_early() {
+    let mut world = World::new(6, 1);
+    for container in [BATCH, SERVICE] {
+        world.add_container(0, container, burstable(50));
+        world.start(0, container, Program { kernels_ns: vec![MS], burst: 1, pause_ns: 40 * MS });
+    }
+    world.run_until(4 * SECOND);
+    for container in [BATCH, SERVICE] {
+        let wait_ns = world.longest_wait_ns(0, container);
+        assert!(wait_ns <= timing::IDLE_GRACE_NS + MS + SLACK_NS, "{wait_ns}");
+        let (charged_ns, used_ns) = (world.charged_ns(0, container), world.record(0, container).used_ns);
+        // One kernel at a time can be measured to half a poll only.
+        assert!(charged_ns.abs_diff(used_ns) <= used_ns / 4, "{charged_ns} charged for {used_ns}");
+    }
+}
+
+#[test]
+fn the_dead_hold_nothing() {
+    let mut world = World::new(7, 1);
+    for container in [BATCH, SERVICE] {
+        world.add_container(0, container, burstable(50));
+    }
+    let holder = world.start(0, BATCH, Program::endless(&[90 * MS]));
+    world.start(0, SERVICE, Program::endless(&[MS]));
+    world.run_until(20 * MS);
+    assert_eq!(world.usage(0, SERVICE).leases, 0);
+    world.kill(holder);
+    world.run_until(21 * MS);
+    assert!(world.usage(0, SERVICE).waiting_since_ns.is_none());
+    assert!(world.longest_wait_ns(0, SERVICE) <= 20 * MS);
+}

@@ -1,0 +1,10 @@
+//! The arbiter drives simulated devices in virtual time; each run is reproducible from its seed.
+
+mod chance;
+mod collectives;
+mod hostile;
+mod latency;
+mod process;
+mod random;
+mod shares;
+mod world;

@@ -1,0 +1,201 @@
+//! A process as the shim makes it behave: it stops at a closed gate, bounds its work in flight, and marks its progress.
+
+use std::collections::VecDeque;
+
+use aliquot_arbiter::ContainerId;
+
+use crate::random::Random;
+
+/// Work in flight that a launch may add to.
+const INFLIGHT_MAX_NS: u64 = 2_000_000;
+/// Work that a marker may stand for: the number of launches between two markers is adapted to this.
+pub(crate) const MARKED_MAX_NS: u64 = 250_000;
+/// What a launch takes on the processor.
+const LAUNCH_NS: u64 = 5_000;
+/// Depth of the driver's queue, which alone bounds the work in flight of a process that runs free.
+const QUEUE_MAX: usize = 64;
+
+/// What a process does with the device.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// Lengths of its kernels: each launch picks one.
+    pub(crate) kernels_ns: Vec<u64>,
+    /// After so many launches it waits until they are done, ...
+    pub(crate) burst: u64,
+    /// ... and then for this long on something else.
+    pub(crate) pause_ns: u64,
+}
+
+impl Program {
+    /// Launches without end and never waits.
+    pub(crate) fn endless(kernels_ns: &[u64]) -> Self {
+        Self { kernels_ns: kernels_ns.to_vec(), burst: u64::MAX, pause_ns: 0 }
+    }
+
+    /// Waits for each kernel, and then `pause_ns`.
+    pub(crate) fn synchronous(kernel_ns: u64, pause_ns: u64) -> Self {
+        Self { kernels_ns: vec![kernel_ns], burst: 1, pause_ns }
+    }
+}
+
+pub(crate) struct Kernel {
+    pub(crate) left_ns: u64,
+    /// Number of the marker behind it.
+    marker: Option<u64>,
+    /// For a kernel that runs only while the peer's kernel of the same number runs: that number.
+    pub(crate) collective: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// It launches at this time.
+    Running(u64),
+    /// It waits at the gate.
+    AtGate,
+    /// The gate was opened; it wakes up at this time.
+    Waking(u64),
+    /// It has as much work in flight as it may have.
+    Full,
+    /// It waits until all its work is done.
+    Synchronizing,
+}
+
+pub(crate) struct Process {
+    pub(crate) device: usize,
+    pub(crate) container: ContainerId,
+    pub(crate) program: Program,
+    /// The process on another device with which all its kernels run together.
+    pub(crate) peer: Option<usize>,
+    pub(crate) queue: VecDeque<Kernel>,
+    state: State,
+    gate_seen: Option<u32>,
+    unmarked_ns: u64,
+    burst_done: u64,
+    launches: u64,
+    submitted: u64,
+    done: u64,
+    busy_since_ns: u64,
+    /// Kernels that are done.
+    pub(crate) kernels_done: u64,
+}
+
+/// How the gate of a container stands.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Gate {
+    pub(crate) open: bool,
+    pub(crate) free: bool,
+    pub(crate) count: u32,
+}
+
+impl Process {
+    pub(crate) fn new(device: usize, container: ContainerId, program: Program, now_ns: u64) -> Self {
+        Self {
+            device,
+            container,
+            program,
+            peer: None,
+            queue: VecDeque::new(),
+            state: State::Running(now_ns),
+            gate_seen: None,
+            unmarked_ns: 0,
+            burst_done: 0,
+            launches: 0,
+            submitted: 0,
+            done: 0,
+            busy_since_ns: 0,
+            kernels_done: 0,
+        }
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.state, State::AtGate | State::Waking(_))
+    }
+
+    pub(crate) fn marked_in_flight(&self) -> bool {
+        self.done < self.submitted
+    }
+
+    pub(crate) fn markers(&self) -> u64 {
+        self.submitted
+    }
+
+    pub(crate) fn busy_since_ns(&self) -> u64 {
+        self.busy_since_ns
+    }
+
+    /// When it does something by itself.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        match self.state {
+            State::Running(at_ns) | State::Waking(at_ns) => Some(at_ns),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn wake(&mut self, now_ns: u64, random: &mut Random) {
+        if self.state == State::AtGate {
+            self.state = State::Waking(now_ns + random.between(20_000, 80_000));
+        }
+    }
+
+    /// It is its turn on the processor. Returns whether it begins to wait at the gate.
+    pub(crate) fn run(&mut self, now_ns: u64, gate: Gate, random: &mut Random) -> bool {
+        if !gate.open {
+            self.mark(now_ns);
+            let began = self.state != State::AtGate;
+            self.state = State::AtGate;
+            return began;
+        }
+        let full = if gate.free {
+            self.queue.len() >= QUEUE_MAX
+        } else {
+            self.queue.iter().map(|kernel| kernel.left_ns).sum::<u64>() >= INFLIGHT_MAX_NS
+        };
+        if full {
+            self.mark(now_ns);
+            self.state = State::Full;
+            return false;
+        }
+        self.launches += 1;
+        let left_ns = *random.pick(&self.program.kernels_ns);
+        let collective = self.peer.map(|_| self.launches);
+        self.queue.push_back(Kernel { left_ns, marker: None, collective });
+        self.unmarked_ns += left_ns;
+        if !gate.free && (self.gate_seen != Some(gate.count) || self.unmarked_ns >= MARKED_MAX_NS) {
+            self.gate_seen = Some(gate.count);
+            self.mark(now_ns);
+        }
+        self.burst_done += 1;
+        self.state = if self.burst_done >= self.program.burst {
+            State::Synchronizing
+        } else {
+            State::Running(now_ns + LAUNCH_NS)
+        };
+        false
+    }
+
+    /// Puts a marker behind the newest kernel, if it has none.
+    fn mark(&mut self, now_ns: u64) {
+        let Some(kernel) = self.queue.back_mut().filter(|kernel| kernel.marker.is_none()) else { return };
+        if self.done == self.submitted {
+            self.busy_since_ns = now_ns;
+        }
+        self.submitted += 1;
+        self.unmarked_ns = 0;
+        kernel.marker = Some(self.submitted);
+    }
+
+    /// The kernel at the head of the queue is done.
+    pub(crate) fn complete(&mut self, now_ns: u64) {
+        let Some(kernel) = self.queue.pop_front() else { return };
+        self.kernels_done += 1;
+        self.done = kernel.marker.unwrap_or(self.done);
+        match self.state {
+            State::Full => self.state = State::Running(now_ns),
+            State::Synchronizing if self.queue.is_empty() => {
+                self.burst_done = 0;
+                self.state = State::Running(now_ns + self.program.pause_ns.max(LAUNCH_NS));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Programs that are always busy get exactly their shares, from the first second, whatever their kernels.
+
+use aliquot_arbiter::{ContainerId, Share};
+
+use crate::process::Program;
+use crate::random::Random;
+use crate::world::{MS, SAMPLE_NS, SECOND, World};
+
+const US: u64 = 1_000;
+
+/// Lengths of kernels: of one length, and mixed.
+pub(crate) const KERNELS: [&[u64]; 6] = [
+    &[50 * US],
+    &[MS],
+    &[20 * MS],
+    &[200 * MS],
+    &[50 * US, 50 * US, 50 * US, 3 * MS],
+    &[50 * US, 5 * MS, 60 * MS, 200 * MS],
+];
+
+pub(crate) fn capped(percent: u32) -> Share {
+    Share { request_percent: percent, limit_percent: percent, priority: 0 }
+}
+
+pub(crate) fn burstable(percent: u32) -> Share {
+    Share { limit_percent: 100, ..capped(percent) }
+}
+
+/// Hundredths of a percent that `ns` is of `of_ns`.
+fn basis_points(ns: u64, of_ns: u64) -> i64 {
+    i64::try_from(ns * 10_000 / of_ns).unwrap()
+}
+
+/// Largest deviation from `percent` in any second, in hundredths of a percent.
+fn worst_second_bp(samples: &[u64], percent: u32) -> i64 {
+    let second = (SECOND / SAMPLE_NS) as usize;
+    let seconds = samples.iter().zip(&samples[second..]);
+    seconds.map(|(from, to)| (basis_points(to - from, SECOND) - i64::from(percent) * 100).abs()).max().unwrap()
+}
+
+/// One container with `programs` runs alone under a limit for ten seconds.
+fn assert_capped(percent: u32, programs: &[Program]) {
+    let longest_ns = programs.iter().flat_map(|program| &program.kernels_ns).max().unwrap();
+    let what = format!("{percent} % of {programs:?}");
+    let mut world = World::new(u64::from(percent), 1);
+    let container = ContainerId(0);
+    world.add_container(0, container, capped(percent));
+    for program in programs {
+        world.start(0, container, program.clone());
+    }
+    world.run_until(10 * SECOND + 1);
+    let record = world.record(0, container);
+
+    let charged_ns = world.charged_ns(0, container);
+    let error = basis_points(record.used_ns, 10 * SECOND) - i64::from(percent) * 100;
+    assert!(error.abs() <= 100, "{what}: off by {error} bp in 10 s, {charged_ns} charged for {}", record.used_ns);
+    let worst = worst_second_bp(&record.samples, percent);
+    // Use is centred on the limit: a second can begin with half a long kernel's budget, and end with a kernel too many.
+    let forced = basis_points(*longest_ns * programs.len() as u64 * 3 / 2, SECOND);
+    assert!(worst <= 300 + forced, "{what}: off by {worst} bp in a second");
+    assert!(charged_ns.abs_diff(record.used_ns) <= 50 * MS, "{what}: {charged_ns} charged for {}", record.used_ns);
+}
+
+#[test]
+fn alone_and_limited() {
+    for percent in [10, 30, 50, 80] {
+        for kernels in KERNELS {
+            assert_capped(percent, &[Program::endless(kernels)]);
+        }
+    }
+}
+
+#[test]
+fn alone_and_limited_with_programs_that_wait_for_each_kernel() {
+    for kernel_ns in [MS, 5 * MS, 20 * MS] {
+        assert_capped(30, &[Program::synchronous(kernel_ns, 10 * US)]);
+    }
+}
+
+#[test]
+fn four_processes_under_one_limit() {
+    for kernels_ns in [&[50 * US][..], &[MS], &[20 * MS]] {
+        assert_capped(50, &vec![Program::endless(kernels_ns); 4]);
+    }
+}
+
+/// Containers that are always busy, each with kernels drawn from the seed, for ten seconds.
+fn assert_shares(seed: u64, percents: &[u32], share: fn(u32) -> Share) {
+    let mut world = World::new(seed, 1);
+    let mut what = format!("seed {seed}:");
+    for (number, &percent) in (0..).zip(percents) {
+        let container = ContainerId(number);
+        world.add_container(0, container, share(percent));
+        let kernels_ns = *world.random.pick(&KERNELS);
+        what += &format!(" {percent} % of {kernels_ns:?}");
+        world.start(0, container, Program::endless(kernels_ns));
+    }
+    world.run_until(10 * SECOND);
+    for (number, &percent) in (0..).zip(percents) {
+        let record = world.record(0, ContainerId(number));
+        let error = basis_points(record.used_ns, 10 * SECOND) - i64::from(percent) * 100;
+        assert!(error.abs() <= 100, "{what}: {percent} % is off by {error} bp in 10 s");
+        let charged_ns = world.charged_ns(0, ContainerId(number));
+        assert!(charged_ns.abs_diff(record.used_ns) <= 50 * MS, "{what}: {charged_ns} charged for {}", record.used_ns);
+    }
+    // The more containers, the more switches, each of which leaves the device empty for a moment.
+    let busy = world.busy_bp(0);
+    assert!(
+        busy >= if percents.len() <= 3 { 9_850 } else { 9_700 },
+        "{what}: the device was busy for {busy} bp of the time"
+    );
+}
+
+#[test]
+fn a_crowd_that_may_burst() {
+    for seed in 0..2 {
+        for percents in [&[30, 70][..], &[20, 30, 50], &[50, 50], &[10; 10]] {
+            assert_shares(seed, percents, burstable);
+        }
+    }
+}
+
+#[test]
+fn a_crowd_that_is_limited_to_its_requests() {
+    for seed in 10..12 {
+        for percents in [&[30, 70][..], &[20, 30, 50], &[50, 50], &[10; 10]] {
+            assert_shares(seed, percents, capped);
+        }
+    }
+}
+
+#[test]
+fn what_is_left_over_is_shared_by_request() {
+    let mut world = World::new(1, 1);
+    for (number, percent) in [(0, 10), (1, 30)] {
+        world.add_container(0, ContainerId(number), burstable(percent));
+        world.start(0, ContainerId(number), Program::endless(&[MS]));
+    }
+    world.run_until(4 * SECOND);
+    let used = |number| basis_points(world.record(0, ContainerId(number)).used_ns, 4 * SECOND);
+    assert!(used(0).abs_diff(2_500) <= 100 && used(1).abs_diff(7_500) <= 150, "{} {}", used(0), used(1));
+}
+
+#[test]
+fn what_is_left_over_goes_to_the_higher_priority() {
+    let mut world = World::new(1, 1);
+    for (number, percent, priority) in [(0, 20, 0), (1, 30, 5)] {
+        world.add_container(0, ContainerId(number), Share { priority, ..burstable(percent) });
+        world.start(0, ContainerId(number), Program::endless(&[MS]));
+    }
+    world.run_until(4 * SECOND);
+    let used = |number| basis_points(world.record(0, ContainerId(number)).used_ns, 4 * SECOND);
+    assert!(used(0).abs_diff(2_000) <= 100 && used(1).abs_diff(8_000) <= 200, "{} {}", used(0), used(1));
+}
+
+#[test]
+fn a_resize_takes_effect_at_once() {
+    let mut world = World::new(1, 1);
+    let container = ContainerId(0);
+    world.add_container(0, container, capped(20));
+    world.start(0, container, Program::endless(&[MS]));
+    world.run_until(2 * SECOND);
+    let before_ns = world.record(0, container).used_ns;
+    world.resize(0, container, capped(60));
+    world.run_until(3 * SECOND);
+    let after = basis_points(world.record(0, container).used_ns - before_ns, SECOND);
+    assert!(after.abs_diff(6_000) <= 150, "{after}");
+}
+
+#[test]
+fn a_limit_holds_across_restarts_of_the_manager() {
+    let mut world = World::new(1, 1);
+    let container = ContainerId(0);
+    world.add_container(0, container, capped(30));
+    world.start(0, container, Program::endless(&[MS]));
+    for restart in 1..=10 {
+        world.run_until(restart * SECOND / 2);
+        world.restart_manager(0);
+    }
+    let used = basis_points(world.record(0, container).used_ns, 5 * SECOND);
+    assert!(used.abs_diff(3_000) <= 150, "{used}");
+}
+
+#[test]
+fn alone_and_unlimited_costs_nothing() {
+    let mut world = World::new(1, 1);
+    let container = ContainerId(0);
+    world.add_container(0, container, burstable(10));
+    world.add_container(0, ContainerId(1), capped(50));
+    world.start(0, container, Program::endless(&[MS]));
+    world.run_until(SECOND);
+    assert_eq!(world.usage(0, container).charged_ns, 0);
+    assert!(world.polls(0) <= 3 && world.busy_bp(0) >= 9_990, "{} polls", world.polls(0));
+
+    // Somebody else comes: from now on the device is shared, whatever lies in the queue.
+    let used_ns = world.record(0, container).used_ns;
+    world.start(0, ContainerId(1), Program::endless(&[MS]));
+    world.run_until(2 * SECOND);
+    let shared = basis_points(world.record(0, container).used_ns - used_ns, SECOND);
+    assert!(shared.abs_diff(5_000) <= 400, "{shared}");
+}
+
+#[test]
+fn an_idle_device_is_not_polled() {
+    let mut world = World::new(1, 1);
+    for number in 0..3 {
+        world.add_container(0, ContainerId(number), capped(30));
+        let idle = Program { kernels_ns: vec![MS], burst: 1, pause_ns: 100 * SECOND };
+        world.start(0, ContainerId(number), idle);
+    }
+    world.run_until(SECOND);
+    let polls = world.polls(0);
+    world.run_until(50 * SECOND);
+    assert_eq!(world.polls(0), polls);
+    let used_ns: u64 = (0..3).map(|number| world.record(0, ContainerId(number)).used_ns).sum();
+    assert_eq!(used_ns, 3 * MS);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let mut world = World::new(seed, 1);
+        for number in 0..3 {
+            let kernels_ns = *Random::new(seed + number).pick(&KERNELS);
+            world.add_container(0, ContainerId(number), capped(30));
+            world.start(0, ContainerId(number), Program::endless(kernels_ns));
+        }
+        world.run_until(SECOND);
+        (0..3).map(|number| world.usage(0, ContainerId(number))).collect::<Vec<_>>()
+    };
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+}

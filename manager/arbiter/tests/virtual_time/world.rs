@@ -1,0 +1,333 @@
+//! Devices, processes and the loop that drives arbiters, in virtual time and from a seed.
+//!
+//! A device runs all processes that have work at once, each at its part of the speed, as time slicing does seen from
+//! far enough. Polls come late and gates are seen late, at random, as by real threads.
+
+use std::collections::BTreeMap;
+
+use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Usage};
+
+use crate::process::{Gate, Process, Program};
+use crate::random::Random;
+
+/// How late a poll can be.
+const LATENESS_MAX_NS: u64 = 200_000;
+/// How often what is used is written down.
+pub(crate) const SAMPLE_NS: u64 = 10_000_000;
+
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000 * MS;
+
+/// What is known of a container from outside the arbiter.
+#[derive(Default)]
+pub(crate) struct Record {
+    gate: Gate,
+    pub(crate) share: Option<Share>,
+    /// Device time that its processes really had, in nanoseconds.
+    pub(crate) used_ns: u64,
+    /// The same while it ran free, which is not charged.
+    pub(crate) used_free_ns: u64,
+    /// Charged by arbiters that are no more.
+    charged_before_ns: u64,
+    /// `used_ns` at each multiple of [`SAMPLE_NS`].
+    pub(crate) samples: Vec<u64>,
+    /// Most that it used beyond its limit in any stretch of time that begins and ends at polls.
+    pub(crate) excess_ns: i64,
+    /// In hundredths of a nanosecond: use beyond the limit since the beginning, and the least that it has been.
+    balance: i64,
+    least_balance: i64,
+    balance_used_ns: u64,
+    /// Longest wait before the manager was restarted.
+    longest_wait_ns: u64,
+}
+
+struct Device {
+    arbiter: Arbiter,
+    records: BTreeMap<ContainerId, Record>,
+    poll_ns: Option<u64>,
+    polled_ns: u64,
+    used_ns: u64,
+    polls: u64,
+}
+
+pub(crate) struct World {
+    pub(crate) now_ns: u64,
+    pub(crate) random: Random,
+    devices: Vec<Device>,
+    pub(crate) processes: Vec<Option<Process>>,
+    sampled_ns: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, devices: usize) -> Self {
+        let device = |_| Device {
+            arbiter: Arbiter::new(0),
+            records: BTreeMap::new(),
+            poll_ns: Some(0),
+            polled_ns: 0,
+            used_ns: 0,
+            polls: 0,
+        };
+        Self {
+            now_ns: 0,
+            random: Random::new(seed),
+            devices: (0..devices).map(device).collect(),
+            processes: Vec::new(),
+            sampled_ns: 0,
+        }
+    }
+
+    pub(crate) fn add_container(&mut self, device: usize, container: ContainerId, share: Share) {
+        let device = &mut self.devices[device];
+        device.arbiter.add(container, share);
+        device.records.entry(container).or_default().share = Some(share);
+        device.poll_ns = Some(self.now_ns);
+    }
+
+    pub(crate) fn resize(&mut self, device: usize, container: ContainerId, share: Share) {
+        let device = &mut self.devices[device];
+        assert!(device.arbiter.resize(container, share));
+        device.records.get_mut(&container).unwrap().share = Some(share);
+        device.poll_ns = Some(self.now_ns);
+    }
+
+    /// Starts a process; returns its number.
+    pub(crate) fn start(&mut self, device: usize, container: ContainerId, program: Program) -> usize {
+        self.processes.push(Some(Process::new(device, container, program, self.now_ns)));
+        self.attached(device, container);
+        self.processes.len() - 1
+    }
+
+    /// Two processes on two devices, all of whose kernels run together or not at all.
+    pub(crate) fn start_pair(&mut self, container: ContainerId, devices: [usize; 2], kernel_ns: u64) {
+        let numbers = devices.map(|device| self.start(device, container, Program::endless(&[kernel_ns])));
+        for (own, peer) in [(numbers[0], numbers[1]), (numbers[1], numbers[0])] {
+            self.processes[own].as_mut().unwrap().peer = Some(peer);
+        }
+    }
+
+    pub(crate) fn kill(&mut self, number: usize) {
+        if let Some(process) = self.processes[number].take() {
+            self.attached(process.device, process.container);
+        }
+    }
+
+    fn attached(&mut self, device: usize, container: ContainerId) {
+        let count = self.processes_of(device, container).count() as u32;
+        let device = &mut self.devices[device];
+        assert!(device.arbiter.set_processes(container, count));
+        device.poll_ns = Some(self.now_ns);
+    }
+
+    fn processes_of(&self, device: usize, container: ContainerId) -> impl Iterator<Item = &Process> {
+        self.processes
+            .iter()
+            .flatten()
+            .filter(move |process| process.device == device && process.container == container)
+    }
+
+    /// The manager is killed and started again: a new policy, and gates as they stand.
+    pub(crate) fn restart_manager(&mut self, device: usize) {
+        let now_ns = self.now_ns;
+        let mut arbiter = Arbiter::new(now_ns);
+        for (&container, record) in &mut self.devices[device].records {
+            arbiter.add(container, record.share.unwrap());
+        }
+        let old = std::mem::replace(&mut self.devices[device].arbiter, arbiter);
+        let containers: Vec<ContainerId> = self.devices[device].records.keys().copied().collect();
+        for container in containers {
+            let usage = old.usage(container).unwrap();
+            let record = self.devices[device].records.get_mut(&container).unwrap();
+            record.charged_before_ns += usage.charged_ns;
+            record.longest_wait_ns = record.longest_wait_ns.max(wait_ns(&usage, now_ns));
+            self.attached(device, container);
+        }
+    }
+
+    pub(crate) fn record(&self, device: usize, container: ContainerId) -> &Record {
+        &self.devices[device].records[&container]
+    }
+
+    pub(crate) fn usage(&self, device: usize, container: ContainerId) -> Usage {
+        self.devices[device].arbiter.usage(container).unwrap()
+    }
+
+    pub(crate) fn charged_ns(&self, device: usize, container: ContainerId) -> u64 {
+        self.record(device, container).charged_before_ns + self.usage(device, container).charged_ns
+    }
+
+    pub(crate) fn longest_wait_ns(&self, device: usize, container: ContainerId) -> u64 {
+        let usage = self.usage(device, container);
+        self.record(device, container).longest_wait_ns.max(wait_ns(&usage, self.now_ns))
+    }
+
+    /// Part of the time so far in which the device was in use, in hundredths of a percent.
+    pub(crate) fn busy_bp(&self, device: usize) -> u64 {
+        self.devices[device].used_ns * 10_000 / self.now_ns
+    }
+
+    pub(crate) fn polls(&self, device: usize) -> u64 {
+        self.devices[device].polls
+    }
+
+    /// Runs until `end_ns`.
+    pub(crate) fn run_until(&mut self, end_ns: u64) {
+        while self.now_ns < end_ns {
+            let rates = self.rates();
+            let next_ns = self.next_event_ns(&rates).min(self.sampled_ns).min(end_ns);
+            self.advance(next_ns.max(self.now_ns), &rates);
+            if self.now_ns == self.sampled_ns {
+                for record in self.devices.iter_mut().flat_map(|device| device.records.values_mut()) {
+                    record.samples.push(record.used_ns);
+                }
+                self.sampled_ns += SAMPLE_NS;
+            }
+            for device in 0..self.devices.len() {
+                if self.devices[device].poll_ns.is_some_and(|poll_ns| poll_ns <= self.now_ns) {
+                    self.poll(device);
+                }
+            }
+            self.run_processes();
+        }
+    }
+
+    /// For each process: among how many its device is divided, and the same for how fast its kernel advances (0: not).
+    fn rates(&self) -> Vec<(u64, u64)> {
+        let mut busy = vec![0; self.devices.len()];
+        for process in self.processes.iter().flatten().filter(|process| !process.queue.is_empty()) {
+            busy[process.device] += 1;
+        }
+        let head = |process: &Process| process.queue.front().and_then(|kernel| kernel.collective);
+        let rate = |process: &Process| {
+            let among = busy[process.device];
+            match (process.queue.front(), process.peer) {
+                (None, _) => (0, 0),
+                (Some(_), None) => (among, among),
+                (Some(_), Some(peer)) => match self.processes[peer].as_ref() {
+                    Some(peer) if head(peer) == head(process) => (among, among.max(busy[peer.device])),
+                    _ => (among, 0),
+                },
+            }
+        };
+        self.processes.iter().map(|process| process.as_ref().map_or((0, 0), rate)).collect()
+    }
+
+    fn next_event_ns(&self, rates: &[(u64, u64)]) -> u64 {
+        let polls = self.devices.iter().filter_map(|device| device.poll_ns);
+        let processes = self.processes.iter().flatten().filter_map(Process::next_ns);
+        let kernels = self.processes.iter().zip(rates).filter_map(|(process, &(_, pace))| {
+            let kernel = process.as_ref()?.queue.front().filter(|_| pace > 0)?;
+            Some(self.now_ns + kernel.left_ns * pace)
+        });
+        polls.chain(processes).chain(kernels).min().unwrap_or(u64::MAX)
+    }
+
+    /// Lets the devices work until `to_ns`.
+    fn advance(&mut self, to_ns: u64, rates: &[(u64, u64)]) {
+        let elapsed_ns = to_ns - self.now_ns;
+        self.now_ns = to_ns;
+        let mut worked = vec![false; self.devices.len()];
+        for (process, &(among, pace)) in self.processes.iter_mut().zip(rates) {
+            let Some(process) = process.as_mut().filter(|_| among > 0) else { continue };
+            let device = &mut self.devices[process.device];
+            worked[process.device] = true;
+            let record = device.records.get_mut(&process.container).unwrap();
+            record.used_ns += elapsed_ns / among;
+            if record.gate.free {
+                record.used_free_ns += elapsed_ns / among;
+            }
+            let Some(kernel) = process.queue.front_mut().filter(|_| pace > 0) else { continue };
+            kernel.left_ns = kernel.left_ns.saturating_sub(elapsed_ns / pace);
+            if kernel.left_ns == 0 {
+                process.complete(to_ns);
+            }
+        }
+        for (device, _) in self.devices.iter_mut().zip(worked).filter(|(_, worked)| *worked) {
+            device.used_ns += elapsed_ns;
+        }
+    }
+
+    fn run_processes(&mut self) {
+        let now_ns = self.now_ns;
+        for process in self.processes.iter_mut().flatten() {
+            if process.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+                let device = &mut self.devices[process.device];
+                let gate = device.records[&process.container].gate;
+                if process.run(now_ns, gate, &mut self.random) {
+                    let heard_ns = now_ns + self.random.between(20_000, 150_000);
+                    device.poll_ns = Some(device.poll_ns.map_or(heard_ns, |poll_ns| poll_ns.min(heard_ns)));
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self, number: usize) {
+        let now_ns = self.now_ns;
+        let mut observed: Vec<Observation> = Vec::new();
+        for &container in self.devices[number].records.keys() {
+            let processes = || self.processes_of(number, container);
+            observed.push(Observation {
+                container,
+                waiting: processes().any(Process::waits),
+                in_flight: processes().filter(|process| process.marked_in_flight()).count() as u32,
+                markers: processes().map(Process::markers).sum(),
+                busy_since_ns: processes()
+                    .filter(|process| process.marked_in_flight())
+                    .map(Process::busy_since_ns)
+                    .min()
+                    .or_else(|| processes().map(Process::busy_since_ns).max())
+                    .unwrap_or(0),
+            });
+        }
+        let device = &mut self.devices[number];
+        device.polls += 1;
+        device.watch_limits(now_ns);
+        let plan = device.arbiter.poll(now_ns, &observed);
+        let late_ns = self.random.between(0, LATENESS_MAX_NS);
+        device.poll_ns = plan.next_poll_ns.map(|next_ns| {
+            assert!(next_ns > now_ns, "a poll that is due at once: {next_ns} at {now_ns}");
+            next_ns + late_ns
+        });
+        for action in plan.actions {
+            let (container, open, free) = match action {
+                Action::Open { container } => (container, true, false),
+                Action::OpenFree { container } => (container, true, true),
+                Action::Close { container } => (container, false, false),
+                Action::Tick { container } => {
+                    assert!(device.records[&container].gate.open, "a tick of a closed gate");
+                    (container, true, false)
+                }
+            };
+            let gate = &mut device.records.get_mut(&container).unwrap().gate;
+            *gate = Gate { open, free, count: gate.count + 1 };
+            for process in self.processes.iter_mut().flatten() {
+                if open && process.device == number && process.container == container {
+                    process.wake(now_ns, &mut self.random);
+                }
+            }
+        }
+        let open = device.records.values().filter(|record| record.gate.open).count();
+        assert!(open <= 1, "{open} gates are open");
+    }
+}
+
+impl Device {
+    /// Writes down by how much containers are beyond their limits.
+    fn watch_limits(&mut self, now_ns: u64) {
+        let elapsed_ns = (now_ns - self.polled_ns) as i64;
+        self.polled_ns = now_ns;
+        for record in self.records.values_mut() {
+            let used_ns = (record.used_ns - record.balance_used_ns) as i64;
+            record.balance_used_ns = record.used_ns;
+            let limit = i64::from(record.share.unwrap().limit_percent);
+            // Use comes in one piece, somewhere within the interval.
+            record.excess_ns = record.excess_ns.max((record.balance + used_ns * 100 - record.least_balance) / 100);
+            record.balance += used_ns * 100 - elapsed_ns * limit;
+            record.least_balance = record.least_balance.min(record.balance);
+        }
+    }
+}
+
+fn wait_ns(usage: &Usage, now_ns: u64) -> u64 {
+    usage.longest_wait_ns.max(usage.waiting_since_ns.map_or(0, |since_ns| now_ns - since_ns))
+}
