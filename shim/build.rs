@@ -4,7 +4,8 @@ fn main() {
     // -z defs: a reachable panic calls an undefined function (see src/panic.rs) and so fails the link.
     // -z now: nothing is looked up later, when the host may be in any state.
     // -z nodelete: hosts keep pointers to the hooks, also after dlclose.
-    for argument in ["-z,defs", "-z,now", "-z,nodelete", "--build-id=none", "--strip-all"] {
+    // -Bsymbolic: where the shim means its own function it gets it, also in a host that defines dlsym or a hook's name itself.
+    for argument in ["-z,defs", "-z,now", "-z,nodelete", "-Bsymbolic", "--build-id=none", "--strip-all"] {
         println!("cargo::rustc-cdylib-link-arg=-Wl,{argument}");
     }
     // A no_std library is linked without the C library unless it asks.

@@ -36,6 +36,16 @@ impl Library {
         image.has_soname(self.soname())
     }
 
+    /// Notices that the library has been unloaded since it was found: what is known of it is forgotten, and looked up again in
+    /// the library that is loaded next. A host looks its functions up again then, so this is asked at look-ups.
+    pub(crate) fn notice_unloading(self) {
+        let Some(known) = self.known().get() else { return };
+        if linkmap::find(|object| (object.image == known).then_some(())).is_none() {
+            self.known().clear();
+            Slot::forget_all_of(self);
+        }
+    }
+
     /// The library as it is mapped; `None` while the process has not loaded it.
     pub(crate) fn image(self) -> Option<Image> {
         let known = self.known();
@@ -48,7 +58,7 @@ impl Library {
     }
 }
 
-/// Where a library is mapped, once it is known. The driver and NVML stay mapped for as long as a process uses them.
+/// Where a library is mapped, once it is known.
 struct Known {
     base: AtomicUsize,
     header_count: AtomicU32,
@@ -81,6 +91,10 @@ impl Known {
         // Pairs with the load in `get`. Threads that get here together store the same.
         self.headers.store(headers.cast_mut(), Ordering::Release);
     }
+
+    fn clear(&self) {
+        self.headers.store(core::ptr::null_mut(), Ordering::Release);
+    }
 }
 
 /// A real function's address, looked up at its first use.
@@ -90,7 +104,14 @@ pub(crate) struct Slot {
     address: AtomicPtr<c_void>,
     /// Another address under which the library hands out the same function, once one was seen.
     alias: AtomicPtr<c_void>,
+    /// The next one in the list of slots that were looked up; null: this one was not.
+    next: AtomicPtr<Slot>,
 }
+
+/// The first slot of the list of those that were looked up.
+static LOOKED_UP: AtomicPtr<Slot> = AtomicPtr::new(LAST);
+/// What the list ends with.
+const LAST: *mut Slot = core::ptr::without_provenance_mut(1);
 
 /// What a slot holds when the library lacks the function.
 const ABSENT: *mut c_void = core::ptr::without_provenance_mut(1);
@@ -102,7 +123,8 @@ impl Slot {
             Err(_) => panic!("a symbol ends with its only NUL"),
         };
         let null = core::ptr::null_mut();
-        Slot { library, symbol, address: AtomicPtr::new(null), alias: AtomicPtr::new(null) }
+        let next = AtomicPtr::new(core::ptr::null_mut());
+        Slot { library, symbol, address: AtomicPtr::new(null), alias: AtomicPtr::new(null), next }
     }
 
     pub(crate) fn symbol(&self) -> &'static CStr {
@@ -115,13 +137,13 @@ impl Slot {
 
     /// The real function, or null if the library is not there or lacks it.
     #[inline]
-    pub(crate) fn get(&self) -> *mut c_void {
+    pub(crate) fn get(&'static self) -> *mut c_void {
         let address = self.address.load(Ordering::Relaxed);
         if address.addr() > ABSENT.addr() { address } else { self.resolve(address) }
     }
 
     /// Whether `address`, which is not null, is the real function's.
-    pub(crate) fn is_at(&self, address: *mut c_void) -> bool {
+    pub(crate) fn is_at(&'static self, address: *mut c_void) -> bool {
         self.get() == address || self.alias.load(Ordering::Relaxed) == address
     }
 
@@ -130,14 +152,46 @@ impl Slot {
         self.alias.store(address, Ordering::Relaxed);
     }
 
+    /// Forgets the addresses of a library's functions.
+    fn forget_all_of(library: Library) {
+        let mut slot = LOOKED_UP.load(Ordering::Acquire);
+        while slot != LAST {
+            // SAFETY: the list holds slots that live for ever, and ends with `LAST`.
+            let Some(looked_up) = (unsafe { slot.as_ref() }) else { break };
+            if looked_up.library == library {
+                looked_up.address.store(core::ptr::null_mut(), Ordering::Relaxed);
+                looked_up.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
+            }
+            slot = looked_up.next.load(Ordering::Acquire);
+        }
+    }
+
+    /// Puts the slot into the list of those that were looked up, once.
+    fn enlist(&'static self) {
+        let unlisted = core::ptr::null_mut();
+        if self.next.compare_exchange(unlisted, LAST, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let this = core::ptr::from_ref(self).cast_mut();
+        let mut first = LOOKED_UP.load(Ordering::Acquire);
+        loop {
+            self.next.store(first, Ordering::Release);
+            match LOOKED_UP.compare_exchange(first, this, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
+    }
+
     #[cold]
-    fn resolve(&self, known: *mut c_void) -> *mut c_void {
+    fn resolve(&'static self, known: *mut c_void) -> *mut c_void {
         if known == ABSENT {
             return core::ptr::null_mut();
         }
         let Some(image) = self.library.image() else { return core::ptr::null_mut() };
         let address = image.function(self.symbol);
         self.address.store(if address.is_null() { ABSENT } else { address }, Ordering::Relaxed);
+        self.enlist();
         address
     }
 }

@@ -44,7 +44,7 @@ const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const STT_GNU_IFUNC: u8 = 10;
 
 /// An object as it is mapped. `Copy`, so that it can be kept; it is as valid as the object is mapped.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Image {
     base: usize,
     headers: *const ProgramHeader,

@@ -48,7 +48,7 @@ pub(crate) fn find<T>(visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> 
             unsafe { CStr::from_ptr(info.name) }
         };
         // SAFETY: the loader keeps the object mapped at least until this call returns; the shim keeps no image of an
-        // object that can be unloaded except the driver's, which is never unloaded while it is in use.
+        // object that can be unloaded except the driver's and NVML's: see `Library::notice_unloading`.
         let image = unsafe { Image::new(info.base, info.headers, info.header_count) };
         search.found = (search.visit)(&Object { path, image });
         c_int::from(search.found.is_some())

@@ -222,6 +222,9 @@ impl Wanted {
 
     /// The answer to a look-up on `handle` by code at `caller`; `real` asks the C library.
     fn answer(&self, handle: *mut c_void, caller: usize, real: impl Fn(*mut c_void) -> *mut c_void) -> *mut c_void {
+        if let Wanted::Hook(hook) = self {
+            hook.library().notice_unloading();
+        }
         if handle == RTLD_NEXT {
             return self.answer_next(caller, real);
         }

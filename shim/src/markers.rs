@@ -13,6 +13,7 @@ use aliquot_abi::cuda::{
 };
 use aliquot_abi::ledger;
 use aliquot_abi::region::{MARKERS_MAX, Slot, SlotDevice};
+use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// What this process has in flight on one device.
@@ -47,6 +48,9 @@ const FAILURES_MAX: u32 = 4;
 const MARKERS_IN_FLIGHT: u64 = 4;
 /// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot deadlock.
 const WAIT_NS_MAX: u64 = 1_000_000_000;
+/// A launch that waits for room looks again after such a time.
+const SLEEP_NS_MIN: u64 = 20_000;
+const SLEEP_NS_MAX: u64 = 200_000;
 
 /// Waits until there is room for one more launch. `false` if the gate's word is not `gate` any more: look at it again.
 pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
@@ -60,18 +64,16 @@ pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
         if done >= newest {
             return true;
         }
-        let done_launches = flight.launched_at(done);
-        let in_flight = flight.launched.load(Ordering::Relaxed).saturating_sub(done_launches).max(1);
-        let launch_ns = u64::from(flight.launch_ns.load(Ordering::Relaxed));
+        let remaining_ns = flight.remaining_ns(done, slot.busy_since_ns.load(Ordering::Relaxed), now_ns);
         // With no estimate yet, one launch at a time.
-        let fits = launch_ns != 0 && (in_flight + 1).saturating_mul(launch_ns) <= room_ns;
-        if fits && newest - done < MARKERS_MAX as u64 {
+        let excess_ns = remaining_ns.map_or(room_ns, |remaining_ns| remaining_ns.saturating_sub(room_ns));
+        if remaining_ns.is_some() && excess_ns == 0 && newest - done < MARKERS_MAX as u64 {
             return true;
         }
         if now_ns.saturating_sub(start_ns) > WAIT_NS_MAX {
             return true;
         }
-        sys::sleep_ns((in_flight.saturating_mul(launch_ns) / 8).clamp(10_000, 200_000));
+        sys::sleep_ns(excess_ns.clamp(SLEEP_NS_MIN, SLEEP_NS_MAX));
         if part.limits.gate.load(Ordering::Relaxed) != gate {
             return false;
         }
@@ -88,6 +90,19 @@ pub(crate) fn launches_per_marker(part: &Part) -> u32 {
 }
 
 impl Flight {
+    /// Estimated time until all work in flight is done, where marker `done` and all before it are; `None` with no estimate of a
+    /// launch's time.
+    ///
+    /// What the oldest launch has been at already does not count, so that the next one of a series of long kernels is let in
+    /// shortly before the device would have nothing to do.
+    fn remaining_ns(&self, done: u64, busy_since_ns: u64, now_ns: u64) -> Option<u64> {
+        let launch_ns = u64::from(NonZeroU32::new(self.launch_ns.load(Ordering::Relaxed))?.get());
+        let in_flight = self.launched.load(Ordering::Relaxed).saturating_sub(self.launched_at(done)).max(1);
+        let since_ns = self.done_ns.load(Ordering::Relaxed).max(busy_since_ns);
+        let elapsed_ns = now_ns.saturating_sub(since_ns).min(launch_ns);
+        Some(in_flight.saturating_mul(launch_ns) - elapsed_ns)
+    }
+
     fn launched_at(&self, marker: u64) -> u64 {
         self.launched_at.get(marker as usize % MARKERS_MAX).map_or(0, |count| count.load(Ordering::Relaxed))
     }

@@ -137,6 +137,8 @@ pub struct Limits {
     pub reserved: [u64; 10],
     /// What the container may use of each device.
     pub devices: [DeviceLimits; DEVICES_MAX],
+    /// What the container has used of each device. Kept here so that it outlives the manager.
+    pub counters: [DeviceCounters; DEVICES_MAX],
 }
 
 /// In [`Limits::flags`]: the manager has switched enforcement off; the shim accounts but refuses and delays nothing.
@@ -170,7 +172,27 @@ pub struct DeviceLimits {
     /// The device's UUID, as `cuDeviceGetUuid` gives it. Never changes.
     pub uuid: [u8; 16],
     /// Reserved, zero.
-    pub reserved: [u64; 8],
+    pub reserved: [u64; 9],
+}
+
+/// What a container has used of one device since its slice was made. Written by the manager, which has no other place for it
+/// that survives its own death; not read by the shim, and on cache lines that no launch reads.
+#[repr(C, align(128))]
+pub struct DeviceCounters {
+    /// Device time that was charged for leases, in nanoseconds.
+    pub charged_ns: AtomicU64,
+    /// Device time while the gate was [`gate::FREE`], by the driver's samples, in nanoseconds.
+    pub free_ns: AtomicU64,
+    /// Leases that work outlasted.
+    pub overruns: AtomicU64,
+    /// By how much, in nanoseconds.
+    pub overrun_ns: AtomicU64,
+    /// Nanoseconds that launches of processes that have ended had waited.
+    pub ended_throttled_ns: AtomicU64,
+    /// Launches of processes that have ended.
+    pub ended_launches: AtomicU64,
+    /// Reserved, zero.
+    pub reserved: [u64; 10],
 }
 
 /// The gate: how the manager lets a container use a device now. A process waits for it with a futex on this word.
@@ -363,7 +385,9 @@ const _: () = {
     assert!(offset_of!(Limits, heartbeat_ns) == 32 && offset_of!(Limits, devices) == 128);
     assert!(size_of::<DeviceLimits>() == 128 && offset_of!(DeviceLimits, memory_limit_bytes) == 24);
     assert!(offset_of!(DeviceLimits, uuid) == 40);
-    assert!(size_of::<Limits>() == 128 + 128 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);
+    assert!(offset_of!(DeviceLimits, reserved) == 56 && size_of::<DeviceCounters>() == 128);
+    assert!(offset_of!(Limits, counters) == 128 + 128 * DEVICES_MAX);
+    assert!(size_of::<Limits>() == 128 + 256 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);
     assert!(size_of::<DeviceLedger>() == 128 && offset_of!(Ledger, devices) == 128);
     assert!(offset_of!(Ledger, owners) == 4096 && offset_of!(Ledger, start_times) == 8192);
     assert!(offset_of!(Ledger, slots) == 12288 && align_of::<Ledger>() == 4096);

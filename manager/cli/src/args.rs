@@ -1,0 +1,377 @@
+//! The command line: commands, options, and the text of their help.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::Styles;
+use clap::builder::styling::{AnsiColor, Effects};
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::quantity::{CorePercent, Memory};
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().effects(Effects::BOLD))
+    .usage(AnsiColor::Green.on_default().effects(Effects::BOLD))
+    .literal(AnsiColor::Cyan.on_default().effects(Effects::BOLD))
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Gives commands and containers exact parts of a GPU: so many percent of its time, so many bytes of its memory.
+///
+/// A part is called a slice. It is enforced for unmodified programs, on any NVIDIA GPU. The node manager, aliquot-manager,
+/// keeps the slices of a machine; `run` and `demo` do without it where it does not run.
+#[derive(Parser, Debug)]
+#[command(
+    name = "aliquot",
+    version,
+    styles = STYLES,
+    max_term_width = 100,
+    after_long_help = "\
+Examples:
+  aliquot demo                                        See two programs share one GPU 30/70; needs no GPU
+  aliquot run --gpu-core 30 --gpu-memory 4GiB -- python train.py
+                                                      Run a command in a slice of its own
+  aliquot slice create train --gpu-core 30 --gpu-memory 4GiB
+  podman run --device aliquot.dev/slice=train …       Run a container in a slice
+  aliquot ps                                          Who uses what
+  aliquot doctor                                      What works on this machine, and what to do about the rest
+
+Exit status:
+  0  done          1  failed          2  the command line is wrong
+  `aliquot run` passes on the status of the command that it runs: see `aliquot run --help`.
+
+Environment:
+  ALIQUOT_SOCKET   Unix socket of the node manager
+  NO_COLOR         no colours"
+)]
+pub(crate) struct Cli {
+    /// Unix socket of the node manager [default: $XDG_RUNTIME_DIR/aliquot/manager.sock, then /run/aliquot/manager.sock]
+    #[arg(
+        long,
+        global = true,
+        env = "ALIQUOT_SOCKET",
+        value_name = "FILE",
+        hide_env = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) socket: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    #[command(subcommand)]
+    Slice(SliceCommand),
+    Ps(PsArgs),
+    Top(TopArgs),
+    Describe(DescribeArgs),
+    Nodes(NodesArgs),
+    Doctor(DoctorArgs),
+    Demo(DemoArgs),
+    Completions(CompletionsArgs),
+    /// A worker of `aliquot demo`: a plain driver-API program.
+    #[command(hide = true)]
+    DemoWorker(DemoWorkerArgs),
+    /// The child of `aliquot doctor` that says which libraries it was started with.
+    #[command(hide = true)]
+    DoctorProbe,
+}
+
+/// Run a command in a slice of its own.
+///
+/// Creates a slice, runs the command in it, and removes the slice when the command has ended, however it ends. Standard input,
+/// output, the terminal, signals and the exit status pass through. Where no node manager runs, one is embedded for this run;
+/// its limits hold for what runs below it, and ALIQUOT_SOCKET tells the command where it is.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot run --gpu-core 30 --gpu-memory 4GiB -- python train.py
+  aliquot run --gpu-core 30 --gpu-core-limit 60 --gpu-memory 25% -- ./serve
+  aliquot run --gpu-core 50 --gpu-memory 8GiB --devices 2 -- torchrun --nproc-per-node 2 train.py
+  aliquot run --gpu-core 30 --gpu-memory 4GiB --simulated -- python train.py
+
+Exit status:
+  125   aliquot itself failed          126   the command cannot be executed
+  127   the command was not found      128+N the command was ended by signal N
+  otherwise the status of the command")]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) share: ShareArgs,
+    /// Name of the slice [default: one is made up]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Use a simulated GPU, and an embedded node manager: kernels take their time and memory is counted, but nothing is computed
+    #[arg(long)]
+    pub(crate) simulated: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What a slice is to have.
+#[derive(Args, Debug)]
+pub(crate) struct ShareArgs {
+    /// Share of each device's time that is guaranteed, in percent: 30 or 30%
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    pub(crate) gpu_core: CorePercent,
+    /// Share that is never exceeded, also when the device is idle [default: the same as --gpu-core]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    pub(crate) gpu_core_limit: Option<CorePercent>,
+    /// Memory of each device that is never exceeded: 4GiB, 512MiB, 4GB, or 25% of the device [default: the same part as --gpu-core]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) gpu_memory: Option<Memory>,
+    /// How many devices to have such a share of; the manager chooses those that have room
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), conflicts_with = "device")]
+    pub(crate) devices: u8,
+    /// UUID of a device, or its beginning if no other begins so; may be given several times
+    #[arg(long, value_name = "UUID")]
+    pub(crate) device: Vec<String>,
+}
+
+/// Create, change, remove and list slices.
+#[derive(Subcommand, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot slice create train --gpu-core 30 --gpu-memory 4GiB
+  aliquot slice resize train --gpu-core 50
+  aliquot slice ls
+  aliquot slice rm train")]
+pub(crate) enum SliceCommand {
+    Create(SliceCreateArgs),
+    Resize(SliceResizeArgs),
+    Rm(SliceRmArgs),
+    Ls(SliceLsArgs),
+}
+
+/// Create a slice that stays until it is removed.
+///
+/// The slice is published as the CDI device aliquot.dev/slice=NAME, which podman, docker and containerd can give to a container.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot slice create train --gpu-core 30 --gpu-memory 4GiB
+  aliquot slice create serve --gpu-core 20 --gpu-core-limit 100 --gpu-memory 25%
+  aliquot slice create big --gpu-core 50 --gpu-memory 20GiB --devices 2
+  podman run --rm --device aliquot.dev/slice=train IMAGE")]
+pub(crate) struct SliceCreateArgs {
+    /// Name of the slice: lower-case letters, digits, '-' and '.'
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) share: ShareArgs,
+    /// What runs in it, for people to read
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(crate) description: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Change what a slice has, also while programs run in it.
+///
+/// What is not given stays as it is.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot slice resize train --gpu-core 50
+  aliquot slice resize train --gpu-core 20 --gpu-core-limit 100 --gpu-memory 8GiB
+  aliquot slice resize big --device GPU-7d3c --gpu-memory 30GiB")]
+pub(crate) struct SliceResizeArgs {
+    /// Name of the slice
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// New guaranteed share in percent
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, required_unless_present_any = ["gpu_core_limit", "gpu_memory"])]
+    pub(crate) gpu_core: Option<CorePercent>,
+    /// New share that is never exceeded, in percent
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    pub(crate) gpu_core_limit: Option<CorePercent>,
+    /// New memory limit
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) gpu_memory: Option<Memory>,
+    /// Only the slice's part of this device; may be given several times [default: all its parts]
+    #[arg(long, value_name = "UUID")]
+    pub(crate) device: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Remove slices.
+///
+/// Refused while programs run in a slice, unless forced: they can then use nothing more.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot slice rm train
+  aliquot slice rm --force train serve")]
+pub(crate) struct SliceRmArgs {
+    /// Names of the slices
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
+    /// Also while programs run in them
+    #[arg(long, short)]
+    pub(crate) force: bool,
+}
+
+/// List slices and what they may use.
+#[derive(Args, Debug)]
+#[command(
+    visible_alias = "list",
+    after_long_help = "\
+Examples:
+  aliquot slice ls
+  aliquot slice ls --json | jq -r '.slices[].name'"
+)]
+pub(crate) struct SliceLsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show who uses what: slices, their devices, and what they use of them.
+///
+/// CORE is the share of the device's time in the last 10 seconds, in percent, with what is guaranteed and what is never exceeded.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot ps
+  aliquot ps train serve
+  aliquot ps --json | jq '.slices[] | {name, used: .parts[0].memory_used_bytes}'")]
+pub(crate) struct PsArgs {
+    /// Only these slices
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Print JSON, with exact figures
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Watch who uses what.
+///
+/// Draws the shares over time and the memory of each slice until q is pressed. Where standard output is no terminal, prints a
+/// table at each interval.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot top
+  aliquot top --interval 0.5 train
+  aliquot top --once
+  aliquot top -n 60 > shares.txt
+
+Keys:
+  q, Esc, Ctrl-C   quit            p, Space   hold the picture
+  Up, Down, j, k   scroll")]
+pub(crate) struct TopArgs {
+    /// Only these slices
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Seconds between two pictures
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: std::time::Duration,
+    /// Print one table and end
+    #[arg(long, conflicts_with = "iterations")]
+    pub(crate) once: bool,
+    /// Print so many tables and end
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iterations: Option<u64>,
+}
+
+/// Reads an interval in seconds, 0.1 to 3600.
+fn interval(text: &str) -> Result<std::time::Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds @ 0.1..=3600.0) => Ok(std::time::Duration::from_secs_f64(seconds)),
+        _ => Err("write seconds from 0.1 to 3600, such as 1 or 0.5".to_owned()),
+    }
+}
+
+/// Show everything about a slice: what it may use, what it uses, its processes, and how to run something in it.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot describe train
+  aliquot describe train --json")]
+pub(crate) struct DescribeArgs {
+    /// Name of the slice
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Print JSON, with exact figures
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show this node's devices: what is given to slices, what is free.
+#[derive(Args, Debug)]
+#[command(
+    visible_alias = "node",
+    after_long_help = "\
+Examples:
+  aliquot nodes
+  aliquot nodes --json | jq -r '.devices[].uuid'"
+)]
+pub(crate) struct NodesArgs {
+    /// Print JSON, with exact figures
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check what works on this machine, and say what to do about the rest.
+///
+/// Looks at the driver, NVML, the shim, the C library, permissions, the kernel, the node manager and the container runtimes.
+/// Changes nothing. Exits with 1 if something that is needed does not work.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot doctor
+  aliquot doctor --json | jq '.findings[] | select(.status != \"ok\")'")]
+pub(crate) struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// See it work: two programs share one GPU 30/70, a third is refused the memory it has no right to.
+///
+/// Starts real programs, each in a slice of its own, measures what they get without trusting the manager's books, and compares
+/// it with what was asked for. Uses a real GPU where there is one, else a simulated one. Exits with 1 if a promise does not hold.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot demo
+  aliquot demo --seconds 30
+  aliquot demo --simulated --json")]
+pub(crate) struct DemoArgs {
+    /// How long to measure
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=600))]
+    pub(crate) seconds: u64,
+    /// Use the simulated GPU also where there is a real one
+    #[arg(long)]
+    pub(crate) simulated: bool,
+    /// Print the result as JSON; progress goes to standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print the completion script for a shell.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot completions bash > /etc/bash_completion.d/aliquot
+  aliquot completions zsh > \"${fpath[1]}/_aliquot\"
+  aliquot completions fish > ~/.config/fish/completions/aliquot.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+/// What a worker of the demonstration is told.
+#[derive(Args, Debug)]
+pub(crate) struct DemoWorkerArgs {
+    /// Duration of one kernel
+    #[arg(long, value_name = "NS")]
+    pub(crate) kernel_ns: u64,
+}

@@ -1,0 +1,137 @@
+//! The way to the node manager: gRPC over its Unix socket.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aliquot_manager::paths::Paths;
+use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
+use hyper_util::rt::TokioIo;
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::error::{Failure, Result, with_causes};
+
+/// A connection to a node manager.
+pub(crate) type Client = NodeManagerClient<Channel>;
+
+/// The socket of the system's manager, which an ordinary user with the right to it uses too.
+const SYSTEM_SOCKET: &str = "/run/aliquot/manager.sock";
+
+/// A manager that takes longer than this to answer a request is taken for dead.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An async runtime for a command that talks to the manager.
+pub(crate) fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot set up the connection to the node manager: {error}")))
+}
+
+/// What stands in the way to a manager.
+#[derive(Debug)]
+pub(crate) enum Absent {
+    /// Nothing listens: these sockets were tried.
+    NotRunning(Vec<PathBuf>),
+    /// There is a socket that this user cannot connect to.
+    Unreachable(PathBuf, io::Error),
+}
+
+/// The socket of a manager that runs: `socket` if it is given, else this user's, else the system's.
+pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent> {
+    let candidates = match socket {
+        Some(socket) => vec![socket.to_owned()],
+        None => {
+            let mut sockets = vec![Paths::of_this_user().socket(), PathBuf::from(SYSTEM_SOCKET)];
+            sockets.dedup();
+            sockets
+        }
+    };
+    for candidate in &candidates {
+        match UnixStream::connect(candidate) {
+            Ok(_) => return Ok(candidate.clone()),
+            // No socket, or one that a manager left behind that was killed.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
+            Err(error) => return Err(Absent::Unreachable(candidate.clone(), error)),
+        }
+    }
+    Err(Absent::NotRunning(candidates))
+}
+
+impl From<Absent> for Failure {
+    fn from(absent: Absent) -> Failure {
+        match absent {
+            Absent::NotRunning(sockets) => {
+                let sockets: Vec<_> = sockets.iter().map(|socket| socket.display().to_string()).collect();
+                Failure::new(format!("no node manager runs here (nothing listens on {})", sockets.join(" or "))).hint(
+                    "start one with: systemctl start aliquot-manager (or run aliquot-manager as yourself); \
+                     `aliquot run` and `aliquot demo` work without one",
+                )
+            }
+            Absent::Unreachable(socket, error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Failure::new(format!("the node manager's socket {} is not open to this user", socket.display()))
+                    .hint("join the group that owns it: sudo usermod -aG aliquot $USER, then log in again")
+            }
+            Absent::Unreachable(socket, error) => {
+                Failure::new(format!("cannot connect to the node manager on {}: {error}", socket.display()))
+                    .hint("check --socket or ALIQUOT_SOCKET")
+            }
+        }
+    }
+}
+
+/// Connects to the manager that serves `socket`.
+pub(crate) async fn connect(socket: &Path) -> Result<Client> {
+    let failed = |error: tonic::transport::Error| {
+        Failure::new(format!("cannot connect to the node manager on {}: {}", socket.display(), with_causes(&error)))
+            .hint("is it a node manager that listens there? see: aliquot doctor")
+    };
+    // The address is only the authority that is sent; where the connection goes is the connector's business.
+    let endpoint =
+        Endpoint::from_static("http://localhost").connect_timeout(Duration::from_secs(5)).timeout(REQUEST_TIMEOUT);
+    let path = socket.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let path = path.clone();
+        async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    Ok(NodeManagerClient::new(endpoint.connect_with_connector(connector).await.map_err(failed)?))
+}
+
+/// Connects to the manager that runs here.
+pub(crate) async fn connect_to_running(socket: Option<&Path>) -> Result<Client> {
+    connect(&find(socket)?).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_socket_and_a_stale_one_are_no_manager() {
+        let dir = tempfile::tempdir().unwrap();
+        let stale = dir.path().join("manager.sock");
+        assert!(matches!(find(Some(&stale)), Err(Absent::NotRunning(_))));
+        drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+        assert!(stale.exists());
+        assert!(matches!(find(Some(&stale)), Err(Absent::NotRunning(_))));
+    }
+
+    #[test]
+    fn what_is_no_socket_is_said_to_be_the_trouble() {
+        let dir = tempfile::tempdir().unwrap();
+        let below_a_file = dir.path().join("file");
+        std::fs::write(&below_a_file, "").unwrap();
+        let failure = Failure::from(find(Some(&below_a_file.join("manager.sock"))).unwrap_err());
+        assert!(failure.to_string().contains("ALIQUOT_SOCKET"), "{failure}");
+    }
+
+    #[test]
+    fn a_running_manager_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("manager.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(find(Some(&socket)).unwrap(), socket);
+    }
+}

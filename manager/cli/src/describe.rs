@@ -1,0 +1,197 @@
+//! `aliquot describe`: everything about a slice.
+
+use std::path::Path;
+
+use aliquot_proto::node::v1::{GetSliceRequest, GetUsageRequest, PartUsage, Process, Slice, SliceUsage};
+use serde_json::json;
+
+use crate::args::DescribeArgs;
+use crate::client;
+use crate::error::{Failure, Result};
+use crate::quantity::{bytes_exact, bytes_human, duration_human, millipercent_human};
+use crate::table::{Align, Table, definitions};
+use crate::{json, output};
+
+/// Prints everything about a slice.
+pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Result<()> {
+    let mut client = client::connect_to_running(socket).await?;
+    let slice = client.get_slice(GetSliceRequest { name: args.name.clone() }).await?.into_inner();
+    let usage = client.get_usage(GetUsageRequest { slices: vec![args.name.clone()] }).await?.into_inner();
+    let usage = usage.slices.into_iter().next().ok_or_else(|| {
+        Failure::new(format!("the slice {:?} was removed just now", args.name))
+            .hint("see what there is: aliquot slice ls")
+    })?;
+    if args.json {
+        return output::print_json(&json!({ "slice": json::slice(&slice), "usage": json::slice_usage(&usage) }));
+    }
+    output::print(&text(&slice, &usage))
+}
+
+fn text(slice: &Slice, usage: &SliceUsage) -> String {
+    let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    let mut text = definitions(&[
+        ("Name:", slice.name.clone()),
+        ("Id:", slice.id.clone()),
+        ("Description:", or_none(&slice.description)),
+        ("Created:", slice.created.as_ref().map_or("-".to_owned(), ToString::to_string)),
+        ("Region:", slice.region_path.clone()),
+        (
+            "CDI device:",
+            if slice.cdi_device.is_empty() { "- (publishing is off)".to_owned() } else { slice.cdi_device.clone() },
+        ),
+    ]);
+    for part in &usage.parts {
+        text.push_str(&format!("\nDevice {} {}\n", part.device_index, part.device_uuid));
+        text.push_str(&indented(&definitions(&part_lines(part))));
+    }
+    text.push_str("\nProcesses\n");
+    text.push_str(&indented(&processes(&usage.processes)));
+    text.push_str("\nHow to run something in it\n");
+    text.push_str(&indented(&ways(slice)));
+    text
+}
+
+fn part_lines(part: &PartUsage) -> Vec<(&'static str, String)> {
+    let share = |millipercent: u32| format!("{} %", millipercent_human(millipercent.into()));
+    vec![
+        ("Core guaranteed:", format!("{} %", part.core_request_percent)),
+        ("Core limit:", format!("{} %", part.core_limit_percent)),
+        (
+            "Core used:",
+            format!(
+                "{} in the last second, {} in 10 s, {} in 60 s",
+                share(part.core_used_1s_millipercent),
+                share(part.core_used_10s_millipercent),
+                share(part.core_used_60s_millipercent)
+            ),
+        ),
+        ("Device time:", format!("{} in all, {} launches", duration_human(part.core_used_ns), part.launches)),
+        (
+            "Throttled:",
+            format!("{}{}", duration_human(part.throttled_ns), if part.waiting { ", waiting now" } else { "" }),
+        ),
+        ("Overruns:", format!("{}, {} in all", part.overruns, duration_human(part.overrun_ns))),
+        ("Memory limit:", bytes_exact(part.memory_limit_bytes)),
+        (
+            "Memory used:",
+            format!(
+                "{} (of which contexts and modules {}), at most {}",
+                bytes_human(part.memory_used_bytes),
+                bytes_human(part.memory_overhead_bytes),
+                bytes_human(part.memory_peak_bytes)
+            ),
+        ),
+        ("Memory refused:", format!("{} requests", part.memory_refused)),
+    ]
+}
+
+fn processes(processes: &[Process]) -> String {
+    if processes.is_empty() {
+        return "none attached\n".to_owned();
+    }
+    let mut table = Table::new([
+        ("PID", Align::Right),
+        ("IN CONTAINER", Align::Right),
+        ("MEMORY", Align::Right),
+        ("ATTACHED", Align::Left),
+        ("COMMAND", Align::Left),
+    ]);
+    for process in processes {
+        table.row([
+            process.pid.to_string(),
+            process.container_pid.to_string(),
+            bytes_human(process.memory_used_bytes.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))),
+            process.attached.as_ref().map_or("-".to_owned(), ToString::to_string),
+            process.command.clone(),
+        ]);
+    }
+    table.render()
+}
+
+/// The command lines that start something in the slice.
+fn ways(slice: &Slice) -> String {
+    let uuids: Vec<_> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
+    let here = format!("LD_PRELOAD={} CUDA_VISIBLE_DEVICES={} CMD", slice.shim_path, uuids.join(","));
+    if slice.cdi_device.is_empty() {
+        return definitions(&[
+            ("here:", here),
+            (
+                "containers:",
+                "set cdi_dir in the manager's configuration to publish slices to container runtimes".to_owned(),
+            ),
+        ]);
+    }
+    let device = &slice.cdi_device;
+    definitions(&[
+        ("podman:", format!("podman run --device {device} IMAGE")),
+        (
+            "docker:",
+            format!(
+                "docker run --device {device} IMAGE (Docker 28.3 or later; from 25, with the feature \"cdi\" switched on)"
+            ),
+        ),
+        ("nerdctl:", format!("nerdctl run --device {device} IMAGE")),
+        ("containerd:", format!("ctr run --device {device} IMAGE ID (containerd 1.7 or later)")),
+        ("here:", here),
+    ])
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_proto::node::v1::Part;
+
+    use super::*;
+
+    #[test]
+    fn everything_is_said() {
+        let part = Part { device_uuid: "GPU-a".to_owned(), ..Part::default() };
+        let slice = Slice {
+            name: "train".to_owned(),
+            id: "0123".to_owned(),
+            parts: vec![part],
+            shim_path: "/run/x/lib.so".to_owned(),
+            cdi_device: "aliquot.dev/slice=train".to_owned(),
+            ..Slice::default()
+        };
+        let usage = SliceUsage {
+            parts: vec![PartUsage {
+                device_uuid: "GPU-a".to_owned(),
+                core_request_percent: 30,
+                core_limit_percent: 60,
+                core_used_10s_millipercent: 29_900,
+                throttled_ns: 1_500_000_000,
+                overruns: 3,
+                memory_limit_bytes: 4 << 30,
+                memory_refused: 2,
+                waiting: true,
+                ..PartUsage::default()
+            }],
+            processes: vec![Process {
+                pid: 4711,
+                container_pid: 7,
+                memory_used_bytes: vec![1 << 30],
+                command: "python".to_owned(),
+                ..Process::default()
+            }],
+            ..SliceUsage::default()
+        };
+        let text = text(&slice, &usage);
+        for expected in [
+            "Name:         train\n",
+            "29.9 % in 10 s",
+            "Throttled:        1.5 s, waiting now\n",
+            "Memory limit:     4GiB\n",
+            "Memory refused:   2 requests\n",
+            "4711             7   1 GiB  -         python\n",
+            "podman run --device aliquot.dev/slice=train IMAGE\n",
+            "ctr run --device aliquot.dev/slice=train IMAGE ID",
+            "LD_PRELOAD=/run/x/lib.so CUDA_VISIBLE_DEVICES=GPU-a CMD\n",
+        ] {
+            assert!(text.contains(expected), "{expected:?} is missing in\n{text}");
+        }
+    }
+}

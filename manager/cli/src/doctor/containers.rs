@@ -1,0 +1,98 @@
+//! Container runtimes that can give a slice to a container, by CDI.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use super::finding::Finding;
+
+/// A container tool, and since when it knows CDI.
+struct Tool {
+    program: &'static str,
+    cdi_since: (u32, u32),
+    remedy: &'static str,
+}
+
+const TOOLS: [Tool; 4] = [
+    Tool { program: "podman", cdi_since: (4, 1), remedy: "4.1 or later gives slices to containers" },
+    Tool {
+        program: "docker",
+        cdi_since: (28, 3),
+        remedy: "28.3 or later gives slices to containers; from 25 with \"features\": {\"cdi\": true} in /etc/docker/daemon.json",
+    },
+    Tool {
+        program: "containerd",
+        cdi_since: (1, 7),
+        remedy: "1.7 or later gives slices to containers (1.7: with enable_cdi = true)",
+    },
+    Tool { program: "nerdctl", cdi_since: (2, 0), remedy: "2.0 or later gives slices to containers" },
+];
+
+/// Directories that runtimes look for CDI devices in.
+const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+
+/// All about containers.
+pub(super) fn findings() -> Vec<Finding> {
+    let mut findings: Vec<Finding> = TOOLS.iter().filter_map(tool).collect();
+    if findings.is_empty() {
+        let remedy =
+            "nothing to do if slices are only used by aliquot run; else install podman 4.1 or docker 28.3 or later";
+        return vec![Finding::warn("containers", "no container runtime found", remedy)];
+    }
+    findings.push(cdi_directories());
+    findings
+}
+
+/// `None` if it is not installed.
+fn tool(tool: &Tool) -> Option<Finding> {
+    let output =
+        Command::new(tool.program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().next().unwrap_or_default();
+    Some(match version(said) {
+        Some(found) if found >= tool.cdi_since => Finding::ok(tool.program, said),
+        Some(_) => Finding::warn(tool.program, said, tool.remedy),
+        None => Finding::warn(tool.program, "does not tell its version", tool.remedy),
+    })
+}
+
+/// The first version in a line such as `podman version 4.3.1`.
+fn version(line: &str) -> Option<(u32, u32)> {
+    line.split([' ', ',']).find_map(|word| {
+        let mut numbers = word.trim_start_matches('v').split(['.', '-', '+', '~']);
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    })
+}
+
+fn cdi_directories() -> Finding {
+    const WHAT: &str = "CDI";
+    let slices: usize = CDI_DIRS
+        .iter()
+        .filter_map(|dir| fs::read_dir(dir).ok())
+        .flat_map(|entries| entries.flatten())
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("aliquot.dev-slice-"))
+        .count();
+    let existing: Vec<_> = CDI_DIRS.into_iter().filter(|dir| fs::metadata(dir).is_ok()).collect();
+    match existing.as_slice() {
+        [] => Finding::ok(WHAT, format!("{} will be made with the first slice", CDI_DIRS[1])),
+        dirs => Finding::ok(WHAT, format!("{}, {slices} slices published", dirs.join(" and "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_as_tools_tell_them() {
+        for (line, expected) in [
+            ("podman version 4.3.1", Some((4, 3))),
+            ("Docker version 20.10.24+dfsg1, build 297e128", Some((20, 10))),
+            ("containerd github.com/containerd/containerd v1.7.24 88bf19b", Some((1, 7))),
+            ("nerdctl version 2.0.0-beta.5", Some((2, 0))),
+            ("", None),
+            ("podman", None),
+        ] {
+            assert_eq!(version(line), expected, "{line}");
+        }
+    }
+}

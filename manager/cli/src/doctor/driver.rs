@@ -1,0 +1,167 @@
+//! The driver, NVML, and the devices.
+
+use std::ffi::c_int;
+use std::fs;
+
+use aliquot_abi::cuda::CUresult;
+use libloading::Library;
+use nvml_wrapper::enum_wrappers::device::ComputeMode;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+
+use super::finding::Finding;
+use crate::error::with_causes;
+use crate::quantity::bytes_human;
+
+const CUDA: &str = "CUDA driver";
+const NVML: &str = "NVML";
+const INSTALL_DRIVER: &str =
+    "install NVIDIA's driver: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide";
+const NO_GPU: &str = "nothing to do: this machine has no NVIDIA GPU; where it should have one, look at: lspci -d 10de:";
+/// Stream memory operations are on by default from here on.
+const CUDA_WANTED: c_int = 11_070;
+
+/// Whether the PCI bus shows a display controller or accelerator by NVIDIA.
+pub(super) fn nvidia_gpu_on_bus() -> bool {
+    let Ok(devices) = fs::read_dir("/sys/bus/pci/devices") else { return false };
+    devices.flatten().any(|device| {
+        let read = |file: &str| fs::read_to_string(device.path().join(file)).unwrap_or_default();
+        // Base class 3 is a display controller, 0x12 a processing accelerator.
+        read("vendor").trim() == "0x10de" && ["0x03", "0x12"].iter().any(|class| read("class").starts_with(class))
+    })
+}
+
+/// All about driver and devices.
+pub(super) fn findings(gpu_on_bus: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let cuda = cuda_version();
+    let nvml = Nvml::init();
+    // In a container, and with simulated libraries, there can be a driver without a GPU on the bus.
+    if let (Err(reason), Err(_), false) = (&cuda, &nvml, gpu_on_bus) {
+        return findings_without_gpu(reason);
+    }
+    findings.push(match cuda {
+        Ok(version) if version >= CUDA_WANTED => Finding::ok(CUDA, format!("libcuda.so.1, {}", cuda_text(version))),
+        Ok(version) => Finding::warn(
+            CUDA,
+            format!("libcuda.so.1, {}", cuda_text(version)),
+            "shares are exact with CUDA 11.7 or later: update the driver",
+        ),
+        Err(reason) => Finding::fail(CUDA, reason, INSTALL_DRIVER),
+    });
+    match nvml {
+        Ok(nvml) => {
+            let version = nvml.sys_driver_version().unwrap_or_else(|error| format!("unknown version ({error})"));
+            findings.push(Finding::ok(NVML, format!("driver {version}")));
+            findings.extend(devices(&nvml));
+        }
+        Err(NvmlError::DriverNotLoaded) => {
+            findings.push(Finding::fail(
+                NVML,
+                "the kernel module is not loaded",
+                "sudo modprobe nvidia; if it fails: dmesg says why",
+            ));
+        }
+        Err(error) => findings.push(Finding::fail(NVML, error.to_string(), INSTALL_DRIVER)),
+    }
+    findings.extend(mps());
+    findings
+}
+
+/// Where there is no GPU there is nothing wrong with the driver's absence.
+pub(super) fn findings_without_gpu(reason: &str) -> Vec<Finding> {
+    vec![Finding::warn("GPU", format!("none by NVIDIA on this machine ({reason})"), NO_GPU)]
+}
+
+fn cuda_text(version: c_int) -> String {
+    format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// The driver's CUDA version: 13000 is 13.0.
+fn cuda_version() -> Result<c_int, String> {
+    // SAFETY: the driver's initialisers are made to run in any process.
+    let library = unsafe { Library::new("libcuda.so.1") }.map_err(|error| with_causes(&error))?;
+    // SAFETY: the signature is that of NVIDIA's documentation.
+    let get_version = unsafe {
+        library.get::<unsafe extern "C" fn(*mut c_int) -> CUresult>(c"cuDriverGetVersion".to_bytes_with_nul())
+    };
+    let get_version = get_version.map_err(|error| error.to_string())?;
+    let mut version = 0;
+    // SAFETY: the output is a live local; the call is allowed before cuInit; the library is loaded until the end of the block.
+    match unsafe { get_version(&mut version) } {
+        CUresult::SUCCESS => Ok(version),
+        error => Err(format!("cuDriverGetVersion answers {}", error.0)),
+    }
+}
+
+fn devices(nvml: &Nvml) -> Vec<Finding> {
+    let count = match nvml.device_count() {
+        Ok(0) => return vec![Finding::warn("GPU", "the driver sees none", NO_GPU)],
+        Ok(count) => count,
+        Err(error) => {
+            return vec![Finding::fail(
+                "GPU",
+                error.to_string(),
+                "look for errors of the driver: dmesg | grep -i nvrm",
+            )];
+        }
+    };
+    (0..count)
+        .flat_map(|index| {
+            let what = format!("GPU {index}");
+            match nvml.device_by_index(index) {
+                Ok(device) => device_findings(&what, &device),
+                Err(error) => vec![unwell(what, &error)],
+            }
+        })
+        .collect()
+}
+
+fn device_findings(what: &str, device: &Device) -> Vec<Finding> {
+    let name = device.name().unwrap_or_else(|_| "unknown model".to_owned());
+    let mut findings = match device.memory_info() {
+        Ok(memory) => vec![Finding::ok(what, format!("{name}, {}, healthy", bytes_human(memory.total)))],
+        Err(error) => return vec![unwell(what.to_owned(), &error)],
+    };
+    if let Ok(mode) = device.compute_mode()
+        && mode != ComputeMode::Default
+    {
+        findings.push(Finding::fail(
+            format!("{what} compute mode"),
+            format!("{mode:?}: processes cannot share the device"),
+            "sudo nvidia-smi -c DEFAULT",
+        ));
+    }
+    if let Ok(mode) = device.mig_mode()
+        && mode.current != 0
+    {
+        findings.push(Finding::warn(
+            format!("{what} MIG"),
+            "on: each MIG instance is a device of its own",
+            "where slices of the whole device are wanted: sudo nvidia-smi -mig 0",
+        ));
+    }
+    findings
+}
+
+fn unwell(what: String, error: &NvmlError) -> Finding {
+    Finding::fail(
+        what,
+        format!("does not answer: {error}"),
+        "look for Xid errors: dmesg | grep -i xid; a reset or a reboot may help",
+    )
+}
+
+/// With MPS, processes of different slices run on the device at the same time, which leases cannot divide.
+fn mps() -> Option<Finding> {
+    let running = fs::read_dir("/proc").ok()?.flatten().any(|process| {
+        fs::read_to_string(process.path().join("comm")).is_ok_and(|command| command.starts_with("nvidia-cuda-mps"))
+    });
+    running.then(|| {
+        Finding::warn(
+            "MPS",
+            "a control daemon or server runs",
+            "stop it where slices are used: echo quit | nvidia-cuda-mps-control",
+        )
+    })
+}

@@ -1,0 +1,153 @@
+//! What is asked of the kernel and the C library: each is tried.
+
+use std::ffi::CStr;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::finding::Finding;
+
+/// The shim's floor.
+const GLIBC_LEAST: (u32, u32) = (2, 17);
+/// `SO_PEERPIDFD`, since Linux 6.5.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// All about kernel and C library.
+pub(super) fn findings() -> Vec<Finding> {
+    vec![glibc(), pidfd(), peer_pidfd(), futex()]
+}
+
+fn glibc() -> Finding {
+    const WHAT: &str = "glibc";
+    // SAFETY: the function takes nothing and returns a static string.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) }.to_string_lossy().into_owned();
+    let (major, minor) = version.split_once('.').unwrap_or((&version, "0"));
+    let at_least =
+        |parts: (u32, u32)| major.parse().ok().zip(minor.parse().ok()).is_some_and(|found: (u32, u32)| found >= parts);
+    match at_least(GLIBC_LEAST) {
+        true => Finding::ok(WHAT, version),
+        false => Finding::fail(WHAT, version, format!("the shim needs {}.{} or later", GLIBC_LEAST.0, GLIBC_LEAST.1)),
+    }
+}
+
+fn pidfd() -> Finding {
+    const WHAT: &str = "pidfd";
+    // SAFETY: pidfd_open takes two integers; what it returns is checked below before it is used.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(std::process::id()), 0) };
+    if fd < 0 {
+        let error = io::Error::last_os_error();
+        return Finding::fail(
+            WHAT,
+            format!("pidfd_open fails: {error}"),
+            "needs Linux 5.3 or later, and a seccomp filter that allows it",
+        );
+    }
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
+    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    Finding::ok(WHAT, "the end of processes is seen at once")
+}
+
+fn peer_pidfd() -> Finding {
+    const WHAT: &str = "SO_PEERPIDFD";
+    let tried = UnixStream::pair().and_then(|(one, _other)| {
+        let mut fd: libc::c_int = -1;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the descriptor is open; `fd` and `length` are live locals of the sizes that the call is told.
+        let result = unsafe {
+            libc::getsockopt(one.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut fd).cast(), &mut length)
+        };
+        if result != 0 || fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok(())
+    });
+    match tried {
+        Ok(()) => Finding::ok(WHAT, "processes are identified without a race"),
+        Err(error) => Finding::warn(
+            WHAT,
+            error.to_string(),
+            "works without it (pidfd_open, with a race that only a pid used twice within moments can lose); Linux 6.5 has it",
+        ),
+    }
+}
+
+/// The shim waits on a word of the limits file, which it can only read.
+fn futex() -> Finding {
+    const WHAT: &str = "futex";
+    match futex_through_read_only_mapping() {
+        Ok(()) => Finding::ok(WHAT, "works through a read-only mapping"),
+        Err(reason) => Finding::fail(WHAT, reason, "needs a Linux kernel, not an emulation of one (gVisor, WSL 1)"),
+    }
+}
+
+fn futex_through_read_only_mapping() -> std::result::Result<(), String> {
+    const BYTES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let failed = |error: nix::Error| format!("cannot be tried: {error}");
+    let file = memfd_create(c"aliquot-doctor", MFdFlags::MFD_CLOEXEC).map_err(failed)?;
+    nix::unistd::ftruncate(&file, BYTES.get() as i64).map_err(failed)?;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists; the file has the mapped size.
+    let map = |protection| unsafe { mmap(None, BYTES, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) };
+    let ours = map(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).map_err(failed)?;
+    let theirs = map(ProtFlags::PROT_READ).map_err(failed)?;
+    // SAFETY: both mappings hold a whole page, are aligned to one, and stay until after the last use of these references; the
+    // second is only read, which a load does. All accesses are atomic.
+    let (ours_word, theirs_word) = unsafe { (ours.cast::<AtomicU32>().as_ref(), theirs.cast::<AtomicU32>().as_ref()) };
+    let result = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(theirs_word, PATIENCE));
+        // The change alone is enough if the waiter comes late: it is woken by a wake, or finds another value.
+        let deadline = Instant::now() + PATIENCE;
+        while wake(ours_word) == 0 && !waiter.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        ours_word.store(1, Ordering::Release);
+        wake(ours_word);
+        waiter.join().unwrap_or_else(|_| Err("the waiting thread ended".to_owned()))
+    });
+    // SAFETY: the two mappings made above; nothing refers to them any more.
+    unsafe {
+        munmap(ours, BYTES.get()).map_err(failed)?;
+        munmap(theirs, BYTES.get()).map_err(failed)?;
+    }
+    result
+}
+
+fn wait(word: &AtomicU32, patience: Duration) -> std::result::Result<(), String> {
+    let timeout = libc::timespec { tv_sec: patience.as_secs() as libc::time_t, tv_nsec: 0 };
+    // SAFETY: the word is mapped and aligned, the timeout a live local.
+    let result =
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, 0, &raw const timeout, 0, 0) };
+    match (result, io::Error::last_os_error()) {
+        (0, _) => Ok(()),
+        (_, error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(()),
+        (_, error) => Err(format!("waiting through a read-only mapping fails: {error}")),
+    }
+}
+
+/// How many were woken.
+fn wake(word: &AtomicU32) -> i64 {
+    // SAFETY: the word is mapped and aligned.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trials_leave_nothing_and_do_not_hang() {
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let found: Vec<_> = findings().iter().map(|finding| finding.what.clone()).collect();
+        assert_eq!(found, ["glibc", "pidfd", "SO_PEERPIDFD", "futex"]);
+        assert!(open() <= before + 1, "a descriptor is left open");
+    }
+}

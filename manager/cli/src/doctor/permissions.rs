@@ -1,0 +1,102 @@
+//! Whether this user may do what is to be done.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use aliquot_manager::paths::Paths;
+use nix::unistd::{AccessFlags, access};
+
+use super::finding::Finding;
+use crate::embedded::{mounted_noexec, runtime_base};
+
+/// All about permissions.
+pub(super) fn findings(socket: Option<&Path>) -> Vec<Finding> {
+    let mut findings = vec![runtime_directory(&Paths::of_this_user().runtime_dir), embedded()];
+    findings.extend(socket_file(socket.map_or_else(|| Paths::of_this_user().socket(), Path::to_owned)));
+    findings.extend(device_nodes());
+    findings
+}
+
+/// Where a manager of this user keeps the regions.
+fn runtime_directory(dir: &Path) -> Finding {
+    const WHAT: &str = "runtime directory";
+    let existing = dir.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/"));
+    if mounted_noexec(existing) {
+        return Finding::warn(
+            WHAT,
+            format!("{} is on a file system that is mounted noexec: the shim cannot be loaded from it", dir.display()),
+            "give aliquot-manager another one (runtime_dir), or mount a tmpfs there without noexec",
+        );
+    }
+    match access(existing, AccessFlags::W_OK) {
+        Ok(()) if existing == dir => Finding::ok(WHAT, dir.display().to_string()),
+        Ok(()) => Finding::ok(WHAT, format!("{} can be made", dir.display())),
+        Err(error) => Finding::warn(
+            WHAT,
+            format!("{} cannot be written to: {error}", existing.display()),
+            "set XDG_RUNTIME_DIR, or runtime_dir in the manager's configuration, to a directory of this user",
+        ),
+    }
+}
+
+/// Where `aliquot run` keeps the region if it embeds a manager.
+fn embedded() -> Finding {
+    const WHAT: &str = "embedded manager";
+    match runtime_base() {
+        Ok(base) => Finding::ok(WHAT, format!("keeps its files in {}", base.display())),
+        Err(failure) => {
+            Finding::fail(WHAT, failure.message(), "set TMPDIR to a directory from which libraries can be loaded")
+        }
+    }
+}
+
+fn socket_file(socket: PathBuf) -> Option<Finding> {
+    const WHAT: &str = "socket";
+    let metadata = fs::metadata(&socket).ok()?;
+    if !metadata.file_type().is_socket() {
+        return Some(Finding::fail(
+            WHAT,
+            format!("{} is no socket", socket.display()),
+            "remove it, or name another one with --socket",
+        ));
+    }
+    Some(match access(&socket, AccessFlags::W_OK) {
+        Ok(()) => Finding::ok(WHAT, format!("{} is open to this user", socket.display())),
+        Err(error) => Finding::fail(
+            WHAT,
+            format!("{}: {error}", socket.display()),
+            "join the group that owns it: sudo usermod -aG aliquot $USER, then log in again",
+        ),
+    })
+}
+
+/// The driver's device nodes, where there are any.
+fn device_nodes() -> Option<Finding> {
+    const WHAT: &str = "/dev/nvidia*";
+    let nodes: Vec<PathBuf> = fs::read_dir("/dev")
+        .ok()?
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("nvidia"))
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_char_device()))
+        .map(|entry| entry.path())
+        .collect();
+    if nodes.is_empty() {
+        return None;
+    }
+    let closed: Vec<_> =
+        nodes.iter().filter(|node| access(node.as_path(), AccessFlags::R_OK | AccessFlags::W_OK).is_err()).collect();
+    Some(match closed.as_slice() {
+        [] => Finding::ok(WHAT, format!("{} nodes are open to this user", nodes.len())),
+        [first, ..] => Finding::fail(
+            WHAT,
+            format!(
+                "{} of {} nodes are closed to this user, {} among them",
+                closed.len(),
+                nodes.len(),
+                first.display()
+            ),
+            "add this user to the nodes' group (often video or render), then log in again",
+        ),
+    })
+}

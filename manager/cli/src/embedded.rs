@@ -1,0 +1,83 @@
+//! A node manager inside this process, for a machine where none runs.
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use aliquot_manager::config::Config;
+use aliquot_manager::daemon::Daemon;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{AccessFlags, access};
+use tempfile::TempDir;
+
+use crate::error::{Failure, Result};
+
+/// A node manager that ends, and leaves nothing behind, when this is dropped. It publishes and remembers nothing.
+pub(crate) struct Embedded {
+    /// `None` only while it is dropped.
+    daemon: Option<Daemon>,
+    /// Dropped after the daemon: it holds the regions.
+    _dir: TempDir,
+}
+
+impl Embedded {
+    /// Starts one that finds its devices through `nvml_library`, or the system's NVML.
+    pub(crate) fn start(nvml_library: Option<PathBuf>) -> Result<Embedded> {
+        let base = runtime_base()?;
+        let dir = tempfile::Builder::new()
+            .prefix("aliquot-")
+            // What runs in the slice may have dropped its privileges and must still reach its region.
+            .permissions(Permissions::from_mode(0o755))
+            .tempdir_in(&base)
+            .map_err(|error| Failure::new(format!("cannot make a directory in {}: {error}", base.display())))?;
+        let config = Config { nvml_library, ..Config::embedded(dir.path().to_owned()) };
+        let daemon = Daemon::start(config).map_err(|error| {
+            Failure::new(format!("cannot start a node manager for this run: {error}")).hint("see: aliquot doctor")
+        })?;
+        Ok(Embedded { daemon: Some(daemon), _dir: dir })
+    }
+
+    /// The socket that it serves.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.daemon.as_ref().map(|daemon| daemon.socket().to_owned()).unwrap_or_default()
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            daemon.stop();
+        }
+    }
+}
+
+/// A directory for the regions: this user can write to it, and libraries can be loaded from it. In memory if possible.
+pub(crate) fn runtime_base() -> Result<PathBuf> {
+    let candidates = [
+        env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
+        Some("/run".into()),
+        Some(env::temp_dir()),
+        Some("/dev/shm".into()),
+        Some("/var/tmp".into()),
+    ];
+    let candidates: Vec<PathBuf> = candidates.into_iter().flatten().filter(|dir| dir.is_absolute()).collect();
+    candidates.iter().find(|dir| usable(dir)).cloned().ok_or_else(|| {
+        let tried: Vec<_> = candidates.iter().map(|dir| dir.display().to_string()).collect();
+        Failure::new(format!("none of {} can be written to and is mounted without noexec", tried.join(", ")))
+            .hint("set TMPDIR to a directory from which libraries can be loaded")
+    })
+}
+
+fn usable(dir: &Path) -> bool {
+    fs::metadata(dir).is_ok_and(|metadata| metadata.is_dir())
+        && access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+        && !mounted_noexec(dir)
+        // The loader splits LD_PRELOAD at these.
+        && !dir.to_string_lossy().contains([':', ' ', '\t', '\n'])
+}
+
+/// Whether libraries cannot be loaded from `dir`. On several distributions /run is mounted so.
+pub(crate) fn mounted_noexec(dir: &Path) -> bool {
+    statvfs(dir).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC))
+}

@@ -1,0 +1,138 @@
+//! What a command failed with, as a person reads it: one line that says what is wrong, one that says what to do.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::quantity::QuantityError;
+
+/// Exit codes: what a script can tell from them.
+pub(crate) mod exit {
+    /// The command did not do what it was asked to.
+    pub(crate) const FAILED: u8 = 1;
+    /// The command line is wrong.
+    pub(crate) const USAGE: u8 = 2;
+    /// `aliquot run` itself failed, before or beside the command that it runs.
+    pub(crate) const RUN_FAILED: u8 = 125;
+    /// The command of `aliquot run` was found but cannot be executed.
+    pub(crate) const CANNOT_EXECUTE: u8 = 126;
+    /// The command of `aliquot run` was not found.
+    pub(crate) const NOT_FOUND: u8 = 127;
+
+    /// The exit code by which shells tell that a program was ended by the signal with this number.
+    pub(crate) const fn of_signal(signal: u8) -> u8 {
+        128 + signal
+    }
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    hint: Option<String>,
+    exit: u8,
+}
+
+/// What commands return.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// A failure with the exit code [`exit::FAILED`].
+    pub(crate) fn new(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), hint: None, exit: exit::FAILED }
+    }
+
+    /// Says what to do about it.
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Failure {
+        Failure { hint: Some(hint.into()), ..self }
+    }
+
+    /// Ends the program with `exit`.
+    pub(crate) fn exit(self, exit: u8) -> Failure {
+        Failure { exit, ..self }
+    }
+
+    /// Whether the exit code says no more than that the command failed.
+    pub(crate) fn is_general(&self) -> bool {
+        self.exit == exit::FAILED || self.exit == exit::USAGE
+    }
+
+    /// What is wrong.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The exit code.
+    pub(crate) fn code(&self) -> ExitCode {
+        self.exit.into()
+    }
+}
+
+impl fmt::Display for Failure {
+    /// The lines that are printed, without the closing line end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", one_line(&self.message))?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {}", one_line(hint)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An error and what caused it.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+impl From<tonic::Status> for Failure {
+    /// The manager's messages say themselves what was wrong and what to do; only where the manager itself is the trouble there
+    /// is something to add.
+    fn from(status: tonic::Status) -> Failure {
+        let failure = Failure::new(match status.message() {
+            "" => format!("the node manager answers {}: {}", status.code(), status.code().description()),
+            message => message.to_owned(),
+        });
+        // What the manager itself answers has no source; a broken connection has.
+        if std::error::Error::source(&status).is_some() {
+            return failure.hint("is it a node manager that listens there, and does it live? see: aliquot doctor");
+        }
+        match status.code() {
+            tonic::Code::Unavailable | tonic::Code::DeadlineExceeded => failure.hint(
+                "the node manager does not answer; see its log (journalctl -u aliquot-manager) or run: aliquot doctor",
+            ),
+            tonic::Code::Unimplemented => {
+                failure.hint("the node manager is of another version; compare: aliquot --version and aliquot nodes")
+            }
+            _ => failure,
+        }
+    }
+}
+
+impl From<QuantityError> for Failure {
+    fn from(error: QuantityError) -> Failure {
+        Failure::new(error.to_string()).exit(exit::USAGE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_each() {
+        let failure = Failure::new("first\n\n  second\n").hint("do\nthis");
+        assert_eq!(failure.to_string(), "error: first; second\nhint: do; this");
+        assert_eq!(Failure::new("alone").to_string(), "error: alone");
+    }
+
+    #[test]
+    fn the_manager_s_words_are_kept() {
+        let failure = Failure::from(tonic::Status::not_found("no slice is called \"x\"; see: aliquot slice ls"));
+        assert_eq!(failure.to_string(), "error: no slice is called \"x\"; see: aliquot slice ls");
+        assert!(Failure::from(tonic::Status::unavailable("")).to_string().contains("aliquot doctor"));
+    }
+}

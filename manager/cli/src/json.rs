@@ -1,0 +1,118 @@
+//! The manager's answers as JSON documents: exact figures, units in the names, fields named as in the gRPC contract.
+
+use aliquot_proto::node::v1::{
+    Device, DeviceHealth, GetUsageResponse, Node, Part, PartUsage, Process, Slice, SliceUsage,
+};
+use prost_types::Timestamp;
+use serde_json::{Value, json};
+
+/// RFC 3339, or null.
+fn time(time: Option<&Timestamp>) -> Value {
+    time.map_or(Value::Null, |time| json!(time.to_string()))
+}
+
+/// A node and its devices.
+pub(crate) fn node(node: &Node) -> Value {
+    json!({
+        "name": node.name,
+        "manager_version": node.manager_version,
+        "driver_version": node.driver_version,
+        "cuda_version": node.cuda_version,
+        "manager_started": time(node.manager_started.as_ref()),
+        "devices": node.devices.iter().map(device).collect::<Vec<_>>(),
+    })
+}
+
+fn device(device: &Device) -> Value {
+    json!({
+        "uuid": device.uuid,
+        "index": device.index,
+        "model": device.model,
+        "memory_bytes": device.memory_bytes,
+        "pci_bus_id": device.pci_bus_id,
+        "numa_node": device.numa_node,
+        "nvlink_peers": device.nvlink_peers,
+        "compute_capability": device.compute_capability,
+        "healthy": device.health() == DeviceHealth::Healthy,
+        "health_reason": device.health_reason,
+        "mig_enabled": device.mig_enabled,
+        "core_requested_percent": device.core_requested_percent,
+        "memory_given_bytes": device.memory_given_bytes,
+        "slices": device.slices,
+    })
+}
+
+/// A slice.
+pub(crate) fn slice(slice: &Slice) -> Value {
+    json!({
+        "name": slice.name,
+        "id": slice.id,
+        "description": slice.description,
+        "created": time(slice.created.as_ref()),
+        "region_path": slice.region_path,
+        "shim_path": slice.shim_path,
+        "cdi_device": slice.cdi_device,
+        "processes": slice.processes,
+        "parts": slice.parts.iter().map(part).collect::<Vec<_>>(),
+    })
+}
+
+fn part(part: &Part) -> Value {
+    json!({
+        "device_uuid": part.device_uuid,
+        "core_request_percent": part.core_request_percent,
+        "core_limit_percent": part.core_limit_percent,
+        "memory_limit_bytes": part.memory_limit_bytes,
+    })
+}
+
+/// What slices use.
+pub(crate) fn usage(usage: &GetUsageResponse) -> Value {
+    json!({
+        "time": time(usage.time.as_ref()),
+        "slices": usage.slices.iter().map(slice_usage).collect::<Vec<_>>(),
+    })
+}
+
+/// What a slice uses.
+pub(crate) fn slice_usage(usage: &SliceUsage) -> Value {
+    json!({
+        "name": usage.name,
+        "id": usage.id,
+        "parts": usage.parts.iter().map(part_usage).collect::<Vec<_>>(),
+        "processes": usage.processes.iter().map(process).collect::<Vec<_>>(),
+    })
+}
+
+fn part_usage(part: &PartUsage) -> Value {
+    json!({
+        "device_uuid": part.device_uuid,
+        "device_index": part.device_index,
+        "core_request_percent": part.core_request_percent,
+        "core_limit_percent": part.core_limit_percent,
+        "core_used_1s_millipercent": part.core_used_1s_millipercent,
+        "core_used_10s_millipercent": part.core_used_10s_millipercent,
+        "core_used_60s_millipercent": part.core_used_60s_millipercent,
+        "core_used_ns": part.core_used_ns,
+        "throttled_ns": part.throttled_ns,
+        "overruns": part.overruns,
+        "overrun_ns": part.overrun_ns,
+        "memory_limit_bytes": part.memory_limit_bytes,
+        "memory_used_bytes": part.memory_used_bytes,
+        "memory_peak_bytes": part.memory_peak_bytes,
+        "memory_overhead_bytes": part.memory_overhead_bytes,
+        "memory_refused": part.memory_refused,
+        "launches": part.launches,
+        "waiting": part.waiting,
+    })
+}
+
+fn process(process: &Process) -> Value {
+    json!({
+        "pid": process.pid,
+        "container_pid": process.container_pid,
+        "command": process.command,
+        "memory_used_bytes": process.memory_used_bytes,
+        "attached": time(process.attached.as_ref()),
+    })
+}

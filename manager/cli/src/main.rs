@@ -1,0 +1,106 @@
+//! `aliquot`: exact parts of a GPU, from the command line.
+//!
+//! A client of the node manager. [`args`] says what there is; a file for each command does it; [`client`] is the way to the
+//! manager and [`embedded`] the manager of a run on a machine where none runs; [`quantity`] is the one place where quantities
+//! are read.
+
+mod args;
+mod client;
+mod demo;
+mod describe;
+mod doctor;
+mod embedded;
+mod error;
+mod json;
+mod nodes;
+mod output;
+mod parts;
+mod ps;
+mod quantity;
+mod run;
+mod simulated;
+mod slice;
+mod table;
+mod top;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Command};
+use error::{Result, exit};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refusal) => return usage(&refusal),
+    };
+    let is_run = matches!(cli.command, Command::Run(_));
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            let failure = if is_run { run::own_failure(failure) } else { failure };
+            eprintln!("{failure}");
+            failure.code()
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    let socket = cli.socket.as_deref();
+    match &cli.command {
+        Command::Run(args) => return run::run(socket, args),
+        Command::Demo(args) => return demo::demo(socket, args),
+        Command::DemoWorker(args) => return Ok(demo::work(args)),
+        Command::Doctor(args) => return doctor::doctor(socket, args),
+        Command::DoctorProbe => doctor::probe()?,
+        Command::Top(args) => top::top(socket, args)?,
+        Command::Completions(args) => {
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Cli::command(), "aliquot", &mut script);
+            output::print(&String::from_utf8_lossy(&script))?;
+        }
+        Command::Slice(command) => client::runtime()?.block_on(slice::slice(socket, command))?,
+        Command::Ps(args) => client::runtime()?.block_on(ps::ps(socket, args))?,
+        Command::Describe(args) => client::runtime()?.block_on(describe::describe(socket, args))?,
+        Command::Nodes(args) => client::runtime()?.block_on(nodes::nodes(socket, args))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers a command line that asks for help or is wrong.
+fn usage(refusal: &clap::Error) -> ExitCode {
+    // If nobody reads it there is nobody to tell.
+    let _ = refusal.print();
+    match refusal.use_stderr() {
+        false => ExitCode::SUCCESS,
+        true if asks_to_run(std::env::args_os()) => exit::RUN_FAILED.into(),
+        true => exit::USAGE.into(),
+    }
+}
+
+/// Whether a command line that is otherwise wrong asks for `aliquot run`, whose own failures have an exit code of their own.
+fn asks_to_run(args: impl Iterator<Item = OsString>) -> bool {
+    let matches = Cli::command().ignore_errors(true).try_get_matches_from(args);
+    matches.is_ok_and(|matches| matches.subcommand_name() == Some("run"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_run_is_still_a_run() {
+        let asks = |words: &str| asks_to_run(words.split(' ').map(OsString::from));
+        assert!(asks("aliquot run --gpu-core 0 -- true"));
+        assert!(asks("aliquot --socket /x run --bogus"));
+        assert!(!asks("aliquot slice create run --gpu-core 0"));
+        assert!(!asks("aliquot"));
+    }
+}

@@ -1,0 +1,103 @@
+//! `aliquot nodes`: this node's devices, what is given and what is free.
+
+use std::path::Path;
+
+use aliquot_proto::node::v1::{Device, DeviceHealth, GetNodeRequest, Node};
+
+use crate::args::NodesArgs;
+use crate::client;
+use crate::error::Result;
+use crate::quantity::bytes_human;
+use crate::table::{Align, Table, printable};
+use crate::{json, output};
+
+/// Prints the node's devices.
+pub(crate) async fn nodes(socket: Option<&Path>, args: &NodesArgs) -> Result<()> {
+    let mut client = client::connect_to_running(socket).await?;
+    let node = client.get_node(GetNodeRequest {}).await?.into_inner();
+    if args.json {
+        return output::print_json(&json::node(&node));
+    }
+    output::print(&text(&node))
+}
+
+fn text(node: &Node) -> String {
+    let driver = match (node.driver_version.as_str(), node.cuda_version.as_str()) {
+        ("", _) => "no driver".to_owned(),
+        (driver, "") => format!("driver {driver}"),
+        (driver, cuda) => format!("driver {driver}, CUDA {cuda}"),
+    };
+    let heading = format!("{}: {driver}, aliquot-manager {}\n", printable(&node.name), node.manager_version);
+    if node.devices.is_empty() {
+        return format!("{heading}No GPU that the manager can see; aliquot doctor says why.\n");
+    }
+    let mut table = Table::new([
+        ("DEVICE", Align::Left),
+        ("MODEL", Align::Left),
+        ("CORE GIVEN", Align::Right),
+        ("FREE", Align::Right),
+        ("MEMORY", Align::Right),
+        ("GIVEN", Align::Right),
+        ("FREE", Align::Right),
+        ("SLICES", Align::Right),
+        ("HEALTH", Align::Left),
+    ]);
+    for device in &node.devices {
+        table.row([
+            format!("{} {}", device.index, device.uuid),
+            device.model.clone(),
+            format!("{} %", device.core_requested_percent),
+            format!("{} %", 100u32.saturating_sub(device.core_requested_percent)),
+            bytes_human(device.memory_bytes),
+            bytes_human(device.memory_given_bytes),
+            bytes_human(device.memory_bytes.saturating_sub(device.memory_given_bytes)),
+            device.slices.len().to_string(),
+            health(device),
+        ]);
+    }
+    heading + &table.render()
+}
+
+fn health(device: &Device) -> String {
+    match (device.health(), device.health_reason.as_str()) {
+        (DeviceHealth::Healthy, _) => "healthy".to_owned(),
+        (DeviceHealth::Unhealthy, "") => "unhealthy".to_owned(),
+        (DeviceHealth::Unhealthy, reason) => format!("unhealthy: {reason}"),
+        (DeviceHealth::Unspecified, _) => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_and_what_is_free() {
+        let device = Device {
+            uuid: "GPU-a".to_owned(),
+            model: "NVIDIA H100".to_owned(),
+            memory_bytes: 80 << 30,
+            health: DeviceHealth::Unhealthy.into(),
+            health_reason: "XID 79".to_owned(),
+            core_requested_percent: 30,
+            memory_given_bytes: 4 << 30,
+            slices: vec!["train".to_owned()],
+            ..Device::default()
+        };
+        let node = Node {
+            name: "gpu-1".to_owned(),
+            manager_version: "0.1.0".to_owned(),
+            driver_version: "580.65.06".to_owned(),
+            cuda_version: "13.0".to_owned(),
+            devices: vec![device],
+            ..Node::default()
+        };
+        assert_eq!(
+            text(&node),
+            "gpu-1: driver 580.65.06, CUDA 13.0, aliquot-manager 0.1.0\n\
+             DEVICE   MODEL        CORE GIVEN  FREE  MEMORY  GIVEN    FREE  SLICES  HEALTH\n\
+             0 GPU-a  NVIDIA H100        30 %  70 %  80 GiB  4 GiB  76 GiB       1  unhealthy: XID 79\n"
+        );
+        assert!(text(&Node::default()).contains("aliquot doctor"));
+    }
+}

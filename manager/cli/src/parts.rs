@@ -1,0 +1,212 @@
+//! From what is asked for on the command line to the parts of a slice.
+
+use aliquot_proto::node::v1::{Device, Node, Part};
+
+use crate::args::ShareArgs;
+use crate::error::{Failure, Result, exit};
+use crate::quantity::{CorePercent, Memory};
+
+/// The parts of the slice that `share` asks for on `node`.
+pub(crate) fn of_share(share: &ShareArgs, node: &Node) -> Result<Vec<Part>> {
+    check_limit(Some(share.gpu_core), share.gpu_core_limit)?;
+    let part = |device: Option<&Device>| {
+        Ok(Part {
+            device_uuid: device.map(|device| device.uuid.clone()).unwrap_or_default(),
+            core_request_percent: share.gpu_core.percent(),
+            core_limit_percent: share.gpu_core_limit.map_or(0, CorePercent::percent),
+            memory_limit_bytes: memory_bytes(share.gpu_memory, device, node)?,
+        })
+    };
+    if share.device.is_empty() {
+        if node.devices.is_empty() {
+            return Err(no_devices());
+        }
+        return Ok(vec![part(None)?; usize::from(share.devices)]);
+    }
+    devices(&share.device, node)?.into_iter().map(|device| part(Some(device))).collect()
+}
+
+/// The changes that `slice resize` asks for; what is not named stays as it is.
+pub(crate) fn of_change(
+    core: Option<CorePercent>,
+    core_limit: Option<CorePercent>,
+    memory: Option<Memory>,
+    only: &[String],
+    parts: &[Part],
+    node: &Node,
+) -> Result<Vec<Part>> {
+    check_limit(core, core_limit)?;
+    let changed: Vec<&Device> = match only {
+        [] => node.devices.iter().filter(|device| parts.iter().any(|part| part.device_uuid == device.uuid)).collect(),
+        uuids => devices(uuids, node)?,
+    };
+    let change = |device: &Device| {
+        Ok(Part {
+            device_uuid: device.uuid.clone(),
+            core_request_percent: core.map_or(0, CorePercent::percent),
+            core_limit_percent: core_limit.map_or(0, CorePercent::percent),
+            memory_limit_bytes: memory_bytes(memory, Some(device), node)?,
+        })
+    };
+    changed.into_iter().map(change).collect()
+}
+
+fn check_limit(core: Option<CorePercent>, limit: Option<CorePercent>) -> Result<()> {
+    match (core.map(CorePercent::percent), limit.map(CorePercent::percent)) {
+        (Some(core), Some(limit)) if limit < core => Err(Failure::new(format!(
+            "--gpu-core-limit {limit} is less than --gpu-core {core}"
+        ))
+        .hint("the limit is what is never exceeded: it is at least what is guaranteed; leave it out to make them the same")
+        .exit(exit::USAGE)),
+        _ => Ok(()),
+    }
+}
+
+/// The failure of a node on which there is nothing to share.
+pub(crate) fn no_devices() -> Failure {
+    Failure::new("this node has no GPU that the manager can see")
+        .hint("see: aliquot doctor; to try it without a GPU: aliquot demo, or aliquot run --simulated …")
+}
+
+/// `memory` in bytes on `device`, or on any device of `node`; 0 if nothing is asked for.
+fn memory_bytes(memory: Option<Memory>, device: Option<&Device>, node: &Node) -> Result<u64> {
+    let Some(memory) = memory else { return Ok(0) };
+    if let Some(device) = device {
+        return Ok(memory.of_device(device.memory_bytes)?);
+    }
+    let sizes = || node.devices.iter().map(|device| device.memory_bytes);
+    let (Some(least), Some(greatest)) = (sizes().min(), sizes().max()) else { return Err(no_devices()) };
+    if matches!(memory, Memory::Part { .. }) && least != greatest {
+        return Err(Failure::new(
+            "a part of a device's memory means nothing definite here: the devices have different sizes",
+        )
+        .hint("name the devices with --device, or give the memory in bytes, such as 4GiB")
+        .exit(exit::USAGE));
+    }
+    Ok(memory.of_device(greatest)?)
+}
+
+/// The devices of `node` whose UUIDs begin with `prefixes`, one each.
+fn devices<'node>(prefixes: &[String], node: &'node Node) -> Result<Vec<&'node Device>> {
+    let mut found: Vec<&Device> = Vec::with_capacity(prefixes.len());
+    for prefix in prefixes {
+        let device = device(prefix, node)?;
+        if found.iter().any(|other| other.uuid == device.uuid) {
+            return Err(Failure::new(format!("the device {} is named twice", device.uuid))
+                .hint("a slice has at most one part of a device")
+                .exit(exit::USAGE));
+        }
+        found.push(device);
+    }
+    Ok(found)
+}
+
+fn device<'node>(prefix: &str, node: &'node Node) -> Result<&'node Device> {
+    let known = || {
+        let uuids: Vec<_> = node.devices.iter().map(|device| format!("{} ({})", device.uuid, device.model)).collect();
+        format!("this node has {}", uuids.join(", "))
+    };
+    if node.devices.is_empty() {
+        return Err(no_devices());
+    }
+    let matches: Vec<&Device> = node.devices.iter().filter(|device| device.uuid.starts_with(prefix)).collect();
+    match matches[..] {
+        [device] => Ok(device),
+        _ if !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(Failure::new(format!("--device {prefix} is an index, and an index does not name a device for good"))
+                .hint(format!("name it by its UUID; {}", known()))
+                .exit(exit::USAGE))
+        }
+        [] => Err(Failure::new(format!("no device has the UUID {prefix:?}")).hint(known())),
+        _ => {
+            Err(Failure::new(format!("{} devices have a UUID that begins with {prefix:?}", matches.len()))
+                .hint(known()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(devices: &[(&str, u64)]) -> Node {
+        let devices = devices.iter().map(|&(uuid, memory_bytes)| Device {
+            uuid: uuid.to_owned(),
+            memory_bytes,
+            ..Device::default()
+        });
+        Node { devices: devices.collect(), ..Node::default() }
+    }
+
+    fn share(core: &str, memory: Option<&str>, device: &[&str]) -> ShareArgs {
+        ShareArgs {
+            gpu_core: core.parse().unwrap(),
+            gpu_core_limit: None,
+            gpu_memory: memory.map(|memory| memory.parse().unwrap()),
+            devices: 2,
+            device: device.iter().map(|&uuid| uuid.to_owned()).collect(),
+        }
+    }
+
+    fn refused(share: &ShareArgs, node: &Node) -> String {
+        of_share(share, node).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_manager_chooses_devices_that_are_not_named() {
+        let parts =
+            of_share(&share("30", Some("4GiB"), &[]), &node(&[("GPU-a", 8 << 30), ("GPU-b", 8 << 30)])).unwrap();
+        let part = Part { core_request_percent: 30, memory_limit_bytes: 4 << 30, ..Part::default() };
+        assert_eq!(parts, [part.clone(), part]);
+    }
+
+    #[test]
+    fn a_device_is_named_by_the_beginning_of_its_uuid() {
+        let node = node(&[("GPU-a1", 8 << 30), ("GPU-a2", 16 << 30), ("GPU-b", 8 << 30)]);
+        let parts = of_share(&share("10%", Some("25%"), &["GPU-a2", "GPU-b"]), &node).unwrap();
+        let got: Vec<_> = parts.iter().map(|part| (part.device_uuid.as_str(), part.memory_limit_bytes)).collect();
+        assert_eq!(got, [("GPU-a2", 4 << 30), ("GPU-b", 2 << 30)]);
+        assert!(refused(&share("10", None, &["GPU-a"]), &node).contains("2 devices"));
+        assert!(refused(&share("10", None, &["GPU-c"]), &node).contains("no device"));
+        assert!(refused(&share("10", None, &["0"]), &node).contains("is an index"));
+        assert!(refused(&share("10", None, &["GPU-b", "GPU-b"]), &node).contains("named twice"));
+    }
+
+    #[test]
+    fn memory_must_mean_something_and_fit() {
+        let two = node(&[("GPU-a", 8 << 30), ("GPU-b", 16 << 30)]);
+        assert!(refused(&share("10", Some("25%"), &[]), &two).contains("different sizes"));
+        assert!(refused(&share("10", Some("17GiB"), &[]), &two).contains("more than the device has"));
+        assert!(
+            refused(&share("10", Some("9GiB"), &["GPU-a"]), &two).contains("more than the device has, which is 8GiB")
+        );
+        assert!(refused(&share("10", None, &[]), &node(&[])).contains("aliquot doctor"));
+    }
+
+    #[test]
+    fn the_limit_is_at_least_the_request() {
+        let node = node(&[("GPU-a", 8 << 30)]);
+        let mut share = share("60", None, &[]);
+        share.gpu_core_limit = Some("30".parse().unwrap());
+        assert!(refused(&share, &node).contains("--gpu-core-limit 30 is less"));
+    }
+
+    #[test]
+    fn a_change_leaves_the_rest_alone() {
+        let node = node(&[("GPU-a", 8 << 30), ("GPU-b", 16 << 30), ("GPU-c", 8 << 30)]);
+        let parts = ["GPU-a", "GPU-b"].map(|uuid| Part {
+            device_uuid: uuid.to_owned(),
+            core_request_percent: 10,
+            ..Part::default()
+        });
+        let changes = of_change(None, None, Some("50%".parse().unwrap()), &[], &parts, &node).unwrap();
+        let got: Vec<_> = changes
+            .iter()
+            .map(|part| (part.device_uuid.as_str(), part.core_request_percent, part.memory_limit_bytes))
+            .collect();
+        assert_eq!(got, [("GPU-a", 0, 4 << 30), ("GPU-b", 0, 8 << 30)]);
+        let one = of_change(Some("5".parse().unwrap()), None, None, &["GPU-b".to_owned()], &parts, &node).unwrap();
+        assert_eq!(one.len(), 1);
+        assert_eq!((one[0].device_uuid.as_str(), one[0].core_request_percent), ("GPU-b", 5));
+    }
+}

@@ -1,0 +1,131 @@
+//! `aliquot run`: a command in a slice of its own.
+
+mod launch;
+mod status;
+mod supervise;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use aliquot_proto::node::v1::{CreateSliceRequest, GetNodeRequest, RemoveSliceRequest, Slice};
+use tokio::runtime::Runtime;
+
+pub(crate) use launch::command_in;
+pub(crate) use supervise::Supervisor;
+
+use crate::args::{RunArgs, ShareArgs};
+use crate::client::{self, Absent};
+use crate::embedded::Embedded;
+use crate::error::{Failure, Result, exit};
+use crate::parts;
+use crate::simulated::SimulatedGpu;
+
+/// Runs the command and returns its exit status as this program's.
+pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
+    let simulated = args.simulated.then(SimulatedGpu::set_up).transpose()?;
+    // Before any thread starts: each inherits the blocked signals.
+    let supervisor = Supervisor::new()?;
+    let manager = Manager::find_or_embed(socket, simulated.as_ref())?;
+    let runtime = client::runtime()?;
+    let slice = OwnSlice::create(&runtime, manager.socket(), args)?;
+    if let Some(signal) = supervisor.end_asked_for()? {
+        return Ok(status::of_signal(signal));
+    }
+    let environment = simulated.iter().flat_map(SimulatedGpu::environment).chain(manager.environment());
+    let command = command_in(&slice.slice, &args.command[0], &args.command[1..], environment)?;
+    supervisor.run(command)
+}
+
+/// The node manager that keeps the slices of a run.
+pub(crate) struct Manager {
+    socket: PathBuf,
+    /// The one in this process, if it is there; it ends when this is dropped.
+    embedded: Option<Embedded>,
+}
+
+impl Manager {
+    /// The manager that runs here or serves `socket`; where none runs, or for the simulated GPU, one in this process.
+    pub(crate) fn find_or_embed(socket: Option<&Path>, simulated: Option<&SimulatedGpu>) -> Result<Manager> {
+        if simulated.is_none() {
+            match client::find(socket) {
+                Ok(running) => return Ok(Manager { socket: running, embedded: None }),
+                // Where a certain manager is asked for, another one will not do; and beside one that is only closed to this
+                // user, a second one would give the same devices away again.
+                Err(absent @ Absent::NotRunning(_)) if socket.is_some() => return Err(absent.into()),
+                Err(absent @ Absent::Unreachable(..)) => return Err(absent.into()),
+                Err(Absent::NotRunning(_)) => {}
+            }
+        }
+        let embedded = Embedded::start(simulated.map(SimulatedGpu::nvml_library))?;
+        Ok(Manager { socket: embedded.socket(), embedded: Some(embedded) })
+    }
+
+    /// The variable by which an `aliquot` that the command starts finds a manager that lies in no usual place.
+    fn environment(&self) -> Option<(OsString, OsString)> {
+        self.embedded.as_ref().map(|_| ("ALIQUOT_SOCKET".into(), self.socket.clone().into()))
+    }
+
+    /// The socket that it serves.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+/// A slice that is removed when this is dropped, and also when this process is killed: the manager watches it.
+pub(crate) struct OwnSlice<'manager> {
+    /// The slice.
+    pub(crate) slice: Slice,
+    runtime: &'manager Runtime,
+    socket: &'manager Path,
+}
+
+impl<'manager> OwnSlice<'manager> {
+    fn create(runtime: &'manager Runtime, socket: &'manager Path, args: &RunArgs) -> Result<OwnSlice<'manager>> {
+        let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+        Self::of_share(runtime, socket, args.name.as_deref().unwrap_or_default(), &args.share, words.join(" "))
+    }
+
+    /// Creates a slice called `name` with `share`, through the manager that serves `socket`.
+    pub(crate) fn of_share(
+        runtime: &'manager Runtime,
+        socket: &'manager Path,
+        name: &str,
+        share: &ShareArgs,
+        description: String,
+    ) -> Result<OwnSlice<'manager>> {
+        let slice = runtime.block_on(async {
+            let mut client = client::connect(socket).await?;
+            let node = client.get_node(GetNodeRequest {}).await?.into_inner();
+            let request = CreateSliceRequest {
+                name: name.to_owned(),
+                parts: parts::of_share(share, &node)?,
+                description,
+                owner_pid: std::process::id(),
+            };
+            Ok::<_, Failure>(client.create_slice(request).await?.into_inner())
+        })?;
+        Ok(OwnSlice { slice, runtime, socket })
+    }
+}
+
+impl Drop for OwnSlice<'_> {
+    fn drop(&mut self) {
+        let request = RemoveSliceRequest { name: self.slice.name.clone(), force: true };
+        // A connection of its own: the first one has slept for as long as the command ran. What fails here is made good by the
+        // manager, which removes the slice when this process has ended.
+        let _ = self.runtime.block_on(async {
+            let mut client = client::connect(self.socket).await?;
+            client.remove_slice(request).await?;
+            Ok::<_, Failure>(())
+        });
+    }
+}
+
+/// `failure` with the exit code by which a caller tells it from a failure of the command that was to run.
+pub(crate) fn own_failure(failure: Failure) -> Failure {
+    match failure.is_general() {
+        true => failure.exit(exit::RUN_FAILED),
+        false => failure,
+    }
+}

@@ -1,0 +1,81 @@
+//! A command as it is started in a slice.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::process::Command;
+
+use aliquot_proto::node::v1::Slice;
+
+use crate::error::{Failure, Result};
+
+/// `program` with `args`, to be started in `slice`, with `environment` added to this process's own.
+pub(crate) fn command_in(
+    slice: &Slice,
+    program: &OsStr,
+    args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Command> {
+    let uuids: Vec<_> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
+    let devices = uuids.join(",");
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .envs(environment)
+        .env("LD_PRELOAD", preload(&slice.shim_path, env::var_os("LD_PRELOAD").as_deref())?)
+        .env("CUDA_VISIBLE_DEVICES", &devices)
+        .env("NVIDIA_VISIBLE_DEVICES", &devices);
+    Ok(command)
+}
+
+/// `LD_PRELOAD` with the shim in front of what the user preloads.
+fn preload(shim_path: &str, users: Option<&OsStr>) -> Result<OsString> {
+    if shim_path.is_empty() {
+        return Err(Failure::new("the node manager names no library to preload for the slice")
+            .hint("it is of another version; compare: aliquot --version and aliquot nodes"));
+    }
+    if shim_path.contains([':', ' ', '\t', '\n']) {
+        return Err(Failure::new(format!(
+            "the loader cannot preload {shim_path:?}: it splits the path at a colon or space"
+        ))
+        .hint("set the manager's runtime_dir to a path without colons and spaces"));
+    }
+    let mut list = OsString::from(shim_path);
+    if let Some(users) = users.filter(|users| !users.is_empty()) {
+        list.push(":");
+        list.push(users);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_proto::node::v1::Part;
+
+    use super::*;
+
+    #[test]
+    fn the_shim_comes_first() {
+        assert_eq!(preload("/r/a.so", None).unwrap(), "/r/a.so");
+        assert_eq!(preload("/r/a.so", Some(OsStr::new(""))).unwrap(), "/r/a.so");
+        assert_eq!(preload("/r/a.so", Some(OsStr::new("x.so:y.so"))).unwrap(), "/r/a.so:x.so:y.so");
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_split_is_refused() {
+        assert!(preload("/r r/a.so", None).unwrap_err().to_string().contains("runtime_dir"));
+        assert!(preload("", None).is_err());
+    }
+
+    #[test]
+    fn the_environment_names_the_devices_in_order() {
+        let part = |uuid: &str| Part { device_uuid: uuid.to_owned(), ..Part::default() };
+        let slice =
+            Slice { parts: vec![part("GPU-b"), part("GPU-a")], shim_path: "/r/a.so".to_owned(), ..Slice::default() };
+        let command = command_in(&slice, OsStr::new("true"), ["x"], [("A".into(), "1".into())]).unwrap();
+        let value = |name: &str| command.get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value);
+        assert_eq!(value("CUDA_VISIBLE_DEVICES"), Some(OsStr::new("GPU-b,GPU-a")));
+        assert_eq!(value("NVIDIA_VISIBLE_DEVICES"), Some(OsStr::new("GPU-b,GPU-a")));
+        assert_eq!(value("A"), Some(OsStr::new("1")));
+        assert!(value("LD_PRELOAD").unwrap().to_string_lossy().starts_with("/r/a.so"));
+    }
+}

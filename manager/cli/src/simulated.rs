@@ -1,0 +1,197 @@
+//! A simulated GPU for one run: our own CUDA driver and NVML instead of NVIDIA's.
+//!
+//! Kernels take their time and memory is counted and limited as on a real device, but nothing is computed. The simulated device
+//! exists for one run of this program and what it starts.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::embedded::runtime_base;
+use crate::error::{Failure, Result};
+
+const CUDA_LIBRARY: &str = "libaliquot_fake_cuda.so";
+const NVML_LIBRARY: &str = "libaliquot_fake_nvml.so";
+/// The variable by which the simulated libraries find their machine.
+const CONFIG_VARIABLE: &str = "ALIQUOT_FAKE_GPU";
+/// Names by which programs ask for the two libraries.
+const CUDA_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+const NVML_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
+
+/// A machine with one simulated GPU. It is gone when this is dropped.
+pub(crate) struct SimulatedGpu {
+    dir: TempDir,
+}
+
+impl SimulatedGpu {
+    /// Sets the machine up, and makes it the one that this process sees when it loads [`SimulatedGpu::nvml_library`].
+    pub(crate) fn set_up() -> Result<SimulatedGpu> {
+        let libraries = libraries()?;
+        let base = runtime_base()?;
+        let failed = |error: std::io::Error| {
+            Failure::new(format!("cannot set up the simulated GPU in {}: {error}", base.display()))
+        };
+        let dir = tempfile::Builder::new().prefix("aliquot-gpu-").tempdir_in(&base).map_err(failed)?;
+        let gpu = SimulatedGpu { dir };
+        fs::create_dir(gpu.library_dir()).map_err(failed)?;
+        for (library, names) in [(CUDA_LIBRARY, CUDA_NAMES), (NVML_LIBRARY, NVML_NAMES)] {
+            for name in names {
+                symlink(libraries.join(library), gpu.library_dir().join(name)).map_err(failed)?;
+            }
+        }
+        let state = gpu.dir.path().join("state");
+        fs::write(gpu.config(), config(&state)).map_err(failed)?;
+        set_own_variable(CONFIG_VARIABLE, &gpu.config())?;
+        Ok(gpu)
+    }
+
+    /// The NVML that sees the simulated GPU.
+    pub(crate) fn nvml_library(&self) -> PathBuf {
+        self.library_dir().join(NVML_NAMES[0])
+    }
+
+    /// The variables with which a program is started that is to use the simulated GPU.
+    pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
+        let mut search = self.library_dir().into_os_string();
+        if let Some(users) = env::var_os("LD_LIBRARY_PATH").filter(|users| !users.is_empty()) {
+            search.push(":");
+            search.push(users);
+        }
+        [(CONFIG_VARIABLE.into(), self.config().into()), ("LD_LIBRARY_PATH".into(), search)]
+    }
+
+    fn library_dir(&self) -> PathBuf {
+        self.dir.path().join("lib")
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("machine.toml")
+    }
+}
+
+fn config(state: &Path) -> String {
+    // A path quoted as Rust does is a TOML basic string, for all that runtime_base lets through.
+    format!("state = {state:?}\n\n[[device]]\nname = \"Simulated GPU\"\nmemory = \"80GiB\"\n")
+}
+
+/// Sets a variable of this process.
+fn set_own_variable(name: &str, value: &Path) -> Result<()> {
+    let threads = fs::read_dir("/proc/self/task").map_or(usize::MAX, Iterator::count);
+    if threads != 1 {
+        return Err(Failure::new("the simulated GPU must be set up before this process has threads"));
+    }
+    // SAFETY: this is the only thread, as just seen, so nobody reads or writes the environment at the same time.
+    unsafe { env::set_var(name, value) };
+    Ok(())
+}
+
+/// The directory of the two libraries; builds them where that is possible.
+fn libraries() -> Result<PathBuf> {
+    let exe = env::current_exe()
+        .map_err(|error| Failure::new(format!("cannot find out where this program lies: {error}")))?;
+    let exe_dir = exe.parent().unwrap_or(Path::new("/")).to_owned();
+    let candidates = [exe_dir.clone(), exe_dir.join("../lib/aliquot")];
+    let complete = |dir: &PathBuf| [CUDA_LIBRARY, NVML_LIBRARY].iter().all(|library| dir.join(library).is_file());
+    if let Some(found) = candidates.iter().find(|dir| complete(dir)) {
+        return Ok(found.clone());
+    }
+    if let Some(build) = Build::of(&exe_dir) {
+        build.run()?;
+        if complete(&exe_dir) {
+            return Ok(exe_dir);
+        }
+    }
+    let places: Vec<_> = candidates.iter().map(|dir| dir.display().to_string()).collect();
+    Err(Failure::new(format!("the simulated GPU's libraries are in none of {}", places.join(", "))).hint(format!(
+        "build them in a checkout of aliquot: cargo build --release {}; then run its target/release/aliquot",
+        Build::PACKAGES.join(" ")
+    )))
+}
+
+/// How the libraries are built beside this executable.
+struct Build {
+    workspace: PathBuf,
+    target_dir: PathBuf,
+    profile: String,
+}
+
+impl Build {
+    const PACKAGES: [&'static str; 4] = ["-p", "aliquot-fake-cuda", "-p", "aliquot-fake-nvml"];
+
+    /// `None` if the executable does not lie in cargo's target directory of a checkout of this workspace.
+    fn of(exe_dir: &Path) -> Option<Build> {
+        let target_dir = exe_dir.parent()?;
+        if !target_dir.join(".rustc_info.json").is_file() {
+            return None;
+        }
+        let profile = match exe_dir.file_name()?.to_str()? {
+            "debug" => "dev",
+            name => name,
+        };
+        let manifest_dir = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let starts = [manifest_dir, Some(exe_dir.to_owned()), env::current_dir().ok()];
+        let is_workspace = |dir: &&Path| {
+            ["Cargo.toml", "manager/cli/Cargo.toml", "tests/fake-gpu/cuda/Cargo.toml"]
+                .iter()
+                .all(|file| dir.join(file).is_file())
+        };
+        let workspace = starts.iter().flatten().find_map(|start| start.ancestors().find(is_workspace))?.to_owned();
+        Some(Build { workspace, target_dir: target_dir.to_owned(), profile: profile.to_owned() })
+    }
+
+    fn run(&self) -> Result<()> {
+        eprintln!("The simulated GPU is not built yet; building it …");
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(&cargo)
+            .args(["build", "--profile", &self.profile])
+            .args(Self::PACKAGES)
+            .arg("--target-dir")
+            .arg(&self.target_dir)
+            .current_dir(&self.workspace)
+            // What cargo says is progress, no result.
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(Failure::new(format!("building the simulated GPU failed: cargo ended with {status}"))
+                .hint("what cargo printed above says why")),
+            Err(error) => {
+                Err(Failure::new(format!("building the simulated GPU failed: cannot run {}: {error}", cargo.display()))
+                    .hint("install Rust from https://rustup.rs, or put cargo on the PATH"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installed_program_builds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Build::of(dir.path()).is_none());
+    }
+
+    #[test]
+    fn a_program_in_a_target_directory_finds_its_checkout() {
+        let dir = tempfile::tempdir().unwrap();
+        let exe_dir = dir.path().join("target/release");
+        fs::create_dir_all(&exe_dir).unwrap();
+        for file in
+            ["Cargo.toml", "manager/cli/Cargo.toml", "tests/fake-gpu/cuda/Cargo.toml", "target/.rustc_info.json"]
+        {
+            let file = dir.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+        let build = Build::of(&exe_dir).unwrap();
+        assert_eq!((build.profile.as_str(), build.target_dir), ("release", dir.path().join("target")));
+    }
+}

@@ -1,0 +1,153 @@
+//! `aliquot slice`: slices that stay until they are removed.
+
+use std::path::Path;
+
+use aliquot_proto::node::v1::{
+    CreateSliceRequest, GetNodeRequest, GetSliceRequest, ListSlicesRequest, RemoveSliceRequest, ResizeSliceRequest,
+    Slice,
+};
+use serde_json::json;
+
+use crate::args::{SliceCommand, SliceCreateArgs, SliceLsArgs, SliceResizeArgs, SliceRmArgs};
+use crate::client::{self, Client};
+use crate::error::Result;
+use crate::ps::short_uuid;
+use crate::quantity::{bytes_exact, bytes_human};
+use crate::table::{Align, Table};
+use crate::{json, output, parts};
+
+/// Does what `command` says.
+pub(crate) async fn slice(socket: Option<&Path>, command: &SliceCommand) -> Result<()> {
+    let mut client = client::connect_to_running(socket).await?;
+    match command {
+        SliceCommand::Create(args) => create(&mut client, args).await,
+        SliceCommand::Resize(args) => resize(&mut client, args).await,
+        SliceCommand::Rm(args) => remove(&mut client, args).await,
+        SliceCommand::Ls(args) => list(&mut client, args).await,
+    }
+}
+
+async fn create(client: &mut Client, args: &SliceCreateArgs) -> Result<()> {
+    let node = client.get_node(GetNodeRequest {}).await?.into_inner();
+    let request = CreateSliceRequest {
+        name: args.name.clone(),
+        parts: parts::of_share(&args.share, &node)?,
+        description: args.description.clone(),
+        owner_pid: 0,
+    };
+    let slice = client.create_slice(request).await?.into_inner();
+    if args.json {
+        return output::print_json(&json::slice(&slice));
+    }
+    let mut text = said(&slice);
+    if !slice.cdi_device.is_empty() {
+        text.push_str(&format!("Run a container in it: podman run --device {} IMAGE\n", slice.cdi_device));
+    }
+    output::print(&text)
+}
+
+async fn resize(client: &mut Client, args: &SliceResizeArgs) -> Result<()> {
+    let node = client.get_node(GetNodeRequest {}).await?.into_inner();
+    let before = client.get_slice(GetSliceRequest { name: args.name.clone() }).await?.into_inner();
+    let parts =
+        parts::of_change(args.gpu_core, args.gpu_core_limit, args.gpu_memory, &args.device, &before.parts, &node)?;
+    let slice = client.resize_slice(ResizeSliceRequest { name: args.name.clone(), parts }).await?.into_inner();
+    if args.json {
+        return output::print_json(&json::slice(&slice));
+    }
+    output::print(&said(&slice))
+}
+
+async fn remove(client: &mut Client, args: &SliceRmArgs) -> Result<()> {
+    for name in &args.names {
+        client.remove_slice(RemoveSliceRequest { name: name.clone(), force: args.force }).await?;
+    }
+    Ok(())
+}
+
+async fn list(client: &mut Client, args: &SliceLsArgs) -> Result<()> {
+    let slices = client.list_slices(ListSlicesRequest {}).await?.into_inner().slices;
+    if args.json {
+        return output::print_json(&json!({ "slices": slices.iter().map(json::slice).collect::<Vec<_>>() }));
+    }
+    output::print(&table(&slices))
+}
+
+/// What a slice has, in a sentence for each part.
+fn said(slice: &Slice) -> String {
+    let parts = slice.parts.iter().map(|part| {
+        format!(
+            "{}: {} % guaranteed, {} % at most, {} of {}\n",
+            slice.name,
+            part.core_request_percent,
+            part.core_limit_percent,
+            bytes_exact(part.memory_limit_bytes),
+            part.device_uuid
+        )
+    });
+    parts.collect()
+}
+
+fn table(slices: &[Slice]) -> String {
+    if slices.is_empty() {
+        return "No slices.\n".to_owned();
+    }
+    let mut table = Table::new([
+        ("SLICE", Align::Left),
+        ("DEVICE", Align::Left),
+        ("REQUEST", Align::Right),
+        ("LIMIT", Align::Right),
+        ("MEMORY", Align::Right),
+        ("PROCESSES", Align::Right),
+        ("DESCRIPTION", Align::Left),
+    ]);
+    for slice in slices {
+        for (index, part) in slice.parts.iter().enumerate() {
+            let once = |text: String| if index == 0 { text } else { String::new() };
+            table.row([
+                once(slice.name.clone()),
+                short_uuid(&part.device_uuid).to_owned(),
+                format!("{} %", part.core_request_percent),
+                format!("{} %", part.core_limit_percent),
+                bytes_human(part.memory_limit_bytes),
+                once(slice.processes.to_string()),
+                once(slice.description.clone()),
+            ]);
+        }
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_proto::node::v1::Part;
+
+    use super::*;
+
+    #[test]
+    fn a_slice_in_words_and_in_a_table() {
+        let part = |uuid: &str| Part {
+            device_uuid: uuid.to_owned(),
+            core_request_percent: 30,
+            core_limit_percent: 60,
+            memory_limit_bytes: 4 << 30,
+        };
+        let slice = Slice {
+            name: "train".to_owned(),
+            parts: vec![part("GPU-a"), part("GPU-b")],
+            processes: 2,
+            description: "nightly".to_owned(),
+            ..Slice::default()
+        };
+        assert_eq!(
+            said(&slice),
+            "train: 30 % guaranteed, 60 % at most, 4GiB of GPU-a\ntrain: 30 % guaranteed, 60 % at most, 4GiB of GPU-b\n"
+        );
+        assert_eq!(
+            table(&[slice]),
+            "SLICE  DEVICE  REQUEST  LIMIT  MEMORY  PROCESSES  DESCRIPTION\n\
+             train  GPU-a      30 %   60 %   4 GiB          2  nightly\n       \
+                    GPU-b      30 %   60 %   4 GiB\n"
+        );
+    }
+}

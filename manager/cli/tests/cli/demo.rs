@@ -1,0 +1,121 @@
+//! `aliquot demo` from beginning to end, on the simulated GPU, and what it says when something goes wrong.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{aliquot, entries, output, stderr, stdout};
+
+/// One demonstration at a time: what is measured is time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn it_shares_limits_and_leaves_nothing_behind() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let ended = output(aliquot(["demo", "--simulated", "--seconds", "5", "--json"]).env("XDG_RUNTIME_DIR", dir.path()));
+    let text = stdout(&ended);
+    let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}{}", stderr(&ended)));
+    assert_eq!(value["device"]["simulated"], true);
+    for sharer in value["sharers"].as_array().unwrap() {
+        assert_eq!(sharer["memory_given_bytes"], sharer["memory_limit_bytes"], "{text}");
+    }
+    assert_eq!(value["third"]["memory_refusal"], "CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(value["third"]["memory_given_bytes"], value["third"]["memory_limit_bytes"]);
+    assert!(value["fourth_slice_refusal"].is_string());
+    assert!(stderr(&ended).contains("The manager says who uses what"));
+    assert_eq!(entries(dir.path(), ""), Vec::<String>::new());
+    // On a machine that is busy with other tests device time is lost, and the demonstration says so. What is left must be
+    // divided as asked for, and the exit code must say what the text says.
+    let measured = |index: usize| value["sharers"][index]["core_measured_millipercent"].as_u64().unwrap();
+    let small_percent = measured(0) * 100 / (measured(0) + measured(1)).max(1);
+    assert!((25..=35).contains(&small_percent), "{text}");
+    assert_eq!(ended.status.code(), Some(if value["holds"] == true { 0 } else { 1 }), "{text}");
+    let other_checks = value["checks"].as_array().unwrap()[4..].iter();
+    assert!(other_checks.clone().count() >= 6 && other_checks.clone().all(|check| check["holds"] == true), "{text}");
+}
+
+/// A demonstration that has begun to measure.
+struct Measuring {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+    dir: TempDir,
+}
+
+fn measuring() -> Measuring {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = aliquot(["demo", "--simulated", "--seconds", "60"]);
+    command.env("XDG_RUNTIME_DIR", dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("Measuring") {
+        line.clear();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "it ends before it measures");
+    }
+    Measuring { child, lines, dir }
+}
+
+impl Measuring {
+    fn workers(&self) -> Vec<Pid> {
+        let pid = self.child.id();
+        let children = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().flat_map(|thread| {
+            let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect::<Vec<_>>()
+        });
+        children.collect()
+    }
+
+    /// The exit code and what was said on standard error; nothing is left behind.
+    fn end(mut self) -> (Option<i32>, String) {
+        std::io::copy(&mut self.lines, &mut std::io::sink()).unwrap();
+        let ended = self.child.wait_with_output().unwrap();
+        assert_eq!(entries(self.dir.path(), ""), Vec::<String>::new());
+        (ended.status.code(), stderr(&ended))
+    }
+}
+
+#[test]
+fn it_can_be_ended() {
+    let _alone = alone();
+    let demo = measuring();
+    let workers = demo.workers();
+    assert_eq!(workers.len(), 2);
+    kill(Pid::from_raw(demo.child.id() as i32), Signal::SIGINT).unwrap();
+    let (code, text) = demo.end();
+    assert_eq!(code, Some(130), "{text}");
+    for worker in workers {
+        assert_eq!(kill(worker, None), Err(nix::errno::Errno::ESRCH));
+    }
+}
+
+#[test]
+fn a_worker_that_dies_is_named() {
+    let _alone = alone();
+    let demo = measuring();
+    kill(demo.workers()[0], Signal::SIGKILL).unwrap();
+    let (code, text) = demo.end();
+    assert_eq!(code, Some(1));
+    assert!(text.contains("error: the worker in slice demo-") && text.contains("signal: 9"), "{text}");
+}
+
+#[test]
+fn a_driver_that_cannot_be_loaded_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("libcuda.so.1"), "").unwrap();
+    let mut command = aliquot(["demo-worker", "--kernel-ns", "1000"]);
+    let ended = output(command.env("LD_LIBRARY_PATH", dir.path()));
+    assert_eq!(ended.status.code(), Some(1));
+    let event: Value = serde_json::from_str(&stdout(&ended)).unwrap();
+    assert_eq!(event["event"], "failed");
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains("libcuda.so.1") && message.contains("file too short"), "{message}");
+}

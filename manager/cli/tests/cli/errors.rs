@@ -1,0 +1,135 @@
+//! What is wrong, and what to do: one line each.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::support::{aliquot, output, stderr};
+
+/// The exit code and what is said on standard error.
+fn refused(args: &[&str]) -> (Option<i32>, String) {
+    let refused = output(&mut aliquot(args.iter().copied()));
+    (refused.status.code(), stderr(&refused))
+}
+
+#[test]
+fn quantities_that_make_no_sense() {
+    for (core, memory, words) in [
+        ("0", "4GiB", "0 percent is no share"),
+        ("-5", "4GiB", "negative"),
+        ("NaN", "4GiB", "not a whole percentage"),
+        ("101", "4GiB", "more than one device has"),
+        ("250", "4GiB", "--devices N"),
+        ("30", "4", "has no unit"),
+        ("30", "4G", "could mean GiB"),
+        ("30", "4XiB", "not a known unit"),
+        ("30", "0GiB", "is no memory"),
+        ("30", "-4GiB", "is negative"),
+        ("30", "NaNGiB", "does not begin with a number"),
+        ("30", "99999999999999999999B", "cannot be read exactly"),
+        ("30", "101%", "more than the device has"),
+    ] {
+        let what = ["--gpu-core", core, "--gpu-memory", memory];
+        let (code, text) = refused(&[&["slice", "create", "x"][..], &what].concat());
+        let words = words.replace("cannot be read exactly", "not a number that can be read exactly");
+        assert_eq!(code, Some(2), "{core} {memory}: {text}");
+        assert!(text.contains(&words), "{core} {memory}: {text}");
+        assert_eq!(refused(&[&["run"][..], &what, &["--", "true"]].concat()).0, Some(125), "{core} {memory}");
+    }
+}
+
+#[test]
+fn no_manager() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("manager.sock");
+    let socket = socket.to_str().unwrap();
+    drop(UnixListener::bind(socket).unwrap());
+    for stale in [true, false] {
+        if !stale {
+            std::fs::remove_file(socket).unwrap();
+        }
+        for args in [
+            &["ps"][..],
+            &["nodes"],
+            &["top", "--once"],
+            &["describe", "x"],
+            &["slice", "ls"],
+            &["slice", "rm", "x"],
+            &["slice", "create", "x", "--gpu-core", "30"],
+        ] {
+            let (code, text) = refused(&[&["--socket", socket][..], args].concat());
+            assert_eq!(code, Some(1), "{args:?}: {text}");
+            let lines: Vec<_> = text.lines().collect();
+            assert_eq!(lines.len(), 2, "{args:?}: {text}");
+            assert!(
+                lines[0].starts_with("error: no node manager runs here") && lines[0].contains(socket),
+                "{args:?}: {text}"
+            );
+            assert!(
+                lines[1].starts_with("hint: ") && lines[1].contains("systemctl start aliquot-manager"),
+                "{args:?}: {text}"
+            );
+        }
+        // The manager that is asked for is not replaced by another one.
+        let (code, text) = refused(&["--socket", socket, "run", "--gpu-core", "30", "--", "true"]);
+        assert_eq!(code, Some(125));
+        assert!(text.contains("no node manager runs here"), "{text}");
+    }
+}
+
+#[test]
+fn something_else_listens() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("manager.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let answers = std::thread::spawn(move || {
+        // The first connection only looks whether somebody is there, the second is told nonsense.
+        drop(listener.accept());
+        let (mut stream, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut stream, b"220 mail.example.org ESMTP\r\n").unwrap();
+    });
+    let (code, text) = refused(&["--socket", socket.to_str().unwrap(), "ps"]);
+    answers.join().unwrap();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("error: ") && text.contains("\nhint: "), "{text}");
+}
+
+#[test]
+fn command_lines_that_are_wrong() {
+    for args in [
+        &["bogus"][..],
+        &["ps", "--bogus"],
+        &["slice", "create"],
+        &["slice", "resize", "x"],
+        &["slice", "rm"],
+        &["top", "--interval", "0"],
+        &["top", "--interval", "NaN"],
+        &["top", "-n", "0"],
+        &["demo", "--seconds", "0"],
+        &["slice", "create", "x", "--gpu-core", "30", "--devices", "0"],
+        &["slice", "create", "x", "--gpu-core", "30", "--devices", "17"],
+        &["slice", "create", "x", "--gpu-core", "30", "--devices", "2", "--device", "GPU-1"],
+    ] {
+        let (code, text) = refused(args);
+        assert_eq!(code, Some(2), "{args:?}: {text}");
+        assert!(text.starts_with("error: "), "{args:?}: {text}");
+    }
+    assert_eq!(refused(&["run", "--gpu-core", "30"]).0, Some(125));
+    assert_eq!(refused(&["run", "true"]).0, Some(125));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut child = aliquot(["completions", "bash"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_full_disk_is_one() {
+    let full = Path::new("/dev/full");
+    let output =
+        output(aliquot(["completions", "bash"]).stdout(std::fs::OpenOptions::new().write(true).open(full).unwrap()));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot write to standard output"));
+}

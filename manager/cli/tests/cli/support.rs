@@ -1,0 +1,46 @@
+//! Starts `aliquot` and looks at what it says.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// `aliquot` with `args`, without what the tester's own environment says.
+pub(crate) fn aliquot<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot"));
+    command.args(args).stdin(Stdio::null());
+    for variable in ["ALIQUOT_SOCKET", "LD_PRELOAD", "NO_COLOR"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// `aliquot run` on a simulated GPU, with `words` as the command.
+pub(crate) fn simulated_run<'a>(words: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command =
+        aliquot(["run", "--simulated", "--gpu-core", "30", "--gpu-memory", "4GiB", "--name", "test", "--"]);
+    command.args(words);
+    command
+}
+
+/// Runs `command` to its end.
+pub(crate) fn output(command: &mut Command) -> Output {
+    command.output().expect("the test's own program starts")
+}
+
+/// Standard output as text.
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+/// Standard error as text.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("text")
+}
+
+/// Entries of `dir` whose names begin with `prefix`.
+pub(crate) fn entries(dir: &Path, prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("the directory is there").flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with(prefix))
+        .collect()
+}

@@ -1,0 +1,86 @@
+//! What the manager tells, asked by an `aliquot` inside a run: there the socket is the embedded manager's.
+
+use serde_json::Value;
+
+use crate::support::{output, simulated_run, stderr, stdout};
+
+const ALIQUOT: &str = env!("CARGO_BIN_EXE_aliquot");
+
+/// What `aliquot` with `args` says inside a run.
+fn inside(args: &[&str]) -> String {
+    let ended = output(&mut simulated_run([&[ALIQUOT][..], args].concat()));
+    assert!(ended.status.success(), "{args:?}: {}", stderr(&ended));
+    stdout(&ended)
+}
+
+fn json(args: &[&str]) -> Value {
+    let text = inside(args);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn ps_shows_the_slice() {
+    let text = inside(&["ps"]);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].starts_with("SLICE") && lines[1].starts_with("test"), "{text}");
+    assert!(lines[1].contains("4 GiB"), "{text}");
+    let part = json(&["ps", "--json"])["slices"][0]["parts"][0].clone();
+    assert_eq!(part["core_request_percent"], 30);
+    assert_eq!(part["core_limit_percent"], 30);
+    assert_eq!(part["memory_limit_bytes"], 4u64 << 30);
+}
+
+#[test]
+fn describe_says_everything() {
+    let text = inside(&["describe", "test"]);
+    for expected in
+        ["Name:", "Core guaranteed:", "30 %", "Memory limit:", "4GiB", "Throttled:", "Overruns:", "LD_PRELOAD="]
+    {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let value = json(&["describe", "test", "--json"]);
+    assert_eq!(value["slice"]["name"], "test");
+    assert_eq!(value["usage"]["parts"][0]["memory_refused"], 0);
+}
+
+#[test]
+fn nodes_and_slices_say_what_is_given() {
+    let device = json(&["nodes", "--json"])["devices"][0].clone();
+    assert_eq!(device["core_requested_percent"], 30);
+    assert_eq!(device["memory_bytes"], 80u64 << 30);
+    assert_eq!(device["memory_given_bytes"], 4u64 << 30);
+    assert!(inside(&["nodes"]).contains("70 %"));
+    assert!(inside(&["slice", "ls"]).contains("test"));
+    assert!(inside(&["top", "--once"]).contains("test"));
+    assert_eq!(inside(&["top", "-n", "2", "--interval", "0.1"]).matches("SLICE").count(), 2);
+}
+
+#[test]
+fn slices_are_made_changed_and_removed() {
+    let script = "set -e
+        a=$1
+        $a slice create other --gpu-core 20 --gpu-core-limit 100 --gpu-memory 25%
+        $a slice resize other --gpu-core 70
+        $a slice resize other --gpu-memory 1GiB
+        $a slice ls
+        ! $a slice create other --gpu-core 1
+        ! $a slice create third --gpu-core 10
+        ! $a slice resize other --gpu-core 71
+        ! $a describe nobody
+        $a run --gpu-core 10 --gpu-memory 1GiB -- true && exit 9
+        $a slice rm other
+        $a run --gpu-core 10 --gpu-memory 1GiB --name inner -- $a describe inner
+        $a slice ls";
+    let ended = output(&mut simulated_run(["sh", "-c", script, "sh", ALIQUOT]));
+    let (text, errors) = (stdout(&ended), stderr(&ended));
+    assert!(ended.status.success(), "{text}{errors}");
+    assert!(text.contains("other: 20 % guaranteed, 100 % at most, 20GiB of GPU-"), "{text}");
+    assert!(text.contains("other: 70 % guaranteed, 100 % at most, 20GiB of GPU-"), "{text}");
+    assert!(text.contains("other: 70 % guaranteed, 100 % at most, 1GiB of GPU-"), "{text}");
+    assert!(text.contains("Name:         inner"), "{text}");
+    assert!(text.lines().last().unwrap().starts_with("test "), "{text}");
+    let refusals: Vec<_> = errors.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(refusals.len(), 5, "{errors}");
+    assert!(refusals[0].contains("other") && refusals[3].contains("nobody"), "{errors}");
+}

@@ -1,0 +1,358 @@
+//! What the attach thread waits for, and in which order it sees to it.
+//!
+//! Ends of processes come first: memory that is free again must not wait behind a flood of connections. Of each socket only so
+//! many connections are taken at a time, and one from which too much comes is left alone for a while.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use aliquot_abi::region::{AttachMessage, SLOTS_MAX};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use rustix::fd::OwnedFd;
+use tracing::warn;
+
+use crate::attach::members::{Members, Outcome};
+use crate::attach::socket::{self, Received};
+use crate::attach::{Command, Shared, count};
+use crate::live::LiveSlice;
+use crate::procfs;
+use crate::time_sharing::TimeSharing;
+
+/// Between two sweeps of the ledgers.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two attempts to settle what is in doubt.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(5);
+/// Connections that are taken from one socket before others have their turn.
+const ACCEPTS_AT_A_TIME: usize = 64;
+/// Connections of one slice that have not sent anything yet. Well-behaved ones send at once.
+const SILENT_MAX: usize = 32;
+/// Connections from one slice within [`FLOOD_WINDOW`] that are no flood: every slot's owner attaches and rings. A ring that
+/// comes late costs nothing while the device is in use: its arbiter looks at the ledgers anyway.
+const FLOOD_CONNECTIONS: usize = 2 * SLOTS_MAX;
+/// The time over which connections are counted, and for the rest of which a flooding socket is left alone.
+const FLOOD_WINDOW: Duration = Duration::from_millis(100);
+
+/// What a descriptor in the epoll set is. The key is never used again.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Wake,
+    Listener { slice: u64 },
+    Connection { slice: u64 },
+    Process { slice: u64, pid: u32 },
+    Owner { slice: u64 },
+}
+
+struct Slice {
+    members: Members,
+    listener: OwnedFd,
+    listener_key: u64,
+    owner: Option<OwnedFd>,
+    silent: VecDeque<(u64, OwnedFd)>,
+    process_keys: BTreeMap<u32, u64>,
+    window: Instant,
+    connections_in_window: usize,
+    muted: bool,
+}
+
+pub(super) struct EventLoop {
+    shared: Arc<Shared>,
+    time_sharing: Arc<TimeSharing>,
+    owner_gone: Box<dyn Fn(&str) + Send>,
+    epoll: Epoll,
+    sources: BTreeMap<u64, Source>,
+    next_key: u64,
+    slices: BTreeMap<u64, Slice>,
+    next_sweep: Instant,
+    stop: bool,
+}
+
+impl EventLoop {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        time_sharing: Arc<TimeSharing>,
+        owner_gone: Box<dyn Fn(&str) + Send>,
+    ) -> io::Result<EventLoop> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&shared.wake, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        Ok(EventLoop {
+            shared,
+            time_sharing,
+            owner_gone,
+            epoll,
+            sources: BTreeMap::from([(0, Source::Wake)]),
+            next_key: 1,
+            slices: BTreeMap::new(),
+            next_sweep: Instant::now() + SWEEP_INTERVAL,
+            stop: false,
+        })
+    }
+
+    pub(super) fn run(&mut self) {
+        let mut events = [EpollEvent::empty(); 256];
+        while !self.stop {
+            // Interrupted by a signal: look at the clock and wait again.
+            let ready = self.epoll.wait(&mut events, self.timeout()).unwrap_or(0);
+            let mut sources: Vec<(u64, Source)> = events[..ready]
+                .iter()
+                .filter_map(|event| Some((event.data(), *self.sources.get(&event.data())?)))
+                .collect();
+            sources.sort_by_key(|(_, source)| !matches!(source, Source::Process { .. }));
+            for (key, source) in sources {
+                match source {
+                    Source::Process { slice, pid } => self.process_ended(slice, pid),
+                    Source::Wake => self.obey(),
+                    Source::Owner { slice } => self.owner_ended(slice, key),
+                    Source::Connection { slice } => self.connection_ready(slice, key),
+                    Source::Listener { slice } => self.accept(slice),
+                }
+            }
+            self.see_to_what_is_due();
+        }
+    }
+
+    /// Until when nothing needs to be done without an event; for ever on an idle node.
+    fn timeout(&self) -> EpollTimeout {
+        let now = Instant::now();
+        let settle = self.slices.values().any(|slice| slice.members.is_in_doubt()).then_some(now + SETTLE_INTERVAL);
+        let sweep = (!self.slices.is_empty()).then_some(self.next_sweep);
+        let unmute = self.slices.values().filter(|slice| slice.muted).map(|slice| slice.window + FLOOD_WINDOW);
+        let Some(due) = settle.into_iter().chain(sweep).chain(unmute).min() else { return EpollTimeout::NONE };
+        // Rounded up, so that it is due when the wait ends.
+        let wait = due.saturating_duration_since(now).as_millis() + 1;
+        EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::NONE)
+    }
+
+    fn see_to_what_is_due(&mut self) {
+        let now = Instant::now();
+        for slice in self.slices.values_mut() {
+            slice.members.settle();
+            if slice.muted && now >= slice.window + FLOOD_WINDOW {
+                slice.muted = false;
+                let event = EpollEvent::new(EpollFlags::EPOLLIN, slice.listener_key);
+                if let Err(error) = self.epoll.modify(&slice.listener, &mut event.clone()) {
+                    warn!(slice = slice.members.live().name, %error, "cannot listen for processes");
+                }
+            }
+        }
+        if now >= self.next_sweep {
+            self.next_sweep = now + SWEEP_INTERVAL;
+            let numbers: Vec<u64> = self.slices.keys().copied().collect();
+            self.sweep(&numbers);
+        }
+    }
+
+    fn obey(&mut self) {
+        // Only to be drained: what there is to do is in the queue.
+        let _ = self.shared.wake.read();
+        loop {
+            // In a statement of its own: the queue is free for others while the command is carried out.
+            let command = self.shared.commands.lock().pop_front();
+            match command {
+                Some(Command::Add { live, listener, owner, done }) => {
+                    // Who asked may have given up waiting.
+                    let _ = done.send(self.add(live, listener, owner));
+                }
+                Some(Command::Remove { number, done }) => {
+                    self.remove(number);
+                    let _ = done.send(());
+                }
+                Some(Command::Stop) => self.stop = true,
+                None => return,
+            }
+        }
+    }
+
+    fn watch(&mut self, fd: &OwnedFd, source: Source) -> io::Result<u64> {
+        let key = self.next_key;
+        self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, key))?;
+        self.next_key += 1;
+        self.sources.insert(key, source);
+        Ok(key)
+    }
+
+    /// Closing a descriptor takes it out of the set by itself; its key must not be found any more either.
+    fn forget(&mut self, key: u64) {
+        self.sources.remove(&key);
+    }
+
+    fn add(&mut self, live: Arc<LiveSlice>, listener: OwnedFd, owner: Option<OwnedFd>) -> io::Result<()> {
+        let number = live.number;
+        let listener_key = self.watch(&listener, Source::Listener { slice: number })?;
+        if let Some(owner) = &owner
+            && let Err(error) = self.watch(owner, Source::Owner { slice: number })
+        {
+            self.forget(listener_key);
+            return Err(error);
+        }
+        let slice = Slice {
+            members: Members::new(live),
+            listener,
+            listener_key,
+            owner,
+            silent: VecDeque::new(),
+            process_keys: BTreeMap::new(),
+            window: Instant::now(),
+            connections_in_window: 0,
+            muted: false,
+        };
+        self.slices.insert(number, slice);
+        self.sweep(&[number]);
+        Ok(())
+    }
+
+    fn remove(&mut self, number: u64) {
+        if self.slices.remove(&number).is_some() {
+            self.sources.retain(|_, source| match source {
+                Source::Wake => true,
+                Source::Listener { slice }
+                | Source::Connection { slice }
+                | Source::Process { slice, .. }
+                | Source::Owner { slice } => *slice != number,
+            });
+        }
+    }
+
+    fn process_ended(&mut self, number: u64, pid: u32) {
+        let Some(slice) = self.slices.get_mut(&number) else { return };
+        // After exec a process has a new pidfd under the same pid, and both are readable when it ends.
+        if slice.members.get(pid).is_none_or(|member| !socket::has_ended(&member.pidfd)) {
+            return;
+        }
+        if slice.members.ended(pid).is_some() {
+            count(&self.shared.counters.reclaimed);
+        }
+        let key = slice.process_keys.remove(&pid);
+        self.time_sharing.wake(slice.members.live());
+        if let Some(key) = key {
+            self.forget(key);
+        }
+    }
+
+    fn owner_ended(&mut self, number: u64, key: u64) {
+        self.forget(key);
+        if let Some(slice) = self.slices.get_mut(&number) {
+            // Closed, or it would be reported again and again until the slice is gone.
+            slice.owner = None;
+            (self.owner_gone)(&slice.members.live().name);
+        }
+    }
+
+    fn accept(&mut self, number: u64) {
+        for _ in 0..ACCEPTS_AT_A_TIME {
+            let Some(slice) = self.slices.get_mut(&number) else { return };
+            let now = Instant::now();
+            if now >= slice.window + FLOOD_WINDOW {
+                (slice.window, slice.connections_in_window) = (now, 0);
+            }
+            if slice.connections_in_window >= FLOOD_CONNECTIONS {
+                slice.muted = true;
+                let _ =
+                    self.epoll.modify(&slice.listener, &mut EpollEvent::new(EpollFlags::empty(), slice.listener_key));
+                count(&self.shared.counters.floods);
+                return;
+            }
+            let connection = match socket::accept(&slice.listener) {
+                Ok(connection) => connection,
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(error) => {
+                    // For want of descriptors, for example: it would be reported again at once.
+                    slice.muted = true;
+                    let _ = self
+                        .epoll
+                        .modify(&slice.listener, &mut EpollEvent::new(EpollFlags::empty(), slice.listener_key));
+                    warn!(slice = slice.members.live().name, %error, "cannot accept a process");
+                    return;
+                }
+            };
+            slice.connections_in_window += 1;
+            self.hear(number, connection);
+        }
+    }
+
+    /// Takes what came over a new connection, or keeps it until something comes.
+    fn hear(&mut self, number: u64, connection: OwnedFd) {
+        match socket::receive(&connection) {
+            Received::Message(message) => self.message(number, &connection, &message),
+            Received::Garbage => count(&self.shared.counters.dropped),
+            Received::NotYet => {
+                let Ok(key) = self.watch(&connection, Source::Connection { slice: number }) else { return };
+                let Some(slice) = self.slices.get_mut(&number) else { return };
+                slice.silent.push_back((key, connection));
+                if slice.silent.len() > SILENT_MAX
+                    && let Some((key, _)) = slice.silent.pop_front()
+                {
+                    self.forget(key);
+                    count(&self.shared.counters.dropped);
+                }
+            }
+        }
+    }
+
+    fn connection_ready(&mut self, number: u64, key: u64) {
+        let Some(slice) = self.slices.get_mut(&number) else { return };
+        let Some(at) = slice.silent.iter().position(|(of, _)| *of == key) else { return };
+        let Some((_, connection)) = slice.silent.remove(at) else { return };
+        self.forget(key);
+        match socket::receive(&connection) {
+            Received::Message(message) => self.message(number, &connection, &message),
+            Received::Garbage | Received::NotYet => count(&self.shared.counters.dropped),
+        }
+    }
+
+    fn message(&mut self, number: u64, connection: &OwnedFd, message: &AttachMessage) {
+        let Some(slice) = self.slices.get_mut(&number) else { return };
+        let outcome = socket::peer(connection).map_or(Outcome::Gone, |peer| slice.members.attach(peer, message));
+        match outcome {
+            // One that rings and was not known was not heard when it attached.
+            Outcome::Attached(pid) => self.attached(number, pid),
+            Outcome::Known if message.kind == AttachMessage::RING => {
+                self.time_sharing.wake_device(slice.members.live(), message.device as usize);
+            }
+            Outcome::Known => {}
+            Outcome::Refused => count(&self.shared.counters.dropped),
+            // No pidfd will say so: what it held is given back now.
+            Outcome::Gone => self.sweep(&[number]),
+        }
+    }
+
+    /// Waits for the end of a process that was taken in, and lets the arbiters know of it.
+    fn attached(&mut self, number: u64, pid: u32) {
+        let key = self.next_key;
+        let Some(slice) = self.slices.get_mut(&number) else { return };
+        let Some(member) = slice.members.get(pid) else { return };
+        if let Err(error) = self.epoll.add(&member.pidfd, EpollEvent::new(EpollFlags::EPOLLIN, key)) {
+            warn!(slice = slice.members.live().name, pid, %error, "cannot watch a process");
+            return;
+        }
+        self.next_key += 1;
+        self.sources.insert(key, Source::Process { slice: number, pid });
+        if let Some(former) = slice.process_keys.insert(pid, key) {
+            self.sources.remove(&former);
+        }
+        count(&self.shared.counters.attached);
+        self.time_sharing.wake(slice.members.live());
+    }
+
+    fn sweep(&mut self, numbers: &[u64]) {
+        let strange = |number: &&u64| self.slices.get(number).is_some_and(|slice| slice.members.has_strangers());
+        let numbers: Vec<u64> = numbers.iter().filter(strange).copied().collect();
+        if numbers.is_empty() {
+            return;
+        }
+        let processes: Vec<_> = procfs::all().collect();
+        for number in numbers {
+            let Some(slice) = self.slices.get_mut(&number) else { continue };
+            let (found, given_back) = slice.members.sweep(&processes);
+            self.shared.counters.reclaimed.fetch_add(given_back, Ordering::Relaxed);
+            if given_back > 0 {
+                self.time_sharing.wake(slice.members.live());
+            }
+            for pid in found {
+                self.attached(number, pid);
+            }
+        }
+    }
+}

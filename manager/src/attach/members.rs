@@ -1,0 +1,230 @@
+//! The processes of one slice: taking them in, giving back what they held, and finding those that were not heard.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use aliquot_abi::ledger::{self, Reclaimed, SHARED_SLOT};
+use aliquot_abi::region::{AttachMessage, DEVICES_MAX};
+use rustix::fd::OwnedFd;
+
+use crate::attach::socket::{self, Peer};
+use crate::live::{Attached, AttachedSlot, LiveSlice};
+use crate::procfs::{self, ProcessView};
+use crate::region::view::{self, SlotState};
+
+/// Processes of one slice that are held at a time. Those beyond the ledger's slots share one, and cost a descriptor each.
+const MEMBERS_MAX: usize = 4096;
+
+/// A process that is held.
+pub(super) struct Member {
+    attached: Attached,
+    /// Readable when the process has ended.
+    pub(super) pidfd: OwnedFd,
+}
+
+/// The processes of one slice.
+pub(super) struct Members {
+    live: Arc<LiveSlice>,
+    by_pid: BTreeMap<u32, Member>,
+    /// Bit `d`: what is used of device `d` is not certain until it is settled.
+    in_doubt: u32,
+    /// Slots that were between two states at the last sweep, with their words.
+    between: BTreeMap<usize, u64>,
+}
+
+/// What became of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// A process was taken in.
+    Attached(u32),
+    /// The process is in already.
+    Known,
+    /// It did not agree with what the kernel and the ledger say.
+    Refused,
+    /// The sender has ended.
+    Gone,
+}
+
+impl Members {
+    pub(super) fn new(live: Arc<LiveSlice>) -> Members {
+        Members { live, by_pid: BTreeMap::new(), in_doubt: 0, between: BTreeMap::new() }
+    }
+
+    pub(super) fn live(&self) -> &Arc<LiveSlice> {
+        &self.live
+    }
+
+    pub(super) fn get(&self, pid: u32) -> Option<&Member> {
+        self.by_pid.get(&pid)
+    }
+
+    /// Whether some device's use is still to be settled.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt != 0
+    }
+
+    /// Takes in the sender of `message`, if the ledger agrees that the slot is its.
+    pub(super) fn attach(&mut self, peer: Peer, message: &AttachMessage) -> Outcome {
+        let index = message.slot as usize;
+        let slot = if index == SHARED_SLOT { None } else { Some((index, message.generation)) };
+        if let Some(known) = self.by_pid.get(&peer.pid) {
+            let same = known.attached.slot.map(|slot| (slot.index, slot.generation)) == slot;
+            if same {
+                return Outcome::Known;
+            }
+            // After exec the same process takes a new slot, and the old one is not its any more. Two it cannot have.
+            if known.attached.slot.is_some_and(|slot| self.holds(slot)) {
+                return Outcome::Refused;
+            }
+        }
+        let Some(process) = ProcessView::of(peer.pid) else { return Outcome::Gone };
+        let slot = match slot {
+            None => None,
+            Some((index, generation)) => match view::slot(self.live.region.ledger(), index) {
+                SlotState::Attached(identity, found) if found == generation && process.is(identity) => {
+                    Some(AttachedSlot { index, generation, identity })
+                }
+                _ => return Outcome::Refused,
+            },
+        };
+        if self.by_pid.len() >= MEMBERS_MAX && !self.by_pid.contains_key(&peer.pid) {
+            return Outcome::Refused;
+        }
+        self.take_in(process, slot, peer.pidfd);
+        Outcome::Attached(process.pid)
+    }
+
+    fn take_in(&mut self, process: ProcessView, slot: Option<AttachedSlot>, pidfd: OwnedFd) {
+        let ProcessView { pid, own_pid, .. } = process;
+        let attached = Attached { pid, own_pid, slot, command: procfs::command(pid), since: SystemTime::now() };
+        self.by_pid.insert(pid, Member { attached, pidfd });
+        self.publish();
+    }
+
+    fn holds(&self, slot: AttachedSlot) -> bool {
+        view::slot(self.live.region.ledger(), slot.index) == SlotState::Attached(slot.identity, slot.generation)
+    }
+
+    /// Gives back what the process `pid`, which has ended, held. Returns it, so that its pidfd can be let go.
+    pub(super) fn ended(&mut self, pid: u32) -> Option<Member> {
+        let member = self.by_pid.remove(&pid)?;
+        if let Some(slot) = member.attached.slot {
+            self.give_back(slot);
+        }
+        self.empty_shared_slot_if_last();
+        self.settle();
+        self.publish();
+        Some(member)
+    }
+
+    fn give_back(&mut self, slot: AttachedSlot) {
+        let ledger = self.live.region.ledger();
+        self.keep_counters(slot.index);
+        match ledger::reclaim(ledger, slot.index, slot.identity) {
+            Reclaimed::InDoubt { devices } => self.in_doubt |= devices,
+            Reclaimed::Exactly => {}
+            // Killed while it gave the slot back itself, or took it anew for another program.
+            Reclaimed::NotTheirs => {
+                if matches!(view::slot(ledger, slot.index), SlotState::Between { pid, .. } if pid == slot.identity.pid)
+                {
+                    self.in_doubt |= ledger::repair(ledger, slot.index);
+                }
+            }
+        }
+    }
+
+    /// A slot's counters end with it; the slice's go on.
+    fn keep_counters(&self, index: usize) {
+        for device in 0..self.live.region.device_count() {
+            let sum = view::sum(self.live.region.ledger(), std::iter::once(index), device);
+            let counters = self.live.counters(device);
+            counters.ended_throttled_ns.fetch_add(sum.throttled_ns, Ordering::Relaxed);
+            counters.ended_launches.fetch_add(sum.launches, Ordering::Relaxed);
+        }
+    }
+
+    fn empty_shared_slot_if_last(&mut self) {
+        let ledger = self.live.region.ledger();
+        if self.by_pid.is_empty() && view::slots(ledger).next().is_none() {
+            self.keep_counters(SHARED_SLOT);
+            self.in_doubt |= ledger::empty_shared_slot(ledger);
+        }
+    }
+
+    /// Tries to make certain again what is used.
+    pub(super) fn settle(&mut self) {
+        let ledger = self.live.region.ledger();
+        for device in 0..DEVICES_MAX {
+            let bit = 1 << device;
+            if self.in_doubt & bit != 0 && ledger::settle(ledger, device) {
+                self.in_doubt &= !bit;
+            }
+        }
+    }
+
+    /// Whether the ledger names an owner that is not held.
+    pub(super) fn has_strangers(&self) -> bool {
+        let slots = view::slots(self.live.region.ledger());
+        let mut strangers = slots.filter(|(index, _)| !self.by_pid.values().any(|member| member.is_at(*index)));
+        strangers.next().is_some()
+    }
+
+    /// Looks for the owners that are not held among `processes`: takes in whom it finds, gives back what the others held.
+    /// Returns the pids of those taken in, and the number of slots given back.
+    pub(super) fn sweep(&mut self, processes: &[ProcessView]) -> (Vec<u32>, u64) {
+        let (mut found, mut given_back) = (Vec::new(), 0);
+        let strangers: Vec<(usize, SlotState)> = view::slots(self.live.region.ledger())
+            .filter(|(index, _)| !self.by_pid.values().any(|member| member.is_at(*index)))
+            .collect();
+        let between_before = std::mem::take(&mut self.between);
+        for (index, state) in strangers {
+            match state {
+                SlotState::Attached(identity, generation) => {
+                    let slot = AttachedSlot { index, generation, identity };
+                    let alive = processes.iter().find(|process| process.is(identity));
+                    let Some(process) = alive else {
+                        self.give_back(slot);
+                        given_back += 1;
+                        continue;
+                    };
+                    let is_it = || ProcessView::of(process.pid).is_some_and(|process| process.is(identity));
+                    let room = self.by_pid.len() < MEMBERS_MAX && !self.by_pid.contains_key(&process.pid);
+                    // One that has ended meanwhile is found dead at the next sweep.
+                    if let (true, Some(pidfd)) = (room, socket::open_process(process.pid, is_it)) {
+                        self.take_in(*process, Some(slot), pidfd);
+                        found.push(process.pid);
+                    }
+                }
+                // Nobody stays between two states for long; but one who is stopped there may go on.
+                SlotState::Between { word, pid } => {
+                    if processes.iter().any(|process| process.own_pid == pid)
+                        || between_before.get(&index) != Some(&word)
+                    {
+                        self.between.insert(index, word);
+                    } else {
+                        self.in_doubt |= ledger::repair(self.live.region.ledger(), index);
+                        given_back += 1;
+                    }
+                }
+                SlotState::Free => {}
+            }
+        }
+        if given_back > 0 {
+            self.empty_shared_slot_if_last();
+        }
+        self.settle();
+        (found, given_back)
+    }
+
+    fn publish(&self) {
+        self.live.set_processes(self.by_pid.values().map(|member| member.attached.clone()).collect());
+    }
+}
+
+impl Member {
+    fn is_at(&self, index: usize) -> bool {
+        self.attached.slot.is_some_and(|slot| slot.index == index)
+    }
+}

@@ -1,0 +1,41 @@
+//! The node manager's daemon.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use aliquot_manager::config::{Config, Settings};
+use aliquot_manager::daemon;
+use clap::Parser;
+
+/// The node manager of Aliquot: gives containers exact parts of this node's GPUs and keeps watch over them.
+///
+/// It runs in the foreground, logs to standard error, and ends on SIGTERM or SIGINT; what runs in slices stays limited. As
+/// root it serves the whole node, as an ordinary user that user.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Examples:
+  aliquot-manager
+  aliquot-manager --metrics-address 127.0.0.1:9405 --log-format json
+  aliquot-manager --config ./manager.toml --log-level info,aliquot_manager::attach=debug"
+)]
+struct Arguments {
+    /// Configuration file [default: /etc/aliquot/manager.toml, or $XDG_CONFIG_HOME/aliquot/manager.toml for an ordinary
+    /// user, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+fn main() -> ExitCode {
+    let Arguments { config, settings } = Arguments::parse();
+    let outcome = Config::load(settings, config.as_deref()).map_err(anyhow::Error::from);
+    match outcome.and_then(|config| Ok(daemon::run(config)?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("aliquot-manager: error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What the manager is told before it starts: a TOML file and flags, flags first.
+//!
+//! [`Settings`] is what a person writes, in the file and as flags alike; [`Config`] is what comes of it once defaults have
+//! been filled in. The rest of the manager sees only [`Config`].
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+use crate::paths::{Paths, SOCKET_FILE};
+
+/// What can be set, in the configuration file and by flags of the same names. What is not set has a default.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Directory for sockets and regions, on a file system that is not mounted noexec [default: /run/aliquot, or
+    /// $XDG_RUNTIME_DIR/aliquot for an ordinary user]
+    #[arg(long, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+    /// Directory for the checkpoint, which outlives a reboot [default: /var/lib/aliquot, or $XDG_STATE_HOME/aliquot]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Unix socket to serve gRPC on [default: manager.sock in the runtime directory]
+    #[arg(long, value_name = "FILE")]
+    pub socket: Option<PathBuf>,
+    /// Address to serve Prometheus metrics on, for example 127.0.0.1:9405 [default: none]
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics_address: Option<SocketAddr>,
+    /// NVML library to load [default: libnvidia-ml.so.1 as the loader finds it]
+    #[arg(long, value_name = "FILE")]
+    pub nvml_library: Option<PathBuf>,
+    /// Directory to publish slices in as CDI devices, or "off" [default: /var/run/cdi, off for an ordinary user]
+    #[arg(long, value_name = "DIR|off")]
+    pub cdi_dir: Option<CdiDir>,
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// What is logged: error, warn, info, debug, trace, or a filter such as aliquot_manager::attach=debug [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// What else containers get with a slice; in the file only.
+    #[arg(skip)]
+    pub cdi: Option<CdiExtras>,
+}
+
+/// Where to publish slices as CDI devices.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum CdiDir {
+    /// Nowhere.
+    Off,
+    /// In this directory.
+    Dir(PathBuf),
+}
+
+impl FromStr for CdiDir {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CdiDir, String> {
+        match text {
+            "" => Err("expected a directory or \"off\"".into()),
+            "off" => Ok(CdiDir::Off),
+            dir => Ok(CdiDir::Dir(dir.into())),
+        }
+    }
+}
+
+impl TryFrom<String> for CdiDir {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<CdiDir, String> {
+        text.parse()
+    }
+}
+
+/// What else the CDI specifications say: for drivers in unusual places, and for simulated ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CdiExtras {
+    /// Files or directories that every slice's container gets.
+    #[serde(default)]
+    pub extra_mounts: Vec<ExtraMount>,
+    /// Variables, each as `NAME=value`, that every slice's container gets.
+    #[serde(default)]
+    pub extra_env: Vec<String>,
+}
+
+/// A file or directory that every slice's container gets.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtraMount {
+    /// On this machine.
+    pub host_path: PathBuf,
+    /// In the container; the same path if not set.
+    pub container_path: Option<PathBuf>,
+    /// Whether the container may write to it.
+    #[serde(default)]
+    pub writable: bool,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where and how slices are published as CDI devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CdiConfig {
+    /// The directory that container runtimes read.
+    pub dir: PathBuf,
+    /// What else containers get.
+    pub extras: CdiExtras,
+}
+
+/// Everything the manager is told before it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Directory for sockets and regions.
+    pub runtime_dir: PathBuf,
+    /// Directory for the checkpoint. `None`: nothing is remembered, and slices end with the manager.
+    pub state_dir: Option<PathBuf>,
+    /// Unix socket to serve gRPC on.
+    pub socket: PathBuf,
+    /// Address to serve metrics on.
+    pub metrics_address: Option<SocketAddr>,
+    /// NVML library; `None`: as the loader finds it.
+    pub nvml_library: Option<PathBuf>,
+    /// Publishing as CDI devices; `None`: off.
+    pub cdi: Option<CdiConfig>,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// What is logged.
+    pub log_level: String,
+}
+
+/// Why there is no configuration to start with.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file that was named cannot be read.
+    #[error("cannot read the configuration file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file's contents are wrong; the parser says which key and where.
+    #[error("in the configuration file {}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<toml::de::Error>,
+    },
+    /// A path that must be absolute is not.
+    #[error("{key} is {}, which is not an absolute path", path.display())]
+    Relative {
+        /// Which.
+        key: &'static str,
+        /// Its value.
+        path: PathBuf,
+    },
+    /// An entry of `cdi.extra_env` is not `NAME=value`.
+    #[error("cdi.extra_env has the entry {entry:?}, which is not of the form NAME=value")]
+    Env {
+        /// The entry.
+        entry: String,
+    },
+}
+
+impl Config {
+    /// The configuration from flags and the file `file`, or the default file if there is one.
+    ///
+    /// # Errors
+    /// A file that cannot be read or understood, or a value that can never work.
+    pub fn load(flags: Settings, file: Option<&Path>) -> Result<Config, ConfigError> {
+        let defaults = Paths::of_this_user();
+        let settings = match file {
+            Some(path) => read(path)?,
+            None => match read(&defaults.config_file) {
+                Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    Settings::default()
+                }
+                other => other?,
+            },
+        };
+        Config::from_settings(flags, settings, defaults)
+    }
+
+    /// For a manager inside another program: everything below `runtime_dir`, nothing published, nothing remembered.
+    #[must_use]
+    pub fn embedded(runtime_dir: PathBuf) -> Config {
+        Config {
+            socket: runtime_dir.join(SOCKET_FILE),
+            runtime_dir,
+            state_dir: None,
+            metrics_address: None,
+            nvml_library: None,
+            cdi: None,
+            log_format: LogFormat::default(),
+            log_level: "warn".into(),
+        }
+    }
+
+    fn from_settings(flags: Settings, file: Settings, defaults: Paths) -> Result<Config, ConfigError> {
+        let runtime_dir =
+            absolute("runtime_dir", flags.runtime_dir.or(file.runtime_dir).unwrap_or(defaults.runtime_dir))?;
+        let state_dir = absolute("state_dir", flags.state_dir.or(file.state_dir).unwrap_or(defaults.state_dir))?;
+        let socket = flags.socket.or(file.socket).unwrap_or_else(|| runtime_dir.join(SOCKET_FILE));
+        let cdi_dir = match flags.cdi_dir.or(file.cdi_dir) {
+            Some(CdiDir::Off) => None,
+            Some(CdiDir::Dir(dir)) => Some(dir),
+            None => defaults.cdi_dir,
+        };
+        let extras = file.cdi.unwrap_or_default();
+        if let Some(entry) =
+            extras.extra_env.iter().find(|entry| !matches!(entry.split_once('='), Some((name, _)) if !name.is_empty()))
+        {
+            return Err(ConfigError::Env { entry: entry.clone() });
+        }
+        for mount in &extras.extra_mounts {
+            absolute("cdi.extra_mounts.host_path", mount.host_path.clone())?;
+            absolute("cdi.extra_mounts.container_path", mount.container_path.clone().unwrap_or_else(|| "/".into()))?;
+        }
+        Ok(Config {
+            socket: absolute("socket", socket)?,
+            runtime_dir,
+            state_dir: Some(state_dir),
+            metrics_address: flags.metrics_address.or(file.metrics_address),
+            nvml_library: flags.nvml_library.or(file.nvml_library),
+            cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, extras })).transpose()?,
+            log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
+            log_level: flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Settings, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })
+}
+
+/// Regions are named by their paths in other processes, whose working directory is another.
+fn absolute(key: &'static str, path: PathBuf) -> Result<PathBuf, ConfigError> {
+    if path.is_absolute() { Ok(path) } else { Err(ConfigError::Relative { key, path }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults() -> Paths {
+        Paths {
+            config_file: "/c".into(),
+            runtime_dir: "/run/x".into(),
+            state_dir: "/s".into(),
+            cdi_dir: Some("/cdi".into()),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Settings, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flags_come_before_the_file_and_the_file_before_defaults() {
+        let file = parse("runtime_dir = '/run/file'\nstate_dir = '/file'\ncdi_dir = 'off'").unwrap();
+        let flags = Settings { state_dir: Some("/flag".into()), ..Settings::default() };
+        let config = Config::from_settings(flags, file, defaults()).unwrap();
+        assert_eq!(config.state_dir, Some("/flag".into()));
+        assert_eq!(config.socket, PathBuf::from("/run/file/manager.sock"));
+        assert_eq!(config.cdi, None);
+        assert_eq!(config.log_level, "info");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let error = parse("runtime_directory = '/run/file'").unwrap_err();
+        assert!(error.contains("runtime_directory") && error.contains("runtime_dir"), "{error}");
+        let error = parse("[cdi]\nextra_mount = []").unwrap_err();
+        assert!(error.contains("extra_mount"), "{error}");
+    }
+
+    #[test]
+    fn values_that_can_never_work_are_refused() {
+        assert!(parse("metrics_address = '9405'").is_err());
+        assert!(parse("log_format = 'xml'").unwrap_err().contains("xml"));
+        assert!(parse("cdi_dir = ''").is_err());
+        for (text, key) in [
+            ("runtime_dir = 'run'", "runtime_dir"),
+            ("socket = './m.sock'", "socket"),
+            ("cdi_dir = 'cdi'", "cdi_dir"),
+            ("[[cdi.extra_mounts]]\nhost_path = 'lib'", "host_path"),
+            ("[cdi]\nextra_env = ['=x']", "NAME=value"),
+        ] {
+            let error = Config::from_settings(Settings::default(), parse(text).unwrap(), defaults()).unwrap_err();
+            assert!(error.to_string().contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_example_file_is_complete_and_says_the_truth() {
+        let example = include_str!("../../deploy/config/manager.toml");
+        // Every key stands in the example as a comment: without the marks it must be a valid file.
+        let all: String = example
+            .lines()
+            .map(|line| line.strip_prefix("#= ").unwrap_or(line))
+            .fold(String::new(), |text, line| text + line + "\n");
+        let settings = parse(&all).unwrap();
+        let Settings {
+            runtime_dir,
+            state_dir,
+            socket,
+            metrics_address,
+            nvml_library,
+            cdi_dir,
+            log_format,
+            log_level,
+            cdi,
+        } = settings;
+        assert!(runtime_dir.is_some() && state_dir.is_some() && socket.is_some() && metrics_address.is_some());
+        assert!(nvml_library.is_some() && cdi_dir.is_some() && log_format.is_some() && log_level.is_some());
+        let extras = cdi.unwrap();
+        assert!(!extras.extra_mounts.is_empty() && !extras.extra_env.is_empty());
+        assert!(parse(example).is_ok());
+    }
+}

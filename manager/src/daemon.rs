@@ -1,0 +1,232 @@
+//! The manager with its servers: as a daemon, or inside another program.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use aliquot_proto::FILE_DESCRIPTOR_SET;
+use aliquot_proto::node::v1::node_manager_server::NodeManagerServer;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tracing::{debug, error, info, warn};
+
+use crate::config::Config;
+use crate::grpc::Service;
+use crate::inventory::DeviceSource;
+use crate::manager::{Locks, Manager, OpenError, take_directories};
+use crate::metrics;
+use crate::nvml::Nvml;
+use crate::socket::{Socket, SocketError};
+
+mod run;
+pub use run::{RunError, run};
+
+/// Operations under way have this long to end when the manager does.
+const OPERATION_GRACE: Duration = Duration::from_secs(2);
+/// Clients have this long to take notice.
+const CLIENT_GRACE: Duration = Duration::from_millis(500);
+
+/// Why the manager does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Its directories, its checkpoint or its threads.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Its socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The address for metrics.
+    #[error("cannot serve metrics on {address}: {source}; choose another address with --metrics-address")]
+    Metrics {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel gives no thread.
+    #[error("cannot start the servers: {0}")]
+    Runtime(#[source] io::Error),
+}
+
+/// A manager that serves its socket. It ends when it is stopped or dropped.
+pub struct Daemon {
+    config: Config,
+    manager: Arc<Manager>,
+    ending: watch::Sender<bool>,
+    servers: Option<JoinHandle<()>>,
+    metrics_address: Option<SocketAddr>,
+    _locks: Locks,
+}
+
+impl Daemon {
+    /// Starts a manager of the devices that NVML shows, in this process, and returns when it serves. It can be called from
+    /// within an asynchronous runtime and without.
+    ///
+    /// # Errors
+    /// See [`StartError`]. A node without a driver is no error.
+    pub fn start(config: Config) -> Result<Daemon, StartError> {
+        let source = Box::new(Nvml::new(config.nvml_library.clone()));
+        Daemon::start_with(config, source)
+    }
+
+    /// The same with the devices of `source`.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_with(config: Config, source: Box<dyn DeviceSource>) -> Result<Daemon, StartError> {
+        raise_descriptor_limit();
+        let locks = take_directories(&config)?;
+        let (socket, listener) = Socket::listen(&config.socket)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("servers")
+            .enable_all()
+            .build()
+            .map_err(StartError::Runtime)?;
+        let metrics = config.metrics_address.map(|address| bind_metrics(&runtime, address)).transpose()?;
+        let metrics_address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
+        let (gone, orphans) = mpsc::unbounded_channel();
+        let owner_gone = move |slice: &str| {
+            // Nobody listens any more: the manager ends.
+            let _ = gone.send(slice.to_owned());
+        };
+        let manager = Arc::new(Manager::open(&config, source, owner_gone)?);
+        let (ending, end) = watch::channel(false);
+        let inner = Arc::clone(&manager);
+        // A thread of its own owns the runtime: one must not be dropped within another.
+        let servers = thread::Builder::new().name("daemon".into()).spawn(move || {
+            serve(runtime, listener, metrics, &inner, end, orphans);
+            drop(socket);
+        });
+        let servers = servers.map_err(StartError::Runtime)?;
+        info!(socket = %config.socket.display(), version = env!("CARGO_PKG_VERSION"), "the node manager serves");
+        Ok(Daemon { config, manager, ending, servers: Some(servers), metrics_address, _locks: locks })
+    }
+
+    /// The socket that it serves gRPC on.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.config.socket
+    }
+
+    /// The address that it serves metrics on.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// Returns as soon as it can do its work: waits for what an operation needs.
+    fn answer(&self) {
+        let _ = self.manager.list();
+    }
+
+    /// Stops it, and returns when it has ended. Regions and the checkpoint stay, and what runs in a slice stays limited;
+    /// where nothing is remembered ([`Config::state_dir`]) slices end with it.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(servers) = self.servers.take() {
+            self.ending.send_replace(true);
+            // A panic in it has ended the process.
+            let _ = servers.join();
+            self.manager.stop();
+            info!("the node manager has ended");
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn bind_metrics(runtime: &Runtime, address: SocketAddr) -> Result<TcpListener, StartError> {
+    runtime.block_on(TcpListener::bind(address)).map_err(|source| StartError::Metrics { address, source })
+}
+
+fn serve(
+    runtime: Runtime,
+    listener: UnixListener,
+    metrics: Option<TcpListener>,
+    manager: &Arc<Manager>,
+    mut end: watch::Receiver<bool>,
+    orphans: mpsc::UnboundedReceiver<String>,
+) {
+    runtime.block_on(async {
+        tokio::spawn(remove_orphans(Arc::clone(manager), orphans));
+        if let Some(listener) = metrics {
+            tokio::spawn(metrics::serve(listener, Arc::clone(manager)));
+        }
+        let service = Service::new(Arc::clone(manager), end.clone());
+        let mut ended = end.clone();
+        let outcome = async {
+            let (reporter, health) = tonic_health::server::health_reporter();
+            reporter.set_serving::<NodeManagerServer<Service>>().await;
+            let reflection = tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+                .build_v1()?;
+            let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
+            Server::builder()
+                .add_service(health)
+                .add_service(reflection)
+                .add_service(NodeManagerServer::new(service))
+                .serve_with_incoming_shutdown(incoming, async move {
+                    // An error says that the sender is gone, which is the end as well.
+                    let _ = ended.wait_for(|ended| *ended).await;
+                })
+                .await?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        };
+        let grace = async {
+            let _ = end.wait_for(|end| *end).await;
+            tokio::time::sleep(CLIENT_GRACE).await;
+        };
+        tokio::select! {
+            outcome = outcome => if let Err(error) = outcome {
+                error!(%error, "cannot serve gRPC");
+            },
+            () = grace => debug!("some clients were still connected when the manager ended"),
+        }
+    });
+    runtime.shutdown_timeout(OPERATION_GRACE);
+}
+
+/// Removes the slices whose owners end.
+async fn remove_orphans(manager: Arc<Manager>, mut orphans: mpsc::UnboundedReceiver<String>) {
+    while let Some(slice) = orphans.recv().await {
+        let manager = Arc::clone(&manager);
+        let remove = move || {
+            info!(slice, "the owner of a slice has ended");
+            // It may have been removed meanwhile, by the owner as its last act.
+            if let Err(error) = manager.remove(&slice, true) {
+                info!(slice, %error, "a slice without owner is not removed");
+            }
+        };
+        // A panic in it has ended the process.
+        let _ = tokio::task::spawn_blocking(remove).await;
+    }
+}
+
+/// Every process of a slice costs a descriptor, and the usual soft limit of 1024 is for programs that use `select`.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            warn!(%error, "cannot raise the limit on open files");
+        }
+    }
+}

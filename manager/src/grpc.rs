@@ -1,0 +1,159 @@
+//! The node manager's API over gRPC. What the messages mean is in the contract; here they are turned into requests to the
+//! [`Manager`], and its answers into messages.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_proto::node::v1 as proto;
+use aliquot_proto::node::v1::node_manager_server::NodeManager;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Request, Response, Status};
+
+use crate::clock::monotonic_ns;
+use crate::manager::Manager;
+use crate::slices::CreateRequest;
+use crate::usage;
+
+mod convert;
+mod owner;
+mod status;
+
+use status::{internal, no_such_slice};
+
+/// The shortest interval at which usage is told again.
+const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
+const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct Service {
+    manager: Arc<Manager>,
+    /// True once the manager is to end: streams that would go on for ever end then.
+    ending: watch::Receiver<bool>,
+}
+
+impl Service {
+    /// The service of `manager`, until `ending` is true.
+    #[must_use]
+    pub(crate) fn new(manager: Arc<Manager>, ending: watch::Receiver<bool>) -> Service {
+        Service { manager, ending }
+    }
+
+    /// Does what writes files or waits for threads where that holds up nobody.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Manager) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let manager = Arc::clone(&self.manager);
+        tokio::task::spawn_blocking(move || work(&manager)).await.map_err(internal)?
+    }
+}
+
+/// What slices use, once every name is known to be one.
+fn usage_of(manager: &Manager, names: &[String]) -> Result<proto::GetUsageResponse, Status> {
+    if let Some(name) = names.iter().find(|name| manager.get(name).is_none()) {
+        return Err(no_such_slice(name));
+    }
+    Ok(usage::of_slices(&manager.live().all(), names, &manager.devices().known().inventory, monotonic_ns()))
+}
+
+#[tonic::async_trait]
+impl NodeManager for Service {
+    async fn get_node(&self, _: Request<proto::GetNodeRequest>) -> Result<Response<proto::Node>, Status> {
+        self.blocking(|manager| Ok(Response::new(convert::node(manager)))).await
+    }
+
+    async fn create_slice(
+        &self,
+        request: Request<proto::CreateSliceRequest>,
+    ) -> Result<Response<proto::Slice>, Status> {
+        let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+        let request = request.into_inner();
+        let owner = owner::verified(request.owner_pid, peer)?;
+        let parts = request.parts.into_iter().map(convert::part_request).collect();
+        let request = CreateRequest { name: request.name, parts, description: request.description, owner };
+        self.blocking(move |manager| Ok(Response::new(convert::slice(manager.create(request)?)))).await
+    }
+
+    async fn resize_slice(
+        &self,
+        request: Request<proto::ResizeSliceRequest>,
+    ) -> Result<Response<proto::Slice>, Status> {
+        let proto::ResizeSliceRequest { name, parts } = request.into_inner();
+        let changes: Vec<_> = parts.into_iter().map(convert::part_request).collect();
+        self.blocking(move |manager| Ok(Response::new(convert::slice(manager.resize(&name, &changes)?)))).await
+    }
+
+    async fn remove_slice(
+        &self,
+        request: Request<proto::RemoveSliceRequest>,
+    ) -> Result<Response<proto::RemoveSliceResponse>, Status> {
+        let proto::RemoveSliceRequest { name, force } = request.into_inner();
+        self.blocking(move |manager| {
+            manager.remove(&name, force)?;
+            Ok(Response::new(proto::RemoveSliceResponse {}))
+        })
+        .await
+    }
+
+    async fn get_slice(&self, request: Request<proto::GetSliceRequest>) -> Result<Response<proto::Slice>, Status> {
+        let name = request.into_inner().name;
+        let get = move |manager: &Manager| manager.get(&name).ok_or_else(|| no_such_slice(&name));
+        self.blocking(move |manager| Ok(Response::new(convert::slice(get(manager)?)))).await
+    }
+
+    async fn list_slices(
+        &self,
+        _: Request<proto::ListSlicesRequest>,
+    ) -> Result<Response<proto::ListSlicesResponse>, Status> {
+        let list = |manager: &Manager| manager.list().into_iter().map(convert::slice).collect();
+        self.blocking(move |manager| Ok(Response::new(proto::ListSlicesResponse { slices: list(manager) }))).await
+    }
+
+    async fn get_usage(
+        &self,
+        request: Request<proto::GetUsageRequest>,
+    ) -> Result<Response<proto::GetUsageResponse>, Status> {
+        let names = request.into_inner().slices;
+        self.blocking(move |manager| Ok(Response::new(usage_of(manager, &names)?))).await
+    }
+
+    type WatchUsageStream = ReceiverStream<Result<proto::GetUsageResponse, Status>>;
+
+    async fn watch_usage(
+        &self,
+        request: Request<proto::WatchUsageRequest>,
+    ) -> Result<Response<Self::WatchUsageStream>, Status> {
+        let proto::WatchUsageRequest { slices: names, interval } = request.into_inner();
+        let interval = match interval {
+            None => WATCH_INTERVAL_DEFAULT,
+            Some(interval) => Duration::try_from(interval)
+                .ok()
+                .filter(|interval| *interval >= WATCH_INTERVAL_MIN)
+                .ok_or_else(|| Status::invalid_argument("the interval must be at least 100 ms"))?,
+        };
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (service, mut ending) = (self.clone(), self.ending.clone());
+        let (updates, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = ticks.tick() => {}
+                    // An error says that the sender is gone, which is the end as well.
+                    _ = ending.wait_for(|ending| *ending) => return,
+                    () = updates.closed() => return,
+                }
+                let names = names.clone();
+                let usage = service.blocking(move |manager| usage_of(manager, &names)).await;
+                let failed = usage.is_err();
+                if updates.send(usage).await.is_err() || failed {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}

@@ -1,0 +1,82 @@
+//! Between the manager's types and the contract's messages.
+
+use aliquot_proto::node::v1 as proto;
+
+use crate::inventory::{Device, DeviceUuid, Health};
+use crate::manager::{Manager, SliceView};
+use crate::procfs;
+use crate::slices::{Part, PartRequest, Slices};
+
+pub(super) fn part_request(part: proto::Part) -> PartRequest {
+    PartRequest {
+        device: Some(part.device_uuid).filter(|uuid| !uuid.is_empty()).map(DeviceUuid::new),
+        core_request_percent: part.core_request_percent,
+        core_limit_percent: part.core_limit_percent,
+        memory_limit_bytes: part.memory_limit_bytes,
+    }
+}
+
+fn part(part: Part) -> proto::Part {
+    proto::Part {
+        device_uuid: part.device.to_string(),
+        core_request_percent: part.core_request_percent,
+        core_limit_percent: part.core_limit_percent,
+        memory_limit_bytes: part.memory_limit_bytes,
+    }
+}
+
+pub(super) fn slice(view: SliceView) -> proto::Slice {
+    proto::Slice {
+        id: view.slice.id.to_string(),
+        name: view.slice.name,
+        parts: view.slice.parts.into_iter().map(part).collect(),
+        created: Some(view.slice.created.into()),
+        region_path: view.region_path.to_string_lossy().into_owned(),
+        shim_path: view.shim_path.to_string_lossy().into_owned(),
+        cdi_device: view.cdi_device.unwrap_or_default(),
+        processes: u32::try_from(view.processes).unwrap_or(u32::MAX),
+        description: view.slice.description,
+        problem: view.problem.unwrap_or_default(),
+    }
+}
+
+pub(super) fn node(manager: &Manager) -> proto::Node {
+    let (inventory, slices) = manager.given();
+    proto::Node {
+        name: procfs::host_name(),
+        manager_version: env!("CARGO_PKG_VERSION").into(),
+        driver_version: inventory.driver_version.clone(),
+        cuda_version: inventory.cuda_version.clone(),
+        manager_started: Some(manager.started().into()),
+        devices: inventory.devices.iter().map(|of| device(of, &slices)).collect(),
+        problem: manager.devices().known().problem.unwrap_or_default(),
+    }
+}
+
+fn device(device: &Device, slices: &Slices) -> proto::Device {
+    let given = slices.given(&device.uuid, None);
+    let (health, health_reason) = match &device.health {
+        Health::Healthy => (proto::DeviceHealth::Healthy, String::new()),
+        Health::Unhealthy { reason } => (proto::DeviceHealth::Unhealthy, reason.clone()),
+    };
+    let uses = |slice: &&crate::slices::Slice| slice.parts.iter().any(|part| part.device == device.uuid);
+    proto::Device {
+        uuid: device.uuid.to_string(),
+        index: device.index,
+        model: device.model.clone(),
+        memory_bytes: device.memory_bytes,
+        pci_bus_id: device.pci_bus_id.clone(),
+        numa_node: device.numa_node.unwrap_or(-1),
+        nvlink_peers: device.nvlink_peers.iter().map(ToString::to_string).collect(),
+        compute_capability: device
+            .compute_capability
+            .map(|(major, minor)| format!("{major}.{minor}"))
+            .unwrap_or_default(),
+        health: health.into(),
+        health_reason,
+        mig_enabled: device.mig_enabled,
+        core_requested_percent: given.core_request_percent,
+        memory_given_bytes: given.memory_bytes,
+        slices: slices.iter().filter(uses).map(|slice| slice.name.clone()).collect(),
+    }
+}

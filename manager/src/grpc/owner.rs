@@ -1,0 +1,27 @@
+//! Who may tie a slice to a process: only that process itself, its parent, its user, or root. Otherwise one user could have
+//! the manager watch another's processes.
+
+use tokio::net::unix::UCred;
+use tonic::Status;
+
+use crate::procfs;
+use crate::slices::Owner;
+
+/// The owner that a request of `peer` names with `pid`; `None` for 0.
+pub(super) fn verified(pid: u32, peer: Option<UCred>) -> Result<Option<Owner>, Status> {
+    if pid == 0 {
+        return Ok(None);
+    }
+    let gone = || Status::invalid_argument(format!("owner_pid is {pid}, and there is no such process"));
+    let start_time = procfs::start_time(pid).ok_or_else(gone)?;
+    let uid = procfs::uid(pid).ok_or_else(gone)?;
+    let peer =
+        peer.ok_or_else(|| Status::permission_denied("an owner can be named over the manager's own socket only"))?;
+    let peer_pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+    let family = peer_pid.is_some_and(|peer| peer == pid || procfs::parent(pid) == Some(peer));
+    if !family && peer.uid() != uid && peer.uid() != 0 {
+        let message = format!("owner_pid is {pid}, a process of user {uid}; name a process of your own");
+        return Err(Status::permission_denied(message));
+    }
+    Ok(Some(Owner { pid, start_time }))
+}

@@ -1,0 +1,176 @@
+//! The node's devices, as types, and the border behind which they are found.
+
+use std::fmt;
+
+/// A device's UUID, as NVML writes it: `GPU-` or `MIG-` and 32 hexadecimal digits in five groups.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct DeviceUuid(String);
+
+impl DeviceUuid {
+    /// The UUID that reads `text`.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> DeviceUuid {
+        DeviceUuid(text.into())
+    }
+
+    /// As NVML writes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The sixteen bytes that the CUDA driver calls the UUID; `None` if the text does not stand for sixteen bytes.
+    #[must_use]
+    pub fn bytes(&self) -> Option<[u8; 16]> {
+        let (_, digits) = self.0.split_once('-')?;
+        let digits: Vec<u8> = digits.bytes().filter(|&byte| byte != b'-').collect();
+        let mut bytes = [0; 16];
+        if digits.len() != 2 * bytes.len() {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16);
+            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
+        }
+        Some(bytes)
+    }
+}
+
+impl fmt::Display for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whether a device can be given out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It answers.
+    Healthy,
+    /// It does not work as it should.
+    Unhealthy {
+        /// In the driver's words where there are any.
+        reason: String,
+    },
+}
+
+/// A device of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Names the device, here and everywhere.
+    pub uuid: DeviceUuid,
+    /// NVML's index: for people, never to name a device.
+    pub index: u32,
+    /// For example `NVIDIA H100 80GB HBM3`.
+    pub model: String,
+    /// All its memory.
+    pub memory_bytes: u64,
+    /// For example `00000000:3B:00.0`.
+    pub pci_bus_id: String,
+    /// Minor number of `/dev/nvidiaN`, if there is one.
+    pub minor: Option<u32>,
+    /// The NUMA node that it hangs on, if known.
+    pub numa_node: Option<i32>,
+    /// The devices that NVLink connects it to.
+    pub nvlink_peers: Vec<DeviceUuid>,
+    /// Major and minor number, if known.
+    pub compute_capability: Option<(u32, u32)>,
+    /// Whether it is partitioned by MIG: its instances are then the devices to use.
+    pub mig_enabled: bool,
+    /// Whether it can be given out.
+    pub health: Health,
+}
+
+/// What there is on the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// Empty if there is no driver.
+    pub driver_version: String,
+    /// Of the driver, for example `13.0`; empty if there is no driver.
+    pub cuda_version: String,
+    /// In NVML's order.
+    pub devices: Vec<Device>,
+}
+
+impl Inventory {
+    /// The device that `uuid` names.
+    #[must_use]
+    pub fn device(&self, uuid: &DeviceUuid) -> Option<&Device> {
+        self.devices.iter().find(|device| device.uuid == *uuid)
+    }
+}
+
+/// A process that uses a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceProcess {
+    /// In the manager's pid namespace.
+    pub pid: u32,
+    /// Device memory; `None` where the driver does not tell.
+    pub memory_bytes: Option<u64>,
+}
+
+/// How busy a process kept a device during one of the driver's sampling periods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UtilisationSample {
+    /// In the manager's pid namespace.
+    pub pid: u32,
+    /// The driver's clock, in microseconds, at the end of the period.
+    pub time_us: u64,
+    /// Part of the period in which a kernel of the process was on the device.
+    pub busy_percent: u32,
+}
+
+/// The device or the driver did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SourceError(pub String);
+
+/// Where devices are found: the border to NVML.
+pub trait DeviceSource: Send {
+    /// What there is, freshly asked, with each device's health.
+    ///
+    /// # Errors
+    /// The driver did not answer at all. One device that does not answer is an unhealthy device.
+    fn inventory(&mut self) -> Result<Inventory, SourceError>;
+
+    /// The processes that use a device now.
+    ///
+    /// # Errors
+    /// The device does not answer, or does not tell.
+    fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError>;
+
+    /// How busy processes kept a device since `since_us` of the driver's clock.
+    ///
+    /// # Errors
+    /// The device does not answer, or does not tell.
+    fn utilisation(&mut self, uuid: &DeviceUuid, since_us: u64) -> Result<Vec<UtilisationSample>, SourceError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_stands_for_sixteen_bytes_or_none() {
+        let uuid = DeviceUuid::new("GPU-00010203-0405-0607-0809-0a0b0c0d0eff");
+        let bytes = uuid.bytes().unwrap();
+        assert_eq!((bytes[0], bytes[10], bytes[15]), (0, 10, 255));
+        for text in [
+            "",
+            "GPU",
+            "GPU-",
+            "GPU-0001",
+            "GPU-0001020304050607-08090a0b0c0d0exx",
+            "00010203-0405-0607-0809-0a0b0c0d0e0f",
+        ] {
+            assert_eq!(DeviceUuid::new(text).bytes(), None, "{text}");
+        }
+    }
+}

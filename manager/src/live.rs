@@ -1,0 +1,182 @@
+//! A slice at work: its region, the processes in it, and what they are charged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use aliquot_abi::ledger::{Identity, SHARED_SLOT};
+use aliquot_abi::region::DeviceCounters;
+use parking_lot::{Mutex, RwLock};
+
+use crate::region::Region;
+use crate::slices::{Part, Slice, SliceId};
+use crate::usage::History;
+
+/// A process of a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attached {
+    /// In the manager's pid namespace.
+    pub pid: u32,
+    /// In its own pid namespace.
+    pub own_pid: u32,
+    /// Its slot in the ledger; `None` if it shares one because there was none left.
+    pub slot: Option<AttachedSlot>,
+    /// Its command line when it attached.
+    pub command: String,
+    /// When it attached.
+    pub since: SystemTime,
+}
+
+/// A process's slot in the ledger, as it was verified when the process attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttachedSlot {
+    /// Its number.
+    pub index: usize,
+    /// With which generation it was taken.
+    pub generation: u32,
+    /// Whose it is.
+    pub identity: Identity,
+}
+
+/// A slice at work.
+pub(crate) struct LiveSlice {
+    /// Names it within this run of the manager.
+    pub number: u64,
+    /// Its id.
+    pub id: SliceId,
+    /// Its name.
+    pub name: String,
+    /// Its region.
+    pub region: Region,
+    /// Whose gate stands open for good, part by part.
+    free: Vec<AtomicBool>,
+    /// The same at times past, part by part.
+    pub history: Mutex<Vec<History>>,
+    parts: RwLock<Vec<Part>>,
+    processes: Mutex<Arc<[Attached]>>,
+    damage: Mutex<Option<String>>,
+}
+
+impl LiveSlice {
+    /// A slice with its region, without processes.
+    #[must_use]
+    pub(crate) fn new(slice: &Slice, region: Region) -> LiveSlice {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        LiveSlice {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: slice.id,
+            name: slice.name.clone(),
+            region,
+            free: slice.parts.iter().map(|_| AtomicBool::new(false)).collect(),
+            history: Mutex::new(slice.parts.iter().map(|_| History::default()).collect()),
+            parts: RwLock::new(slice.parts.clone()),
+            processes: Mutex::new(Arc::new([])),
+            damage: Mutex::new(None),
+        }
+    }
+
+    /// What it has used of its part number `part`, which must exist. Each counter is written by one thread.
+    #[must_use]
+    pub(crate) fn counters(&self, part: usize) -> &DeviceCounters {
+        self.region.counters(part)
+    }
+
+    /// Device time that it has used of its part number `part` in all.
+    #[must_use]
+    pub(crate) fn core_used_ns(&self, part: usize) -> u64 {
+        let counters = self.counters(part);
+        counters.charged_ns.load(Ordering::Relaxed).saturating_add(counters.free_ns.load(Ordering::Relaxed))
+    }
+
+    /// Whether the gate of its part number `part` stands open for good, and nobody charges it.
+    #[must_use]
+    pub(crate) fn is_free(&self, part: usize) -> bool {
+        self.free.get(part).is_some_and(|free| free.load(Ordering::Relaxed))
+    }
+
+    /// Notes whether the gate of its part number `part` stands open for good.
+    pub(crate) fn set_free(&self, part: usize, is_free: bool) {
+        if let Some(free) = self.free.get(part) {
+            free.store(is_free, Ordering::Relaxed);
+        }
+    }
+
+    /// What it has of each device now.
+    #[must_use]
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        self.parts.read().clone()
+    }
+
+    /// Takes up a resized slice.
+    pub(crate) fn resize(&self, slice: &Slice) {
+        self.region.write_limits(slice);
+        self.parts.write().clone_from(&slice.parts);
+    }
+
+    /// The processes in it now.
+    #[must_use]
+    pub(crate) fn processes(&self) -> Arc<[Attached]> {
+        Arc::clone(&self.processes.lock())
+    }
+
+    /// The slots that its processes use now, each once. The shared one is always among them.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        let own: Vec<usize> = self.processes().iter().filter_map(|process| Some(process.slot?.index)).collect();
+        std::iter::once(SHARED_SLOT).chain(own)
+    }
+
+    /// Says which processes are in it.
+    pub(crate) fn set_processes(&self, processes: Vec<Attached>) {
+        *self.processes.lock() = processes.into();
+    }
+
+    /// Looks whether the region is damaged. Returns what has happened to it if it was not known before. Damage is not
+    /// forgotten, even if the tenant makes the file look right again: what was read in between is not known to be true.
+    pub(crate) fn find_damage(&self) -> Option<String> {
+        // Looked at again even if it is known: what can be put right is put right each time.
+        let found = self.region.damage();
+        let mut known = self.damage.lock();
+        if known.is_some() {
+            return None;
+        }
+        known.clone_from(&found);
+        found
+    }
+
+    /// What has happened to the region, if it is damaged.
+    #[must_use]
+    pub(crate) fn damage(&self) -> Option<String> {
+        self.damage.lock().clone()
+    }
+}
+
+/// All slices at work, by name.
+#[derive(Default)]
+pub(crate) struct LiveSlices {
+    by_name: RwLock<BTreeMap<String, Arc<LiveSlice>>>,
+}
+
+impl LiveSlices {
+    /// The slice of that name.
+    #[must_use]
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<LiveSlice>> {
+        self.by_name.read().get(name).cloned()
+    }
+
+    /// All of them, by name.
+    #[must_use]
+    pub(crate) fn all(&self) -> Vec<Arc<LiveSlice>> {
+        self.by_name.read().values().cloned().collect()
+    }
+
+    /// Takes one in.
+    pub(crate) fn put(&self, slice: Arc<LiveSlice>) {
+        self.by_name.write().insert(slice.name.clone(), slice);
+    }
+
+    /// Takes one out.
+    pub(crate) fn take(&self, name: &str) -> Option<Arc<LiveSlice>> {
+        self.by_name.write().remove(name)
+    }
+}

@@ -1,0 +1,333 @@
+//! Carries out what is asked: the one place where slices, regions, CDI devices, checkpoint and threads meet.
+//!
+//! What may be done is decided by [`slices`](crate::slices), which is pure. What is then done happens here, under one
+//! lock, in steps of which each can be undone; a step that fails undoes those before it, so an operation is done or it is not.
+//!
+//! # What a crash leaves behind
+//!
+//! A manager can be killed between any two steps. The checkpoint names a slice before anything of it is made and until all of
+//! it is removed, with its phase, so [`recovery`] finds what was begun:
+//!
+//! * a slice that was `making`: its region and its CDI device are removed. Nobody was told of it;
+//! * a slice that was `removing`: the same. Whoever asked got no answer, and asking again says that it is not there;
+//! * regions that no slice has, for example of a checkpoint that was moved away: they are removed. Their processes keep the
+//!   limits that they had, without a heartbeat.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use tracing::{error, info};
+
+use crate::attach::Attach;
+use crate::cdi::{Cdi, CdiError};
+use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
+use crate::devices::Devices;
+use crate::inventory::Inventory;
+use crate::live::{LiveSlice, LiveSlices};
+use crate::periodic::Periodic;
+use crate::region::files::{CreateRegionError, RegionDirs};
+use crate::rollback::Rollback;
+use crate::slices::{CreateError, CreateRequest, PartRequest, RemoveError, ResizeError, Slice, SliceId, Slices};
+use crate::time_sharing::TimeSharing;
+
+mod recovery;
+pub(crate) use recovery::{Locks, OpenError, take_directories};
+
+/// The slices as they are to be, and why one of them does not work.
+#[derive(Default)]
+struct State {
+    slices: Slices,
+    problems: BTreeMap<SliceId, String>,
+}
+
+/// The manager, without its servers.
+pub(crate) struct Manager {
+    state: Mutex<State>,
+    dirs: RegionDirs,
+    cdi: Cdi,
+    checkpoint: Checkpoint,
+    boot_id: String,
+    live: Arc<LiveSlices>,
+    devices: Devices,
+    time_sharing: Arc<TimeSharing>,
+    attach: Attach,
+    heartbeat: Periodic,
+    sampler: Periodic,
+    started: SystemTime,
+}
+
+/// Why a step cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The region.
+    #[error(transparent)]
+    Region(#[from] CreateRegionError),
+    /// The CDI device.
+    #[error(transparent)]
+    Cdi(#[from] CdiError),
+    /// Processes of the slice cannot be listened for.
+    #[error("cannot listen for processes of the slice: {0}")]
+    Attach(#[source] io::Error),
+    /// No thread shares the device.
+    #[error("cannot start a thread to share the device: {0}")]
+    TimeSharing(#[source] io::Error),
+    /// The system gives no random number.
+    #[error("cannot read /dev/urandom: {0}")]
+    Random(#[source] io::Error),
+}
+
+/// Why a slice is not made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateSliceError {
+    /// It may not be.
+    #[error(transparent)]
+    Refused(#[from] CreateError),
+    /// It cannot be.
+    #[error(transparent)]
+    Failed(#[from] StepError),
+}
+
+/// Why a slice is not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeSliceError {
+    /// It may not be.
+    #[error(transparent)]
+    Refused(#[from] ResizeError),
+    /// It cannot be.
+    #[error(transparent)]
+    Failed(#[from] StepError),
+}
+
+/// Why a slice is not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveSliceError {
+    /// It may not be.
+    #[error(transparent)]
+    Refused(#[from] RemoveError),
+    /// It cannot be.
+    #[error(transparent)]
+    Failed(#[from] StepError),
+}
+
+/// A slice as it is told to others.
+#[derive(Clone, Debug)]
+pub(crate) struct SliceView {
+    /// The slice.
+    pub slice: Slice,
+    /// The directory of its region.
+    pub region_path: PathBuf,
+    /// The library to preload; empty if the slice has no region.
+    pub shim_path: PathBuf,
+    /// Its name in CDI.
+    pub cdi_device: Option<String>,
+    /// Processes in it now.
+    pub processes: usize,
+    /// Why it does not work as it should.
+    pub problem: Option<String>,
+}
+
+impl Manager {
+    /// When it was started.
+    #[must_use]
+    pub(crate) fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    /// The devices.
+    #[must_use]
+    pub(crate) fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// The slices at work.
+    #[must_use]
+    pub(crate) fn live(&self) -> &LiveSlices {
+        &self.live
+    }
+
+    /// The thread that listens for processes.
+    #[must_use]
+    pub(crate) fn attach(&self) -> &Attach {
+        &self.attach
+    }
+
+    /// All slices, by name, and why one of them does not work.
+    #[must_use]
+    pub(crate) fn list(&self) -> Vec<SliceView> {
+        let state = self.state.lock();
+        state.slices.iter().map(|slice| self.view(&state, slice)).collect()
+    }
+
+    /// The slice of that name.
+    #[must_use]
+    pub(crate) fn get(&self, name: &str) -> Option<SliceView> {
+        let state = self.state.lock();
+        state.slices.get(name).map(|slice| self.view(&state, slice))
+    }
+
+    fn view(&self, state: &State, slice: &Slice) -> SliceView {
+        let live = self.live.get(&slice.name);
+        SliceView {
+            slice: slice.clone(),
+            region_path: self.dirs.region(slice.id),
+            shim_path: live.as_ref().map(|live| live.region.shim_path().into()).unwrap_or_default(),
+            cdi_device: self.cdi.device(&slice.name),
+            processes: live.as_ref().map_or(0, |live| live.processes().len()),
+            problem: state.problems.get(&slice.id).cloned().or_else(|| live.and_then(|live| live.damage())),
+        }
+    }
+
+    /// Makes a slice.
+    ///
+    /// # Errors
+    /// It may not be made, or a step fails; then nothing has changed.
+    pub(crate) fn create(&self, request: CreateRequest) -> Result<SliceView, CreateSliceError> {
+        let mut state = self.state.lock();
+        let inventory = self.devices.known().inventory;
+        let id = random_id().map_err(StepError::Random)?;
+        let slice = state.slices.create(&inventory, request, id, SystemTime::now())?;
+        let mut rollback = Rollback::default();
+        self.save(&state.slices, Some((Phase::Making, &slice))).map_err(StepError::from)?;
+        rollback.did("note the slice", || self.save(&state.slices, None));
+        let region = self.dirs.create(&slice).map_err(StepError::from)?;
+        rollback.did("make the region", || self.dirs.retire(slice.id).and_then(|()| self.dirs.discard(slice.id)));
+        self.cdi.publish(&slice, &region, &inventory).map_err(StepError::from)?;
+        rollback.did("publish the slice", || self.cdi.withdraw(&slice.name));
+        let live = Arc::new(LiveSlice::new(&slice, region));
+        self.start_slice(&live, &slice)?;
+        rollback.did("start the slice", move || {
+            self.stop_slice(&live);
+            Ok::<_, StepError>(())
+        });
+        self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
+        rollback.commit();
+        info!(slice = slice.name, %id, "made a slice");
+        state.slices.put(slice.clone());
+        Ok(self.view(&state, &slice))
+    }
+
+    /// Changes a slice.
+    ///
+    /// # Errors
+    /// It may not be changed, or that cannot be noted; then nothing has changed.
+    pub(crate) fn resize(&self, name: &str, changes: &[PartRequest]) -> Result<SliceView, ResizeSliceError> {
+        let mut state = self.state.lock();
+        let slice = state.slices.resize(&self.devices.known().inventory, name, changes)?;
+        self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
+        if let Some(live) = self.live.get(name) {
+            live.resize(&slice);
+            self.time_sharing.resize(&live);
+        }
+        state.slices.put(slice.clone());
+        info!(slice = name, "changed a slice");
+        Ok(self.view(&state, &slice))
+    }
+
+    /// Removes a slice.
+    ///
+    /// # Errors
+    /// It may not be removed, or a step fails; then nothing has changed.
+    pub(crate) fn remove(&self, name: &str, force: bool) -> Result<(), RemoveSliceError> {
+        let mut state = self.state.lock();
+        let live = self.live.get(name);
+        let attached = live.as_ref().map_or(0, |live| live.processes().len());
+        let slice = state.slices.remove(name, attached, force)?.clone();
+        let inventory = self.devices.known().inventory;
+        let mut rollback = Rollback::default();
+        self.save(&state.slices, Some((Phase::Removing, &slice))).map_err(StepError::from)?;
+        rollback.did("note the removal", || self.save(&state.slices, None));
+        self.cdi.withdraw(name).map_err(StepError::from)?;
+        if let Some(live) = &live {
+            rollback.did("withdraw the slice", || self.cdi.publish(&slice, &live.region, &inventory));
+        }
+        self.dirs.retire(slice.id).map_err(StepError::from)?;
+        rollback.commit();
+        if let Some(live) = live {
+            self.stop_slice(&live);
+            live.region.revoke();
+        }
+        state.slices.take(name);
+        state.problems.remove(&slice.id);
+        // The slice is gone for everybody; what fails now is repeated at the next start.
+        let finished =
+            self.dirs.discard(slice.id).map_err(StepError::from).and_then(|()| Ok(self.save(&state.slices, None)?));
+        if let Err(error) = finished {
+            error!(slice = name, %error, "cannot remove the rest of a slice; the next start will");
+        }
+        info!(slice = name, id = %slice.id, "removed a slice");
+        Ok(())
+    }
+
+    /// Takes a slice to work: from here on its processes are heard and get time.
+    fn start_slice(&self, live: &Arc<LiveSlice>, slice: &Slice) -> Result<(), StepError> {
+        // First, so that processes that are there already find a manager that is alive.
+        live.region.beat(crate::clock::monotonic_ns());
+        self.time_sharing.add(live).map_err(StepError::TimeSharing)?;
+        if let Err(error) = self.attach.add(live, slice.owner) {
+            self.time_sharing.remove(live);
+            return Err(StepError::Attach(error));
+        }
+        self.live.put(Arc::clone(live));
+        self.heartbeat.wake();
+        self.sampler.wake();
+        self.devices.wake();
+        Ok(())
+    }
+
+    fn stop_slice(&self, live: &LiveSlice) {
+        self.live.take(&live.name);
+        self.attach.remove(live);
+        self.time_sharing.remove(live);
+    }
+
+    /// Writes the checkpoint: `slices`, with `changed` in place of the one of the same id, or in addition.
+    fn save(&self, slices: &Slices, changed: Option<(Phase, &Slice)>) -> Result<(), CheckpointError> {
+        let unchanged = slices.iter().filter(|slice| changed.is_none_or(|(_, changed)| changed.id != slice.id));
+        let mut entries: Vec<Entry> =
+            unchanged.map(|slice| Entry { phase: Phase::Ready, slice: slice.clone() }).collect();
+        entries.extend(changed.map(|(phase, slice)| Entry { phase, slice: slice.clone() }));
+        self.checkpoint.save(&Contents::new(self.boot_id.clone(), entries))
+    }
+
+    /// The inventory, and what is given out of each device.
+    #[must_use]
+    pub(crate) fn given(&self) -> (Arc<Inventory>, Slices) {
+        (self.devices.known().inventory, self.state.lock().slices.clone())
+    }
+
+    /// Removes all slices, if nothing is remembered: nobody could ever take them over.
+    fn remove_what_nobody_remembers(&self) {
+        if self.checkpoint.is_off() {
+            for view in self.list() {
+                if let Err(error) = self.remove(&view.slice.name, true) {
+                    error!(slice = view.slice.name, %error, "cannot remove a slice");
+                }
+            }
+        }
+    }
+
+    /// Ends the threads. Regions stay as they are: what runs in them stays limited.
+    pub(crate) fn stop(&self) {
+        self.remove_what_nobody_remembers();
+        self.attach.stop();
+        self.time_sharing.stop();
+        self.heartbeat.stop();
+        self.sampler.stop();
+        self.devices.stop();
+    }
+}
+
+/// Ids must not be guessed: they keep out who may not see a region.
+fn random_id() -> io::Result<SliceId> {
+    let mut bits = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bits)?;
+    Ok(SliceId::from_random(u128::from_ne_bytes(bits)))
+}

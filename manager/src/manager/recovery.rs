@@ -1,0 +1,259 @@
+//! The start: from what a manager before has left to slices at work.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use aliquot_abi::region::ATTACH_SOCKET;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, flock};
+use tracing::{error, info, warn};
+
+use crate::attach::Attach;
+use crate::cdi::Cdi;
+use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
+use crate::config::Config;
+use crate::devices::Devices;
+use crate::inventory::DeviceSource;
+use crate::live::{LiveSlice, LiveSlices};
+use crate::manager::{Manager, State, StepError};
+use crate::procfs;
+use crate::region::Region;
+use crate::region::files::{CreateRegionError, RegionDirs};
+use crate::slices::{Slice, SliceId};
+use crate::time_sharing::TimeSharing;
+use crate::{heartbeat, sampler};
+
+/// Bytes of a Unix socket's path, without the zero at its end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A manager that was killed can leave a child that has not got as far as exec, and holds its locks until then.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+
+/// Why the manager cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A directory cannot be made or locked.
+    #[error("cannot use the directory {}: {source}", path.display())]
+    Dir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A directory is not this user's alone.
+    #[error(
+        "the directory {} belongs to user {owner} or is writable for others; choose another, or give it to this user with \
+         mode 0755", path.display()
+    )]
+    Unsafe {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// Another manager uses a directory.
+    #[error("another manager uses {}; stop it, or give this one directories of its own (--runtime-dir, --state-dir)", path.display())]
+    Locked {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Libraries cannot be loaded from the runtime directory.
+    #[error(
+        "the runtime directory {} is on a file system that is mounted noexec: no program could load the shim from it; mount \
+         a tmpfs there (the unit run-aliquot.mount does), or choose another with --runtime-dir", path.display()
+    )]
+    NoExec {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The runtime directory's path cannot be used.
+    #[error("the path of the runtime directory {} {what}; choose another with --runtime-dir", path.display())]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Regions cannot be made.
+    #[error(transparent)]
+    Region(#[from] CreateRegionError),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// Locks that keep a second manager out, held as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    _files: Vec<File>,
+}
+
+/// Makes the directories of `config` and locks them.
+///
+/// # Errors
+/// See [`OpenError`].
+pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
+    let runtime_dir = &config.runtime_dir;
+    check_path(runtime_dir)?;
+    make_own_dir(runtime_dir, 0o755)?;
+    // Where it cannot be told, the first program in a slice will.
+    if statvfs(runtime_dir).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC)) {
+        return Err(OpenError::NoExec { path: runtime_dir.clone() });
+    }
+    let mut files = vec![lock(runtime_dir)?];
+    if let Some(state_dir) = &config.state_dir {
+        make_own_dir(state_dir, 0o700)?;
+        files.push(lock(state_dir)?);
+    }
+    Ok(Locks { _files: files })
+}
+
+/// Processes connect by path, and the loader splits the list of what it preloads at spaces and colons.
+fn check_path(runtime_dir: &Path) -> Result<(), OpenError> {
+    let socket = runtime_dir.join("slices").join("0".repeat(32)).join(ATTACH_SOCKET);
+    let text = runtime_dir.to_string_lossy();
+    let what = if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        "is too long for the sockets below it"
+    } else if text.contains(|letter: char| letter == ':' || letter == ',' || letter.is_whitespace()) {
+        "contains a space, ':' or ','"
+    } else {
+        return Ok(());
+    };
+    Err(OpenError::Path { path: runtime_dir.into(), what })
+}
+
+fn make_own_dir(path: &Path, mode: u32) -> Result<(), OpenError> {
+    let error = |source| OpenError::Dir { path: path.into(), source };
+    DirBuilder::new().recursive(true).mode(mode).create(path).map_err(error)?;
+    let metadata = fs::metadata(path).map_err(error)?;
+    let me = nix::unistd::geteuid().as_raw();
+    if metadata.uid() != me || metadata.mode() & 0o022 != 0 {
+        return Err(OpenError::Unsafe { path: path.into(), owner: metadata.uid() });
+    }
+    Ok(())
+}
+
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join("manager.lock");
+    let error = |source: io::Error| OpenError::Dir { path: dir.into(), source };
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(error)?;
+    let patience = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < patience => thread::sleep(LOCK_RETRY),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: dir.into() }),
+            Err(errno) => return Err(error(errno.into())),
+        }
+    }
+}
+
+impl Manager {
+    /// A manager of the devices of `source`, with the slices of the one before. `owner_gone` is called with the name of a
+    /// slice whose owner has ended; it must not wait for the manager.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. A slice that cannot be taken over is no error: it is there, and says why it does not work.
+    pub(crate) fn open(
+        config: &Config,
+        source: Box<dyn DeviceSource>,
+        owner_gone: impl Fn(&str) + Send + 'static,
+    ) -> Result<Manager, OpenError> {
+        let checkpoint = Checkpoint::new(config.state_dir.clone());
+        let found = checkpoint.load()?;
+        let dirs = RegionDirs::prepare(&config.runtime_dir)?;
+        let live = Arc::new(LiveSlices::default());
+        let time_sharing = Arc::new(TimeSharing::default());
+        let manager = Manager {
+            state: Mutex::new(State::default()),
+            dirs,
+            cdi: Cdi::new(config.cdi.clone()),
+            checkpoint,
+            boot_id: procfs::boot_id(),
+            devices: Devices::start(source, Arc::clone(&live)).map_err(OpenError::Thread)?,
+            attach: Attach::start(Arc::clone(&time_sharing), owner_gone).map_err(OpenError::Thread)?,
+            time_sharing,
+            heartbeat: heartbeat::start(Arc::clone(&live)).map_err(OpenError::Thread)?,
+            sampler: sampler::start(Arc::clone(&live)).map_err(OpenError::Thread)?,
+            live,
+            started: SystemTime::now(),
+        };
+        manager.recover(found)?;
+        Ok(manager)
+    }
+
+    fn recover(&self, found: Option<Contents>) -> Result<(), OpenError> {
+        let found = found.unwrap_or_else(|| Contents::new(self.boot_id.clone(), Vec::new()));
+        let same_boot = found.boot_id == self.boot_id;
+        let (ready, begun): (Vec<Entry>, Vec<Entry>) =
+            found.slices.into_iter().partition(|entry| entry.phase == Phase::Ready);
+        for entry in begun {
+            info!(slice = entry.slice.name, phase = ?entry.phase, "removing a slice that was not finished");
+            if let Err(error) = self.cdi.withdraw(&entry.slice.name) {
+                warn!(slice = entry.slice.name, %error, "cannot remove what is left of a slice");
+            }
+        }
+        let mut state = self.state.lock();
+        // After another boot the regions' processes are gone, and their books with them.
+        let known: Vec<SliceId> = ready.iter().filter(|_| same_boot).map(|entry| entry.slice.id).collect();
+        for name in self.dirs.remove_residue(&known)? {
+            info!(name, "removed a region that no slice has");
+        }
+        for Entry { slice, .. } in ready {
+            let owner_gone =
+                slice.owner.is_some_and(|owner| !same_boot || procfs::start_time(owner.pid) != Some(owner.start_time));
+            if owner_gone {
+                self.remove_orphan(&slice);
+                continue;
+            }
+            if let Err(problem) = self.take_over(&slice) {
+                error!(slice = slice.name, problem, "a slice cannot be taken over; it can be removed");
+                state.problems.insert(slice.id, problem);
+            }
+            state.slices.put(slice);
+        }
+        Ok(self.save(&state.slices, None)?)
+    }
+
+    fn remove_orphan(&self, slice: &Slice) {
+        info!(slice = slice.name, "removing a slice whose owner has ended");
+        let step = || -> Result<(), StepError> {
+            self.cdi.withdraw(&slice.name)?;
+            self.dirs.retire(slice.id)?;
+            Ok(self.dirs.discard(slice.id)?)
+        };
+        if let Err(error) = step() {
+            warn!(slice = slice.name, %error, "cannot remove what is left of a slice");
+        }
+    }
+
+    /// Takes a slice to work again, with its region where that is still there.
+    fn take_over(&self, slice: &Slice) -> Result<(), String> {
+        let dir = self.dirs.region(slice.id);
+        let region = if dir.exists() {
+            let region = Region::open(slice.id, &dir).map_err(|error| error.to_string())?;
+            if !region.is_of(&slice.parts) {
+                return Err(format!("{} was made for other devices", dir.display()));
+            }
+            // The checkpoint may be ahead of the region: a resize is noted before it is done.
+            region.write_limits(slice);
+            region
+        } else {
+            self.dirs.create(slice).map_err(|error| error.to_string())?
+        };
+        let inventory = self.devices.known().inventory;
+        self.cdi.publish(slice, &region, &inventory).map_err(|error| error.to_string())?;
+        self.start_slice(&Arc::new(LiveSlice::new(slice, region)), slice).map_err(|error| error.to_string())
+    }
+}

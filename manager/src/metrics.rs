@@ -1,0 +1,204 @@
+//! What slices use and what the manager does, for Prometheus. The figures are put together when they are asked for: nothing is
+//! kept up to date for nobody.
+
+use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+
+use aliquot_proto::node::v1 as proto;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::clock::monotonic_ns;
+use crate::inventory::Health;
+use crate::manager::Manager;
+use crate::usage;
+
+mod http;
+pub(crate) use http::serve;
+
+/// The media type of what [`text`] returns.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfPart {
+    slice: String,
+    device: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfSlice {
+    slice: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfDevice {
+    device: String,
+    index: u32,
+    model: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Build {
+    version: &'static str,
+}
+
+type Seconds = Counter<f64, AtomicU64>;
+type Level = Gauge<i64, AtomicI64>;
+type Ratio = Gauge<f64, AtomicU64>;
+
+/// The metrics of this moment.
+#[must_use]
+pub(crate) fn text(manager: &Manager) -> String {
+    let mut registry = Registry::with_prefix("aliquot");
+    slices(&mut registry, manager);
+    devices(&mut registry, manager);
+    own(&mut registry, manager);
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+fn slices(registry: &mut Registry, manager: &Manager) {
+    let inventory = manager.devices().known().inventory;
+    let usage = usage::of_slices(&manager.live().all(), &[], &inventory, monotonic_ns());
+    let parts: Vec<(OfPart, &proto::PartUsage)> = usage
+        .slices
+        .iter()
+        .flat_map(|slice| slice.parts.iter().map(|part| (slice.name.clone(), part)))
+        .map(|(slice, part)| (OfPart { slice, device: part.device_uuid.clone() }, part))
+        .collect();
+
+    let ratio = |value: fn(&proto::PartUsage) -> u32| {
+        let family = Family::<OfPart, Ratio>::default();
+        for (labels, part) in &parts {
+            family.get_or_create(labels).set(f64::from(value(part)) / 100.0);
+        }
+        family
+    };
+    let seconds = |value: fn(&proto::PartUsage) -> u64| {
+        let family = Family::<OfPart, Seconds>::default();
+        for (labels, part) in &parts {
+            family.get_or_create(labels).inc_by(value(part) as f64 / 1e9);
+        }
+        family
+    };
+    let count = |value: fn(&proto::PartUsage) -> u64| {
+        let family = Family::<OfPart, Counter>::default();
+        for (labels, part) in &parts {
+            family.get_or_create(labels).inc_by(value(part));
+        }
+        family
+    };
+    let level = |value: fn(&proto::PartUsage) -> u64| {
+        let family = Family::<OfPart, Level>::default();
+        for (labels, part) in &parts {
+            family.get_or_create(labels).set(i64::try_from(value(part)).unwrap_or(i64::MAX));
+        }
+        family
+    };
+    let registry = registry.sub_registry_with_prefix("slice");
+    registry.register(
+        "core_request_ratio",
+        "Guaranteed share of the device's time",
+        ratio(|part| part.core_request_percent),
+    );
+    registry.register(
+        "core_limit_ratio",
+        "Share of the device's time that is never exceeded",
+        ratio(|part| part.core_limit_percent),
+    );
+    registry.register_with_unit("core_used", "Device time used", Unit::Seconds, seconds(|part| part.core_used_ns));
+    registry.register_with_unit(
+        "throttled",
+        "Time that launches waited, of all threads together",
+        Unit::Seconds,
+        seconds(|part| part.throttled_ns),
+    );
+    registry.register_with_unit(
+        "overrun",
+        "Device time that work outlasted its leases by",
+        Unit::Seconds,
+        seconds(|part| part.overrun_ns),
+    );
+    registry.register("overruns", "Leases that work outlasted", count(|part| part.overruns));
+    registry.register("launches", "Launches, counted at progress markers", count(|part| part.launches));
+    registry.register(
+        "memory_refused",
+        "Requests for memory refused because of the limit",
+        count(|part| part.memory_refused),
+    );
+    registry.register_with_unit(
+        "memory_limit",
+        "Memory that is never exceeded",
+        Unit::Bytes,
+        level(|part| part.memory_limit_bytes),
+    );
+    registry.register_with_unit("memory_used", "Memory in use", Unit::Bytes, level(|part| part.memory_used_bytes));
+    registry.register_with_unit(
+        "memory_peak",
+        "The most memory that was in use",
+        Unit::Bytes,
+        level(|part| part.memory_peak_bytes),
+    );
+    registry.register_with_unit(
+        "memory_overhead",
+        "Memory of contexts and modules, part of the memory in use",
+        Unit::Bytes,
+        level(|part| part.memory_overhead_bytes),
+    );
+
+    let (processes, healthy) = (Family::<OfSlice, Level>::default(), Family::<OfSlice, Level>::default());
+    for view in manager.list() {
+        let labels = OfSlice { slice: view.slice.name };
+        processes.get_or_create(&labels).set(i64::try_from(view.processes).unwrap_or(i64::MAX));
+        healthy.get_or_create(&labels).set(view.problem.is_none().into());
+    }
+    registry.register("processes", "Processes attached", processes);
+    registry.register("healthy", "1 if nothing is wrong with the slice", healthy);
+}
+
+fn devices(registry: &mut Registry, manager: &Manager) {
+    let (inventory, slices) = manager.given();
+    let (core, memory_given, memory, healthy) = (
+        Family::<OfDevice, Ratio>::default(),
+        Family::<OfDevice, Level>::default(),
+        Family::<OfDevice, Level>::default(),
+        Family::<OfDevice, Level>::default(),
+    );
+    for device in &inventory.devices {
+        let labels = OfDevice { device: device.uuid.to_string(), index: device.index, model: device.model.clone() };
+        let given = slices.given(&device.uuid, None);
+        core.get_or_create(&labels).set(f64::from(given.core_request_percent) / 100.0);
+        memory_given.get_or_create(&labels).set(i64::try_from(given.memory_bytes).unwrap_or(i64::MAX));
+        memory.get_or_create(&labels).set(i64::try_from(device.memory_bytes).unwrap_or(i64::MAX));
+        healthy.get_or_create(&labels).set((device.health == Health::Healthy).into());
+    }
+    let registry = registry.sub_registry_with_prefix("device");
+    registry.register("core_given_ratio", "Share of the device's time that is guaranteed to slices", core);
+    registry.register_with_unit("memory_given", "Memory given to slices", Unit::Bytes, memory_given);
+    registry.register_with_unit("memory", "Memory of the device", Unit::Bytes, memory);
+    registry.register("healthy", "1 if the device can be given out", healthy);
+}
+
+fn own(registry: &mut Registry, manager: &Manager) {
+    let registry = registry.sub_registry_with_prefix("manager");
+    let build = Family::<Build, Level>::default();
+    build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION") }).set(1);
+    registry.register("build_info", "Version of the manager", build);
+    let counters = manager.attach().counters();
+    for (name, help, counter) in [
+        ("processes_attached", "Processes taken in", &counters.attached),
+        ("processes_reclaimed", "Processes of which what they held was given back", &counters.reclaimed),
+        ("messages_dropped", "Messages of processes that were not what they should be", &counters.dropped),
+        ("floods", "Times that a slice's socket was left alone because too much came from it", &counters.floods),
+    ] {
+        let total: Counter = Counter::default();
+        total.inc_by(counter.load(Ordering::Relaxed));
+        registry.register(name, help, total);
+    }
+}

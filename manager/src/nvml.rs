@@ -1,0 +1,246 @@
+//! Devices by way of NVML.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::event::EventSet;
+use nvml_wrapper::{cuda_driver_version_major, cuda_driver_version_minor};
+
+use crate::health::HealthWatch;
+use crate::inventory::{
+    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, SourceError, UtilisationSample,
+};
+
+/// NVLinks that a device can have at most.
+const LINKS_MAX: u32 = 18;
+/// Reports of critical errors of one device that one look at it takes up at most, so that it ends.
+const EVENTS_MAX: usize = 64;
+/// What an unknown XID counts as: the driver itself calls it 999.
+const XID_UNKNOWN: u64 = 999;
+
+type NvmlDevice = nvml_wrapper::Device<'static>;
+
+/// Devices by way of NVML, which is loaded when it is first asked and, while that fails, again each time: a driver can be
+/// installed while the manager runs.
+pub(crate) struct Nvml {
+    library: Option<PathBuf>,
+    loaded: Option<Loaded>,
+}
+
+impl Nvml {
+    /// NVML from `library`, or as the loader finds it.
+    #[must_use]
+    pub(crate) fn new(library: Option<PathBuf>) -> Nvml {
+        Nvml { library, loaded: None }
+    }
+
+    fn load(&mut self) -> Result<&mut Loaded, SourceError> {
+        if self.loaded.is_none() {
+            self.loaded = Some(Loaded::new(self.library.as_deref())?);
+        }
+        self.loaded.as_mut().ok_or_else(|| SourceError("NVML is not loaded".into()))
+    }
+}
+
+impl DeviceSource for Nvml {
+    fn inventory(&mut self) -> Result<Inventory, SourceError> {
+        self.load()?.inventory()
+    }
+
+    fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
+        self.load()?.processes(uuid)
+    }
+
+    fn utilisation(&mut self, uuid: &DeviceUuid, since_us: u64) -> Result<Vec<UtilisationSample>, SourceError> {
+        self.load()?.utilisation(uuid, since_us)
+    }
+}
+
+/// The driver's management library, loaded.
+struct Loaded {
+    /// Never unloaded: the library keeps state that does not survive it.
+    nvml: &'static nvml_wrapper::Nvml,
+    /// Devices that have answered once, so that one that falls silent is reported rather than forgotten.
+    known: BTreeMap<DeviceUuid, Device>,
+    /// Reports of critical errors, for each device that makes them.
+    events: BTreeMap<DeviceUuid, Option<EventSet<'static>>>,
+    health: HealthWatch,
+}
+
+impl Loaded {
+    fn new(library: Option<&Path>) -> Result<Loaded, SourceError> {
+        let library = library.unwrap_or(Path::new("libnvidia-ml.so.1"));
+        let nvml = nvml_wrapper::Nvml::builder()
+            .lib_path(library.as_os_str())
+            .init()
+            .map_err(|error| SourceError(format!("{}: {error}", library.display())))?;
+        Ok(Loaded {
+            nvml: Box::leak(Box::new(nvml)),
+            known: BTreeMap::new(),
+            events: BTreeMap::new(),
+            health: HealthWatch::default(),
+        })
+    }
+
+    /// Takes up the driver's reports of critical errors. Not every device makes any: then its silence is all there is.
+    fn take_up_events(&mut self, uuid: &DeviceUuid, device: &NvmlDevice) {
+        let nvml = self.nvml;
+        let events = self.events.entry(uuid.clone()).or_insert_with(|| {
+            let events = nvml.create_event_set().ok()?;
+            device.register_events(EventTypes::CRITICAL_XID_ERROR, events).ok()
+        });
+        let Some(events) = events else { return };
+        for _ in 0..EVENTS_MAX {
+            let Ok(event) = events.wait(0) else { return };
+            match event.event_data {
+                Some(XidError::Value(xid)) => self.health.xid(uuid, xid),
+                Some(XidError::Unknown) => self.health.xid(uuid, XID_UNKNOWN),
+                None => {}
+            }
+        }
+    }
+
+    fn open(&self, uuid: &DeviceUuid) -> Result<NvmlDevice, SourceError> {
+        self.nvml.device_by_uuid(uuid.as_str()).map_err(|error| told(uuid, &error))
+    }
+
+    /// All devices: GPUs, and in place of a GPU that is partitioned, itself and its instances.
+    fn handles(&self) -> Result<Vec<NvmlDevice>, SourceError> {
+        let count =
+            self.nvml.device_count().map_err(|error| SourceError(format!("cannot count the devices: {error}")))?;
+        let mut handles = Vec::new();
+        for gpu in (0..count).filter_map(|index| self.nvml.device_by_index(index).ok()) {
+            let instances = if mig_enabled(&gpu) { gpu.mig_device_count().unwrap_or(0) } else { 0 };
+            let instances: Vec<_> = (0..instances).filter_map(|index| gpu.mig_device_by_index(index).ok()).collect();
+            handles.push(gpu);
+            handles.extend(instances);
+        }
+        Ok(handles)
+    }
+
+    fn inventory(&mut self) -> Result<Inventory, SourceError> {
+        let mut failures = BTreeMap::new();
+        let mut links = BTreeMap::new();
+        for handle in self.handles()? {
+            let Ok(uuid) = handle.uuid().map(DeviceUuid::new) else { continue };
+            self.take_up_events(&uuid, &handle);
+            match describe(&uuid, &handle) {
+                Ok(device) => {
+                    links.insert(uuid.clone(), linked_buses(&handle));
+                    self.known.insert(uuid.clone(), device);
+                    failures.insert(uuid, None);
+                }
+                Err(error) => {
+                    failures.insert(uuid, Some(error.to_string()));
+                }
+            }
+        }
+        let by_bus: BTreeMap<String, DeviceUuid> =
+            self.known.values().map(|device| (device.pci_bus_id.clone(), device.uuid.clone())).collect();
+        let mut devices = Vec::new();
+        for (uuid, device) in &mut self.known {
+            // One that is not listed any more has fallen off the bus.
+            let failure = failures.remove(uuid).unwrap_or_else(|| Some("it is not listed any more".into()));
+            device.health = self.health.asked(uuid, failure);
+            if let Some(buses) = links.get(uuid) {
+                device.nvlink_peers = buses.iter().filter_map(|bus| by_bus.get(bus).cloned()).collect();
+            }
+            devices.push(device.clone());
+        }
+        devices.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
+        let cuda = self.nvml.sys_cuda_driver_version().unwrap_or(0);
+        Ok(Inventory {
+            driver_version: self.nvml.sys_driver_version().unwrap_or_default(),
+            cuda_version: match cuda {
+                0 => String::new(),
+                _ => format!("{}.{}", cuda_driver_version_major(cuda), cuda_driver_version_minor(cuda)),
+            },
+            devices,
+        })
+    }
+
+    fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
+        let processes = self.open(uuid)?.running_compute_processes().map_err(|error| told(uuid, &error))?;
+        let memory = |used| match used {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        Ok(processes
+            .into_iter()
+            .map(|process| DeviceProcess { pid: process.pid, memory_bytes: memory(process.used_gpu_memory) })
+            .collect())
+    }
+
+    fn utilisation(&mut self, uuid: &DeviceUuid, since_us: u64) -> Result<Vec<UtilisationSample>, SourceError> {
+        let samples = match self.open(uuid)?.process_utilization_stats(since_us) {
+            // The driver's way to say that there is no sample in this period.
+            Err(NvmlError::NotFound) => Vec::new(),
+            other => other.map_err(|error| told(uuid, &error))?,
+        };
+        Ok(samples
+            .into_iter()
+            .map(|sample| UtilisationSample {
+                pid: sample.pid,
+                time_us: sample.timestamp,
+                busy_percent: sample.sm_util.min(100),
+            })
+            .collect())
+    }
+}
+
+fn told(uuid: &DeviceUuid, error: &NvmlError) -> SourceError {
+    SourceError(format!("{uuid}: {error}"))
+}
+
+fn mig_enabled(device: &NvmlDevice) -> bool {
+    device.mig_mode().is_ok_and(|mode| mode.current != 0)
+}
+
+fn describe(uuid: &DeviceUuid, handle: &NvmlDevice) -> Result<Device, NvmlError> {
+    let memory = handle.memory_info()?;
+    // An instance has no place on the bus of its own.
+    let gpu = handle.mig_parent_device().ok();
+    let gpu = gpu.as_ref().unwrap_or(handle);
+    let pci_bus_id = gpu.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
+    let capability = handle.cuda_compute_capability().ok();
+    Ok(Device {
+        uuid: uuid.clone(),
+        index: gpu.index()?,
+        model: handle.name()?,
+        // What the driver keeps for itself is not to be given out.
+        memory_bytes: memory.total.saturating_sub(memory.reserved),
+        numa_node: numa_node(&pci_bus_id),
+        pci_bus_id,
+        minor: gpu.minor_number().ok(),
+        nvlink_peers: Vec::new(),
+        compute_capability: capability
+            .and_then(|capability| Some((capability.major.try_into().ok()?, capability.minor.try_into().ok()?))),
+        mig_enabled: mig_enabled(handle),
+        health: Health::Healthy,
+    })
+}
+
+/// Where the device's NVLinks lead, as PCI bus ids, each once.
+fn linked_buses(handle: &NvmlDevice) -> Vec<String> {
+    let mut buses: Vec<String> = (0..LINKS_MAX)
+        .map(|link| handle.link_wrapper_for(link))
+        .filter(|link| link.is_active().unwrap_or(false))
+        .filter_map(|link| Some(link.remote_pci_info().ok()?.bus_id))
+        .collect();
+    buses.sort();
+    buses.dedup();
+    buses
+}
+
+/// The NUMA node of a PCI device, from sysfs. NVML writes the domain with eight digits, the kernel with four.
+fn numa_node(pci_bus_id: &str) -> Option<i32> {
+    let (domain, rest) = pci_bus_id.split_once(':')?;
+    let domain = domain.get(domain.len().saturating_sub(4)..)?;
+    let path = format!("/sys/bus/pci/devices/{}:{}/numa_node", domain.to_lowercase(), rest.to_lowercase());
+    fs::read_to_string(path).ok()?.trim().parse().ok().filter(|node| *node >= 0)
+}

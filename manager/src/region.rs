@@ -1,0 +1,257 @@
+//! Regions: the files that this manager and the processes of a container share. See `aliquot_abi::region`.
+//!
+//! This module and those below it are the only ones in the manager with `unsafe` code. What they give to others is safe
+//! whatever the container does to its ledger, which it can write, truncate and unmap at any time:
+//!
+//! * the ledger is reached only through atomics and through values that were bounded here ([`view`]);
+//! * reading a page that the container has truncated away raises SIGBUS; the handler in [`fault`] puts a page of zeros in its
+//!   place and marks the region as damaged;
+//! * a damaged region stays usable as far as it goes: its slice can be described and removed.
+//!
+//! # What a crash leaves behind
+//!
+//! A region is made in a directory of another name (`.new-<id>`) and renamed when it is complete, and removed by first
+//! renaming it (`.old-<id>`). So whatever has a proper name is complete, and whatever has not is rubbish that
+//! [`files::RegionDirs::remove_residue`] removes at start-up. A process that still maps a removed region keeps its last limits, with a
+//! heartbeat that has stopped.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::{
+    DEVICES_MAX, DeviceCounters, DeviceLimits, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE,
+    LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
+};
+use rustix::thread::futex;
+
+use crate::slices::{Part, Slice, SliceId};
+
+mod fault;
+pub(crate) mod files;
+mod map;
+pub(crate) mod view;
+
+use map::Mapping;
+
+/// A region, mapped.
+pub(crate) struct Region {
+    id: SliceId,
+    dir: PathBuf,
+    shim_path: PathBuf,
+    limits: Mapping<Limits>,
+    ledger: Mapping<Ledger>,
+    ledger_file: File,
+    device_count: usize,
+}
+
+/// Why a region cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenRegionError {
+    /// A file cannot be opened or mapped.
+    #[error("cannot use {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is too short.
+    #[error("{} has {found_bytes} bytes instead of {expected_bytes}: it was truncated", path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found_bytes: u64,
+        /// The size that it must have.
+        expected_bytes: u64,
+    },
+    /// A file is of another version, or no such file at all.
+    #[error("{} cannot be understood: {}", path.display(), header(.error))]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: HeaderError,
+    },
+    /// The files are of another slice than they should be.
+    #[error("{} belongs to another slice", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory holds no shim.
+    #[error("{} holds no shim", path.display())]
+    NoShim {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+fn header(error: &HeaderError) -> String {
+    match error {
+        HeaderError::NotReady => "it is not complete".into(),
+        HeaderError::WrongMagic { found } => format!("it begins with {found:#x}"),
+        HeaderError::WrongMajor { found } => {
+            format!("it is of version {found}, and this manager knows version {}", aliquot_abi::region::MAJOR)
+        }
+        HeaderError::WrongSize { found_bytes } => format!("it says that it has {found_bytes} bytes"),
+    }
+}
+
+impl Region {
+    /// Maps the region of slice `id` in `dir`, as it was left by the manager before.
+    ///
+    /// # Errors
+    /// See [`OpenRegionError`].
+    pub(crate) fn open(id: SliceId, dir: &Path) -> Result<Region, OpenRegionError> {
+        let (limits, _) = Mapping::<Limits>::open(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES)?;
+        check(&dir.join(LIMITS_FILE), limits.header.check(LIMITS_MAGIC, LIMITS_FILE_BYTES), &limits.header, id)?;
+        let (ledger, ledger_file) = Mapping::<Ledger>::open(&dir.join(LEDGER_FILE), LEDGER_FILE_BYTES)?;
+        // What is wrong with the ledger's header is damage by the container, which does not keep its limits from working.
+        let device_count = (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX);
+        Ok(Region { id, dir: dir.into(), shim_path: files::find_shim(dir)?, limits, ledger, ledger_file, device_count })
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The library to preload.
+    #[must_use]
+    pub(crate) fn shim_path(&self) -> &Path {
+        &self.shim_path
+    }
+
+    /// How many devices it has.
+    #[must_use]
+    pub(crate) fn device_count(&self) -> usize {
+        self.device_count
+    }
+
+    /// The limits on device number `device`.
+    ///
+    /// # Panics
+    /// There is no device of this number in any region: a mistake of the caller.
+    #[must_use]
+    pub(crate) fn device_limits(&self, device: usize) -> &DeviceLimits {
+        &self.limits.devices[device]
+    }
+
+    /// What the container has used of device number `device`.
+    ///
+    /// # Panics
+    /// There is no device of this number in any region: a mistake of the caller.
+    #[must_use]
+    pub(crate) fn counters(&self, device: usize) -> &DeviceCounters {
+        &self.limits.counters[device]
+    }
+
+    /// The ledger, for the protocols of `aliquot_abi::ledger`. Its values are the container's: bound them, or use [`view`].
+    #[must_use]
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Writes what `slice` may use.
+    pub(crate) fn write_limits(&self, slice: &Slice) {
+        for (limits, part) in self.limits.devices.iter().zip(&slice.parts) {
+            files::write_part(limits, part);
+        }
+    }
+
+    /// Takes away everything: nothing more can be allocated, no gate opens any more, and a process that paces itself because
+    /// the heartbeat has stopped gets no time either.
+    pub(crate) fn revoke(&self) {
+        for device in 0..self.device_count {
+            self.limits.devices[device].memory_limit_bytes.store(0, Ordering::Relaxed);
+            self.limits.devices[device].core_limit_percent.store(0, Ordering::Relaxed);
+            self.set_gate(device, 0);
+        }
+    }
+
+    /// Whether the region was made for the devices of these parts.
+    #[must_use]
+    pub(crate) fn is_of(&self, parts: &[Part]) -> bool {
+        self.device_count == parts.len()
+            && parts.iter().zip(&self.limits.devices).all(|(part, limits)| part.device.bytes() == Some(limits.uuid))
+    }
+
+    /// Gives a sign of life at `now_ns`.
+    pub(crate) fn beat(&self, now_ns: u64) {
+        self.limits.heartbeat_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Sets the gate of a device to `flags`, with a new count, and wakes all who wait for it if it is open.
+    pub(crate) fn set_gate(&self, device: usize, flags: u32) {
+        let gate = &self.limits.devices[device].gate;
+        let flag_mask = gate::TICK - 1;
+        let before = gate.load(Ordering::Relaxed);
+        let count = (before & !flag_mask).wrapping_add(gate::TICK);
+        // Pairs with the load in the shim: whoever sees the gate open sees the limits written before.
+        gate.store(count | (flags & flag_mask), Ordering::Release);
+        if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
+            // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
+            let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+
+    /// Advances the gate's count and leaves its flags.
+    pub(crate) fn tick_gate(&self, device: usize) {
+        self.limits.devices[device].gate.fetch_add(gate::TICK, Ordering::Release);
+    }
+
+    /// What the container has done to its ledger that it should not have: `None` if nothing is seen. A ledger that was made
+    /// longer is cut to its size.
+    #[must_use]
+    pub(crate) fn damage(&self) -> Option<String> {
+        if self.limits.is_damaged() {
+            return Some("the limits file was truncated".into());
+        }
+        if self.ledger.is_damaged() {
+            return Some("the ledger was truncated by a process of the slice".into());
+        }
+        match self.ledger_file.metadata() {
+            Ok(metadata) if metadata.len() < LEDGER_FILE_BYTES as u64 => {
+                return Some(format!("the ledger was truncated to {} bytes by a process of the slice", metadata.len()));
+            }
+            Ok(metadata) if metadata.len() > LEDGER_FILE_BYTES as u64 => {
+                // It would fill the file system that all regions are on. Nothing is mapped beyond this.
+                let cut = self.ledger_file.set_len(LEDGER_FILE_BYTES as u64);
+                let cut = cut.map_or_else(|error| format!("cannot be cut: {error}"), |()| "was cut again".into());
+                let found_bytes = metadata.len();
+                return Some(format!(
+                    "the ledger was extended to {found_bytes} bytes by a process of the slice, and {cut}"
+                ));
+            }
+            Ok(_) => {}
+            Err(error) => return Some(format!("the ledger cannot be looked at: {error}")),
+        }
+        if let Err(error) = self.ledger.header.check(LEDGER_MAGIC, LEDGER_FILE_BYTES) {
+            return Some(format!("the ledger was overwritten by a process of the slice: {}", header(&error)));
+        }
+        if self.ledger.header.region_id.load(Ordering::Relaxed) != self.id.region_id() {
+            return Some("the ledger was overwritten by a process of the slice: its id is wrong".into());
+        }
+        view::implausible(&self.ledger, self.device_count)
+    }
+}
+
+fn check(
+    path: &Path,
+    outcome: Result<(), HeaderError>,
+    found: &aliquot_abi::region::Header,
+    id: SliceId,
+) -> Result<(), OpenRegionError> {
+    outcome.map_err(|error| OpenRegionError::Header { path: path.into(), error })?;
+    if found.region_id.load(Ordering::Relaxed) != id.region_id() {
+        return Err(OpenRegionError::Foreign { path: path.into() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

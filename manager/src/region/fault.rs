@@ -1,0 +1,110 @@
+//! Survives the loss of pages of a shared file: whoever can write a file can also truncate it, and reading what is gone
+//! raises SIGBUS.
+//!
+//! The handler looks whether the address lies in a mapping that is registered here. If so it maps a page of zeros there and
+//! returns: the access is repeated and finds zeros, and the mapping is marked as damaged. If not, it puts the former action
+//! back and returns: the access is repeated and ends as it would have ended without this handler.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::{io, mem, ptr};
+
+/// Mappings that can be registered at a time: two for each slice, of which a node of 16 devices has at most 1,600.
+const MAPPINGS_MAX: usize = 4096;
+const PAGE_BYTES: usize = 4096;
+
+/// A registered mapping. `start` is 0 while the entry is free, [`RESERVED`] while it is being filled.
+struct Entry {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    damaged: AtomicBool,
+}
+
+const RESERVED: usize = 1;
+
+static ENTRIES: [Entry; MAPPINGS_MAX] =
+    [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), damaged: AtomicBool::new(false) } };
+        MAPPINGS_MAX];
+
+/// The action for SIGBUS before ours; `Err` holds the error number if ours could not be set.
+static FORMER: OnceLock<Result<Former, i32>> = OnceLock::new();
+
+struct Former(libc::sigaction);
+
+/// Registers a mapping for as long as it lives.
+pub(super) struct Guard {
+    entry: &'static Entry,
+}
+
+impl Guard {
+    /// Registers the pages from `start` on.
+    ///
+    /// # Errors
+    /// Too many mappings, or the handler cannot be set.
+    pub(super) fn new(start: usize, bytes: usize) -> io::Result<Guard> {
+        if let Err(number) = FORMER.get_or_init(install) {
+            return Err(io::Error::from_raw_os_error(*number));
+        }
+        let free =
+            |entry: &&Entry| entry.start.compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let entry = ENTRIES.iter().find(free).ok_or_else(|| io::Error::other("too many regions are mapped"))?;
+        entry.damaged.store(false, Ordering::Relaxed);
+        entry.end.store(start + bytes, Ordering::Relaxed);
+        // Pairs with the load in `on_fault`.
+        entry.start.store(start, Ordering::Release);
+        Ok(Guard { entry })
+    }
+
+    /// Whether a page of the mapping was lost.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.entry.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Takes the mapping out of the register. It must not be read any more.
+    pub(super) fn release(&mut self) {
+        self.entry.start.store(0, Ordering::Release);
+    }
+}
+
+fn install() -> Result<Former, i32> {
+    // SAFETY: all zeros is a valid `sigaction`: no flags, an empty mask, the default action.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = on_fault as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: as above.
+    let mut former: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: both point to valid structures, and the handler keeps to what a signal handler may do.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut former) } != 0 {
+        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
+    }
+    Ok(Former(former))
+}
+
+/// Reads atomics and makes system calls; allocates nothing, takes no lock.
+extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives a valid structure to a handler with SA_SIGINFO, and for SIGBUS it holds an address.
+    let address = unsafe { (*info).si_addr() } as usize;
+    let entry = ENTRIES.iter().find(|entry| {
+        let start = entry.start.load(Ordering::Acquire);
+        start > RESERVED && (start..entry.end.load(Ordering::Relaxed)).contains(&address)
+    });
+    let page = address & !(PAGE_BYTES - 1);
+    if let Some(entry) = entry {
+        entry.damaged.store(true, Ordering::Relaxed);
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+        // SAFETY: the page lies in a mapping that is registered, hence ours and only reached through atomics, and it has
+        // no contents any more that could be lost.
+        if unsafe { libc::mmap(page as *mut libc::c_void, PAGE_BYTES, protection, flags, -1, 0) } != libc::MAP_FAILED {
+            return;
+        }
+    }
+    if let Some(Ok(former)) = FORMER.get() {
+        // SAFETY: the action as the kernel gave it.
+        unsafe { libc::sigaction(libc::SIGBUS, &raw const former.0, ptr::null_mut()) };
+    } else {
+        // Within `install`, before the former action is stored: none of our mappings exists yet.
+        // SAFETY: ends the process with the signal's default action, which `abort` is for.
+        unsafe { libc::abort() };
+    }
+}

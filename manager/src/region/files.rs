@@ -1,0 +1,253 @@
+//! Makes, finds and removes the files of regions.
+//!
+//! ```text
+//! <runtime>/lib/libaliquot-<hash>.so             the shim of this manager
+//! <runtime>/slices/<id>/                         a region: limits, ledger, attach.sock, libaliquot-<hash>.so
+//! <runtime>/slices/.new-<id>/ .old-<id>/         one that is being made or removed
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::{
+    DeviceLimits, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger,
+    Limits,
+};
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::region::map::{Mapping, Shared};
+use crate::region::{OpenRegionError, Region};
+use crate::shim_image;
+use crate::slices::{Part, Slice, SliceId};
+
+/// Launches between two progress markers of one thread at most.
+const MARKER_LAUNCHES_MAX: u32 = 64;
+/// Work in flight that a launch may add to: small against a lease, and long enough that the device stays at work while the
+/// launching thread sleeps or waits for a processor.
+const INFLIGHT_NS_MAX: u32 = 4_000_000;
+
+/// The directories that regions live in.
+#[derive(Clone, Debug)]
+pub(crate) struct RegionDirs {
+    slices: PathBuf,
+    shim: PathBuf,
+}
+
+/// Why a region is not made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateRegionError {
+    /// A file cannot be made.
+    #[error("cannot make {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It was made, but cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenRegionError),
+}
+
+fn io_at(path: &Path) -> impl Fn(io::Error) -> CreateRegionError + '_ {
+    move |source| CreateRegionError::Io { path: path.into(), source }
+}
+
+impl RegionDirs {
+    /// Makes the directories below `runtime_dir`, and the shim's file in them.
+    ///
+    /// # Errors
+    /// A directory or the shim's file cannot be made.
+    pub(crate) fn prepare(runtime_dir: &Path) -> Result<RegionDirs, CreateRegionError> {
+        let (slices, lib) = (runtime_dir.join("slices"), runtime_dir.join("lib"));
+        // Not to be listed: the ids in it are what keeps other users out.
+        make_dir(&slices, 0o711)?;
+        make_dir(&lib, 0o755)?;
+        let shim = lib.join(shim_image::file_name());
+        // One of another version may be there under another name; its regions hold links of their own.
+        for stale in fs::read_dir(&lib).map_err(io_at(&lib))?.flatten().filter(|entry| entry.path() != shim) {
+            let _ = fs::remove_file(stale.path());
+        }
+        // Its name says its contents, but a file that was cut short by a full disk has the same name.
+        if fs::read(&shim).ok().as_deref() != Some(shim_image::bytes()) {
+            let new = lib.join(".new");
+            write_file(&new, shim_image::bytes(), 0o555)?;
+            fs::rename(&new, &shim).map_err(io_at(&shim))?;
+        }
+        Ok(RegionDirs { slices, shim })
+    }
+
+    /// The directory of the region of slice `id`, whether there is one or not.
+    #[must_use]
+    pub(crate) fn region(&self, id: SliceId) -> PathBuf {
+        self.slices.join(id.to_string())
+    }
+
+    fn new_region(&self, id: SliceId) -> PathBuf {
+        self.slices.join(format!(".new-{id}"))
+    }
+
+    fn retired(&self, id: SliceId) -> PathBuf {
+        self.slices.join(format!(".old-{id}"))
+    }
+
+    /// Makes the region of `slice` and maps it.
+    ///
+    /// # Errors
+    /// A file cannot be made, for example because the disk is full; nothing is left behind.
+    pub(crate) fn create(&self, slice: &Slice) -> Result<Region, CreateRegionError> {
+        let (new, dir) = (self.new_region(slice.id), self.region(slice.id));
+        let made = self.fill(&new, slice).and_then(|()| fs::rename(&new, &dir).map_err(io_at(&dir)));
+        if let Err(error) = made {
+            let _ = fs::remove_dir_all(&new);
+            return Err(error);
+        }
+        Region::open(slice.id, &dir).map_err(|error| {
+            let _ = fs::remove_dir_all(&dir);
+            error.into()
+        })
+    }
+
+    fn fill(&self, dir: &Path, slice: &Slice) -> Result<(), CreateRegionError> {
+        make_dir(dir, 0o755)?;
+        let id = slice.id.region_id();
+        // Writable for its owner, this manager: the next one maps it again without being root.
+        make_shared::<Limits>(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES, 0o644, |file| {
+            write_uuids(file, &slice.parts)?;
+            let limits = Mapping::<Limits>::new(file, LIMITS_FILE_BYTES)?;
+            limits.device_count.store(slice.parts.len() as u32, Ordering::Relaxed);
+            for (device, part) in limits.devices.iter().zip(&slice.parts) {
+                device.marker_launches_max.store(MARKER_LAUNCHES_MAX, Ordering::Relaxed);
+                device.inflight_ns_max.store(INFLIGHT_NS_MAX, Ordering::Relaxed);
+                write_part(device, part);
+            }
+            limits.header.publish(LIMITS_MAGIC, LIMITS_FILE_BYTES, id);
+            Ok(())
+        })?;
+        make_shared::<Ledger>(&dir.join(LEDGER_FILE), LEDGER_FILE_BYTES, 0o666, |file| {
+            let ledger = Mapping::<Ledger>::new(file, LEDGER_FILE_BYTES)?;
+            ledger.header.publish(LEDGER_MAGIC, LEDGER_FILE_BYTES, id);
+            Ok(())
+        })?;
+        let shim = dir.join(shim_image::file_name());
+        // A copy where links are not possible.
+        fs::hard_link(&self.shim, &shim).or_else(|_| fs::copy(&self.shim, &shim).map(drop)).map_err(io_at(&shim))
+    }
+
+    /// Takes the region of slice `id` out of the way, if there is one, as the first step of its removal.
+    ///
+    /// # Errors
+    /// It cannot be renamed: the file system is read-only.
+    pub(crate) fn retire(&self, id: SliceId) -> Result<(), CreateRegionError> {
+        let dir = self.region(id);
+        match fs::rename(&dir, self.retired(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&dir)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes what [`RegionDirs::retire`] has left.
+    ///
+    /// # Errors
+    /// It cannot be deleted.
+    pub(crate) fn discard(&self, id: SliceId) -> Result<(), CreateRegionError> {
+        let retired = self.retired(id);
+        match fs::remove_dir_all(&retired) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&retired)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes what a manager that was killed has left half made or half removed, and regions that no slice of `known` has.
+    /// Returns the names of what it removed.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub(crate) fn remove_residue(&self, known: &[SliceId]) -> Result<Vec<String>, CreateRegionError> {
+        let mut removed = Vec::new();
+        for entry in fs::read_dir(&self.slices).map_err(io_at(&self.slices))?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if SliceId::parse(&name).is_some_and(|id| known.contains(&id)) {
+                continue;
+            }
+            fs::remove_dir_all(entry.path()).map_err(io_at(&entry.path()))?;
+            removed.push(name);
+        }
+        Ok(removed)
+    }
+}
+
+/// The shim in the directory of a region, made by whatever version of the manager.
+pub(super) fn find_shim(dir: &Path) -> Result<PathBuf, OpenRegionError> {
+    let entries = fs::read_dir(dir).map_err(|source| OpenRegionError::Io { path: dir.into(), source })?;
+    let is_shim = |name: &str| name.starts_with("libaliquot-") && name.ends_with(".so");
+    let shim = entries.flatten().find(|entry| entry.file_name().to_str().is_some_and(is_shim));
+    shim.map(|entry| entry.path()).ok_or_else(|| OpenRegionError::NoShim { path: dir.into() })
+}
+
+/// Writes a part's limits, each of which a running container takes up on its own.
+pub(super) fn write_part(device: &DeviceLimits, part: &Part) {
+    device.core_request_percent.store(part.core_request_percent, Ordering::Relaxed);
+    device.core_limit_percent.store(part.core_limit_percent, Ordering::Relaxed);
+    device.memory_limit_bytes.store(part.memory_limit_bytes, Ordering::Relaxed);
+}
+
+/// Devices' UUIDs never change: they are written before the file is mapped by anybody.
+fn write_uuids(mut file: &File, parts: &[Part]) -> io::Result<()> {
+    use std::io::{Seek, SeekFrom};
+    use std::mem::offset_of;
+    for (number, part) in parts.iter().enumerate() {
+        let uuid = part.device.bytes().ok_or(io::ErrorKind::InvalidInput)?;
+        let offset = offset_of!(Limits, devices) + number * size_of::<DeviceLimits>() + offset_of!(DeviceLimits, uuid);
+        file.seek(SeekFrom::Start(offset as u64))?;
+        file.write_all(&uuid)?;
+    }
+    Ok(())
+}
+
+/// Makes a file of `file_bytes` that is backed as far as a `T` reaches: a full disk is an error here, and not a signal in a
+/// process that maps it.
+fn make_shared<T: Shared>(
+    path: &Path,
+    file_bytes: usize,
+    mode: u32,
+    fill: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<(), CreateRegionError> {
+    let make = || {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        file.set_len(file_bytes as u64)?;
+        fallocate(&file, FallocateFlags::empty(), 0, size_of::<T>() as u64)?;
+        fill(&file)?;
+        // After the creation, where the umask would take bits away.
+        file.set_permissions(Permissions::from_mode(mode))
+    };
+    make().map_err(io_at(path))
+}
+
+fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CreateRegionError> {
+    let write = || {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(bytes)?;
+        file.set_permissions(Permissions::from_mode(mode))
+    };
+    write().map_err(io_at(path))
+}
+
+/// Makes a directory with exactly this mode, if it is not there.
+fn make_dir(path: &Path, mode: u32) -> Result<(), CreateRegionError> {
+    let make = || {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        fs::set_permissions(path, Permissions::from_mode(mode))
+    };
+    make().map_err(io_at(path))
+}

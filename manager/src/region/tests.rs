@@ -1,0 +1,241 @@
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::time::SystemTime;
+
+use aliquot_abi::ledger::{self, Identity, OverLimit};
+use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE, SLOTS_MAX, owner};
+
+use super::files::RegionDirs;
+use super::view::SlotState;
+use super::*;
+use crate::inventory::DeviceUuid;
+
+fn slice() -> Slice {
+    let part = Part {
+        device: DeviceUuid::new("GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"),
+        core_request_percent: 30,
+        core_limit_percent: 60,
+        memory_limit_bytes: 1000,
+    };
+    Slice {
+        name: "a".into(),
+        id: SliceId::from_random(7 << 64 | 9),
+        parts: vec![part],
+        created: SystemTime::UNIX_EPOCH,
+        description: String::new(),
+        owner: None,
+    }
+}
+
+fn region() -> (tempfile::TempDir, RegionDirs, Region) {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = RegionDirs::prepare(dir.path()).unwrap();
+    let region = dirs.create(&slice()).unwrap();
+    (dir, dirs, region)
+}
+
+fn tenant(region: &Region) -> fs::File {
+    OpenOptions::new().read(true).write(true).open(region.dir().join(LEDGER_FILE)).unwrap()
+}
+
+#[test]
+fn a_region_says_what_the_slice_may_use_and_is_open_to_whom_it_should_be() {
+    let (dir, _, region) = region();
+    let limits = region.device_limits(0);
+    assert_eq!(limits.core_request_percent.load(Ordering::Relaxed), 30);
+    assert_eq!(limits.core_limit_percent.load(Ordering::Relaxed), 60);
+    assert_eq!(limits.memory_limit_bytes.load(Ordering::Relaxed), 1000);
+    assert_eq!(limits.uuid, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+    assert_eq!(limits.gate.load(Ordering::Relaxed), 0);
+    assert_eq!((region.device_count(), region.damage()), (1, None));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir.path().join("slices")), 0o711);
+    assert_eq!(mode(region.dir()), 0o755);
+    assert_eq!(mode(&region.dir().join(LIMITS_FILE)), 0o644);
+    assert_eq!(mode(&region.dir().join(LEDGER_FILE)), 0o666);
+    assert_eq!(mode(region.shim_path()), 0o555);
+}
+
+#[test]
+fn another_manager_takes_the_region_over_with_all_that_is_in_it() {
+    let (_dir, _, region) = region();
+    let me = Identity { pid: 5, start_time: 6, pid_namespace: 7 };
+    let slot = ledger::claim(region.ledger(), me, |_| true).unwrap();
+    ledger::reserve(&region.ledger().devices[0], &region.ledger().slots[slot.index].devices[0], 600, 1000).unwrap();
+    let path = region.dir().to_owned();
+    let opened = Region::open(slice().id, &path).unwrap();
+    assert!(opened.is_of(&slice().parts));
+    assert_eq!(view::device(opened.ledger(), 0).used_bytes, 600);
+    assert_eq!(
+        view::slots(opened.ledger()).collect::<Vec<_>>(),
+        [(slot.index, SlotState::Attached(me, slot.generation))]
+    );
+    assert_eq!(view::held_bytes(opened.ledger(), slot.index, 1), [600]);
+}
+
+#[test]
+fn a_region_of_another_version_or_cut_short_is_refused_with_a_reason() {
+    let (_dir, _, region) = region();
+    let (id, dir) = (slice().id, region.dir().to_owned());
+    drop(region);
+    let limits = OpenOptions::new().write(true).open(dir.join(LIMITS_FILE)).unwrap();
+    let refused = |expected: &str| {
+        let error = Region::open(id, &dir).map(drop).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(dir.to_str().unwrap()), "{error}");
+    };
+    limits.write_at(&9_u32.to_ne_bytes(), 8).unwrap();
+    refused("version 9");
+    limits.write_at(b"WHATEVER", 0).unwrap();
+    refused("begins with");
+    limits.set_len(100).unwrap();
+    refused("truncated");
+    fs::remove_file(dir.join(LIMITS_FILE)).unwrap();
+    refused("limits");
+    std::os::unix::fs::symlink("/dev/zero", dir.join(LIMITS_FILE)).unwrap();
+    refused("limits");
+}
+
+#[test]
+fn a_region_is_of_its_own_slice_only() {
+    let (_dir, _, region) = region();
+    let other = SliceId::from_random(1);
+    assert!(matches!(Region::open(other, region.dir()), Err(OpenRegionError::Foreign { .. })));
+}
+
+#[test]
+fn a_ledger_that_is_truncated_while_it_is_mapped_is_survived_and_reported() {
+    let (_dir, _, region) = region();
+    region.ledger().slots[400].devices[0].memory.store(5, Ordering::Relaxed);
+    tenant(&region).set_len(0).unwrap();
+    // Every page is gone: reads find zeros, writes go nowhere.
+    assert_eq!(view::device(region.ledger(), 0).used_bytes, 0);
+    assert_eq!(view::held_bytes(region.ledger(), 400, 1), [0]);
+    assert_eq!(view::slots(region.ledger()).count(), 0);
+    assert!(ledger::settle(region.ledger(), 0));
+    assert!(region.damage().unwrap().contains("truncated"));
+    // Making it long again does not undo it.
+    tenant(&region).set_len(LEDGER_FILE_BYTES as u64).unwrap();
+    assert!(region.damage().unwrap().contains("truncated"));
+    // The limits are another file: they hold.
+    assert_eq!(region.device_limits(0).memory_limit_bytes.load(Ordering::Relaxed), 1000);
+}
+
+#[test]
+fn a_ledger_that_is_cut_by_a_byte_is_reported_too() {
+    let (_dir, _, region) = region();
+    tenant(&region).set_len(LEDGER_FILE_BYTES as u64 - 1).unwrap();
+    assert!(region.damage().unwrap().contains("truncated"));
+}
+
+#[test]
+fn a_ledger_that_is_made_longer_is_cut_again_and_reported() {
+    let (_dir, _, region) = region();
+    tenant(&region).set_len(1 << 40).unwrap();
+    assert!(region.damage().unwrap().contains("extended"));
+    assert_eq!(tenant(&region).metadata().unwrap().len(), LEDGER_FILE_BYTES as u64);
+}
+
+#[test]
+fn a_ledger_full_of_any_byte_breaks_nothing() {
+    for byte in [0x00, 0x01, 0x55, 0x80, 0xFF] {
+        let (_dir, _, region) = region();
+        tenant(&region).write_all_at(&vec![byte; LEDGER_FILE_BYTES], 0).unwrap();
+        assert!(region.damage().is_some(), "{byte:#x}");
+        let ledger = region.ledger();
+        for index in 0..SLOTS_MAX {
+            let _ = (view::slot(ledger, index), view::work(ledger, index, 0), view::held_bytes(ledger, index, 16));
+            ledger::repair(ledger, index);
+        }
+        let _ = view::sum(ledger, 0..SLOTS_MAX, 0);
+        assert!(view::device(ledger, 0).used_bytes <= ledger::BYTES_MASK);
+        ledger::empty_shared_slot(ledger);
+        for device in 0..DEVICES_MAX {
+            // Whether it can depends on the byte; that it ends is what counts.
+            let _ = ledger::settle(ledger, device);
+        }
+    }
+}
+
+#[test]
+fn a_single_forged_value_is_seen() {
+    type Forge = fn(&Ledger);
+    let forge: [(&str, Forge); 3] = [
+        ("owner", |ledger| ledger.owners[9].store(owner::word(77, 0, 0), Ordering::Relaxed)),
+        ("bytes in use", |ledger| ledger.devices[0].used_bytes.store(u64::MAX, Ordering::Relaxed)),
+        ("id", |ledger| ledger.header.region_id.store(1, Ordering::Relaxed)),
+    ];
+    for (expected, forge) in forge {
+        let (_dir, _, region) = region();
+        forge(region.ledger());
+        let damage = region.damage().unwrap();
+        assert!(damage.contains(expected), "{damage}");
+    }
+}
+
+#[test]
+fn the_gate_opens_with_a_new_count_each_time() {
+    let (_dir, _, region) = region();
+    let gate = || region.device_limits(0).gate.load(Ordering::Relaxed);
+    let mut seen = std::collections::BTreeSet::from([gate()]);
+    region.set_gate(0, gate::OPEN);
+    assert_eq!(gate() % gate::TICK, gate::OPEN);
+    seen.insert(gate());
+    region.tick_gate(0);
+    assert_eq!(gate() % gate::TICK, gate::OPEN);
+    seen.insert(gate());
+    region.set_gate(0, 0);
+    assert_eq!(gate() % gate::TICK, 0);
+    seen.insert(gate());
+    region.set_gate(0, gate::OPEN | gate::FREE);
+    seen.insert(gate());
+    assert_eq!(seen.len(), 5);
+}
+
+#[test]
+fn a_revoked_region_gives_nothing_more() {
+    let (_dir, _, region) = region();
+    region.set_gate(0, gate::OPEN);
+    region.revoke();
+    let limits = region.device_limits(0);
+    assert_eq!(limits.gate.load(Ordering::Relaxed) % gate::TICK, 0);
+    assert_eq!(limits.core_limit_percent.load(Ordering::Relaxed), 0);
+    let limit = limits.memory_limit_bytes.load(Ordering::Relaxed);
+    let refused = ledger::reserve(&region.ledger().devices[0], &region.ledger().slots[1].devices[0], 1, limit);
+    assert_eq!(refused, Err(OverLimit));
+}
+
+#[test]
+fn what_no_slice_has_is_removed_at_the_start() {
+    let (dir, dirs, region) = region();
+    let slices = dir.path().join("slices");
+    fs::create_dir(slices.join(".new-1")).unwrap();
+    fs::create_dir(slices.join(".old-1")).unwrap();
+    fs::create_dir(slices.join("0".repeat(32))).unwrap();
+    let mut removed = dirs.remove_residue(&[slice().id]).unwrap();
+    removed.sort();
+    assert_eq!(removed, [".new-1", ".old-1", &"0".repeat(32)]);
+    assert!(region.dir().exists());
+}
+
+#[test]
+fn a_region_that_cannot_be_made_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = RegionDirs::prepare(dir.path()).unwrap();
+    // Something else has the region's place.
+    fs::create_dir_all(dirs.region(slice().id).join("occupied")).unwrap();
+    assert!(dirs.create(&slice()).is_err());
+    assert_eq!(fs::read_dir(dir.path().join("slices")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_cut_short_shim_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    RegionDirs::prepare(dir.path()).unwrap();
+    let shim = dir.path().join("lib").join(crate::shim_image::file_name());
+    fs::remove_file(&shim).unwrap();
+    fs::write(&shim, &crate::shim_image::bytes()[..3]).unwrap();
+    fs::write(dir.path().join("lib/libaliquot-0.so"), "old").unwrap();
+    let region = RegionDirs::prepare(dir.path()).unwrap().create(&slice()).unwrap();
+    assert_eq!(fs::read(region.shim_path()).unwrap(), crate::shim_image::bytes());
+    assert_eq!(fs::read_dir(dir.path().join("lib")).unwrap().count(), 1);
+}

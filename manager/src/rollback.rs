@@ -1,0 +1,64 @@
+//! Steps of which each can be undone: all are done, or none.
+
+use tracing::error;
+
+type Undo<'a> = Box<dyn FnOnce() -> Result<(), String> + 'a>;
+
+/// The steps done so far. Dropped before [`Rollback::commit`], it undoes them, the last one first.
+#[derive(Default)]
+pub(crate) struct Rollback<'a> {
+    steps: Vec<(&'static str, Undo<'a>)>,
+}
+
+impl<'a> Rollback<'a> {
+    /// Notes that a step was done, and how it is undone.
+    pub(crate) fn did<E: ToString>(&mut self, step: &'static str, undo: impl FnOnce() -> Result<(), E> + 'a) {
+        self.steps.push((step, Box::new(move || undo().map_err(|error| error.to_string()))));
+    }
+
+    /// All steps are done: nothing is to be undone any more.
+    pub(crate) fn commit(mut self) {
+        self.steps.clear();
+    }
+}
+
+impl Drop for Rollback<'_> {
+    fn drop(&mut self) {
+        while let Some((step, undo)) = self.steps.pop() {
+            // What stays is removed at the next start: the checkpoint says that it was begun.
+            if let Err(reason) = undo() {
+                error!(step, reason, "cannot undo a step");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+
+    use super::*;
+
+    #[test]
+    fn steps_are_undone_backwards_and_only_without_commit() {
+        let undone = RefCell::new(Vec::new());
+        let note = |number: u32| {
+            let undone = &undone;
+            move || {
+                undone.borrow_mut().push(number);
+                Ok::<_, Infallible>(())
+            }
+        };
+        let mut rollback = Rollback::default();
+        rollback.did("one", note(1));
+        rollback.did("fails", || Err("on purpose"));
+        rollback.did("two", note(2));
+        drop(rollback);
+        assert_eq!(*undone.borrow(), [2, 1]);
+        let mut rollback = Rollback::default();
+        rollback.did("three", note(3));
+        rollback.commit();
+        assert_eq!(*undone.borrow(), [2, 1]);
+    }
+}

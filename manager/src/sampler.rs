@@ -1,0 +1,33 @@
+//! Takes down what slices have used, and looks whether their regions are sound.
+
+use std::io;
+use std::sync::Arc;
+
+use tracing::warn;
+
+use crate::clock::monotonic_ns;
+use crate::live::{LiveSlice, LiveSlices};
+use crate::periodic::Periodic;
+use crate::usage::SAMPLE_INTERVAL;
+
+/// Starts the thread that does it. The thread sleeps while there is no slice.
+///
+/// # Errors
+/// The kernel gives no thread.
+pub(crate) fn start(slices: Arc<LiveSlices>) -> io::Result<Periodic> {
+    Periodic::start("sampler", move || {
+        let all = slices.all();
+        all.iter().for_each(|live| sample(live));
+        (!all.is_empty()).then_some(SAMPLE_INTERVAL)
+    })
+}
+
+fn sample(live: &LiveSlice) {
+    let now_ns = monotonic_ns();
+    for (part, history) in live.history.lock().iter_mut().enumerate() {
+        history.record(now_ns, live.core_used_ns(part));
+    }
+    if let Some(damage) = live.find_damage() {
+        warn!(slice = live.name, damage, "the region of a slice is damaged; what it uses is not known any more");
+    }
+}

@@ -1,0 +1,22 @@
+//! The shim, as it is built into the manager: what the node runs is what was tested together.
+
+use std::sync::OnceLock;
+
+use sha2::{Digest, Sha256};
+
+/// The library's bytes.
+#[must_use]
+pub fn bytes() -> &'static [u8] {
+    include_bytes!(env!("ALIQUOT_SHIM_PATH"))
+}
+
+/// The library's file name, which says its contents: versions of it lie beside each other while slices use them.
+#[must_use]
+pub fn file_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let hash = Sha256::digest(bytes());
+        let digits: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        format!("libaliquot-{digits}.so")
+    })
+}

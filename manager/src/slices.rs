@@ -1,0 +1,400 @@
+//! What is given out: the slices of this node, and the rules by which one is made, changed and removed.
+//!
+//! Everything here is a pure function of the slices that there are, the devices, and a request. A function either returns
+//! the slice as it is to be, or says why not; it changes nothing. Whoever carries it out then calls [`Slices::put`] or
+//! [`Slices::take`].
+//!
+//! Invariant: on each device the guaranteed shares add up to at most 100 percent, and the memory limits to at most its memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::SystemTime;
+
+use aliquot_abi::region::DEVICES_MAX;
+use serde::{Deserialize, Serialize};
+
+use crate::inventory::{Device, DeviceUuid, Health, Inventory};
+
+mod error;
+pub(crate) use error::{CreateError, PartError, RemoveError, ResizeError};
+mod name;
+pub(crate) use name::NameError;
+
+/// Names a slice for ever: 128 random bits, written as 32 hexadecimal digits. Names its region's directory, too, and so
+/// keeps out whoever cannot guess it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SliceId(u128);
+
+impl SliceId {
+    /// The id made of these random bits.
+    #[must_use]
+    pub fn from_random(bits: u128) -> SliceId {
+        SliceId(bits)
+    }
+
+    /// The id that reads `text`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<SliceId> {
+        let canonical = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if canonical { u128::from_str_radix(text, 16).ok().map(SliceId) } else { None }
+    }
+
+    /// The number that the region's files carry.
+    #[must_use]
+    pub fn region_id(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+impl fmt::Display for SliceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for SliceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl From<SliceId> for String {
+    fn from(id: SliceId) -> String {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for SliceId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<SliceId, String> {
+        SliceId::parse(&text).ok_or_else(|| format!("{text:?} is not a slice id"))
+    }
+}
+
+/// What a slice has of one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    /// The device.
+    pub device: DeviceUuid,
+    /// Guaranteed share of its time.
+    pub core_request_percent: u32,
+    /// Share of its time that is never exceeded.
+    pub core_limit_percent: u32,
+    /// Its memory that is never exceeded.
+    pub memory_limit_bytes: u64,
+}
+
+/// A process with whose end a slice ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Owner {
+    /// In the manager's pid namespace.
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`.
+    pub start_time: u64,
+}
+
+/// One container's parts of devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Slice {
+    /// Unique on the node.
+    pub name: String,
+    /// Unique for ever.
+    pub id: SliceId,
+    /// At least one, each of another device. The devices of a slice never change.
+    pub parts: Vec<Part>,
+    /// When it was made.
+    pub created: SystemTime,
+    /// For people to read.
+    pub description: String,
+    /// Whose end is its end.
+    pub owner: Option<Owner>,
+}
+
+/// What is asked for of one device; 0 and `None` mean that the manager fills it in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartRequest {
+    /// The device; `None`: one that has room.
+    pub device: Option<DeviceUuid>,
+    /// Guaranteed share in percent.
+    pub core_request_percent: u32,
+    /// Share that is never exceeded; 0: the same as the guaranteed one.
+    pub core_limit_percent: u32,
+    /// Memory limit; 0: the same part of the memory as of the time.
+    pub memory_limit_bytes: u64,
+}
+
+/// A slice that is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CreateRequest {
+    /// Empty: one is made from the id.
+    pub name: String,
+    /// One for each device.
+    pub parts: Vec<PartRequest>,
+    /// For people to read.
+    pub description: String,
+    /// Whose end is to be its end.
+    pub owner: Option<Owner>,
+}
+
+/// What is given out of one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Sum of the guaranteed shares.
+    pub core_request_percent: u32,
+    /// Sum of the memory limits.
+    pub memory_bytes: u64,
+}
+
+/// The slices of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slices {
+    by_name: BTreeMap<String, Slice>,
+}
+
+/// Bytes that a description may have.
+pub(crate) const DESCRIPTION_BYTES_MAX: usize = 1024;
+
+impl Slices {
+    /// The slice of that name.
+    #[must_use]
+    pub(crate) fn get(&self, name: &str) -> Option<&Slice> {
+        self.by_name.get(name)
+    }
+
+    /// All slices, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slice> {
+        self.by_name.values()
+    }
+
+    /// Takes in a slice, in place of the one of the same name if there is one.
+    pub(crate) fn put(&mut self, slice: Slice) {
+        self.by_name.insert(slice.name.clone(), slice);
+    }
+
+    /// Takes out a slice.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Slice> {
+        self.by_name.remove(name)
+    }
+
+    /// What is given out of `device`, other than to the slice `except`.
+    #[must_use]
+    pub(crate) fn given(&self, device: &DeviceUuid, except: Option<SliceId>) -> Given {
+        let slices = self.by_name.values().filter(|slice| Some(slice.id) != except);
+        let parts = slices.flat_map(|slice| &slice.parts).filter(|part| part.device == *device);
+        parts.fold(Given::default(), |given, part| Given {
+            core_request_percent: given.core_request_percent + part.core_request_percent,
+            memory_bytes: given.memory_bytes.saturating_add(part.memory_limit_bytes),
+        })
+    }
+
+    /// The slice that answers `request`, with the new id `id`.
+    ///
+    /// # Errors
+    /// See [`CreateError`].
+    pub(crate) fn create(
+        &self,
+        inventory: &Inventory,
+        request: CreateRequest,
+        id: SliceId,
+        now: SystemTime,
+    ) -> Result<Slice, CreateError> {
+        let name = if request.name.is_empty() { format!("slice-{:.8}", id.to_string()) } else { request.name };
+        name::check(&name)?;
+        if self.by_name.contains_key(&name) {
+            return Err(CreateError::Exists { name });
+        }
+        if request.description.len() > DESCRIPTION_BYTES_MAX {
+            return Err(CreateError::Description { found_bytes: request.description.len() });
+        }
+        if request.parts.is_empty() || request.parts.len() > DEVICES_MAX {
+            return Err(CreateError::PartCount { found: request.parts.len() });
+        }
+        let parts = self.place(inventory, &request.parts)?;
+        Ok(Slice { name, id, parts, created: now, description: request.description, owner: request.owner })
+    }
+
+    /// Finds a device for each part. Those that name theirs come first, so that no other part takes it; of the others the
+    /// greatest first, which leaves the least behind.
+    fn place(&self, inventory: &Inventory, requests: &[PartRequest]) -> Result<Vec<Part>, CreateError> {
+        let mut order: Vec<usize> = (0..requests.len()).collect();
+        order.sort_by_key(|&at| {
+            let request = &requests[at];
+            (
+                request.device.is_none(),
+                u32::MAX - request.core_request_percent.min(100),
+                u64::MAX - request.memory_limit_bytes,
+            )
+        });
+        let mut placed: Vec<Option<Part>> = vec![None; requests.len()];
+        let mut taken: Vec<DeviceUuid> = Vec::new();
+        for at in order {
+            let request = &requests[at];
+            let shares = Shares::of(request)?;
+            let part = match &request.device {
+                Some(uuid) => {
+                    if taken.contains(uuid) {
+                        return Err(CreateError::DeviceTwice { device: uuid.clone() });
+                    }
+                    let device = inventory.device(uuid).ok_or_else(|| PartError::unknown(uuid, inventory))?;
+                    self.fit(device, &shares, None)?
+                }
+                None => self.best_fit(inventory, &shares, &taken)?,
+            };
+            taken.push(part.device.clone());
+            placed[at] = Some(part);
+        }
+        Ok(placed.into_iter().flatten().collect())
+    }
+
+    /// The part on the device with the least room that is enough.
+    fn best_fit(&self, inventory: &Inventory, shares: &Shares, taken: &[DeviceUuid]) -> Result<Part, CreateError> {
+        let free = inventory.devices.iter().filter(|device| !taken.contains(&device.uuid));
+        let mut refusals = Vec::new();
+        let mut fits = Vec::new();
+        for device in free {
+            match self.fit(device, shares, None) {
+                Ok(part) => {
+                    let given = self.given(&device.uuid, None);
+                    let left =
+                        (100 - given.core_request_percent, device.memory_bytes.saturating_sub(given.memory_bytes));
+                    fits.push((left, device.index, part));
+                }
+                Err(error) => refusals.push(error),
+            }
+        }
+        let best = fits.into_iter().min_by_key(|(left, index, _)| (*left, *index));
+        best.map(|(_, _, part)| part).ok_or_else(|| CreateError::none(inventory, taken.len(), refusals))
+    }
+
+    /// The part that answers `shares` on `device`, where all of it but what `except` has is given out.
+    fn fit(&self, device: &Device, shares: &Shares, except: Option<SliceId>) -> Result<Part, PartError> {
+        let uuid = || device.uuid.clone();
+        if device.mig_enabled {
+            return Err(PartError::Partitioned { device: uuid() });
+        }
+        if let Health::Unhealthy { reason } = &device.health {
+            return Err(PartError::Unhealthy { device: uuid(), reason: reason.clone() });
+        }
+        if device.uuid.bytes().is_none() {
+            return Err(PartError::Unnameable { device: uuid() });
+        }
+        let memory_bytes = match shares.memory_limit_bytes {
+            0 => part_of(device.memory_bytes, shares.core_request_percent),
+            bytes => bytes,
+        };
+        if memory_bytes > device.memory_bytes {
+            return Err(PartError::MemoryMax { device: uuid(), asked: memory_bytes, has: device.memory_bytes });
+        }
+        let given = self.given(&device.uuid, except);
+        let core_free = 100_u32.saturating_sub(given.core_request_percent);
+        if shares.core_request_percent > core_free {
+            return Err(PartError::CoreRoom { device: uuid(), asked: shares.core_request_percent, free: core_free });
+        }
+        let memory_free = device.memory_bytes.saturating_sub(given.memory_bytes);
+        if memory_bytes > memory_free {
+            return Err(PartError::MemoryRoom { device: uuid(), asked: memory_bytes, free: memory_free });
+        }
+        Ok(Part {
+            device: uuid(),
+            core_request_percent: shares.core_request_percent,
+            core_limit_percent: shares.core_limit_percent,
+            memory_limit_bytes: memory_bytes,
+        })
+    }
+
+    /// The slice `name` with `changes`: fields that are 0 stay; a change without a device changes all parts.
+    ///
+    /// # Errors
+    /// See [`ResizeError`].
+    pub(crate) fn resize(
+        &self,
+        inventory: &Inventory,
+        name: &str,
+        changes: &[PartRequest],
+    ) -> Result<Slice, ResizeError> {
+        let mut slice = self.get(name).ok_or_else(|| ResizeError::NotFound { name: name.into() })?.clone();
+        if changes.is_empty() {
+            return Err(ResizeError::NoChange { name: name.into() });
+        }
+        for change in changes {
+            let mut met = false;
+            for part in &mut slice.parts {
+                if change.device.as_ref().is_some_and(|device| *device != part.device) {
+                    continue;
+                }
+                met = true;
+                let shares = Shares::changed(part, change)?;
+                let device =
+                    inventory.device(&part.device).ok_or_else(|| PartError::unknown(&part.device, inventory))?;
+                *part = self.fit(device, &shares, Some(slice.id))?;
+            }
+            if let (false, Some(device)) = (met, &change.device) {
+                return Err(ResizeError::NotItsDevice { name: name.into(), device: device.clone() });
+            }
+        }
+        Ok(slice)
+    }
+
+    /// The slice `name`, if it may be removed now that `attached` processes use it.
+    ///
+    /// # Errors
+    /// See [`RemoveError`].
+    pub(crate) fn remove(&self, name: &str, attached: usize, force: bool) -> Result<&Slice, RemoveError> {
+        let slice = self.get(name).ok_or_else(|| RemoveError::NotFound { name: name.into() })?;
+        if attached > 0 && !force {
+            return Err(RemoveError::InUse { name: name.into(), attached });
+        }
+        Ok(slice)
+    }
+}
+
+/// Shares that are right in themselves, whatever the device.
+struct Shares {
+    core_request_percent: u32,
+    core_limit_percent: u32,
+    memory_limit_bytes: u64,
+}
+
+impl Shares {
+    fn of(request: &PartRequest) -> Result<Shares, PartError> {
+        let limit = match request.core_limit_percent {
+            0 => request.core_request_percent,
+            limit => limit,
+        };
+        Shares::checked(request.core_request_percent, limit, request.memory_limit_bytes)
+    }
+
+    /// A limit that was the same as the request stays so.
+    fn changed(part: &Part, change: &PartRequest) -> Result<Shares, PartError> {
+        let or = |new, old| if new == 0 { old } else { new };
+        let request = or(change.core_request_percent, part.core_request_percent);
+        let follows = part.core_limit_percent == part.core_request_percent;
+        let limit = or(change.core_limit_percent, if follows { request } else { part.core_limit_percent });
+        let memory = if change.memory_limit_bytes == 0 { part.memory_limit_bytes } else { change.memory_limit_bytes };
+        Shares::checked(request, limit, memory)
+    }
+
+    fn checked(request: u32, limit: u32, memory_limit_bytes: u64) -> Result<Shares, PartError> {
+        if !(1..=100).contains(&request) {
+            return Err(PartError::CoreRequest { found: request });
+        }
+        if limit > 100 {
+            return Err(PartError::CoreLimit { found: limit });
+        }
+        if limit < request {
+            return Err(PartError::LimitBelowRequest { request, limit });
+        }
+        Ok(Shares { core_request_percent: request, core_limit_percent: limit, memory_limit_bytes })
+    }
+}
+
+/// `percent` of `bytes`, rounded down.
+fn part_of(bytes: u64, percent: u32) -> u64 {
+    let part = u128::from(bytes) * u128::from(percent) / 100;
+    u64::try_from(part).unwrap_or(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! Why a slice is not made, changed or removed: what was wrong, with which value, and what to do.
+
+use crate::inventory::{DeviceUuid, Inventory};
+use crate::size::Bytes;
+use crate::slices::{DESCRIPTION_BYTES_MAX, NameError};
+use aliquot_abi::region::DEVICES_MAX;
+
+/// Why a part cannot be given on a device.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartError {
+    /// The guaranteed share is out of range.
+    #[error("gpu-core is {found}; it must be 1 to 100 percent of each device")]
+    CoreRequest {
+        /// In percent.
+        found: u32,
+    },
+    /// The limit is out of range.
+    #[error("gpu-core-limit is {found}; it must be at most 100 percent of each device")]
+    CoreLimit {
+        /// In percent.
+        found: u32,
+    },
+    /// The limit takes away from the guarantee.
+    #[error("gpu-core-limit is {limit}, below gpu-core, which is {request}; give a limit of at least {request}")]
+    LimitBelowRequest {
+        /// In percent.
+        request: u32,
+        /// In percent.
+        limit: u32,
+    },
+    /// There is no such device.
+    #[error("there is no device {device}; {}", list(known))]
+    Unknown {
+        /// What was named.
+        device: DeviceUuid,
+        /// What there is.
+        known: Vec<DeviceUuid>,
+    },
+    /// The device cannot be given out now.
+    #[error("device {device} is unhealthy: {reason}; use another device, or this one when it has recovered")]
+    Unhealthy {
+        /// Which.
+        device: DeviceUuid,
+        /// Why.
+        reason: String,
+    },
+    /// The device is partitioned.
+    #[error("device {device} is partitioned by MIG; use one of its instances")]
+    Partitioned {
+        /// Which.
+        device: DeviceUuid,
+    },
+    /// The device's UUID is in no known form.
+    #[error("device {device} has a UUID that is not 16 bytes; the driver is too old or too new for this version")]
+    Unnameable {
+        /// Which.
+        device: DeviceUuid,
+    },
+    /// More memory than the device has.
+    #[error("gpu-memory is {}; device {device} has {}", Bytes(*.asked), Bytes(*.has))]
+    MemoryMax {
+        /// Which.
+        device: DeviceUuid,
+        /// In bytes.
+        asked: u64,
+        /// In bytes.
+        has: u64,
+    },
+    /// Not so much time is left.
+    #[error(
+        "gpu-core {asked} does not fit on device {device}: {free} percent are not given out; ask for less, or remove or resize a slice"
+    )]
+    CoreRoom {
+        /// Which.
+        device: DeviceUuid,
+        /// In percent.
+        asked: u32,
+        /// In percent.
+        free: u32,
+    },
+    /// Not so much memory is left.
+    #[error("gpu-memory {} does not fit on device {device}: {} are not given out; ask for less, or remove or resize a slice", Bytes(*.asked), Bytes(*.free))]
+    MemoryRoom {
+        /// Which.
+        device: DeviceUuid,
+        /// In bytes.
+        asked: u64,
+        /// In bytes.
+        free: u64,
+    },
+}
+
+impl PartError {
+    pub(super) fn unknown(device: &DeviceUuid, inventory: &Inventory) -> PartError {
+        let known = inventory.devices.iter().map(|device| device.uuid.clone()).collect();
+        PartError::Unknown { device: device.clone(), known }
+    }
+
+    /// Whether it is for want of room: the same request can succeed later.
+    #[must_use]
+    pub fn is_want_of_room(&self) -> bool {
+        matches!(self, PartError::CoreRoom { .. } | PartError::MemoryRoom { .. })
+    }
+}
+
+fn list(known: &[DeviceUuid]) -> String {
+    match known {
+        [] => "this node has none".into(),
+        known => format!("this node has {}", known.iter().map(DeviceUuid::as_str).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Why a slice is not made.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// There is one of that name.
+    #[error("a slice named {name:?} exists; choose another name, or remove it")]
+    Exists {
+        /// The name.
+        name: String,
+    },
+    /// The description is too long.
+    #[error("the description has {found_bytes} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed")]
+    Description {
+        /// Its length.
+        found_bytes: usize,
+    },
+    /// Too few or too many parts.
+    #[error("a slice of {found} devices is not possible; ask for 1 to {DEVICES_MAX}")]
+    PartCount {
+        /// How many.
+        found: usize,
+    },
+    /// Two parts of one device.
+    #[error("device {device} is named twice; each part must be of another device")]
+    DeviceTwice {
+        /// Which.
+        device: DeviceUuid,
+    },
+    /// One part cannot be given.
+    #[error(transparent)]
+    Part(#[from] PartError),
+    /// This node has no device at all.
+    #[error("this node has no device; run `aliquot doctor` to see why")]
+    NoDevice,
+    /// More parts than devices.
+    #[error("the slice asks for more devices than this node has, which is {has}; ask for fewer")]
+    TooFewDevices {
+        /// How many there are.
+        has: usize,
+    },
+    /// No device will do.
+    #[error("no device has room: {}", .refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    NoRoom {
+        /// Why not, device by device.
+        refusals: Vec<PartError>,
+    },
+}
+
+impl CreateError {
+    /// Why no device would do for a part, with `taken` devices given to other parts.
+    pub(super) fn none(inventory: &Inventory, taken: usize, mut refusals: Vec<PartError>) -> CreateError {
+        match refusals.len() {
+            0 if inventory.devices.is_empty() => CreateError::NoDevice,
+            0 => CreateError::TooFewDevices { has: taken },
+            1 => CreateError::Part(refusals.remove(0)),
+            _ => CreateError::NoRoom { refusals },
+        }
+    }
+}
+
+/// Why a slice is not changed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    /// There is none of that name.
+    #[error("there is no slice named {name:?}; `aliquot slice ls` shows those that there are")]
+    NotFound {
+        /// The name.
+        name: String,
+    },
+    /// Nothing is asked.
+    #[error("nothing to change in slice {name:?}; give gpu-core, gpu-core-limit or gpu-memory")]
+    NoChange {
+        /// The name.
+        name: String,
+    },
+    /// The slice has no part of that device.
+    #[error("slice {name:?} has no part of device {device}; the devices of a slice cannot be changed")]
+    NotItsDevice {
+        /// The name.
+        name: String,
+        /// The device.
+        device: DeviceUuid,
+    },
+    /// One part cannot be changed so.
+    #[error(transparent)]
+    Part(#[from] PartError),
+}
+
+/// Why a slice is not removed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RemoveError {
+    /// There is none of that name.
+    #[error("there is no slice named {name:?}; `aliquot slice ls` shows those that there are")]
+    NotFound {
+        /// The name.
+        name: String,
+    },
+    /// Processes use it.
+    #[error(
+        "slice {name:?} is in use by {attached} processes; end them, or force the removal: they can then use nothing more"
+    )]
+    InUse {
+        /// The name.
+        name: String,
+        /// How many.
+        attached: usize,
+    },
+}

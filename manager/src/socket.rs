@@ -1,0 +1,132 @@
+//! The socket that gRPC is served on.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Group, chown, geteuid};
+
+/// Members of this group may use the system's manager without being root.
+const GROUP: &str = "aliquot";
+
+/// Why the socket cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Somebody listens on it.
+    #[error("another manager serves {}; stop it, or choose another socket with --socket", path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else has its name.
+    #[error("{} exists and is no socket; move it away, or choose another socket with --socket", path.display())]
+    NoSocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be made.
+    #[error("cannot serve the socket {}: {source}", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A socket that is listened on, and removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Listens on `path`, in place of a socket there on which nobody does.
+    ///
+    /// # Errors
+    /// See [`SocketError`].
+    pub(crate) fn listen(path: &Path) -> Result<(Socket, UnixListener), SocketError> {
+        let at = |source| SocketError::Io { path: path.into(), source };
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(at(error)),
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(SocketError::NoSocket { path: path.into() });
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Ok(_) => return Err(SocketError::InUse { path: path.into() }),
+                // What a manager leaves that was killed.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) => return Err(at(error)),
+            },
+        }
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        let listen = || {
+            match fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let listener = UnixListener::bind(&new)?;
+            listener.set_nonblocking(true)?;
+            // Under another name until it is open to exactly those to whom it should be.
+            admit(&new)?;
+            fs::rename(&new, path)?;
+            Ok(listener)
+        };
+        let listener = listen().map_err(|error| {
+            let _ = fs::remove_file(&new);
+            at(error)
+        })?;
+        Ok((Socket { path: path.into() }, listener))
+    }
+}
+
+/// Root's socket is open to the group, an ordinary user's to that user.
+fn admit(path: &Path) -> io::Result<()> {
+    if !geteuid().is_root() {
+        return fs::set_permissions(path, Permissions::from_mode(0o600));
+    }
+    if let Ok(Some(group)) = Group::from_name(GROUP) {
+        chown(path, None, Some(group.gid))?;
+    }
+    fs::set_permissions(path, Permissions::from_mode(0o660))
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // It may be gone with its directory.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let (socket, listener) = Socket::listen(&path).unwrap();
+        assert!(matches!(Socket::listen(&path), Err(SocketError::InUse { .. })));
+        UnixStream::connect(&path).unwrap();
+        drop((socket, listener));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(Socket::listen(&path), Err(SocketError::NoSocket { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        assert!(matches!(Socket::listen(&dir.path().join("missing/s")), Err(SocketError::Io { .. })));
+    }
+}

@@ -1,0 +1,98 @@
+//! Drives the arbiters: one thread for each device of which there are slices.
+//!
+//! The policy is in `aliquot_arbiter` and knows neither clock nor memory. A thread here tells it the time and what the
+//! regions show, and carries out what it decides: gates, ticks, wake-ups. It sleeps until the policy wants to look again; where
+//! nobody runs or waits that is until it is woken, by a process that attaches, rings or ends, or by a change of a slice.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use aliquot_arbiter::Share;
+use parking_lot::Mutex;
+
+use crate::inventory::DeviceUuid;
+use crate::live::LiveSlice;
+use crate::slices::Part;
+
+mod device_thread;
+
+use device_thread::{Command, DeviceThread};
+
+/// The threads.
+#[derive(Default)]
+pub(crate) struct TimeSharing {
+    devices: Mutex<BTreeMap<DeviceUuid, DeviceThread>>,
+}
+
+impl TimeSharing {
+    /// Begins to share the slice's devices with it.
+    ///
+    /// # Errors
+    /// The kernel gives no thread; nothing has changed then.
+    pub(crate) fn add(&self, live: &Arc<LiveSlice>) -> io::Result<()> {
+        let mut devices = self.devices.lock();
+        let parts = live.parts();
+        for part in &parts {
+            if !devices.contains_key(&part.device) {
+                devices.insert(part.device.clone(), DeviceThread::start(&part.device)?);
+            }
+        }
+        for (number, part) in parts.iter().enumerate() {
+            if let Some(thread) = devices.get(&part.device) {
+                thread.tell(Command::Add { live: Arc::clone(live), part: number, share: share(part) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up the shares of a slice that was resized.
+    pub(crate) fn resize(&self, live: &LiveSlice) {
+        let devices = self.devices.lock();
+        for part in live.parts() {
+            if let Some(thread) = devices.get(&part.device) {
+                thread.tell(Command::Resize { number: live.number, share: share(&part) });
+            }
+        }
+    }
+
+    /// Takes a slice out. When this returns its gates are not touched any more.
+    pub(crate) fn remove(&self, live: &LiveSlice) {
+        let devices = self.devices.lock();
+        for part in live.parts() {
+            if let Some(thread) = devices.get(&part.device) {
+                thread.tell_and_wait(|done| Command::Remove { number: live.number, done });
+            }
+        }
+    }
+
+    /// Has the arbiters of all devices of a slice look at it: processes have come or gone.
+    pub(crate) fn wake(&self, live: &LiveSlice) {
+        let devices = self.devices.lock();
+        for part in live.parts() {
+            if let Some(thread) = devices.get(&part.device) {
+                thread.wake();
+            }
+        }
+    }
+
+    /// Has the arbiter of the slice's device number `device` look at it: somebody waits.
+    pub(crate) fn wake_device(&self, live: &LiveSlice, device: usize) {
+        if let Some(thread) =
+            live.parts().get(device).and_then(|part| self.devices.lock().get(&part.device).map(DeviceThread::waker))
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Ends the threads. Gates stay as they are: from now on processes pace themselves.
+    pub(crate) fn stop(&self) {
+        for (_, thread) in std::mem::take(&mut *self.devices.lock()) {
+            thread.stop();
+        }
+    }
+}
+
+fn share(part: &Part) -> Share {
+    Share { request_percent: part.core_request_percent, limit_percent: part.core_limit_percent, priority: 0 }
+}

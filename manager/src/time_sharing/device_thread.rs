@@ -1,0 +1,256 @@
+//! The thread that shares one device's time.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use aliquot_abi::region::gate;
+use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Usage};
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+use tracing::debug;
+
+use crate::clock::monotonic_ns;
+use crate::inventory::DeviceUuid;
+use crate::live::LiveSlice;
+use crate::region::view;
+
+/// The thread's nice value: before all ordinary programs.
+const NICE: i32 = -20;
+
+/// Between two looks at the least.
+const POLL_INTERVAL_NS_MIN: u64 = 50_000;
+
+/// What the thread is told.
+pub(super) enum Command {
+    Add { live: Arc<LiveSlice>, part: usize, share: Share },
+    Resize { number: u64, share: Share },
+    Remove { number: u64, done: Sender<()> },
+    Stop,
+}
+
+/// The thread, seen from outside.
+pub(super) struct DeviceThread {
+    commands: Sender<Command>,
+    thread: JoinHandle<()>,
+}
+
+impl DeviceThread {
+    pub(super) fn start(device: &DeviceUuid) -> io::Result<DeviceThread> {
+        let (commands, inbox) = mpsc::channel();
+        let device = device.clone();
+        let thread = thread::Builder::new().name("time-sharing".into()).spawn(move || run(&device, &inbox))?;
+        Ok(DeviceThread { commands, thread })
+    }
+
+    pub(super) fn tell(&self, command: Command) {
+        // The thread ends only when it is told to, as the last thing.
+        let _ = self.commands.send(command);
+        self.wake();
+    }
+
+    pub(super) fn tell_and_wait(&self, command: impl FnOnce(Sender<()>) -> Command) {
+        let (done, outcome) = mpsc::channel();
+        self.tell(command(done));
+        let _ = outcome.recv();
+    }
+
+    pub(super) fn wake(&self) {
+        self.thread.thread().unpark();
+    }
+
+    pub(super) fn waker(&self) -> Thread {
+        self.thread.thread().clone()
+    }
+
+    pub(super) fn stop(self) {
+        self.tell(Command::Stop);
+        // A panic in it has ended the process.
+        let _ = self.thread.join();
+    }
+}
+
+/// A slice's part of this device.
+struct Member {
+    live: Arc<LiveSlice>,
+    part: usize,
+    processes: u32,
+    /// What of the arbiter's account is in the slice's counters.
+    published: Usage,
+}
+
+impl Member {
+    /// What the slice's ledger shows of this device. It is the container's word; the policy is made for that.
+    fn observe(&self, container: ContainerId) -> Observation {
+        let mut seen = Observation { container, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0 };
+        let ledger = self.live.region.ledger();
+        for index in self.live.slots() {
+            let Some(work) = view::work(ledger, index, self.part) else { continue };
+            seen.waiting |= work.waiting;
+            seen.markers = seen.markers.wrapping_add(work.marker_submitted);
+            if !work.drained {
+                seen.busy_since_ns = match seen.in_flight {
+                    0 => work.busy_since_ns,
+                    _ => seen.busy_since_ns.min(work.busy_since_ns),
+                };
+                seen.in_flight += 1;
+            } else if seen.in_flight == 0 {
+                // What was done since the last look began with the newest work.
+                seen.busy_since_ns = seen.busy_since_ns.max(work.busy_since_ns);
+            }
+        }
+        seen
+    }
+
+    fn set_gate(&self, flags: u32) {
+        self.live.set_free(self.part, flags & gate::OPEN != 0 && flags & gate::FREE != 0);
+        self.live.region.set_gate(self.part, flags);
+    }
+
+    /// Whether the gate is closed, and if so whether those who wait at it know that they are watched.
+    fn closed_gate(&self) -> Option<Watch> {
+        let word = self.live.region.device_limits(self.part).gate.load(Ordering::Relaxed);
+        match (word & gate::OPEN != 0, word & gate::WATCHED != 0) {
+            (true, _) => None,
+            (false, true) => Some(Watch::On),
+            (false, false) => Some(Watch::Off),
+        }
+    }
+
+    /// Adds to the slice's counters what has come to the arbiter's account: the counters are older than this arbiter.
+    fn publish(&mut self, usage: Usage) {
+        let counters = self.live.counters(self.part);
+        let published = &self.published;
+        for (counter, now, before) in [
+            (&counters.charged_ns, usage.charged_ns, published.charged_ns),
+            (&counters.overruns, usage.overruns, published.overruns),
+            (&counters.overrun_ns, usage.overrun_ns, published.overrun_ns),
+        ] {
+            if now != before {
+                counter.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
+            }
+        }
+        self.published = usage;
+    }
+}
+
+/// What those who wait at a closed gate can rely on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    /// This thread looks at them by itself.
+    On,
+    /// They must ring.
+    Off,
+}
+
+fn run(device: &DeviceUuid, inbox: &Receiver<Command>) {
+    // Sleeps here are a fraction of a millisecond: the kernel's usual slack would be a good part of them.
+    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
+        debug!(%device, %error, "timers are less exact");
+    }
+    // This thread does little, and what it does late is time that no container uses. Only a privileged manager may do this.
+    if let Err(error) = setpriority_process(Some(gettid()), NICE) {
+        debug!(%device, %error, "time sharing runs at the usual priority");
+    }
+    let mut arbiter = Arbiter::new(monotonic_ns());
+    let mut members: BTreeMap<ContainerId, Member> = BTreeMap::new();
+    loop {
+        while let Ok(command) = inbox.try_recv() {
+            match command {
+                Command::Add { live, part, share } => {
+                    let container = ContainerId(live.number);
+                    arbiter.add(container, share);
+                    members.insert(container, Member { live, part, processes: 0, published: Usage::default() });
+                }
+                Command::Resize { number, share } => {
+                    arbiter.resize(ContainerId(number), share);
+                }
+                Command::Remove { number, done } => {
+                    arbiter.remove(ContainerId(number));
+                    members.remove(&ContainerId(number));
+                    // Who asked may have given up waiting.
+                    let _ = done.send(());
+                }
+                Command::Stop => return,
+            }
+        }
+        let next_poll_ns = poll(&mut arbiter, &mut members);
+        let polled_ns = monotonic_ns();
+        // A wake-up that came meanwhile is not lost: parking returns at once then.
+        match next_poll_ns {
+            None => {
+                if set_watch(&members, Watch::Off) {
+                    // Who came to a gate before it said so has not rung: they are seen by one more look.
+                    continue;
+                }
+                thread::park();
+            }
+            Some(due_ns) => {
+                set_watch(&members, Watch::On);
+                match due_ns.saturating_sub(polled_ns) {
+                    0 => {}
+                    wait_ns => thread::park_timeout(Duration::from_nanos(wait_ns)),
+                }
+            }
+        }
+        // However often a container rings, this thread does not take a processor for itself.
+        let rest_ns = (polled_ns + POLL_INTERVAL_NS_MIN).saturating_sub(monotonic_ns());
+        if rest_ns > 0 {
+            thread::sleep(Duration::from_nanos(rest_ns));
+        }
+    }
+}
+
+/// Looks, lets the policy decide, and does it. Returns when to look again.
+fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> Option<u64> {
+    for (&container, member) in members.iter_mut() {
+        let processes = u32::try_from(member.live.processes().len()).unwrap_or(u32::MAX);
+        if processes != member.processes {
+            member.processes = processes;
+            arbiter.set_processes(container, processes);
+        }
+    }
+    let now_ns = monotonic_ns();
+    let present = members.iter().filter(|(_, member)| member.processes > 0);
+    let observed: Vec<Observation> = present.map(|(&container, member)| member.observe(container)).collect();
+    let plan = arbiter.poll(now_ns, &observed);
+    for action in plan.actions {
+        match action {
+            Action::Open { container } => act(members, container, |member| member.set_gate(gate::OPEN)),
+            Action::OpenFree { container } => {
+                act(members, container, |member| member.set_gate(gate::OPEN | gate::FREE))
+            }
+            // A poll follows, to see the work drain.
+            Action::Close { container } => act(members, container, |member| member.set_gate(gate::WATCHED)),
+            Action::Tick { container } => act(members, container, |member| member.live.region.tick_gate(member.part)),
+        }
+    }
+    for (&container, member) in members.iter_mut() {
+        if let Some(usage) = arbiter.usage(container) {
+            member.publish(usage);
+        }
+    }
+    plan.next_poll_ns
+}
+
+/// Tells those who wait at closed gates whether they must ring. Returns whether any had been told otherwise.
+fn set_watch(members: &BTreeMap<ContainerId, Member>, watch: Watch) -> bool {
+    let mut changed = false;
+    for member in members.values().filter(|member| member.closed_gate().is_some_and(|found| found != watch)) {
+        // A sequentially consistent change on both sides, or each could miss the other: see `gate::WATCHED`.
+        member.set_gate(if watch == Watch::On { gate::WATCHED } else { 0 });
+        fence(Ordering::SeqCst);
+        changed = true;
+    }
+    changed
+}
+
+fn act(members: &BTreeMap<ContainerId, Member>, container: ContainerId, action: impl FnOnce(&Member)) {
+    if let Some(member) = members.get(&container) {
+        action(member);
+    }
+}

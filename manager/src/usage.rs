@@ -1,0 +1,159 @@
+//! What slices use: kept as a short history, and put together for whoever asks.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use aliquot_proto::node::v1 as proto;
+
+use crate::inventory::Inventory;
+use crate::live::LiveSlice;
+use crate::region::view;
+
+/// Between two entries of the history.
+pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// The longest time over which a share is told.
+const HISTORY_NS: u64 = 60 * SECOND_NS;
+
+/// How much device time had been used at times past.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// Pairs of time and use, both in nanoseconds and both never falling; the oldest first.
+    samples: VecDeque<(u64, u64)>,
+}
+
+impl History {
+    /// Takes down that `used_ns` had been used at `now_ns`.
+    pub(crate) fn record(&mut self, now_ns: u64, used_ns: u64) {
+        self.samples.push_back((now_ns, used_ns));
+        // One is kept from before the longest window, to reckon from.
+        while self.samples.get(1).is_some_and(|(at_ns, _)| at_ns + HISTORY_NS <= now_ns) {
+            self.samples.pop_front();
+        }
+    }
+
+    /// The share of the last `window_ns` in thousandths of a percent, with `used_ns` used by `now_ns`; of the time since the
+    /// history began where that is shorter.
+    #[must_use]
+    pub(crate) fn share_millipercent(&self, now_ns: u64, used_ns: u64, window_ns: u64) -> u32 {
+        let before = self.samples.iter().rev().find(|(at_ns, _)| at_ns + window_ns <= now_ns);
+        let Some(&(then_ns, then_used_ns)) = before.or(self.samples.front()) else { return 0 };
+        let elapsed_ns = u128::from(now_ns.saturating_sub(then_ns));
+        if elapsed_ns == 0 {
+            return 0;
+        }
+        let share = u128::from(used_ns.saturating_sub(then_used_ns)) * 100_000 / elapsed_ns;
+        u32::try_from(share.min(100_000)).unwrap_or(100_000)
+    }
+}
+
+/// What a slice uses now.
+#[must_use]
+pub(crate) fn of_slice(live: &LiveSlice, inventory: &Inventory, now_ns: u64) -> proto::SliceUsage {
+    let processes = live.processes();
+    let ledger = live.region.ledger();
+    let damage = live.damage();
+    let history = live.history.lock();
+    let parts = live.parts().into_iter().zip(history.iter()).enumerate();
+    let parts = parts.map(|(number, (part, history))| {
+        let (counters, used_ns) = (live.counters(number), live.core_used_ns(number));
+        let share = |seconds| history.share_millipercent(now_ns, used_ns, seconds * SECOND_NS);
+        let overhead_bytes = live.region.device_limits(number).memory_overhead_bytes.load(Ordering::Relaxed);
+        let mut usage = proto::PartUsage {
+            device_index: inventory.device(&part.device).map_or(0, |device| device.index),
+            device_uuid: part.device.to_string(),
+            core_request_percent: part.core_request_percent,
+            core_limit_percent: part.core_limit_percent,
+            core_used_1s_millipercent: share(1),
+            core_used_10s_millipercent: share(10),
+            core_used_60s_millipercent: share(60),
+            core_used_ns: used_ns,
+            overruns: counters.overruns.load(Ordering::Relaxed),
+            overrun_ns: counters.overrun_ns.load(Ordering::Relaxed),
+            memory_limit_bytes: part.memory_limit_bytes,
+            memory_overhead_bytes: overhead_bytes,
+            ..proto::PartUsage::default()
+        };
+        // What a damaged ledger says is not known to be true, and is not told.
+        if damage.is_none() {
+            let books = view::device(ledger, number);
+            let sum = view::sum(ledger, live.slots(), number);
+            usage.memory_used_bytes = books.used_bytes.saturating_add(overhead_bytes);
+            usage.memory_peak_bytes = books.peak_bytes.saturating_add(overhead_bytes);
+            usage.memory_refused = books.refused;
+            usage.throttled_ns = counters.ended_throttled_ns.load(Ordering::Relaxed).saturating_add(sum.throttled_ns);
+            usage.launches = counters.ended_launches.load(Ordering::Relaxed).saturating_add(sum.launches);
+            usage.waiting = sum.waiting > 0;
+        }
+        usage
+    });
+    let parts = parts.collect();
+    drop(history);
+    let held = |slot: Option<usize>| match (slot, &damage) {
+        (Some(slot), None) => view::held_bytes(ledger, slot, live.region.device_count()),
+        _ => Vec::new(),
+    };
+    let processes = processes.iter().map(|process| proto::Process {
+        pid: process.pid,
+        container_pid: process.own_pid,
+        command: process.command.clone(),
+        memory_used_bytes: held(process.slot.map(|slot| slot.index)),
+        attached: Some(process.since.into()),
+    });
+    proto::SliceUsage {
+        name: live.name.clone(),
+        id: live.id.to_string(),
+        parts,
+        processes: processes.collect(),
+        problem: damage.unwrap_or_default(),
+    }
+}
+
+/// What the slices use now, by name; only those of `names` if there are any.
+#[must_use]
+pub(crate) fn of_slices(
+    slices: &[std::sync::Arc<LiveSlice>],
+    names: &[String],
+    inventory: &Inventory,
+    now_ns: u64,
+) -> proto::GetUsageResponse {
+    let wanted = slices.iter().filter(|live| names.is_empty() || names.contains(&live.name));
+    proto::GetUsageResponse {
+        time: Some(SystemTime::now().into()),
+        slices: wanted.map(|live| of_slice(live, inventory, now_ns)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_what_was_used_over_the_window() {
+        let mut history = History::default();
+        assert_eq!(history.share_millipercent(SECOND_NS, 5, SECOND_NS), 0);
+        // Half of the device for 100 s, then nothing for 5 s, a sample every quarter of a second.
+        let used = |at_ns: u64| at_ns.min(100 * SECOND_NS) / 2;
+        let end = 105 * SECOND_NS;
+        for step in 0..=420 {
+            let now_ns = step * SECOND_NS / 4;
+            history.record(now_ns, used(now_ns));
+        }
+        assert_eq!(history.share_millipercent(end, used(end), SECOND_NS), 0);
+        assert_eq!(history.share_millipercent(end, used(end), 10 * SECOND_NS), 25_000);
+        assert_eq!(history.share_millipercent(end, used(end), 60 * SECOND_NS), 45_833);
+        assert!(history.samples.len() <= 242);
+    }
+
+    #[test]
+    fn a_young_slice_is_reckoned_over_its_life() {
+        let mut history = History::default();
+        history.record(1000, 0);
+        assert_eq!(history.share_millipercent(1000, 0, SECOND_NS), 0);
+        assert_eq!(history.share_millipercent(2000, 300, 60 * SECOND_NS), 30_000);
+        // More than all of it is a mistake of measurement.
+        assert_eq!(history.share_millipercent(2000, 3000, 60 * SECOND_NS), 100_000);
+    }
+}

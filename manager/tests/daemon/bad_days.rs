@@ -1,0 +1,247 @@
+//! Full and read-only disks, wrong permissions, damaged files, two managers at once.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use aliquot_manager::config::Config;
+use aliquot_manager::daemon::Daemon;
+use nix::mount::{MsFlags, mount, umount};
+use tonic::Code;
+
+use crate::node::{GIB, Node, eventually, part, refused};
+use crate::tenant::Tenant;
+
+#[track_caller]
+fn does_not_start(node: &mut Node, expected: &str) {
+    let error = node.restart().unwrap_err().to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn a_second_manager_is_refused_and_the_first_goes_on() {
+    let mut node = Node::start();
+    node.create("a", vec![part(10, GIB)]).unwrap();
+    let second = Daemon::start(node.config.clone()).map(drop).unwrap_err().to_string();
+    assert!(second.contains("another manager uses"), "{second}");
+    // One with directories of its own, and the same socket or state.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let config = Config { socket: node.config.socket.clone(), ..Config::embedded(elsewhere.path().join("r")) };
+    let error = Daemon::start(config).map(drop).unwrap_err().to_string();
+    assert!(error.contains("another manager serves"), "{error}");
+    let config = Config { state_dir: node.config.state_dir.clone(), ..Config::embedded(elsewhere.path().join("r")) };
+    assert!(Daemon::start(config).map(drop).unwrap_err().to_string().contains("another manager uses"));
+    assert_eq!(node.list().len(), 1);
+    node.restart().unwrap();
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_another_file_is_not() {
+    let mut node = Node::start();
+    node.stop();
+    drop(UnixListener::bind(&node.config.socket).unwrap());
+    node.restart().unwrap();
+    node.list();
+    let mode = fs::metadata(&node.config.socket).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, if nix::unistd::geteuid().is_root() { 0o660 } else { 0o600 });
+    node.stop();
+    fs::write(&node.config.socket, "").unwrap();
+    does_not_start(&mut node, "is no socket");
+}
+
+#[test]
+fn a_damaged_or_newer_checkpoint_keeps_the_manager_from_starting_and_is_kept() {
+    let mut node = Node::start();
+    node.create("a", vec![part(10, GIB)]).unwrap();
+    node.stop();
+    let sound = fs::read_to_string(node.checkpoint()).unwrap();
+    for (text, expected) in [
+        (sound[..sound.len() / 2].to_owned(), "is damaged"),
+        (sound.replace("\"version\": 1", "\"version\": 99"), "is of version 99"),
+        (sound.replace("\"phase\": \"ready\"", "\"phase\": \"odd\""), "is damaged"),
+    ] {
+        fs::write(node.checkpoint(), &text).unwrap();
+        let path = node.checkpoint().display().to_string();
+        does_not_start(&mut node, expected);
+        does_not_start(&mut node, &path);
+        assert_eq!(fs::read_to_string(node.checkpoint()).unwrap(), text);
+    }
+    fs::write(node.checkpoint(), sound).unwrap();
+    node.restart().unwrap();
+    assert_eq!(node.list().len(), 1);
+}
+
+#[test]
+fn directories_that_others_can_write_to_are_refused() {
+    let mut node = Node::prepare();
+    let dir = node.config.runtime_dir.clone();
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+    does_not_start(&mut node, "writable for others");
+    fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+    node.restart().unwrap();
+}
+
+#[test]
+fn a_runtime_directory_with_a_path_that_cannot_work_is_refused() {
+    let mut node = Node::prepare();
+    for (name, expected) in
+        [("a b", "contains a space"), ("a:b", "contains a space, ':'"), (&"x".repeat(100), "too long")]
+    {
+        node.config.runtime_dir = node.config.runtime_dir.parent().unwrap().join(name);
+        does_not_start(&mut node, expected);
+    }
+}
+
+#[test]
+fn a_ledger_scribbled_over_or_truncated_by_its_tenant_harms_only_its_own_slice() {
+    let mut node = Node::start();
+    let names = ["scribbled", "truncated", "sound"];
+    let slices = names.map(|name| node.create(name, vec![part(20, GIB)]).unwrap());
+    let mut tenants = slices.each_ref().map(|slice| Tenant::start(&slice.region_path));
+    tenants.iter_mut().for_each(|tenant| assert_eq!(tenant.tell("reserve 1000"), "Ok(())"));
+    for name in names {
+        eventually("the process is attached", || (node.get(name).unwrap().processes == 1).then_some(()));
+    }
+    let ledger =
+        |at: usize| OpenOptions::new().write(true).open(Path::new(&slices[at].region_path).join("ledger")).unwrap();
+    ledger(0).write_all_at(&vec![0xA5; 3 << 20], 0).unwrap();
+    ledger(1).set_len(0).unwrap();
+    for name in &names[..2] {
+        let problem =
+            eventually("it is reported", || Some(node.get(name).unwrap().problem).filter(|text| !text.is_empty()));
+        assert!(problem.contains("by a process of the slice"), "{problem}");
+        let usage = node.usage(name);
+        assert_eq!((usage.parts[0].memory_used_bytes, usage.problem), (0, problem));
+        assert_eq!(crate::metrics::value(&node, &format!("aliquot_slice_healthy{{slice=\"{name}\"}}")), 0.0);
+    }
+    assert_eq!(node.usage("sound").parts[0].memory_used_bytes, 1000);
+    // Processes of a damaged slice end like others.
+    tenants[0].kill();
+    tenants[1].kill();
+    for name in &names[..2] {
+        eventually("the process is gone", || (node.get(name).unwrap().processes == 0).then_some(()));
+    }
+    // A new manager cannot take over the one that has no pages; it says so, and can remove both.
+    node.restart().unwrap();
+    assert!(node.get("truncated").unwrap().problem.contains("truncated"));
+    for name in &names[..2] {
+        node.remove(name, false).unwrap();
+    }
+    assert_eq!((node.list().len(), node.regions().len()), (1, 1));
+    assert_eq!(node.usage("sound").parts[0].memory_used_bytes, 1000);
+}
+
+#[test]
+fn limits_of_another_version_are_an_error_of_that_slice_only() {
+    let mut node = Node::start();
+    let slice = node.create("old", vec![part(10, GIB)]).unwrap();
+    node.create("sound", vec![part(10, GIB)]).unwrap();
+    node.stop();
+    let limits = OpenOptions::new().write(true).open(Path::new(&slice.region_path).join("limits")).unwrap();
+    limits.write_all_at(&7_u32.to_ne_bytes(), 8).unwrap();
+    node.restart().unwrap();
+    assert!(node.get("old").unwrap().problem.contains("version 7"));
+    assert_eq!(node.get("sound").unwrap().problem, "");
+    // It still counts against the device until it is removed.
+    assert_eq!(node.node().devices[0].core_requested_percent, 20);
+    node.remove("old", false).unwrap();
+    assert_eq!(node.list().len(), 1);
+}
+
+/// A tmpfs that is unmounted when this is dropped; `None` where this user may not mount.
+struct Tmpfs<'a>(&'a Path);
+
+impl<'a> Tmpfs<'a> {
+    fn mount(path: &'a Path, options: &str) -> Option<Tmpfs<'a>> {
+        fs::create_dir_all(path).unwrap();
+        let mounted = mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some(options));
+        if let Err(error) = mounted {
+            eprintln!("SKIPPED: this user cannot mount a file system: {error}");
+            return None;
+        }
+        Some(Tmpfs(path))
+    }
+
+    fn remount(&self, flags: MsFlags) {
+        mount(None::<&str>, self.0, None::<&str>, MsFlags::MS_REMOUNT | flags, None::<&str>).unwrap();
+    }
+}
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        umount(self.0).unwrap();
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_nothing_is_lost() {
+    let mut node = Node::prepare();
+    let runtime_dir = node.config.runtime_dir.clone();
+    let Some(tmpfs) = Tmpfs::mount(&runtime_dir, "size=8m,mode=755") else { return };
+    node.restart().unwrap();
+    node.create("a", vec![part(10, GIB)]).unwrap();
+    let mut made = 1;
+    let status = loop {
+        match node.create(&format!("s{made}"), vec![part(1, GIB)]) {
+            Ok(_) => made += 1,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(status.code(), Code::Internal);
+    assert!(status.message().contains("No space left"), "{status}");
+    assert_eq!((node.list().len(), node.regions().len()), (made, made));
+    assert!(!node.cdi_file(&format!("s{made}")).exists());
+    node.remove("a", false).unwrap();
+    node.create("b", vec![part(10, GIB)]).unwrap();
+    node.restart().unwrap();
+    assert_eq!(node.list().len(), made);
+    node.stop();
+    drop(tmpfs);
+}
+
+#[test]
+fn a_read_only_disk_is_an_error_and_nothing_is_lost() {
+    let mut node = Node::prepare();
+    let state_dir = node.config.state_dir.clone().unwrap();
+    let Some(tmpfs) = Tmpfs::mount(&state_dir, "mode=700") else { return };
+    node.restart().unwrap();
+    let slice = node.create("a", vec![part(10, GIB)]).unwrap();
+    node.stop();
+    // The lock is held open for writing by a manager that runs; another file system cannot be made read-only under it.
+    let cdi = node.config.cdi.clone().unwrap().dir;
+    let Some(cdi_tmpfs) = Tmpfs::mount(&cdi, "mode=755") else { return };
+    node.restart().unwrap();
+    cdi_tmpfs.remount(MsFlags::MS_RDONLY);
+    refused(node.create("b", vec![part(10, GIB)]), Code::Internal, "Read-only file system");
+    refused(node.remove("a", true), Code::Internal, "Read-only file system");
+    assert_eq!(node.list(), [slice]);
+    assert_eq!(node.regions().len(), 1);
+    cdi_tmpfs.remount(MsFlags::empty());
+    node.create("b", vec![part(10, GIB)]).unwrap();
+    node.remove("a", true).unwrap();
+    node.stop();
+    drop((tmpfs, cdi_tmpfs));
+}
+
+#[test]
+fn a_runtime_directory_that_is_mounted_noexec_is_refused() {
+    let mut node = Node::prepare();
+    let runtime_dir = node.config.runtime_dir.clone();
+    let Some(tmpfs) = Tmpfs::mount(&runtime_dir, "mode=755") else { return };
+    tmpfs.remount(MsFlags::MS_NOEXEC);
+    does_not_start(&mut node, "noexec");
+    drop(tmpfs);
+}
+
+#[test]
+fn a_node_without_a_driver_serves_and_says_so() {
+    let mut node = Node::prepare();
+    node.config.nvml_library = Some("/nonexistent/libnvidia-ml.so.1".into());
+    let daemon = Daemon::start(node.config.clone()).unwrap();
+    let found = node.node();
+    assert!(found.devices.is_empty() && found.problem.contains("/nonexistent/libnvidia-ml.so.1"), "{found:?}");
+    refused(node.create("a", vec![part(10, GIB)]), Code::FailedPrecondition, "aliquot doctor");
+    daemon.stop();
+}

@@ -1,0 +1,91 @@
+//! The daemon as a process of its own, killed and started again, on the simulated NVML.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::{env, fs};
+
+use aliquot_proto::node::v1 as proto;
+
+use crate::node::{GIB, Node, connect, eventually, part};
+use crate::tenant::Tenant;
+
+/// The simulated NVML, built for this test where it lies beside it.
+fn fake_nvml() -> PathBuf {
+    let profile_dir = Path::new(env!("CARGO_BIN_EXE_aliquot-manager")).parent().unwrap().to_owned();
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "aliquot-fake-nvml", "--target-dir"])
+        .arg(profile_dir.parent().unwrap())
+        .current_dir(workspace)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    profile_dir.parent().unwrap().join("debug/libaliquot_fake_nvml.so")
+}
+
+struct Process(Child);
+
+impl Process {
+    fn start(node: &Node, nvml: &Path, machine: &Path) -> Process {
+        let child = Command::new(env!("CARGO_BIN_EXE_aliquot-manager"))
+            .arg("--runtime-dir")
+            .arg(&node.config.runtime_dir)
+            .arg("--state-dir")
+            .arg(node.config.state_dir.as_ref().unwrap())
+            .arg("--cdi-dir")
+            .arg(&node.config.cdi.as_ref().unwrap().dir)
+            .arg("--nvml-library")
+            .arg(nvml)
+            .args(["--log-level", "warn", "--config", "/dev/null"])
+            .env("ALIQUOT_FAKE_GPU", machine)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let client = connect(&node.runtime, &node.config.socket);
+        eventually("the manager serves", || {
+            node.runtime.block_on(client.clone().get_node(proto::GetNodeRequest {})).ok()
+        });
+        Process(child)
+    }
+
+    fn signal(&mut self, signal: nix::sys::signal::Signal) -> std::process::ExitStatus {
+        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        nix::sys::signal::kill(pid, signal).unwrap();
+        self.0.wait().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_killed_manager_s_slices_go_on_and_the_next_one_takes_them_over() {
+    let nvml = fake_nvml();
+    let node = Node::prepare();
+    let machine = node.config.runtime_dir.with_file_name("machine.toml");
+    let state = machine.with_file_name("machine.state");
+    fs::write(&machine, format!("state = {state:?}\n[[device]]\nmemory = \"16GiB\"\n")).unwrap();
+    let mut process = Process::start(&node, &nvml, &machine);
+    let found = node.node();
+    assert_eq!((found.devices.len(), found.problem.as_str()), (1, ""), "{found:?}");
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    tenant.tell("reserve 1000");
+    for _ in 0..3 {
+        process.signal(nix::sys::signal::Signal::SIGKILL);
+        assert_eq!(tenant.tell(&format!("reserve {GIB}")), "Err(OverLimit)");
+        process = Process::start(&node, &nvml, &machine);
+        let found = node.get("a").unwrap();
+        assert_eq!((found.id.as_str(), found.processes, found.problem.as_str()), (slice.id.as_str(), 1, ""));
+        assert_eq!(node.usage("a").parts[0].memory_used_bytes, 1000);
+    }
+    // A clean end is one with status 0, and leaves the slice as it is.
+    assert!(process.signal(nix::sys::signal::Signal::SIGTERM).success());
+    assert!(!node.config.socket.exists());
+    assert_eq!(tenant.tell("reserve 1"), "Ok(())");
+}

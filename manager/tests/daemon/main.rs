@@ -1,0 +1,11 @@
+//! The manager as its users meet it: over its socket, with processes in its slices, on good days and bad ones.
+
+mod bad_days;
+mod killed;
+mod metrics;
+mod node;
+mod owners;
+mod processes;
+mod restarts;
+mod slices;
+mod tenant;

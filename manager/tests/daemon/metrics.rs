@@ -1,0 +1,43 @@
+//! What Prometheus sees.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::node::{GIB, Node, part, uuid};
+
+fn get(node: &Node, request: &str) -> String {
+    let mut stream = TcpStream::connect(node.daemon().metrics_address().unwrap()).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The value of the metric that a line begins with.
+pub(crate) fn value(node: &Node, metric: &str) -> f64 {
+    let text = get(node, "GET /metrics");
+    let line = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {metric} in {text}")).parse().unwrap()
+}
+
+#[test]
+fn slices_and_devices_are_told_with_units_in_their_names() {
+    let node = Node::start();
+    node.create("a", vec![part(30, 4 * GIB)]).unwrap();
+    let of_part = format!("{{slice=\"a\",device=\"{}\"}}", uuid(0));
+    let of_device = format!("{{device=\"{}\",index=\"0\",model=\"Test GPU\"}}", uuid(0));
+    assert_eq!(value(&node, &format!("aliquot_slice_memory_limit_bytes{of_part}")), (4 * GIB) as f64);
+    assert_eq!(value(&node, &format!("aliquot_slice_core_request_ratio{of_part}")), 0.3);
+    assert_eq!(value(&node, &format!("aliquot_slice_core_used_seconds_total{of_part}")), 0.0);
+    assert_eq!(value(&node, "aliquot_slice_processes{slice=\"a\"}"), 0.0);
+    assert_eq!(value(&node, "aliquot_slice_healthy{slice=\"a\"}"), 1.0);
+    assert_eq!(value(&node, &format!("aliquot_device_memory_given_bytes{of_device}")), (4 * GIB) as f64);
+    assert!(get(&node, "GET /metrics").contains("# EOF"));
+}
+
+#[test]
+fn nothing_else_is_served() {
+    let node = Node::start();
+    assert!(get(&node, "GET /").starts_with("HTTP/1.1 404"));
+    assert!(get(&node, "POST /metrics").starts_with("HTTP/1.1 405"));
+}

@@ -1,0 +1,177 @@
+//! Processes that come, go, are killed and lie.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::ledger::{self, SlotId};
+use aliquot_abi::region::{AttachMessage, SLOTS_MAX, gate, owner};
+
+use crate::node::{GIB, Node, eventually, part};
+use crate::tenant::{Tenant, attach_message, ledger, limits, myself, say};
+
+fn attached(node: &Node, name: &str, count: u32) {
+    eventually(&format!("{count} processes are attached"), || {
+        (node.get(name).unwrap().processes == count).then_some(())
+    });
+}
+
+#[test]
+fn a_process_is_seen_with_what_it_holds() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    assert_eq!(tenant.tell("reserve 1000"), "Ok(())");
+    assert!(tenant.tell(&format!("reserve {GIB}")).starts_with("Err"));
+    attached(&node, "a", 1);
+    let usage = node.usage("a");
+    assert_eq!(usage.processes[0].pid, tenant.pid());
+    assert_eq!(usage.processes[0].memory_used_bytes, [1000]);
+    assert!(usage.processes[0].command.contains("tenant_process"), "{usage:?}");
+    assert_eq!((usage.parts[0].memory_used_bytes, usage.parts[0].memory_refused), (1000, 1));
+}
+
+#[test]
+fn what_a_killed_process_held_is_free_again() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenants = [Tenant::start(&slice.region_path), Tenant::start(&slice.region_path)];
+    tenants[0].tell("reserve 1000");
+    tenants[0].tell("throttled 77");
+    tenants[1].tell("reserve 10");
+    attached(&node, "a", 2);
+    tenants[0].kill();
+    attached(&node, "a", 1);
+    let usage = node.usage("a");
+    // What it waited for is not forgotten with it.
+    assert_eq!((usage.parts[0].memory_used_bytes, usage.parts[0].throttled_ns), (10, 77));
+    let ledger = ledger(Path::new(&slice.region_path));
+    assert_eq!(owner::state(ledger.owners[tenants[0].slot.index].load(Ordering::Relaxed)), owner::FREE);
+}
+
+#[test]
+fn a_process_killed_within_a_reservation_is_settled() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    tenant.tell("reserve 1000");
+    tenant.tell("doubt 500");
+    attached(&node, "a", 1);
+    tenant.kill();
+    eventually("nothing is in use", || (node.usage("a").parts[0].memory_used_bytes == 0).then_some(()));
+}
+
+#[test]
+fn a_process_that_never_said_so_is_found_and_so_is_its_death() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenants = [Tenant::silent(&slice.region_path), Tenant::silent(&slice.region_path)];
+    tenants.iter_mut().for_each(|tenant| assert_eq!(tenant.tell("reserve 1000"), "Ok(())"));
+    // Dead, reaped and never heard of.
+    let [first, second] = tenants;
+    drop(second);
+    attached(&node, "a", 1);
+    assert_eq!(node.usage("a").processes[0].pid, first.pid());
+    eventually("what the dead one held is free", || (node.usage("a").parts[0].memory_used_bytes == 1000).then_some(()));
+}
+
+#[test]
+fn a_process_that_execs_has_one_slot_and_nothing_of_before() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    tenant.tell("reserve 1000");
+    attached(&node, "a", 1);
+    tenant.exec();
+    tenant.tell("attach");
+    tenant.tell("reserve 10");
+    eventually("only the new program's memory counts", || {
+        let usage = node.usage("a");
+        (usage.processes.len() == 1 && usage.processes[0].memory_used_bytes == [10]).then_some(())
+    });
+    tenant.kill();
+    attached(&node, "a", 0);
+    assert_eq!(node.usage("a").parts[0].memory_used_bytes, 0);
+}
+
+#[test]
+fn who_waits_at_the_gate_is_let_in() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let gate = &limits(Path::new(&slice.region_path)).devices[0].gate;
+    assert_eq!(gate.load(Ordering::Relaxed) & gate::OPEN, 0);
+    let mut tenant = Tenant::start(&slice.region_path);
+    attached(&node, "a", 1);
+    tenant.tell("wait");
+    tenant.tell("ring");
+    eventually("the gate opens", || (gate.load(Ordering::Relaxed) & gate::OPEN != 0).then_some(()));
+}
+
+#[test]
+fn one_that_rings_and_was_not_heard_before_is_taken_in() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::silent(&slice.region_path);
+    tenant.tell("ring");
+    attached(&node, "a", 1);
+}
+
+#[test]
+fn lies_and_garbage_are_dropped() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let region = Path::new(&slice.region_path);
+    let honest = Tenant::start(&slice.region_path);
+    attached(&node, "a", 1);
+    // This process says that it has slots that are another's, nobody's, or of another generation.
+    let mine = ledger::claim(ledger(region), myself(), |_| true).unwrap();
+    let slots = [
+        honest.slot,
+        SlotId { index: (honest.slot.index + 1) % SLOTS_MAX, generation: 1 },
+        SlotId { generation: mine.generation + 1, ..mine },
+    ];
+    slots.into_iter().for_each(|slot| say(region, &attach_message(slot).to_bytes()));
+    let message = attach_message(mine);
+    say(region, &AttachMessage { slot: u32::MAX, ..message }.to_bytes());
+    say(region, &AttachMessage { kind: 9, ..message }.to_bytes());
+    say(region, b"");
+    say(region, b"hello");
+    say(region, &[0xFF; 4096]);
+    let dropped = || crate::metrics::value(&node, "aliquot_manager_messages_dropped_total");
+    eventually("all of them are dropped", || (dropped() == 8.0).then_some(()));
+    assert_eq!(node.get("a").unwrap().processes, 1);
+    // The truth is heard after all that.
+    say(region, &message.to_bytes());
+    attached(&node, "a", 2);
+    // A second slot it cannot have.
+    let ledger = ledger(region);
+    let index = (1..SLOTS_MAX)
+        .find(|&index| owner::state(ledger.owners[index].load(Ordering::Relaxed)) == owner::FREE)
+        .unwrap();
+    let me = myself();
+    ledger.start_times[index].store(me.start_time, Ordering::Relaxed);
+    ledger.slots[index].pid_namespace.store(me.pid_namespace, Ordering::Relaxed);
+    ledger.owners[index].store(owner::word(owner::ATTACHED, 1, me.pid), Ordering::Release);
+    say(region, &attach_message(SlotId { index, generation: 1 }).to_bytes());
+    eventually("the second slot is refused", || (dropped() == 9.0).then_some(()));
+}
+
+#[test]
+fn a_flood_of_connections_does_not_keep_others_out() {
+    let node = Node::start();
+    let noisy = node.create("noisy", vec![part(30, GIB)]).unwrap();
+    let quiet = node.create("quiet", vec![part(30, GIB)]).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                say(Path::new(&noisy.region_path), b"noise");
+            }
+        });
+        let mut tenant = Tenant::start(&quiet.region_path);
+        tenant.tell("reserve 1000");
+        attached(&node, "quiet", 1);
+        tenant.kill();
+        attached(&node, "quiet", 0);
+        stop.store(true, Ordering::Relaxed);
+    });
+}

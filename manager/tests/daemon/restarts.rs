@@ -1,0 +1,97 @@
+//! A manager that ends and one that takes over.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::gate;
+
+use crate::node::{GIB, Node, eventually, part};
+use crate::tenant::{Tenant, limits};
+
+#[test]
+fn slices_processes_and_books_are_the_same_after_a_restart() {
+    let mut node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    tenant.tell("reserve 1000");
+    eventually("the process is attached", || (node.get("a").unwrap().processes == 1).then_some(()));
+    let before = node.get("a").unwrap();
+    node.stop();
+    // Limits hold without a manager.
+    assert!(tenant.tell(&format!("reserve {GIB}")).starts_with("Err"));
+    node.restart().unwrap();
+    // At once: a new manager looks for the processes before it serves.
+    assert_eq!(node.get("a").unwrap(), before);
+    assert_eq!(node.usage("a").processes[0].pid, tenant.pid());
+    assert_eq!(node.usage("a").parts[0].memory_used_bytes, 1000);
+    tenant.kill();
+    eventually("what it held is free", || (node.usage("a").parts[0].memory_used_bytes == 0).then_some(()));
+    // The socket is a new one at the same place.
+    let mut tenant = Tenant::start(&slice.region_path);
+    eventually("another process is attached", || (node.get("a").unwrap().processes == 1).then_some(()));
+    tenant.tell("wait");
+    tenant.tell("ring");
+    let gate = &limits(Path::new(&slice.region_path)).devices[0].gate;
+    eventually("the gate opens", || (gate.load(Ordering::Relaxed) & gate::OPEN != 0).then_some(()));
+}
+
+#[test]
+fn what_ended_while_no_manager_ran_is_given_back_before_the_next_one_serves() {
+    let mut node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    tenant.tell("reserve 1000");
+    node.stop();
+    drop(tenant);
+    node.restart().unwrap();
+    assert_eq!((node.get("a").unwrap().processes, node.usage("a").parts[0].memory_used_bytes), (0, 0));
+}
+
+#[test]
+fn after_a_reboot_slices_are_made_again_with_the_same_ids() {
+    let mut node = Node::start();
+    let before = node.create("a", vec![part(30, GIB)]).unwrap();
+    node.stop();
+    fs::remove_dir_all(&node.config.runtime_dir).unwrap();
+    let text = fs::read_to_string(node.checkpoint()).unwrap();
+    let mut checkpoint: serde_json::Value = serde_json::from_str(&text).unwrap();
+    checkpoint["boot_id"] = "another".into();
+    fs::write(node.checkpoint(), checkpoint.to_string()).unwrap();
+    node.restart().unwrap();
+    assert_eq!(node.get("a").unwrap(), before);
+    assert!(Path::new(&before.shim_path).exists());
+}
+
+#[test]
+fn what_was_begun_and_not_finished_is_removed() {
+    let mut node = Node::start();
+    node.create("kept", vec![part(30, GIB)]).unwrap();
+    node.create("begun", vec![part(30, GIB)]).unwrap();
+    node.stop();
+    let text = fs::read_to_string(node.checkpoint()).unwrap();
+    for phase in ["making", "removing"] {
+        let mut checkpoint: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let begun =
+            checkpoint["slices"].as_array_mut().unwrap().iter_mut().find(|slice| slice["name"] == "begun").unwrap();
+        begun["phase"] = phase.into();
+        fs::write(node.checkpoint(), checkpoint.to_string()).unwrap();
+        node.restart().unwrap();
+        assert_eq!(node.list().iter().map(|slice| slice.name.as_str()).collect::<Vec<_>>(), ["kept"]);
+        assert!(node.regions().len() == 1 && node.cdi_file("kept").exists() && !node.cdi_file("begun").exists());
+        node.create("begun", vec![part(30, GIB)]).unwrap();
+        node.stop();
+    }
+}
+
+#[test]
+fn a_manager_that_remembers_nothing_leaves_nothing() {
+    let mut node = Node::prepare();
+    node.config.state_dir = None;
+    node.restart().unwrap();
+    node.create("a", vec![part(30, GIB)]).unwrap();
+    node.stop();
+    assert!(node.regions().is_empty() && !node.cdi_file("a").exists() && !node.config.socket.exists());
+    node.restart().unwrap();
+    assert!(node.list().is_empty());
+}

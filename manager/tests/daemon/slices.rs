@@ -1,0 +1,117 @@
+//! Making, changing and removing slices over the API.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use aliquot_proto::node::v1 as proto;
+use tokio_stream::StreamExt;
+use tonic::Code;
+
+use crate::node::{GIB, Node, part, refused, uuid};
+use crate::tenant::{Tenant, limits};
+
+#[test]
+fn a_slice_is_made_listed_changed_and_removed() {
+    let node = Node::start();
+    let slice = node.create("train-1", vec![part(30, 4 * GIB)]).unwrap();
+    assert_eq!(slice.parts[0].device_uuid, uuid(0));
+    assert_eq!((slice.parts[0].core_limit_percent, slice.parts[0].memory_limit_bytes), (30, 4 * GIB));
+    assert_eq!(slice.cdi_device, "aliquot.dev/slice=train-1");
+    assert_eq!((slice.processes, slice.problem.as_str()), (0, ""));
+    assert!(Path::new(&slice.shim_path).starts_with(&slice.region_path) && Path::new(&slice.shim_path).exists());
+    assert!(node.cdi_file("train-1").exists());
+    assert_eq!(node.list(), std::slice::from_ref(&slice));
+    assert_eq!(node.get("train-1").unwrap(), slice);
+    let device = &node.node().devices[0];
+    assert_eq!((device.core_requested_percent, device.memory_given_bytes), (30, 4 * GIB));
+    assert_eq!(device.slices, ["train-1"]);
+
+    let limits = limits(Path::new(&slice.region_path));
+    let resized = node.resize("train-1", vec![part(50, 8 * GIB)]).unwrap();
+    assert_eq!((resized.id, resized.parts[0].core_limit_percent), (slice.id, 50));
+    assert_eq!(limits.devices[0].memory_limit_bytes.load(Ordering::Relaxed), 8 * GIB);
+    assert_eq!(limits.devices[0].core_limit_percent.load(Ordering::Relaxed), 50);
+
+    node.remove("train-1", false).unwrap();
+    assert!(node.list().is_empty() && node.regions().is_empty() && !node.cdi_file("train-1").exists());
+    // Whoever still maps it has nothing left.
+    assert_eq!(limits.devices[0].memory_limit_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_code_a_value_and_a_remedy() {
+    let node = Node::start();
+    node.create("a", vec![part(60, 0)]).unwrap();
+    node.create("b", vec![part(60, 0)]).unwrap();
+    refused(node.create("a", vec![part(1, GIB)]), Code::AlreadyExists, "\"a\" exists");
+    refused(node.create("A", vec![part(1, GIB)]), Code::InvalidArgument, "\"A\" is not valid");
+    refused(node.create("c", vec![part(0, GIB)]), Code::InvalidArgument, "gpu-core is 0");
+    refused(node.create("c", vec![part(10, 90 * GIB)]), Code::InvalidArgument, "gpu-memory is 90 GiB");
+    refused(node.create("c", vec![part(50, GIB)]), Code::ResourceExhausted, "40 percent are not given out");
+    refused(node.create("c", vec![]), Code::InvalidArgument, "0 devices");
+    let unknown = proto::Part { device_uuid: "GPU-1".into(), ..part(1, 0) };
+    refused(node.create("c", vec![unknown]), Code::NotFound, "no device GPU-1");
+    refused(node.resize("c", vec![part(1, 0)]), Code::NotFound, "no slice named \"c\"");
+    refused(node.resize("a", vec![]), Code::InvalidArgument, "nothing to change");
+    refused(node.remove("c", false), Code::NotFound, "no slice named \"c\"");
+    refused(node.get("c"), Code::NotFound, "no slice named \"c\"");
+    let usage = node.runtime.block_on(node.client().get_usage(proto::GetUsageRequest { slices: vec!["c".into()] }));
+    refused(usage, Code::NotFound, "no slice named \"c\"");
+    assert_eq!(node.list().len(), 2);
+}
+
+#[test]
+fn a_slice_in_use_is_removed_by_force_only() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    crate::node::eventually("the process is attached", || (node.get("a").unwrap().processes == 1).then_some(()));
+    refused(node.remove("a", false), Code::FailedPrecondition, "in use by 1 processes");
+    assert_eq!(tenant.tell("reserve 1"), "Ok(())");
+    node.remove("a", true).unwrap();
+    assert_eq!(tenant.tell("reserve 1"), "Err(OverLimit)");
+    assert!(node.regions().is_empty());
+}
+
+#[test]
+fn usage_is_told_again_and_again_until_the_caller_has_enough() {
+    let node = Node::start();
+    node.create("a", vec![part(30, GIB)]).unwrap();
+    let request = |ms: i32| proto::WatchUsageRequest {
+        slices: vec!["a".into()],
+        interval: Some(prost_types::Duration { seconds: 0, nanos: ms * 1_000_000 }),
+    };
+    refused(node.runtime.block_on(node.client().watch_usage(request(99))), Code::InvalidArgument, "at least 100 ms");
+    node.runtime.block_on(async {
+        let mut updates = node.client().watch_usage(request(100)).await.unwrap().into_inner();
+        for _ in 0..3 {
+            let update = updates.next().await.unwrap().unwrap();
+            assert_eq!(update.slices[0].parts[0].memory_limit_bytes, GIB);
+        }
+        // The stream ends with an error when the slice is gone.
+        let remove = proto::RemoveSliceRequest { name: "a".into(), force: false };
+        node.client().remove_slice(remove).await.unwrap();
+        while let Some(update) = updates.next().await {
+            if let Err(status) = update {
+                assert_eq!(status.code(), Code::NotFound);
+                return;
+            }
+        }
+        panic!("the stream ended without saying why");
+    });
+}
+
+#[test]
+fn the_cdi_device_mounts_the_region_and_leaves_only_the_ledger_writable() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let spec: serde_json::Value = serde_json::from_slice(&fs::read(node.cdi_file("a")).unwrap()).unwrap();
+    let edits = &spec["devices"][0]["containerEdits"];
+    assert_eq!(edits["env"][0], format!("LD_PRELOAD={}", slice.shim_path));
+    assert_eq!(edits["env"][1], format!("CUDA_VISIBLE_DEVICES={}", uuid(0)));
+    let mounts: Vec<_> = edits["mounts"].as_array().unwrap().iter().take(2).collect();
+    assert_eq!((&mounts[0]["hostPath"], &mounts[0]["options"][0]), (&slice.region_path.clone().into(), &"ro".into()));
+    assert_eq!(mounts[1]["hostPath"], format!("{}/ledger", slice.region_path));
+    assert_eq!(mounts[1]["options"][0], "rw");
+}

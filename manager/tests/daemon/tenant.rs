@@ -1,0 +1,189 @@
+//! A process in a slice: this test program once more, told by its environment to behave like the shim.
+//!
+//! It takes a slot, says so on the attach socket, holds memory, and then does what it is told on its standard input, a line at a
+//! time, each of which it answers.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write, stdin, stdout};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::ledger::{self, Identity, SlotId};
+use aliquot_abi::region::{
+    ATTACH_SOCKET, AttachMessage, LEDGER_FILE, LEDGER_FILE_BYTES, LIMITS_FILE, LIMITS_FILE_BYTES, Ledger, Limits,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket};
+
+const REGION: &str = "ALIQUOT_TEST_TENANT_REGION";
+
+/// Maps `T` from a file. The mapping lasts as long as the process.
+fn map<T>(path: &Path, bytes: usize, protection: ProtFlags) -> &'static T {
+    let write = protection.contains(ProtFlags::WRITE);
+    let file = OpenOptions::new().read(true).write(write).open(path).unwrap();
+    // SAFETY: a new mapping at an address of the kernel's choice, never unmapped, of a file that is as long as the mapping
+    // and holds a `T`, which is integers and atomics.
+    unsafe {
+        mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0).unwrap().cast::<T>().as_ref().unwrap()
+    }
+}
+
+/// The ledger of a region, as its processes map it.
+pub(crate) fn ledger(region: &Path) -> &'static Ledger {
+    map(&region.join(LEDGER_FILE), LEDGER_FILE_BYTES, ProtFlags::READ | ProtFlags::WRITE)
+}
+
+/// The limits of a region, as its processes map them.
+pub(crate) fn limits(region: &Path) -> &'static Limits {
+    map(&region.join(LIMITS_FILE), LIMITS_FILE_BYTES, ProtFlags::READ)
+}
+
+/// Sends bytes to the attach socket of a region.
+pub(crate) fn say(region: &Path, bytes: &[u8]) {
+    let fd = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&fd, &SocketAddrUnix::new(region.join(ATTACH_SOCKET)).unwrap()).unwrap();
+    send(&fd, bytes, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// The message with which a process says that it has a slot.
+pub(crate) fn attach_message(slot: SlotId) -> AttachMessage {
+    AttachMessage {
+        magic: AttachMessage::MAGIC,
+        kind: AttachMessage::ATTACH,
+        slot: slot.index as u32,
+        generation: slot.generation,
+        device: 0,
+        reserved: 0,
+    }
+}
+
+/// What a process knows of itself.
+pub(crate) fn myself() -> Identity {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let start_time = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+    use std::os::unix::fs::MetadataExt;
+    Identity {
+        pid: std::process::id(),
+        start_time,
+        pid_namespace: std::fs::metadata("/proc/self/ns/pid").unwrap().ino(),
+    }
+}
+
+/// Not a test of its own: what the processes run that [`Tenant`] starts.
+#[test]
+fn tenant_process() {
+    let Some(region) = env::var_os(REGION) else { return };
+    let region = Path::new(&region);
+    let (ledger, limits) = (ledger(region), limits(region));
+    let slot = ledger::claim(ledger, myself(), |_| true).unwrap();
+    let part = &ledger.slots[slot.index].devices[0];
+    let answer = |text: &str| {
+        println!("tenant: {text}");
+        stdout().flush().unwrap();
+    };
+    answer(&format!("slot {} {}", slot.index, slot.generation));
+    for line in stdin().lines().map(Result::unwrap) {
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["attach"] => say(region, &attach_message(slot).to_bytes()),
+            ["ring"] => say(region, &AttachMessage { kind: AttachMessage::RING, ..attach_message(slot) }.to_bytes()),
+            ["reserve", bytes] => {
+                let limit = limits.devices[0].memory_limit_bytes.load(Ordering::Relaxed);
+                let outcome = ledger::reserve(&ledger.devices[0], part, bytes.parse().unwrap(), limit);
+                answer(&format!("{outcome:?}"));
+                continue;
+            }
+            // Killed in the middle of a reservation that has already counted for the container.
+            ["doubt", bytes] => {
+                let bytes: u64 = bytes.parse().unwrap();
+                part.memory.fetch_add(ledger::OPERATION | bytes, Ordering::AcqRel);
+                ledger.devices[0].used_bytes.fetch_add(bytes, Ordering::AcqRel);
+            }
+            ["throttled", ns] => part.throttled_ns.store(ns.parse().unwrap(), Ordering::Relaxed),
+            ["wait"] => part.waiting.store(1, Ordering::Relaxed),
+            ["exec"] => panic!("{}", Command::new(env::current_exe().unwrap()).args(env::args().skip(1)).exec()),
+            _ => panic!("{line}"),
+        }
+        answer("done");
+    }
+}
+
+/// A process in a slice, killed when this is dropped.
+pub(crate) struct Tenant {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    pub(crate) slot: SlotId,
+}
+
+impl Tenant {
+    /// A process that has a slot in `region` and has not said so.
+    pub(crate) fn silent(region: &str) -> Tenant {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["tenant::tenant_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env(REGION, region)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut tenant = Tenant { child, stdin, stdout, slot: SlotId { index: 0, generation: 0 } };
+        tenant.read_slot();
+        tenant
+    }
+
+    /// A process that has a slot in `region` and has said so.
+    pub(crate) fn start(region: &str) -> Tenant {
+        let mut tenant = Tenant::silent(region);
+        tenant.tell("attach");
+        tenant
+    }
+
+    fn read_slot(&mut self) {
+        let answer = self.read();
+        let mut words = answer.split_whitespace().skip(1).map(|word| word.parse::<u32>().unwrap());
+        self.slot = SlotId { index: words.next().unwrap() as usize, generation: words.next().unwrap() };
+    }
+
+    fn read(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.stdout.read_line(&mut line).unwrap(), 0, "the process in the slice has ended");
+            // The test runner's own lines may stand before it.
+            if let Some((_, answer)) = line.split_once("tenant: ") {
+                return answer.trim_end().into();
+            }
+        }
+    }
+
+    /// Has it do something. Returns its answer.
+    pub(crate) fn tell(&mut self, what: &str) -> String {
+        writeln!(self.stdin, "{what}").unwrap();
+        self.read()
+    }
+
+    /// Has it exec itself, as another program that takes a slot.
+    pub(crate) fn exec(&mut self) {
+        writeln!(self.stdin, "exec").unwrap();
+        self.read_slot();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it with SIGKILL. It stays a zombie until it is dropped.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        // It may have been killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
