@@ -31,6 +31,8 @@ pub(crate) enum Pass {
     Free,
     /// Put a marker behind itself, which stands for so many launches.
     Mark(u32),
+    /// Fail: the slice was taken away, and no gate will open again.
+    Refused,
 }
 
 /// A process without a manager launches in the first part of each such period, as long as its limit says.
@@ -90,6 +92,9 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
         let word = part.limits.gate.load(Ordering::Acquire);
         if is_free(word) {
             return Pass::Free;
+        }
+        if part.limits.core_limit_percent.load(Ordering::Relaxed) == 0 {
+            return Pass::Refused;
         }
         if now_ns.saturating_sub(part.process.heartbeat_ns()) > HEARTBEAT_STALE_NS {
             pace(part, now_ns);
@@ -170,6 +175,8 @@ fn shard_of_this_thread() -> usize {
     unsafe {
         core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, preserves_flags, nomem));
     }
-    // Control blocks lie far apart and equally aligned: the golden ratio spreads them by their upper bits.
-    ((pointer >> 6) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
+    // Control blocks lie a stack apart, so no two in one page: the golden ratio spreads the pages' numbers. With smaller units
+    // the usual distance, 8 MiB and a guard page, times the golden ratio comes so near to a half that every second thread
+    // would meet in one shard.
+    ((pointer >> 12) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
 }

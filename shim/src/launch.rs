@@ -27,6 +27,7 @@ fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) 
     };
     match gate::pass(&part, stream, heavy) {
         Pass::Free => call(),
+        Pass::Refused => CUresult::NOT_PERMITTED,
         Pass::Mark(launches) => {
             let result = call();
             if result.is_ok() {

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// Devices that a process can see.
 const ORDINALS_MAX: usize = 64;
 /// Threads that launch at once share these: see [`Shard`].
-pub(crate) const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 128;
 
 const OFF: u32 = 0;
 const ATTACHING: u32 = 1;

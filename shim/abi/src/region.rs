@@ -159,7 +159,7 @@ pub struct DeviceLimits {
     pub marker_launches_max: AtomicU32,
     /// Work in flight that a launch may add to, in nanoseconds: with more outstanding it waits first.
     pub inflight_ns_max: AtomicU32,
-    /// The share that is never exceeded, in percent of the device's time.
+    /// The share that is never exceeded, in percent of the device's time. 0: the slice was taken away; launches fail.
     pub core_limit_percent: AtomicU32,
     /// The share that is guaranteed, in percent of the device's time.
     pub core_request_percent: AtomicU32,

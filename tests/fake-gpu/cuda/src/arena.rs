@@ -1,0 +1,397 @@
+//! A device's address range: which extents are in use, and by whom.
+//!
+//! The range is four times the device's memory, so addresses are never short where memory is not. Freed extents are kept
+//! by size and given out again last in, first out; when the range is used up, neighbours are joined. An extent's record is
+//! found directly from its first address, and the extent around an address by a bitmap with summaries, so both cost the
+//! same however many allocations there are.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::process::reserve_memory_range;
+
+/// Addresses are multiples of this.
+pub(crate) const GRANULE_BYTES: u64 = 512;
+const RANGE_PER_MEMORY: u64 = 4;
+/// Extents of fewer granules than this are kept in a table by size.
+const SMALL_GRANULES: u64 = 4096;
+/// Freed extents of this size and more, if they were written, are given back to the operating system.
+const PAGE_BYTES: u64 = 4096;
+
+/// What an extent is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Use {
+    /// `cuMemAlloc` and `cuMemAllocPitch`.
+    Linear = 1,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// A CUDA array.
+    Array,
+    /// Stream-ordered memory.
+    Pool,
+    /// Stream-ordered memory that a stream is going to free.
+    PoolFreeing,
+    /// An allocation node of a graph.
+    Graph,
+    /// A module's global variable.
+    Global,
+}
+
+/// An extent in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    pub(crate) start: u64,
+    /// As asked for; the extent itself is rounded up to granules.
+    pub(crate) bytes: u64,
+    /// The context or pool that holds it.
+    pub(crate) owner: u32,
+    pub(crate) usage: Use,
+    /// Whether anything was written to it.
+    pub(crate) touched: bool,
+}
+
+impl Extent {
+    /// The memory that it takes.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        round_up(self.bytes, GRANULE_BYTES)
+    }
+}
+
+/// `value` rounded up to a multiple of `unit`, a power of two.
+pub(crate) fn round_up(value: u64, unit: u64) -> u64 {
+    value.saturating_add(unit - 1) & !(unit - 1)
+}
+
+/// The record of an extent, at its first granule's place in the table; all zero where no extent starts.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Entry {
+    bytes: u64,
+    owner: u32,
+    usage: Option<Use>,
+    touched: bool,
+}
+
+/// An address range.
+pub(crate) struct Arena {
+    base: u64,
+    bytes: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    base: u64,
+    granules: u64,
+    /// Granules from here on were never used.
+    unused_from: u64,
+    small: Vec<Vec<u64>>,
+    large: BTreeMap<u64, Vec<u64>>,
+    entries: *mut Entry,
+    starts: Bitmap,
+}
+
+// SAFETY: the pointers are to reservations that only this state uses, under its lock.
+unsafe impl Send for State {}
+
+impl Arena {
+    pub(crate) fn new(memory_bytes: u64) -> Option<Arena> {
+        let bytes = round_up(memory_bytes, 2 << 20) * RANGE_PER_MEMORY;
+        let granules = bytes / GRANULE_BYTES;
+        // Two megabytes more, so that the first address is a multiple of two megabytes.
+        let base = round_up(reserve_memory_range(bytes as usize + (2 << 20))? as u64, 2 << 20);
+        let state = State {
+            base,
+            granules,
+            unused_from: 0,
+            small: vec![Vec::new(); SMALL_GRANULES as usize],
+            large: BTreeMap::new(),
+            entries: reserve_memory_range(granules as usize * size_of::<Entry>())?.cast(),
+            starts: Bitmap::new(granules)?,
+        };
+        Some(Arena { base, bytes, state: Mutex::new(state) })
+    }
+
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.base) < self.bytes
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an extent of `bytes`, which are not 0.
+    pub(crate) fn take(&self, bytes: u64, owner: u32, usage: Use) -> Option<u64> {
+        let mut state = self.state();
+        let granule = state.find_free(bytes.div_ceil(GRANULE_BYTES))?;
+        *state.entry(granule) = Entry { bytes, owner, usage: Some(usage), touched: usage == Use::Managed };
+        state.starts.set(granule);
+        Some(state.base + granule * GRANULE_BYTES)
+    }
+
+    /// Gives back the extent that starts at `address`, if `allowed` says so.
+    pub(crate) fn give_back(&self, address: u64, allowed: impl FnOnce(&Extent) -> bool) -> Option<Extent> {
+        let mut state = self.state();
+        let granule = state.granule_at(address)?;
+        let extent = state.extent(granule)?;
+        if extent.start != address || !allowed(&extent) {
+            return None;
+        }
+        state.remove(granule, &extent);
+        Some(extent)
+    }
+
+    /// Gives back every extent that `chosen` picks, and returns the memory that they took.
+    pub(crate) fn give_back_all(&self, chosen: impl Fn(&Extent) -> bool) -> u64 {
+        let mut state = self.state();
+        let mut charged_bytes = 0;
+        let mut below = state.unused_from;
+        while let Some(granule) = below.checked_sub(1).and_then(|last| state.starts.last_at_or_before(last)) {
+            if let Some(extent) = state.extent(granule).filter(&chosen) {
+                charged_bytes += extent.charged_bytes();
+                state.remove(granule, &extent);
+            }
+            below = granule;
+        }
+        charged_bytes
+    }
+
+    /// The extent around `address`.
+    pub(crate) fn around(&self, address: u64) -> Option<Extent> {
+        let mut state = self.state();
+        let granule = address.checked_sub(state.base)? / GRANULE_BYTES;
+        let last = state.granules - 1;
+        let start = state.starts.last_at_or_before(granule.min(last))?;
+        let extent = state.extent(start)?;
+        (address - extent.start < extent.bytes).then_some(extent)
+    }
+
+    /// Turns the extent that starts at `address` from one use to another, if it has the first.
+    pub(crate) fn turn(&self, address: u64, from: Use, to: Use) -> Option<Extent> {
+        let mut state = self.state();
+        let granule = state.granule_at(address)?;
+        let extent = state.extent(granule).filter(|extent| extent.usage == from)?;
+        state.entry(granule).usage = Some(to);
+        Some(extent)
+    }
+
+    /// Notes that something is written to the extent that starts at `address`.
+    pub(crate) fn touch(&self, address: u64) {
+        let mut state = self.state();
+        if let Some(granule) = state.granule_at(address) {
+            state.entry(granule).touched = true;
+        }
+    }
+}
+
+impl State {
+    fn granule_at(&self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.base)?;
+        (offset % GRANULE_BYTES == 0 && offset / GRANULE_BYTES < self.granules).then_some(offset / GRANULE_BYTES)
+    }
+
+    fn entry(&mut self, granule: u64) -> &mut Entry {
+        debug_assert!(granule < self.granules);
+        // SAFETY: the table has an entry for each granule; zeroed memory is a valid entry; `self` is borrowed mutably.
+        unsafe { &mut *self.entries.add(granule as usize) }
+    }
+
+    fn extent(&mut self, granule: u64) -> Option<Extent> {
+        let start = self.base + granule * GRANULE_BYTES;
+        let Entry { bytes, owner, usage, touched } = *self.entry(granule);
+        usage.map(|usage| Extent { start, bytes, owner, usage, touched })
+    }
+
+    fn find_free(&mut self, count: u64) -> Option<u64> {
+        if let Some(granule) = self.take_kept(count) {
+            return Some(granule);
+        }
+        if self.granules - self.unused_from < count {
+            self.join_neighbours();
+            return self.split_kept(count);
+        }
+        let granule = self.unused_from;
+        self.unused_from += count;
+        Some(granule)
+    }
+
+    fn take_kept(&mut self, count: u64) -> Option<u64> {
+        if count < SMALL_GRANULES {
+            return self.small[count as usize].pop();
+        }
+        let kept = self.large.get_mut(&count)?;
+        let granule = kept.pop();
+        if kept.is_empty() {
+            self.large.remove(&count);
+        }
+        granule
+    }
+
+    fn keep(&mut self, granule: u64, count: u64) {
+        if count < SMALL_GRANULES {
+            self.small[count as usize].push(granule);
+        } else {
+            self.large.entry(count).or_default().push(granule);
+        }
+    }
+
+    /// The smallest kept extent that holds `count` granules; its rest is kept.
+    fn split_kept(&mut self, count: u64) -> Option<u64> {
+        let small = (count..SMALL_GRANULES).find(|&size| !self.small[size as usize].is_empty());
+        let size = small.or_else(|| self.large.range(count..).next().map(|(&size, _)| size))?;
+        let granule = self.take_kept(size)?;
+        if size > count {
+            self.keep(granule + count, size - count);
+        }
+        Some(granule)
+    }
+
+    fn join_neighbours(&mut self) {
+        let mut free: Vec<(u64, u64)> = Vec::new();
+        for (count, kept) in self.small.iter_mut().enumerate() {
+            free.extend(kept.drain(..).map(|granule| (granule, count as u64)));
+        }
+        for (count, kept) in std::mem::take(&mut self.large) {
+            free.extend(kept.into_iter().map(|granule| (granule, count)));
+        }
+        free.push((self.unused_from, self.granules - self.unused_from));
+        self.unused_from = self.granules;
+        free.sort_unstable();
+        let mut joined: Vec<(u64, u64)> = Vec::new();
+        for (granule, count) in free.into_iter().filter(|&(_, count)| count > 0) {
+            match joined.last_mut() {
+                Some((start, length)) if *start + *length == granule => *length += count,
+                _ => joined.push((granule, count)),
+            }
+        }
+        for (granule, count) in joined {
+            self.keep(granule, count);
+        }
+    }
+
+    fn remove(&mut self, granule: u64, extent: &Extent) {
+        *self.entry(granule) = Entry { bytes: 0, owner: 0, usage: None, touched: false };
+        self.starts.clear(granule);
+        if extent.touched {
+            let first = round_up(extent.start, PAGE_BYTES);
+            let end = (extent.start + extent.charged_bytes()) & !(PAGE_BYTES - 1);
+            if first < end {
+                // SAFETY: whole pages of this arena's reservation that belong to this extent alone, which nobody uses now.
+                unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_DONTNEED) };
+            }
+        }
+        self.keep(granule, extent.bytes.div_ceil(GRANULE_BYTES));
+    }
+}
+
+/// A set of numbers below a bound, with a summary bit for each word of the level below.
+struct Bitmap {
+    levels: Vec<*mut u64>,
+}
+
+impl Bitmap {
+    fn new(count: u64) -> Option<Bitmap> {
+        let mut levels = Vec::new();
+        let mut words = count.div_ceil(64);
+        loop {
+            levels.push(reserve_memory_range(words as usize * 8)?.cast());
+            if words == 1 {
+                return Some(Bitmap { levels });
+            }
+            words = words.div_ceil(64);
+        }
+    }
+
+    fn word(&mut self, level: usize, index: u64) -> &mut u64 {
+        // SAFETY: callers pass indices below the level's length, as numbers are below the bound; `self` is borrowed mutably.
+        unsafe { &mut *self.levels[level].add(index as usize) }
+    }
+
+    fn set(&mut self, mut number: u64) {
+        for level in 0..self.levels.len() {
+            let word = self.word(level, number / 64);
+            let was = *word;
+            *word |= 1 << (number % 64);
+            if was != 0 {
+                return;
+            }
+            number /= 64;
+        }
+    }
+
+    fn clear(&mut self, mut number: u64) {
+        for level in 0..self.levels.len() {
+            let word = self.word(level, number / 64);
+            *word &= !(1 << (number % 64));
+            if *word != 0 {
+                return;
+            }
+            number /= 64;
+        }
+    }
+
+    fn last_at_or_before(&mut self, number: u64) -> Option<u64> {
+        let mut index = number;
+        // Up, until a word has a bit at or below the place; above the first level, strictly below it.
+        for level in 0..self.levels.len() {
+            let below_and_at = u64::MAX >> (63 - index % 64);
+            let mask = if level == 0 { below_and_at } else { below_and_at & !(1 << (index % 64)) };
+            let bits = *self.word(level, index / 64) & mask;
+            if bits != 0 {
+                let mut found = index / 64 * 64 + u64::from(bits.ilog2());
+                for lower in (0..level).rev() {
+                    found = found * 64 + u64::from(self.word(lower, found).ilog2());
+                }
+                return Some(found);
+            }
+            index /= 64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_found_around_any_address() {
+        let arena = Arena::new(64 << 20).unwrap();
+        let small = arena.take(100, 1, Use::Linear).unwrap();
+        let large = arena.take(8 << 20, 2, Use::Linear).unwrap();
+        assert_eq!(arena.around(small + 99).unwrap().start, small);
+        assert!(arena.around(small + 100).is_none());
+        assert_eq!(arena.around(large + (8 << 20) - 1).unwrap().start, large);
+        assert!(arena.around(large + (8 << 20)).is_none());
+        assert!(arena.give_back(large + 512, |_| true).is_none());
+        assert!(arena.give_back(large, |_| true).is_some());
+        assert!(arena.give_back(large, |_| true).is_none());
+        assert!(arena.around(large).is_none());
+    }
+
+    #[test]
+    fn a_used_up_range_is_joined_again() {
+        let arena = Arena::new(1 << 20).unwrap();
+        let whole = 8 << 20;
+        let pieces = (0..whole / 4096).map(|_| arena.take(4096, 1, Use::Linear).unwrap()).collect::<Vec<_>>();
+        assert!(arena.take(1, 1, Use::Linear).is_none());
+        for piece in pieces {
+            assert!(arena.give_back(piece, |_| true).is_some());
+        }
+        assert!(arena.take(whole, 1, Use::Linear).is_some());
+    }
+
+    #[test]
+    fn bitmap_finds_the_last_member() {
+        let mut bitmap = Bitmap::new(1 << 20).unwrap();
+        assert_eq!(bitmap.last_at_or_before((1 << 20) - 1), None);
+        for number in [0, 63, 64, 70_000, 900_000] {
+            bitmap.set(number);
+            assert_eq!(bitmap.last_at_or_before((1 << 20) - 1), Some(number));
+        }
+        assert_eq!(bitmap.last_at_or_before(899_999), Some(70_000));
+        bitmap.clear(70_000);
+        assert_eq!(bitmap.last_at_or_before(899_999), Some(64));
+        assert_eq!(bitmap.last_at_or_before(62), Some(0));
+    }
+}

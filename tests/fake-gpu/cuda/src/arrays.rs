@@ -1,0 +1,203 @@
+//! CUDA arrays, with and without mip levels.
+
+use core::ffi::c_uint;
+
+use aliquot_abi::cuda::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, CUresult};
+
+use crate::Done;
+use crate::arena::Use;
+use crate::caller::{get, not_null, put};
+use crate::context::{Owner, current};
+use crate::handles::{self, Kind, Object};
+use crate::{capture, memory};
+
+const LAYERED: c_uint = 0x1;
+const CUBEMAP: c_uint = 0x4;
+/// Layered, surface load and store, cubemap, texture gather, depth texture, colour attachment.
+const FLAGS: c_uint = 0x3f;
+
+/// An array. Its rows lie one behind the other without gaps.
+pub(crate) struct Array {
+    owner: Owner,
+    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    address: u64,
+    /// Whether it is a level of a mipmapped array, which holds the memory.
+    level: bool,
+}
+
+/// An array with mip levels.
+pub(crate) struct MipmappedArray {
+    owner: Owner,
+    address: u64,
+    levels: Vec<CUarray>,
+}
+
+impl Object for Array {
+    const KIND: Kind = Kind::Array;
+}
+
+impl Object for MipmappedArray {
+    const KIND: Kind = Kind::MipmappedArray;
+}
+
+/// Bytes of one channel of a `CUarray_format`.
+fn channel_bytes(format: c_uint) -> Done<u64> {
+    match format {
+        0x01 | 0x08 => Ok(1),
+        0x02 | 0x09 | 0x10 => Ok(2),
+        0x03 | 0x0a | 0x20 => Ok(4),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+fn element_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Done<u64> {
+    if !matches!(descriptor.num_channels, 1 | 2 | 4) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    Ok(channel_bytes(descriptor.format)? * u64::from(descriptor.num_channels))
+}
+
+/// The bytes that an array takes: an extent of 0 counts as 1.
+fn array_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Done<u64> {
+    let extents = [descriptor.width, descriptor.height.max(1), descriptor.depth.max(1)];
+    let shape_is_valid = descriptor.width > 0
+        && descriptor.flags & !FLAGS == 0
+        && (descriptor.flags & CUBEMAP == 0
+            || (descriptor.width == descriptor.height && descriptor.depth.is_multiple_of(6)));
+    if !shape_is_valid {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let bytes =
+        extents.iter().try_fold(element_bytes(descriptor)?, |product, &extent| product.checked_mul(extent as u64));
+    bytes.ok_or(CUresult::INVALID_VALUE)
+}
+
+impl Array {
+    pub(crate) fn row_bytes(&self) -> u64 {
+        // The descriptor was checked when the array was made.
+        self.descriptor.width as u64 * element_bytes(&self.descriptor).unwrap_or(0)
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.descriptor.height.max(1) as u64
+    }
+
+    pub(crate) fn planes(&self) -> u64 {
+        self.descriptor.depth.max(1) as u64
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn ordinal(&self) -> usize {
+        self.owner.device().ordinal
+    }
+}
+
+/// The array that a handle names.
+pub(crate) fn array(handle: CUarray) -> Done<&'static Array> {
+    crate::process::process()?;
+    let found = handles::find::<Array>(handle.0).filter(|array| array.owner.is_alive());
+    found.ok_or(CUresult::INVALID_HANDLE)
+}
+
+fn mipmapped(handle: CUmipmappedArray) -> Done<&'static MipmappedArray> {
+    crate::process::process()?;
+    let found = handles::find::<MipmappedArray>(handle.0).filter(|array| array.owner.is_alive());
+    found.ok_or(CUresult::INVALID_HANDLE)
+}
+
+pub(crate) fn cuArray3DCreate_v2(target: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) -> Done {
+    let context = current()?;
+    not_null(target)?;
+    let descriptor = get(descriptor)?;
+    capture::check_unsafe_call()?;
+    let address = memory::take(context, array_bytes(&descriptor)?, Use::Array)?;
+    let (handle, _) = handles::register(Array { owner: context.owner(), descriptor, address, level: false });
+    put(target, CUarray(handle))
+}
+
+pub(crate) fn cuArrayCreate_v2(target: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) -> Done {
+    current()?;
+    let CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels } = get(descriptor)?;
+    cuArray3DCreate_v2(target, &CUDA_ARRAY3D_DESCRIPTOR { width, height, depth: 0, format, num_channels, flags: 0 })
+}
+
+pub(crate) fn cuArrayDestroy(handle: CUarray) -> Done {
+    let found = array(handle)?;
+    capture::check_unsafe_call()?;
+    if found.level {
+        return Err(CUresult::INVALID_HANDLE);
+    }
+    handles::retire::<Array>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
+    crate::queue::wait_for_device(found.owner.device());
+    memory::give_back(found.address, &[Use::Array])
+}
+
+pub(crate) fn cuArray3DGetDescriptor_v2(target: *mut CUDA_ARRAY3D_DESCRIPTOR, handle: CUarray) -> Done {
+    put(target, array(handle)?.descriptor)
+}
+
+pub(crate) fn cuArrayGetDescriptor_v2(target: *mut CUDA_ARRAY_DESCRIPTOR, handle: CUarray) -> Done {
+    let CUDA_ARRAY3D_DESCRIPTOR { width, height, format, num_channels, .. } = array(handle)?.descriptor;
+    put(target, CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels })
+}
+
+/// The shape of one mip level: each extent halved, but not the number of layers.
+fn level_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: c_uint) -> CUDA_ARRAY3D_DESCRIPTOR {
+    let halved = |extent: usize| if extent == 0 { 0 } else { (extent >> level).max(1) };
+    let layers = descriptor.flags & (LAYERED | CUBEMAP) != 0;
+    CUDA_ARRAY3D_DESCRIPTOR {
+        width: halved(descriptor.width),
+        height: halved(descriptor.height),
+        depth: if layers { descriptor.depth } else { halved(descriptor.depth) },
+        ..*descriptor
+    }
+}
+
+pub(crate) fn cuMipmappedArrayCreate(
+    target: *mut CUmipmappedArray,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: c_uint,
+) -> Done {
+    let context = current()?;
+    not_null(target)?;
+    let descriptor = get(descriptor)?;
+    capture::check_unsafe_call()?;
+    array_bytes(&descriptor)?;
+    let longest = descriptor.width.max(descriptor.height).max(descriptor.depth);
+    if levels == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // More levels than the longest extent can be halved are cut off.
+    let shapes = (0..levels.min(longest.ilog2() + 1)).map(|level| level_of(&descriptor, level)).collect::<Vec<_>>();
+    let sizes = shapes.iter().map(array_bytes).collect::<Done<Vec<_>>>()?;
+    let total = sizes.iter().try_fold(0_u64, |sum, &bytes| sum.checked_add(bytes)).ok_or(CUresult::INVALID_VALUE)?;
+    let address = memory::take(context, total, Use::Array)?;
+    let mut next = address;
+    let levels = shapes.into_iter().zip(sizes).map(|(descriptor, bytes)| {
+        let level = Array { owner: context.owner(), descriptor, address: next, level: true };
+        next += bytes;
+        CUarray(handles::register(level).0)
+    });
+    let levels = levels.collect();
+    let (handle, _) = handles::register(MipmappedArray { owner: context.owner(), address, levels });
+    put(target, CUmipmappedArray(handle))
+}
+
+pub(crate) fn cuMipmappedArrayGetLevel(target: *mut CUarray, handle: CUmipmappedArray, level: c_uint) -> Done {
+    let array = mipmapped(handle)?;
+    put(target, *array.levels.get(level as usize).ok_or(CUresult::INVALID_VALUE)?)
+}
+
+pub(crate) fn cuMipmappedArrayDestroy(handle: CUmipmappedArray) -> Done {
+    let array = mipmapped(handle)?;
+    capture::check_unsafe_call()?;
+    handles::retire::<MipmappedArray>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
+    for level in &array.levels {
+        handles::retire::<Array>(level.0);
+    }
+    crate::queue::wait_for_device(array.owner.device());
+    memory::give_back(array.address, &[Use::Array])
+}

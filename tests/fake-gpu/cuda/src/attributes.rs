@@ -1,0 +1,128 @@
+//! `cuDeviceGetAttribute`: what an H100 with an up-to-date driver answers, where the configuration does not say otherwise.
+
+use core::ffi::{c_int, c_uint};
+
+use aliquot_abi::cuda::{CUdevice, CUresult};
+
+use crate::Done;
+use crate::caller::put;
+use crate::device::{Device, device};
+
+/// Clock of the SMs.
+pub(crate) const CLOCK_KHZ: c_int = 1_980_000;
+/// Dynamic shared memory of a block without opting in.
+pub(crate) const SHARED_MEMORY_PER_BLOCK: c_int = 48 << 10;
+/// Dynamic shared memory of a block at most.
+pub(crate) const SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 227 << 10;
+
+pub(crate) fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, ordinal: CUdevice) -> Done {
+    let device = device(ordinal)?;
+    put(value, attribute_of(device, attribute).ok_or(CUresult::INVALID_VALUE)?)
+}
+
+/// The numbers are those of `CUdevice_attribute`.
+fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
+    let config = device.config;
+    Some(match attribute {
+        // Threads of a block, and its extents
+        1..=3 => 1024,
+        4 => 64,
+        // Grid extents
+        5 => c_int::MAX,
+        6 | 7 => 65535,
+        8 => SHARED_MEMORY_PER_BLOCK,
+        // Constant memory, warp, pitch, registers, clock, texture alignment
+        9 => 64 << 10,
+        10 => 32,
+        11 => c_int::MAX,
+        12 | 82 => 65536,
+        13 => CLOCK_KHZ,
+        14 => 512,
+        // Overlap of copies with kernels, the number of copy engines
+        15 => 1,
+        40 => 3,
+        16 => config.sm_count as c_int,
+        // Time limit, integrated, host mapping, compute mode
+        17 | 18 | 20 => 0,
+        19 => 1,
+        // Textures
+        21..=23 => 131_072,
+        55 | 77 => 32768,
+        24..=26 => 16384,
+        27 | 28 | 42 | 45 | 46 | 61 | 62 | 63 | 56 | 57 | 66 | 67 => 32768,
+        29 | 43 | 64 => 2048,
+        47 | 48 => 8192,
+        49 => 32768,
+        52 | 53 => 32768,
+        54 | 68 => 2046,
+        58..=60 => 16384,
+        65 => 32768,
+        69 => 1 << 28,
+        70 => 131_072,
+        71 => 65000,
+        72 => 2_097_120,
+        73 | 74 => 32768,
+        30 => 512,
+        51 => 32,
+        44 => 1,
+        // Concurrent kernels, ECC
+        31 | 32 => 1,
+        33 => config.pci.1 as c_int,
+        34 => config.pci.2 as c_int,
+        50 => config.pci.0 as c_int,
+        // TCC driver: Windows only
+        35 => 0,
+        36 => 2_619_000,
+        37 => 5120,
+        38 => 50 << 20,
+        39 => 2048,
+        41 => 1,
+        75 => config.compute_capability.0 as c_int,
+        76 => config.compute_capability.1 as c_int,
+        // Stream priorities, L1 caches
+        78..=80 => 1,
+        81 => 228 << 10,
+        83 => 1,
+        // Boards with several devices, and this one's number
+        84 => 0,
+        85 => device.index as c_int,
+        86 | 88 | 100 | 101 => 0,
+        87 => 2,
+        // Concurrent managed access, preemption, host pointers of registered memory
+        89..=91 => 1,
+        // Stream memory operations: version 1, 64 bits, NOR, and the same for version 2
+        92..=94 | 122 | 123 => 1,
+        95 | 96 => 1,
+        97 => SHARED_MEMORY_PER_BLOCK_OPTIN,
+        98 | 99 => 1,
+        // Virtual memory management; handles that can be exported are not simulated
+        102 => 1,
+        103..=105 => 0,
+        106 => 32,
+        107 => 0,
+        108 => 32 << 20,
+        109 => 128 << 20,
+        110 | 116 | 117 | 118 => 0,
+        111 => 1 << 10,
+        112 | 114 => 0,
+        113 => 1,
+        // Memory pools, and no kind of handle to share one
+        115 => 1,
+        119 => 0,
+        // Clusters
+        120 => c_int::from(config.compute_capability.0 >= 9),
+        121 | 124 | 125 | 128 | 132 | 133 => 0,
+        126 => 4,
+        127 => c_int::from(config.compute_capability.0 >= 9),
+        129 => 1,
+        130 => 0,
+        131 => -1,
+        134 => config.numa_node as c_int,
+        135..=138 => 0,
+        // H100 SXM5 and its board
+        139 => 0x2330_10de,
+        140 => 0x16c1_10de,
+        141..=148 => 0,
+        _ => return None,
+    })
+}

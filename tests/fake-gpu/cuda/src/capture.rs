@@ -1,0 +1,462 @@
+//! Stream capture: calls become nodes of a graph instead of work, and what cannot be captured is refused.
+//!
+//! All captures of the process are under one lock, which is taken only while there are any.
+
+use core::cell::Cell;
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aliquot_abi::cuda::{CUgraph, CUgraphNode, CUresult, CUstream, NullStream};
+
+use crate::Done;
+use crate::caller::{get, not_null, put, put_if_wanted};
+use crate::events::Event;
+use crate::graph_memory::GraphMemory;
+use crate::graph_nodes::NodeKind;
+use crate::graphs::{self, Graph};
+use crate::streams::{Stream, StreamKind, stream};
+
+const STATUS_NONE: c_uint = 0;
+const STATUS_ACTIVE: c_uint = 1;
+const STATUS_INVALIDATED: c_uint = 2;
+
+/// Which threads' unsafe calls a capture forbids; also which captures' prohibitions a thread heeds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Global,
+    ThreadLocal,
+    Relaxed,
+}
+
+impl Mode {
+    fn from_number(number: c_uint) -> Done<Mode> {
+        match number {
+            0 => Ok(Mode::Global),
+            1 => Ok(Mode::ThreadLocal),
+            2 => Ok(Mode::Relaxed),
+            _ => Err(CUresult::INVALID_VALUE),
+        }
+    }
+}
+
+/// A capture.
+struct Capture {
+    id: u64,
+    mode: Mode,
+    thread: u64,
+    /// The id of the stream on which it began.
+    origin: u64,
+    graph: CUgraph,
+    invalidated: bool,
+    streams: Vec<CapturedStream>,
+}
+
+/// A stream that a capture has reached.
+struct CapturedStream {
+    id: u64,
+    life: u32,
+    kind: StreamKind,
+    /// The nodes that the stream's next one will depend on.
+    frontier: Vec<CUgraphNode>,
+}
+
+/// Where in a capture an event was recorded.
+#[derive(Clone)]
+pub(crate) struct CapturedAt {
+    capture: u64,
+    nodes: Vec<CUgraphNode>,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Issue {
+    /// It is a node now.
+    Captured,
+    /// It is to be carried out.
+    Run,
+}
+
+static CAPTURES: Mutex<Vec<Capture>> = Mutex::new(Vec::new());
+/// How many captures there are, so that calls outside any need not look.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
+    static THREAD: Cell<u64> = const { Cell::new(0) };
+}
+
+fn captures() -> MutexGuard<'static, Vec<Capture>> {
+    CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number that names the calling thread.
+fn this_thread() -> u64 {
+    if THREAD.get() == 0 {
+        THREAD.set(NEXT_ID.fetch_add(1, Ordering::Relaxed));
+    }
+    THREAD.get()
+}
+
+/// Whether any stream of the process is capturing.
+#[inline]
+pub(crate) fn any_active() -> bool {
+    ACTIVE.load(Ordering::Acquire) != 0
+}
+
+impl Capture {
+    fn has(&self, stream: &Stream) -> bool {
+        self.streams.iter().any(|captured| captured.id == stream.id)
+    }
+
+    /// The captured stream, if the capture is still valid.
+    fn valid_stream(&mut self, stream: &Stream) -> Done<&mut CapturedStream> {
+        if self.invalidated {
+            return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
+        }
+        let captured = self.streams.iter_mut().find(|captured| captured.id == stream.id);
+        captured.ok_or(CUresult::ILLEGAL_STATE)
+    }
+
+    fn graph(&self) -> Done<&'static Graph> {
+        graphs::graph(self.graph)
+    }
+
+    fn forbids_unsafe_calls_of(&self, thread: u64, mode: Mode) -> bool {
+        let own = self.thread == thread && self.mode != Mode::Relaxed;
+        match mode {
+            Mode::Global => own || self.mode == Mode::Global,
+            Mode::ThreadLocal => own,
+            Mode::Relaxed => false,
+        }
+    }
+}
+
+/// The capture that has reached a stream. Using the legacy stream while a stream that waits for it is capturing is an
+/// error, and ends that capture if `invalidate` says so.
+fn capture_of<'a>(captures: &'a mut [Capture], stream: &Stream, invalidate: bool) -> Done<Option<&'a mut Capture>> {
+    if stream.kind == StreamKind::Legacy {
+        let life = stream.owner.life;
+        let waits = |captured: &CapturedStream| captured.life == life && captured.kind == StreamKind::Blocking;
+        let mut implied = captures.iter_mut().filter(|capture| capture.streams.iter().any(waits)).peekable();
+        if implied.peek().is_none() {
+            return Ok(None);
+        }
+        implied.for_each(|capture| capture.invalidated |= invalidate);
+        return Err(CUresult::STREAM_CAPTURE_IMPLICIT);
+    }
+    Ok(captures.iter_mut().find(|capture| capture.has(stream)))
+}
+
+/// Refuses a call that may wait for, or change, work outside a capture that forbids that; the capture is invalid then.
+pub(crate) fn check_unsafe_call() -> Done {
+    if !any_active() {
+        return Ok(());
+    }
+    let (thread, mode) = (this_thread(), MODE.get());
+    let mut result = Ok(());
+    for capture in captures().iter_mut().filter(|capture| capture.forbids_unsafe_calls_of(thread, mode)) {
+        capture.invalidated = true;
+        result = Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    result
+}
+
+/// Refuses to wait for, or ask after, a stream that is capturing.
+pub(crate) fn check_synchronise(stream: &Stream) -> Done {
+    if !any_active() {
+        return Ok(());
+    }
+    refuse_in_capture(stream)?;
+    check_unsafe_call()
+}
+
+/// Refuses a call that has no form as a node.
+pub(crate) fn refuse_in_capture(stream: &Stream) -> Done {
+    if !any_active() {
+        return Ok(());
+    }
+    match capture_of(&mut captures(), stream, true)? {
+        Some(capture) => {
+            capture.invalidated = true;
+            Err(CUresult::STREAM_CAPTURE_UNSUPPORTED)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether calls on a stream become nodes.
+pub(crate) fn is_capturing(stream: &Stream) -> Done<bool> {
+    if !any_active() {
+        return Ok(false);
+    }
+    Ok(capture_of(&mut captures(), stream, true)?.is_some())
+}
+
+/// Makes a call a node if its stream is capturing.
+#[inline]
+pub(crate) fn issue(stream: &'static Stream, kind: impl FnOnce() -> NodeKind) -> Done<Issue> {
+    issue_with(stream, || Ok(kind()))
+}
+
+/// As [`issue`], where making the node can fail.
+#[inline]
+pub(crate) fn issue_with(stream: &'static Stream, kind: impl FnOnce() -> Done<NodeKind>) -> Done<Issue> {
+    if !any_active() {
+        return Ok(Issue::Run);
+    }
+    let mut captures = captures();
+    let Some(capture) = capture_of(&mut captures, stream, true)? else { return Ok(Issue::Run) };
+    let graph = capture.graph()?;
+    let handle = capture.graph;
+    let captured = capture.valid_stream(stream)?;
+    let node = graph.add(handle, kind()?, captured.frontier.clone());
+    captured.frontier = vec![node];
+    Ok(Issue::Captured)
+}
+
+/// Adds an allocation to the graph that a stream captures.
+pub(crate) fn allocate(stream: &'static Stream, ordinal: usize, bytes: u64) -> Done<u64> {
+    let memory = GraphMemory::new(ordinal, bytes)?;
+    let address = memory.address();
+    match issue(stream, || NodeKind::MemoryAllocation(memory))? {
+        Issue::Captured => Ok(address),
+        Issue::Run => Err(CUresult::ILLEGAL_STATE),
+    }
+}
+
+/// Records an event in a capture. False if the stream is not capturing.
+pub(crate) fn record_event(stream: &'static Stream, event: &'static Event, external: bool) -> Done<bool> {
+    if external {
+        let issue = issue(stream, || NodeKind::EventRecord(event))?;
+        // Outside a capture the flag is an error.
+        return if issue == Issue::Captured { Ok(true) } else { Err(CUresult::INVALID_VALUE) };
+    }
+    if !any_active() {
+        return Ok(false);
+    }
+    let mut captures = captures();
+    let Some(capture) = capture_of(&mut captures, stream, true)? else { return Ok(false) };
+    let id = capture.id;
+    let nodes = capture.valid_stream(stream)?.frontier.clone();
+    *event.captured() = Some(CapturedAt { capture: id, nodes });
+    Ok(true)
+}
+
+/// Makes a stream wait for an event in a capture. False if neither is in one.
+pub(crate) fn wait_event(stream: &'static Stream, event: &'static Event, external: bool) -> Done<bool> {
+    let recorded = event.captured().clone();
+    if external {
+        let issue = issue(stream, || NodeKind::EventWait(event))?;
+        return if issue == Issue::Captured { Ok(true) } else { Err(CUresult::INVALID_VALUE) };
+    }
+    if !any_active() {
+        return if recorded.is_some() { Err(CUresult::CAPTURED_EVENT) } else { Ok(false) };
+    }
+    let mut captures = captures();
+    let own = capture_of(&mut captures, stream, true)?.map(|capture| capture.id);
+    match (own, recorded) {
+        (None, None) => Ok(false),
+        (Some(own), None) => {
+            invalidate(&mut captures, own);
+            Err(CUresult::STREAM_CAPTURE_ISOLATION)
+        }
+        (Some(own), Some(recorded)) if own != recorded.capture => {
+            invalidate(&mut captures, own);
+            invalidate(&mut captures, recorded.capture);
+            Err(CUresult::STREAM_CAPTURE_MERGE)
+        }
+        (_, Some(recorded)) => {
+            let capture = captures.iter_mut().find(|capture| capture.id == recorded.capture);
+            join(capture.ok_or(CUresult::CAPTURED_EVENT)?, stream, &recorded)
+        }
+    }
+}
+
+/// Lets a stream depend on an event of a capture; the stream becomes part of the capture.
+fn join(capture: &mut Capture, stream: &Stream, recorded: &CapturedAt) -> Done<bool> {
+    if capture.invalidated {
+        return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
+    }
+    if stream.kind == StreamKind::Legacy {
+        capture.invalidated = true;
+        return Err(CUresult::STREAM_CAPTURE_IMPLICIT);
+    }
+    if !capture.has(stream) {
+        capture.streams.push(CapturedStream::new(stream));
+    }
+    let captured = capture.valid_stream(stream)?;
+    for node in &recorded.nodes {
+        if !captured.frontier.contains(node) {
+            captured.frontier.push(*node);
+        }
+    }
+    Ok(true)
+}
+
+fn invalidate(captures: &mut [Capture], id: u64) {
+    captures.iter_mut().filter(|capture| capture.id == id).for_each(|capture| capture.invalidated = true);
+}
+
+impl CapturedStream {
+    fn new(stream: &Stream) -> CapturedStream {
+        CapturedStream { id: stream.id, life: stream.owner.life, kind: stream.kind, frontier: Vec::new() }
+    }
+}
+
+/// A capture that loses one of its streams is invalid.
+pub(crate) fn stream_destroyed(stream: &Stream) {
+    if any_active() {
+        for capture in captures().iter_mut().filter(|capture| capture.has(stream)) {
+            capture.invalidated = true;
+        }
+    }
+}
+
+pub(crate) fn cuStreamBeginCapture_v2(null: NullStream, handle: CUstream, mode: c_uint) -> Done {
+    let stream = stream(null, handle)?;
+    let mode = Mode::from_number(mode)?;
+    if stream.kind == StreamKind::Legacy {
+        return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    let mut captures = captures();
+    if captures.iter().any(|capture| capture.has(stream)) {
+        return Err(CUresult::ILLEGAL_STATE);
+    }
+    captures.push(Capture {
+        id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        mode,
+        thread: this_thread(),
+        origin: stream.id,
+        graph: graphs::create(),
+        invalidated: false,
+        streams: vec![CapturedStream::new(stream)],
+    });
+    ACTIVE.fetch_add(1, Ordering::Release);
+    Ok(())
+}
+
+pub(crate) fn cuStreamBeginCapture(null: NullStream, handle: CUstream) -> Done {
+    cuStreamBeginCapture_v2(null, handle, 0)
+}
+
+pub(crate) fn cuStreamEndCapture(null: NullStream, handle: CUstream, target: *mut CUgraph) -> Done {
+    let stream = stream(null, handle)?;
+    not_null(target)?;
+    let mut captures = captures();
+    let place = captures.iter().position(|capture| capture.has(stream));
+    let place = place.ok_or(CUresult::ILLEGAL_STATE)?;
+    let capture = &mut captures[place];
+    if capture.thread != this_thread() && capture.mode != Mode::Relaxed {
+        return Err(CUresult::STREAM_CAPTURE_WRONG_THREAD);
+    }
+    if capture.origin != stream.id {
+        capture.invalidated = true;
+        return Err(CUresult::STREAM_CAPTURE_UNMATCHED);
+    }
+    let capture = captures.remove(place);
+    ACTIVE.fetch_sub(1, Ordering::Release);
+    let result = check_joined(&capture);
+    if result.is_err() {
+        graphs::destroy(capture.graph)?;
+    }
+    put(target, if result.is_ok() { capture.graph } else { CUgraph::NULL })?;
+    result
+}
+
+/// A capture is complete when all that other streams did is before the origin's end.
+fn check_joined(capture: &Capture) -> Done {
+    if capture.invalidated {
+        return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
+    }
+    let (origin, others): (Vec<_>, Vec<_>) = capture.streams.iter().partition(|stream| stream.id == capture.origin);
+    let ends = origin.iter().flat_map(|stream| stream.frontier.iter().copied()).collect::<Vec<_>>();
+    let before = graphs::with_ancestors(&ends);
+    let joined = others.iter().flat_map(|stream| &stream.frontier).all(|node| before.contains(node));
+    if joined { Ok(()) } else { Err(CUresult::STREAM_CAPTURE_UNJOINED) }
+}
+
+pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> Done {
+    crate::process::process()?;
+    let new = Mode::from_number(get(mode)?)?;
+    put(mode, MODE.replace(new) as c_uint)
+}
+
+/// Status and id of the capture that has reached a stream, with its graph and where in it the stream is.
+struct Information {
+    status: c_uint,
+    id: u64,
+    graph: CUgraph,
+    frontier: *const CUgraphNode,
+    frontier_count: usize,
+}
+
+fn information(null: NullStream, handle: CUstream) -> Done<Information> {
+    let stream = stream(null, handle)?;
+    let none = Information {
+        status: STATUS_NONE,
+        id: 0,
+        graph: CUgraph::NULL,
+        frontier: core::ptr::null(),
+        frontier_count: 0,
+    };
+    if !any_active() {
+        return Ok(none);
+    }
+    let mut captures = captures();
+    let Some(capture) = capture_of(&mut captures, stream, false)? else { return Ok(none) };
+    if capture.invalidated {
+        return Ok(Information { status: STATUS_INVALIDATED, ..none });
+    }
+    let (id, graph) = (capture.id, capture.graph);
+    let frontier = &capture.valid_stream(stream)?.frontier;
+    // The list stays where it is until the stream is used again, as the API promises.
+    Ok(Information { status: STATUS_ACTIVE, id, graph, frontier: frontier.as_ptr(), frontier_count: frontier.len() })
+}
+
+pub(crate) fn cuStreamIsCapturing(null: NullStream, handle: CUstream, status: *mut c_uint) -> Done {
+    not_null(status)?;
+    put(status, information(null, handle)?.status)
+}
+
+pub(crate) fn cuStreamGetCaptureInfo(null: NullStream, handle: CUstream, status: *mut c_uint, id: *mut u64) -> Done {
+    not_null(status)?;
+    let information = information(null, handle)?;
+    put_if_wanted(id, information.id);
+    put(status, information.status)
+}
+
+pub(crate) fn cuStreamGetCaptureInfo_v2(
+    null: NullStream,
+    handle: CUstream,
+    status: *mut c_uint,
+    id: *mut u64,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    dependency_count: *mut usize,
+) -> Done {
+    not_null(status)?;
+    let information = information(null, handle)?;
+    put_if_wanted(id, information.id);
+    put_if_wanted(graph, information.graph);
+    put_if_wanted(dependencies, information.frontier);
+    put_if_wanted(dependency_count, information.frontier_count);
+    put(status, information.status)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver API's signature")]
+pub(crate) fn cuStreamGetCaptureInfo_v3(
+    null: NullStream,
+    handle: CUstream,
+    status: *mut c_uint,
+    id: *mut u64,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    edges: *mut *const c_void,
+    dependency_count: *mut usize,
+) -> Done {
+    // No edge carries data here.
+    put_if_wanted(edges, core::ptr::null());
+    cuStreamGetCaptureInfo_v2(null, handle, status, id, graph, dependencies, dependency_count)
+}

@@ -1,0 +1,528 @@
+//! Contexts: a process's state on one device, and which is current in which thread.
+
+use core::cell::{Cell, RefCell};
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use aliquot_abi::cuda::{CUcontext, CUdevice, CUresult};
+
+use crate::Done;
+use crate::caller::{not_null, put, put_if_wanted};
+use crate::device::{Device, device};
+use crate::handles::{self, Kind, Object};
+use crate::process::{initialised, process};
+use crate::streams::Stream;
+
+/// Flags that a context can be made with: scheduling, mapping, local memory, synchronous memory operations, core dumps.
+const CREATE_FLAGS: c_uint = 0x1ff;
+const SCHEDULE_MASK: c_uint = 0x7;
+const MAP_HOST: c_uint = 0x8;
+/// The version of the API that a context made by `cuCtxCreate_v2` and later has.
+const API_VERSION: c_uint = 3020;
+
+/// A context. A primary context is one object for the life of the process, made alive and ended any number of times.
+pub(crate) struct Context {
+    ordinal: usize,
+    pub(crate) primary: bool,
+    /// Names the present life: 0 when the context is not alive.
+    life: AtomicU32,
+    flags: AtomicU32,
+    state: Mutex<ContextState>,
+    legacy_stream: AtomicPtr<Stream>,
+    handle: OnceLock<CUcontext>,
+    attached: AtomicUsize,
+}
+
+#[derive(Default)]
+struct ContextState {
+    limits: [Option<usize>; 8],
+    cache_config: c_uint,
+    shared_memory_config: c_uint,
+    peers: Vec<(usize, u32)>,
+}
+
+impl Object for Context {
+    const KIND: Kind = Kind::Context;
+}
+
+static LIVES: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The top of this thread's context stack.
+    static CURRENT: Cell<Option<(CUcontext, &'static Context)>> = const { Cell::new(None) };
+    /// What lies below the top.
+    // Never dropped, so that the driver can be called while a thread's other variables are being dropped.
+    static BELOW: RefCell<ManuallyDrop<Vec<(CUcontext, &'static Context)>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What a context owns knows in which life of the context it was made.
+#[derive(Clone, Copy)]
+pub(crate) struct Owner {
+    pub(crate) context: &'static Context,
+    pub(crate) life: u32,
+}
+
+impl Owner {
+    #[inline]
+    pub(crate) fn is_alive(&self) -> bool {
+        self.context.life.load(Ordering::Relaxed) == self.life
+    }
+
+    pub(crate) fn device(&self) -> &'static Device {
+        self.context.device()
+    }
+
+    pub(crate) fn is(&self, context: &'static Context) -> bool {
+        core::ptr::eq(self.context, context) && self.is_alive()
+    }
+}
+
+impl Context {
+    fn new(device: &Device, primary: bool, flags: c_uint) -> Context {
+        Context {
+            ordinal: device.ordinal,
+            primary,
+            life: AtomicU32::new(0),
+            flags: AtomicU32::new(flags),
+            state: Mutex::new(ContextState::default()),
+            legacy_stream: AtomicPtr::new(core::ptr::null_mut()),
+            handle: OnceLock::new(),
+            attached: AtomicUsize::new(1),
+        }
+    }
+
+    pub(crate) fn new_primary(device: &Device) -> Context {
+        Context::new(device, true, 0)
+    }
+
+    pub(crate) fn device(&self) -> &'static Device {
+        &initialised().devices[self.ordinal]
+    }
+
+    pub(crate) fn owner(&'static self) -> Owner {
+        Owner { context: self, life: self.life.load(Ordering::Relaxed) }
+    }
+
+    /// Names the present life of the context; 0 if it is not alive.
+    #[inline]
+    pub(crate) fn life(&self) -> u32 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.life() != 0
+    }
+
+    fn state(&self) -> MutexGuard<'_, ContextState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handle that names the context.
+    pub(crate) fn handle(&self) -> CUcontext {
+        self.handle.get().copied().unwrap_or(CUcontext::NULL)
+    }
+
+    /// The legacy default stream. There is one whenever the context is alive.
+    #[inline]
+    pub(crate) fn legacy_stream(&self) -> &'static Stream {
+        // SAFETY: set to a leaked stream when the context's life begins; only callers that saw it alive get here.
+        unsafe { &*self.legacy_stream.load(Ordering::Acquire) }
+    }
+
+    fn begin(&'static self) -> Done {
+        let process = process()?;
+        let device = self.device();
+        device.reserve(process.config.context_memory_bytes)?;
+        process.member.add_context(device.index);
+        let life = LIVES.fetch_add(1, Ordering::Relaxed) + 1;
+        let legacy_stream = crate::streams::new_legacy(Owner { context: self, life });
+        self.legacy_stream.store((&raw const *legacy_stream).cast_mut(), Ordering::Release);
+        self.life.store(life, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the context's life: its work is waited for, its memory given back, its objects are no longer valid.
+    fn end(&'static self) {
+        let life = self.life();
+        if life == 0 {
+            return;
+        }
+        crate::queue::wait_for_context(self);
+        self.life.store(0, Ordering::Release);
+        let process = initialised();
+        let device = self.device();
+        let held = device.arena.give_back_all(|extent| extent.owner == life && extent.usage != crate::arena::Use::Pool);
+        crate::host_memory::release_context(life);
+        device.release(held + process.config.context_memory_bytes);
+        process.member.remove_context(device.index);
+        *self.state() = ContextState::default();
+    }
+
+    /// Whether kernels of this context may touch the other's memory.
+    pub(crate) fn has_peer(&self, peer: &Context) -> bool {
+        self.state().peers.contains(&(peer.ordinal, peer.life()))
+    }
+}
+
+/// A device's primary context, and who holds it.
+pub(crate) struct PrimaryContext {
+    context: OnceLock<(CUcontext, &'static Context)>,
+    retained: Mutex<u32>,
+}
+
+impl PrimaryContext {
+    pub(crate) fn new() -> PrimaryContext {
+        PrimaryContext { context: OnceLock::new(), retained: Mutex::new(0) }
+    }
+
+    pub(crate) fn set(&self, handle: *mut c_void, context: &'static Context) {
+        // Set once, by `cuInit`.
+        let _ = context.handle.set(CUcontext(handle));
+        let _ = self.context.set((CUcontext(handle), context));
+    }
+
+    pub(crate) fn handle(&self) -> CUcontext {
+        self.context.get().map_or(CUcontext::NULL, |(handle, _)| *handle)
+    }
+
+    fn get(&self) -> Done<(CUcontext, &'static Context)> {
+        self.context.get().copied().ok_or(CUresult::NOT_INITIALIZED)
+    }
+
+    fn retained(&self) -> MutexGuard<'_, u32> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The calling thread's current context.
+#[inline]
+pub(crate) fn current() -> Done<&'static Context> {
+    process()?;
+    match CURRENT.get() {
+        Some((_, context)) if context.is_alive() => Ok(context),
+        Some(_) => Err(CUresult::CONTEXT_IS_DESTROYED),
+        None => Err(no_context()),
+    }
+}
+
+#[cold]
+fn no_context() -> CUresult {
+    if IN_CALLBACK.get() { CUresult::NOT_PERMITTED } else { CUresult::INVALID_CONTEXT }
+}
+
+/// Marks the calling thread as one that runs host functions, which may not call the driver.
+pub(crate) fn enter_callback_thread() {
+    IN_CALLBACK.set(true);
+}
+
+/// The context that a handle names.
+pub(crate) fn context(handle: CUcontext) -> Done<&'static Context> {
+    process()?;
+    match handles::find::<Context>(handle.0) {
+        Some(context) if context.is_alive() => Ok(context),
+        Some(_) => Err(CUresult::CONTEXT_IS_DESTROYED),
+        None if handles::find_retired::<Context>(handle.0).is_some() => Err(CUresult::CONTEXT_IS_DESTROYED),
+        None => Err(CUresult::INVALID_CONTEXT),
+    }
+}
+
+/// The context that a handle names; null names the current one.
+fn context_or_current(handle: CUcontext) -> Done<&'static Context> {
+    if handle.is_null() { current() } else { context(handle) }
+}
+
+fn push(entry: Option<(CUcontext, &'static Context)>) {
+    if let Some(top) = CURRENT.get() {
+        BELOW.with_borrow_mut(|below| below.push(top));
+    }
+    CURRENT.set(entry);
+}
+
+fn pop() -> Option<(CUcontext, &'static Context)> {
+    let top = CURRENT.get()?;
+    CURRENT.set(BELOW.with_borrow_mut(|below| below.pop()));
+    Some(top)
+}
+
+pub(crate) fn cuCtxCreate_v2(target: *mut CUcontext, flags: c_uint, ordinal: CUdevice) -> Done {
+    let device = device(ordinal)?;
+    not_null(target)?;
+    if flags & !CREATE_FLAGS != 0 || !matches!(flags & SCHEDULE_MASK, 0 | 1 | 2 | 4) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let (handle, context) = handles::register(Context::new(device, false, flags));
+    let _ = context.handle.set(CUcontext(handle));
+    if let Err(error) = context.begin() {
+        handles::retire::<Context>(handle);
+        return Err(error);
+    }
+    push(Some((CUcontext(handle), context)));
+    put(target, CUcontext(handle))
+}
+
+pub(crate) fn cuCtxCreate_v3(
+    target: *mut CUcontext,
+    affinity: *mut c_void,
+    affinity_count: c_int,
+    flags: c_uint,
+    ordinal: CUdevice,
+) -> Done {
+    process()?;
+    if !affinity.is_null() || affinity_count != 0 {
+        // An execution affinity needs MPS.
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    cuCtxCreate_v2(target, flags, ordinal)
+}
+
+pub(crate) fn cuCtxCreate_v4(
+    target: *mut CUcontext,
+    parameters: *mut c_void,
+    flags: c_uint,
+    ordinal: CUdevice,
+) -> Done {
+    process()?;
+    if !parameters.is_null() {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    cuCtxCreate_v2(target, flags, ordinal)
+}
+
+pub(crate) fn cuCtxDestroy_v2(handle: CUcontext) -> Done {
+    let context = context(handle)?;
+    if context.primary {
+        return Err(CUresult::INVALID_CONTEXT);
+    }
+    handles::retire::<Context>(handle.0).ok_or(CUresult::CONTEXT_IS_DESTROYED)?;
+    if CURRENT.get().is_some_and(|(top, _)| top == handle) {
+        pop();
+    }
+    context.end();
+    Ok(())
+}
+
+pub(crate) fn cuCtxPushCurrent_v2(handle: CUcontext) -> Done {
+    push(Some((handle, context(handle)?)));
+    Ok(())
+}
+
+pub(crate) fn cuCtxPopCurrent_v2(target: *mut CUcontext) -> Done {
+    process()?;
+    let (handle, _) = pop().ok_or(CUresult::INVALID_CONTEXT)?;
+    put_if_wanted(target, handle);
+    Ok(())
+}
+
+pub(crate) fn cuCtxSetCurrent(handle: CUcontext) -> Done {
+    process()?;
+    if handle.is_null() {
+        pop();
+        return Ok(());
+    }
+    let entry = (handle, context(handle)?);
+    CURRENT.set(Some(entry));
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetCurrent(target: *mut CUcontext) -> Done {
+    process()?;
+    put(target, CURRENT.get().map_or(CUcontext::NULL, |(handle, _)| handle))
+}
+
+pub(crate) fn cuCtxGetDevice(target: *mut CUdevice) -> Done {
+    put(target, current()?.ordinal as CUdevice)
+}
+
+pub(crate) fn cuCtxGetDevice_v2(target: *mut CUdevice, handle: CUcontext) -> Done {
+    put(target, context_or_current(handle)?.ordinal as CUdevice)
+}
+
+pub(crate) fn cuCtxGetFlags(flags: *mut c_uint) -> Done {
+    put(flags, current()?.flags.load(Ordering::Relaxed) | MAP_HOST)
+}
+
+pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Done {
+    let context = current()?;
+    if flags & !CREATE_FLAGS != 0 || !matches!(flags & SCHEDULE_MASK, 0 | 1 | 2 | 4) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    context.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetId(handle: CUcontext, id: *mut u64) -> Done {
+    put(id, u64::from(context_or_current(handle)?.life()))
+}
+
+pub(crate) fn cuCtxSynchronize() -> Done {
+    synchronize(current()?)
+}
+
+pub(crate) fn cuCtxSynchronize_v2(handle: CUcontext) -> Done {
+    synchronize(context_or_current(handle)?)
+}
+
+fn synchronize(context: &'static Context) -> Done {
+    crate::capture::check_unsafe_call()?;
+    crate::queue::wait_for_context(context);
+    crate::pools::trim_after_synchronize(context.device());
+    Ok(())
+}
+
+/// Stack, printf buffer, heap, nesting depth, pending launches, L2 fetch granularity, persisting L2, shared memory.
+const LIMIT_DEFAULTS: [usize; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
+
+pub(crate) fn cuCtxSetLimit(limit: c_uint, value: usize) -> Done {
+    let context = current()?;
+    let mut state = context.state();
+    let slot = state.limits.get_mut(limit as usize).ok_or(CUresult::INVALID_VALUE)?;
+    *slot = Some(value);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetLimit(value: *mut usize, limit: c_uint) -> Done {
+    let context = current()?;
+    let default = *LIMIT_DEFAULTS.get(limit as usize).ok_or(CUresult::INVALID_VALUE)?;
+    put(value, context.state().limits[limit as usize].unwrap_or(default))
+}
+
+pub(crate) fn cuCtxGetCacheConfig(config: *mut c_uint) -> Done {
+    put(config, current()?.state().cache_config)
+}
+
+pub(crate) fn cuCtxSetCacheConfig(config: c_uint) -> Done {
+    let context = current()?;
+    if config > 3 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    context.state().cache_config = config;
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetSharedMemConfig(config: *mut c_uint) -> Done {
+    put(config, current()?.state().shared_memory_config)
+}
+
+pub(crate) fn cuCtxSetSharedMemConfig(config: c_uint) -> Done {
+    let context = current()?;
+    if config > 2 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    context.state().shared_memory_config = config;
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetApiVersion(handle: CUcontext, version: *mut c_uint) -> Done {
+    context_or_current(handle)?;
+    put(version, API_VERSION)
+}
+
+pub(crate) fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Done {
+    current()?;
+    put_if_wanted(least, crate::streams::LEAST_PRIORITY);
+    put_if_wanted(greatest, crate::streams::GREATEST_PRIORITY);
+    Ok(())
+}
+
+pub(crate) fn cuCtxAttach(target: *mut CUcontext, flags: c_uint) -> Done {
+    let context = current()?;
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let handle = CURRENT.get().map_or(CUcontext::NULL, |(handle, _)| handle);
+    put(target, handle)?;
+    context.attached.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxDetach(handle: CUcontext) -> Done {
+    let found = context(handle)?;
+    if found.attached.fetch_sub(1, Ordering::Relaxed) == 1 { cuCtxDestroy_v2(handle) } else { Ok(()) }
+}
+
+pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> Done {
+    let (own, peer) = (current()?, context(peer)?);
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if core::ptr::eq(own, peer) || own.ordinal == peer.ordinal {
+        return Err(CUresult::INVALID_DEVICE);
+    }
+    if !crate::device::linked(own.device(), peer.device()) {
+        return Err(CUresult::PEER_ACCESS_UNSUPPORTED);
+    }
+    if own.has_peer(peer) {
+        return Err(CUresult::PEER_ACCESS_ALREADY_ENABLED);
+    }
+    own.state().peers.push((peer.ordinal, peer.life()));
+    Ok(())
+}
+
+pub(crate) fn cuCtxDisablePeerAccess(peer: CUcontext) -> Done {
+    let (own, peer) = (current()?, context(peer)?);
+    let entry = (peer.ordinal, peer.life());
+    let mut state = own.state();
+    let place = state.peers.iter().position(|&known| known == entry).ok_or(CUresult::PEER_ACCESS_NOT_ENABLED)?;
+    state.peers.swap_remove(place);
+    Ok(())
+}
+
+pub(crate) fn cuCtxResetPersistingL2Cache() -> Done {
+    current().map(|_| ())
+}
+
+pub(crate) fn cuDevicePrimaryCtxRetain(target: *mut CUcontext, ordinal: CUdevice) -> Done {
+    let device = device(ordinal)?;
+    not_null(target)?;
+    let (handle, context) = device.primary.get()?;
+    let mut retained = device.primary.retained();
+    if !context.is_alive() {
+        context.begin()?;
+    }
+    *retained += 1;
+    put(target, handle)
+}
+
+pub(crate) fn cuDevicePrimaryCtxRelease_v2(ordinal: CUdevice) -> Done {
+    let device = device(ordinal)?;
+    let (_, context) = device.primary.get()?;
+    let mut retained = device.primary.retained();
+    *retained = retained.checked_sub(1).ok_or(CUresult::INVALID_CONTEXT)?;
+    if *retained == 0 {
+        context.end();
+    }
+    Ok(())
+}
+
+pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(ordinal: CUdevice, flags: c_uint) -> Done {
+    let device = device(ordinal)?;
+    if flags & !CREATE_FLAGS != 0 || !matches!(flags & SCHEDULE_MASK, 0 | 1 | 2 | 4) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let (_, context) = device.primary.get()?;
+    context.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuDevicePrimaryCtxGetState(ordinal: CUdevice, flags: *mut c_uint, active: *mut c_int) -> Done {
+    let device = device(ordinal)?;
+    not_null(active)?;
+    let (_, context) = device.primary.get()?;
+    put(flags, context.flags.load(Ordering::Relaxed))?;
+    put(active, c_int::from(context.is_alive()))
+}
+
+/// Ends the primary context's life whoever holds it; it can be retained again.
+pub(crate) fn cuDevicePrimaryCtxReset_v2(ordinal: CUdevice) -> Done {
+    let device = device(ordinal)?;
+    let (_, context) = device.primary.get()?;
+    let mut retained = device.primary.retained();
+    context.end();
+    // Who still holds the context holds a dead one: the next retain begins a new life.
+    *retained = 0;
+    Ok(())
+}

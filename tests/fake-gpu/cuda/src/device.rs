@@ -1,0 +1,226 @@
+//! Devices: which are visible, and what they say about themselves.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Mutex;
+
+use aliquot_abi::cuda::{CUdevice, CUdevprop, CUmemoryPool, CUresult, CUuuid};
+use aliquot_fake_machine::{Config, DeviceConfig};
+
+use crate::Done;
+use crate::arena::Arena;
+use crate::caller::{get, not_null, put, put_text, text};
+use crate::context::{Context, PrimaryContext};
+use crate::executor::Executor;
+use crate::handles;
+use crate::pools::Pool;
+use crate::process::{Process, initialised, process};
+
+/// A device that this process sees.
+pub(crate) struct Device {
+    pub(crate) ordinal: usize,
+    /// Its index in the machine.
+    pub(crate) index: usize,
+    pub(crate) config: &'static DeviceConfig,
+    pub(crate) arena: Arena,
+    pub(crate) executor: Executor,
+    pub(crate) primary: PrimaryContext,
+    /// The pool that comes with the device, and the one that `cuMemAllocAsync` uses.
+    pub(crate) default_pool: (CUmemoryPool, &'static Pool),
+    pub(crate) current_pool: Mutex<CUmemoryPool>,
+    /// The pool of graphs' allocation nodes.
+    pub(crate) graph_pool: &'static Pool,
+}
+
+impl Device {
+    pub(crate) fn new(ordinal: usize, index: usize, config: &'static Config) -> Option<Device> {
+        let (handle, default_pool) = handles::register(Pool::new(ordinal));
+        let default_handle = CUmemoryPool(handle);
+        Some(Device {
+            ordinal,
+            index,
+            config: &config.devices[index],
+            arena: Arena::new(config.devices[index].memory_bytes)?,
+            executor: Executor::new(),
+            primary: PrimaryContext::new(),
+            default_pool: (default_handle, default_pool.publish()),
+            current_pool: Mutex::new(default_handle),
+            graph_pool: handles::register(Pool::new(ordinal)).1.publish(),
+        })
+    }
+
+    /// Takes `bytes` of the device's memory.
+    pub(crate) fn reserve(&self, bytes: u64) -> Done {
+        if initialised().member.reserve_memory(self.index, bytes) { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
+    }
+
+    /// Gives `bytes` of the device's memory back.
+    pub(crate) fn release(&self, bytes: u64) {
+        initialised().member.release_memory(self.index, bytes);
+    }
+}
+
+/// Each device has its primary context's handle from the start, as it stays the same however often it is made.
+pub(crate) fn make_primary_contexts(process: &'static Process) {
+    for device in &process.devices {
+        let (handle, context) = handles::register(Context::new_primary(device));
+        device.primary.set(handle, context);
+    }
+}
+
+/// The machine's indices of the devices that `CUDA_VISIBLE_DEVICES` shows: indices, UUIDs or their beginnings, up to the
+/// first entry that names no device, or none at all if one is named twice.
+pub(crate) fn visible_devices(config: &Config, variable: Option<&str>) -> Vec<usize> {
+    let Some(variable) = variable else { return (0..config.devices.len()).collect() };
+    let mut visible = Vec::new();
+    for entry in variable.split(',').map(str::trim) {
+        let index = match entry.parse::<usize>() {
+            Ok(index) => (index < config.devices.len()).then_some(index),
+            Err(_) => device_by_uuid(config, entry),
+        };
+        match index {
+            Some(index) if visible.contains(&index) => return Vec::new(),
+            Some(index) => visible.push(index),
+            None => break,
+        }
+    }
+    visible
+}
+
+fn device_by_uuid(config: &Config, entry: &str) -> Option<usize> {
+    let prefix = entry.to_ascii_lowercase();
+    if !prefix.starts_with("gpu-") {
+        return None;
+    }
+    let named = |device: &DeviceConfig| device.uuid_text().to_ascii_lowercase().starts_with(&prefix);
+    let mut matches = config.devices.iter().enumerate().filter(|(_, device)| named(device));
+    let (index, _) = matches.next()?;
+    matches.next().is_none().then_some(index)
+}
+
+/// The device with this ordinal.
+pub(crate) fn device(ordinal: CUdevice) -> Done<&'static Device> {
+    let devices = &process()?.devices;
+    usize::try_from(ordinal).ok().and_then(|ordinal| devices.get(ordinal)).ok_or(CUresult::INVALID_DEVICE)
+}
+
+pub(crate) fn cuDeviceGet(target: *mut CUdevice, ordinal: c_int) -> Done {
+    process()?;
+    not_null(target)?;
+    put(target, device(ordinal)?.ordinal as CUdevice)
+}
+
+pub(crate) fn cuDeviceGetCount(count: *mut c_int) -> Done {
+    put(count, process()?.devices.len() as c_int)
+}
+
+pub(crate) fn cuDeviceGetName(name: *mut c_char, length: c_int, ordinal: CUdevice) -> Done {
+    let device = device(ordinal)?;
+    put_text(name, usize::try_from(length).unwrap_or(0), &device.config.name)
+}
+
+pub(crate) fn cuDeviceGetUuid(uuid: *mut CUuuid, ordinal: CUdevice) -> Done {
+    put(uuid, CUuuid { bytes: device(ordinal)?.config.uuid })
+}
+
+pub(crate) fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, ordinal: CUdevice) -> Done {
+    cuDeviceGetUuid(uuid, ordinal)
+}
+
+pub(crate) fn cuDeviceTotalMem_v2(bytes: *mut usize, ordinal: CUdevice) -> Done {
+    put(bytes, device(ordinal)?.config.memory_bytes as usize)
+}
+
+pub(crate) fn cuDeviceGetProperties(properties: *mut CUdevprop, ordinal: CUdevice) -> Done {
+    device(ordinal)?;
+    let value = CUdevprop {
+        max_threads_per_block: 1024,
+        max_threads_dim: [1024, 1024, 64],
+        max_grid_size: [c_int::MAX, 65535, 65535],
+        shared_mem_per_block: 48 << 10,
+        total_constant_memory: 64 << 10,
+        simd_width: 32,
+        mem_pitch: c_int::MAX,
+        regs_per_block: 65536,
+        clock_rate: crate::attributes::CLOCK_KHZ,
+        texture_align: 512,
+    };
+    put(properties, value)
+}
+
+pub(crate) fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, ordinal: CUdevice) -> Done {
+    let capability = device(ordinal)?.config.compute_capability;
+    not_null(minor)?;
+    put(major, capability.0 as c_int)?;
+    put(minor, capability.1 as c_int)
+}
+
+pub(crate) fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, ordinal: CUdevice) -> Done {
+    let device = device(ordinal)?;
+    put_text(id, usize::try_from(length).unwrap_or(0), &device.config.pci_text(4))
+}
+
+pub(crate) fn cuDeviceGetByPCIBusId(target: *mut CUdevice, id: *const c_char) -> Done {
+    let devices = &process()?.devices;
+    not_null(target)?;
+    let id = text(id)?.to_string_lossy().to_ascii_uppercase();
+    let named = |device: &&Device| {
+        let (short, long) = (device.config.pci_text(4), device.config.pci_text(8));
+        id == short || id == long || format!("0000:{id}") == short || format!("{id}.0") == short
+    };
+    put(target, devices.iter().find(named).ok_or(CUresult::INVALID_DEVICE)?.ordinal as CUdevice)
+}
+
+/// Whether an NVLink leads from one device to the other.
+pub(crate) fn linked(from: &Device, to: &Device) -> bool {
+    from.config.nvlink.contains(&to.index) || to.config.nvlink.contains(&from.index)
+}
+
+pub(crate) fn cuDeviceCanAccessPeer(can: *mut c_int, ordinal: CUdevice, peer: CUdevice) -> Done {
+    let (from, to) = (device(ordinal)?, device(peer)?);
+    put(can, c_int::from(linked(from, to)))
+}
+
+pub(crate) fn cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_uint, from: CUdevice, to: CUdevice) -> Done {
+    let (from, to) = (device(from)?, device(to)?);
+    if from.index == to.index || !(1..=5).contains(&attribute) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    put(value, c_int::from(linked(from, to)))
+}
+
+pub(crate) fn cuDeviceGetExecAffinitySupport(supported: *mut c_int, kind: c_uint, ordinal: CUdevice) -> Done {
+    device(ordinal)?;
+    // The only kind is a number of SMs, which needs MPS.
+    if kind != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    put(supported, 0)
+}
+
+/// Graph memory is given back as soon as nothing uses it, so what is reserved is what is used.
+pub(crate) fn cuDeviceGetGraphMemAttribute(ordinal: CUdevice, attribute: c_uint, value: *mut c_void) -> Done {
+    let usage = device(ordinal)?.graph_pool.usage();
+    let bytes = match attribute {
+        0 => usage.used_bytes,
+        1 => usage.used_high_bytes,
+        2 => usage.reserved_bytes,
+        3 => usage.reserved_high_bytes,
+        _ => return Err(CUresult::INVALID_VALUE),
+    };
+    put(value.cast::<u64>(), bytes)
+}
+
+pub(crate) fn cuDeviceSetGraphMemAttribute(ordinal: CUdevice, attribute: c_uint, value: *mut c_void) -> Done {
+    let pool = device(ordinal)?.graph_pool;
+    // The high-water marks can be reset, to nothing but 0.
+    if !matches!(attribute, 1 | 3) || get(value.cast::<u64>())? != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    pool.reset_high_water(attribute == 1);
+    Ok(())
+}
+
+pub(crate) fn cuDeviceGraphMemTrim(ordinal: CUdevice) -> Done {
+    device(ordinal)?.graph_pool.trim_to(0);
+    Ok(())
+}

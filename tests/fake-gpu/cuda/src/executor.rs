@@ -1,0 +1,189 @@
+//! Who carries out the queued work: for each device one thread that takes turns on it, and one for host functions.
+//!
+//! Threads start with the first work. An executor keeps to the device's timeline: it sleeps until the instant at which a
+//! piece of work ends there, and if it comes late, what follows still begins where the piece ended.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Condvar, MutexGuard, Once, OnceLock, PoisonError};
+
+use aliquot_fake_machine::{Turn, now_ns};
+
+use crate::device::Device;
+use crate::process::initialised;
+use crate::queue::{Effect, Queues, queues};
+
+/// How often values are looked at that a stream waits for.
+const POLL: Duration = Duration::from_micros(50);
+
+/// A device's executor.
+pub(crate) struct Executor {
+    started: Once,
+    work: Condvar,
+    /// Whether it sleeps for want of work. Changed under the queues' lock.
+    idle: AtomicBool,
+}
+
+/// A turn on the device, used up to `cursor_ns`.
+struct Running {
+    turn: Turn,
+    cursor_ns: u64,
+    busy_ns: u64,
+}
+
+impl Executor {
+    pub(crate) fn new() -> Executor {
+        Executor { started: Once::new(), work: Condvar::new(), idle: AtomicBool::new(false) }
+    }
+
+    /// Tells the executor of new work; urgent is what it can do while a kernel runs. Called under the queues' lock.
+    pub(crate) fn notice(&self, device: &'static Device, urgent: bool) {
+        self.started.call_once(|| spawn("fake-gpu", move || run(device)));
+        if urgent || self.idle.load(Ordering::Relaxed) {
+            self.work.notify_one();
+        }
+    }
+}
+
+/// Tells the executors of other devices that something happened for which their streams may be waiting.
+pub(crate) fn notice_others(device: &Device) {
+    for other in initialised().devices.iter().filter(|other| other.ordinal != device.ordinal) {
+        other.executor.work.notify_one();
+    }
+}
+
+/// Starts a thread that the host program's signals and clocks do not notice.
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        // SAFETY: the set is initialised before use, and both calls concern this thread alone.
+        unsafe {
+            let mut all: libc::sigset_t = core::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &all, core::ptr::null_mut());
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+            // A device does not wait for the processor: where it is allowed, this thread runs before programs do.
+            let priority = libc::sched_param { sched_priority: 1 };
+            libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const priority);
+        }
+        body();
+    });
+    if let Err(error) = started {
+        eprintln!("simulated GPU: cannot start a thread, so queued work will not run: {error}");
+    }
+}
+
+fn run(device: &'static Device) {
+    let member = &initialised().member;
+    let mut running: Option<Running> = None;
+    let mut queues = queues();
+    loop {
+        while queues.run_untimed(device) {}
+        let cursor_ns = running.as_ref().map_or(0, |running| running.cursor_ns);
+        let Some((lane, ready_ns)) = queues.next_task(device.ordinal, cursor_ns) else {
+            if let Some(Running { turn, cursor_ns, busy_ns }) = running.take() {
+                member.end_turn(device.index, turn, cursor_ns, busy_ns);
+            }
+            queues = sleep(device, queues);
+            continue;
+        };
+        match running.take() {
+            None => {
+                drop(queues);
+                let turn = member.take_turn(device.index, ready_ns);
+                running = Some(Running { turn, cursor_ns: turn.start_ns, busy_ns: 0 });
+                queues = self::queues();
+            }
+            // Between two pieces of work the device is free for others.
+            Some(Running { turn, cursor_ns, busy_ns }) if ready_ns > cursor_ns => {
+                member.end_turn(device.index, turn, cursor_ns, busy_ns);
+            }
+            Some(Running { turn, cursor_ns, busy_ns }) if cursor_ns >= turn.end_ns => {
+                let next = member.extend_turn(device.index, turn, busy_ns);
+                running = match next {
+                    Some(turn) => Some(Running { turn, cursor_ns: turn.start_ns, busy_ns: 0 }),
+                    None => {
+                        drop(queues);
+                        let turn = member.take_turn(device.index, cursor_ns);
+                        queues = self::queues();
+                        Some(Running { turn, cursor_ns: turn.start_ns, busy_ns: 0 })
+                    }
+                };
+            }
+            Some(mut turn) => {
+                queues = run_piece(device, queues, lane, &mut turn);
+                running = Some(turn);
+            }
+        }
+    }
+}
+
+/// Runs the first task of a lane to its end or to the turn's end.
+fn run_piece(
+    device: &'static Device,
+    mut queues: MutexGuard<'static, Queues>,
+    lane: usize,
+    running: &mut Running,
+) -> MutexGuard<'static, Queues> {
+    let Some(remaining) = queues.remaining_ns(lane) else { return queues };
+    let piece_ns = (*remaining).min(running.turn.end_ns - running.cursor_ns);
+    let end_ns = running.cursor_ns + piece_ns;
+    while let Some(wait_ns) = end_ns.checked_sub(now_ns()).filter(|&wait_ns| wait_ns > 0) {
+        let wait = if queues.polls(device.ordinal) { POLL.as_nanos() as u64 } else { wait_ns };
+        let wait = Duration::from_nanos(wait.min(wait_ns));
+        queues = device.executor.work.wait_timeout(queues, wait).unwrap_or_else(PoisonError::into_inner).0;
+        while queues.run_untimed(device) {}
+    }
+    running.cursor_ns = end_ns;
+    running.busy_ns += piece_ns;
+    let Some(remaining) = queues.remaining_ns(lane) else { return queues };
+    if *remaining > piece_ns {
+        *remaining -= piece_ns;
+        return queues;
+    }
+    // The task stays first in its lane while its effect runs without the lock; the last nanosecond keeps it from being
+    // taken for one that needs no device time.
+    *remaining = 1;
+    if let Some(effect) = queues.take_effect(lane) {
+        drop(queues);
+        effect();
+        queues = self::queues();
+    }
+    queues.complete_first(lane, end_ns);
+    queues
+}
+
+fn sleep(device: &Device, queues: MutexGuard<'static, Queues>) -> MutexGuard<'static, Queues> {
+    let executor = &device.executor;
+    executor.idle.store(true, Ordering::Relaxed);
+    let queues = if queues.polls(device.ordinal) {
+        executor.work.wait_timeout(queues, POLL).unwrap_or_else(PoisonError::into_inner).0
+    } else {
+        executor.work.wait(queues).unwrap_or_else(PoisonError::into_inner)
+    };
+    executor.idle.store(false, Ordering::Relaxed);
+    queues
+}
+
+/// A host function to call, and whose lane goes on afterwards.
+type HostCall = (Effect, &'static Device, usize);
+
+/// Calls a host function, in a thread that makes no other calls to the driver.
+pub(crate) fn call_host(function: Effect, device: &'static Device, lane: usize) {
+    static CALLS: OnceLock<Sender<HostCall>> = OnceLock::new();
+    let calls = CALLS.get_or_init(|| {
+        let (sender, receiver) = channel::<HostCall>();
+        spawn("fake-gpu-host", move || {
+            crate::context::enter_callback_thread();
+            for (function, device, lane) in receiver {
+                function();
+                let mut queues = queues();
+                queues.complete_first(lane, now_ns());
+                device.executor.notice(device, true);
+            }
+        });
+        sender
+    });
+    // The receiving thread never ends, so there is always somebody to send to.
+    let _ = calls.send((function, device, lane));
+}

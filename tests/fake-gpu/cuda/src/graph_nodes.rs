@@ -1,0 +1,334 @@
+//! What the nodes of a graph do.
+
+use core::ffi::{c_uint, c_void};
+use std::sync::Arc;
+
+use aliquot_abi::cuda::{
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_V1, CUDA_MEM_ALLOC_NODE_PARAMS,
+    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode,
+    CUkernel, CUresult,
+};
+
+use crate::Done;
+use crate::caller::{bytes, get, not_null, put};
+use crate::context::context;
+use crate::copies::{Copy, copy_3d};
+use crate::device::device;
+use crate::events::{Event, event};
+use crate::graph_memory::GraphMemory;
+use crate::graphs::{self, graph, node};
+use crate::kernels::{Function, function};
+use crate::launches::{Arguments, HostCall, Shape, duration_ns};
+use crate::memory_operations::MemoryOperation;
+use crate::sets::Set;
+
+/// What a node does.
+#[derive(Clone)]
+pub(crate) enum NodeKind {
+    Kernel(KernelNode),
+    Copy(Copy),
+    Set(Set),
+    Host(HostCall),
+    /// A graph that is the node's own copy.
+    Child(CUgraph),
+    Empty,
+    EventWait(&'static Event),
+    EventRecord(&'static Event),
+    MemoryAllocation(Arc<GraphMemory>),
+    MemoryFree(u64),
+    MemoryOperations(Vec<MemoryOperation>),
+}
+
+impl NodeKind {
+    /// Its `CUgraphNodeType`.
+    pub(crate) fn number(&self) -> c_uint {
+        match self {
+            NodeKind::Kernel(_) => 0,
+            NodeKind::Copy(_) => 1,
+            NodeKind::Set(_) => 2,
+            NodeKind::Host(_) => 3,
+            NodeKind::Child(_) => 4,
+            NodeKind::Empty => 5,
+            NodeKind::EventWait(_) => 6,
+            NodeKind::EventRecord(_) => 7,
+            NodeKind::MemoryAllocation(_) => 10,
+            NodeKind::MemoryFree(_) => 11,
+            NodeKind::MemoryOperations(_) => 12,
+        }
+    }
+
+    pub(crate) fn kernel(
+        handle: CUfunction,
+        function: &'static Function,
+        shape: Shape,
+        arguments: Arguments,
+    ) -> Done<NodeKind> {
+        shape.check(function)?;
+        arguments.check()?;
+        let duration_ns = duration_ns(function, &shape, &arguments)?;
+        let arguments = Arc::new(StoredArguments::copy(function, &arguments)?);
+        Ok(NodeKind::Kernel(KernelNode { handle, shape, duration_ns, arguments }))
+    }
+}
+
+/// A launch that is made later.
+#[derive(Clone)]
+pub(crate) struct KernelNode {
+    handle: CUfunction,
+    shape: Shape,
+    pub(crate) duration_ns: u64,
+    arguments: Arc<StoredArguments>,
+}
+
+/// A launch's arguments, copied so that the caller's need not stay.
+struct StoredArguments {
+    /// The bytes that the others point to. Kept for that alone.
+    _values: Box<[u8]>,
+    /// Pointers to the parameters; empty if there are none or their sizes are not known.
+    parameters: Box<[usize]>,
+    /// The list that describes one buffer with all of them; empty if they were not passed so.
+    extra: Box<[usize]>,
+    _buffer_bytes: Box<usize>,
+}
+
+impl StoredArguments {
+    fn copy(function: &Function, arguments: &Arguments) -> Done<StoredArguments> {
+        let mut values = Vec::new();
+        let mut offsets = Vec::new();
+        if !arguments.parameters.is_null() {
+            // Of a spin kernel the first parameter is known in any image.
+            let spin = function.spins.then(|| vec![(0, 8)]);
+            for (index, (_, size)) in function.parameters.clone().or(spin).unwrap_or_default().into_iter().enumerate() {
+                let value = get(arguments.parameters.wrapping_add(index))?;
+                values.resize(values.len().next_multiple_of(16), 0);
+                offsets.push(values.len());
+                values.extend_from_slice(bytes(value.cast_const().cast(), size)?);
+            }
+        } else if !arguments.extra.is_null() {
+            let (start, count) = arguments.buffer()?;
+            if count > 0 {
+                values.extend_from_slice(bytes(start, count)?);
+            }
+        }
+        let buffer_bytes = Box::new(values.len());
+        let mut values = values.into_boxed_slice();
+        let start = values.as_mut_ptr().expose_provenance();
+        let size_at = (&raw const *buffer_bytes).expose_provenance();
+        let extra = if arguments.extra.is_null() { vec![] } else { vec![1, start, 2, size_at, 0] };
+        Ok(StoredArguments {
+            parameters: offsets.into_iter().map(|offset| start + offset).collect(),
+            extra: extra.into(),
+            _values: values,
+            _buffer_bytes: buffer_bytes,
+        })
+    }
+
+    fn pointer_to(list: &[usize]) -> *mut *mut c_void {
+        if list.is_empty() { core::ptr::null_mut() } else { list.as_ptr().cast_mut().cast() }
+    }
+}
+
+/// Adds a node for the caller.
+fn add(
+    target: *mut CUgraphNode,
+    handle: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    kind: impl FnOnce() -> Done<NodeKind>,
+) -> Done {
+    let graph = graph(handle)?;
+    not_null(target)?;
+    let dependencies = graphs::read_dependencies(handle, dependencies, count)?;
+    put(target, graph.add(handle, kind()?, dependencies))
+}
+
+/// Reads what a kernel node is to do; the second version can name a library's kernel instead.
+pub(crate) fn kernel_of(p: &CUDA_KERNEL_NODE_PARAMS_V1, kernel: CUkernel) -> Done<NodeKind> {
+    let handle = if p.func.is_null() { CUfunction(kernel.0) } else { p.func };
+    let shape = Shape { grid: p.grid_dim, block: p.block_dim, shared_bytes: p.shared_mem_bytes };
+    let arguments = Arguments { parameters: p.kernel_params, extra: p.extra };
+    NodeKind::kernel(handle, function(handle)?, shape, arguments)
+}
+
+pub(crate) fn cuGraphAddKernelNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS_V1,
+) -> Done {
+    add(target, graph, dependencies, count, || kernel_of(&get(parameters)?, CUkernel::NULL))
+}
+
+pub(crate) fn cuGraphAddKernelNode_v2(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS,
+) -> Done {
+    add(target, graph, dependencies, count, || {
+        let parameters = get(parameters)?;
+        kernel_of(&parameters.v1, parameters.kern)
+    })
+}
+
+fn kernel_parameters(handle: CUgraphNode) -> Done<CUDA_KERNEL_NODE_PARAMS_V1> {
+    let node = node(handle)?;
+    let NodeKind::Kernel(kernel) = &*node.kind() else { return Err(CUresult::INVALID_VALUE) };
+    Ok(CUDA_KERNEL_NODE_PARAMS_V1 {
+        func: kernel.handle,
+        grid_dim: kernel.shape.grid,
+        block_dim: kernel.shape.block,
+        shared_mem_bytes: kernel.shape.shared_bytes,
+        kernel_params: StoredArguments::pointer_to(&kernel.arguments.parameters),
+        extra: StoredArguments::pointer_to(&kernel.arguments.extra),
+    })
+}
+
+pub(crate) fn cuGraphKernelNodeGetParams(handle: CUgraphNode, target: *mut CUDA_KERNEL_NODE_PARAMS_V1) -> Done {
+    put(target, kernel_parameters(handle)?)
+}
+
+pub(crate) fn cuGraphKernelNodeGetParams_v2(handle: CUgraphNode, target: *mut CUDA_KERNEL_NODE_PARAMS) -> Done {
+    let v1 = kernel_parameters(handle)?;
+    put(target, CUDA_KERNEL_NODE_PARAMS { v1, kern: CUkernel::NULL, ctx: CUcontext::NULL })
+}
+
+fn set_kernel(handle: CUgraphNode, kind: NodeKind) -> Done {
+    let node = node(handle)?;
+    let mut present = node.kind();
+    if !matches!(&*present, NodeKind::Kernel(_)) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    *present = kind;
+    Ok(())
+}
+
+pub(crate) fn cuGraphKernelNodeSetParams(handle: CUgraphNode, parameters: *const CUDA_KERNEL_NODE_PARAMS_V1) -> Done {
+    node(handle)?;
+    set_kernel(handle, kernel_of(&get(parameters)?, CUkernel::NULL)?)
+}
+
+pub(crate) fn cuGraphKernelNodeSetParams_v2(handle: CUgraphNode, parameters: *const CUDA_KERNEL_NODE_PARAMS) -> Done {
+    node(handle)?;
+    let parameters = get(parameters)?;
+    set_kernel(handle, kernel_of(&parameters.v1, parameters.kern)?)
+}
+
+pub(crate) fn cuGraphAddMemcpyNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_MEMCPY3D,
+    context_handle: CUcontext,
+) -> Done {
+    add(target, graph, dependencies, count, || {
+        context(context_handle)?;
+        copy_3d(&get(parameters)?)?.map(NodeKind::Copy).ok_or(CUresult::INVALID_VALUE)
+    })
+}
+
+pub(crate) fn cuGraphAddMemsetNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_MEMSET_NODE_PARAMS,
+    context_handle: CUcontext,
+) -> Done {
+    add(target, graph, dependencies, count, || {
+        context(context_handle)?;
+        Ok(NodeKind::Set(Set::new(&get(parameters)?)?))
+    })
+}
+
+pub(crate) fn cuGraphAddHostNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_HOST_NODE_PARAMS,
+) -> Done {
+    add(target, graph, dependencies, count, || {
+        let parameters = get(parameters)?;
+        Ok(NodeKind::Host(HostCall::new(parameters.callback, parameters.user_data)?))
+    })
+}
+
+pub(crate) fn cuGraphAddChildGraphNode(
+    target: *mut CUgraphNode,
+    parent: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    child: CUgraph,
+) -> Done {
+    add(target, parent, dependencies, count, || Ok(NodeKind::Child(graphs::copy(graph(child)?)?.0)))
+}
+
+pub(crate) fn cuGraphAddEmptyNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+) -> Done {
+    add(target, graph, dependencies, count, || Ok(NodeKind::Empty))
+}
+
+pub(crate) fn cuGraphAddEventRecordNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    handle: CUevent,
+) -> Done {
+    add(target, graph, dependencies, count, || Ok(NodeKind::EventRecord(event(handle)?)))
+}
+
+pub(crate) fn cuGraphAddEventWaitNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    handle: CUevent,
+) -> Done {
+    add(target, graph, dependencies, count, || Ok(NodeKind::EventWait(event(handle)?)))
+}
+
+pub(crate) fn cuGraphAddMemAllocNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> Done {
+    add(target, graph, dependencies, count, || {
+        let mut description = get(parameters)?;
+        let location = description.pool_props.location;
+        if location.kind != 1 || description.pool_props.handle_types != 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let memory = GraphMemory::new(device(location.id)?.ordinal, description.bytesize as u64)?;
+        description.dptr = memory.address();
+        put(parameters, description)?;
+        Ok(NodeKind::MemoryAllocation(memory))
+    })
+}
+
+pub(crate) fn cuGraphAddMemFreeNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    address: CUdeviceptr,
+) -> Done {
+    add(target, graph, dependencies, count, || {
+        crate::graph_memory::at(address).ok_or(CUresult::INVALID_VALUE)?;
+        Ok(NodeKind::MemoryFree(address))
+    })
+}
+
+pub(crate) fn cuGraphNodeGetType(handle: CUgraphNode, kind: *mut c_uint) -> Done {
+    put(kind, node(handle)?.kind().number())
+}

@@ -1,0 +1,215 @@
+//! Stream memory operations: a stream writes a value, or waits until memory holds one.
+
+use core::ffi::c_uint;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use aliquot_abi::cuda::{CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, NullStream};
+
+use crate::Done;
+use crate::caller::get_all;
+use crate::capture::{self, Issue};
+use crate::graph_nodes::NodeKind;
+use crate::memory::{is_managed, known_side_of, touch};
+use crate::queue::{self, Work};
+use crate::streams::stream;
+
+const WAIT_FLUSH: c_uint = 1 << 30;
+const WRITE_NO_MEMORY_BARRIER: c_uint = 1;
+/// Operations of a batch at most.
+const BATCH_MAX: c_uint = 256;
+
+/// How wide a value is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Width {
+    Bits32,
+    Bits64,
+}
+
+/// A value to write.
+#[derive(Clone, Copy)]
+pub(crate) struct ValueWrite {
+    address: u64,
+    value: u64,
+    width: Width,
+}
+
+/// A value to wait for.
+#[derive(Clone, Copy)]
+pub(crate) struct ValueWait {
+    address: u64,
+    value: u64,
+    width: Width,
+    condition: Condition,
+}
+
+#[derive(Clone, Copy)]
+enum Condition {
+    /// The difference, taken as a signed number, is not negative.
+    GreaterOrEqual,
+    Equal,
+    And,
+    Nor,
+}
+
+/// An operation of either kind, or one that only orders.
+#[derive(Clone, Copy)]
+pub(crate) enum MemoryOperation {
+    Write(ValueWrite),
+    Wait(ValueWait),
+    Order,
+}
+
+impl MemoryOperation {
+    pub(crate) fn work(self) -> Option<Work> {
+        match self {
+            MemoryOperation::Write(write) => Some(Work::Write(write)),
+            MemoryOperation::Wait(wait) => Some(Work::WaitValue(wait)),
+            MemoryOperation::Order => None,
+        }
+    }
+}
+
+/// Refuses an address that is not aligned, not the driver's, or managed.
+fn check(address: u64, width: Width) -> Done {
+    let bytes = if width == Width::Bits32 { 4 } else { 8 };
+    if !address.is_multiple_of(bytes) || is_managed(address) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    known_side_of(address, bytes).map(|_| ())
+}
+
+impl ValueWrite {
+    fn checked(address: u64, value: u64, width: Width, flags: c_uint) -> Done<MemoryOperation> {
+        if flags & !WRITE_NO_MEMORY_BARRIER != 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        check(address, width)?;
+        touch(address);
+        Ok(MemoryOperation::Write(ValueWrite { address, value, width }))
+    }
+
+    pub(crate) fn carry_out(&self) {
+        // SAFETY: the address was checked to be aligned and in memory that the driver knows, which by the API's contract
+        // the caller keeps until the operation is done. Others access it as a device does, so the store is atomic.
+        unsafe {
+            match self.width {
+                Width::Bits32 => (*(self.address as *const AtomicU32)).store(self.value as u32, Ordering::Release),
+                Width::Bits64 => (*(self.address as *const AtomicU64)).store(self.value, Ordering::Release),
+            }
+        }
+    }
+}
+
+impl ValueWait {
+    fn checked(address: u64, value: u64, width: Width, flags: c_uint) -> Done<MemoryOperation> {
+        let condition = match flags & !WAIT_FLUSH {
+            0 => Condition::GreaterOrEqual,
+            1 => Condition::Equal,
+            2 => Condition::And,
+            3 => Condition::Nor,
+            _ => return Err(CUresult::INVALID_VALUE),
+        };
+        check(address, width)?;
+        Ok(MemoryOperation::Wait(ValueWait { address, value, width, condition }))
+    }
+
+    pub(crate) fn is_satisfied(&self) -> bool {
+        // SAFETY: as in `ValueWrite::carry_out`.
+        let (seen, wanted) = unsafe {
+            match self.width {
+                // Sign extension keeps the meaning of each condition.
+                Width::Bits32 => (
+                    i64::from((*(self.address as *const AtomicU32)).load(Ordering::Acquire) as i32) as u64,
+                    i64::from(self.value as u32 as i32) as u64,
+                ),
+                Width::Bits64 => ((*(self.address as *const AtomicU64)).load(Ordering::Acquire), self.value),
+            }
+        };
+        match self.condition {
+            Condition::GreaterOrEqual if self.width == Width::Bits32 => (seen as i32).wrapping_sub(wanted as i32) >= 0,
+            Condition::GreaterOrEqual => (seen as i64).wrapping_sub(wanted as i64) >= 0,
+            Condition::Equal => seen == wanted,
+            Condition::And => seen & wanted != 0,
+            Condition::Nor => !(seen | wanted) != 0,
+        }
+    }
+}
+
+fn issue(null: NullStream, handle: CUstream, operations: Vec<MemoryOperation>) -> Done {
+    let stream = stream(null, handle)?;
+    if let Issue::Captured = capture::issue(stream, || NodeKind::MemoryOperations(operations.clone()))? {
+        return Ok(());
+    }
+    queue::submit_all(stream, operations.into_iter().filter_map(MemoryOperation::work), false);
+    Ok(())
+}
+
+macro_rules! operations {
+    ($($name:ident, $name_v2:ident: $value:ty => $kind:ident, $width:ident;)*) => {$(
+        pub(crate) fn $name_v2(
+            null: NullStream,
+            handle: CUstream,
+            address: CUdeviceptr,
+            value: $value,
+            flags: c_uint,
+        ) -> Done {
+            stream(null, handle)?;
+            issue(null, handle, vec![$kind::checked(address, u64::from(value), Width::$width, flags)?])
+        }
+
+        pub(crate) fn $name(
+            null: NullStream,
+            handle: CUstream,
+            address: CUdeviceptr,
+            value: $value,
+            flags: c_uint,
+        ) -> Done {
+            $name_v2(null, handle, address, value, flags)
+        }
+    )*};
+}
+
+operations! {
+    cuStreamWaitValue32, cuStreamWaitValue32_v2: u32 => ValueWait, Bits32;
+    cuStreamWaitValue64, cuStreamWaitValue64_v2: u64 => ValueWait, Bits64;
+    cuStreamWriteValue32, cuStreamWriteValue32_v2: u32 => ValueWrite, Bits32;
+    cuStreamWriteValue64, cuStreamWriteValue64_v2: u64 => ValueWrite, Bits64;
+}
+
+fn operation(parameters: &CUstreamBatchMemOpParams) -> Done<MemoryOperation> {
+    let &CUstreamBatchMemOpParams { operation, address, value64, flags, .. } = parameters;
+    match operation {
+        1 => ValueWait::checked(address, value64, Width::Bits32, flags),
+        2 => ValueWrite::checked(address, value64, Width::Bits32, flags),
+        4 => ValueWait::checked(address, value64, Width::Bits64, flags),
+        5 => ValueWrite::checked(address, value64, Width::Bits64, flags),
+        // Flush of remote writes, memory barrier
+        3 | 6 => Ok(MemoryOperation::Order),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuStreamBatchMemOp_v2(
+    null: NullStream,
+    handle: CUstream,
+    count: c_uint,
+    parameters: *mut CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> Done {
+    stream(null, handle)?;
+    if flags != 0 || count > BATCH_MAX {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let operations = get_all(parameters, count as usize)?.iter().map(operation).collect::<Done<Vec<_>>>()?;
+    issue(null, handle, operations)
+}
+
+pub(crate) fn cuStreamBatchMemOp(
+    null: NullStream,
+    handle: CUstream,
+    count: c_uint,
+    parameters: *mut CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> Done {
+    cuStreamBatchMemOp_v2(null, handle, count, parameters, flags)
+}

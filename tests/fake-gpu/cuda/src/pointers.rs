@@ -1,0 +1,138 @@
+//! `cuPointerGetAttribute`: what a pointer is.
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use aliquot_abi::cuda::{CUcontext, CUdeviceptr, CUmemoryPool, CUresult};
+
+use crate::Done;
+use crate::arena::Use;
+use crate::caller::{get, get_all, put};
+use crate::memory::{Side, extent_around, range_of, side_of};
+use crate::process::{initialised, process};
+
+const MEMORY_TYPE_HOST: c_uint = 1;
+const MEMORY_TYPE_DEVICE: c_uint = 2;
+const DEVICE_INVALID: c_int = -2;
+
+const CONTEXT: c_uint = 1;
+const SYNC_MEMOPS: c_uint = 6;
+
+/// What is known of a pointer.
+struct Facts {
+    address: u64,
+    side: Side,
+    usage: Option<Use>,
+}
+
+impl Facts {
+    fn of(address: u64) -> Facts {
+        let usage = extent_around(address).map(|(_, extent)| extent.usage);
+        Facts { address, side: side_of(address, 1).unwrap_or(Side::PageableHost), usage }
+    }
+
+    fn is_known(&self) -> bool {
+        self.side != Side::PageableHost
+    }
+
+    fn is_managed(&self) -> bool {
+        self.usage == Some(Use::Managed)
+    }
+
+    fn ordinal(&self) -> c_int {
+        match self.side {
+            Side::Device(ordinal) => ordinal as c_int,
+            Side::PinnedHost => 0,
+            Side::PageableHost => DEVICE_INVALID,
+        }
+    }
+
+    /// The context that an allocation belongs to: none for stream-ordered and mapped memory.
+    fn context(&self) -> CUcontext {
+        let owned = matches!(self.usage, Some(Use::Linear | Use::Managed | Use::Global));
+        match self.side {
+            Side::Device(ordinal) if owned => initialised().devices[ordinal].primary.handle(),
+            Side::PinnedHost => initialised().devices[0].primary.handle(),
+            _ => CUcontext::NULL,
+        }
+    }
+
+    fn write(&self, attribute: c_uint, data: *mut c_void) -> Done {
+        let (start, bytes) = range_of(self.address).unwrap_or((0, 0));
+        let pool = match (self.usage, self.side) {
+            (Some(Use::Pool), Side::Device(ordinal)) => initialised().devices[ordinal].default_pool.0,
+            _ => CUmemoryPool::NULL,
+        };
+        let host_reachable = self.side == Side::PinnedHost || self.is_managed();
+        match attribute {
+            CONTEXT => put(data.cast(), self.context()),
+            2 if self.side == Side::PinnedHost => put(data.cast(), MEMORY_TYPE_HOST),
+            2 => put(data.cast(), MEMORY_TYPE_DEVICE),
+            3 => put(data.cast(), self.address),
+            4 if host_reachable => put(data.cast(), self.address),
+            4 => Err(CUresult::INVALID_VALUE),
+            SYNC_MEMOPS => put(data.cast::<u8>(), 0),
+            // A number that no other allocation of this life of the process has.
+            7 => put(data.cast(), start),
+            8 => put(data.cast::<u8>(), u8::from(self.is_managed())),
+            9 => put(data.cast(), self.ordinal()),
+            // Exportable, GPUDirect RDMA
+            10 | 15 => put(data.cast::<c_int>(), 0),
+            11 => put(data.cast(), start),
+            12 => put(data.cast(), bytes as usize),
+            13 => put(data.cast::<c_int>(), 1),
+            14 => put(data.cast::<c_uint>(), 0),
+            // Read and write
+            16 => put(data.cast::<c_uint>(), 3),
+            17 => put(data.cast(), pool),
+            18 => put(data.cast(), start),
+            19 => put(data.cast(), bytes as usize),
+            20 => put(data.cast(), start),
+            21 => put(data.cast::<u8>(), 0),
+            _ => Err(CUresult::INVALID_VALUE),
+        }
+    }
+}
+
+pub(crate) fn cuPointerGetAttribute(data: *mut c_void, attribute: c_uint, address: CUdeviceptr) -> Done {
+    process()?;
+    let facts = Facts::of(address);
+    if !facts.is_known() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    facts.write(attribute, data)
+}
+
+/// As [`cuPointerGetAttribute`], but what does not apply to the pointer is answered with zero, not an error.
+pub(crate) fn cuPointerGetAttributes(
+    count: c_uint,
+    attributes: *mut c_uint,
+    data: *mut *mut c_void,
+    address: CUdeviceptr,
+) -> Done {
+    process()?;
+    let facts = Facts::of(address);
+    let attributes = get_all(attributes, count as usize)?;
+    for (attribute, target) in attributes.into_iter().zip(get_all(data, count as usize)?) {
+        match (attribute, facts.is_known()) {
+            (0 | 22.., _) => return Err(CUresult::INVALID_VALUE),
+            (9, false) => put(target.cast(), DEVICE_INVALID)?,
+            // Flags of one byte, and words of four, before the addresses and sizes of eight.
+            (6 | 8 | 21, false) => put(target.cast::<u8>(), 0)?,
+            (2 | 10 | 13 | 14 | 15 | 16, false) => put(target.cast::<u32>(), 0)?,
+            (5, _) => put(target.cast::<[u64; 2]>(), [0; 2])?,
+            (_, false) => put(target.cast::<u64>(), 0)?,
+            (4, true) if facts.write(4, target).is_err() => put(target.cast::<u64>(), 0)?,
+            (_, true) => facts.write(attribute, target)?,
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn cuPointerSetAttribute(value: *const c_void, attribute: c_uint, address: CUdeviceptr) -> Done {
+    process()?;
+    if attribute != SYNC_MEMOPS || !Facts::of(address).is_known() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // Every synchronous operation waits here anyway, so there is nothing to switch.
+    get(value.cast::<u8>()).map(|_| ())
+}

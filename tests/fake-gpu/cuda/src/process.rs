@@ -1,0 +1,117 @@
+//! This process's part of the machine: made by `cuInit`, lost by a fork.
+
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use aliquot_abi::cuda::CUresult;
+use aliquot_fake_machine::{Config, Machine, Member, Mode};
+
+use crate::Done;
+use crate::device::{Device, visible_devices};
+
+/// What `cuInit` makes.
+pub(crate) struct Process {
+    pub(crate) member: Member,
+    pub(crate) config: &'static Config,
+    /// The devices that `CUDA_VISIBLE_DEVICES` shows, in its order.
+    pub(crate) devices: Vec<Device>,
+    pub(crate) instant: bool,
+}
+
+/// A page that holds the address of the [`Process`], and that the kernel wipes in the child of a fork. Null before `cuInit`.
+static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(core::ptr::null_mut());
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The process, if it is initialised and not the child of one that was.
+#[inline]
+pub(crate) fn process() -> Done<&'static Process> {
+    let page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        return Err(CUresult::NOT_INITIALIZED);
+    }
+    // SAFETY: the page is mapped for ever and holds one pointer.
+    let process = unsafe { &*page }.load(Ordering::Acquire);
+    if process.is_null() {
+        return Err(CUresult::NOT_INITIALIZED);
+    }
+    // SAFETY: the pointer is to a leaked Process; it is cleared only in the child of a fork, which has its own copy.
+    Ok(unsafe { &*process })
+}
+
+/// The process where there must be one: in objects that only an initialised process can have.
+pub(crate) fn initialised() -> &'static Process {
+    match process() {
+        Ok(process) => process,
+        // Only a fork's child gets here, in a thread that has no CUDA work of its own to do.
+        Err(_) => std::process::abort(),
+    }
+}
+
+/// Whether the parent of this process was initialised when it forked.
+fn is_forked_child() -> bool {
+    !PAGE.load(Ordering::Acquire).is_null() && process().is_err()
+}
+
+pub(crate) fn cuInit(flags: c_uint) -> Done {
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if process().is_ok() {
+        return Ok(());
+    }
+    if is_forked_child() {
+        return Err(CUresult::NOT_INITIALIZED);
+    }
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if process().is_ok() { Ok(()) } else { start() }
+}
+
+fn start() -> Done {
+    let config = Config::from_env().map_err(report)?;
+    let machine: &'static Machine = Box::leak(Box::new(Machine::open(config).map_err(report)?));
+    let config = machine.config();
+    let visible = visible_devices(config, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
+    if visible.is_empty() {
+        return Err(CUresult::NO_DEVICE);
+    }
+    let member = machine.join().map_err(report)?;
+    let page = reserve_memory_range(4096).ok_or(CUresult::OUT_OF_MEMORY)?;
+    // SAFETY: the page was mapped just now and belongs to nobody else.
+    if unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) } != 0 || !crate::handles::prepare() {
+        return Err(CUresult::OUT_OF_MEMORY);
+    }
+    let devices = visible.into_iter().enumerate().map(|(ordinal, index)| Device::new(ordinal, index, config));
+    let devices = devices.collect::<Option<Vec<_>>>().ok_or(CUresult::OUT_OF_MEMORY)?;
+    let instant = config.mode == Mode::Instant;
+    let process = Box::leak(Box::new(Process { member, config, devices, instant }));
+    let page = page.cast::<AtomicPtr<Process>>();
+    // SAFETY: a fresh zeroed page holds a null pointer.
+    unsafe { &*page }.store(process, Ordering::Release);
+    PAGE.store(page, Ordering::Release);
+    crate::device::make_primary_contexts(process);
+    Ok(())
+}
+
+/// Says once why there is no device.
+fn report(error: aliquot_fake_machine::MachineError) -> CUresult {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| eprintln!("simulated GPU: {error}"));
+    CUresult::NO_DEVICE
+}
+
+/// Reserves zeroed memory that takes none until it is touched. It is never given back.
+pub(crate) fn reserve_memory_range(bytes: usize) -> Option<*mut c_void> {
+    // SAFETY: a fresh anonymous mapping.
+    let address = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    (address != libc::MAP_FAILED).then_some(address)
+}

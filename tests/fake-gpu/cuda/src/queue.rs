@@ -1,0 +1,373 @@
+//! The work that is queued on streams, and what may run when.
+//!
+//! All streams of the process are *lanes* of one set of queues under one lock. An operation carries its place in the order
+//! of submission; the legacy default stream's rule and every wait are comparisons of such places. Executors take operations
+//! out ([`crate::executor`]); here is what they and the callers share.
+//!
+//! Inside a process the kernels and copies of a device run one at a time: those of different streams are not overlapped.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use aliquot_fake_machine::now_ns;
+
+use crate::context::Context;
+use crate::device::Device;
+use crate::events::Event;
+use crate::memory_operations::{ValueWait, ValueWrite};
+use crate::process::{Process, initialised};
+use crate::streams::{Stream, StreamKind};
+
+/// What happens to memory when an operation has had its time on the device.
+pub(crate) type Effect = Box<dyn FnOnce() + Send>;
+
+/// An operation.
+pub(crate) enum Work {
+    /// A kernel, copy or set: device time, then an effect.
+    Task { duration_ns: u64, effect: Option<Effect> },
+    /// The completion of an event's record with this number.
+    Record(&'static Event, u64),
+    /// A wait for the event's record with this number.
+    Wait(&'static Event, u64),
+    /// A host function.
+    Host(Effect),
+    /// A host function that is running.
+    HostRunning,
+    /// A stream memory operation that writes.
+    Write(ValueWrite),
+    /// A stream memory operation that waits.
+    WaitValue(ValueWait),
+}
+
+/// A queued operation.
+pub(crate) struct Operation {
+    place: u64,
+    submitted_ns: u64,
+    /// Whether it takes one of the places of the launch queue.
+    launch: bool,
+    pub(crate) work: Work,
+}
+
+/// A stream's operations.
+pub(crate) struct Lane {
+    pub(crate) ordinal: usize,
+    /// The life of the context that it belongs to.
+    life: u32,
+    kind: StreamKind,
+    pub(crate) priority: i32,
+    operations: VecDeque<Operation>,
+    /// When its last completed operation ended on the timeline.
+    end_ns: u64,
+    /// The lowest place that somebody waits for.
+    wake_at: u64,
+    /// Whether the stream was destroyed.
+    closed: bool,
+}
+
+/// All streams' operations.
+pub(crate) struct Queues {
+    next_place: u64,
+    lanes: Vec<Lane>,
+    unused: Vec<usize>,
+    launches: usize,
+}
+
+static QUEUES: Mutex<Queues> = Mutex::new(Queues { next_place: 1, lanes: Vec::new(), unused: Vec::new(), launches: 0 });
+/// Rung when an operation that somebody waits for has completed.
+static DONE: Condvar = Condvar::new();
+/// Rung when the launch queue has room.
+static ROOM: Condvar = Condvar::new();
+/// Operations queued in the whole process.
+static PENDING: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn queues() -> MutexGuard<'static, Queues> {
+    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether an operation may take effect in the calling thread: time does not pass, and nothing is before it.
+#[inline]
+pub(crate) fn runs_at_once(process: &Process) -> bool {
+    process.instant && PENDING.load(Ordering::Acquire) == 0
+}
+
+/// Makes a lane for a stream.
+pub(crate) fn open_lane(device: &Device, life: u32, kind: StreamKind, priority: i32) -> usize {
+    let lane = Lane {
+        ordinal: device.ordinal,
+        life,
+        kind,
+        priority,
+        operations: VecDeque::new(),
+        end_ns: 0,
+        wake_at: u64::MAX,
+        closed: false,
+    };
+    let mut queues = queues();
+    match queues.unused.pop() {
+        Some(index) => {
+            queues.lanes[index] = lane;
+            index
+        }
+        None => {
+            queues.lanes.push(lane);
+            queues.lanes.len() - 1
+        }
+    }
+}
+
+/// Ends a stream's lane once what is queued has run.
+pub(crate) fn close_lane(index: usize) {
+    let mut queues = queues();
+    queues.lanes[index].closed = true;
+    if queues.lanes[index].operations.is_empty() {
+        queues.unused.push(index);
+    }
+}
+
+/// Queues one operation. A launch waits while the launch queue is full.
+pub(crate) fn submit(stream: &Stream, work: Work, launch: bool) {
+    submit_all(stream, [work], launch);
+}
+
+/// Queues operations one behind the other; as a launch they take one place of the launch queue.
+pub(crate) fn submit_all(stream: &Stream, works: impl IntoIterator<Item = Work>, launch: bool) {
+    let process = initialised();
+    let mut works = works.into_iter().peekable();
+    while runs_at_once(process) {
+        let Some(work) = works.next() else { return };
+        if let Some(work) = run_now(work) {
+            enqueue(process, stream, std::iter::once(work).chain(works), launch);
+            return;
+        }
+    }
+    enqueue(process, stream, works, launch);
+}
+
+/// Carries an operation out, or returns it if it needs a thread or has to wait.
+fn run_now(work: Work) -> Option<Work> {
+    match work {
+        Work::Task { effect, .. } => effect.into_iter().for_each(|effect| effect()),
+        Work::Record(event, number) => event.complete(number, now_ns()),
+        Work::Wait(event, number) if event.completed_at(number).is_some() => {}
+        Work::Write(write) => write.carry_out(),
+        Work::WaitValue(wait) if wait.is_satisfied() => {}
+        work => return Some(work),
+    }
+    None
+}
+
+fn enqueue(process: &'static Process, stream: &Stream, works: impl Iterator<Item = Work>, launch: bool) {
+    let mut queues = queues();
+    if launch {
+        while queues.launches >= process.config.launch_queue_depth {
+            queues = ROOM.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+        queues.launches += 1;
+    }
+    let submitted_ns = now_ns();
+    let index = stream.lane;
+    let was_empty = queues.lanes[index].operations.is_empty();
+    let mut urgent = false;
+    for work in works {
+        urgent |= !matches!(work, Work::Task { .. });
+        let place = queues.next_place;
+        queues.next_place += 1;
+        queues.lanes[index].operations.push_back(Operation { place, submitted_ns, launch: false, work });
+        PENDING.fetch_add(1, Ordering::Release);
+    }
+    match queues.lanes[index].operations.back_mut() {
+        Some(last) if launch => last.launch = true,
+        // Nothing was queued, so nothing will give the place back.
+        None if launch => queues.launches -= 1,
+        _ => {}
+    }
+    let device = &process.devices[queues.lanes[index].ordinal];
+    device.executor.notice(device, was_empty && urgent);
+}
+
+impl Queues {
+    /// The lanes of a device that have work, each with its first operation and the instant from which that may run.
+    fn ready(&self, ordinal: usize) -> impl Iterator<Item = (usize, &Lane, &Operation, u64)> {
+        self.lanes.iter().enumerate().filter_map(move |(index, lane)| {
+            let first = lane.operations.front().filter(|_| lane.ordinal == ordinal)?;
+            Some((index, lane, first, self.ready_at(lane, first)?))
+        })
+    }
+
+    /// From when on the first operation of a lane may run, or `None` while it has to wait for other lanes.
+    fn ready_at(&self, lane: &Lane, first: &Operation) -> Option<u64> {
+        let mut ready_ns = first.submitted_ns.max(lane.end_ns);
+        let before = |other: &&Lane| other.life == lane.life && lane.kind.waits_for(other.kind);
+        for other in self.lanes.iter().filter(before) {
+            if other.operations.front().is_some_and(|operation| operation.place < first.place) {
+                return None;
+            }
+            ready_ns = ready_ns.max(other.end_ns);
+        }
+        Some(ready_ns)
+    }
+
+    /// The task to run next on a device whose time is given out up to `cursor_ns`: its lane, and when it may begin.
+    pub(crate) fn next_task(&self, ordinal: usize, cursor_ns: u64) -> Option<(usize, u64)> {
+        let tasks = self.ready(ordinal).filter(|(_, _, first, _)| matches!(first.work, Work::Task { .. }));
+        let best = tasks.min_by_key(|(_, lane, first, ready)| ((*ready).max(cursor_ns), lane.priority, first.place));
+        best.map(|(index, _, _, ready_ns)| (index, ready_ns))
+    }
+
+    /// Whether an operation of the device waits for something that nobody announces.
+    pub(crate) fn polls(&self, ordinal: usize) -> bool {
+        self.ready(ordinal).any(|(_, _, first, _)| matches!(first.work, Work::WaitValue(_)))
+    }
+
+    /// Carries out the operations that take no device time and may run now. True if there were any.
+    pub(crate) fn run_untimed(&mut self, device: &'static Device) -> bool {
+        let runnable = |first: &Operation| match &first.work {
+            Work::Task { duration_ns, .. } => *duration_ns == 0,
+            Work::Wait(event, number) => event.completed_at(*number).is_some(),
+            Work::WaitValue(wait) => wait.is_satisfied(),
+            Work::HostRunning => false,
+            Work::Record(..) | Work::Host(_) | Work::Write(_) => true,
+        };
+        let ready = self.ready(device.ordinal).filter(|(_, _, first, _)| runnable(first));
+        let ready = ready.map(|(index, _, _, ready_ns)| (index, ready_ns)).collect::<Vec<_>>();
+        let any = !ready.is_empty();
+        for (index, ready_ns) in ready {
+            self.run_first(device, index, ready_ns);
+        }
+        any
+    }
+
+    fn run_first(&mut self, device: &'static Device, index: usize, ready_ns: u64) {
+        let Some(first) = self.lanes[index].operations.front_mut() else { return };
+        let mut end_ns = ready_ns;
+        match std::mem::replace(&mut first.work, Work::HostRunning) {
+            Work::Task { effect, .. } => effect.into_iter().for_each(|effect| effect()),
+            Work::Record(event, number) => {
+                event.complete(number, ready_ns);
+                crate::executor::notice_others(device);
+            }
+            Work::Wait(event, number) => end_ns = end_ns.max(event.completed_at(number).unwrap_or(0)),
+            Work::Write(write) => write.carry_out(),
+            // The wait ended when the value was seen, which is later than it could have been ready.
+            Work::WaitValue(_) => end_ns = end_ns.max(now_ns()),
+            Work::Host(function) => {
+                crate::executor::call_host(function, device, index);
+                return;
+            }
+            Work::HostRunning => return,
+        }
+        self.complete_first(index, end_ns);
+    }
+
+    /// The device time that the first task of a lane still needs.
+    pub(crate) fn remaining_ns(&mut self, index: usize) -> Option<&mut u64> {
+        match &mut self.lanes[index].operations.front_mut()?.work {
+            Work::Task { duration_ns, .. } => Some(duration_ns),
+            _ => None,
+        }
+    }
+
+    /// The effect of the first task of a lane.
+    pub(crate) fn take_effect(&mut self, index: usize) -> Option<Effect> {
+        match &mut self.lanes[index].operations.front_mut()?.work {
+            Work::Task { effect, .. } => effect.take(),
+            _ => None,
+        }
+    }
+
+    /// Takes the first operation out of a lane: it ended at `end_ns`.
+    pub(crate) fn complete_first(&mut self, index: usize, end_ns: u64) {
+        let lane = &mut self.lanes[index];
+        let Some(operation) = lane.operations.pop_front() else { return };
+        lane.end_ns = lane.end_ns.max(end_ns);
+        if lane.wake_at <= operation.place {
+            lane.wake_at = u64::MAX;
+            DONE.notify_all();
+        }
+        if lane.closed && lane.operations.is_empty() {
+            self.unused.push(index);
+        }
+        if operation.launch {
+            self.launches -= 1;
+            ROOM.notify_one();
+        }
+        PENDING.fetch_sub(1, Ordering::Release);
+    }
+
+    /// What must have completed for the chosen lanes to have done what is queued on them now.
+    fn targets(&self, chosen: impl Fn(usize, &Lane) -> bool) -> Vec<(usize, u64)> {
+        let lanes = self.lanes.iter().enumerate().filter(|(index, lane)| chosen(*index, lane));
+        lanes.filter_map(|(index, lane)| Some((index, lane.operations.back()?.place))).collect()
+    }
+
+    fn is_done(&self, (index, place): (usize, u64)) -> bool {
+        self.lanes[index].operations.front().is_none_or(|first| first.place > place)
+    }
+}
+
+fn wait_for(chosen: impl Fn(usize, &Lane) -> bool) {
+    if PENDING.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let mut queues = queues();
+    let targets = queues.targets(chosen);
+    loop {
+        let open = targets.iter().copied().filter(|&target| !queues.is_done(target)).collect::<Vec<_>>();
+        if open.is_empty() {
+            return;
+        }
+        for (index, place) in open {
+            let lane = &mut queues.lanes[index];
+            lane.wake_at = lane.wake_at.min(place);
+        }
+        queues = DONE.wait(queues).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+fn lanes_of(stream: &Stream) -> impl Fn(usize, &Lane) -> bool {
+    let (index, life, kind) = (stream.lane, stream.owner.life, stream.kind);
+    // Work that the legacy stream would have to wait for counts as its own.
+    move |other, lane| other == index || (lane.life == life && kind == StreamKind::Legacy && kind.waits_for(lane.kind))
+}
+
+/// Waits until what is queued on a stream has completed.
+pub(crate) fn wait_for_stream(stream: &Stream) {
+    wait_for(lanes_of(stream));
+}
+
+/// Whether everything queued on a stream has completed.
+pub(crate) fn is_stream_done(stream: &Stream) -> bool {
+    PENDING.load(Ordering::Acquire) == 0 || queues().targets(lanes_of(stream)).is_empty()
+}
+
+/// Waits until what is queued on all streams of a context has completed.
+pub(crate) fn wait_for_context(context: &'static Context) {
+    let life = context.life();
+    wait_for(|_, lane| lane.life == life);
+}
+
+/// Waits until what is queued on all streams of a device has completed.
+pub(crate) fn wait_for_device(device: &Device) {
+    wait_for(|_, lane| lane.ordinal == device.ordinal);
+}
+
+/// Waits until everything queued has completed.
+pub(crate) fn wait_for_all() {
+    wait_for(|_, _| true);
+}
+
+/// Waits for the record of an event with this number.
+pub(crate) fn wait_for_event(event: &'static Event, number: u64) {
+    let mut queues = queues();
+    while event.completed_at(number).is_none() {
+        // The record is in some lane's queue: its completion is announced like any other that is waited for.
+        for lane in &mut queues.lanes {
+            let records = |operation: &&Operation| matches!(&operation.work, Work::Record(other, _) if core::ptr::eq(*other, event));
+            if let Some(record) = lane.operations.iter().find(records) {
+                lane.wake_at = lane.wake_at.min(record.place);
+            }
+        }
+        queues = DONE.wait(queues).unwrap_or_else(PoisonError::into_inner);
+    }
+}

@@ -1,0 +1,100 @@
+//! How long kernels and copies take, on the device's timeline.
+
+use aliquot_abi::cuda::*;
+use aliquot_fake_machine::kernel_duration_ns;
+
+use crate::library::{Driver, Expect};
+use crate::scenario::{World, alone, together};
+
+#[test]
+fn kernels_take_as_long_as_the_rule_says() {
+    alone("durations::kernels_take_as_long_as_the_rule_says", "[[device]]\nsm_count = 2\n", || {
+        let driver = Driver::with_context();
+        let (spin, plain) = (driver.function(c"spin_ns"), driver.function(c"plain"));
+        let (stream, start, end) = (driver.stream(1), driver.event(), driver.event());
+        // The first kernel gives the queue work, so that what follows begins when it ends and not when it is submitted.
+        driver.spin(spin, 50_000_000, stream).ok();
+        driver.cuEventRecord(start, stream).ok();
+        driver.spin(spin, 3_000_000, stream).ok();
+        driver.spin(spin, 7_000_000, stream).ok();
+        driver.cuEventRecord(end, stream).ok();
+        driver.cuStreamSynchronize(stream).ok();
+        assert!((driver.elapsed_ms(start, end) - 10.0).abs() < 0.001);
+
+        let none = core::ptr::null_mut();
+        driver.spin(spin, 50_000_000, stream).ok();
+        driver.cuEventRecord(start, stream).ok();
+        // Two SMs with two blocks of 1024 threads each: ten blocks are three waves.
+        driver.cuLaunchKernel(plain, 10, 1, 1, 1024, 1, 1, 0, stream, none, none).ok();
+        driver.cuEventRecord(end, stream).ok();
+        driver.cuStreamSynchronize(stream).ok();
+        assert!((driver.elapsed_ms(start, end) - 0.032).abs() < 0.001);
+    });
+}
+
+#[test]
+fn the_rule_counts_waves() {
+    let direct = |world: &World| {
+        let machine = world.machine();
+        let device = &machine.config().devices[0];
+        assert_eq!(kernel_duration_ns(device, 1, 1), 12_000);
+        assert_eq!(kernel_duration_ns(device, 32 * 132, 1), 12_000);
+        assert_eq!(kernel_duration_ns(device, 32 * 132 + 1, 64), 22_000);
+        assert_eq!(kernel_duration_ns(device, 132 * 2, 1024), 12_000);
+    };
+    together("durations::the_rule_counts_waves", &[""], direct, |_| {});
+}
+
+#[test]
+fn copies_take_time_and_busy_time_is_counted() {
+    alone("durations::copies_take_time_and_busy_time_is_counted", "", || {
+        const BYTES: usize = 25_000_000;
+        let driver = Driver::with_context();
+        let (stream, start, end) = (driver.stream(1), driver.event(), driver.event());
+        let spin = driver.function(c"spin_ns");
+        let address = driver.alloc(BYTES);
+        let mut host = core::ptr::null_mut();
+        driver.cuMemHostAlloc(&mut host, BYTES, 0).ok();
+        driver.spin(spin, 20_000_000, stream).ok();
+        driver.cuEventRecord(start, stream).ok();
+        driver.cuMemcpyHtoDAsync_v2(address, host, BYTES, stream).ok();
+        driver.cuEventRecord(end, stream).ok();
+        driver.cuStreamSynchronize(stream).ok();
+        assert!((driver.elapsed_ms(start, end) - 1.0).abs() < 0.001);
+    });
+}
+
+#[test]
+fn a_full_launch_queue_makes_the_launcher_wait() {
+    alone("durations::a_full_launch_queue_makes_the_launcher_wait", "launch_queue_depth = 4", || {
+        let driver = Driver::with_context();
+        let (stream, spin, first) = (driver.stream(1), driver.function(c"spin_ns"), driver.event());
+        driver.spin(spin, 5_000_000, stream).ok();
+        driver.cuEventRecord(first, stream).ok();
+        for _ in 0..3 {
+            driver.spin(spin, 5_000_000, stream).ok();
+        }
+        // Four are outstanding, so the fifth returns only when the first is done.
+        driver.spin(spin, 5_000_000, stream).ok();
+        driver.cuEventSynchronize(first).ok();
+        driver.cuStreamQuery(stream).is(CUresult::NOT_READY);
+        driver.cuCtxSynchronize().ok();
+    });
+}
+
+#[test]
+fn in_instant_mode_work_is_done_when_the_call_returns() {
+    alone("durations::in_instant_mode_work_is_done_when_the_call_returns", "mode = 'instant'", || {
+        let driver = Driver::with_context();
+        let (stream, spin, event) = (driver.stream(1), driver.function(c"spin_ns"), driver.event());
+        let address = driver.alloc(4096);
+        driver.spin(spin, u64::MAX, stream).ok();
+        driver.cuMemsetD8Async(address, 5, 4096, stream).ok();
+        driver.cuEventRecord(event, stream).ok();
+        driver.cuEventQuery(event).ok();
+        driver.cuStreamQuery(stream).ok();
+        let mut back = [0_u8; 4];
+        driver.cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), address, 4).ok();
+        assert_eq!(back, [5; 4]);
+    });
+}

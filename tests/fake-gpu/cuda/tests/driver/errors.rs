@@ -1,0 +1,174 @@
+//! What the driver refuses, and with which code.
+
+use aliquot_abi::cuda::*;
+
+use crate::library::{Driver, Expect};
+use crate::scenario::{World, alone, together};
+
+#[test]
+fn nothing_works_before_initialisation() {
+    alone("errors::nothing_works_before_initialisation", "", || {
+        let driver = Driver::load();
+        let (mut count, mut address, mut context) = (0, 0, CUcontext::NULL);
+        driver.cuDeviceGetCount(&mut count).is(CUresult::NOT_INITIALIZED);
+        driver.cuMemAlloc_v2(&mut address, 512).is(CUresult::NOT_INITIALIZED);
+        driver.cuCtxGetCurrent(&mut context).is(CUresult::NOT_INITIALIZED);
+        driver.cuStreamSynchronize(CUstream::NULL).is(CUresult::NOT_INITIALIZED);
+        driver.cuInit(1).is(CUresult::INVALID_VALUE);
+        driver.cuInit(0).ok();
+        driver.cuInit(0).ok();
+    });
+}
+
+#[test]
+fn calls_without_context_or_with_bad_arguments() {
+    alone("errors::calls_without_context_or_with_bad_arguments", "", || {
+        let driver = Driver::load();
+        driver.cuInit(0).ok();
+        let (mut address, mut device, mut context) = (0, 0, CUcontext::NULL);
+        driver.cuMemAlloc_v2(&mut address, 512).is(CUresult::INVALID_CONTEXT);
+        driver.cuCtxSynchronize().is(CUresult::INVALID_CONTEXT);
+        driver.cuDeviceGet(&mut device, 1).is(CUresult::INVALID_DEVICE);
+        driver.cuDeviceGet(&mut device, -1).is(CUresult::INVALID_DEVICE);
+        driver.cuDeviceGet(core::ptr::null_mut(), 0).is(CUresult::INVALID_VALUE);
+        driver.cuCtxCreate_v2(&mut context, 0x8000, 0).is(CUresult::INVALID_VALUE);
+        driver.cuCtxCreate_v2(&mut context, 0, 0).ok();
+        driver.cuMemAlloc_v2(&mut address, 0).is(CUresult::INVALID_VALUE);
+        driver.cuMemAlloc_v2(core::ptr::null_mut(), 512).is(CUresult::INVALID_VALUE);
+        driver.cuMemAlloc_v2(&mut address, 81 << 30).is(CUresult::OUT_OF_MEMORY);
+        driver.cuMemAlloc_v2(&mut address, usize::MAX).is(CUresult::OUT_OF_MEMORY);
+        let mut value = 0;
+        driver.cuDeviceGetAttribute(&mut value, 9999, 0).is(CUresult::INVALID_VALUE);
+        driver.cuDeviceGetAttribute(&mut value, 75, 0).ok();
+        assert_eq!(value, 9);
+        let mut table = core::ptr::null();
+        driver.cuGetExportTable(&mut table, &CUuuid { bytes: [0; 16] }).is(CUresult::NOT_FOUND);
+    });
+}
+
+#[test]
+fn handles_of_another_kind_or_age() {
+    alone("errors::handles_of_another_kind_or_age", "", || {
+        let driver = Driver::with_context();
+        let (stream, event) = (driver.stream(0), driver.event());
+        driver.cuStreamSynchronize(CUstream(event.0)).is(CUresult::INVALID_HANDLE);
+        driver.cuEventQuery(CUevent(stream.0)).is(CUresult::INVALID_HANDLE);
+        driver
+            .cuStreamSynchronize(CUstream(core::ptr::without_provenance_mut(0x1234_5678)))
+            .is(CUresult::INVALID_HANDLE);
+        driver.cuCtxSetCurrent(CUcontext(stream.0)).is(CUresult::INVALID_CONTEXT);
+        driver.cuStreamDestroy_v2(stream).ok();
+        driver.cuStreamDestroy_v2(stream).is(CUresult::INVALID_HANDLE);
+        driver.cuStreamQuery(stream).is(CUresult::INVALID_HANDLE);
+        driver.cuEventDestroy_v2(event).ok();
+        driver.cuEventRecord(event, CUstream::NULL).is(CUresult::INVALID_HANDLE);
+        let function = driver.function(c"plain");
+        let none = core::ptr::null_mut();
+        driver.cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, CUstream::NULL, none, none).is(CUresult::INVALID_VALUE);
+        driver.cuLaunchKernel(function, 1, 1, 1, 2048, 1, 1, 0, CUstream::NULL, none, none).is(CUresult::INVALID_VALUE);
+        driver
+            .cuLaunchKernel(CUfunction::NULL, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, none, none)
+            .is(CUresult::INVALID_HANDLE);
+    });
+}
+
+#[test]
+fn a_context_ends_with_all_it_holds() {
+    alone("errors::a_context_ends_with_all_it_holds", "context_memory = '3MiB'", || {
+        let driver = Driver::load();
+        driver.cuInit(0).ok();
+        let (mut first, mut second, mut current) = (CUcontext::NULL, CUcontext::NULL, CUcontext::NULL);
+        driver.cuCtxCreate_v2(&mut first, 0, 0).ok();
+        assert_eq!(driver.used(), 3 << 20);
+        driver.cuCtxCreate_v2(&mut second, 0, 0).ok();
+        let (address, stream) = (driver.alloc(1 << 20), driver.stream(0));
+        assert_eq!(driver.used(), 7 << 20);
+        driver.cuCtxDestroy_v2(second).ok();
+        driver.cuCtxGetCurrent(&mut current).ok();
+        assert_eq!(current, first);
+        assert_eq!(driver.used(), 3 << 20);
+        driver.cuMemFree_v2(address).is(CUresult::INVALID_VALUE);
+        driver.cuStreamQuery(stream).is(CUresult::CONTEXT_IS_DESTROYED);
+        driver.cuCtxDestroy_v2(second).is(CUresult::CONTEXT_IS_DESTROYED);
+        driver.cuCtxPushCurrent_v2(second).is(CUresult::CONTEXT_IS_DESTROYED);
+    });
+}
+
+#[test]
+fn primary_contexts_are_counted() {
+    alone("errors::primary_contexts_are_counted", "", || {
+        let driver = Driver::with_context();
+        let (mut again, mut flags, mut active) = (CUcontext::NULL, 0, 0);
+        driver.cuDevicePrimaryCtxRetain(&mut again, 0).ok();
+        driver.alloc(1 << 20);
+        driver.cuDevicePrimaryCtxRelease_v2(0).ok();
+        driver.cuDevicePrimaryCtxGetState(0, &mut flags, &mut active).ok();
+        assert_eq!(active, 1);
+        driver.cuDevicePrimaryCtxReset_v2(0).ok();
+        driver.cuDevicePrimaryCtxGetState(0, &mut flags, &mut active).ok();
+        assert_eq!(active, 0);
+        driver.cuCtxSynchronize().is(CUresult::CONTEXT_IS_DESTROYED);
+        driver.cuDevicePrimaryCtxRelease_v2(0).is(CUresult::INVALID_CONTEXT);
+        driver.cuDevicePrimaryCtxRetain(&mut again, 0).ok();
+        assert_eq!(driver.used(), 0);
+    });
+}
+
+#[test]
+fn images_are_told_apart() {
+    alone("errors::images_are_told_apart", "", || {
+        let driver = Driver::with_context();
+        let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
+        driver.cuModuleLoadData(&mut module, c"no ptx at all".as_ptr().cast()).is(CUresult::INVALID_PTX);
+        driver.cuModuleLoadData(&mut module, c"\x01\x02\x03\x04".as_ptr().cast()).is(CUresult::INVALID_IMAGE);
+        driver.cuModuleLoad(&mut module, c"/no/such/file".as_ptr()).is(CUresult::FILE_NOT_FOUND);
+        driver.cuModuleLoadData(&mut module, crate::library::PTX.as_ptr().cast()).ok();
+        driver.cuModuleGetFunction(&mut function, module, c"absent".as_ptr()).is(CUresult::NOT_FOUND);
+        let (mut address, mut bytes) = (0, 0);
+        driver.cuModuleGetGlobal_v2(&mut address, &mut bytes, module, c"table".as_ptr()).ok();
+        assert_eq!((bytes, driver.used()), (64, 512));
+        driver.cuModuleGetFunction(&mut function, module, c"plain".as_ptr()).ok();
+        let (mut offset, mut size) = (0, 0);
+        driver.cuFuncGetParamInfo(function, 1, &mut offset, &mut size).ok();
+        assert_eq!((offset, size), (8, 8));
+        driver.cuFuncGetParamInfo(function, 2, &mut offset, &mut size).is(CUresult::INVALID_VALUE);
+        driver.cuModuleUnload(module).ok();
+        driver.cuModuleUnload(module).is(CUresult::INVALID_HANDLE);
+        assert_eq!(driver.used(), 0);
+        let mut fatbin = [0_u32; 16];
+        fatbin[0] = 0xBA55_ED50;
+        driver.cuModuleLoadData(&mut module, fatbin.as_ptr().cast()).ok();
+        driver.cuModuleGetFunction(&mut function, module, c"anything".as_ptr()).ok();
+    });
+}
+
+#[test]
+fn a_bad_configuration_is_no_device() {
+    let direct = |world: &World| world.start("alone").finish();
+    together("errors::a_bad_configuration_is_no_device", &["timeslice_us = 0"], direct, |_| {
+        Driver::load().cuInit(0).is(CUresult::NO_DEVICE);
+    });
+}
+
+#[test]
+fn visible_devices_are_chosen_as_the_driver_does() {
+    const TEST: &str = "errors::visible_devices_are_chosen_as_the_driver_does";
+    let devices = "[[device]]\nname = 'a'\n[[device]]\nname = 'b'\n[[device]]\nname = 'c'\n";
+    // What is visible, and the devices that are then seen.
+    let cases =
+        [("2,0", "ca"), ("1,7,0", "b"), ("GPU-b0,GPU-a1", "ba"), ("0,0", ""), ("", ""), ("-1", ""), ("GPU-", "")];
+    let direct = |world: &World| {
+        for (visible, names) in cases {
+            world.start_with(names, &[("CUDA_VISIBLE_DEVICES", visible)]).finish();
+        }
+    };
+    together(TEST, &[devices], direct, |names| {
+        let driver = Driver::load();
+        driver.cuInit(0).is(if names.is_empty() { CUresult::NO_DEVICE } else { CUresult::SUCCESS });
+        for (ordinal, expected) in names.bytes().enumerate() {
+            let mut name = [0; 8];
+            driver.cuDeviceGetName(name.as_mut_ptr(), 8, ordinal as c_int).ok();
+            assert_eq!(name[0] as u8, expected);
+        }
+    });
+}

@@ -1,0 +1,56 @@
+//! `cuGetProcAddress`.
+
+use aliquot_abi::cuda::*;
+
+use crate::library::{Driver, Expect};
+use crate::scenario::alone;
+
+fn find(driver: &Driver, name: &core::ffi::CStr, version: c_int, flags: u64) -> (*mut c_void, c_uint) {
+    let (mut found, mut status) = (core::ptr::null_mut(), 99);
+    driver.cuGetProcAddress_v2(name.as_ptr(), &mut found, version, flags, &mut status).ok();
+    (found, status)
+}
+
+#[test]
+fn version_and_flags_choose_the_symbol() {
+    alone("lookup::version_and_flags_choose_the_symbol", "", || {
+        let driver = Driver::load();
+        for (name, version, flags, symbol) in [
+            (c"cuMemAlloc", 2000, 0, "cuMemAlloc"),
+            (c"cuMemAlloc", 3010, 0, "cuMemAlloc"),
+            (c"cuMemAlloc", 3020, 0, "cuMemAlloc_v2"),
+            (c"cuMemAlloc", 13000, 0, "cuMemAlloc_v2"),
+            (c"cuGetProcAddress", 11030, 0, "cuGetProcAddress"),
+            (c"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"),
+            (c"cuLaunchKernel", 12000, 0, "cuLaunchKernel"),
+            (c"cuLaunchKernel", 12000, 1, "cuLaunchKernel"),
+            (c"cuLaunchKernel", 12000, 2, "cuLaunchKernel_ptsz"),
+            (c"cuLaunchKernel", 6050, 2, "cuLaunchKernel"),
+            (c"cuMemcpyHtoD", 7000, 2, "cuMemcpyHtoD_v2_ptds"),
+            (c"cuMemAlloc", 12000, 2, "cuMemAlloc_v2"),
+        ] {
+            assert_eq!(find(&driver, name, version, flags), (driver.symbol(symbol), 0), "{name:?} {version} {flags}");
+        }
+    });
+}
+
+#[test]
+fn what_is_not_there_is_said_so() {
+    alone("lookup::what_is_not_there_is_said_so", "cuda_version = 12020", || {
+        let driver = Driver::load();
+        let null = core::ptr::null_mut();
+        assert_eq!(find(&driver, c"cuNothing", 12000, 0), (null, 1));
+        assert_eq!(find(&driver, c"", 0, 0), (null, 1));
+        assert_eq!(find(&driver, c"cuMemAllocAsync", 11010, 0), (null, 2));
+        // A driver of 12.2 does not have what came with 12.5.
+        assert_eq!(find(&driver, c"cuCtxCreate", 13000, 0).0, driver.symbol("cuCtxCreate_v3"));
+        let mut found = driver.symbol("cuInit");
+        driver.cuGetProcAddress(c"cuNothing".as_ptr(), &mut found, 12000, 0).is(CUresult::NOT_FOUND);
+        assert!(found.is_null());
+        driver.cuGetProcAddress(c"cuInit".as_ptr(), &mut found, 12000, 4).is(CUresult::INVALID_VALUE);
+        driver.cuGetProcAddress(c"cuInit".as_ptr(), core::ptr::null_mut(), 12000, 0).is(CUresult::INVALID_VALUE);
+        let mut version = 0;
+        driver.cuDriverGetVersion(&mut version).ok();
+        assert_eq!(version, 12020);
+    });
+}

@@ -1,0 +1,123 @@
+//! Runs a test's body in a process of its own, on a machine of its own.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use aliquot_fake_machine::{CONFIG_VARIABLE, Config, Machine};
+use aliquot_harness::artifacts;
+use tempfile::TempDir;
+
+use crate::library::LIBRARY_VARIABLE;
+
+const ROLE_VARIABLE: &str = "FAKE_GPU_TEST_ROLE";
+
+/// A machine for one test.
+pub(crate) struct World {
+    folder: TempDir,
+    test: String,
+}
+
+/// A process of a test.
+pub(crate) struct Player {
+    pub(crate) child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+/// The role that this process plays, if a test started it to play one.
+fn role() -> Option<String> {
+    std::env::var(ROLE_VARIABLE).ok()
+}
+
+impl World {
+    /// Makes a machine of which the configuration file says `configuration`. `test` is the calling test's path.
+    pub(crate) fn new(test: &str, configuration: &str) -> World {
+        let folder = tempfile::tempdir().expect("a folder for the machine");
+        let state = folder.path().join("state");
+        let text = format!("state = {:?}\n{configuration}", state.to_str().expect("a path in UTF-8"));
+        std::fs::write(folder.path().join("machine.toml"), text).expect("the configuration can be written");
+        World { folder, test: test.to_owned() }
+    }
+
+    fn config_path(&self) -> std::path::PathBuf {
+        self.folder.path().join("machine.toml")
+    }
+
+    /// The machine, to look at.
+    pub(crate) fn machine(&self) -> Machine {
+        Machine::open(Config::load(&self.config_path()).expect("a valid configuration")).expect("a machine")
+    }
+
+    /// Starts this test again in a process that plays `role`.
+    pub(crate) fn start(&self, role: &str) -> Player {
+        self.start_with(role, &[])
+    }
+
+    pub(crate) fn start_with(&self, role: &str, environment: &[(&str, &str)]) -> Player {
+        let mut command = Command::new(std::env::current_exe().expect("the test program has a path"));
+        command.args(["--exact", &self.test, "--nocapture", "--test-threads=1"]);
+        command.env(ROLE_VARIABLE, role).env(CONFIG_VARIABLE, self.config_path());
+        command.env(LIBRARY_VARIABLE, artifacts::fake_cuda()).envs(environment.iter().copied());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the test program starts");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        Player { child, lines }
+    }
+}
+
+impl Player {
+    /// Waits until the process has said `word`, and returns what it said behind it.
+    pub(crate) fn hear(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let count = self.lines.read_line(&mut line).expect("the process can be heard");
+            assert!(count > 0, "the process ended before it said {word:?}");
+            if let Some(place) = line.find(&format!("[{word}]")) {
+                return line[place + word.len() + 2..].trim().to_owned();
+            }
+        }
+    }
+
+    /// Waits for the process's end, which must be a good one.
+    pub(crate) fn finish(mut self) {
+        drop(self.child.stdin.take());
+        std::io::copy(&mut self.lines, &mut std::io::sink()).expect("the process can be heard");
+        assert!(self.child.wait().expect("the process ends").success());
+    }
+
+    /// Ends the process without warning.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Player {
+    /// No process outlives its test, also if that fails.
+    fn drop(&mut self) {
+        // A process that has ended cannot be killed, and need not be.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Says a word to the test that started this process.
+pub(crate) fn say(word: &str, more: impl std::fmt::Display) {
+    println!("[{word}] {more}");
+}
+
+/// Waits until the test that started this process wants it to go on.
+pub(crate) fn wait_for_end() {
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("the pipe can be read");
+}
+
+/// Runs `body` in a new process on a machine with this configuration.
+pub(crate) fn alone(test: &str, configuration: &str, body: impl FnOnce()) {
+    together(test, &[configuration], |world| world.start("alone").finish(), |_| body());
+}
+
+/// Runs `direct` in the test itself, once for each configuration, and `act` in each process that it starts.
+pub(crate) fn together(test: &str, configurations: &[&str], direct: impl Fn(&World), act: impl FnOnce(&str)) {
+    match role() {
+        None => configurations.iter().for_each(|configuration| direct(&World::new(test, configuration))),
+        Some(role) => act(&role),
+    }
+}

@@ -1,0 +1,359 @@
+//! The configuration file.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::{DEVICES_MAX, MachineError};
+
+/// The environment variable that holds the configuration file's path.
+pub const CONFIG_VARIABLE: &str = "ALIQUOT_FAKE_GPU";
+
+/// Whether device time passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Kernels and copies take device time.
+    Timed,
+    /// They take none, and calls cost next to nothing.
+    Instant,
+}
+
+/// A machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The state file. The lock file has the same name with `.lock` behind it.
+    pub state: PathBuf,
+    /// Whether device time passes.
+    pub mode: Mode,
+    /// How long a process runs on a device while others wait.
+    pub timeslice_ns: u64,
+    /// What a change of process costs.
+    pub context_switch_ns: u64,
+    /// Launches that a process can have outstanding; one more waits.
+    pub launch_queue_depth: usize,
+    /// The driver's version, as NVML tells it.
+    pub driver_version: String,
+    /// The driver's CUDA version: 13000 is 13.0.
+    pub cuda_version: u32,
+    /// Device memory that each context takes.
+    pub context_memory_bytes: u64,
+    /// The devices, in the order of their indices.
+    pub devices: Vec<DeviceConfig>,
+}
+
+/// A device.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct DeviceConfig {
+    /// The product's name.
+    pub name: String,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Streaming multiprocessors.
+    pub sm_count: u32,
+    /// Major and minor.
+    pub compute_capability: (u32, u32),
+    /// The UUID's sixteen bytes.
+    pub uuid: [u8; 16],
+    /// Devices to which an NVLink leads.
+    pub nvlink: Vec<usize>,
+    /// The NUMA node it is attached to.
+    pub numa_node: u32,
+    /// PCI domain, bus and device.
+    pub pci: (u32, u32, u32),
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    state: Option<PathBuf>,
+    mode: Option<Mode>,
+    timeslice_us: Option<u64>,
+    context_switch_us: Option<u64>,
+    launch_queue_depth: Option<usize>,
+    driver_version: Option<String>,
+    cuda_version: Option<u32>,
+    context_memory: Option<Size>,
+    device: Option<Vec<FileDevice>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FileDevice {
+    name: Option<String>,
+    memory: Option<Size>,
+    sm_count: Option<u32>,
+    compute_capability: Option<String>,
+    uuid: Option<String>,
+    #[serde(default)]
+    nvlink: Vec<usize>,
+    #[serde(default)]
+    numa_node: u32,
+    pci_bus_id: Option<String>,
+}
+
+/// Bytes, as a number or as text with a unit.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Config {
+    /// The configuration that [`CONFIG_VARIABLE`] names, or one device if it names none.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not valid.
+    pub fn from_env() -> Result<Config, MachineError> {
+        match std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty()) {
+            Some(path) => Config::load(Path::new(&path)),
+            None => Config::check(File::default(), Path::new("")),
+        }
+    }
+
+    /// The configuration in the file at `path`.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not valid.
+    pub fn load(path: &Path) -> Result<Config, MachineError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| MachineError::Unreadable { path: path.to_owned(), source })?;
+        let file = toml::from_str(&text)
+            .map_err(|error| MachineError::Invalid { path: path.to_owned(), reason: error.to_string() })?;
+        Config::check(file, path)
+    }
+
+    fn check(file: File, path: &Path) -> Result<Config, MachineError> {
+        let invalid = |reason: String| MachineError::Invalid { path: path.to_owned(), reason };
+        let entries = file.device.unwrap_or_else(|| vec![FileDevice::default()]);
+        if entries.len() > DEVICES_MAX {
+            return Err(invalid(format!("it has {} devices; at most {DEVICES_MAX} are possible", entries.len())));
+        }
+        let count = entries.len();
+        let mut devices: Vec<DeviceConfig> = Vec::with_capacity(count);
+        for (index, entry) in entries.into_iter().enumerate() {
+            let device = entry.check(index, count).map_err(|reason| invalid(format!("device {index}: {reason}")))?;
+            if let Some(twin) = devices.iter().position(|other| other.uuid == device.uuid) {
+                return Err(invalid(format!("devices {twin} and {index} have the same uuid")));
+            }
+            if let Some(twin) = devices.iter().position(|other| other.pci == device.pci) {
+                return Err(invalid(format!("devices {twin} and {index} have the same pci_bus_id")));
+            }
+            devices.push(device);
+        }
+        let timeslice_us =
+            in_range("timeslice_us", file.timeslice_us.unwrap_or(2000), 1, 10_000_000).map_err(invalid)?;
+        let context_switch_us =
+            in_range("context_switch_us", file.context_switch_us.unwrap_or(20), 0, 1_000_000).map_err(invalid)?;
+        let depth = in_range("launch_queue_depth", file.launch_queue_depth.unwrap_or(1024) as u64, 1, 1 << 20);
+        Ok(Config {
+            state: file.state.unwrap_or_else(|| default_state(path)),
+            mode: file.mode.unwrap_or(Mode::Timed),
+            timeslice_ns: timeslice_us * 1000,
+            context_switch_ns: context_switch_us * 1000,
+            launch_queue_depth: depth.map_err(invalid)? as usize,
+            driver_version: file.driver_version.unwrap_or_else(|| "580.65.06".to_owned()),
+            cuda_version: in_range("cuda_version", u64::from(file.cuda_version.unwrap_or(13000)), 11000, 99990)
+                .map_err(invalid)? as u32,
+            context_memory_bytes: file
+                .context_memory
+                .map_or(Ok(0), |size| size.bytes("context_memory"))
+                .map_err(invalid)?,
+            devices,
+        })
+    }
+
+    /// A digest of what all processes of a machine must agree on.
+    pub(crate) fn devices_digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.devices.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl FileDevice {
+    fn check(self, index: usize, count: usize) -> Result<DeviceConfig, String> {
+        let name = self.name.unwrap_or_else(|| "NVIDIA H100 80GB HBM3".to_owned());
+        if name.is_empty() || name.len() > 95 || name.contains('\0') {
+            return Err(format!("name {name:?} must have 1 to 95 bytes"));
+        }
+        let memory_bytes = self.memory.map_or(Ok(80 << 30), |size| size.bytes("memory"))?;
+        in_range("memory", memory_bytes, 1 << 20, 1 << 42)?;
+        let compute_capability = match &self.compute_capability {
+            None => (9, 0),
+            Some(text) => text
+                .split_once('.')
+                .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
+                .ok_or_else(|| format!("compute_capability {text:?} must look like \"9.0\""))?,
+        };
+        if let Some(peer) = self.nvlink.iter().find(|&&peer| peer >= count || peer == index) {
+            return Err(format!("nvlink names device {peer}, which must be another one of the {count} devices"));
+        }
+        let pci = match &self.pci_bus_id {
+            None => (0, 0x10 + index as u32, 0),
+            Some(text) => {
+                parse_pci(text).ok_or_else(|| format!("pci_bus_id {text:?} must look like \"00000000:1B:00.0\""))?
+            }
+        };
+        Ok(DeviceConfig {
+            name,
+            memory_bytes,
+            sm_count: in_range("sm_count", u64::from(self.sm_count.unwrap_or(132)), 1, 1024)? as u32,
+            compute_capability,
+            uuid: match &self.uuid {
+                None => default_uuid(index),
+                Some(text) => parse_uuid(text).ok_or_else(|| {
+                    format!("uuid {text:?} must look like \"GPU-01234567-89ab-cdef-0123-456789abcdef\"")
+                })?,
+            },
+            nvlink: self.nvlink,
+            numa_node: self.numa_node,
+            pci,
+        })
+    }
+}
+
+impl DeviceConfig {
+    /// The UUID as text, with its `GPU-`.
+    #[must_use]
+    pub fn uuid_text(&self) -> String {
+        let hex = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+
+    /// The place on the PCI bus, with a domain of `domain_digits` digits.
+    #[must_use]
+    pub fn pci_text(&self, domain_digits: usize) -> String {
+        let (domain, bus, device) = self.pci;
+        format!("{domain:0domain_digits$X}:{bus:02X}:{device:02X}.0")
+    }
+}
+
+impl Size {
+    fn bytes(&self, key: &str) -> Result<u64, String> {
+        let text = match self {
+            Size::Bytes(bytes) => return Ok(*bytes),
+            Size::Text(text) => text,
+        };
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "" | "B" => Some(1),
+            "KiB" => Some(1 << 10),
+            "MiB" => Some(1 << 20),
+            "GiB" => Some(1 << 30),
+            "KB" => Some(1_000),
+            "MB" => Some(1_000_000),
+            "GB" => Some(1_000_000_000),
+            _ => None,
+        };
+        let bytes = unit.and_then(|unit: u64| digits.trim_end().parse::<u64>().ok()?.checked_mul(unit));
+        bytes.ok_or_else(|| format!("{key} {text:?} must be a whole number with B, KiB, MiB, GiB, KB, MB or GB"))
+    }
+}
+
+fn in_range(key: &str, value: u64, least: u64, greatest: u64) -> Result<u64, String> {
+    if (least..=greatest).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("{key} {value} must be from {least} to {greatest}"))
+    }
+}
+
+/// The state of a machine that does not say where it is, one per user and configuration.
+fn default_state(path: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).hash(&mut hasher);
+    // SAFETY: `getuid` only returns a number.
+    let user = unsafe { libc::getuid() };
+    PathBuf::from(format!("/dev/shm/aliquot-fake-gpu-{user}-{:016x}", hasher.finish()))
+}
+
+fn default_uuid(index: usize) -> [u8; 16] {
+    let mut uuid = [0xa1, 0x10, 0xc0, 0x7a, 0x51, 0x30, 0x4a, 0x7e, 0x80, 0, 0, 0, 0, 0, 0, 0];
+    // The first byte differs, so that a short prefix names one device.
+    uuid[0] ^= (index as u8) << 4 | index as u8;
+    uuid[15] = index as u8;
+    uuid
+}
+
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let text = text.strip_prefix("GPU-")?;
+    let groups = text.split('-').map(str::len);
+    if !groups.eq([8, 4, 4, 4, 12]) {
+        return None;
+    }
+    let hex = text.replace('-', "");
+    let mut uuid = [0; 16];
+    for (byte, digits) in uuid.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(uuid)
+}
+
+/// Domain, bus and device of `[domain:]bus:device[.function]`.
+fn parse_pci(text: &str) -> Option<(u32, u32, u32)> {
+    let (place, function) = text.split_once('.').unwrap_or((text, "0"));
+    let hex = |digits: &str| u32::from_str_radix(digits, 16).ok();
+    let parts = place.split(':').map(hex).collect::<Option<Vec<_>>>()?;
+    let (domain, bus, device) = match parts[..] {
+        [domain, bus, device] => (domain, bus, device),
+        [bus, device] => (0, bus, device),
+        _ => return None,
+    };
+    (bus < 256 && device < 32 && function == "0").then_some((domain, bus, device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<Config, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        Config::check(file, Path::new("machine.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_is_one_device() {
+        let config = check("").unwrap();
+        assert_eq!((config.devices.len(), config.mode, config.timeslice_ns), (1, Mode::Timed, 2_000_000));
+        assert_eq!(config.devices[0].uuid_text(), "GPU-a110c07a-5130-4a7e-8000-000000000000");
+        assert_eq!(config.devices[0].pci_text(8), "00000000:10:00.0");
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let config = check(
+            "state = '/s'\nmode = 'instant'\ntimeslice_us = 5\ncontext_switch_us = 0\nlaunch_queue_depth = 3\n\
+             driver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
+             sm_count = 4\ncompute_capability = '8.6'\nuuid = 'GPU-01234567-89ab-cdef-0123-456789abcdef'\nnvlink = [1]\n\
+             numa_node = 1\npci_bus_id = '0000:1B:02.0'\n[[device]]\n",
+        )
+        .unwrap();
+        assert_eq!((config.context_memory_bytes, config.cuda_version, config.context_switch_ns), (1 << 20, 12020, 0));
+        let device = &config.devices[0];
+        assert_eq!(device.uuid_text(), "GPU-01234567-89ab-cdef-0123-456789abcdef");
+        assert_eq!((device.memory_bytes, device.compute_capability, device.pci), (2 << 30, (8, 6), (0, 0x1b, 2)));
+        assert_eq!((device.nvlink.as_slice(), device.numa_node, device.sm_count), (&[1][..], 1, 4));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, words) in [
+            ("colour = 'red'", "colour"),
+            ("timeslice_us = 0", "timeslice_us 0"),
+            ("mode = 'slow'", "slow"),
+            ("[[device]]\nmemory = '80XB'", "80XB"),
+            ("[[device]]\nmemory = 5", "memory 5"),
+            ("[[device]]\nuuid = 'GPU-1'", "GPU-1"),
+            ("[[device]]\nnvlink = [0]", "device 0"),
+            ("[[device]]\ncompute_capability = '9'", "compute_capability"),
+            ("[[device]]\npci_bus_id = 'zz:00.0'", "pci_bus_id"),
+            ("[[device]]\npci_bus_id = '10:00.0'\n[[device]]\npci_bus_id = '10:00.0'", "same pci_bus_id"),
+        ] {
+            let error = check(text).expect_err(text);
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What can be wrong with a configuration or a state file.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why there is no machine.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The configuration file cannot be read.
+    #[error("cannot read the configuration {path}: {source}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The configuration is not what a configuration must be.
+    #[error("the configuration {path} is not valid: {reason}", path = path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Which key, which value, and what is allowed.
+        reason: String,
+    },
+    /// A file of the shared state cannot be used.
+    #[error("cannot use the state file {path}: {source}", path = path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The state file belongs to a machine with other devices, and processes are using it.
+    #[error("the state file {path} is in use by a machine with another configuration: end its processes or set another `state`", path = path.display())]
+    OtherMachine {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Every record is taken.
+    #[error("the machine has {PROCESSES_MAX} processes already, which is the most it can have", PROCESSES_MAX = crate::PROCESSES_MAX)]
+    Full,
+}

@@ -1,0 +1,205 @@
+//! The machine, seen from one process.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::path::PathBuf;
+
+use crate::clock::now_ns;
+use crate::layout::{PROCESSES_MAX, Record, State};
+use crate::liveness::{Identity, LifeLocks};
+use crate::lock::Owner;
+use crate::{Config, MachineError, Member};
+
+/// A machine to look at, and to [join](Machine::join).
+pub struct Machine {
+    config: Config,
+    pub(crate) state: &'static State,
+    pub(crate) locks: LifeLocks,
+    identity: Identity,
+    /// The token of this process's record; 0 before it has one.
+    pub(crate) own_token: AtomicU32,
+}
+
+/// What one process uses of one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessUse {
+    /// The process's id in the asking process's namespace; 0 if it cannot be seen from there.
+    pub pid: u32,
+    /// Bytes of device memory.
+    pub memory_bytes: u64,
+    /// Device time used since the process started.
+    pub busy_ns: u64,
+    /// Contexts on the device.
+    pub contexts: u32,
+    /// Percent of the last second in which the process had the device.
+    pub utilization_percent: u32,
+}
+
+/// What all processes use of one device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceUse {
+    /// The processes with a context, memory or device time on the device.
+    pub processes: Vec<ProcessUse>,
+    /// Bytes of device memory in use.
+    pub memory_bytes: u64,
+    /// The most bytes of device memory that were ever in use.
+    pub memory_peak_bytes: u64,
+    /// Device time used since the machine was made, also by processes that have ended.
+    pub busy_ns: u64,
+    /// Percent of the last second in which any process had the device.
+    pub utilization_percent: u32,
+}
+
+/// A record's number and the generation of its owner in 31 bits: 10 bits of number, 21 of generation.
+pub(crate) fn token(index: usize, generation: u32) -> u32 {
+    const { assert!(PROCESSES_MAX <= 1024) };
+    (generation & 0x1f_ffff) << 10 | index as u32
+}
+
+impl Machine {
+    /// Opens the machine that `config` describes, making its state if there is none.
+    ///
+    /// # Errors
+    /// If the state or lock file cannot be used, or belongs to a machine with other devices.
+    pub fn open(config: Config) -> Result<Machine, MachineError> {
+        let mut lock_path = config.state.clone().into_os_string();
+        lock_path.push(".lock");
+        let lock_path = PathBuf::from(lock_path);
+        let locks = LifeLocks::open(&lock_path).map_err(|source| MachineError::State { path: lock_path, source })?;
+        let state = crate::mapping::map_state(&config, &locks)?;
+        Ok(Machine { config, state, locks, identity: Identity::own(), own_token: AtomicU32::new(0) })
+    }
+
+    /// The machine's configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes a record for this process, which it keeps for life.
+    ///
+    /// # Errors
+    /// If every record is taken, or the lock file refuses locks.
+    pub fn join(&'static self) -> Result<Member, MachineError> {
+        let failed = |source| MachineError::State { path: self.config.state.clone(), source };
+        let _registry = self.locks.registry().map_err(failed)?;
+        for (index, record) in self.state.records.iter().enumerate() {
+            let free = record.generation.load(Ordering::Acquire) == 0 || !self.is_record_alive(index);
+            if !free || !self.locks.take(index).map_err(failed)? {
+                continue;
+            }
+            record.clear();
+            let generation = record.uses.fetch_add(1, Ordering::Relaxed) % 0x1f_ffff + 1;
+            record.pid.store(self.identity.pid, Ordering::Relaxed);
+            record.pid_namespace.store(self.identity.pid_namespace, Ordering::Relaxed);
+            record.start_ticks.store(self.identity.start_ticks, Ordering::Relaxed);
+            self.state.record_high_water.fetch_max(index as u32 + 1, Ordering::Relaxed);
+            record.generation.store(generation, Ordering::Release);
+            self.own_token.store(token(index, generation), Ordering::Relaxed);
+            return Ok(Member::new(self, index));
+        }
+        Err(MachineError::Full)
+    }
+
+    /// What is used of device `device` now.
+    #[must_use]
+    pub fn device_use(&self, device: usize) -> DeviceUse {
+        let now = now_ns();
+        let mut processes = Vec::new();
+        let mut memory_bytes = 0;
+        for (index, record) in self.records() {
+            let share = &record.devices[device];
+            let process = ProcessUse {
+                pid: 0,
+                memory_bytes: share.memory_bytes.load(Ordering::Relaxed),
+                busy_ns: share.busy_ns.load(Ordering::Relaxed),
+                contexts: share.contexts.load(Ordering::Relaxed),
+                utilization_percent: share.history.percent(&share.busy_ns, now),
+            };
+            if process.memory_bytes == 0 && process.busy_ns == 0 && process.contexts == 0 {
+                continue;
+            }
+            if let Some(pid) = self.pid_of(index) {
+                memory_bytes += process.memory_bytes;
+                processes.push(ProcessUse { pid, ..process });
+            }
+        }
+        let shared = &self.state.devices[device];
+        DeviceUse {
+            processes,
+            memory_bytes,
+            memory_peak_bytes: shared.memory_peak_bytes.load(Ordering::Relaxed),
+            busy_ns: shared.busy_ns.load(Ordering::Relaxed),
+            utilization_percent: shared.history.percent(&shared.busy_ns, now),
+        }
+    }
+
+    /// The records that have, or had, an owner.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (usize, &'static Record)> + use<> {
+        let high_water = self.state.record_high_water.load(Ordering::Relaxed) as usize;
+        let records = self.state.records.iter().take(high_water).enumerate();
+        records.filter(|(_, record)| record.generation.load(Ordering::Acquire) != 0)
+    }
+
+    /// The id of the live process that owns record `index`.
+    pub(crate) fn pid_of(&self, index: usize) -> Option<u32> {
+        if let Some(pid) = self.locks.holder(index) {
+            return Some(pid);
+        }
+        // The kernel does not report a process's locks to itself.
+        self.is_own(&self.state.records[index]).then_some(self.identity.pid)
+    }
+
+    pub(crate) fn is_record_alive(&self, index: usize) -> bool {
+        self.pid_of(index).is_some()
+    }
+
+    /// Whether the record belongs to this process, through whichever library it joined.
+    fn is_own(&self, record: &Record) -> bool {
+        record.generation.load(Ordering::Acquire) != 0
+            && Identity {
+                pid: record.pid.load(Ordering::Relaxed),
+                pid_namespace: record.pid_namespace.load(Ordering::Relaxed),
+                start_ticks: record.start_ticks.load(Ordering::Relaxed),
+            } == self.identity
+            && std::process::id() == self.identity.pid
+    }
+
+    /// Frees the records of dead processes, and with them all that they held.
+    pub(crate) fn reap(&self) {
+        for (index, record) in self.records() {
+            let generation = record.generation.load(Ordering::Acquire);
+            if generation == 0 || self.is_record_alive(index) {
+                continue;
+            }
+            let Ok(_registry) = self.locks.registry() else { return };
+            // Between the two looks the record may have found a new owner.
+            if record.generation.load(Ordering::Acquire) == generation && !self.is_record_alive(index) {
+                record.clear();
+                record.generation.store(0, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl Owner for Machine {
+    fn token(&self) -> u32 {
+        self.own_token.load(Ordering::Relaxed)
+    }
+
+    fn is_alive(&self, owner: u32) -> bool {
+        let (index, generation) = ((owner & 0x3ff) as usize, owner >> 10);
+        self.state.records[index].generation.load(Ordering::Acquire) == generation && self.is_record_alive(index)
+    }
+}
+
+impl Record {
+    fn clear(&self) {
+        for share in &self.devices {
+            share.ticket.store(0, Ordering::Relaxed);
+            share.memory_bytes.store(0, Ordering::Relaxed);
+            share.busy_ns.store(0, Ordering::Relaxed);
+            share.contexts.store(0, Ordering::Relaxed);
+            share.history.clear();
+        }
+    }
+}

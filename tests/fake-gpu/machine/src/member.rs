@@ -1,0 +1,86 @@
+//! A process that takes part in the machine: its record, and its memory.
+
+use core::sync::atomic::Ordering;
+
+use crate::layout::{Device, Share};
+use crate::{Config, Machine, Mode};
+
+/// This process's record, held for the life of the process.
+pub struct Member {
+    pub(crate) machine: &'static Machine,
+    pub(crate) index: usize,
+}
+
+impl Member {
+    pub(crate) fn new(machine: &'static Machine, index: usize) -> Member {
+        Member { machine, index }
+    }
+
+    /// The machine's configuration.
+    #[must_use]
+    pub fn config(&self) -> &'static Config {
+        self.machine.config()
+    }
+
+    pub(crate) fn device(&self, device: usize) -> &'static Device {
+        &self.machine.state.devices[device]
+    }
+
+    pub(crate) fn share(&self, device: usize) -> &'static Share {
+        &self.machine.state.records[self.index].devices[device]
+    }
+
+    /// Takes `bytes` of a device's memory. False if all processes together would then hold more than the device has.
+    #[must_use]
+    pub fn reserve_memory(&self, device: usize, bytes: u64) -> bool {
+        if self.try_reserve(device, bytes) {
+            return true;
+        }
+        self.machine.reap();
+        self.try_reserve(device, bytes)
+    }
+
+    fn try_reserve(&self, device: usize, bytes: u64) -> bool {
+        let total = self.config().devices[device].memory_bytes;
+        let _memory = self.device(device).memory.lock(self.machine);
+        let used = self.recorded_memory_bytes(device);
+        let fits = used.checked_add(bytes).is_some_and(|sum| sum <= total);
+        if fits {
+            // Giving back does not take the lock, so this must be one step; taking does, so the sum above can only shrink.
+            self.share(device).memory_bytes.fetch_add(bytes, Ordering::Relaxed);
+            let peak = &self.device(device).memory_peak_bytes;
+            peak.store(peak.load(Ordering::Relaxed).max(used + bytes), Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Gives back `bytes` of a device's memory, which were reserved before.
+    pub fn release_memory(&self, device: usize, bytes: u64) {
+        self.share(device).memory_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of a device's memory that are free. In instant mode what a dead process held may still count as used: it is
+    /// found out when the memory is needed.
+    #[must_use]
+    pub fn free_memory_bytes(&self, device: usize) -> u64 {
+        if self.config().mode == Mode::Timed {
+            self.machine.reap();
+        }
+        self.config().devices[device].memory_bytes.saturating_sub(self.recorded_memory_bytes(device))
+    }
+
+    fn recorded_memory_bytes(&self, device: usize) -> u64 {
+        let shares = self.machine.records().map(|(_, record)| &record.devices[device]);
+        shares.map(|share| share.memory_bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Counts a context on a device.
+    pub fn add_context(&self, device: usize) {
+        self.share(device).contexts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a context off.
+    pub fn remove_context(&self, device: usize) {
+        self.share(device).contexts.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,73 @@
+//! The state of a machine, from one process and from several.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use aliquot_fake_machine::{CONFIG_VARIABLE, Config, Machine, MachineError};
+
+const CHILD_VARIABLE: &str = "FAKE_MACHINE_TEST_CHILD";
+
+fn write(path: &Path, memory: &str) -> Config {
+    let state = path.with_extension("state");
+    let text = format!("state = {:?}\n[[device]]\nmemory = '{memory}'\n", state.to_str().expect("a path in UTF-8"));
+    std::fs::write(path, text).expect("the configuration can be written");
+    Config::load(path).expect("a valid configuration")
+}
+
+/// Starts a process that joins the machine, takes a turn and memory, and holds both until its input ends.
+fn holder(path: &Path) -> (Child, impl Iterator<Item = std::io::Result<String>>) {
+    let mut command = Command::new(std::env::current_exe().expect("the test program has a path"));
+    command.args(["--exact", "the_machine_outlives_its_processes", "--nocapture"]);
+    command.env(CHILD_VARIABLE, "1").env(CONFIG_VARIABLE, path);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the test program starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    assert!(lines.any(|line| line.expect("the process can be heard").contains("holds")));
+    (child, lines)
+}
+
+fn hold() {
+    let machine: &'static Machine = Box::leak(Box::new(machine(&Config::from_env().expect("a valid configuration"))));
+    let member = machine.join().expect("a record");
+    assert!(member.reserve_memory(0, 1 << 20));
+    assert!(!member.reserve_memory(0, 64 << 20));
+    let turn = member.take_turn(0, 0);
+    println!("holds");
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("the pipe can be read");
+    member.end_turn(0, turn, turn.start_ns + 5, 5);
+}
+
+fn machine(config: &Config) -> Machine {
+    Machine::open(config.clone()).expect("a machine")
+}
+
+#[test]
+fn the_machine_outlives_its_processes() {
+    if std::env::var_os(CHILD_VARIABLE).is_some() {
+        return hold();
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("machine.toml");
+    let config = write(&path, "64MiB");
+    let seen = machine(&config);
+    assert_eq!(seen.device_use(0).processes, []);
+
+    let (mut first, _) = holder(&path);
+    let present = seen.device_use(0);
+    assert_eq!((present.processes[0].pid, present.memory_bytes), (first.id(), 1 << 20));
+    // Another set of devices is another machine, which cannot have the same state while that is used.
+    let other = write(&path, "32MiB");
+    assert!(matches!(Machine::open(other.clone()), Err(MachineError::OtherMachine { .. })));
+    write(&path, "64MiB");
+
+    // Who is killed with the device in hand leaves it to the next.
+    first.kill().expect("the process can be killed");
+    first.wait().expect("the process ends");
+    assert_eq!(seen.device_use(0).processes, []);
+    let (mut second, lines) = holder(&path);
+    drop(second.stdin.take());
+    assert!(lines.count() > 0);
+    assert!(second.wait().expect("the process ends").success());
+    assert_eq!((seen.device_use(0).processes, seen.device_use(0).busy_ns), (vec![], 5));
+    assert_eq!(machine(&other).device_use(0).busy_ns, 0);
+}

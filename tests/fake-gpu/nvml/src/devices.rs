@@ -1,0 +1,199 @@
+//! Which devices there are, and what they are.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use aliquot_abi::nvml::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
+use aliquot_fake_machine::DeviceConfig;
+
+use crate::Done;
+use crate::caller::{put, put_text, text};
+use crate::session::{device, handle, index_of, machine, not_supported};
+
+/// NVML's number for boards of the NVIDIA brand.
+const BRAND_NVIDIA: c_uint = 14;
+/// H100 SXM5 and its board.
+const PCI_DEVICE_ID: c_uint = 0x2330_10de;
+const PCI_SUBSYSTEM_ID: c_uint = 0x16c1_10de;
+
+pub(crate) fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Done {
+    put(count, machine()?.config().devices.len() as c_uint)
+}
+
+pub(crate) fn nvmlDeviceGetCount(count: *mut c_uint) -> Done {
+    nvmlDeviceGetCount_v2(count)
+}
+
+pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, target: *mut nvmlDevice_t) -> Done {
+    if index as usize >= machine()?.config().devices.len() {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
+    }
+    put(target, handle(index as usize))
+}
+
+pub(crate) fn nvmlDeviceGetHandleByIndex(index: c_uint, target: *mut nvmlDevice_t) -> Done {
+    nvmlDeviceGetHandleByIndex_v2(index, target)
+}
+
+fn put_found(target: *mut nvmlDevice_t, wanted: impl Fn(usize, &DeviceConfig) -> bool) -> Done {
+    let devices = &machine()?.config().devices;
+    let found = devices.iter().enumerate().position(|(index, device)| wanted(index, device));
+    put(target, handle(found.ok_or(nvmlReturn_t::NOT_FOUND)?))
+}
+
+pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, target: *mut nvmlDevice_t) -> Done {
+    machine()?;
+    let uuid = text(uuid)?;
+    put_found(target, |_, device| device.uuid_text().eq_ignore_ascii_case(uuid))
+}
+
+pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, target: *mut nvmlDevice_t) -> Done {
+    machine()?;
+    let id = text(id)?;
+    let same = |text: String| text.eq_ignore_ascii_case(id);
+    put_found(target, |_, device| same(device.pci_text(4)) || same(device.pci_text(8)))
+}
+
+pub(crate) fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, target: *mut nvmlDevice_t) -> Done {
+    nvmlDeviceGetHandleByPciBusId_v2(id, target)
+}
+
+/// A serial number as boards have it, one per device.
+fn serial(index: usize) -> String {
+    format!("{:013}", 1_650_000_000_000_u64 + index as u64)
+}
+
+pub(crate) fn nvmlDeviceGetHandleBySerial(number: *const c_char, target: *mut nvmlDevice_t) -> Done {
+    machine()?;
+    let number = text(number)?;
+    put_found(target, |index, _| serial(index) == number)
+}
+
+pub(crate) fn nvmlDeviceGetName(handle: nvmlDevice_t, name: *mut c_char, length: c_uint) -> Done {
+    put_text(name, length, &device(handle)?.name)
+}
+
+pub(crate) fn nvmlDeviceGetIndex(handle: nvmlDevice_t, index: *mut c_uint) -> Done {
+    put(index, index_of(handle)? as c_uint)
+}
+
+pub(crate) fn nvmlDeviceGetMinorNumber(handle: nvmlDevice_t, minor: *mut c_uint) -> Done {
+    put(minor, index_of(handle)? as c_uint)
+}
+
+pub(crate) fn nvmlDeviceGetUUID(handle: nvmlDevice_t, uuid: *mut c_char, length: c_uint) -> Done {
+    put_text(uuid, length, &device(handle)?.uuid_text())
+}
+
+pub(crate) fn nvmlDeviceGetSerial(handle: nvmlDevice_t, number: *mut c_char, length: c_uint) -> Done {
+    put_text(number, length, &serial(index_of(handle)?))
+}
+
+pub(crate) fn nvmlDeviceGetBrand(handle: nvmlDevice_t, brand: *mut c_uint) -> Done {
+    device(handle)?;
+    put(brand, BRAND_NVIDIA)
+}
+
+/// NVML counts architectures from Kepler on; the compute capability tells which one a device has.
+pub(crate) fn nvmlDeviceGetArchitecture(handle: nvmlDevice_t, architecture: *mut c_uint) -> Done {
+    let number = match device(handle)?.compute_capability {
+        (5, _) => 3,
+        (6, _) => 4,
+        (7, 0 | 2) => 5,
+        (7, _) => 6,
+        (8, 9) => 8,
+        (8, _) => 7,
+        (9, _) => 9,
+        (10.., _) => 10,
+        _ => return Err(nvmlReturn_t::NOT_SUPPORTED),
+    };
+    put(architecture, number)
+}
+
+pub(crate) fn nvmlDeviceGetCudaComputeCapability(handle: nvmlDevice_t, major: *mut c_int, minor: *mut c_int) -> Done {
+    let capability = device(handle)?.compute_capability;
+    put(major, capability.0 as c_int)?;
+    put(minor, capability.1 as c_int)
+}
+
+pub(crate) fn nvmlDeviceGetNumGpuCores(handle: nvmlDevice_t, cores: *mut c_uint) -> Done {
+    put(cores, device(handle)?.sm_count * 128)
+}
+
+fn fixed<const LENGTH: usize>(text: &str) -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    let kept = text.len().min(LENGTH - 1);
+    bytes[..kept].copy_from_slice(&text.as_bytes()[..kept]);
+    bytes
+}
+
+/// A device's place on the bus.
+pub(crate) fn pci_info(device: &DeviceConfig) -> nvmlPciInfo_t {
+    nvmlPciInfo_t {
+        bus_id_legacy: fixed(&device.pci_text(4)),
+        domain: device.pci.0,
+        bus: device.pci.1,
+        device: device.pci.2,
+        pci_device_id: PCI_DEVICE_ID,
+        pci_sub_system_id: PCI_SUBSYSTEM_ID,
+        bus_id: fixed(&device.pci_text(8)),
+    }
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo_v3(handle: nvmlDevice_t, pci: *mut nvmlPciInfo_t) -> Done {
+    put(pci, pci_info(device(handle)?))
+}
+
+/// The structure of the versions before the third ends before the long bus id.
+fn put_short_pci_info(handle: nvmlDevice_t, pci: *mut nvmlPciInfo_t) -> Done {
+    let info = pci_info(device(handle)?);
+    let words = [info.domain, info.bus, info.device, info.pci_device_id, info.pci_sub_system_id];
+    put(pci.cast::<[u8; 16]>(), info.bus_id_legacy)?;
+    put(pci.cast::<[u8; 16]>().wrapping_add(1).cast(), words)
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo_v2(handle: nvmlDevice_t, pci: *mut nvmlPciInfo_t) -> Done {
+    put_short_pci_info(handle, pci)
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo(handle: nvmlDevice_t, pci: *mut nvmlPciInfo_t) -> Done {
+    put_short_pci_info(handle, pci)
+}
+
+/// The attributes are those of MIG devices.
+pub(crate) fn nvmlDeviceGetAttributes_v2(handle: nvmlDevice_t, _attributes: *mut c_void) -> Done {
+    not_supported(handle)
+}
+
+pub(crate) fn nvmlDeviceGetMigMode(handle: nvmlDevice_t, _current: *mut c_uint, _pending: *mut c_uint) -> Done {
+    not_supported(handle)
+}
+
+pub(crate) fn nvmlDeviceIsMigDeviceHandle(handle: nvmlDevice_t, is_mig: *mut c_uint) -> Done {
+    device(handle)?;
+    put(is_mig, 0)
+}
+
+pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(handle: nvmlDevice_t, count: *mut c_uint) -> Done {
+    device(handle)?;
+    put(count, 0)
+}
+
+pub(crate) fn nvmlDeviceGetMigDeviceHandleByIndex(
+    handle: nvmlDevice_t,
+    _index: c_uint,
+    _target: *mut nvmlDevice_t,
+) -> Done {
+    not_supported(handle)
+}
+
+pub(crate) fn nvmlDeviceGetGpuInstanceId(handle: nvmlDevice_t, _id: *mut c_uint) -> Done {
+    not_supported(handle)
+}
+
+pub(crate) fn nvmlDeviceGetComputeInstanceId(handle: nvmlDevice_t, _id: *mut c_uint) -> Done {
+    not_supported(handle)
+}
+
+pub(crate) fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle: nvmlDevice_t, _target: *mut nvmlDevice_t) -> Done {
+    not_supported(handle)
+}

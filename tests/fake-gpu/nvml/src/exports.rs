@@ -1,0 +1,37 @@
+//! The exported functions, expanded from the table of `aliquot-abi`; each calls the implementation of the same name.
+
+#![allow(unreachable_pub, reason = "these functions are what the library exports")]
+#![allow(clippy::missing_safety_doc, reason = "NVML's documentation says what each function may be given")]
+
+use aliquot_abi::nvml::*;
+
+/// The modules with the implementations.
+mod implementations {
+    pub(super) use crate::devices::*;
+    pub(super) use crate::events::*;
+    pub(super) use crate::memory::*;
+    pub(super) use crate::processes::*;
+    pub(super) use crate::sensors::*;
+    pub(super) use crate::session::*;
+    pub(super) use crate::topology::*;
+}
+
+macro_rules! exports {
+    ($($class:ident $policy:ident: $symbol:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $symbol($($argument: $kind),*) -> nvmlReturn_t {
+            match implementations::$symbol($($argument),*) {
+                Ok(()) => nvmlReturn_t::SUCCESS,
+                Err(error) => error,
+            }
+        }
+    )*};
+}
+
+aliquot_abi::nvml_api!(exports);
+
+/// The one function that returns no code.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
+    result.text_with_nul().as_ptr().cast()
+}

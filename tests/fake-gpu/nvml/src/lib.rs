@@ -1,0 +1,23 @@
+//! The simulated GPU's management library: a `libnvidia-ml.so.1` of our own, with no GPU behind.
+//!
+//! It shows what the processes of the machine do on the simulated devices: memory, processes with their host ids,
+//! utilisation, topology. What such a device does not have is not supported. [`exports`] expands the functions from the
+//! table in `aliquot-abi`; each line calls the function of the same name in one of the modules here.
+
+#![allow(non_snake_case, reason = "implementations have the names of NVML's functions")]
+#![cfg_attr(test, allow(dead_code, reason = "without its exports nothing of the library is called"))]
+
+mod caller;
+mod devices;
+mod events;
+mod exports;
+mod memory;
+mod processes;
+mod sensors;
+mod session;
+mod topology;
+
+use aliquot_abi::nvml::nvmlReturn_t;
+
+/// What an NVML function's implementation returns.
+pub(crate) type Done<T = ()> = Result<T, nvmlReturn_t>;

@@ -1,0 +1,40 @@
+//! Memory of the devices.
+
+use core::ffi::c_void;
+
+use aliquot_abi::nvml::{NVML_MEMORY_V2, nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
+
+use crate::Done;
+use crate::caller::{get, put};
+use crate::session::{index_of, machine, not_supported};
+
+const BAR1_BYTES: u64 = 128 << 30;
+
+fn memory(handle: nvmlDevice_t) -> Done<nvmlMemory_t> {
+    let (machine, index) = (machine()?, index_of(handle)?);
+    let total = machine.config().devices[index].memory_bytes;
+    let used = machine.device_use(index).memory_bytes;
+    Ok(nvmlMemory_t { total, free: total.saturating_sub(used), used })
+}
+
+pub(crate) fn nvmlDeviceGetMemoryInfo(handle: nvmlDevice_t, target: *mut nvmlMemory_t) -> Done {
+    put(target, memory(handle)?)
+}
+
+pub(crate) fn nvmlDeviceGetMemoryInfo_v2(handle: nvmlDevice_t, target: *mut nvmlMemory_v2_t) -> Done {
+    let nvmlMemory_t { total, free, used } = memory(handle)?;
+    // The caller may have a smaller structure than the version says, so no more than the version is read before.
+    if get(target.cast::<u32>())? != NVML_MEMORY_V2 {
+        return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+    }
+    put(target, nvmlMemory_v2_t { version: NVML_MEMORY_V2, total, reserved: 0, free, used })
+}
+
+pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(handle: nvmlDevice_t, target: *mut nvmlBAR1Memory_t) -> Done {
+    index_of(handle)?;
+    put(target, nvmlBAR1Memory_t { total: BAR1_BYTES, free: BAR1_BYTES, used: 0 })
+}
+
+pub(crate) fn nvmlDeviceGetConfComputeMemSizeInfo(handle: nvmlDevice_t, _info: *mut c_void) -> Done {
+    not_supported(handle)
+}

@@ -1,0 +1,120 @@
+//! How the devices are connected, from the configuration: each NVLink peer is one link.
+
+use core::ffi::{c_uint, c_ulong};
+
+use aliquot_abi::nvml::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
+
+use crate::Done;
+use crate::caller::put;
+use crate::devices::pci_info;
+use crate::session::{device, index_of, machine};
+
+const LINKS_MAX: c_uint = 18;
+const LINK_VERSION: c_uint = 4;
+const LINK_CAPABILITIES: c_uint = 6;
+/// Levels of topology: the devices have one NUMA node, or the whole system, in common.
+const TOPOLOGY_NODE: c_uint = 40;
+const TOPOLOGY_SYSTEM: c_uint = 50;
+const P2P_OK: c_uint = 0;
+const P2P_NOT_SUPPORTED: c_uint = 5;
+const P2P_CAPABILITIES: c_uint = 5;
+
+/// The device at the other end of a link, if the link is there.
+fn peer(handle: nvmlDevice_t, link: c_uint) -> Done<Option<usize>> {
+    let device = device(handle)?;
+    if link >= LINKS_MAX {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
+    }
+    Ok(device.nvlink.get(link as usize).copied())
+}
+
+/// As [`peer`], for what can only be said of a link that is there.
+fn peer_of_link(handle: nvmlDevice_t, link: c_uint) -> Done<usize> {
+    peer(handle, link)?.ok_or(nvmlReturn_t::NOT_SUPPORTED)
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkState(handle: nvmlDevice_t, link: c_uint, active: *mut c_uint) -> Done {
+    if device(handle)?.nvlink.is_empty() {
+        return Err(nvmlReturn_t::NOT_SUPPORTED);
+    }
+    put(active, c_uint::from(peer(handle, link)?.is_some()))
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkVersion(handle: nvmlDevice_t, link: c_uint, version: *mut c_uint) -> Done {
+    peer_of_link(handle, link)?;
+    put(version, LINK_VERSION)
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkCapability(
+    handle: nvmlDevice_t,
+    link: c_uint,
+    capability: c_uint,
+    result: *mut c_uint,
+) -> Done {
+    peer_of_link(handle, link)?;
+    if capability >= LINK_CAPABILITIES {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
+    }
+    put(result, 1)
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkRemotePciInfo_v2(handle: nvmlDevice_t, link: c_uint, pci: *mut nvmlPciInfo_t) -> Done {
+    let peer = peer_of_link(handle, link)?;
+    put(pci, pci_info(&machine()?.config().devices[peer]))
+}
+
+pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(one: nvmlDevice_t, other: nvmlDevice_t, level: *mut c_uint) -> Done {
+    let (first, second) = (device(one)?, device(other)?);
+    if index_of(one)? == index_of(other)? {
+        return put(level, 0);
+    }
+    put(level, if first.numa_node == second.numa_node { TOPOLOGY_NODE } else { TOPOLOGY_SYSTEM })
+}
+
+pub(crate) fn nvmlDeviceGetP2PStatus(
+    one: nvmlDevice_t,
+    other: nvmlDevice_t,
+    capability: c_uint,
+    status: *mut c_uint,
+) -> Done {
+    let (first, second) = (index_of(one)?, index_of(other)?);
+    if capability >= P2P_CAPABILITIES {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
+    }
+    let linked = device(one)?.nvlink.contains(&second) || device(other)?.nvlink.contains(&first);
+    put(status, if linked { P2P_OK } else { P2P_NOT_SUPPORTED })
+}
+
+/// Writes a set of numbers as a mask of words.
+fn put_mask(words: c_uint, target: *mut c_ulong, numbers: impl Iterator<Item = usize>) -> Done {
+    let mut mask = vec![0 as c_ulong; words as usize];
+    if mask.is_empty() {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
+    }
+    for number in numbers {
+        if let Some(word) = mask.get_mut(number / c_ulong::BITS as usize) {
+            *word |= 1 << (number % c_ulong::BITS as usize);
+        }
+    }
+    mask.into_iter().enumerate().try_for_each(|(index, word)| put(target.wrapping_add(index), word))
+}
+
+/// The CPUs of the host all count as near.
+pub(crate) fn nvmlDeviceGetCpuAffinity(handle: nvmlDevice_t, words: c_uint, mask: *mut c_ulong) -> Done {
+    index_of(handle)?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    put_mask(words, mask, 0..cpus)
+}
+
+pub(crate) fn nvmlDeviceGetMemoryAffinity(
+    handle: nvmlDevice_t,
+    words: c_uint,
+    mask: *mut c_ulong,
+    scope: c_uint,
+) -> Done {
+    let node = device(handle)?.numa_node;
+    if scope > 1 {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
+    }
+    put_mask(words, mask, std::iter::once(node as usize))
+}

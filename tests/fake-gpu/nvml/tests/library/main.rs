@@ -1,0 +1,135 @@
+//! The simulated NVML, tested as a program sees it: loaded by its file, against what the machine says.
+
+mod loaded;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use aliquot_abi::nvml::*;
+use aliquot_fake_machine::{CONFIG_VARIABLE, Config, Machine};
+use aliquot_harness::artifacts;
+use loaded::{Expect, LIBRARY_VARIABLE, Nvml};
+
+const ROLE_VARIABLE: &str = "FAKE_NVML_TEST_ROLE";
+const CONFIGURATION: &str =
+    "driver_version = '570.1'\n[[device]]\nnvlink = [1]\n[[device]]\nname = 'second'\nnuma_node = 1\n";
+
+/// Starts this test again, in a process of its own on a machine of its own, to run `body`.
+fn alone(test: &str, body: impl FnOnce()) {
+    if std::env::var(ROLE_VARIABLE).is_ok_and(|role| role == "alone") {
+        return body();
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("machine.toml");
+    let state = folder.path().join("state");
+    let text = format!("state = {:?}\n{CONFIGURATION}", state.to_str().expect("a path in UTF-8"));
+    std::fs::write(&path, text).expect("the configuration can be written");
+    let mut command = again(test, "alone");
+    command.env(CONFIG_VARIABLE, path).env(LIBRARY_VARIABLE, artifacts::fake_nvml());
+    let status = command.status().expect("the test program starts");
+    assert!(status.success());
+}
+
+fn again(test: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the test program has a path"));
+    command.args(["--exact", test, "--nocapture"]).env(ROLE_VARIABLE, role);
+    command
+}
+
+#[test]
+fn devices_are_those_of_the_configuration() {
+    alone("devices_are_those_of_the_configuration", || {
+        let nvml = Nvml::load();
+        let (mut count, mut device, mut name) = (0, nvmlDevice_t(core::ptr::null_mut()), [0; 96]);
+        nvml.nvmlDeviceGetCount_v2(&mut count).is(nvmlReturn_t::UNINITIALIZED);
+        nvml.nvmlShutdown().is(nvmlReturn_t::UNINITIALIZED);
+        nvml.nvmlInit_v2().ok();
+        nvml.nvmlDeviceGetCount_v2(&mut count).ok();
+        assert_eq!(count, 2);
+        nvml.nvmlDeviceGetHandleByIndex_v2(2, &mut device).is(nvmlReturn_t::INVALID_ARGUMENT);
+        nvml.nvmlDeviceGetName(device, name.as_mut_ptr(), 96).is(nvmlReturn_t::INVALID_ARGUMENT);
+        nvml.nvmlDeviceGetHandleByIndex_v2(1, &mut device).ok();
+        nvml.nvmlDeviceGetName(device, name.as_mut_ptr(), 3).is(nvmlReturn_t::INSUFFICIENT_SIZE);
+        nvml.nvmlDeviceGetName(device, name.as_mut_ptr(), 96).ok();
+        assert_eq!(name[..7], b"second\0".map(|byte| byte as c_char));
+        let (mut peer, mut active, mut level) = (device, 0, 0);
+        nvml.nvmlDeviceGetHandleByPciBusId_v2(c"00000000:10:00.0".as_ptr(), &mut peer).ok();
+        nvml.nvmlDeviceGetNvLinkState(peer, 0, &mut active).ok();
+        nvml.nvmlDeviceGetNvLinkState(device, 0, &mut active).is(nvmlReturn_t::NOT_SUPPORTED);
+        nvml.nvmlDeviceGetTopologyCommonAncestor(device, peer, &mut level).ok();
+        assert_eq!((active, level), (1, 50));
+        let mut memory = nvmlMemory_v2_t::default();
+        nvml.nvmlDeviceGetMemoryInfo_v2(device, &mut memory).is(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+        let mut current = 0;
+        nvml.nvmlDeviceGetMigMode(device, &mut current, &mut count).is(nvmlReturn_t::NOT_SUPPORTED);
+    });
+}
+
+#[test]
+fn event_sets_wait_and_end() {
+    alone("event_sets_wait_and_end", || {
+        let nvml = Nvml::load();
+        nvml.nvmlInit_v2().ok();
+        let mut set = nvmlEventSet_t(core::ptr::null_mut());
+        let mut device = nvmlDevice_t(core::ptr::null_mut());
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, &mut device).ok();
+        nvml.nvmlEventSetCreate(&mut set).ok();
+        nvml.nvmlDeviceRegisterEvents(device, 8, set).ok();
+        nvml.nvmlEventSetWait_v2(set, core::ptr::null_mut(), 1).is(nvmlReturn_t::TIMEOUT);
+        nvml.nvmlEventSetFree(set).ok();
+        nvml.nvmlEventSetFree(set).is(nvmlReturn_t::INVALID_ARGUMENT);
+    });
+}
+
+/// Takes memory and device time, and holds on until its input ends.
+fn hold() {
+    let machine = Machine::open(Config::from_env().expect("a valid configuration")).expect("a machine");
+    let member = Box::leak(Box::new(machine)).join().expect("a record");
+    member.add_context(0);
+    assert!(member.reserve_memory(0, 3 << 20));
+    let turn = member.take_turn(0, 0);
+    member.end_turn(0, turn, turn.start_ns + 1_000_000_000, 1_000_000_000);
+    println!("holds");
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("the pipe can be read");
+}
+
+#[test]
+fn processes_are_shown_with_what_they_use() {
+    const TEST: &str = "processes_are_shown_with_what_they_use";
+    if std::env::var(ROLE_VARIABLE).is_ok_and(|role| role == "hold") {
+        return hold();
+    }
+    alone(TEST, || {
+        let nvml = Nvml::load();
+        nvml.nvmlInit_v2().ok();
+        let mut device = nvmlDevice_t(core::ptr::null_mut());
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, &mut device).ok();
+        let mut holder = again(TEST, "hold");
+        let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the test program starts");
+        let mut lines = BufReader::new(holder.stdout.take().expect("a pipe")).lines();
+        assert!(lines.any(|line| line.expect("the process can be heard").contains("holds")));
+
+        let (mut count, mut infos) = (0, [nvmlProcessInfo_t::default(); 2]);
+        nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &mut count, core::ptr::null_mut())
+            .is(nvmlReturn_t::INSUFFICIENT_SIZE);
+        assert_eq!(count, 1);
+        count = 2;
+        nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &mut count, infos.as_mut_ptr()).ok();
+        assert_eq!((count, infos[0].pid, infos[0].used_gpu_memory), (1, holder.id(), 3 << 20));
+        let mut memory = nvmlMemory_t::default();
+        nvml.nvmlDeviceGetMemoryInfo(device, &mut memory).ok();
+        assert_eq!((memory.used, memory.free + memory.used), (3 << 20, memory.total));
+        let (mut count, mut samples) = (2, [nvmlProcessUtilizationSample_t::default(); 2]);
+        nvml.nvmlDeviceGetProcessUtilization(device, samples.as_mut_ptr(), &mut count, 0).ok();
+        assert_eq!((count, samples[0].pid), (1, holder.id()));
+        assert!(samples[0].sm_util > 0);
+        nvml.nvmlDeviceGetProcessUtilization(device, samples.as_mut_ptr(), &mut count, u64::MAX)
+            .is(nvmlReturn_t::NOT_FOUND);
+
+        holder.kill().expect("the process can be killed");
+        holder.wait().expect("the process ends");
+        nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &mut count, core::ptr::null_mut()).ok();
+        nvml.nvmlDeviceGetMemoryInfo(device, &mut memory).ok();
+        assert_eq!((count, memory.used), (0, 0));
+    });
+}

@@ -1,0 +1,50 @@
+//! What end-to-end tests and benchmarks are made of.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`artifacts`] | the libraries and programs under test, built when they are first asked for |
+//! | [`SimulatedGpu`] | a machine with simulated GPUs of its own, and the truth about who uses what of them |
+//! | [`Region`] | a slice made by hand, with no manager behind: limits stand exactly as they are written |
+//! | [`Node`], [`Slice`] | a node manager in a process of its own, and its slices |
+//! | [`HostProgram`] | a C program from `tests/programs` |
+//! | [`unchanged_in_a_slice`] | a command that must do the same with and without the shim |
+//! | [`PythonEnvironment`] | Python with NVIDIA's own packages |
+//! | [`Image`], [`Container`] | containers, run by podman |
+//! | [`Process`], [`wait`] | processes that cannot hang a test, and waiting for what must come |
+//!
+//! A test puts together a [`Command`](std::process::Command), shows it a GPU ([`SimulatedGpu::show_to`]), lets it enter a
+//! slice ([`Region::preload_into`] or [`Slice::preload_into`]) or not, and runs it ([`run`]). Everything is a test's own, so tests can
+//! run side by side; everything is gone when it is dropped.
+//!
+//! What a machine lacks fails the test with a line that names the package to install: nothing is skipped in silence.
+
+pub mod artifacts;
+mod client;
+mod container;
+mod gpu;
+mod mapped;
+mod node;
+mod process;
+mod program;
+mod python;
+mod region;
+mod tool;
+mod unchanged;
+pub mod wait;
+
+pub use client::Client;
+pub use container::{Container, Image, libraries_of};
+pub use gpu::SimulatedGpu;
+pub use mapped::Mapped;
+pub use node::{Node, Slice};
+pub use process::{Outcome, Process, run};
+pub use program::HostProgram;
+pub use python::PythonEnvironment;
+pub use region::{Part, Region};
+pub use tool::tool;
+pub use unchanged::unchanged_in_a_slice;
+
+/// The device's memory is counted in these.
+pub const GIB: u64 = 1 << 30;
+/// The device's memory is counted in these.
+pub const MIB: u64 = 1 << 20;

@@ -1,0 +1,192 @@
+//! A node manager in a process of its own, and its slices.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE, Ledger, Limits};
+use aliquot_fake_machine::CONFIG_VARIABLE;
+use aliquot_proto::node::v1::{self as proto, CreateSliceRequest, Part};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::{Client, Mapped, SimulatedGpu, artifacts, region, wait};
+
+/// A node manager, `aliquot-manager` itself, with directories of its own and the simulated machine's devices. It is killed
+/// when this is dropped.
+pub struct Node {
+    dir: TempDir,
+    gpu_config: PathBuf,
+    /// `None` while no manager runs.
+    manager: Option<Process>,
+}
+
+/// A slice, as the manager made it.
+pub struct Slice {
+    slice: proto::Slice,
+    limits: Mapped<Limits>,
+    ledger: Mapped<Ledger>,
+}
+
+impl Node {
+    /// Starts a manager of the devices of `gpu`, which publishes nothing.
+    #[must_use]
+    pub fn start(gpu: &SimulatedGpu) -> Node {
+        Node::with(gpu, "cdi_dir = 'off'\n")
+    }
+
+    /// Starts a manager whose configuration file has the keys `settings` besides those that keep it apart from others.
+    #[must_use]
+    pub fn with(gpu: &SimulatedGpu, settings: &str) -> Node {
+        let dir = tempfile::Builder::new()
+            .prefix("aliquot-node-")
+            .permissions(Permissions::from_mode(0o755))
+            .tempdir()
+            .expect("a temporary directory");
+        let mut node = Node { dir, gpu_config: gpu.config_file(), manager: None };
+        let paths = format!(
+            "runtime_dir = {:?}\nstate_dir = {:?}\nnvml_library = {:?}\n{settings}",
+            node.runtime_dir(),
+            node.dir.path().join("state"),
+            gpu.nvml_library(),
+        );
+        fs::write(node.config_file(), paths).expect("the manager's configuration");
+        node.restart();
+        node
+    }
+
+    /// Starts the manager again, after [`Node::kill`] or [`Node::stop`], and waits until it answers.
+    pub fn restart(&mut self) {
+        assert!(self.manager.is_none(), "the manager runs already");
+        let mut command = Command::new(artifacts::manager());
+        command.arg("--config").arg(self.config_file()).env(CONFIG_VARIABLE, &self.gpu_config);
+        let mut manager = Process::start(&mut command);
+        wait::until_true("the manager answers", || {
+            assert!(!manager.has_ended(), "the manager has ended:\n{}{}", manager.output(), manager.errors());
+            Client::connect(&self.socket()).is_some_and(|mut client| client.node().is_ok())
+        });
+        self.manager = Some(manager);
+    }
+
+    /// Kills the manager with SIGKILL. What runs in its slices goes on.
+    pub fn kill(&mut self) {
+        let manager = self.manager.take().expect("the manager runs");
+        let _ = manager.kill();
+    }
+
+    /// Asks the manager to stop, and waits until it has.
+    pub fn stop(&mut self) {
+        let manager = self.manager.take().expect("the manager runs");
+        manager.signal(Signal::TERM);
+        let _ = manager.wait().success();
+    }
+
+    /// The manager's process id.
+    #[must_use]
+    pub fn manager_id(&self) -> u32 {
+        self.manager.as_ref().expect("the manager runs").id()
+    }
+
+    /// What the manager has logged since it was started last.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.manager.as_ref().map(|manager| manager.output() + &manager.errors()).unwrap_or_default()
+    }
+
+    /// A connection to the manager.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::connect(&self.socket()).expect("the manager listens")
+    }
+
+    /// The manager's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.runtime_dir().join("manager.sock")
+    }
+
+    /// Makes a slice of one device: this guaranteed share, which is also the limit, and this memory.
+    #[must_use]
+    pub fn slice(&self, name: &str, core_percent: u32, memory_limit_bytes: u64) -> Slice {
+        let part = Part { core_request_percent: core_percent, memory_limit_bytes, ..Part::default() };
+        self.slice_of(name, vec![part])
+    }
+
+    /// Makes a slice of these parts.
+    #[must_use]
+    pub fn slice_of(&self, name: &str, parts: Vec<Part>) -> Slice {
+        let request = CreateSliceRequest { name: name.to_owned(), parts, ..CreateSliceRequest::default() };
+        let created = self.client().create(request);
+        Slice::open(created.unwrap_or_else(|status| panic!("cannot make the slice {name}: {}", status.message())))
+    }
+
+    /// The directory with sockets and regions.
+    #[must_use]
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    fn config_file(&self) -> PathBuf {
+        self.dir.path().join("manager.toml")
+    }
+}
+
+impl Slice {
+    /// The slice as the manager described it.
+    #[must_use]
+    pub fn open(slice: proto::Slice) -> Slice {
+        let region = Path::new(&slice.region_path);
+        let (limits, ledger) = (Mapped::open(&region.join(LIMITS_FILE)), Mapped::open(&region.join(LEDGER_FILE)));
+        Slice { slice, limits, ledger }
+    }
+
+    /// Makes `command` run in this slice, in front of what it preloads already.
+    pub fn preload_into<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        region::preload(command, self.shim())
+    }
+
+    /// The slice's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.slice.name
+    }
+
+    /// The slice as the manager described it.
+    #[must_use]
+    pub fn description(&self) -> &proto::Slice {
+        &self.slice
+    }
+
+    /// The shim inside the slice's region.
+    #[must_use]
+    pub fn shim(&self) -> &Path {
+        Path::new(&self.slice.shim_path)
+    }
+
+    /// The slice's region.
+    #[must_use]
+    pub fn region_dir(&self) -> &Path {
+        Path::new(&self.slice.region_path)
+    }
+
+    /// The slice's limits.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The slice's ledger.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Bytes that the ledger says are in use of part `part`.
+    #[must_use]
+    pub fn used_bytes(&self, part: usize) -> u64 {
+        self.ledger.devices[part].used_bytes.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,182 @@
+//! Processes that cannot hang a test.
+
+use std::fmt;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+
+use crate::wait;
+
+/// A process that a test has started, with its own process group. Dropping it kills the group.
+pub struct Process {
+    child: Child,
+    /// Readable once the process has ended.
+    end: OwnedFd,
+    command: String,
+    stdout: File,
+    stderr: File,
+}
+
+/// How a process ended, and what it said.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The command, as it was run.
+    pub command: String,
+    /// Exit status.
+    pub status: ExitStatus,
+    /// What it wrote to its standard output.
+    pub stdout: String,
+    /// What it wrote to its standard error.
+    pub stderr: String,
+}
+
+/// Runs `command` to its end. Fails the test if that does not come by the [deadline](wait::DEADLINE).
+#[track_caller]
+pub fn run(command: &mut Command) -> Outcome {
+    Process::start(command).wait()
+}
+
+impl Process {
+    /// Starts `command` with nothing to read and with its output kept.
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Process {
+        // Files rather than pipes: a process never waits for the test to read.
+        let (stdout, stderr) = (tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file"));
+        let handed_on = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
+        command.stdin(Stdio::null()).stdout(handed_on(&stdout)).stderr(handed_on(&stderr)).process_group(0);
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+        // The child is waited for later only, so its id still means the child.
+        let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("a child has a pidfd");
+        Process { child, end, command: format!("{command:?}"), stdout, stderr }
+    }
+
+    /// The process's id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to the process.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.command));
+    }
+
+    /// Kills the process with SIGKILL and waits for its end.
+    #[track_caller]
+    pub fn kill(self) -> Outcome {
+        self.signal(Signal::KILL);
+        self.wait()
+    }
+
+    /// Whether the process has ended.
+    #[must_use]
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_some()
+    }
+
+    /// What it has written to its standard output until now.
+    #[must_use]
+    pub fn output(&self) -> String {
+        contents(&self.stdout)
+    }
+
+    /// What it has written to its standard error until now.
+    #[must_use]
+    pub fn errors(&self) -> String {
+        contents(&self.stderr)
+    }
+
+    /// Waits until the process has written `text` to its standard output. Fails the test if it ends before.
+    #[track_caller]
+    pub fn wait_for(&mut self, text: &str) {
+        wait::until_true(&format!("{} says {text:?}", self.command), || {
+            // In this order: what it says before it ends counts.
+            let ended = self.has_ended();
+            let output = self.output();
+            let said = output.contains(text);
+            assert!(said || !ended, "{} ended without saying {text:?}:\n{output}{}", self.command, self.errors());
+            said
+        });
+    }
+
+    /// Waits for the process's end. Fails the test if that does not come by the [deadline](wait::DEADLINE).
+    #[track_caller]
+    pub fn wait(mut self) -> Outcome {
+        let timeout = Timespec { tv_sec: wait::DEADLINE.as_secs() as i64, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&timeout));
+        assert_eq!(
+            ready,
+            Ok(1),
+            "{} has not ended after {:?}:\n{}{}",
+            self.command,
+            wait::DEADLINE,
+            self.output(),
+            self.errors()
+        );
+        let status = self.child.wait().expect("a child can be waited for");
+        Outcome { command: self.command.clone(), status, stdout: self.output(), stderr: self.errors() }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Also what the process has started and left behind.
+        let _ = kill_process_group(self.pid(), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn contents(file: &File) -> String {
+    let mut bytes = vec![0; file.metadata().expect("an open file has a size").len() as usize];
+    // Not by the file's offset, which the process shares.
+    let length = file.read_at(&mut bytes, 0).expect("a file can be read");
+    String::from_utf8_lossy(&bytes[..length]).into_owned()
+}
+
+impl Outcome {
+    /// This outcome, if the process ended with status 0; otherwise fails the test with all that it said.
+    #[track_caller]
+    #[must_use]
+    pub fn success(self) -> Outcome {
+        assert!(self.status.success(), "{self:?}");
+        self
+    }
+
+    /// Fails the test unless `other` ended in the same way and said the same.
+    #[track_caller]
+    pub fn assert_same(&self, other: &Outcome) {
+        let what = |outcome: &Outcome| (outcome.status, outcome.stdout.clone(), outcome.stderr.clone());
+        assert!(what(self) == what(other), "these two differ:\n{self:?}\n{other:?}");
+    }
+
+    /// Fails the test unless this is what the process wrote to its standard output.
+    #[track_caller]
+    pub fn assert_said(&self, text: &str) {
+        assert_eq!(self.stdout, text, "{self:?}");
+    }
+
+    /// The signal that ended the process.
+    #[must_use]
+    pub fn signal(&self) -> Option<i32> {
+        self.status.signal()
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.command, self.status)?;
+        for (name, text) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            writeln!(f, "--- {name}\n{text}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! C programs from `tests/programs`: what host programs do, one hazard each.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{SimulatedGpu, artifacts, tool};
+
+/// A compiled C program or library.
+pub struct HostProgram {
+    path: PathBuf,
+}
+
+impl HostProgram {
+    /// The program `tests/programs/<name>.c`, which finds the driver by itself if it uses it.
+    #[must_use]
+    pub fn new(name: &str) -> HostProgram {
+        HostProgram::compile(name, name, &[])
+    }
+
+    /// The program `tests/programs/<name>.c`, linked to the driver.
+    #[must_use]
+    pub fn linked(gpu: &SimulatedGpu, name: &str) -> HostProgram {
+        let search = format!("-L{}", gpu.library_dir().display());
+        HostProgram::compile(name, &format!("{name}-linked"), &[search.as_ref(), "-lcuda".as_ref()])
+    }
+
+    /// The program `tests/programs/<name>.c`, whose own functions come before those of libraries.
+    #[must_use]
+    pub fn interposing(name: &str) -> HostProgram {
+        HostProgram::compile(name, name, &["-rdynamic".as_ref()])
+    }
+
+    /// The library `tests/programs/<name>.c`.
+    #[must_use]
+    pub fn library(name: &str) -> HostProgram {
+        HostProgram::compile(name, &format!("{name}.so"), &["-shared".as_ref(), "-fPIC".as_ref()])
+    }
+
+    /// The library `tests/programs/<name>.c` with symbol versions, as `<name>.map` says, and the soname `soname`.
+    #[must_use]
+    pub fn versioned_library(name: &str, soname: &str) -> HostProgram {
+        let map = artifacts::workspace().join("tests/programs").join(name).with_extension("map");
+        let link = format!("-Wl,-soname,{soname},--version-script,{}", map.display());
+        HostProgram::compile(name, &format!("{name}.so"), &["-shared".as_ref(), "-fPIC".as_ref(), link.as_ref()])
+    }
+
+    fn compile(name: &str, output: &str, arguments: &[&OsStr]) -> HostProgram {
+        let sources = artifacts::workspace().join("tests/programs");
+        let source = sources.join(name).with_extension("c");
+        let path = artifacts::scratch_dir("programs").join(output);
+        if !is_newer(&path, &[&source, &sources.join("cuda_subset.h"), &sources.join("program.h")]) {
+            // Compiled elsewhere and renamed: another test may be running the program of this name. In a directory, because a
+            // file that this process holds open for writing, even for a moment, can be held open by a child that another
+            // thread is starting, and could then not be run.
+            let fresh = tempfile::tempdir_in(artifacts::scratch_dir("programs")).expect("a temporary directory");
+            let compiled_path = fresh.path().join(output);
+            let compiled = Command::new(tool("cc", "gcc libc6-dev"))
+                .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+                .arg(&compiled_path)
+                .arg(&source)
+                .args(arguments)
+                .arg("-ldl")
+                .output()
+                .expect("the compiler runs");
+            assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+            fs::rename(&compiled_path, &path).expect("the program gets its name");
+        }
+        HostProgram { path }
+    }
+
+    /// Where the program lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A command that runs the program on `gpu`.
+    #[must_use]
+    pub fn on(&self, gpu: &SimulatedGpu) -> Command {
+        let mut command = Command::new(&self.path);
+        gpu.show_to(&mut command);
+        command
+    }
+}
+
+/// Whether `output` was made after all of `sources` were last changed.
+fn is_newer(output: &Path, sources: &[&Path]) -> bool {
+    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    changed(output).is_ok_and(|made| sources.iter().all(|source| changed(source).is_ok_and(|source| source < made)))
+}

@@ -1,0 +1,59 @@
+//! Python with NVIDIA's own packages.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::{SimulatedGpu, artifacts, tool};
+
+/// A virtual environment with what `tests/e2e/requirements.txt` pins. It is made once and kept in the target directory.
+pub struct PythonEnvironment {
+    dir: PathBuf,
+}
+
+impl PythonEnvironment {
+    /// The environment; made at the first call, which needs the network or a package cache.
+    #[must_use]
+    pub fn get() -> &'static PythonEnvironment {
+        static MADE: OnceLock<PythonEnvironment> = OnceLock::new();
+        MADE.get_or_init(PythonEnvironment::make)
+    }
+
+    fn make() -> PythonEnvironment {
+        let requirements = artifacts::workspace().join("tests/e2e/requirements.txt");
+        let pinned = fs::read_to_string(&requirements).expect("the list of Python packages");
+        let base = artifacts::scratch_dir("python");
+        let lock = File::create(base.join("lock")).expect("a lock file");
+        flock(&lock, FlockOperation::LockExclusive).expect("the lock");
+        let dir = base.join("venv");
+        // Written last: an environment without it is one whose making was interrupted.
+        let made_of = dir.join("made-of");
+        if fs::read_to_string(&made_of).is_ok_and(|text| text == pinned) {
+            return PythonEnvironment { dir };
+        }
+        let made = Command::new(tool("python3", "python3")).args(["-m", "venv", "--clear"]).arg(&dir).output();
+        let made = made.expect("python3 runs");
+        let errors = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "no virtual environment (apt-get install python3-venv): {errors}");
+        let installed = Command::new(dir.join("bin/pip"))
+            .args(["install", "--quiet", "--disable-pip-version-check", "--requirement"])
+            .arg(&requirements)
+            .output()
+            .expect("pip runs");
+        assert!(installed.status.success(), "pip install failed: {}", String::from_utf8_lossy(&installed.stderr));
+        fs::write(&made_of, pinned).expect("the mark of a finished environment");
+        PythonEnvironment { dir }
+    }
+
+    /// A command that runs the Python program `source` on `gpu`.
+    #[must_use]
+    pub fn program(&self, gpu: &SimulatedGpu, source: &str) -> Command {
+        let mut command = Command::new(self.dir.join("bin/python"));
+        command.args(["-c", source]).env("PYTHONDONTWRITEBYTECODE", "1");
+        gpu.show_to(&mut command);
+        command
+    }
+}

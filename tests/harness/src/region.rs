@@ -1,0 +1,146 @@
+//! A slice made by hand, with no manager behind.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::{
+    LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
+};
+use tempfile::TempDir;
+
+use crate::{Mapped, SimulatedGpu, artifacts};
+
+/// A region as the manager makes them, with no manager behind: limits stand exactly as they are written, the gates stay as
+/// they are, and nobody gives back what the dead held. For tests of the shim alone.
+pub struct Region {
+    dir: TempDir,
+    limits: Mapped<Limits>,
+    ledger: Mapped<Ledger>,
+}
+
+/// What a region has of one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Index of the device in the machine.
+    pub device: usize,
+    /// Memory that is never exceeded.
+    pub memory_limit_bytes: u64,
+}
+
+/// The name that the shim has in a region made by hand.
+const SHIM_FILE: &str = "libaliquot-shim.so";
+
+impl Region {
+    /// A region with `memory_limit_bytes` of the machine's first device. Its gate is open for good.
+    #[must_use]
+    pub fn new(gpu: &SimulatedGpu, memory_limit_bytes: u64) -> Region {
+        Region::with_parts(gpu, &[Part { device: 0, memory_limit_bytes }])
+    }
+
+    /// A region with all of the machine's devices: the shim is there and has nothing to forbid.
+    #[must_use]
+    pub fn unlimited(gpu: &SimulatedGpu) -> Region {
+        let devices = gpu.config().devices.iter().enumerate();
+        let parts: Vec<Part> =
+            devices.map(|(device, config)| Part { device, memory_limit_bytes: config.memory_bytes }).collect();
+        Region::with_parts(gpu, &parts)
+    }
+
+    /// A region with these parts, in this order.
+    #[must_use]
+    pub fn with_parts(gpu: &SimulatedGpu, parts: &[Part]) -> Region {
+        // Where libraries can be loaded from, which /dev/shm is not everywhere.
+        let dir = tempfile::Builder::new()
+            .prefix("aliquot-region-")
+            .permissions(Permissions::from_mode(0o755))
+            .tempdir()
+            .expect("a temporary directory");
+        fs::copy(artifacts::shim(), dir.path().join(SHIM_FILE)).expect("a copy of the shim");
+        for (name, bytes, mode) in [(LIMITS_FILE, LIMITS_FILE_BYTES, 0o444), (LEDGER_FILE, LEDGER_FILE_BYTES, 0o666)] {
+            let file = File::create_new(dir.path().join(name)).expect("a file in the region");
+            file.set_len(bytes as u64).expect("a file of its full size");
+            file.set_permissions(Permissions::from_mode(mode)).expect("the file's permissions");
+        }
+        let limits = Mapped::<Limits>::open(&dir.path().join(LIMITS_FILE));
+        let ledger = Mapped::<Ledger>::open(&dir.path().join(LEDGER_FILE));
+        let region = Region { dir, limits, ledger };
+        region.publish(gpu, parts);
+        region
+    }
+
+    fn publish(&self, gpu: &SimulatedGpu, parts: &[Part]) {
+        // In the far future: no manager has to show that it is alive.
+        self.limits.heartbeat_ns.store(u64::MAX, Ordering::Relaxed);
+        self.limits.device_count.store(parts.len() as u32, Ordering::Relaxed);
+        for (part, limits) in parts.iter().zip(&self.limits.devices) {
+            limits.gate.store(gate::OPEN | gate::FREE, Ordering::Relaxed);
+            limits.marker_launches_max.store(16, Ordering::Relaxed);
+            limits.inflight_ns_max.store(4_000_000, Ordering::Relaxed);
+            limits.core_limit_percent.store(100, Ordering::Relaxed);
+            limits.core_request_percent.store(100, Ordering::Relaxed);
+            limits.memory_limit_bytes.store(part.memory_limit_bytes, Ordering::Relaxed);
+            let uuid = gpu.config().devices[part.device].uuid;
+            // SAFETY: no process knows this region yet, so nobody reads the UUID while it is written; the address lies in a
+            // mapping that is writable.
+            unsafe { std::ptr::from_ref(&limits.uuid).cast_mut().write_volatile(uuid) };
+        }
+        self.ledger.header.publish(LEDGER_MAGIC, LEDGER_FILE_BYTES, 1);
+        self.limits.header.publish(LIMITS_MAGIC, LIMITS_FILE_BYTES, 1);
+    }
+
+    /// Makes `command` run in this region, in front of what it preloads already.
+    pub fn preload_into<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        preload(command, &self.shim())
+    }
+
+    /// The shim inside the region.
+    #[must_use]
+    pub fn shim(&self) -> PathBuf {
+        self.dir.path().join(SHIM_FILE)
+    }
+
+    /// The region's directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The limits, to be changed as a manager does.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The ledger.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Bytes that the ledger says are in use of part `part`.
+    #[must_use]
+    pub fn used_bytes(&self, part: usize) -> u64 {
+        self.ledger.devices[part].used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that the ledger says were ever in use of part `part`.
+    #[must_use]
+    pub fn peak_bytes(&self, part: usize) -> u64 {
+        self.ledger.devices[part].peak_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Puts `library` in front of what `command` preloads already.
+pub(crate) fn preload<'a>(command: &'a mut Command, library: &Path) -> &'a mut Command {
+    let mut list = OsString::from(library);
+    let before = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
+    if let Some(before) = before {
+        list.push(":");
+        list.push(before);
+    }
+    command.env("LD_PRELOAD", list)
+}
