@@ -337,15 +337,17 @@ impl EventLoop {
     }
 
     fn sweep(&mut self, numbers: &[u64]) {
-        let strange = |number: &&u64| self.slices.get(number).is_some_and(|slice| slice.members.has_strangers());
-        let numbers: Vec<u64> = numbers.iter().filter(strange).copied().collect();
-        if numbers.is_empty() {
+        let strangers =
+            numbers.iter().filter_map(|number| Some((*number, self.slices.get(number)?.members.strangers())));
+        let strangers: Vec<_> = strangers.filter(|(_, strangers)| !strangers.is_empty()).collect();
+        if strangers.is_empty() {
             return;
         }
+        // After the strangers, never before: see `Members::sweep`.
         let processes: Vec<_> = procfs::all().collect();
-        for number in numbers {
+        for (number, strangers) in strangers {
             let Some(slice) = self.slices.get_mut(&number) else { continue };
-            let (found, given_back) = slice.members.sweep(&processes);
+            let (found, given_back) = slice.members.sweep(strangers, &processes);
             self.shared.counters.reclaimed.fetch_add(given_back, Ordering::Relaxed);
             if given_back > 0 {
                 self.time_sharing.wake(slice.members.live());

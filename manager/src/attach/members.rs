@@ -164,20 +164,17 @@ impl Members {
         }
     }
 
-    /// Whether the ledger names an owner that is not held.
-    pub(super) fn has_strangers(&self) -> bool {
+    /// The owners that the ledger names and that are not held, with their slots.
+    pub(super) fn strangers(&self) -> Vec<(usize, SlotState)> {
         let slots = view::slots(self.live.region.ledger());
-        let mut strangers = slots.filter(|(index, _)| !self.by_pid.values().any(|member| member.is_at(*index)));
-        strangers.next().is_some()
+        slots.filter(|(index, _)| !self.by_pid.values().any(|member| member.is_at(*index))).collect()
     }
 
-    /// Looks for the owners that are not held among `processes`: takes in whom it finds, gives back what the others held.
+    /// Looks for `strangers` among `processes`: takes in whom it finds, gives back what the others held. The processes must have
+    /// been listed after the strangers: one who took a slot later would be missing from the list, and is alive.
     /// Returns the pids of those taken in, and the number of slots given back.
-    pub(super) fn sweep(&mut self, processes: &[ProcessView]) -> (Vec<u32>, u64) {
+    pub(super) fn sweep(&mut self, strangers: Vec<(usize, SlotState)>, processes: &[ProcessView]) -> (Vec<u32>, u64) {
         let (mut found, mut given_back) = (Vec::new(), 0);
-        let strangers: Vec<(usize, SlotState)> = view::slots(self.live.region.ledger())
-            .filter(|(index, _)| !self.by_pid.values().any(|member| member.is_at(*index)))
-            .collect();
         let between_before = std::mem::take(&mut self.between);
         for (index, state) in strangers {
             match state {

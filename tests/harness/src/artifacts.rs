@@ -1,8 +1,8 @@
 //! The libraries and programs under test, built when they are first asked for.
 //!
-//! They are built with the profile and in the target directory of the running test, so that `cargo test` and
-//! `cargo bench` test what they say; the shim is always the release build, which is what the manager carries in every
-//! profile. Each process asks cargo once; processes that ask at once are kept apart by cargo's lock on the target directory.
+//! They are built with the profile and in the target directory of the running test, so that `cargo test` and `cargo
+//! bench` test what they say; the shim is always the release build, which is what the manager carries in every profile.
+//! Each process asks cargo once; processes that ask at once are kept apart by cargo's lock on the target directory.
 
 use std::env;
 use std::path::{Path, PathBuf};

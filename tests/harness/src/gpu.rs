@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::artifacts;
 
-/// A machine with simulated GPUs of its own: what programs on it do, programs on another one do not see. It is gone, with all
-/// its state, when this is dropped.
+/// A machine with simulated GPUs of its own: what programs on it do, programs on another one do not see. It is gone,
+/// with all its state, when this is dropped.
 pub struct SimulatedGpu {
     dir: TempDir,
     machine: Machine,
@@ -24,8 +24,8 @@ impl SimulatedGpu {
         SimulatedGpu::with("")
     }
 
-    /// A machine with the keys `configuration`, which is everything that the simulated machine's configuration file can say
-    /// but where its state is.
+    /// A machine with the keys `configuration`, which is everything that the simulated machine's configuration file can
+    /// say but where its state is.
     #[must_use]
     pub fn with(configuration: &str) -> SimulatedGpu {
         // In memory: the state is mapped and written all the time.

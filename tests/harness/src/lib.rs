@@ -12,9 +12,9 @@
 //! | [`Image`], [`Container`] | containers, run by podman |
 //! | [`Process`], [`wait`] | processes that cannot hang a test, and waiting for what must come |
 //!
-//! A test puts together a [`Command`](std::process::Command), shows it a GPU ([`SimulatedGpu::show_to`]), lets it enter a
-//! slice ([`Region::preload_into`] or [`Slice::preload_into`]) or not, and runs it ([`run`]). Everything is a test's own, so tests can
-//! run side by side; everything is gone when it is dropped.
+//! A test puts together a [`Command`](std::process::Command), shows it a GPU ([`SimulatedGpu::show_to`]), lets it enter
+//! a slice ([`Region::preload_into`] or [`Slice::preload_into`]) or not, and runs it ([`run`]). Everything is a test's
+//! own, so tests can run side by side; everything is gone when it is dropped.
 //!
 //! What a machine lacks fails the test with a line that names the package to install: nothing is skipped in silence.
 
@@ -44,7 +44,7 @@ pub use region::{Part, Region};
 pub use tool::tool;
 pub use unchanged::unchanged_in_a_slice;
 
-/// The device's memory is counted in these.
+/// Bytes of a gibibyte.
 pub const GIB: u64 = 1 << 30;
-/// The device's memory is counted in these.
+/// Bytes of a mebibyte.
 pub const MIB: u64 = 1 << 20;

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::{Client, Mapped, SimulatedGpu, artifacts, region, wait};
 
-/// A node manager, `aliquot-manager` itself, with directories of its own and the simulated machine's devices. It is killed
-/// when this is dropped.
+/// A node manager, `aliquot-manager` itself, with directories of its own and the simulated machine's devices. When this
+/// is dropped its slices are removed and it is killed.
 pub struct Node {
     dir: TempDir,
     gpu_config: PathBuf,
@@ -131,6 +131,20 @@ impl Node {
 
     fn config_file(&self) -> PathBuf {
         self.dir.path().join("manager.toml")
+    }
+}
+
+impl Drop for Node {
+    /// Removes the slices, so that none stays published.
+    fn drop(&mut self) {
+        if self.manager.is_none() {
+            return;
+        }
+        if let Some(mut client) = Client::connect(&self.socket()) {
+            for slice in client.slices().unwrap_or_default() {
+                let _ = client.remove(&slice.name, true);
+            }
+        }
     }
 }
 

@@ -51,9 +51,9 @@ impl HostProgram {
         let source = sources.join(name).with_extension("c");
         let path = artifacts::scratch_dir("programs").join(output);
         if !is_newer(&path, &[&source, &sources.join("cuda_subset.h"), &sources.join("program.h")]) {
-            // Compiled elsewhere and renamed: another test may be running the program of this name. In a directory, because a
-            // file that this process holds open for writing, even for a moment, can be held open by a child that another
-            // thread is starting, and could then not be run.
+            // Compiled elsewhere and renamed: another test may be running the program of this name. In a directory,
+            // because a file that this process holds open for writing, even for a moment, can be held open by a child
+            // that another thread is starting, and could then not be run.
             let fresh = tempfile::tempdir_in(artifacts::scratch_dir("programs")).expect("a temporary directory");
             let compiled_path = fresh.path().join(output);
             let compiled = Command::new(tool("cc", "gcc libc6-dev"))

@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use crate::{Mapped, SimulatedGpu, artifacts};
 
-/// A region as the manager makes them, with no manager behind: limits stand exactly as they are written, the gates stay as
-/// they are, and nobody gives back what the dead held. For tests of the shim alone.
+/// A region as the manager makes them, with no manager behind: limits stand exactly as they are written, the gates stay
+/// as they are, and nobody gives back what the dead held. For tests of the shim alone.
 pub struct Region {
     dir: TempDir,
     limits: Mapped<Limits>,
@@ -84,8 +84,8 @@ impl Region {
             limits.core_request_percent.store(100, Ordering::Relaxed);
             limits.memory_limit_bytes.store(part.memory_limit_bytes, Ordering::Relaxed);
             let uuid = gpu.config().devices[part.device].uuid;
-            // SAFETY: no process knows this region yet, so nobody reads the UUID while it is written; the address lies in a
-            // mapping that is writable.
+            // SAFETY: no process knows this region yet, so nobody reads the UUID while it is written; the address lies
+            // in a mapping that is writable.
             unsafe { std::ptr::from_ref(&limits.uuid).cast_mut().write_volatile(uuid) };
         }
         self.ledger.header.publish(LEDGER_MAGIC, LEDGER_FILE_BYTES, 1);

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use crate::{Outcome, Region, SimulatedGpu, run};
 
-/// Runs `command` twice, bare and in a slice that has all of `gpu`: both must end alike and say the same. Returns the outcome.
+/// Runs `command` twice, bare and in a slice that has all of `gpu`: both must end alike and say the same. Returns the
+/// outcome.
 #[track_caller]
 pub fn unchanged_in_a_slice(gpu: &SimulatedGpu, command: impl Fn() -> Command) -> Outcome {
     let bare = run(&mut command());

@@ -1,0 +1,113 @@
+//! Unmodified images in slices, run by podman through CDI.
+
+use std::fs;
+
+use aliquot_fake_machine::now_ns;
+use aliquot_harness::{Container, HostProgram, Image, MIB, Node, SimulatedGpu, libraries_of, wait};
+use rustix::process::geteuid;
+
+/// Where containers get the simulated driver.
+const DRIVER_DIR: &str = "/usr/local/nvidia/lib";
+
+/// A manager that publishes its slices where podman looks, and gives containers the simulated driver.
+fn publishing_node(gpu: &SimulatedGpu) -> Node {
+    assert!(geteuid().is_root(), "this test publishes in /var/run/cdi: run it as root");
+    let mut settings = format!(
+        "cdi_dir = '/var/run/cdi'\n[cdi]\nextra_env = ['LD_LIBRARY_PATH={DRIVER_DIR}', 'ALIQUOT_FAKE_GPU={}']\n",
+        gpu.config_file().display(),
+    );
+    let driver = ["libcuda.so.1", "libnvidia-ml.so.1"].map(|library| gpu.library_dir().join(library));
+    // The simulated driver needs libraries that NVIDIA's does not, and that an image need not have.
+    let needed = libraries_of(&driver[0]).into_iter().filter(|library| !library.to_string_lossy().contains("libc.so"));
+    for library in driver.iter().cloned().chain(needed) {
+        // The file itself: links lead nowhere in a container.
+        let (file, name) = (fs::canonicalize(&library).unwrap(), library.file_name().unwrap().to_str().unwrap());
+        settings += &format!("[[cdi.extra_mounts]]\nhost_path = {file:?}\ncontainer_path = '{DRIVER_DIR}/{name}'\n");
+    }
+    for (name, writable) in [("machine.toml", false), ("state", true), ("state.lock", true)] {
+        let file = gpu.dir().join(name);
+        settings += &format!("[[cdi.extra_mounts]]\nhost_path = {file:?}\nwritable = {writable}\n");
+    }
+    Node::with(gpu, &settings)
+}
+
+/// A name that no other test has published.
+fn unique(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+fn start(image: &Image, slice: &str, command: &[&str]) -> Container {
+    image.start(&["--device", &format!("aliquot.dev/slice={slice}")], command)
+}
+
+#[test]
+fn a_container_has_its_slice_s_memory_and_nothing_is_left() {
+    let gpu = SimulatedGpu::new();
+    let node = publishing_node(&gpu);
+    let programs = [HostProgram::linked(&gpu, "exact"), HostProgram::linked(&gpu, "hold")];
+    let image = Image::with(&programs.each_ref());
+    let name = unique("memory");
+    let slice = node.slice(&name, 50, 64 * MIB);
+    assert_eq!(slice.description().cdi_device, format!("aliquot.dev/slice={name}"));
+
+    let mut holder = start(&image, &name, &["/bin/hold-linked", &(16 * MIB).to_string()]);
+    holder.process().wait_for("held");
+    wait::until_true("the manager knows the process", || node.client().usage(&name).unwrap().processes.len() == 1);
+    let usage = node.client().usage(&name).unwrap();
+    assert_eq!(usage.parts[0].memory_used_bytes, 16 * MIB, "{usage:?}");
+    let process = &usage.processes[0];
+    assert_ne!(process.pid, process.container_pid, "a container has process ids of its own");
+    assert!(process.command.contains("hold"), "{process:?}");
+
+    let free = (48 * MIB).to_string();
+    let exact = start(&image, &name, &["/bin/exact-linked", &free]).wait().success();
+    assert!(exact.stdout.starts_with(&format!("free: {free}\none byte more than all: 2\n")), "{exact:?}");
+
+    drop(holder);
+    wait::until_true("the memory is free again", || slice.used_bytes(0) == 0);
+    node.client().remove(&name, false).unwrap();
+    let left = fs::read_dir("/var/run/cdi").unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert!(left.filter(|file| file.contains(&name)).count() == 0, "the slice is still published");
+}
+
+#[test]
+fn two_containers_share_a_device_as_asked() {
+    let gpu = SimulatedGpu::new();
+    let node = publishing_node(&gpu);
+    let program = HostProgram::linked(&gpu, "busy");
+    let image = Image::with(&[&program]);
+    let (small, large) = (unique("small"), unique("large"));
+    let slices = [node.slice(&small, 30, 64 * MIB), node.slice(&large, 70, 64 * MIB)];
+    let command = ["/bin/busy-linked", "500000", "0"];
+    let mut containers = [start(&image, &small, &command), start(&image, &large, &command)];
+    for container in &mut containers {
+        container.process().wait_for("busy\n");
+    }
+    let pid_in = |name: &str| {
+        wait::until("the manager knows the process", || Some(node.client().usage(name).unwrap().processes.first()?.pid))
+    };
+    let pids = [pid_in(&small), pid_in(&large)];
+    let busy_ns = || {
+        let used = gpu.machine().device_use(0);
+        pids.map(|pid| used.processes.iter().find(|used| used.pid == pid).map_or(0, |used| used.busy_ns))
+    };
+    wait::until_true("both use the device", || busy_ns().iter().all(|&used| used > 150_000_000));
+    let (before, start_ns) = (busy_ns(), now_ns());
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let (after, window_ns) = (busy_ns(), (now_ns() - start_ns) as f64);
+    let used_ns: [f64; 2] = std::array::from_fn(|index| (after[index] - before[index]) as f64);
+    let share = used_ns[0] * 100.0 / (used_ns[0] + used_ns[1]);
+    assert!((share - 30.0).abs() <= 3.0, "the container of 30 % had {share:.2} % of what both had");
+    assert!(used_ns[0] + used_ns[1] >= 0.8 * window_ns, "the device was idle: {used_ns:?} ns in {window_ns} ns");
+    drop(containers);
+    drop(slices);
+}
+
+#[test]
+fn a_container_without_a_slice_has_no_driver() {
+    let gpu = SimulatedGpu::new();
+    let image = Image::with(&[&HostProgram::linked(&gpu, "hold")]);
+    let outcome = image.start(&[], &["/bin/hold-linked", "1"]).wait();
+    assert_eq!(outcome.status.code(), Some(127), "{outcome:?}");
+    assert!(outcome.stderr.contains("libcuda.so.1"), "{outcome:?}");
+}

@@ -1,0 +1,185 @@
+//! By whichever way a program finds the driver, it finds the function that knows the limit, and nothing that is not
+//! there.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, unchanged_in_a_slice};
+
+const WAYS: [&str; 5] = ["dlsym", "default", "next", "cuGetProcAddress", "cuGetProcAddress_v2"];
+
+#[test]
+fn every_way_leads_to_the_limit() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::new("lookup");
+    for way in WAYS {
+        let command = || {
+            let mut command = program.on(&gpu);
+            command.args([way, &(64 * MIB).to_string()]);
+            command
+        };
+        let bare = unchanged_in_a_slice(&gpu, command).success();
+        assert!(bare.stdout.contains("all of it: 0\nand one byte: 0\n"), "{bare:?}");
+
+        let region = Region::new(&gpu, 64 * MIB);
+        let limited = run(region.preload_into(&mut command())).success();
+        assert_eq!(limited.stdout, bare.stdout.replace("and one byte: 0", "and one byte: 2"), "by {way}");
+        assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB), "by {way}");
+    }
+}
+
+#[test]
+fn a_linked_program_is_limited_too() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::linked(&gpu, "plain");
+    let bare = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
+    assert!(bare.stdout.contains("100 kernels ran"), "{bare:?}");
+}
+
+#[test]
+fn what_the_driver_lacks_is_lacking() {
+    let gpu = SimulatedGpu::new();
+    let probe = HostProgram::new("probe");
+    let modern = unchanged_in_a_slice(&gpu, || probe.on(&gpu)).success();
+    assert!(
+        modern.stdout.contains("before: cuMemAlloc_v2: default NULL, next NULL, through dlsym NULL\n"),
+        "{modern:?}"
+    );
+    assert!(modern.stdout.contains("global: cuMemAlloc_v2: default yes, next yes, through dlsym yes, handle yes"));
+    assert!(modern.stdout.contains(
+        "loaded: cuFromTheFuture: default NULL, next NULL, through dlsym NULL, handle NULL, with a version NULL\n"
+    ));
+
+    let old_driver = tempfile::tempdir().unwrap();
+    symlink(
+        HostProgram::versioned_library("old_driver", "libcuda.so.1").path(),
+        old_driver.path().join("libcuda.so.1"),
+    )
+    .unwrap();
+    let on_old_driver = || {
+        let mut command = probe.on(&gpu);
+        command.env("LD_LIBRARY_PATH", old_driver.path());
+        command
+    };
+    let old = unchanged_in_a_slice(&gpu, on_old_driver).success();
+    assert!(
+        old.stdout.contains(
+            "global: cuMemAlloc: default yes, next yes, through dlsym yes, handle yes, with a version the same\n"
+        ),
+        "{old:?}"
+    );
+    assert!(
+        old.stdout.contains(
+            "global: cuMemAllocAsync: default NULL, next NULL, through dlsym NULL, handle NULL, with a version NULL\n"
+        ),
+        "{old:?}"
+    );
+}
+
+#[test]
+fn a_driver_that_is_let_go_and_loaded_again_is_limited_again() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::new("dlclose");
+    let bare = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
+    let region = Region::new(&gpu, 4 * MIB);
+    run(region.preload_into(&mut program.on(&gpu))).success().assert_said(&bare.stdout);
+    assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 4 * MIB));
+}
+
+#[test]
+fn a_program_that_interposes_dlsym_itself_is_left_in_peace() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::interposing("own_dlsym");
+    let bare = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
+    assert_eq!(bare.stdout, format!("3 look-ups, {} bytes\n", gpu.config().devices[0].memory_bytes));
+    let region = Region::new(&gpu, 64 * MIB);
+    let limited = run(region.preload_into(&mut program.on(&gpu))).success();
+    assert_eq!(limited.stdout, format!("3 look-ups, {} bytes\n", 64 * MIB));
+}
+
+/// In whichever order: the limit holds. A library in front of the shim sees what it sees without one; a library behind
+/// it sees no calls of hooked functions by their names, because the shim calls the driver itself.
+#[test]
+fn beside_another_preloaded_library_the_limit_holds() {
+    let gpu = SimulatedGpu::new();
+    let gpu_bytes = (64 * MIB).to_string();
+    let other = HostProgram::library("other_preload");
+    let other = other.path().to_str().unwrap();
+    let programs = [
+        (HostProgram::new("lookup"), vec!["dlsym", &gpu_bytes]),
+        (HostProgram::linked(&gpu, "exact"), vec![gpu_bytes.as_str()]),
+    ];
+    for (program, arguments) in programs {
+        let with = |preloaded: &str| run(program.on(&gpu).args(&arguments).env("LD_PRELOAD", preloaded)).success();
+        let without_shim = with(other);
+        for shim_is_first in [true, false] {
+            let region = Region::new(&gpu, 64 * MIB);
+            let shim = region.shim();
+            let shim = shim.to_str().unwrap();
+            let list = if shim_is_first { format!("{shim}:{other}") } else { format!("{other}:{shim}") };
+            let both = with(&list);
+            assert!(both.stdout.contains("one byte: 2") || both.stdout.contains("one byte more: 2"), "{both:?}");
+            assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB), "{both:?}");
+            assert!(both.stderr.contains("other library: "), "{both:?}");
+            if !shim_is_first {
+                assert_eq!(both.stderr, without_shim.stderr, "{both:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_that_does_not_use_cuda_is_unchanged() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::new("no_cuda");
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.args(["one", "two words", ""]);
+        command
+    };
+    let bare = unchanged_in_a_slice(&gpu, command);
+    assert_eq!(bare.status.code(), Some(3));
+    assert!(bare.stdout.contains("\nerrno after a look-up: 0, message: yes\n"), "{bare:?}");
+
+    for system_program in [
+        vec!["/bin/true"],
+        vec!["/bin/false"],
+        vec!["/bin/sh", "-c", "echo $0; exit 5"],
+        vec!["/bin/cat", "/proc/self/status"],
+    ] {
+        let command = || {
+            let mut command = Command::new(system_program[0]);
+            command.args(&system_program[1..]);
+            command
+        };
+        if system_program[0] == "/bin/cat" {
+            // Times and ids differ from run to run; what the shim could change are threads and signals.
+            let lines = |outcome: aliquot_harness::Outcome| {
+                let kept = ["Threads:", "SigBlk:", "SigIgn:", "SigCgt:", "FDSize:"];
+                let lines = outcome.stdout.lines().filter(|line| kept.iter().any(|key| line.starts_with(key)));
+                lines.map(str::to_owned).collect::<Vec<_>>()
+            };
+            let region = Region::unlimited(&gpu);
+            let preloaded = lines(run(region.preload_into(&mut command())));
+            assert_eq!(preloaded.len(), 5);
+            assert_eq!(preloaded, lines(run(&mut command())));
+        } else {
+            let _ = unchanged_in_a_slice(&gpu, command);
+        }
+    }
+}
+
+#[test]
+fn the_region_is_not_even_mapped_without_cuda() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::unlimited(&gpu);
+    let mut command = Command::new("/bin/cat");
+    command.arg("/proc/self/maps");
+    let maps = run(region.preload_into(&mut command)).success().stdout;
+    assert!(maps.contains(region.shim().to_str().unwrap()), "{maps}");
+    for file in fs::read_dir(region.dir()).unwrap() {
+        let file = file.unwrap().path();
+        assert!(file == region.shim() || !maps.contains(file.to_str().unwrap()), "{maps}");
+    }
+}

@@ -1,0 +1,181 @@
+//! Processes and managers that die at the worst moment: limits hold, nobody hangs, nothing is lost.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aliquot_abi::region::{HEARTBEAT_STALE_NS, owner};
+use aliquot_fake_machine::now_ns;
+use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice, run, wait};
+use rustix::process::Signal;
+
+fn hold(gpu: &SimulatedGpu, slice: &Slice, bytes: u64) -> Process {
+    let mut command = HostProgram::linked(gpu, "hold").on(gpu);
+    command.arg(bytes.to_string());
+    let mut process = Process::start(slice.preload_into(&mut command));
+    process.wait_for("held");
+    process
+}
+
+/// Runs the program that takes memory to the last byte: `free_bytes` must be exactly what there is.
+#[track_caller]
+fn assert_exactly_free(gpu: &SimulatedGpu, slice: &Slice, free_bytes: u64) {
+    let mut command = HostProgram::linked(gpu, "exact").on(gpu);
+    command.arg(free_bytes.to_string());
+    let outcome = run(slice.preload_into(&mut command)).success();
+    let expected = format!("free: {free_bytes}\none byte more than all: 2\n");
+    assert!(outcome.stdout.starts_with(&expected), "{outcome:?}");
+}
+
+/// Slots that are taken.
+fn slots_in_use(slice: &Slice) -> usize {
+    slice.ledger().owners.iter().filter(|word| owner::state(word.load(Ordering::Relaxed)) != owner::FREE).count()
+}
+
+fn share_percent(gpu: &SimulatedGpu, window: Duration) -> f64 {
+    let (before, start_ns) = (gpu.machine().device_use(0).busy_ns, now_ns());
+    thread::sleep(window);
+    (gpu.machine().device_use(0).busy_ns - before) as f64 * 100.0 / (now_ns() - start_ns) as f64
+}
+
+#[test]
+fn memory_of_a_killed_process_is_free_again() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slice = node.slice("killed", 50, 64 * MIB);
+    let mut latencies = Vec::new();
+    for _ in 0..20 {
+        let holder = hold(&gpu, &slice, 64 * MIB);
+        assert_eq!(slice.used_bytes(0), 64 * MIB);
+        let killed = Instant::now();
+        holder.signal(Signal::KILL);
+        while slice.used_bytes(0) != 0 {
+            assert!(killed.elapsed() < wait::DEADLINE, "the memory is not free again");
+            thread::yield_now();
+        }
+        latencies.push(killed.elapsed());
+    }
+    latencies.sort_unstable();
+    println!("from SIGKILL to free memory: median {:?}, at most {:?}", latencies[10], latencies[19]);
+    assert_exactly_free(&gpu, &slice, 64 * MIB);
+    wait::until_true("all slots are free again", || slots_in_use(&slice) == 0);
+}
+
+#[test]
+fn processes_killed_at_any_moment_of_their_start_leave_nothing() {
+    const ROUNDS: u64 = 500;
+    const AT_ONCE: u64 = 4;
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slice = node.slice("killed", 50, 64 * MIB);
+    let program = HostProgram::linked(&gpu, "racer");
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.args(["65536", "100000"]);
+        slice.preload_into(&mut command);
+        command
+    };
+    for round in 0..ROUNDS / AT_ONCE {
+        let processes: Vec<Process> = (0..AT_ONCE).map(|_| Process::start(&mut command())).collect();
+        // From before the loader runs to well into the program, a different moment each time.
+        thread::sleep(Duration::from_micros(round * 7919 % 20_000));
+        for process in processes {
+            assert_eq!(process.kill().signal(), Some(9));
+        }
+    }
+    wait::until_true("the budget is whole again", || slice.used_bytes(0) == 0);
+    wait::until_true("all slots are free again", || slots_in_use(&slice) == 0);
+    let held = slice.ledger().slots.iter().any(|slot| slot.devices[0].memory.load(Ordering::Relaxed) != 0);
+    assert!(!held, "a slot that nobody owns holds memory");
+    // What the manager took for memory of contexts, because it looked while processes took and gave back memory.
+    let overhead = &slice.limits().devices[0].memory_overhead_bytes;
+    wait::until_true("no process has a context", || overhead.load(Ordering::Relaxed) == 0);
+    assert_exactly_free(&gpu, &slice, 64 * MIB);
+    wait::until_true("the manager knows no process", || node.client().usage("killed").unwrap().processes.is_empty());
+}
+
+#[test]
+fn when_the_manager_is_killed_memory_limits_hold() {
+    let gpu = SimulatedGpu::new();
+    let mut node = Node::start(&gpu);
+    let slice = node.slice("orphan", 50, 64 * MIB);
+    let holder = hold(&gpu, &slice, 16 * MIB);
+    node.kill();
+    // Also for processes that start now, with nobody at the attach socket.
+    assert_exactly_free(&gpu, &slice, 48 * MIB);
+    let second = hold(&gpu, &slice, 8 * MIB);
+    assert_exactly_free(&gpu, &slice, 40 * MIB);
+
+    node.restart();
+    let listed = node.client().slices().unwrap();
+    assert_eq!(listed.iter().map(|slice| &slice.id).collect::<Vec<_>>(), [&slice.description().id]);
+    assert_eq!(listed[0].region_path, slice.description().region_path);
+    let usage = node.client().usage("orphan").unwrap();
+    assert_eq!(usage.parts[0].memory_used_bytes, 24 * MIB, "{usage:?}");
+    let mut pids: Vec<u32> = usage.processes.iter().map(|process| process.pid).collect();
+    let mut expected = [holder.id(), second.id()];
+    pids.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(pids, expected);
+
+    // The new manager watches over the processes of the old one.
+    let _ = holder.kill();
+    wait::until_true("the memory is free again", || slice.used_bytes(0) == 8 * MIB);
+    drop(second);
+    wait::until_true("the memory is free again", || slice.used_bytes(0) == 0);
+}
+
+#[test]
+fn memory_of_those_who_die_without_a_manager_is_free_when_one_is_back() {
+    let gpu = SimulatedGpu::new();
+    let mut node = Node::start(&gpu);
+    let slice = node.slice("orphan", 50, 64 * MIB);
+    let holder = hold(&gpu, &slice, 16 * MIB);
+    node.kill();
+    let _ = holder.kill();
+    assert_eq!(slice.used_bytes(0), 16 * MIB);
+    node.restart();
+    wait::until_true("the memory is free again", || slice.used_bytes(0) == 0);
+    assert_exactly_free(&gpu, &slice, 64 * MIB);
+}
+
+#[test]
+fn when_the_manager_is_killed_the_core_limit_holds() {
+    let gpu = SimulatedGpu::new();
+    let mut node = Node::start(&gpu);
+    let slice = node.slice("orphan", 30, GIB);
+    let mut command = HostProgram::linked(&gpu, "busy").on(&gpu);
+    command.args(["500000", "0"]);
+    let mut process = Process::start(slice.preload_into(&mut command));
+    process.wait_for("busy");
+    node.kill();
+    let limits = slice.limits();
+    wait::until_true("the processes notice that the manager is gone", || {
+        now_ns().saturating_sub(limits.heartbeat_ns.load(Ordering::Relaxed)) > HEARTBEAT_STALE_NS
+    });
+    let share = share_percent(&gpu, Duration::from_secs(4));
+    // Self-pacing is coarse: a period may end with some milliseconds of work still in flight.
+    assert!((20.0..=37.0).contains(&share), "{share:.2} % of the device without a manager, with a limit of 30 %");
+
+    node.restart();
+    wait::until_true("the new manager shows its life", || {
+        now_ns().saturating_sub(limits.heartbeat_ns.load(Ordering::Relaxed)) < HEARTBEAT_STALE_NS / 2
+    });
+    let share = share_percent(&gpu, Duration::from_secs(4));
+    assert!((27.0..=33.0).contains(&share), "{share:.2} % of the device with the new manager, with a limit of 30 %");
+    assert!(!process.has_ended(), "{}", process.errors());
+}
+
+#[test]
+fn a_manager_that_stops_leaves_running_programs_limited() {
+    let gpu = SimulatedGpu::new();
+    let mut node = Node::start(&gpu);
+    let slice = node.slice("stopped", 50, 64 * MIB);
+    let holder = hold(&gpu, &slice, 16 * MIB);
+    node.stop();
+    assert_exactly_free(&gpu, &slice, 48 * MIB);
+    node.restart();
+    let usage = node.client().usage("stopped").unwrap();
+    assert_eq!(usage.parts[0].memory_used_bytes, 16 * MIB, "{usage:?}");
+    drop(holder);
+}

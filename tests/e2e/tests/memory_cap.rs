@@ -1,0 +1,202 @@
+//! A slice of so much memory is like a device of so much memory, to the byte.
+
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use aliquot_harness::{
+    GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice, wait,
+};
+
+/// Runs `command` bare on a device of `bytes`, and in a slice of `bytes` on a device of 80 GiB: both must say the same.
+#[track_caller]
+fn like_a_device_of(bytes: u64, program: &str, arguments: &[&str]) -> String {
+    let small = SimulatedGpu::with(&format!("[[device]]\nmemory = {bytes}\n"));
+    let large = SimulatedGpu::new();
+    let program = HostProgram::linked(&large, program);
+    let on_small = run(program.on(&small).args(arguments)).success();
+    let region = Region::new(&large, bytes);
+    let in_slice = run(region.preload_into(program.on(&large).args(arguments))).success();
+    assert_eq!(on_small.stdout, in_slice.stdout, "on a device of {bytes} bytes, and in a slice of it");
+    assert!(region.peak_bytes(0) <= bytes);
+    on_small.stdout
+}
+
+#[test]
+fn the_last_byte_is_granted_and_the_next_is_not() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::linked(&gpu, "exact");
+    // A size that is no multiple of anything the driver may round to.
+    for bytes in [64 * MIB, 5 * GIB + 12_345] {
+        let region = Region::new(&gpu, bytes);
+        let outcome = run(region.preload_into(program.on(&gpu).arg(bytes.to_string()))).success();
+        let expected = format!(
+            "free: {bytes}\none byte more than all: 2\nfree with all of it taken: 0\none byte more: 2\n\
+             free with all but 4096 taken: 4096\n4097: 2\nand again one byte: 2\nfreed twice: 1\nfree: {bytes}\n"
+        );
+        assert_eq!(outcome.stdout, expected);
+        assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, bytes));
+        assert_eq!(region.ledger().devices[0].refused.load(Ordering::Relaxed), 4);
+    }
+}
+
+#[test]
+fn every_kind_of_memory_is_counted() {
+    let said = like_a_device_of(64 * MIB, "allocations", &[]);
+    assert!(said.contains("linear, round 2: 16 pieces, then 2; free: 0\n"), "{said}");
+    assert!(said.contains("physical, round 2: 16 pieces, then 2; free: 0\n"), "{said}");
+    assert!(!said.contains(": no\n"), "{said}");
+}
+
+#[test]
+fn physical_memory_is_counted_until_the_last_handle_and_mapping_are_gone() {
+    let said = like_a_device_of(64 * MIB, "virtual_memory", &[]);
+    assert!(said.contains("released, the mapping is left: 4 MiB in use\nunmapped: 0 MiB in use\n"), "{said}");
+}
+
+#[test]
+fn the_end_of_a_context_gives_back_what_was_in_it() {
+    let said = like_a_device_of(64 * MIB, "contexts", &[]);
+    assert!(said.contains("the second context destroyed: 1 MiB in use\n"), "{said}");
+    assert!(said.contains("the primary context reset: 0 MiB in use\n"), "{said}");
+}
+
+#[test]
+fn threads_share_the_limit() {
+    let said = like_a_device_of(64 * MIB, "threads", &[]);
+    assert!(said.ends_with("256 pieces granted, all given back: yes\n"), "{said}");
+    assert!(said.starts_with("thread 0 without a context: 201\n"), "{said}");
+}
+
+#[test]
+fn with_nothing_to_forbid_the_shim_changes_nothing() {
+    let gpu = SimulatedGpu::with("[[device]]\nmemory = '96MiB'\n");
+    for program in ["allocations", "virtual_memory", "contexts", "threads"] {
+        let program = HostProgram::linked(&gpu, program);
+        let _ = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
+    }
+}
+
+/// Eight processes race small and large allocations against one limit: at no moment do they hold more together, by the
+/// ledger's books or by the machine's.
+#[test]
+fn processes_that_race_never_pass_the_limit() {
+    const PIECES: [u64; 2] = [256 << 10, 4 << 20];
+    let limit = 33 * MIB + 4096;
+    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let region = Region::new(&gpu, limit);
+    let racer = HostProgram::linked(&gpu, "racer");
+    let racers: Vec<Process> = (0..8)
+        .map(|number| {
+            let mut command = racer.on(&gpu);
+            command.args([PIECES[number % 2].to_string(), "1500".to_owned()]);
+            Process::start(region.preload_into(&mut command))
+        })
+        .collect();
+    let (mut granted, mut refused) = (0, 0);
+    for racer in racers {
+        let outcome = racer.wait().success();
+        let numbers: Vec<u64> = outcome.stdout.split(' ').filter_map(|word| word.trim().parse().ok()).collect();
+        granted += numbers[0];
+        refused += numbers[1];
+    }
+    assert!(granted > 1000 && refused > 100, "there was no race: {granted} granted, {refused} refused");
+    let held_most = gpu.machine().device_use(0).memory_peak_bytes;
+    assert!(held_most > limit / 2, "the machine was never under load: {held_most}");
+    assert!(held_most <= limit, "the machine saw {} bytes above the limit", held_most - limit);
+    assert!(region.peak_bytes(0) <= limit, "the ledger saw {} bytes above the limit", region.peak_bytes(0) - limit);
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+#[test]
+fn each_device_has_its_own_limit_and_a_device_without_a_part_has_nothing() {
+    let gpu =
+        SimulatedGpu::with("[[device]]\nmemory = '4GiB'\n[[device]]\nmemory = '4GiB'\n[[device]]\nmemory = '4GiB'\n");
+    // In another order than the machine's.
+    let parts = [Part { device: 2, memory_limit_bytes: 32 * MIB }, Part { device: 0, memory_limit_bytes: 64 * MIB }];
+    let region = Region::with_parts(&gpu, &parts);
+    let program = HostProgram::linked(&gpu, "devices");
+    let outcome = run(region.preload_into(&mut program.on(&gpu))).success();
+    assert_eq!(
+        outcome.stdout,
+        format!(
+            "device 0: total {}, free {}, all 0, then 2, launch 0\n\
+             device 1: total {}, free {}, all 2, then 2, launch 800\n\
+             device 2: total {}, free {}, all 0, then 2, launch 0\n",
+            64 * MIB,
+            64 * MIB,
+            4 * GIB,
+            4 * GIB,
+            32 * MIB,
+            32 * MIB
+        )
+    );
+    assert_eq!((region.peak_bytes(0), region.peak_bytes(1)), (32 * MIB, 64 * MIB));
+}
+
+#[test]
+fn a_limit_that_is_changed_holds_at_once() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, 64 * MIB);
+    let program = HostProgram::linked(&gpu, "on_request");
+    let mut command = program.on(&gpu);
+    let requests = tempfile::tempdir().unwrap();
+    command.arg(requests.path());
+    let mut process = Process::start(region.preload_into(&mut command));
+    let mut ask = |number: usize, mebibytes: u64| {
+        std::fs::write(requests.path().join(format!("new-{number}")), mebibytes.to_string()).unwrap();
+        std::fs::rename(requests.path().join(format!("new-{number}")), requests.path().join(number.to_string()))
+            .unwrap();
+        let answer = format!("request {number}: ");
+        process.wait_for(&answer);
+        process.wait_for(&format!("done {number}\n"));
+        let output = process.output();
+        output.split_once(&answer).unwrap().1.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(ask(1, 48), "0, free 16");
+    assert_eq!(ask(2, 48), "2, free 16");
+    region.limits().devices[0].memory_limit_bytes.store(96 * MIB, Ordering::Relaxed);
+    assert_eq!(ask(3, 48), "0, free 0");
+    // Below what is in use: nothing is taken away, and nothing more is given.
+    region.limits().devices[0].memory_limit_bytes.store(32 * MIB, Ordering::Relaxed);
+    assert_eq!(ask(4, 1), "2, free 0");
+    // Contexts and modules, which the manager has found, count too.
+    region.limits().devices[0].memory_limit_bytes.store(128 * MIB, Ordering::Relaxed);
+    region.limits().devices[0].memory_overhead_bytes.store(24 * MIB, Ordering::Relaxed);
+    assert_eq!(ask(5, 9), "2, free 8");
+    assert_eq!(ask(6, 8), "0, free 0");
+}
+
+/// What a context takes is not asked for through any function: the manager finds it, and it is the slice's.
+#[test]
+fn memory_of_contexts_is_the_slice_s() {
+    let gpu = SimulatedGpu::with("context_memory = '300MiB'\n");
+    let node = Node::start(&gpu);
+    let slice = node.slice("contexts", 50, GIB);
+    let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+    let mut holder = Process::start(slice.preload_into(command.arg((100 * MIB).to_string())));
+    holder.wait_for("held");
+    wait::until_true("the manager has found the context", || {
+        let usage = node.client().usage("contexts").unwrap().parts.remove(0);
+        (usage.memory_used_bytes, usage.memory_overhead_bytes) == (400 * MIB, 300 * MIB)
+    });
+    assert_eq!(slice.limits().devices[0].memory_overhead_bytes.load(Ordering::Relaxed), 300 * MIB);
+    let _ = holder.kill();
+    wait::until_true("the manager has seen it go", || {
+        node.client().usage("contexts").unwrap().parts[0].memory_used_bytes == 0
+    });
+}
+
+#[test]
+fn a_passive_shim_says_so_once() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, MIB);
+    std::fs::remove_file(region.dir().join("limits")).unwrap();
+    let program = HostProgram::linked(&gpu, "exact");
+    // Through a pipe, as a container's standard error is.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "\"$0\" 1048576 2>&1 | cat", program.path().to_str().unwrap()]);
+    region.preload_into(gpu.show_to(&mut command));
+    let outcome = run(&mut command).success();
+    assert_eq!(outcome.stdout.matches("aliquot: ").count(), 1, "{outcome:?}");
+    assert!(outcome.stdout.contains("one byte more: 0"), "{outcome:?}");
+}

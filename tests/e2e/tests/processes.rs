@@ -1,0 +1,230 @@
+//! Whatever a process does to itself (forks, becomes another program or user, moves its root, closes its descriptors,
+//! ends in the middle of things), it is limited, it does not hang, and it behaves as it does without the shim.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::owner;
+use aliquot_harness::{HostProgram, MIB, Outcome, Process, Region, SimulatedGpu, run, unchanged_in_a_slice};
+
+/// Runs a program bare, in a slice with nothing to forbid, and in a slice of 64 MiB; all must end alike. The last one's
+/// outcome and region are returned.
+#[track_caller]
+fn limited(gpu: &SimulatedGpu, program: &HostProgram, arguments: &[&str]) -> (Outcome, Region) {
+    let bare = unchanged_in_a_slice(gpu, || {
+        let mut command = program.on(gpu);
+        command.args(arguments);
+        command
+    });
+    let region = Region::new(gpu, 64 * MIB);
+    let outcome = run(region.preload_into(program.on(gpu).args(arguments)));
+    assert_eq!(outcome.status, bare.status, "bare and limited:\n{bare:?}\n{outcome:?}");
+    (outcome, region)
+}
+
+fn require_root() {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root, "this test changes users and roots: run it as root");
+}
+
+/// Slots that a process has.
+fn slots_in_use(region: &Region) -> usize {
+    region.ledger().owners.iter().filter(|word| owner::state(word.load(Ordering::Relaxed)) != owner::FREE).count()
+}
+
+#[test]
+fn a_child_that_was_forked_before_cuda_began_has_books_of_its_own() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "fork"), &["before"]);
+    outcome.success().assert_said("child: took 8 MiB, ran a kernel\nparent: took 8 MiB, ran a kernel\n");
+    assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 8 * MIB));
+}
+
+#[test]
+fn a_child_that_was_forked_after_cuda_began_does_not_touch_its_parent_s_books() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "fork"), &["after"]);
+    let outcome = outcome.success();
+    assert!(outcome.stdout.contains("cuMemAlloc refused\n"), "{outcome:?}");
+    assert!(outcome.stdout.contains("parent: still holds it: yes\nparent: gave it back: yes\n"), "{outcome:?}");
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+#[test]
+fn children_that_only_end_change_nothing() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "fork"), &["storm"]);
+    outcome.success().assert_said("parent: still holds it: yes\n");
+    assert_eq!(slots_in_use(&region), 1);
+}
+
+#[test]
+fn a_child_that_becomes_another_program_shares_the_limit() {
+    let gpu = SimulatedGpu::new();
+    for way in ["fork", "vfork"] {
+        let (outcome, _) = limited(&gpu, &HostProgram::linked(&gpu, "exec"), &[way]);
+        outcome
+            .success()
+            .assert_said("holding 16 MiB: free 48 MiB\nfresh: free 48 MiB\nfresh: took 8 MiB\nparent: free 48 MiB\n");
+    }
+}
+
+#[test]
+fn a_process_that_becomes_another_program_leaves_nothing_behind() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "exec"), &["self"]);
+    outcome.success().assert_said("holding 16 MiB: free 48 MiB\nfresh: free 64 MiB\nfresh: took 8 MiB\n");
+    assert_eq!((region.used_bytes(0), region.peak_bytes(0), slots_in_use(&region)), (0, 16 * MIB, 1));
+}
+
+#[test]
+fn a_process_that_gave_up_its_privileges_is_limited() {
+    require_root();
+    let gpu = SimulatedGpu::new();
+    let (outcome, _) = limited(&gpu, &HostProgram::linked(&gpu, "privileges"), &[]);
+    outcome.success().assert_said("free: 67108864\ntoo much: 2\nfree: 0\n");
+}
+
+#[test]
+fn a_process_with_another_root_is_limited() {
+    require_root();
+    let gpu = SimulatedGpu::new();
+    let root = tempfile::tempdir().unwrap();
+    // The simulated machine, as a container's root would have the driver's files; neither the region nor /proc is
+    // there.
+    let machine = root.path().join(gpu.dir().strip_prefix("/").unwrap());
+    fs::create_dir_all(&machine).unwrap();
+    fs::copy(gpu.config_file(), machine.join("machine.toml")).unwrap();
+    for when in ["before", "after"] {
+        let arguments = [when, root.path().to_str().unwrap()];
+        let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "chroot"), &arguments);
+        outcome.success().assert_said("free: 67108864\ntoo much: 2\nfree: 0\n");
+        assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB), "{when}");
+    }
+}
+
+#[test]
+fn a_file_that_took_the_place_of_standard_error_is_never_written_to() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::linked(&gpu, "closed_descriptors");
+    let dir = tempfile::tempdir().unwrap();
+    let (data, result) = (dir.path().join("data"), dir.path().join("result"));
+    let with = |region: Option<&Region>| {
+        fs::write(&data, "precious").unwrap();
+        let mut command = program.on(&gpu);
+        command.args([&data, &result]);
+        if let Some(region) = region {
+            region.preload_into(&mut command);
+        }
+        let _ = run(&mut command).success();
+        assert_eq!(fs::read_to_string(&data).unwrap(), "precious");
+        fs::read_to_string(&result).unwrap()
+    };
+    assert_eq!(with(None), "cuInit 0, cuMemAlloc 0 and 2\n");
+    assert_eq!(with(Some(&Region::new(&gpu, 64 * MIB))), "cuInit 0, cuMemAlloc 0 and 2\n");
+    // One that has something to say: it cannot use its region.
+    let unusable = Region::new(&gpu, 64 * MIB);
+    unusable.limits().header.major.store(99, Ordering::Relaxed);
+    assert_eq!(with(Some(&unusable)), "cuInit 0, cuMemAlloc 0 and 2\n");
+}
+
+#[test]
+fn a_process_that_closes_all_descriptors_goes_on() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "closefrom"), &[]);
+    outcome.success().assert_said("too much: 2\nit goes on; descriptors open: 0\n");
+    assert_eq!(region.peak_bytes(0), MIB);
+}
+
+#[test]
+fn threads_that_come_and_go_leave_nothing() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "thread_storm"), &[]);
+    outcome.success().assert_said("1000 threads, all given back: yes\n");
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+#[test]
+fn a_process_ends_while_its_threads_launch() {
+    let gpu = SimulatedGpu::new();
+    for way in ["exit", "_exit", "return", "thread"] {
+        let (outcome, _) = limited(&gpu, &HostProgram::linked(&gpu, "exit_in_launch"), &[way]);
+        assert_eq!(outcome.status.code(), Some(7), "{way}: {outcome:?}");
+    }
+}
+
+#[test]
+fn streams_graphs_and_captures_are_unchanged() {
+    let gpu = SimulatedGpu::new();
+    for program in ["streams", "graph", "capture"] {
+        let (outcome, _) = limited(&gpu, &HostProgram::linked(&gpu, program), &[]);
+        let _ = outcome.success();
+    }
+}
+
+#[test]
+fn what_a_process_holds_stands_under_its_own_name() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, 64 * MIB);
+    let program = HostProgram::linked(&gpu, "hold");
+    let mut holders: Vec<Process> = [3, 5]
+        .map(|mebibytes: u64| {
+            let mut command = program.on(&gpu);
+            command.arg((mebibytes * MIB).to_string());
+            Process::start(region.preload_into(&mut command))
+        })
+        .into();
+    for holder in &mut holders {
+        holder.wait_for("held");
+    }
+    let ledger = region.ledger();
+    let held = |pid: u32| {
+        let slot = ledger.owners.iter().position(|word| owner::pid(word.load(Ordering::Relaxed)) == pid);
+        ledger.slots[slot.expect("the process has a slot")].devices[0].memory.load(Ordering::Relaxed)
+    };
+    assert_eq!([held(holders[0].id()), held(holders[1].id())], [3 * MIB, 5 * MIB]);
+    assert_eq!(region.used_bytes(0), 8 * MIB);
+}
+
+/// Without a manager nobody gives back what the dead held until the slots are needed: then processes help themselves.
+#[test]
+fn slots_of_the_dead_are_used_again() {
+    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let region = Region::new(&gpu, 64 * MIB);
+    let program = HostProgram::linked(&gpu, "hold");
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.arg("4096");
+        region.preload_into(&mut command);
+        command
+    };
+    // More than there are slots would take long; so the others are taken by owners that never lived.
+    for (word, start_time) in region.ledger().owners.iter().zip(&region.ledger().start_times).skip(1) {
+        start_time.store(1, Ordering::Relaxed);
+        word.store(owner::word(owner::ATTACHED, 1, u32::MAX - 1), Ordering::Relaxed);
+    }
+    let own_namespace = inode(Path::new("/proc/self/ns/pid"));
+    for slot in &region.ledger().slots {
+        slot.pid_namespace.store(own_namespace, Ordering::Relaxed);
+    }
+    let mut holder = Process::start(&mut command());
+    holder.wait_for("held");
+    assert_eq!((slots_in_use(&region), region.used_bytes(0)), (1, 4096));
+}
+
+fn inode(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).unwrap().ino()
+}
+
+#[test]
+fn programs_that_start_others_in_their_own_ways_still_can() {
+    let gpu = SimulatedGpu::new();
+    // `ldd` runs the loader itself with LD_PRELOAD in place; `env -i` takes it away.
+    for command in [vec!["/usr/bin/ldd", "/bin/true"], vec!["/usr/bin/env", "-i", "/bin/echo", "clean"]] {
+        let region = Region::unlimited(&gpu);
+        let _ = run(region.preload_into(Command::new(command[0]).args(&command[1..]))).success();
+    }
+}

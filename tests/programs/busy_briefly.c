@@ -1,0 +1,16 @@
+/* Takes memory, launches, gives it back, some times, whatever the answers are. */
+#include "program.h"
+
+int main(void) {
+    use_device();
+    CUfunction kernel = spin_kernel();
+    for (int i = 0; i < 100; i++) {
+        CUdeviceptr memory;
+        size_t free, total;
+        if (cuMemAlloc(&memory, 65536) == CUDA_SUCCESS)
+            cuMemFree(memory);
+        cuMemGetInfo(&free, &total);
+        spin(kernel, NULL, 1000);
+    }
+    return cuCtxSynchronize();
+}

@@ -1,0 +1,42 @@
+/* The end of a context frees what was allocated in it, and nothing else. */
+#include "program.h"
+
+static size_t before;
+
+static void show(const char *when) {
+    printf("%s: %zu MiB in use\n", when, (before - free_bytes()) / MIB);
+}
+
+static void take_some(void) {
+    CUdeviceptr memory;
+    size_t pitch;
+    CUarray array;
+    CUDA_ARRAY_DESCRIPTOR descriptor = {1024, 1024, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+    for (int i = 0; i < 100; i++)
+        REQUIRE(cuMemAlloc(&memory, MIB / 4));
+    REQUIRE(cuMemAllocPitch(&memory, &pitch, 1024, 1024, 4));
+    REQUIRE(cuMemAllocManaged(&memory, MIB, CU_MEM_ATTACH_GLOBAL));
+    REQUIRE(cuArrayCreate(&array, &descriptor));
+}
+
+int main(void) {
+    CUcontext primary = use_device(), second;
+    CUdeviceptr kept;
+    before = free_bytes();
+    REQUIRE(cuMemAlloc(&kept, MIB));
+    show("in the primary context");
+    REQUIRE(cuCtxCreate(&second, 0, 0));
+    take_some();
+    show("in a second context, too");
+    REQUIRE(cuCtxSetCurrent(primary));
+    REQUIRE(cuCtxDestroy(second));
+    show("the second context destroyed");
+    take_some();
+    show("more in the primary context");
+    REQUIRE(cuDevicePrimaryCtxReset(0));
+    use_device();
+    show("the primary context reset");
+    take_some();
+    show("and used again");
+    return 0;
+}
