@@ -115,9 +115,7 @@ impl Watch {
         let mut by_device: BTreeMap<DeviceUuid, Vec<(Arc<LiveSlice>, usize)>> = BTreeMap::new();
         for live in self.slices.all() {
             for (number, part) in live.parts().into_iter().enumerate() {
-                if live.processes().is_empty() {
-                    live.region.device_limits(number).memory_overhead_bytes.store(0, Ordering::Relaxed);
-                } else {
+                if !live.processes().is_empty() {
                     by_device.entry(part.device).or_default().push((Arc::clone(&live), number));
                 }
             }

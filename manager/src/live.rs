@@ -126,8 +126,13 @@ impl LiveSlice {
         std::iter::once(SHARED_SLOT).chain(own)
     }
 
-    /// Says which processes are in it.
+    /// Says which processes are in it. With the last of them, what it used beyond its ledger is free again at once.
     pub(crate) fn set_processes(&self, processes: Vec<Attached>) {
+        if processes.is_empty() {
+            for part in 0..self.region.device_count() {
+                self.region.device_limits(part).memory_overhead_bytes.store(0, Ordering::Relaxed);
+            }
+        }
         *self.processes.lock() = processes.into();
     }
 

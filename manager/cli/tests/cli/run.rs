@@ -94,7 +94,21 @@ fn closed_standard_streams_are_fine() {
 /// Starts a shell that says its pid, then what it does on signals.
 fn trapping(traps: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let script = format!("{traps} echo ready; while :; do sleep 0.05; done");
-    let mut child = simulated_run(["sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = simulated_run(["sh", "-c", &script]);
+    // A group of its own with a parent outside it: an orphaned group, which a test run without a terminal may be, is never stopped
+    // by SIGTSTP.
+    command.stdout(Stdio::piped()).process_group(0);
+    // SAFETY: signal is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            // A test run in the background may ignore these, and a shell cannot trap what was ignored when it started.
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     assert_eq!(line(&mut lines), "ready");
     (child, lines)
