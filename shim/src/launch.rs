@@ -12,7 +12,7 @@ use aliquot_abi::cuda::{
 /// kernels, and always gets a marker when there are markers at all.
 #[inline]
 fn gated(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUresult {
-    // The usual case, kept so small that the driver's function is reached by a jump, with the host's arguments in place.
+    // The usual case is decided without a call; everything else is kept out of the way of it.
     if gate::passes_at_once(heavy) { call() } else { gated_slowly(stream, heavy, call) }
 }
 

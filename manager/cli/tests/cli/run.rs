@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
@@ -91,6 +91,19 @@ fn closed_standard_streams_are_fine() {
     assert_eq!(std::fs::read_to_string(file).unwrap(), "done\n");
 }
 
+/// A test run in the background may ignore these signals, and a shell cannot trap what was ignored when it started.
+fn with_default_signals(command: &mut Command) {
+    // SAFETY: signal is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
+}
+
 /// Starts a shell that says its pid, then what it does on signals.
 fn trapping(traps: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let script = format!("{traps} echo ready; while :; do sleep 0.05; done");
@@ -98,16 +111,7 @@ fn trapping(traps: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     // A group of its own with a parent outside it: an orphaned group, which a test run without a terminal may be, is never stopped
     // by SIGTSTP.
     command.stdout(Stdio::piped()).process_group(0);
-    // SAFETY: signal is async-signal-safe.
-    unsafe {
-        command.pre_exec(|| {
-            // A test run in the background may ignore these, and a shell cannot trap what was ignored when it started.
-            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-                libc::signal(signal, libc::SIG_DFL);
-            }
-            Ok(())
-        });
-    }
+    with_default_signals(&mut command);
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     assert_eq!(line(&mut lines), "ready");
@@ -180,6 +184,7 @@ fn the_terminal_s_keys_reach_the_command_once() {
     let slave_fd = slave.as_raw_fd();
     let script = "trap 'echo int' INT; trap 'echo winch' WINCH; echo ready; read word; echo got $word; read word; echo got $word";
     let mut command = simulated_run(["bash", "-c", script]);
+    with_default_signals(&mut command);
     let stream = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
     command.stdin(stream(&pty.slave)).stdout(stream(&pty.slave)).stderr(stream(&pty.slave));
     // SAFETY: setsid and ioctl are async-signal-safe; the descriptor is open in the child, which has a copy of it.

@@ -1,0 +1,35 @@
+//! `cuLaunchKernel`: free, and in capped slices with budget left, by one and by several threads.
+
+use aliquot_harness::{GIB, Node, SimulatedGpu};
+
+use crate::client::{Client, INSTANT};
+use crate::statistics::compare;
+use crate::table::Table;
+
+const THREADS: [u32; 3] = [1, 2, 4];
+/// The share of each slice, and what it may add to a launch in nanoseconds. Work that takes no time leaves budget in all.
+const SHARES: [(u32, f64); 3] = [(100, 5.0), (99, 10.0), (30, 10.0)];
+
+/// Measures launches.
+pub(crate) fn measure(client: &Client, runs: usize) -> Table {
+    let gpu = SimulatedGpu::with(INSTANT);
+    let mut table = Table::of_costs("cuLaunchKernel, ns");
+    for (percent, aim) in SHARES {
+        // A node for each: alone on its device, a slice of the whole device is not shared in time.
+        let node = Node::start(&gpu);
+        let slice = node.slice("measured", percent, 4 * GIB);
+        for threads in THREADS {
+            let arguments = format!("launch {threads}");
+            let compared = compare(
+                runs,
+                || client.measure(&gpu, None, &arguments),
+                || client.measure(&gpu, Some(&slice), &arguments),
+            );
+            let limit =
+                if percent == 100 { "uncapped".to_owned() } else { format!("capped at {percent} %, budget left") };
+            let plural = if threads == 1 { "" } else { "s" };
+            table.cost(format!("{limit}, {threads} thread{plural}"), compared, 1.0, aim);
+        }
+    }
+    table
+}

@@ -1,0 +1,195 @@
+//! Makes the folder that is taken to a machine with a GPU: the programs, prebuilt for old C libraries, and what runs them.
+//!
+//! ```text
+//! cargo run --release -p aliquot-gpu-check --bin pack-gpu-check -- OUT_DIR
+//! ```
+//!
+//! The programs are linked by `zig cc`, which knows the symbols of every C library since 2.17 and so links for the one that is
+//! asked for, not for the one of this machine. It comes from PyPI (needs python3 with venv) and is kept in the target directory.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use object::Endianness;
+use object::read::elf::{ElfFile64, FileHeader};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The oldest C library that the programs must start with: that of Debian 11 and Ubuntu 20.04.
+const GLIBC_FLOOR: (u32, u32) = (2, 31);
+const FOLDER_BYTES_MAX: u64 = 40 << 20;
+/// The linker, by its version on PyPI.
+const ZIG: &str = "ziglang==0.17.1";
+/// Packages and their programs.
+const PROGRAMS: [(&str, &str); 3] =
+    [("aliquot-cli", "aliquot"), ("aliquot-manager", "aliquot-manager"), ("aliquot-gpu-check", "aliquot-gpu-check")];
+/// Files of folder/ that go along.
+const FILES: [&str; 3] = ["run.sh", "check_torch.py", "README.txt"];
+
+/// Packs the GPU check into a folder that runs without Rust, network or root on a machine with an NVIDIA GPU.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Args {
+    /// The folder to make; it must not exist, or be empty
+    out_dir: PathBuf,
+    /// Directory for what is built on the way [default: gpu-check in cargo's target directory]
+    #[arg(long, value_name = "DIR")]
+    build_dir: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match pack(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn pack(args: &Args) -> anyhow::Result<()> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workspace = package.join("../..").canonicalize()?;
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
+    let build_dir = args.build_dir.clone().unwrap_or_else(|| target_dir.join("gpu-check"));
+    let out_dir = &args.out_dir;
+    if fs::read_dir(out_dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!("{} is not empty; name another folder or remove it", out_dir.display());
+    }
+    fs::create_dir_all(&build_dir)?;
+    let build_dir = build_dir.canonicalize()?;
+    let linker = linker(&build_dir)?;
+    let built = build(&workspace, &build_dir, &linker)?;
+
+    fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
+    for (_, program) in PROGRAMS {
+        let (from, to) = (built.join(program), out_dir.join(program));
+        check_floor(&from)?;
+        fs::copy(&from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    }
+    for file in FILES {
+        fs::copy(package.join("folder").join(file), out_dir.join(file))
+            .with_context(|| format!("cannot copy {file}"))?;
+    }
+    let sizes =
+        fs::read_dir(out_dir)?.map(|entry| Ok(entry?.metadata()?.len())).collect::<anyhow::Result<Vec<u64>>>()?;
+    let bytes: u64 = sizes.iter().sum();
+    if bytes > FOLDER_BYTES_MAX {
+        bail!("{} holds {bytes} bytes; at most {FOLDER_BYTES_MAX} are allowed", out_dir.display());
+    }
+    println!(
+        "{}: {:.1} MiB; on the machine with the GPU: ./run.sh",
+        out_dir.display(),
+        bytes as f64 / f64::from(1 << 20)
+    );
+    Ok(())
+}
+
+/// A script that links for the floor, made in `build_dir`.
+fn linker(build_dir: &Path) -> anyhow::Result<PathBuf> {
+    let venv = build_dir.join("zig");
+    let python = venv.join("bin/python");
+    let installed = |python: &Path| {
+        run(Command::new(python).args(["-m", "ziglang", "version"]).stdout(Stdio::null()).stderr(Stdio::null()))
+    };
+    if installed(&python).is_err() {
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", ZIG]))?;
+    }
+    let (major, minor) = GLIBC_FLOOR;
+    // rustc takes the kind of a linker from its name: this one is called like a C compiler.
+    let script = build_dir.join("zig-cc");
+    let text = format!(
+        "#!/bin/sh\nZIG_GLOBAL_CACHE_DIR='{0}/zig-cache' exec '{1}' -m ziglang cc -target x86_64-linux-gnu.{major}.{minor} \"$@\"\n",
+        build_dir.display(),
+        python.display()
+    );
+    fs::write(&script, text)?;
+    fs::set_permissions(&script, Permissions::from_mode(0o755))?;
+    Ok(script)
+}
+
+/// Builds the programs, and returns the directory that holds them.
+fn build(workspace: &Path, build_dir: &Path, linker: &Path) -> anyhow::Result<PathBuf> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace).args(["build", "--release", "--target", TARGET, "--target-dir"]).arg(build_dir);
+    cargo.arg("--config").arg(format!("target.{TARGET}.linker={:?}", linker.display().to_string()));
+    cargo.args(["--config", "profile.release.strip=\"symbols\""]);
+    for (package, program) in PROGRAMS {
+        cargo.args(["--package", package, "--bin", program]);
+    }
+    run(&mut cargo)?;
+    Ok(build_dir.join(TARGET).join("release"))
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let name = command.get_program().display().to_string();
+    let status = command.status().with_context(|| format!("cannot start {name}"))?;
+    if !status.success() {
+        bail!("{command:?} failed: {status}");
+    }
+    Ok(())
+}
+
+/// Fails if `program` needs a newer C library than the floor.
+fn check_floor(program: &Path) -> anyhow::Result<()> {
+    let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    for version in needed_versions(&data)? {
+        if glibc_version(&version).is_some_and(|needed| needed > GLIBC_FLOOR) {
+            let (major, minor) = GLIBC_FLOOR;
+            bail!("{} needs {version}, which is newer than GLIBC_{major}.{minor}", program.display());
+        }
+    }
+    Ok(())
+}
+
+/// Symbol versions that a program needs of its libraries.
+fn needed_versions(data: &[u8]) -> anyhow::Result<Vec<String>> {
+    let file = ElfFile64::<Endianness>::parse(data)?;
+    let endian = file.elf_header().endian()?;
+    let sections = file.elf_section_table();
+    let Some((mut libraries, link)) = sections.gnu_verneed(endian, data)? else {
+        bail!("it needs no version of anything")
+    };
+    let strings = sections.strings(endian, data, link)?;
+    let mut versions = Vec::new();
+    while let Some((_, mut needed)) = libraries.next()? {
+        while let Some(version) = needed.next()? {
+            versions.push(String::from_utf8_lossy(version.name(endian, strings)?).into_owned());
+        }
+    }
+    Ok(versions)
+}
+
+/// Major and minor of `GLIBC_2.31`; `None` for what is no version of the C library.
+fn glibc_version(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.strip_prefix("GLIBC_")?.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert_eq!(glibc_version("GLIBC_2.4"), Some((2, 4)));
+        assert!(glibc_version("GLIBC_2.4") < glibc_version("GLIBC_2.31"));
+        assert!(glibc_version("GLIBC_2.34").is_some_and(|version| version > GLIBC_FLOOR));
+        assert_eq!(glibc_version("GCC_3.0"), None);
+    }
+
+    #[test]
+    fn what_a_program_needs_is_found() {
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(needed_versions(&own).unwrap().iter().any(|version| version.starts_with("GLIBC_2.")));
+    }
+
+    #[test]
+    fn what_is_no_program_is_an_error() {
+        assert!(needed_versions(b"#!/bin/sh\n").is_err());
+    }
+}

@@ -1,0 +1,67 @@
+//! Each kind of memory: given up to the cap, refused beyond it, free again when it is given back.
+
+mod kinds;
+
+pub(in crate::cases) use kinds::allocation_properties;
+
+use aliquot_abi::cuda::CUresult;
+
+use crate::findings::Findings;
+use crate::scene::{Scene, is_about};
+use crate::way::Way;
+use kinds::{KINDS, Kind};
+
+/// What is taken where nothing limits it.
+const SAMPLE_BYTES: u64 = 64 << 20;
+
+pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
+    for kind in KINDS {
+        match kind.missing(&scene.cuda) {
+            Some(why) => findings.skip(kind.name, why),
+            None if scene.way == Way::Limited => refused_exactly_at_the_cap(scene, findings, kind)?,
+            None => given_and_taken_back(scene, findings, kind),
+        }
+    }
+    Ok(())
+}
+
+fn given_and_taken_back(scene: &Scene, findings: &mut Findings, kind: &Kind) {
+    let got = (kind.take)(&scene.cuda, SAMPLE_BYTES).and_then(|held| (held.give_back)(&scene.cuda));
+    findings.expect_ok(format!("{}: {} MiB are given and taken back", kind.name, SAMPLE_BYTES >> 20), got);
+}
+
+fn refused_exactly_at_the_cap(scene: &Scene, findings: &mut Findings, kind: &Kind) -> anyhow::Result<()> {
+    let (cuda, name) = (&scene.cuda, kind.name);
+    let free = scene.steady_free()?;
+    let fits = (free - kind.slack_bytes) / kind.granule_bytes * kind.granule_bytes;
+    let too_much = (free / kind.granule_bytes + 1) * kind.granule_bytes;
+
+    let refusal = (kind.take)(cuda, too_much).map(|held| (held.give_back)(cuda)).err().map(|error| error.result);
+    findings.expect(
+        format!("{name}: {} bytes more than are free are out of memory", too_much - free),
+        refusal == Some(CUresult::OUT_OF_MEMORY),
+        format!("{too_much} bytes asked for, {free} free, the answer {refusal:?}"),
+    );
+    let now = cuda.memory()?.0;
+    findings.expect(
+        format!("{name}: a refusal takes nothing"),
+        is_about(now, free),
+        format!("{free} bytes free before, {now} after"),
+    );
+
+    let Some(held) = findings
+        .expect_ok(format!("{name}: all but {} of the free bytes are given", free - fits), (kind.take)(cuda, fits))
+    else {
+        return Ok(());
+    };
+    let left = cuda.memory()?.0;
+    findings.expect(
+        format!("{name}: what is given is no longer free"),
+        is_about(left, free - fits),
+        format!("{left} bytes are free, {} were expected", free - fits),
+    );
+    findings.expect_ok(format!("{name}: it can be given back"), (held.give_back)(cuda));
+    let after = scene.wait_for_free(free)?;
+    findings.expect(format!("{name}: and is free again"), is_about(after, free), format!("{after} of {free} bytes"));
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Processes: fork, exec, and death without a farewell.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+
+use crate::cuda::Cuda;
+use crate::findings::Findings;
+use crate::scene::{Scene, is_about};
+use crate::way::Way;
+
+/// What the child holds.
+const HELD_BYTES: u64 = 256 << 20;
+const CHILD_TIMEOUT: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// What the child says when it holds its memory.
+const READY: &str = "ready";
+/// Added to a driver's code, so that it is told from an exit status of the process itself.
+const CODE_BASE: u32 = 100;
+
+pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
+    forked_child(scene, findings)?;
+    started_child(scene, findings)
+}
+
+/// A forked child has no use of CUDA; it must end, and leave its parent's memory alone.
+fn forked_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
+    let cuda = &scene.cuda;
+    let address = cuda.allocate(HELD_BYTES)?;
+    let before = scene.steady_free()?;
+    // SAFETY: this process has no other thread that holds a lock of the C library, and the child only calls the driver,
+    // which is what is looked at, and ends.
+    let child = match unsafe { fork() }? {
+        ForkResult::Child => {
+            let code = cuda.allocate(1 << 20).err().map_or(0, |error| error.result.0);
+            // SAFETY: ends the child at once, without the exit handlers of a process that it is not.
+            unsafe { libc::_exit((CODE_BASE + code) as i32 & 0xff) };
+        }
+        ForkResult::Parent { child } => child,
+    };
+    let status = wait_for(child)?;
+    findings.expect("a forked child that calls the driver ends", status.is_some(), "");
+    findings.answer("cuMemAlloc in a forked child", format!("{status:?}").replace(&child.to_string(), "child"));
+    if scene.way == Way::Limited {
+        let after = scene.wait_for_free(before)?;
+        findings.expect(
+            "its parent's memory stays charged",
+            is_about(after, before),
+            format!("{before} bytes free before, {after} after"),
+        );
+    }
+    findings.expect_ok("its parent can go on", cuda.free(address));
+    Ok(())
+}
+
+/// How the process ended; `None`: it had to be killed.
+fn wait_for(child: Pid) -> anyhow::Result<Option<WaitStatus>> {
+    let deadline = Instant::now() + CHILD_TIMEOUT;
+    while Instant::now() < deadline {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG))? {
+            WaitStatus::StillAlive => std::thread::sleep(LOOK_INTERVAL),
+            status => return Ok(Some(status)),
+        }
+    }
+    kill(child, Signal::SIGKILL)?;
+    waitpid(child, None)?;
+    Ok(None)
+}
+
+/// A program that this one starts is in the same slice; when it is killed its memory is free at once.
+fn started_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
+    let before = scene.steady_free()?;
+    let mut child = Holder::start()?;
+    if scene.way == Way::Limited {
+        let free = scene.steady_free()?;
+        findings.expect(
+            "what a started program takes counts against the same cap",
+            before.saturating_sub(free) >= HELD_BYTES,
+            format!("{before} bytes free before, {free} beside it"),
+        );
+        let killed = Instant::now();
+        child.kill()?;
+        let after = scene.wait_for_free(before)?;
+        findings.expect(
+            "what a killed process held is free again",
+            is_about(after, before),
+            format!("{after} of {before} bytes after {} ms", killed.elapsed().as_millis()),
+        );
+    } else {
+        child.kill()?;
+        findings.expect("a started program can use the device", true, "");
+    }
+    Ok(())
+}
+
+/// A process that holds device memory; it is killed when this is dropped.
+struct Holder(Child);
+
+impl Holder {
+    fn start() -> anyhow::Result<Holder> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let child = command.args(["worker", "hold"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut holder = Holder(child.context("cannot start a second process")?);
+        let mut line = String::new();
+        BufReader::new(holder.0.stdout.take().context("no pipe")?).read_line(&mut line)?;
+        if line.trim() != READY {
+            bail!("the second process cannot take its memory: {line:?}");
+        }
+        Ok(holder)
+    }
+
+    fn kill(&mut self) -> anyhow::Result<()> {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _ = self.kill();
+    }
+}
+
+/// The second process: takes memory, and holds it until its standard input ends.
+pub(crate) fn hold_memory() -> anyhow::Result<()> {
+    let cuda = Cuda::open()?;
+    cuda.allocate(HELD_BYTES)?;
+    let mut output = std::io::stdout();
+    writeln!(output, "{READY}")?;
+    output.flush()?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}

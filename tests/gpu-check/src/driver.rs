@@ -1,0 +1,80 @@
+//! The driver's functions, found as a plain program finds them: by `dlopen` and `dlsym`. No CUDA toolkit is needed.
+
+use anyhow::Context;
+use libloading::Library;
+use libloading::os::unix;
+
+/// The driver's library, by the name that every program uses.
+const LIBRARY: &str = "libcuda.so.1";
+
+/// A line of the table of driver functions, as far as looking it up needs it.
+pub(crate) struct Line {
+    /// The exported symbol.
+    pub(crate) symbol: &'static str,
+    /// The name for `cuGetProcAddress`.
+    pub(crate) name: &'static str,
+}
+
+macro_rules! driver {
+    ($($class:ident $policy:ident: $symbol:ident $(| $per_thread:ident)? = $name:ident @ $since:literal ($($argument:ident: $type:ty),*);)*) => {
+        /// The functions' types, by symbol.
+        #[allow(non_camel_case_types, reason = "the names are those of the driver API")]
+        pub(crate) mod types {
+            use aliquot_abi::cuda::*;
+
+            $(pub(crate) type $symbol = unsafe extern "C" fn($($type),*) -> CUresult;)*
+        }
+
+        /// The driver's functions; `None` for what this driver lacks.
+        #[allow(non_snake_case, reason = "the names are those of the driver API")]
+        #[allow(dead_code, reason = "the table holds more functions than the check calls")]
+        pub(crate) struct Driver {
+            $(
+                pub(crate) $symbol: Option<types::$symbol>,
+                $(pub(crate) $per_thread: Option<types::$symbol>,)?
+            )*
+            /// The library, loaded for as long as its functions can be called.
+            pub(crate) library: Library,
+        }
+
+        impl Driver {
+            /// Loads the driver.
+            pub(crate) fn load() -> anyhow::Result<Driver> {
+                // Into the process's scope, where a program that is linked to the driver has it.
+                // SAFETY: the driver's initialisers are made to run in any process.
+                let library = unsafe { unix::Library::open(Some(LIBRARY), unix::RTLD_NOW | unix::RTLD_GLOBAL) };
+                let library = Library::from(library.with_context(|| format!("cannot load {LIBRARY}"))?);
+                // SAFETY: each type is that of NVIDIA's documentation for exactly this symbol, and the library stays loaded
+                // beside the functions.
+                unsafe {
+                    Ok(Driver {
+                        $(
+                            $symbol: find(&library, concat!(stringify!($symbol), "\0")),
+                            $($per_thread: find(&library, concat!(stringify!($per_thread), "\0")),)?
+                        )*
+                        library,
+                    })
+                }
+            }
+        }
+
+        /// The whole table.
+        pub(crate) const TABLE: &[Line] = &[
+            $(
+                Line { symbol: concat!(stringify!($symbol), "\0"), name: concat!(stringify!($name), "\0") },
+                $(Line { symbol: concat!(stringify!($per_thread), "\0"), name: concat!(stringify!($name), "\0") },)?
+            )*
+        ];
+    };
+}
+
+/// The function `symbol`, a name with a closing NUL.
+///
+/// # Safety
+/// `F` must be the function's type.
+unsafe fn find<F: Copy>(library: &Library, symbol: &str) -> Option<F> {
+    // SAFETY: vouched for by the caller.
+    unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|function| *function)
+}
+
+aliquot_abi::cuda_api!(driver);

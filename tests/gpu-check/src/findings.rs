@@ -1,0 +1,135 @@
+//! What a case finds out: the part that a worker sends to the check, as one line of JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Finding {
+    /// What must hold.
+    pub(crate) what: String,
+    /// Whether it does.
+    pub(crate) verdict: Verdict,
+    /// What was seen; empty where the verdict says all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) saw: String,
+}
+
+/// Whether something holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// It does.
+    Holds,
+    /// It does not.
+    Fails,
+    /// This device or driver cannot do what is looked at.
+    Skipped,
+}
+
+/// An answer of the driver that must be the same in every way that a program is run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    /// What was asked.
+    pub(crate) asked: String,
+    /// The answer.
+    pub(crate) answer: String,
+}
+
+/// All that a case found out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Findings {
+    /// What was looked at, in order.
+    pub(crate) findings: Vec<Finding>,
+    /// What the driver answered, in order.
+    #[serde(default)]
+    pub(crate) answers: Vec<Answer>,
+}
+
+impl Findings {
+    /// Notes whether `what` holds, and what was `seen`.
+    pub(crate) fn expect(&mut self, what: impl Into<String>, holds: bool, saw: impl Into<String>) {
+        let verdict = if holds { Verdict::Holds } else { Verdict::Fails };
+        self.findings.push(Finding { what: what.into(), verdict, saw: saw.into() });
+    }
+
+    /// Notes whether `got` is a success.
+    pub(crate) fn expect_ok<T, E: ToString>(&mut self, what: impl Into<String>, got: Result<T, E>) -> Option<T> {
+        match got {
+            Ok(value) => {
+                self.expect(what, true, "");
+                Some(value)
+            }
+            Err(error) => {
+                self.expect(what, false, error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Notes that `what` cannot be looked at here, and why.
+    pub(crate) fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        self.findings.push(Finding { what: what.into(), verdict: Verdict::Skipped, saw: why.into() });
+    }
+
+    /// Notes an answer that must be the same in every way.
+    pub(crate) fn answer(&mut self, asked: impl Into<String>, answer: impl Into<String>) {
+        self.answers.push(Answer { asked: asked.into(), answer: answer.into() });
+    }
+
+    /// Adds a finding for each answer that differs from `bare`'s, or one that says that all agree.
+    pub(crate) fn compare(&mut self, bare: &Findings) {
+        let differ: Vec<Finding> = self
+            .answers
+            .iter()
+            .filter_map(|Answer { asked, answer }| {
+                let without = bare.answers.iter().find(|other| other.asked == *asked)?;
+                (without.answer != *answer).then(|| Finding {
+                    what: format!("{asked}: the same answer as without the shim"),
+                    verdict: Verdict::Fails,
+                    saw: format!("{answer} instead of {}", without.answer),
+                })
+            })
+            .collect();
+        if differ.is_empty() && !self.answers.is_empty() {
+            self.expect(format!("{} answers the same as without the shim", self.answers.len()), true, "");
+        }
+        self.findings.extend(differ);
+    }
+
+    /// Whether nothing fails.
+    pub(crate) fn hold(&self) -> bool {
+        self.findings.iter().all(|finding| finding.verdict != Verdict::Fails)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_differs_is_a_failure() {
+        let (mut bare, mut shim) = (Findings::default(), Findings::default());
+        bare.answer("free of null", "CUDA_SUCCESS");
+        shim.answer("free of null", "CUDA_ERROR_INVALID_VALUE");
+        shim.compare(&bare);
+        assert!(!shim.hold());
+        assert!(shim.findings[0].saw.contains("INVALID_VALUE instead of CUDA_SUCCESS"));
+    }
+
+    #[test]
+    fn the_same_answers_hold() {
+        let mut bare = Findings::default();
+        bare.answer("free of null", "CUDA_SUCCESS");
+        let mut shim = bare.clone();
+        shim.compare(&bare);
+        assert!(shim.hold());
+        assert_eq!(shim.findings.len(), 1);
+    }
+
+    #[test]
+    fn what_is_skipped_does_not_fail() {
+        let mut findings = Findings::default();
+        findings.skip("managed memory", "the device has none");
+        assert!(findings.hold());
+    }
+}

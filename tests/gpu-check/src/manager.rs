@@ -1,0 +1,68 @@
+//! The node manager of the check: `aliquot-manager` as an ordinary user's daemon, with a directory of its own.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A node manager; it ends when this is dropped.
+pub(crate) struct Manager {
+    child: Child,
+    socket: PathBuf,
+    _dir: TempDir,
+}
+
+impl Manager {
+    /// Starts `program` and waits until it serves.
+    pub(crate) fn start(program: &Path) -> anyhow::Result<Manager> {
+        let dir = tempfile::Builder::new().prefix("aliquot-check-").tempdir()?;
+        let (socket, log) = (dir.path().join("manager.sock"), dir.path().join("log"));
+        let mut command = Command::new(program);
+        command.arg("--runtime-dir").arg(dir.path().join("run")).arg("--state-dir").arg(dir.path().join("state"));
+        command.arg("--socket").arg(&socket).args(["--cdi-dir", "off"]).stdin(Stdio::null());
+        command.stdout(File::create(&log)?).stderr(File::options().append(true).open(&log)?);
+        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let mut manager = Manager { child, socket, _dir: dir };
+        let deadline = Instant::now() + START_TIMEOUT;
+        while UnixStream::connect(&manager.socket).is_err() {
+            let ended = manager.child.try_wait()?;
+            if ended.is_some() || Instant::now() > deadline {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let how = ended.map_or("it does not serve its socket".to_owned(), |status| status.to_string());
+                bail!(
+                    "the node manager does not start: {how}; it says:\n{said}\nIf it needs another directory, set TMPDIR"
+                );
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(manager)
+    }
+
+    /// The socket that it serves.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // It may have ended already; it is waited for below.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while Instant::now() < deadline && self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

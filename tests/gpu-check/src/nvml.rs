@@ -1,0 +1,88 @@
+//! As much of NVML as the check asks.
+
+use std::ffi::{CStr, CString, c_char, c_uint};
+
+use aliquot_abi::nvml::{NVML_MEMORY_V2, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
+use anyhow::{Context, bail};
+use libloading::Library;
+
+/// NVML, initialised for as long as the process lives.
+pub(crate) struct Nvml {
+    library: Library,
+}
+
+/// Total and free bytes of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DeviceMemory {
+    /// Total bytes.
+    pub(crate) total: u64,
+    /// Free bytes.
+    pub(crate) free: u64,
+}
+
+impl Nvml {
+    /// Loads NVML and initialises it.
+    pub(crate) fn open() -> anyhow::Result<Nvml> {
+        // SAFETY: NVML's initialisers are made to run in any process.
+        let library = unsafe { Library::new("libnvidia-ml.so.1") }.context("cannot load libnvidia-ml.so.1")?;
+        let nvml = Nvml { library };
+        let init: unsafe extern "C" fn() -> nvmlReturn_t = nvml.function(c"nvmlInit_v2")?;
+        // SAFETY: the call takes nothing and may be made at any time.
+        check("nvmlInit_v2", unsafe { init() })?;
+        Ok(nvml)
+    }
+
+    fn function<F: Copy>(&self, name: &CStr) -> anyhow::Result<F> {
+        // SAFETY: each caller states the type that NVML's reference gives for the name.
+        let function = unsafe { self.library.get::<F>(name.to_bytes_with_nul()) };
+        Ok(*function.with_context(|| format!("NVML has no {}", name.to_string_lossy()))?)
+    }
+
+    /// The driver's version.
+    pub(crate) fn driver_version(&self) -> anyhow::Result<String> {
+        let get: unsafe extern "C" fn(*mut c_char, c_uint) -> nvmlReturn_t =
+            self.function(c"nvmlSystemGetDriverVersion")?;
+        let mut text = [0; 96];
+        // SAFETY: the buffer is as long as is said.
+        check("nvmlSystemGetDriverVersion", unsafe { get(text.as_mut_ptr(), text.len() as c_uint) })?;
+        // SAFETY: NVML has written a string with a closing NUL.
+        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
+    fn device(&self, uuid: &str) -> anyhow::Result<nvmlDevice_t> {
+        let get: unsafe extern "C" fn(*const c_char, *mut nvmlDevice_t) -> nvmlReturn_t =
+            self.function(c"nvmlDeviceGetHandleByUUID")?;
+        let text = CString::new(uuid)?;
+        let mut device = nvmlDevice_t(std::ptr::null_mut());
+        // SAFETY: the text ends with a NUL; the output is a live local.
+        check("nvmlDeviceGetHandleByUUID", unsafe { get(text.as_ptr(), &mut device) })?;
+        Ok(device)
+    }
+
+    /// `nvmlDeviceGetMemoryInfo` of the device with `uuid`.
+    pub(crate) fn memory(&self, uuid: &str) -> anyhow::Result<DeviceMemory> {
+        let get: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlMemory_t) -> nvmlReturn_t =
+            self.function(c"nvmlDeviceGetMemoryInfo")?;
+        let mut memory = nvmlMemory_t::default();
+        // SAFETY: the device is NVML's; the output is a live local.
+        check("nvmlDeviceGetMemoryInfo", unsafe { get(self.device(uuid)?, &mut memory) })?;
+        Ok(DeviceMemory { total: memory.total, free: memory.free })
+    }
+
+    /// `nvmlDeviceGetMemoryInfo_v2` of the device with `uuid`.
+    pub(crate) fn memory_v2(&self, uuid: &str) -> anyhow::Result<DeviceMemory> {
+        let get: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlMemory_v2_t) -> nvmlReturn_t =
+            self.function(c"nvmlDeviceGetMemoryInfo_v2")?;
+        let mut memory = nvmlMemory_v2_t { version: NVML_MEMORY_V2, ..Default::default() };
+        // SAFETY: the device is NVML's; the output is a live local that names its version.
+        check("nvmlDeviceGetMemoryInfo_v2", unsafe { get(self.device(uuid)?, &mut memory) })?;
+        Ok(DeviceMemory { total: memory.total, free: memory.free })
+    }
+}
+
+fn check(call: &str, result: nvmlReturn_t) -> anyhow::Result<()> {
+    if result.is_ok() {
+        return Ok(());
+    }
+    bail!("{call} answers {}", result.text_with_nul().trim_end_matches('\0'))
+}

@@ -1,0 +1,56 @@
+//! Where a case runs: an open device, in one of the three ways.
+
+use std::time::{Duration, Instant};
+
+use crate::cuda::{Cuda, Done};
+use crate::way::Way;
+
+/// Memory appears to change by so much without anybody's doing: the driver takes memory in pieces, and the node manager
+/// counts what lies between what was asked for and what was taken a moment later.
+pub(crate) const ROUNDING_BYTES: u64 = 4 << 20;
+/// How long memory that is given back may take to be free again, and the node manager's books to follow the driver's.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(20);
+/// So many equal readings one after the other are a steady value: together longer than the node manager takes to
+/// count what a context holds.
+const STEADY_READINGS: u32 = 15;
+
+/// What a case works with.
+pub(crate) struct Scene {
+    /// The device.
+    pub(crate) cuda: Cuda,
+    /// How the case is run.
+    pub(crate) way: Way,
+}
+
+impl Scene {
+    /// Free bytes, read until they no longer change.
+    pub(crate) fn steady_free(&self) -> Done<u64> {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let (mut free, mut readings) = (self.cuda.memory()?.0, 1);
+        while readings < STEADY_READINGS && Instant::now() < deadline {
+            std::thread::sleep(SETTLE_INTERVAL);
+            let now = self.cuda.memory()?.0;
+            readings = if now == free { readings + 1 } else { 1 };
+            free = now;
+        }
+        Ok(free)
+    }
+
+    /// Waits until about `wanted` bytes are free. Returns what is free then.
+    pub(crate) fn wait_for_free(&self, wanted: u64) -> Done<u64> {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        loop {
+            let free = self.cuda.memory()?.0;
+            if is_about(free, wanted) || Instant::now() > deadline {
+                return Ok(free);
+            }
+            std::thread::sleep(SETTLE_INTERVAL);
+        }
+    }
+}
+
+/// Whether two amounts of memory are the same but for rounding.
+pub(crate) fn is_about(bytes: u64, wanted: u64) -> bool {
+    bytes.abs_diff(wanted) <= ROUNDING_BYTES
+}

@@ -1,0 +1,68 @@
+//! The folder that is taken to a machine with a GPU: packed, and run on the simulated one.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use aliquot_harness::SimulatedGpu;
+
+const FOLDER_BYTES_MAX: u64 = 40 << 20;
+
+fn run(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
+}
+
+#[track_caller]
+fn assert_success(output: &Output) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr));
+}
+
+#[test]
+fn the_packed_folder_checks_a_simulated_gpu() {
+    let gpu = SimulatedGpu::new();
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("gpu-check");
+    // The packer itself fails if a program needs a newer C library than the floor.
+    assert_success(&run(Command::new(env!("CARGO_BIN_EXE_pack-gpu-check")).arg(&folder)));
+
+    let bytes: u64 = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert!(bytes <= FOLDER_BYTES_MAX, "the folder holds {bytes} bytes");
+
+    let json = parent.path().join("results.json");
+    let mut check = Command::new(folder.join("run.sh"));
+    // Without the repository's own environment: what is needed must be in the folder.
+    check.env_clear().env("PATH", "/usr/bin:/bin").args(["--quick", "--json"]).arg(&json);
+    let output = run(gpu.show_to(&mut check));
+    assert_success(&output);
+    let results: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert_eq!(results["holds"], true);
+    assert_eq!(results["schema"], "aliquot-gpu-check/1");
+    assert!(results["conformance"].as_array().unwrap().len() > 30);
+    assert!(
+        results["shares"].as_array().unwrap().iter().all(|share| share["measured_percent"].as_f64().unwrap() > 0.0)
+    );
+
+    let again = run(Command::new(env!("CARGO_BIN_EXE_pack-gpu-check")).arg(&folder));
+    assert!(!again.status.success());
+    assert!(String::from_utf8_lossy(&again.stderr).contains("is not empty"));
+}
+
+#[test]
+fn without_a_gpu_it_says_so() {
+    let output = run(Command::new(env!("CARGO_BIN_EXE_aliquot-gpu-check")).env_remove("LD_LIBRARY_PATH"));
+    if output.status.code() == Some(1) {
+        // This machine has a device after all: only what this test has not built is missing.
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--programs"));
+        return;
+    }
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("nothing to check here"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("libcuda.so.1"));
+}
+
+#[test]
+fn a_part_that_does_not_exist_is_named() {
+    let output = run(Command::new(env!("CARGO_BIN_EXE_aliquot-gpu-check")).args(["--only", "colour"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("colour"));
+}
