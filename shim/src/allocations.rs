@@ -19,6 +19,8 @@ pub(crate) struct Charge {
 
 /// What an entry stands for; bits 60 to 63 of the word.
 const CHARGE: u64 = 1 << 60;
+/// A charge whose context may be about to end.
+const ENDING: u64 = 3 << 60;
 const MAPPING: u64 = 2 << 60;
 const KIND: u64 = 0xf << 60;
 
@@ -29,7 +31,8 @@ impl Charge {
     }
 
     fn from_word(word: u64) -> Option<Charge> {
-        (word & KIND == CHARGE).then_some(Charge { part: (word >> 56 & 0xf) as usize, bytes: word & ((1 << 56) - 1) })
+        matches!(word & KIND, CHARGE | ENDING)
+            .then_some(Charge { part: (word >> 56 & 0xf) as usize, bytes: word & ((1 << 56) - 1) })
     }
 }
 
@@ -73,9 +76,14 @@ pub(crate) fn remember(key: Key, charge: Charge) -> bool {
 /// Takes out what `key` was charged. One caller gets it, however many try.
 #[inline]
 pub(crate) fn forget(key: Key) -> Option<Charge> {
-    let entry = key.existing()?;
-    let charge = Charge::from_word(entry.load(Ordering::Relaxed))?;
-    entry.compare_exchange(charge.to_word(), 0, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+    take(key.existing()?)
+}
+
+#[inline]
+fn take(entry: &AtomicU64) -> Option<Charge> {
+    let word = entry.load(Ordering::Relaxed);
+    let charge = Charge::from_word(word)?;
+    entry.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     Some(charge)
 }
 
@@ -123,13 +131,29 @@ impl Mapping {
     }
 }
 
-/// Calls `gone` for every charged address, and takes out those for which it says so; `refund` gets what they were charged.
-pub(crate) fn sweep_addresses(mut gone: impl FnMut(u64) -> bool, mut refund: impl FnMut(Charge)) {
+/// Notes of every charged address for which `belongs` says so that its context may be about to end.
+pub(crate) fn begin_ending(mut belongs: impl FnMut(u64) -> bool) {
     ADDRESSES.for_each(&mut |address, entry| {
-        if Charge::from_word(entry.load(Ordering::Relaxed)).is_some()
-            && gone(address)
-            && let Some(charge) = forget(Key::Address(address))
-        {
+        let word = entry.load(Ordering::Relaxed);
+        if word & KIND == CHARGE && belongs(address) {
+            // One that is freed meanwhile is not ours to note.
+            let ending = word & !KIND | ENDING;
+            let _ = entry.compare_exchange(word, ending, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    });
+}
+
+/// What became of the addresses that [`begin_ending`] noted: taken out, and given to `refund`, if their context `has_ended`;
+/// otherwise as they were.
+pub(crate) fn finish_ending(has_ended: bool, mut refund: impl FnMut(Charge)) {
+    ADDRESSES.for_each(&mut |_, entry| {
+        let word = entry.load(Ordering::Relaxed);
+        if word & KIND != ENDING {
+            return;
+        }
+        if !has_ended {
+            let _ = entry.compare_exchange(word, word & !KIND | CHARGE, Ordering::Relaxed, Ordering::Relaxed);
+        } else if let Some(charge) = take(entry) {
             refund(charge);
         }
     });

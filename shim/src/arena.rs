@@ -44,6 +44,8 @@ impl Arena {
 
     fn refill(&self, spent: usize) -> bool {
         let Ok(mapping) = sys::map_anonymous(2 * PIECE_BYTES) else { return false };
+        // SAFETY: mapped just now.
+        unsafe { sys::avoid_huge_pages(mapping, 2 * PIECE_BYTES) };
         let start = (mapping.expose_provenance() + PIECE_BYTES) & !(PIECE_BYTES - 1);
         // The first 64 bytes stay unused: an address at the very start of a piece means "spent".
         if self.next.compare_exchange(spent, start + 64, Ordering::Relaxed, Ordering::Relaxed).is_err() {

@@ -28,15 +28,30 @@ struct Extents {
 const LAYERED: c_uint = 1;
 /// `CUDA_ARRAY3D_CUBEMAP`: the depth counts faces.
 const CUBEMAP: c_uint = 4;
+/// `CUDA_ARRAY3D_SPARSE`.
+const SPARSE: c_uint = 0x40;
+/// `CUDA_ARRAY3D_DEFERRED_MAPPING`.
+const DEFERRED_MAPPING: c_uint = 0x80;
+/// `CU_AD_FORMAT_NV12`.
+const NV12: c_uint = 0xb0;
 
 impl Extents {
     /// Bytes of the array.
     fn bytes(self) -> u64 {
+        if self.flags & (SPARSE | DEFERRED_MAPPING) != 0 {
+            // Has no memory of its own; what is mapped into it is charged when it is created.
+            return 0;
+        }
+        if self.format == NV12 {
+            // A plane of luminance, and one of chrominance at half the resolution both ways.
+            return self.width.saturating_mul(self.height.max(1)).saturating_mul(self.depth.max(1)).saturating_mul(3)
+                / 2;
+        }
         let (blocks_wide, blocks_high, block_bytes) = match block_bytes(self.format) {
             Some(bytes) => (self.width.div_ceil(4), self.height.max(1).div_ceil(4), bytes),
             None => {
-                let element = u64::from(element_bytes(self.format));
-                (self.width, self.height.max(1), element.saturating_mul(u64::from(self.channels.max(1))))
+                let channels = if counts_channels(self.format) { 1 } else { u64::from(self.channels.max(1)) };
+                (self.width, self.height.max(1), u64::from(element_bytes(self.format)).saturating_mul(channels))
             }
         };
         blocks_wide.saturating_mul(blocks_high).saturating_mul(self.depth.max(1)).saturating_mul(block_bytes)
@@ -57,7 +72,12 @@ impl Extents {
     }
 }
 
-/// Bytes of one channel of an element, by `CUarray_format`. Packed formats count all channels in one.
+/// Whether a format's name says how many channels it has: the normalised ones, and 10:10:10:2.
+fn counts_channels(format: c_uint) -> bool {
+    matches!(format, 0xc0..=0xcb | 0x50)
+}
+
+/// Bytes of one channel of an element, by `CUarray_format`; of all channels where the format counts them.
 fn element_bytes(format: c_uint) -> u8 {
     match format {
         // 8-bit integers; the normalised 8-bit formats with one channel.

@@ -1,24 +1,22 @@
 //! The end of a context, which frees all that was allocated in it.
 
-use crate::allocations;
+use crate::allocations::{self, Charge};
 use crate::arrays;
 use crate::hooks::{real, types};
+use crate::markers;
+use crate::process::Process;
 use aliquot_abi::cuda::{CUcontext, CUdevice, CUresult, NullStream, c_uint};
 
 /// `cuCtxDestroy`.
 pub(crate) unsafe fn destroy(_: NullStream, real: types::cuCtxDestroy, context: CUcontext) -> CUresult {
     // SAFETY: the host's call.
-    let result = unsafe { real(context) };
-    if result.is_ok() {
-        refund_what_is_gone(context);
-    }
-    result
+    ending(context, || unsafe { real(context) }, CUresult::is_ok)
 }
 
 /// `cuDevicePrimaryCtxReset`.
 pub(crate) unsafe fn primary_reset(_: NullStream, real: types::cuDevicePrimaryCtxReset, device: CUdevice) -> CUresult {
     // SAFETY: the host's call.
-    unsafe { end_primary(device, || real(device)) }
+    ending_primary(device, || unsafe { real(device) })
 }
 
 /// `cuDevicePrimaryCtxRelease`: ends the context with its last reference.
@@ -28,20 +26,15 @@ pub(crate) unsafe fn primary_release(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the host's call.
-    unsafe { end_primary(device, || real(device)) }
+    ending_primary(device, || unsafe { real(device) })
 }
 
 /// Makes a call that can end the primary context of `device`.
-///
-/// # Safety
-/// The driver must be loaded.
-unsafe fn end_primary(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
-    let context = if is_active(device) { primary_context(device) } else { CUcontext::NULL };
-    let result = call();
-    if result.is_ok() && !context.is_null() && !is_active(device) {
-        refund_what_is_gone(context);
+fn ending_primary(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
+    if !is_active(device) {
+        return call();
     }
-    result
+    ending(primary_context(device), call, |result| result.is_ok() && !is_active(device))
 }
 
 /// Whether the primary context of `device` lives.
@@ -67,19 +60,41 @@ fn primary_context(device: CUdevice) -> CUcontext {
     context
 }
 
-/// Gives back what the driver does not know any more after `context` has ended.
+/// Makes a call that can end `context`; `ended` says whether it did. Then what was allocated in it is given back.
 ///
-/// The driver is asked for each address: so an allocation needs no note of its context, and what lives on in other contexts is
-/// left alone. This is as slow as there are allocations, and as rare as contexts end.
-fn refund_what_is_gone(context: CUcontext) {
-    const MEMORY_TYPE: c_uint = 2; // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    if let Some(get_attribute) = real!(cuPointerGetAttribute) {
-        let is_gone = |address| {
-            let mut kind: c_uint = 0;
-            // SAFETY: the pointer is valid for the attribute, which is an unsigned int.
-            !unsafe { get_attribute((&raw mut kind).cast(), MEMORY_TYPE, address) }.is_ok()
-        };
-        allocations::sweep_addresses(is_gone, allocations::Charge::refund);
+/// Whose an address is, is asked of the driver while the context lives: so an allocation needs no note of its context, and what
+/// lives on elsewhere is left alone. This is as slow as there are allocations, and as rare as contexts end.
+fn ending(context: CUcontext, call: impl FnOnce() -> CUresult, ended: impl FnOnce(CUresult) -> bool) -> CUresult {
+    let Some(process) = Process::attached().filter(|_| !context.is_null()) else { return call() };
+    note_what_belongs_to(context);
+    let result = call();
+    let ended = ended(result);
+    allocations::finish_ending(ended, Charge::refund);
+    if ended {
+        arrays::refund_of_context(context);
+        markers::forget_contexts(process);
     }
-    arrays::refund_of_context(context);
+    result
+}
+
+fn note_what_belongs_to(context: CUcontext) {
+    const CONTEXT: c_uint = 1; // CU_POINTER_ATTRIBUTE_CONTEXT
+    let Some(get_attribute) = real!(cuPointerGetAttribute) else { return };
+    // The driver answers only a thread that has a context.
+    let mut current = CUcontext::NULL;
+    let (push, pop) = (real!(cuCtxPushCurrent_v2), real!(cuCtxPopCurrent_v2));
+    // SAFETY: the pointer is valid.
+    let has_current =
+        real!(cuCtxGetCurrent).is_some_and(|get| unsafe { get(&raw mut current) }.is_ok() && !current.is_null());
+    // SAFETY: the driver checks the handle.
+    let pushed = !has_current && push.is_some_and(|push| unsafe { push(context) }.is_ok());
+    allocations::begin_ending(|address| {
+        let mut owner = CUcontext::NULL;
+        // SAFETY: the pointer is valid for the attribute, which is a context.
+        unsafe { get_attribute((&raw mut owner).cast(), CONTEXT, address) }.is_ok() && owner == context
+    });
+    if let (true, Some(pop)) = (pushed, pop) {
+        // SAFETY: the pointer is valid; what was pushed above is on top.
+        let _ = unsafe { pop(&raw mut current) };
+    }
 }

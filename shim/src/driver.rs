@@ -36,6 +36,11 @@ impl Library {
         image.has_soname(self.soname())
     }
 
+    /// Whether `image` is linked to this library.
+    pub(crate) fn is_needed_by(self, image: &Image) -> bool {
+        image.needs(self.soname())
+    }
+
     /// Notices that the library has been unloaded since it was found: what is known of it is forgotten, and looked up again in
     /// the library that is loaded next. A host looks its functions up again then, so this is asked at look-ups.
     pub(crate) fn notice_unloading(self) {
@@ -190,8 +195,9 @@ impl Slot {
         }
         let Some(image) = self.library.image() else { return core::ptr::null_mut() };
         let address = image.function(self.symbol);
-        self.address.store(if address.is_null() { ABSENT } else { address }, Ordering::Relaxed);
+        // Before the address is there, so that it cannot be missed when it must be forgotten.
         self.enlist();
+        self.address.store(if address.is_null() { ABSENT } else { address }, Ordering::Relaxed);
         address
     }
 }

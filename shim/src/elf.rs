@@ -36,6 +36,7 @@ struct Symbol {
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const DT_NULL: i64 = 0;
+const DT_NEEDED: i64 = 1;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
@@ -90,9 +91,23 @@ impl Image {
         })
     }
 
-    fn tables(&self) -> Option<Tables> {
-        let dynamic = self.headers().iter().find(|header| header.kind == PT_DYNAMIC)?;
+    /// Calls `visit` with each entry of the dynamic section; not at all if there is none.
+    fn each_dynamic(&self, mut visit: impl FnMut(i64, u64)) {
+        let Some(dynamic) = self.headers().iter().find(|header| header.kind == PT_DYNAMIC) else { return };
         let mut entry = core::ptr::with_exposed_provenance::<Dynamic>(self.base.wrapping_add(dynamic.address as usize));
+        loop {
+            // SAFETY: the dynamic section of a mapped object is readable and ends with DT_NULL.
+            let Dynamic { tag, value } = unsafe { &*entry };
+            if *tag == DT_NULL {
+                return;
+            }
+            visit(*tag, *value);
+            // SAFETY: DT_NULL has not been reached.
+            entry = unsafe { entry.add(1) };
+        }
+    }
+
+    fn tables(&self) -> Option<Tables> {
         let mut tables = Tables {
             symbols: core::ptr::null(),
             strings: core::ptr::null(),
@@ -100,21 +115,14 @@ impl Image {
             gnu_hash: core::ptr::null(),
             sysv_hash: core::ptr::null(),
         };
-        loop {
-            // SAFETY: the dynamic section of a mapped object is readable and ends with DT_NULL.
-            let Dynamic { tag, value } = unsafe { &*entry };
-            match *tag {
-                DT_NULL => break,
-                DT_HASH => tables.sysv_hash = self.pointer(*value),
-                DT_STRTAB => tables.strings = self.pointer(*value),
-                DT_SYMTAB => tables.symbols = self.pointer(*value),
-                DT_SONAME => tables.soname = Some(*value),
-                DT_GNU_HASH => tables.gnu_hash = self.pointer(*value),
-                _ => {}
-            }
-            // SAFETY: DT_NULL has not been reached.
-            entry = unsafe { entry.add(1) };
-        }
+        self.each_dynamic(|tag, value| match tag {
+            DT_HASH => tables.sysv_hash = self.pointer(value),
+            DT_STRTAB => tables.strings = self.pointer(value),
+            DT_SYMTAB => tables.symbols = self.pointer(value),
+            DT_SONAME => tables.soname = Some(value),
+            DT_GNU_HASH => tables.gnu_hash = self.pointer(value),
+            _ => {}
+        });
         (!tables.symbols.is_null() && !tables.strings.is_null()).then_some(tables)
     }
 
@@ -131,6 +139,17 @@ impl Image {
         // SAFETY: an offset of the dynamic section lies in the string table, whose strings are NUL-terminated.
         let soname = unsafe { CStr::from_ptr(tables.strings.add(offset as usize)) };
         soname == name
+    }
+
+    /// Whether one of the object's DT_NEEDED entries is `name`.
+    pub(crate) fn needs(&self, name: &CStr) -> bool {
+        let Some(tables) = self.tables() else { return false };
+        let mut found = false;
+        self.each_dynamic(|tag, value| {
+            // SAFETY: an offset of the dynamic section lies in the string table, whose strings are NUL-terminated.
+            found |= tag == DT_NEEDED && unsafe { CStr::from_ptr(tables.strings.add(value as usize)) } == name;
+        });
+        found
     }
 
     /// The address of the function `name` that the object defines, or null.

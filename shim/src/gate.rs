@@ -12,8 +12,8 @@ use aliquot_abi::region::{HEARTBEAT_STALE_NS, gate};
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// A thread's launches on one device. Threads are spread over the shards by their thread pointer; two that meet in one
-/// share its count, which makes markers a little more frequent and nothing wrong.
+/// A thread's launches into one stream. Threads and streams are spread over the shards; two that meet in one share its
+/// count, which makes markers a little more frequent.
 #[repr(C, align(64))]
 pub(crate) struct Shard {
     /// The gate's word that was seen last.
@@ -39,14 +39,17 @@ pub(crate) enum Pass {
 const PACE_PERIOD_NS: u64 = 100_000_000;
 /// A waiting thread looks at the heartbeat, and rings again, this often.
 const RING_INTERVAL_NS: u64 = 50_000_000;
+/// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager: it may be
+/// in a root directory from which the socket is not seen.
+const UNHEARD_MAX: u32 = 20;
 
 /// Whether the calling thread may launch at once, and has taken note of it: `false` says only that [`pass`] must be asked.
 #[inline]
-pub(crate) fn passes_at_once(heavy: bool) -> bool {
+pub(crate) fn passes_at_once(stream: CUstream, heavy: bool) -> bool {
     let Some((process, limits)) = Process::with_one_device() else { return false };
     // Pairs with the manager's store: what it wrote before opening the gate is seen.
     let word = limits.gate.load(Ordering::Acquire);
-    is_free(word) || (!heavy && process.only_shard(shard_of_this_thread()).is_some_and(|shard| shard.takes_one(word)))
+    is_free(word) || (!heavy && process.only_shard(shard_of(stream)).is_some_and(|shard| shard.takes_one(word)))
 }
 
 /// Whether the device is not shared in time for now.
@@ -80,13 +83,14 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     if is_free(word) {
         return Pass::Free;
     }
-    let Some(shard) = part.shard(shard_of_this_thread()) else { return Pass::Free };
+    let Some(shard) = part.shard(shard_of(stream)) else { return Pass::Free };
     if !heavy && shard.takes_one(word) {
         return Pass::Free;
     }
     if part.process.is_disabled() || is_capturing(stream) {
         return Pass::Free;
     }
+    let mut unheard = 0;
     let word = loop {
         let now_ns = sys::now_ns();
         let word = part.limits.gate.load(Ordering::Acquire);
@@ -96,14 +100,15 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
         if part.limits.core_limit_percent.load(Ordering::Relaxed) == 0 {
             return Pass::Refused;
         }
-        if now_ns.saturating_sub(part.process.heartbeat_ns()) > HEARTBEAT_STALE_NS {
+        let is_stale = now_ns.saturating_sub(part.process.heartbeat_ns()) > HEARTBEAT_STALE_NS;
+        if is_stale || unheard >= UNHEARD_MAX {
             pace(part, now_ns);
         } else if word & gate::OPEN == 0 {
             // Whoever has the next lease must not be let in while launches that no marker stands for are still under way.
             if let Some(unmarked) = NonZeroU32::new(shard.take_unmarked()) {
                 markers::put(part, stream, unmarked.get());
             }
-            wait(part, now_ns);
+            unheard = if wait(part, now_ns) { 0 } else { unheard + 1 };
             continue;
         }
         if markers::has_room(part, word) {
@@ -118,20 +123,20 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     Pass::Mark(launches)
 }
 
-/// Waits at the closed gate until its word changes, or it is time to look at the heartbeat.
-fn wait(part: &Part, since_ns: u64) {
-    let Some((_, slot)) = part.books() else { return };
+/// Waits at the closed gate until its word changes, or it is time to look at the heartbeat. Whether the manager knows of it.
+fn wait(part: &Part, since_ns: u64) -> bool {
+    let Some((_, slot)) = part.books() else { return false };
     // Counted before the gate is read again: see `gate::WATCHED`.
     slot.waiting.fetch_add(1, Ordering::SeqCst);
     let now = part.limits.gate.load(Ordering::SeqCst);
+    let mut known = true;
     if now & gate::OPEN == 0 {
-        if now & gate::WATCHED == 0 {
-            part.ring();
-        }
+        known = now & gate::WATCHED != 0 || part.ring();
         sys::futex_wait(&part.limits.gate, now, RING_INTERVAL_NS);
     }
     slot.waiting.fetch_sub(1, Ordering::SeqCst);
     slot.throttled_ns.fetch_add(sys::now_ns().saturating_sub(since_ns), Ordering::Relaxed);
+    known
 }
 
 /// Without a manager: waits for the container's part of the period. All processes of the container see the same clock and
@@ -161,9 +166,10 @@ fn is_capturing(stream: CUstream) -> bool {
     !unsafe { is_capturing(stream, &raw mut status) }.is_ok() || status != CU_STREAM_CAPTURE_STATUS_NONE
 }
 
-/// The calling thread's shard, from its thread pointer, which no two threads of a process share.
+/// The shard of the calling thread, which its thread pointer names, and the stream: a marker stands for the launches of its own
+/// stream.
 #[inline]
-fn shard_of_this_thread() -> usize {
+fn shard_of(stream: CUstream) -> usize {
     let pointer: usize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the ABI keeps the thread pointer in the first word of the thread's control block.
@@ -178,5 +184,6 @@ fn shard_of_this_thread() -> usize {
     // Control blocks lie a stack apart, so no two in one page: the golden ratio spreads the pages' numbers. With smaller units
     // the usual distance, 8 MiB and a guard page, times the golden ratio comes so near to a half that every second thread
     // would meet in one shard.
-    ((pointer >> 12) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
+    let key = (pointer >> 12) ^ (stream.0.addr() >> 4);
+    (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
 }

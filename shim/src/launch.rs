@@ -13,7 +13,7 @@ use aliquot_abi::cuda::{
 #[inline]
 fn gated(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     // The usual case is decided without a call; everything else is kept out of the way of it.
-    if gate::passes_at_once(heavy) { call() } else { gated_slowly(stream, heavy, call) }
+    if gate::passes_at_once(stream, heavy) { call() } else { gated_slowly(stream, heavy, call) }
 }
 
 #[cold]
@@ -30,7 +30,8 @@ fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) 
         Pass::Refused => CUresult::NOT_PERMITTED,
         Pass::Mark(launches) => {
             let result = call();
-            if result.is_ok() {
+            // One that fails takes nothing of the device, but earlier ones may wait for their marker.
+            if result.is_ok() || launches > 1 {
                 markers::put(&part, stream, launches);
             }
             result

@@ -92,6 +92,7 @@ pub(crate) unsafe extern "C" fn dlvsym(
 #[cfg(target_arch = "aarch64")]
 pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     naked_asm!(
+        "hint 34", // bti c
         "stp x29, x30, [sp, -32]!",
         "stp x0, x1, [sp, 16]",
         "mov x2, x30", // the return address: who asks
@@ -103,9 +104,9 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
         "b.eq 2f",
         "mov x0, x9",
         "ret",
-        "2: adrp x9, {real}",
-        "ldr x9, [x9, :lo12:{real}]",
-        "br x9",
+        "2: adrp x16, {real}",
+        "ldr x16, [x16, :lo12:{real}]",
+        "br x16",
         answer = sym dlsym_answer,
         real = sym REAL_DLSYM,
     )
@@ -124,6 +125,7 @@ pub(crate) unsafe extern "C" fn dlvsym(
     version: *const c_char,
 ) -> *mut c_void {
     naked_asm!(
+        "hint 34", // bti c
         "stp x29, x30, [sp, -48]!",
         "stp x0, x1, [sp, 16]",
         "str x2, [sp, 32]",
@@ -137,9 +139,9 @@ pub(crate) unsafe extern "C" fn dlvsym(
         "b.eq 2f",
         "mov x0, x9",
         "ret",
-        "2: adrp x9, {real}",
-        "ldr x9, [x9, :lo12:{real}]",
-        "br x9",
+        "2: adrp x16, {real}",
+        "ldr x16, [x16, :lo12:{real}]",
+        "br x16",
         answer = sym dlvsym_answer,
         real = sym REAL_DLVSYM,
     )
@@ -233,8 +235,9 @@ impl Wanted {
             return found;
         }
         if found == self.ours() {
-            // The search found the shim itself, as on RTLD_DEFAULT. Without the shim it would have gone on behind it.
-            return self.answer_found(real(RTLD_NEXT));
+            // The search found the shim itself, as on RTLD_DEFAULT. Without the shim it would have gone on behind it, and in the
+            // end among the libraries that the caller itself needs, where a look-up by the shim does not come.
+            return if self.is_needed_by(caller) { found } else { self.answer_found(real(RTLD_NEXT)) };
         }
         self.answer_found(found)
     }
@@ -270,6 +273,12 @@ impl Wanted {
         if is_real { self.ours() } else { found }
     }
 
+    /// Whether the object of the code at `caller` is linked to the hooked library, and the library has the function.
+    fn is_needed_by(&self, caller: usize) -> bool {
+        let Wanted::Hook(hook) = self else { return false };
+        !hook.real().is_null() && linkmap::containing(caller).is_some_and(|image| hook.library().is_needed_by(&image))
+    }
+
     /// Whether `image` is the library whose function this is.
     fn is_of(&self, image: &Image) -> bool {
         match self {
@@ -280,20 +289,20 @@ impl Wanted {
 }
 
 fn real_dlsym() -> Option<Dlsym> {
-    let address = find_real(&REAL_DLSYM, c"dlsym", dlsym as *const ());
+    let address = next_definition(&REAL_DLSYM, c"dlsym", dlsym as *const ());
     // SAFETY: the address is that of the C library's function.
     (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Dlsym>(address) })
 }
 
 fn real_dlvsym() -> Option<Dlvsym> {
-    let address = find_real(&REAL_DLVSYM, c"dlvsym", dlvsym as *const ());
+    let address = next_definition(&REAL_DLVSYM, c"dlvsym", dlvsym as *const ());
     // SAFETY: the address is that of the C library's function.
     (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Dlvsym>(address) })
 }
 
 /// The first function `name` behind the shim's own in load order: the C library's (libdl's before glibc 2.34), or that of
 /// another library which interposes it and was loaded after the shim.
-fn find_real(known: &AtomicPtr<c_void>, name: &CStr, ours: *const ()) -> *mut c_void {
+pub(crate) fn next_definition(known: &AtomicPtr<c_void>, name: &CStr, ours: *const ()) -> *mut c_void {
     let address = known.load(Ordering::Relaxed);
     if !address.is_null() {
         return address;

@@ -5,7 +5,7 @@
 //! event takes the marker's place, and the process writes the number when it finds the event done.
 
 use crate::hooks::real;
-use crate::process::Part;
+use crate::process::{Part, Process};
 use crate::sys;
 use aliquot_abi::cuda::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_CAPTURE_MODE_RELAXED, CUdeviceptr, CUevent,
@@ -31,6 +31,10 @@ pub(crate) struct Flight {
     launch_ns: AtomicU32,
     /// Events in place of markers, at `n % MARKERS_MAX`.
     events: [AtomicPtr<c_void>; MARKERS_MAX],
+    /// The number of the marker that an event was recorded for last.
+    recorded: [AtomicU64; MARKERS_MAX],
+    /// One more than [`Flight::done`] was when a launch last waited for room in vain.
+    stalled_at: AtomicU64,
 }
 
 /// Where the device writes markers.
@@ -70,7 +74,12 @@ pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
         if remaining_ns.is_some() && excess_ns == 0 && newest - done < MARKERS_MAX as u64 {
             return true;
         }
+        // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at each launch.
+        if flight.stalled_at.load(Ordering::Relaxed) == done + 1 {
+            return true;
+        }
         if now_ns.saturating_sub(start_ns) > WAIT_NS_MAX {
+            flight.stalled_at.store(done + 1, Ordering::Relaxed);
             return true;
         }
         sys::sleep_ns(excess_ns.clamp(SLEEP_NS_MIN, SLEEP_NS_MAX));
@@ -112,9 +121,7 @@ impl Flight {
 /// before which all are done.
 fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, now_ns: u64) -> u64 {
     let Some(row) = part.slot().markers.get(part.index) else { return newest };
-    if slot.markers_by_device.load(Ordering::Relaxed) == 0 {
-        query_events(flight, row, newest);
-    }
+    query_events(flight, row, newest);
     let done = ledger::oldest_in_flight(newest, row).map_or(newest, |oldest| oldest.saturating_sub(1));
     let before = flight.done.load(Ordering::Relaxed);
     if done > before && flight.done.compare_exchange(before, done, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -128,7 +135,12 @@ fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, now_ns: u6
         {
             let sample_ns = sample_ns.clamp(1, 1 << 31) as u32;
             let old_ns = flight.launch_ns.load(Ordering::Relaxed);
-            let new_ns = if old_ns == 0 { sample_ns } else { old_ns / 2 + sample_ns / 2 };
+            // With nothing left in flight the device may have been idle since: the sample says at most how long.
+            let new_ns = match old_ns {
+                0 => sample_ns,
+                _ if done == newest => sample_ns.min(old_ns),
+                _ => old_ns / 2 + sample_ns / 2,
+            };
             flight.launch_ns.store(new_ns.max(1), Ordering::Relaxed);
         }
     }
@@ -169,7 +181,7 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
     }
     let put = match marker_address(part) {
         Some(address) => write_by_device(part, stream, address, place, number),
-        None => record_event(flight, stream, place),
+        None => record_event(flight, stream, place, number),
     };
     if !put.is_ok() {
         // A marker that no device will write must not be waited for.
@@ -237,10 +249,12 @@ impl MarkerPage {
     }
 }
 
-fn record_event(flight: &Flight, stream: CUstream, place: usize) -> CUresult {
+fn record_event(flight: &Flight, stream: CUstream, place: usize, number: u64) -> CUresult {
     const DISABLE_TIMING: c_uint = 2;
     let (Some(create), Some(record)) = (real!(cuEventCreate), real!(cuEventRecord)) else { return CUresult::NOT_FOUND };
-    let Some(known) = flight.events.get(place) else { return CUresult::NOT_FOUND };
+    let (Some(known), Some(recorded_for)) = (flight.events.get(place), flight.recorded.get(place)) else {
+        return CUresult::NOT_FOUND;
+    };
     let mut event = CUevent(known.load(Ordering::Acquire));
     if event.is_null() {
         // SAFETY: the pointer is valid.
@@ -255,6 +269,9 @@ fn record_event(flight: &Flight, stream: CUstream, place: usize) -> CUresult {
     if !recorded.is_ok() {
         // An event of a context that is gone, or of another one than the stream's: a new one next time.
         known.store(core::ptr::null_mut(), Ordering::Release);
+    } else {
+        // Pairs with the load in `query_events`: before this the event may still tell of an earlier marker.
+        recorded_for.store(number, Ordering::Release);
     }
     recorded
 }
@@ -265,14 +282,41 @@ fn query_events(flight: &Flight, row: &[AtomicU64; MARKERS_MAX], newest: u64) {
     let done = flight.done.load(Ordering::Relaxed);
     for number in done.max(newest.saturating_sub(MARKERS_MAX as u64)) + 1..=newest {
         let place = number as usize % MARKERS_MAX;
-        let (Some(cell), Some(event)) = (row.get(place), flight.events.get(place)) else { continue };
+        let (Some(cell), Some(event), Some(recorded)) =
+            (row.get(place), flight.events.get(place), flight.recorded.get(place))
+        else {
+            continue;
+        };
+        if recorded.load(Ordering::Acquire) != number || cell.load(Ordering::Relaxed) >= number {
+            continue;
+        }
         let event = CUevent(event.load(Ordering::Acquire));
-        if cell.load(Ordering::Relaxed) >= number || event.is_null() {
+        if event.is_null() {
             continue;
         }
         // SAFETY: the driver checks the handle.
         if outside_capture(|| unsafe { query(event) }) != CUresult::NOT_READY {
             cell.store(number, Ordering::Release);
+        }
+    }
+}
+
+/// A context of this process has ended: with it may have gone the registration of the slot's page, the events, and the streams
+/// that markers were in. All is made anew, and no marker is waited for; that work in other contexts is taken for done once
+/// costs less than a marker that never comes.
+pub(crate) fn forget_contexts(process: &'static Process) {
+    process.marker_page().address.store(0, Ordering::Release);
+    for part in process.all_parts() {
+        let (Some((_, slot)), Some(flight)) = (part.books(), part.flight()) else { continue };
+        for event in &flight.events {
+            event.store(core::ptr::null_mut(), Ordering::Release);
+        }
+        let Some(row) = part.slot().markers.get(part.index) else { continue };
+        let newest = slot.marker_submitted.load(Ordering::Acquire);
+        for number in newest.saturating_sub(MARKERS_MAX as u64 - 1).max(1)..=newest {
+            if let Some(cell) = row.get(number as usize % MARKERS_MAX) {
+                cell.fetch_max(number, Ordering::Release);
+            }
         }
     }
 }

@@ -172,7 +172,8 @@ impl Process {
         }
         self.slot_index.store(index as u32, Ordering::Relaxed);
         self.slot_generation.store(generation, Ordering::Relaxed);
-        self.send(AttachMessage::ATTACH, 0);
+        // One that was not heard is found by the manager when it looks through the ledger.
+        let _ = self.send(AttachMessage::ATTACH, 0);
     }
 
     fn note_only_device(&'static self) {
@@ -182,7 +183,7 @@ impl Process {
         }
     }
 
-    fn send(&self, kind: u32, device: usize) {
+    fn send(&self, kind: u32, device: usize) -> bool {
         Region::send(AttachMessage {
             magic: AttachMessage::MAGIC,
             kind,
@@ -190,7 +191,7 @@ impl Process {
             generation: self.slot_generation.load(Ordering::Relaxed),
             device: device as u32,
             reserved: 0,
-        });
+        })
     }
 
     /// The limits. Valid once attached.
@@ -221,6 +222,13 @@ impl Process {
     pub(crate) fn part(&'static self, ordinal: CUdevice) -> Option<Part> {
         let index = self.parts.get(ordinal as usize)?.load(Ordering::Relaxed).checked_sub(1)? as usize;
         Some(Part { process: self, index, limits: self.limits().devices.get(index)? })
+    }
+
+    /// All parts of the slice.
+    pub(crate) fn all_parts(&'static self) -> impl Iterator<Item = Part> {
+        let limits = self.limits();
+        let parts = limits.devices.iter().take(limits.device_count.load(Ordering::Relaxed) as usize);
+        parts.enumerate().map(move |(index, limits)| Part { process: self, index, limits })
     }
 
     /// The container's and this process's books for part `index`.
@@ -273,9 +281,9 @@ impl Part {
         self.process.shards.get(self.index)?.get(number)
     }
 
-    /// Tells the manager that a thread waits at this device's gate.
-    pub(crate) fn ring(&self) {
-        self.process.send(AttachMessage::RING, self.index);
+    /// Tells the manager that a thread waits at this device's gate. `false` if it cannot be told.
+    pub(crate) fn ring(&self) -> bool {
+        self.process.send(AttachMessage::RING, self.index)
     }
 
     /// Bytes that the container may use beside what its ledger does not know.
@@ -301,27 +309,9 @@ fn uuid(ordinal: CUdevice) -> Option<CUuuid> {
     found.then_some(uuid)
 }
 
-/// Whether a process of this pid namespace lives.
+/// Whether a process of this pid namespace lives. A pid that another process has been given since is left to the manager.
 fn is_alive(other: Identity) -> bool {
-    let mut path = *b"/proc/4294967295/stat\0";
-    let mut digits = [0_u8; 10];
-    let mut rest = other.pid;
-    let mut count = 0;
-    for digit in &mut digits {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        count += 1;
-        if rest == 0 {
-            break;
-        }
-    }
-    let number = digits.iter().take(count).rev();
-    let written = b"/proc/".iter().chain(number).chain(b"/stat\0");
-    for (to, from) in path.iter_mut().zip(written) {
-        *to = *from;
-    }
-    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return true };
-    start_time(path) == Some(other.start_time)
+    sys::process_exists(other.pid)
 }
 
 /// Field 22 of a `/proc/PID/stat` file: when the process was started, in clock ticks since boot.

@@ -3,7 +3,7 @@
 //! Where the region is cannot be set by the host: it is the directory that this library was loaded from.
 
 use crate::linkmap;
-use crate::sys::{self, Access, File};
+use crate::sys::{self, Access, Errno, File};
 use aliquot_abi::region::{
     ATTACH_SOCKET, AttachMessage, Header, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE,
     LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits,
@@ -57,21 +57,19 @@ impl Region {
                 LIMITS.store(core::ptr::from_ref(limits).cast_mut(), Ordering::Release);
                 Region::mapped()
             }
-            Err(reason) => {
+            Err(Unusable::Now) => None,
+            Err(Unusable::ForGood(reason)) => {
                 give_up(reason);
                 None
             }
         }
     }
 
-    /// Sends `message` to the manager, if it is there. Never waits.
-    pub(crate) fn send(message: AttachMessage) {
+    /// Sends `message` to the manager, if it is there. Never waits. Whether it was sent.
+    pub(crate) fn send(message: AttachMessage) -> bool {
         let mut path = Path::beside_this_library();
-        if path.push(ATTACH_SOCKET)
-            && let Ok(socket) = File::connect(path.as_c_str())
-        {
-            let _ = socket.write(&message.to_bytes());
-        }
+        path.push(ATTACH_SOCKET)
+            && File::connect(path.as_c_str()).is_ok_and(|socket| socket.write(&message.to_bytes()).is_ok())
     }
 }
 
@@ -99,33 +97,50 @@ impl RegionFile for Ledger {
     }
 }
 
-fn map_file<T: RegionFile>(name: &str, bytes: usize, magic: u64, access: Access) -> Result<&'static T, &'static [u8]> {
-    let mut path = Path::beside_this_library();
-    let opened = if path.push(name) { File::open(path.as_c_str(), access).ok() } else { None };
-    let file = opened.ok_or(&b"aliquot: no region beside the library: the GPU is not limited in this process\n"[..])?;
-    if !file.size_bytes().is_ok_and(|found| found >= bytes as u64) {
-        return Err(
-            b"aliquot: the region's file is shorter than it should be: the GPU is not limited in this process\n",
-        );
+/// Why there is no region.
+enum Unusable {
+    /// For want of descriptors or memory, or because a signal came: the next call tries again.
+    Now,
+    /// As the text says.
+    ForGood(&'static [u8]),
+}
+
+impl Unusable {
+    fn after(error: Errno, reason: &'static [u8]) -> Unusable {
+        if error.is_passing() { Unusable::Now } else { Unusable::ForGood(reason) }
     }
-    let start = file
-        .map(bytes, access)
-        .map_err(|_| &b"aliquot: the region cannot be mapped: the GPU is not limited in this process\n"[..])?;
+}
+
+fn map_file<T: RegionFile>(name: &str, bytes: usize, magic: u64, access: Access) -> Result<&'static T, Unusable> {
+    const MISSING: &[u8] = b"aliquot: no region beside the library: the GPU is not limited in this process\n";
+    const SHORT: &[u8] =
+        b"aliquot: the region's file is shorter than it should be: the GPU is not limited in this process\n";
+    const UNMAPPABLE: &[u8] = b"aliquot: the region cannot be mapped: the GPU is not limited in this process\n";
+    const NOT_READY: &[u8] = b"aliquot: the region is not ready: the GPU is not limited in this process\n";
+    const DAMAGED: &[u8] = b"aliquot: the region's file is damaged: the GPU is not limited in this process\n";
+    const OTHER_VERSION: &[u8] =
+        b"aliquot: the region is of another version than the library: the GPU is not limited in this process\n";
+
+    let mut path = Path::beside_this_library();
+    if !path.push(name) {
+        return Err(Unusable::ForGood(MISSING));
+    }
+    let file = File::open(path.as_c_str(), access).map_err(|error| Unusable::after(error, MISSING))?;
+    if file.size_bytes().map_err(|error| Unusable::after(error, SHORT))? < bytes as u64 {
+        return Err(Unusable::ForGood(SHORT));
+    }
+    let start = file.map(bytes, access).map_err(|error| Unusable::after(error, UNMAPPABLE))?;
     // SAFETY: the mapping is `bytes` long, which is more than the type, and is never unmapped unless refused below; the
     // type is integers and atomics of them, valid whatever the bytes are.
     let mapped = unsafe { &*start.cast::<T>() };
     mapped.header().check(magic, bytes).map_err(|reason| {
         // SAFETY: the reference ends here.
         unsafe { sys::unmap(start, bytes) };
-        match reason {
-            HeaderError::NotReady => &b"aliquot: the region is not ready: the GPU is not limited in this process\n"[..],
-            HeaderError::WrongMagic { .. } | HeaderError::WrongSize { .. } => {
-                b"aliquot: the region's file is damaged: the GPU is not limited in this process\n"
-            }
-            HeaderError::WrongMajor { .. } => {
-                b"aliquot: the region is of another version than the library: the GPU is not limited in this process\n"
-            }
-        }
+        Unusable::ForGood(match reason {
+            HeaderError::NotReady => NOT_READY,
+            HeaderError::WrongMagic { .. } | HeaderError::WrongSize { .. } => DAMAGED,
+            HeaderError::WrongMajor { .. } => OTHER_VERSION,
+        })
     })?;
     Ok(mapped)
 }

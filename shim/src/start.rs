@@ -1,11 +1,12 @@
 //! Start-up and the driver's own look-up.
 
 use crate::hooks::{self, types};
+use crate::lookup;
 use crate::process::Process;
 use crate::region::Region;
-use crate::sys;
 use aliquot_abi::cuda::{CUresult, NullStream, c_char, c_int, c_uint, c_void};
 use core::ffi::CStr;
+use core::sync::atomic::AtomicPtr;
 
 /// `cuInit`: attaches, so that the first allocation or launch does not have to.
 pub(crate) unsafe fn init(_: NullStream, real: types::cuInit, flags: c_uint) -> CUresult {
@@ -72,17 +73,12 @@ unsafe fn replace(result: CUresult, name: *const c_char, address: *mut *mut c_vo
 /// As the C library's function.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
-    unsafe extern "C" {
-        fn __errno_location() -> *mut c_int;
-    }
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     let _ = Region::get();
-    // SAFETY: the host's path.
-    match sys::chroot(unsafe { CStr::from_ptr(path) }) {
-        Ok(()) => 0,
-        Err(error) => {
-            // SAFETY: the calling thread's errno: this function stands for the C library's, which sets it.
-            unsafe { *__errno_location() = (-error.0) as c_int };
-            -1
-        }
+    let real = lookup::next_definition(&REAL, c"chroot", chroot as *const ());
+    if real.is_null() {
+        return -1;
     }
+    // SAFETY: the address is that of the next library's function of this name; the host's path.
+    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> c_int>(real)(path) }
 }

@@ -8,7 +8,21 @@ use core::sync::atomic::AtomicU32;
 
 /// A negated error number, as the kernel returns it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Errno(pub(crate) isize);
+pub(crate) struct Errno(isize);
+
+impl Errno {
+    const ESRCH: Errno = Errno(-3);
+    const EINTR: Errno = Errno(-4);
+    const ENOMEM: Errno = Errno(-12);
+    const ENFILE: Errno = Errno(-23);
+    const EMFILE: Errno = Errno(-24);
+    const ENAMETOOLONG: Errno = Errno(-36);
+
+    /// Whether the same call may go through later.
+    pub(crate) fn is_passing(self) -> bool {
+        matches!(self, Errno::EINTR | Errno::ENOMEM | Errno::ENFILE | Errno::EMFILE)
+    }
+}
 
 #[cfg(target_arch = "x86_64")]
 mod nr {
@@ -22,7 +36,7 @@ mod nr {
     pub(super) const GETPID: usize = 39;
     pub(super) const SOCKET: usize = 41;
     pub(super) const CONNECT: usize = 42;
-    pub(super) const CHROOT: usize = 161;
+    pub(super) const KILL: usize = 62;
     pub(super) const FUTEX: usize = 202;
     pub(super) const CLOCK_NANOSLEEP: usize = 230;
     pub(super) const OPENAT: usize = 257;
@@ -32,7 +46,7 @@ mod nr {
 #[cfg(target_arch = "aarch64")]
 mod nr {
     pub(super) const OPENAT: usize = 56;
-    pub(super) const CHROOT: usize = 51;
+    pub(super) const KILL: usize = 129;
     pub(super) const CLOSE: usize = 57;
     pub(super) const READ: usize = 63;
     pub(super) const WRITE: usize = 64;
@@ -100,6 +114,7 @@ const MAP_SHARED: usize = 1;
 const MAP_PRIVATE: usize = 2;
 const MAP_ANONYMOUS: usize = 0x20;
 const MAP_NORESERVE: usize = 0x4000;
+const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
 const FUTEX_WAIT: usize = 0;
 const CLOCK_MONOTONIC: usize = 1;
@@ -152,7 +167,7 @@ impl File {
         let mut address = Address { family: AF_UNIX, path: [0; 108] };
         let bytes = path.to_bytes();
         if bytes.len() >= address.path.len() {
-            return Err(Errno(-36)); // ENAMETOOLONG
+            return Err(Errno::ENAMETOOLONG);
         }
         for (to, from) in address.path.iter_mut().zip(bytes) {
             *to = *from;
@@ -243,6 +258,15 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<*mut c_void, Errno> {
         .map(core::ptr::with_exposed_provenance_mut)
 }
 
+/// Keeps huge pages out of a private mapping: tables of which a word here and there is used would fill two megabytes each.
+///
+/// # Safety
+/// `start` and `bytes` must be a mapping of [`map_anonymous`].
+pub(crate) unsafe fn avoid_huge_pages(start: *mut c_void, bytes: usize) {
+    // SAFETY: vouched for by the caller. A kernel without huge pages refuses, and needs it not.
+    let _ = unsafe { syscall(nr::MADVISE, [start as usize, bytes, MADV_NOHUGEPAGE, 0, 0, 0]) };
+}
+
 /// Makes a private mapping read as zeros in a forked child.
 ///
 /// # Safety
@@ -273,10 +297,10 @@ pub(crate) fn yield_now() {
     let _ = unsafe { syscall(nr::SCHED_YIELD, [0; 6]) };
 }
 
-/// Changes the root directory.
-pub(crate) fn chroot(path: &CStr) -> Result<(), Errno> {
-    // SAFETY: `path` is NUL-terminated and read only.
-    unsafe { syscall(nr::CHROOT, [path.as_ptr() as usize, 0, 0, 0, 0, 0]) }.map(drop)
+/// Whether there is a process with this id in this process's pid namespace, whoever's it is.
+pub(crate) fn process_exists(pid: u32) -> bool {
+    // SAFETY: signal 0 is sent to nobody.
+    unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) }.err() != Some(Errno::ESRCH)
 }
 
 #[repr(C)]

@@ -71,7 +71,11 @@ pub fn reserve(device: &DeviceLedger, slot: &SlotDevice, bytes: u64, limit_bytes
 #[inline]
 pub fn release(device: &DeviceLedger, slot: &SlotDevice, bytes: u64) {
     slot.memory.fetch_add(OPERATION, Ordering::Acquire);
-    device.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    let used = device.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    if used < bytes {
+        // The books were wrong already: forged, or settled at the one moment described in `settle`. They must not wrap.
+        device.used_bytes.fetch_add(bytes - used, Ordering::AcqRel);
+    }
     slot.memory.fetch_sub(OPERATION | bytes, Ordering::Release);
 }
 
@@ -109,8 +113,10 @@ pub struct SlotId {
 /// [`SHARED_SLOT`].
 pub fn claim(ledger: &Ledger, me: Identity, is_alive: impl Fn(Identity) -> bool) -> Option<SlotId> {
     for index in 1..SLOTS_MAX {
-        if identity(ledger, index) == Some(me) {
-            reclaim(ledger, index, me);
+        if identity(ledger, index) == Some(me)
+            && let Reclaimed::InDoubt { devices } = reclaim(ledger, index, me)
+        {
+            settle_soon(ledger, devices);
         }
     }
     if let Some(slot) = claim_free(ledger, me) {
@@ -119,9 +125,13 @@ pub fn claim(ledger: &Ledger, me: Identity, is_alive: impl Fn(Identity) -> bool)
     for index in 1..SLOTS_MAX {
         // Only a pid of one's own namespace can be looked up.
         match identity(ledger, index) {
-            Some(other) if other.pid_namespace == me.pid_namespace && !is_alive(other) => reclaim(ledger, index, other),
-            _ => continue,
-        };
+            Some(other) if other.pid_namespace == me.pid_namespace && !is_alive(other) => {
+                if let Reclaimed::InDoubt { devices } = reclaim(ledger, index, other) {
+                    settle_soon(ledger, devices);
+                }
+            }
+            _ => {}
+        }
     }
     claim_free(ledger, me)
 }
@@ -144,9 +154,12 @@ fn claim_free(ledger: &Ledger, me: Identity) -> Option<SlotId> {
         let (Some(slot), Some(start_time)) = (ledger.slots.get(index), ledger.start_times.get(index)) else { continue };
         start_time.store(me.start_time, Ordering::Relaxed);
         slot.pid_namespace.store(me.pid_namespace, Ordering::Relaxed);
-        // Pairs with the load in `identity`: an attached owner's start time and namespace are complete.
-        word.store(owner::word(owner::ATTACHED, generation, me.pid), Ordering::Release);
-        return Some(SlotId { index, generation });
+        // Pairs with the load in `identity`: an attached owner's start time and namespace are complete. It fails only if the
+        // slot was repaired meanwhile, as of a process that is gone.
+        let attached = owner::word(owner::ATTACHED, generation, me.pid);
+        if word.compare_exchange(claimed, attached, Ordering::Release, Ordering::Relaxed).is_ok() {
+            return Some(SlotId { index, generation });
+        }
     }
     None
 }
@@ -201,8 +214,10 @@ pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity) -> Reclaimed {
             marker.store(0, Ordering::Relaxed);
         }
     }
-    // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty.
-    word.store(owner::word(owner::FREE, generation, 0), Ordering::Release);
+    // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty. It fails only if the slot was
+    // repaired meanwhile.
+    let free = owner::word(owner::FREE, generation, 0);
+    let _ = word.compare_exchange(reclaiming, free, Ordering::Release, Ordering::Relaxed);
     if in_doubt == 0 { Reclaimed::Exactly } else { Reclaimed::InDoubt { devices: in_doubt } }
 }
 
@@ -237,7 +252,8 @@ pub fn repair(ledger: &Ledger, index: usize) -> u32 {
         return 0;
     }
     empty_slot(ledger, index);
-    word.store(owner::word(owner::FREE, owner::generation(found), 0), Ordering::Release);
+    let free = owner::word(owner::FREE, owner::generation(found), 0);
+    let _ = word.compare_exchange(found, free, Ordering::Release, Ordering::Relaxed);
     // Whether the one who was reclaiming had subtracted the bytes is not known: settle them all.
     (1 << DEVICES_MAX) - 1
 }
@@ -245,6 +261,19 @@ pub fn repair(ledger: &Ledger, index: usize) -> u32 {
 /// Gives back all that stands in [`SHARED_SLOT`]: right only when the container has no process left.
 pub fn empty_shared_slot(ledger: &Ledger) -> u32 {
     empty_slot(ledger, SHARED_SLOT)
+}
+
+/// [`settle`]s the devices of the bits that are set, as far as that is possible now. What is not settled here stays too high until
+/// the manager settles it.
+fn settle_soon(ledger: &Ledger, devices: u32) {
+    const ATTEMPTS: u32 = 64;
+    for number in (0..DEVICES_MAX).filter(|number| devices & 1 << number != 0) {
+        for _ in 0..ATTEMPTS {
+            if settle(ledger, number) {
+                break;
+            }
+        }
+    }
 }
 
 fn give_back(used_bytes: &AtomicU64, bytes: u64) {
@@ -263,8 +292,9 @@ pub fn settle(ledger: &Ledger, number: usize) -> bool {
     let Some(device) = ledger.devices.get(number) else { return true };
     let used = device.used_bytes.load(Ordering::Acquire);
     let Some(sum) = sum_at_rest(ledger, number) else { return false };
-    // No operation was under way at some moment of each reading, and the same sum twice with `used_bytes` unchanged
-    // means that none ended in between without being undone.
+    // The same sum twice, with no operation seen under way and `used_bytes` unchanged. Only operations of two processes that
+    // exchange the very same bytes twice, each time just between the looks at their slots, could still hide behind that;
+    // the sum is then low by those bytes until the next time it is settled.
     if sum_at_rest(ledger, number) != Some(sum) {
         return false;
     }

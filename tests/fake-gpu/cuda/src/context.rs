@@ -4,6 +4,7 @@ use core::cell::{Cell, RefCell};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use aliquot_abi::cuda::{CUcontext, CUdevice, CUresult};
@@ -141,6 +142,7 @@ impl Context {
         let life = LIVES.fetch_add(1, Ordering::Relaxed) + 1;
         let legacy_stream = crate::streams::new_legacy(Owner { context: self, life });
         self.legacy_stream.store((&raw const *legacy_stream).cast_mut(), Ordering::Release);
+        ALIVE.lock().unwrap_or_else(PoisonError::into_inner).insert(life, self);
         self.life.store(life, Ordering::Release);
         Ok(())
     }
@@ -153,6 +155,7 @@ impl Context {
         }
         crate::queue::wait_for_context(self);
         self.life.store(0, Ordering::Release);
+        ALIVE.lock().unwrap_or_else(PoisonError::into_inner).remove(&life);
         let process = initialised();
         let device = self.device();
         let held = device.arena.give_back_all(|extent| extent.owner == life && extent.usage != crate::arena::Use::Pool);
@@ -166,6 +169,15 @@ impl Context {
     pub(crate) fn has_peer(&self, peer: &Context) -> bool {
         self.state().peers.contains(&(peer.ordinal, peer.life()))
     }
+}
+
+/// The contexts that are alive, by the number of their present life.
+static ALIVE: Mutex<BTreeMap<u32, &'static Context>> = Mutex::new(BTreeMap::new());
+
+/// The handle of the context whose present life is number `life`; null if that has ended.
+pub(crate) fn handle_of_life(life: u32) -> CUcontext {
+    let alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    alive.get(&life).map_or(CUcontext::NULL, |context| context.handle())
 }
 
 /// A device's primary context, and who holds it.

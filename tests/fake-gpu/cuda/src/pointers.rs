@@ -7,6 +7,7 @@ use aliquot_abi::cuda::{CUcontext, CUdeviceptr, CUmemoryPool, CUresult};
 use crate::Done;
 use crate::arena::Use;
 use crate::caller::{get, get_all, put};
+use crate::context::handle_of_life;
 use crate::memory::{Side, extent_around, range_of, side_of};
 use crate::process::{initialised, process};
 
@@ -22,12 +23,20 @@ struct Facts {
     address: u64,
     side: Side,
     usage: Option<Use>,
+    /// The life of the context that it was allocated in; 0 if it was not allocated in one.
+    life: u32,
 }
 
 impl Facts {
     fn of(address: u64) -> Facts {
-        let usage = extent_around(address).map(|(_, extent)| extent.usage);
-        Facts { address, side: side_of(address, 1).unwrap_or(Side::PageableHost), usage }
+        let extent = extent_around(address).map(|(_, extent)| extent);
+        let owned = |usage| matches!(usage, Use::Linear | Use::Managed | Use::Global);
+        Facts {
+            address,
+            side: side_of(address, 1).unwrap_or(Side::PageableHost),
+            usage: extent.as_ref().map(|extent| extent.usage),
+            life: extent.filter(|extent| owned(extent.usage)).map_or(0, |extent| extent.owner),
+        }
     }
 
     fn is_known(&self) -> bool {
@@ -48,9 +57,8 @@ impl Facts {
 
     /// The context that an allocation belongs to: none for stream-ordered and mapped memory.
     fn context(&self) -> CUcontext {
-        let owned = matches!(self.usage, Some(Use::Linear | Use::Managed | Use::Global));
         match self.side {
-            Side::Device(ordinal) if owned => initialised().devices[ordinal].primary.handle(),
+            Side::Device(_) => handle_of_life(self.life),
             Side::PinnedHost => initialised().devices[0].primary.handle(),
             _ => CUcontext::NULL,
         }
