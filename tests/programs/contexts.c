@@ -20,7 +20,7 @@ static void take_some(void) {
 }
 
 int main(void) {
-    CUcontext primary = use_device(), second;
+    CUcontext primary = use_device(), second, third;
     CUdeviceptr kept;
     before = free_bytes();
     REQUIRE(cuMemAlloc(&kept, MIB));
@@ -31,6 +31,13 @@ int main(void) {
     REQUIRE(cuCtxSetCurrent(primary));
     REQUIRE(cuCtxDestroy(second));
     show("the second context destroyed");
+    /* By a thread that has no context then: the driver answers no question about memory that lives on elsewhere. */
+    REQUIRE(cuCtxCreate(&third, 0, 0));
+    take_some();
+    REQUIRE(cuCtxSetCurrent(NULL));
+    REQUIRE(cuCtxDestroy(third));
+    REQUIRE(cuCtxSetCurrent(primary));
+    show("a third context destroyed with none current");
     take_some();
     show("more in the primary context");
     REQUIRE(cuDevicePrimaryCtxReset(0));

@@ -18,6 +18,8 @@ static void map(CUdeviceptr address, CUmemGenericAllocationHandle handle) {
     REQUIRE(cuMemMap(address, 2 * PIECE, 0, handle, 0));
     REQUIRE(cuMemSetAccess(address, 2 * PIECE, &access, 1));
     REQUIRE(cuMemsetD8(address, 1, 2 * PIECE));
+    /* The set may still be under way, and what it works on must stay mapped. */
+    REQUIRE(cuCtxSynchronize());
 }
 
 static void show(const char *when) {

@@ -98,6 +98,22 @@ fn a_program_that_interposes_dlsym_itself_is_left_in_peace() {
     assert_eq!(limited.stdout, format!("3 look-ups, {} bytes\n", 64 * MIB));
 }
 
+/// A plugin's look-up by `RTLD_DEFAULT` ends among the libraries that the plugin needs, which the program does not see.
+#[test]
+fn a_plugin_finds_the_driver_that_it_is_linked_to() {
+    let gpu = SimulatedGpu::new();
+    let plugin = HostProgram::linked_library(&gpu, "plugin");
+    let program = HostProgram::new("loads_plugin");
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.arg(plugin.path());
+        command
+    };
+    let outcome = unchanged_in_a_slice(&gpu, command).success();
+    assert!(outcome.stdout.contains("the plugin finds cuMemAlloc_v2: yes\n"), "{outcome:?}");
+    assert!(outcome.stdout.contains("the program finds cuMemAlloc_v2: no\n"), "{outcome:?}");
+}
+
 /// In whichever order: the limit holds. A library in front of the shim sees what it sees without one; a library behind
 /// it sees no calls of hooked functions by their names, because the shim calls the driver itself.
 #[test]

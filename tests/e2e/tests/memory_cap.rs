@@ -57,6 +57,7 @@ fn physical_memory_is_counted_until_the_last_handle_and_mapping_are_gone() {
 fn the_end_of_a_context_gives_back_what_was_in_it() {
     let said = like_a_device_of(64 * MIB, "contexts", &[]);
     assert!(said.contains("the second context destroyed: 1 MiB in use\n"), "{said}");
+    assert!(said.contains("a third context destroyed with none current: 1 MiB in use\n"), "{said}");
     assert!(said.contains("the primary context reset: 0 MiB in use\n"), "{said}");
 }
 

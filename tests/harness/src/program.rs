@@ -38,6 +38,14 @@ impl HostProgram {
         HostProgram::compile(name, &format!("{name}.so"), &["-shared".as_ref(), "-fPIC".as_ref()])
     }
 
+    /// The library `tests/programs/<name>.c`, linked to the driver.
+    #[must_use]
+    pub fn linked_library(gpu: &SimulatedGpu, name: &str) -> HostProgram {
+        let search = format!("-L{}", gpu.library_dir().display());
+        let link = ["-shared".as_ref(), "-fPIC".as_ref(), search.as_ref(), "-lcuda".as_ref()];
+        HostProgram::compile(name, &format!("{name}-linked.so"), &link)
+    }
+
     /// The library `tests/programs/<name>.c` with symbol versions, as `<name>.map` says, and the soname `soname`.
     #[must_use]
     pub fn versioned_library(name: &str, soname: &str) -> HostProgram {
