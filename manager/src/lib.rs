@@ -22,6 +22,8 @@
 //! * On each device the guaranteed shares add up to at most 100 percent and the memory limits to at most its memory.
 //! * An operation that fails has changed nothing.
 
+#![deny(unsafe_code)]
+
 mod attach;
 mod cdi;
 mod checkpoint;
@@ -41,6 +43,7 @@ mod nvml;
 pub mod paths;
 mod periodic;
 mod procfs;
+#[allow(unsafe_code, reason = "maps memory that other processes write; each block says what makes it sound")]
 mod region;
 mod rollback;
 mod sampler;
