@@ -33,6 +33,8 @@ pub(crate) struct Flight {
     events: [AtomicPtr<c_void>; MARKERS_MAX],
     /// The number of the marker that an event was recorded for last.
     recorded: [AtomicU64; MARKERS_MAX],
+    /// Not zero once an event has taken a marker's place.
+    uses_events: AtomicU32,
     /// One more than [`Flight::done`] was when a launch last waited for room in vain.
     stalled_at: AtomicU64,
 }
@@ -121,7 +123,9 @@ impl Flight {
 /// before which all are done.
 fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, now_ns: u64) -> u64 {
     let Some(row) = part.slot().markers.get(part.index) else { return newest };
-    query_events(flight, row, newest);
+    if flight.uses_events.load(Ordering::Relaxed) != 0 {
+        query_events(flight, row, newest);
+    }
     let done = ledger::oldest_in_flight(newest, row).map_or(newest, |oldest| oldest.saturating_sub(1));
     let before = flight.done.load(Ordering::Relaxed);
     if done > before && flight.done.compare_exchange(before, done, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -272,6 +276,7 @@ fn record_event(flight: &Flight, stream: CUstream, place: usize, number: u64) ->
     } else {
         // Pairs with the load in `query_events`: before this the event may still tell of an earlier marker.
         recorded_for.store(number, Ordering::Release);
+        flight.uses_events.store(1, Ordering::Relaxed);
     }
     recorded
 }
