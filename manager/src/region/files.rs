@@ -24,7 +24,7 @@ use crate::shim_image;
 use crate::slices::{Part, Slice, SliceId};
 
 /// Launches between two progress markers of one thread at most.
-const MARKER_LAUNCHES_MAX: u32 = 64;
+const MARKER_LAUNCHES_MAX: u32 = 256;
 /// Work in flight that a launch may add to: small against a lease, and long enough that the device stays at work while the
 /// launching thread sleeps or waits for a processor.
 const INFLIGHT_NS_MAX: u32 = 4_000_000;
