@@ -3,16 +3,21 @@
 //!
 //! Version 0.5.0 of the format, the newest that all of them understand; one file for each slice, because a name that
 //! stands in two files of one directory cannot be resolved at all.
+//!
+//! The container's processes load the shim because `/etc/ld.so.preload` names it: the slice's own file of that name lies in
+//! its region and is mounted read-only, so that no process gets rid of it by clearing its environment. The configuration can
+//! choose `LD_PRELOAD` instead, or both ([`Preload`](crate::config::Preload)); a library that is named twice is loaded once.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use aliquot_abi::region::LEDGER_FILE;
 use serde::Serialize;
 
-use crate::config::{CdiConfig, CdiExtras};
+use crate::config::{CdiConfig, CdiSettings, PRELOAD_FILE};
 use crate::inventory::Inventory;
 use crate::region::Region;
 use crate::slices::Slice;
@@ -24,12 +29,23 @@ use driver::HostDriver;
 /// What slices are called in CDI.
 const KIND: &str = "aliquot.dev/slice";
 
+/// The file in a slice's region that is the container's `/etc/ld.so.preload`.
+const REGION_PRELOAD_FILE: &str = "ld.so.preload";
+
 /// Why a slice is not published.
 #[derive(Debug, thiserror::Error)]
 pub enum CdiError {
     /// The file cannot be written or removed.
     #[error("cannot change the CDI specification {}: {source}", path.display())]
     Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file that containers get as `/etc/ld.so.preload` cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Preload {
         /// The file.
         path: PathBuf,
         /// Why.
@@ -107,8 +123,12 @@ impl Cdi {
     /// The file cannot be written.
     pub(crate) fn publish(&self, slice: &Slice, region: &Region, inventory: &Inventory) -> Result<(), CdiError> {
         let Some(config) = &self.config else { return Ok(()) };
+        if config.settings.preload.by_file() {
+            let path = region.dir().join(REGION_PRELOAD_FILE);
+            write_preload_file(&path, region.shim_path()).map_err(|source| CdiError::Preload { path, source })?;
+        }
         let driver = HostDriver::find(slice, inventory);
-        let spec = spec(slice, region.dir(), region.shim_path(), driver, &config.extras);
+        let spec = spec(slice, region.dir(), region.shim_path(), driver, &config.settings);
         let path = file(config, &slice.name);
         // Readers take up every file whose name ends in .json or .yaml.
         let new = config.dir.join(format!(".aliquot.dev-slice-{}.new", slice.name));
@@ -137,26 +157,41 @@ impl Cdi {
     }
 }
 
+/// Writes the file unless it is there: running containers have it mounted, and would keep one that was replaced.
+fn write_preload_file(path: &Path, shim_path: &Path) -> io::Result<()> {
+    let mut text = shim_path.as_os_str().as_bytes().to_vec();
+    text.push(b'\n');
+    if fs::read(path).is_ok_and(|found| found == text) {
+        return Ok(());
+    }
+    let new = path.with_extension("new");
+    fs::write(&new, text)?;
+    // Every user of the container reads it, whatever this process's umask is.
+    fs::set_permissions(&new, Permissions::from_mode(0o444))?;
+    fs::rename(&new, path)
+}
+
 fn file(config: &CdiConfig, slice: &str) -> PathBuf {
     config.dir.join(format!("aliquot.dev-slice-{slice}.json"))
 }
 
-fn spec(slice: &Slice, region_dir: &Path, shim_path: &Path, driver: HostDriver, extras: &CdiExtras) -> Spec {
+fn spec(slice: &Slice, region_dir: &Path, shim_path: &Path, driver: HostDriver, settings: &CdiSettings) -> Spec {
     let uuids: Vec<&str> = slice.parts.iter().map(|part| part.device.as_str()).collect();
     let uuids = uuids.join(",");
-    let mut env = vec![
-        format!("LD_PRELOAD={}", shim_path.display()),
-        format!("CUDA_VISIBLE_DEVICES={uuids}"),
-        format!("NVIDIA_VISIBLE_DEVICES={uuids}"),
-    ];
-    env.extend(extras.extra_env.iter().cloned());
+    let mut env = vec![format!("CUDA_VISIBLE_DEVICES={uuids}"), format!("NVIDIA_VISIBLE_DEVICES={uuids}")];
     let ledger = region_dir.join(LEDGER_FILE);
     // The directory is not writable for the container, so the limits are not; the ledger in it is.
     let mut mounts = vec![Mount::new(region_dir, region_dir, false), Mount::new(&ledger, &ledger, true)];
+    if settings.preload.by_environment() {
+        env.push(format!("LD_PRELOAD={}", shim_path.display()));
+    }
+    if settings.preload.by_file() {
+        mounts.push(Mount::new(&region_dir.join(REGION_PRELOAD_FILE), Path::new(PRELOAD_FILE), false));
+    }
+    env.extend(settings.extra_env.iter().cloned());
     mounts.extend(driver.libraries.iter().map(|(host, container)| Mount::new(host, container, false)));
-    mounts.extend(extras.extra_mounts.iter().map(|mount| {
-        Mount::new(&mount.host_path, mount.container_path.as_ref().unwrap_or(&mount.host_path), mount.writable)
-    }));
+    let extra = settings.extra_mounts.iter();
+    mounts.extend(extra.map(|mount| Mount::new(&mount.host_path, mount.container_path(), mount.writable)));
     let device_nodes = driver.device_nodes.into_iter().map(|path| DeviceNode { path }).collect();
     let device = Device { name: slice.name.clone(), container_edits: Edits { env, device_nodes, mounts } };
     Spec { cdi_version: "0.5.0", kind: KIND, devices: [device] }
@@ -164,15 +199,16 @@ fn spec(slice: &Slice, region_dir: &Path, shim_path: &Path, driver: HostDriver, 
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::time::SystemTime;
 
     use super::*;
-    use crate::config::ExtraMount;
+    use crate::config::{ExtraMount, Preload};
     use crate::inventory::DeviceUuid;
     use crate::slices::{Part, SliceId};
 
-    #[test]
-    fn a_specification_says_what_the_container_gets() {
+    /// What the specification of a slice with two devices says must be changed in its container.
+    fn edits(preload: Preload) -> serde_json::Value {
         let part = |uuid| Part {
             device: DeviceUuid::new(uuid),
             core_request_percent: 1,
@@ -191,28 +227,73 @@ mod tests {
             device_nodes: vec!["/dev/nvidia0".into()],
             libraries: vec![("/lib/libcuda.so.570".into(), "/usr/lib64/libcuda.so.1".into())],
         };
-        let extras = CdiExtras {
+        let settings = CdiSettings {
+            preload,
             extra_mounts: vec![ExtraMount { host_path: "/x".into(), container_path: None, writable: false }],
             extra_env: vec!["A=b".into()],
         };
-        let spec = spec(&slice, Path::new("/run/r"), Path::new("/run/r/s.so"), driver, &extras);
+        let spec = spec(&slice, Path::new("/run/r"), Path::new("/run/r/s.so"), driver, &settings);
         let found: serde_json::Value = serde_json::to_value(&spec).unwrap();
-        let edits = &found["devices"][0]["containerEdits"];
         assert_eq!((&found["cdiVersion"], &found["kind"]), (&"0.5.0".into(), &"aliquot.dev/slice".into()));
         assert_eq!(found["devices"][0]["name"], "a.b");
-        assert_eq!(edits["env"][0], "LD_PRELOAD=/run/r/s.so");
-        assert_eq!(edits["env"][1], "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2");
-        assert_eq!(edits["env"][3], "A=b");
-        assert_eq!(edits["deviceNodes"][0]["path"], "/dev/nvidia0");
-        let mounts: Vec<_> = edits["mounts"]
+        found["devices"][0]["containerEdits"].clone()
+    }
+
+    fn mounts(edits: &serde_json::Value) -> Vec<(&str, &str, &str)> {
+        edits["mounts"]
             .as_array()
             .unwrap()
             .iter()
-            .map(|mount| (mount["containerPath"].as_str().unwrap(), mount["options"][0].as_str().unwrap()))
-            .collect();
+            .map(|mount| {
+                let path = |key: &str| mount[key].as_str().unwrap();
+                (path("hostPath"), path("containerPath"), mount["options"][0].as_str().unwrap())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_specification_says_what_the_container_gets() {
+        let edits = edits(Preload::File);
         assert_eq!(
-            mounts,
-            [("/run/r", "ro"), ("/run/r/ledger", "rw"), ("/usr/lib64/libcuda.so.1", "ro"), ("/x", "ro")]
+            edits["env"],
+            serde_json::json!(["CUDA_VISIBLE_DEVICES=GPU-1,GPU-2", "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2", "A=b"])
         );
+        assert_eq!(edits["deviceNodes"][0]["path"], "/dev/nvidia0");
+        assert_eq!(
+            mounts(&edits),
+            [
+                ("/run/r", "/run/r", "ro"),
+                ("/run/r/ledger", "/run/r/ledger", "rw"),
+                ("/run/r/ld.so.preload", "/etc/ld.so.preload", "ro"),
+                ("/lib/libcuda.so.570", "/usr/lib64/libcuda.so.1", "ro"),
+                ("/x", "/x", "ro")
+            ]
+        );
+    }
+
+    #[test]
+    fn the_shim_is_preloaded_in_the_ways_that_are_configured() {
+        for preload in [Preload::File, Preload::Environment, Preload::Both] {
+            let edits = edits(preload);
+            let variable = edits["env"].as_array().unwrap().iter().any(|entry| entry == "LD_PRELOAD=/run/r/s.so");
+            let file = mounts(&edits).iter().any(|(_, container, _)| *container == PRELOAD_FILE);
+            assert_eq!((variable, file), (preload.by_environment(), preload.by_file()), "{preload:?}");
+        }
+    }
+
+    #[test]
+    fn a_preload_file_that_is_right_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(REGION_PRELOAD_FILE);
+        write_preload_file(&path, Path::new("/r/a.so")).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "/r/a.so\n");
+        let made = fs::metadata(&path).unwrap();
+        assert_eq!(made.mode() & 0o777, 0o444);
+        write_preload_file(&path, Path::new("/r/a.so")).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().ino(), made.ino());
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        fs::write(&path, "/r/a").unwrap();
+        write_preload_file(&path, Path::new("/r/a.so")).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "/r/a.so\n");
     }
 }

@@ -14,6 +14,9 @@ use serde::Deserialize;
 
 use crate::paths::{Paths, SOCKET_FILE};
 
+/// What the C library's loader reads in every process: libraries to load before the program's own.
+pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
+
 /// What can be set, in the configuration file and by flags of the same names. What is not set has a default.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,9 +46,9 @@ pub struct Settings {
     /// What is logged: error, warn, info, debug, trace, or a filter such as aliquot_manager::attach=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
-    /// What else containers get with a slice; in the file only.
+    /// What containers get with a slice; in the file only.
     #[arg(skip)]
-    pub cdi: Option<CdiExtras>,
+    pub cdi: Option<CdiSettings>,
 }
 
 /// Where to publish slices as CDI devices.
@@ -78,16 +81,48 @@ impl TryFrom<String> for CdiDir {
     }
 }
 
-/// What else the CDI specifications say: for drivers in unusual places, and for simulated ones.
+/// What the CDI specifications say: how containers preload the shim, and what else they get, for drivers in unusual places
+/// and for simulated ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CdiExtras {
+pub struct CdiSettings {
+    /// What makes the processes of a container load the shim.
+    #[serde(default)]
+    pub preload: Preload,
     /// Files or directories that every slice's container gets.
     #[serde(default)]
     pub extra_mounts: Vec<ExtraMount>,
     /// Variables, each as `NAME=value`, that every slice's container gets.
     #[serde(default)]
     pub extra_env: Vec<String>,
+}
+
+/// What makes the processes of a container load the shim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preload {
+    /// The file `/etc/ld.so.preload`, mounted read-only. It holds for every process whatever its environment, also for
+    /// logins and set-user-ID programs, and leaves `LD_PRELOAD` to the image. An image's own file is hidden by it.
+    #[default]
+    File,
+    /// The variable `LD_PRELOAD`, in place of the image's. A program that clears its environment runs without the shim.
+    Environment,
+    /// Both, for C libraries that have the file elsewhere (Nix) or do not read it (musl).
+    Both,
+}
+
+impl Preload {
+    /// Whether `/etc/ld.so.preload` is mounted.
+    #[must_use]
+    pub fn by_file(self) -> bool {
+        matches!(self, Preload::File | Preload::Both)
+    }
+
+    /// Whether `LD_PRELOAD` is set.
+    #[must_use]
+    pub fn by_environment(self) -> bool {
+        matches!(self, Preload::Environment | Preload::Both)
+    }
 }
 
 /// A file or directory that every slice's container gets.
@@ -101,6 +136,38 @@ pub struct ExtraMount {
     /// Whether the container may write to it.
     #[serde(default)]
     pub writable: bool,
+}
+
+impl CdiSettings {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let named = |entry: &String| matches!(entry.split_once('='), Some((name, _)) if !name.is_empty());
+        if let Some(entry) = self.extra_env.iter().find(|entry| !named(entry)) {
+            return Err(ConfigError::Env { entry: entry.clone() });
+        }
+        if self.preload.by_environment() && self.extra_env.iter().any(|entry| entry.starts_with("LD_PRELOAD=")) {
+            return Err(ConfigError::PreloadTaken { key: "extra_env", what: "LD_PRELOAD", instead: "file" });
+        }
+        for mount in &self.extra_mounts {
+            absolute("cdi.extra_mounts.host_path", mount.host_path.clone())?;
+            let target = absolute("cdi.extra_mounts.container_path", mount.container_path().to_owned())?;
+            if self.preload.by_file() && target == Path::new(PRELOAD_FILE) {
+                return Err(ConfigError::PreloadTaken {
+                    key: "extra_mounts",
+                    what: PRELOAD_FILE,
+                    instead: "environment",
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ExtraMount {
+    /// Where it is in the container.
+    #[must_use]
+    pub fn container_path(&self) -> &Path {
+        self.container_path.as_deref().unwrap_or(&self.host_path)
+    }
 }
 
 /// How log lines look.
@@ -119,8 +186,8 @@ pub enum LogFormat {
 pub struct CdiConfig {
     /// The directory that container runtimes read.
     pub dir: PathBuf,
-    /// What else containers get.
-    pub extras: CdiExtras,
+    /// What containers get.
+    pub settings: CdiSettings,
 }
 
 /// Everything the manager is told before it starts.
@@ -177,6 +244,28 @@ pub enum ConfigError {
         /// The entry.
         entry: String,
     },
+    /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would take the shim's place.
+    #[error(
+        "cdi.{key} sets {what}, by which containers preload the shim: set cdi.preload to {instead:?}, or leave the entry out"
+    )]
+    PreloadTaken {
+        /// Which list.
+        key: &'static str,
+        /// The variable or the file.
+        what: &'static str,
+        /// The value of `cdi.preload` with which this entry could stay.
+        instead: &'static str,
+    },
+    /// The loader cannot preload a library from the runtime directory.
+    #[error(
+        "runtime_dir is {}: containers preload the shim from there, and the loader would split the path at a space or \
+         colon and end it at a #; use a path without them, or set cdi_dir to \"off\"",
+        path.display()
+    )]
+    NotPreloadable {
+        /// The runtime directory.
+        path: PathBuf,
+    },
 }
 
 impl Config {
@@ -223,15 +312,10 @@ impl Config {
             Some(CdiDir::Dir(dir)) => Some(dir),
             None => defaults.cdi_dir,
         };
-        let extras = file.cdi.unwrap_or_default();
-        if let Some(entry) =
-            extras.extra_env.iter().find(|entry| !matches!(entry.split_once('='), Some((name, _)) if !name.is_empty()))
-        {
-            return Err(ConfigError::Env { entry: entry.clone() });
-        }
-        for mount in &extras.extra_mounts {
-            absolute("cdi.extra_mounts.host_path", mount.host_path.clone())?;
-            absolute("cdi.extra_mounts.container_path", mount.container_path.clone().unwrap_or_else(|| "/".into()))?;
+        let cdi = file.cdi.unwrap_or_default();
+        cdi.validate()?;
+        if cdi_dir.is_some() && runtime_dir.to_string_lossy().contains([' ', '\t', '\n', ':', '#']) {
+            return Err(ConfigError::NotPreloadable { path: runtime_dir });
         }
         Ok(Config {
             socket: absolute("socket", socket)?,
@@ -239,7 +323,7 @@ impl Config {
             state_dir: Some(state_dir),
             metrics_address: flags.metrics_address.or(file.metrics_address),
             nvml_library: flags.nvml_library.or(file.nvml_library),
-            cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, extras })).transpose()?,
+            cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi })).transpose()?,
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             log_level: flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
         })
@@ -290,6 +374,31 @@ mod tests {
         assert!(error.contains("runtime_directory") && error.contains("runtime_dir"), "{error}");
         let error = parse("[cdi]\nextra_mount = []").unwrap_err();
         assert!(error.contains("extra_mount"), "{error}");
+        let error = parse("[cdi]\npreload = 'env'").unwrap_err();
+        assert!(error.contains("`env`") && error.contains("`environment`"), "{error}");
+    }
+
+    #[test]
+    fn nothing_else_takes_the_shim_s_place() {
+        let settings = |text: &str| Config::from_settings(Settings::default(), parse(text).unwrap(), defaults());
+        let variable = "extra_env = ['LD_PRELOAD=/usr/lib/libjemalloc.so.2']";
+        let file = "[[cdi.extra_mounts]]\nhost_path = '/opt/preload'\ncontainer_path = '/etc/ld.so.preload'";
+        for (text, refused) in [
+            (format!("[cdi]\npreload = 'file'\n{variable}"), None),
+            (format!("[cdi]\npreload = 'both'\n{variable}"), Some("LD_PRELOAD")),
+            (format!("[cdi]\npreload = 'environment'\n{variable}"), Some("LD_PRELOAD")),
+            (format!("[cdi]\npreload = 'environment'\n{file}"), None),
+            (format!("[cdi]\npreload = 'both'\n{file}"), Some(PRELOAD_FILE)),
+            (file.to_owned(), Some(PRELOAD_FILE)),
+        ] {
+            match (settings(&text), refused) {
+                (Ok(_), None) => {}
+                (Err(error), Some(what)) => assert!(error.to_string().contains(what), "{text}: {error}"),
+                (other, _) => panic!("{text}: {other:?}"),
+            }
+        }
+        assert!(settings("runtime_dir = '/run/a b'").unwrap_err().to_string().contains("/run/a b"));
+        assert!(settings("runtime_dir = '/run/a b'\ncdi_dir = 'off'").is_ok());
     }
 
     #[test]
@@ -331,8 +440,9 @@ mod tests {
         } = settings;
         assert!(runtime_dir.is_some() && state_dir.is_some() && socket.is_some() && metrics_address.is_some());
         assert!(nvml_library.is_some() && cdi_dir.is_some() && log_format.is_some() && log_level.is_some());
-        let extras = cdi.unwrap();
-        assert!(!extras.extra_mounts.is_empty() && !extras.extra_env.is_empty());
+        let CdiSettings { preload, extra_mounts, extra_env } = cdi.unwrap();
+        assert_eq!(preload, Preload::default());
+        assert!(!extra_mounts.is_empty() && !extra_env.is_empty());
         assert!(parse(example).is_ok());
     }
 }

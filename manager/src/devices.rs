@@ -136,7 +136,7 @@ impl Watch {
     /// Writes down what the slice's processes use of the device beyond what its ledger knows.
     fn reconcile_overhead(&mut self, device: &DeviceUuid, live: &LiveSlice, number: usize) {
         let ledger = live.region.ledger();
-        let before = view::device(ledger, number).used_bytes;
+        let before = view::account(ledger, number).used_bytes;
         let processes = match self.source.processes(device) {
             Ok(processes) => processes,
             Err(error) => return debug!(%device, %error, "cannot tell what processes use"),
@@ -144,7 +144,7 @@ impl Watch {
         let pids: Vec<u32> = live.processes().iter().map(|process| process.pid).collect();
         let Some(seen) = memory_of(&processes, &pids) else { return };
         // An allocation between the two looks is no overhead.
-        let known = before.max(view::device(ledger, number).used_bytes);
+        let known = before.max(view::account(ledger, number).used_bytes);
         live.region.device_limits(number).memory_overhead_bytes.store(seen.saturating_sub(known), Ordering::Relaxed);
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn of_slice(live: &LiveSlice, inventory: &Inventory, now_ns: u64) -> 
         };
         // What a damaged ledger says is not known to be true, and is not told.
         if damage.is_none() {
-            let books = view::device(ledger, number);
+            let books = view::account(ledger, number);
             let sum = view::sum(ledger, live.slots(), number);
             usage.memory_used_bytes = books.used_bytes.saturating_add(overhead_bytes);
             usage.memory_peak_bytes = books.peak_bytes.saturating_add(overhead_bytes);

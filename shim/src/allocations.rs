@@ -8,11 +8,11 @@ static ADDRESSES: Radix<8, 14, 3> = Radix::new();
 /// Handles of arrays, which are not addresses and have no alignment.
 static HANDLES: Radix<0, 12, 4> = Radix::new();
 
-/// A charge: so many bytes of one part of the slice.
+/// A charge: so many bytes of one of the region's accounts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charge {
-    /// Index of the part in the region.
-    pub(crate) part: usize,
+    /// Number of the account in the region.
+    pub(crate) account: usize,
     /// Bytes.
     pub(crate) bytes: u64,
 }
@@ -25,14 +25,14 @@ const MAPPING: u64 = 2 << 60;
 const KIND: u64 = 0xf << 60;
 
 impl Charge {
-    /// Bits 56 to 59: the part; bits 0 to 55: the bytes.
+    /// Bits 55 to 59: the account; bits 0 to 54: the bytes.
     fn to_word(self) -> u64 {
-        CHARGE | (self.part as u64 & 0xf) << 56 | self.bytes & ((1 << 56) - 1)
+        CHARGE | (self.account as u64 & 0x1f) << 55 | self.bytes & ((1 << 55) - 1)
     }
 
     fn from_word(word: u64) -> Option<Charge> {
         matches!(word & KIND, CHARGE | ENDING)
-            .then_some(Charge { part: (word >> 56 & 0xf) as usize, bytes: word & ((1 << 56) - 1) })
+            .then_some(Charge { account: (word >> 55 & 0x1f) as usize, bytes: word & ((1 << 55) - 1) })
     }
 }
 

@@ -125,7 +125,7 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
 
 /// Waits at the closed gate until its word changes, or it is time to look at the heartbeat. Whether the manager knows of it.
 fn wait(part: &Part, since_ns: u64) -> bool {
-    let Some((_, slot)) = part.books() else { return false };
+    let Some(slot) = part.work() else { return false };
     // Counted before the gate is read again: see `gate::WATCHED`.
     slot.waiting.fetch_add(1, Ordering::SeqCst);
     let now = part.limits.gate.load(Ordering::SeqCst);
@@ -152,7 +152,7 @@ fn pace(part: &Part, mut now_ns: u64) {
             break;
         }
     }
-    if let Some((_, slot)) = part.books() {
+    if let Some(slot) = part.work() {
         slot.throttled_ns.fetch_add(now_ns.saturating_sub(since_ns), Ordering::Relaxed);
     }
 }

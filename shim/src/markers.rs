@@ -60,7 +60,7 @@ const SLEEP_NS_MAX: u64 = 200_000;
 
 /// Waits until there is room for one more launch. `false` if the gate's word is not `gate` any more: look at it again.
 pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
-    let (Some((_, slot)), Some(flight)) = (part.books(), part.flight()) else { return true };
+    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
     let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
     let start_ns = sys::now_ns();
     let mut now_ns = start_ns;
@@ -154,7 +154,7 @@ fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, now_ns: u6
 /// Puts a marker for `launches` launches behind the launch that has just been made into `stream`.
 #[cold]
 pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
-    let (Some((_, slot)), Some(flight)) = (part.books(), part.flight()) else { return };
+    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.slot().markers.get(part.index) else { return };
     let now_ns = sys::now_ns();
     let launches = u64::from(launches);
@@ -312,7 +312,7 @@ fn query_events(flight: &Flight, row: &[AtomicU64; MARKERS_MAX], newest: u64) {
 pub(crate) fn forget_contexts(process: &'static Process) {
     process.marker_page().address.store(0, Ordering::Release);
     for part in process.all_parts() {
-        let (Some((_, slot)), Some(flight)) = (part.books(), part.flight()) else { continue };
+        let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { continue };
         for event in &flight.events {
             event.store(core::ptr::null_mut(), Ordering::Release);
         }

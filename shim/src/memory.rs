@@ -50,9 +50,9 @@ impl Part {
     /// Reserves `bytes`; `None` if the limit forbids it.
     #[inline]
     pub(crate) fn charge(&self, bytes: u64) -> Option<Charge> {
-        let (device, slot) = self.books()?;
-        ledger::reserve(device, slot, bytes, self.memory_limit_bytes()).ok()?;
-        Some(Charge { part: self.index, bytes })
+        let (account, part) = self.books()?;
+        ledger::reserve(account, part, bytes, self.memory_limit_bytes()).ok()?;
+        Some(Charge { account: self.index, bytes })
     }
 }
 
@@ -61,8 +61,8 @@ impl Charge {
     #[inline]
     pub(crate) fn refund(self) {
         let Some(process) = Process::attached() else { return };
-        if let Some((device, slot)) = process.books(self.part) {
-            ledger::release(device, slot, self.bytes);
+        if let Some((account, part)) = process.books(self.account) {
+            ledger::release(account, part, self.bytes);
         }
     }
 }
@@ -211,7 +211,7 @@ pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
         free_again(key);
         return CUresult::OUT_OF_MEMORY;
     }
-    let charge = Charge { part: part.index, bytes: least.bytes.saturating_add(more) };
+    let charge = Charge { account: part.index, bytes: least.bytes.saturating_add(more) };
     if !allocations::remember(key, charge) {
         charge.refund();
     }

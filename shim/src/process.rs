@@ -11,10 +11,10 @@ use crate::sys::{self, Access, File};
 use aliquot_abi::cuda::{CUdevice, CUresult, CUuuid};
 use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
 use aliquot_abi::region::{
-    AttachMessage, DEVICES_MAX, DeviceLedger, DeviceLimits, FLAG_DISABLED, Ledger, Limits, Slot, SlotDevice,
+    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_DISABLED, Ledger, Limits, Slot, SlotDevice,
 };
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Devices that a process can see.
 const ORDINALS_MAX: usize = 64;
@@ -231,12 +231,29 @@ impl Process {
         parts.enumerate().map(move |(index, limits)| Part { process: self, index, limits })
     }
 
-    /// The container's and this process's books for part `index`.
+    /// The container's and this process's books for account `number`: that of a part, or
+    /// [`HOST_ACCOUNT`](aliquot_abi::region::HOST_ACCOUNT).
     #[inline]
-    pub(crate) fn books(&self, index: usize) -> Option<(&'static DeviceLedger, &'static SlotDevice)> {
+    pub(crate) fn books(&self, number: usize) -> Option<(&'static Account, &'static AtomicU64)> {
         // SAFETY: an attached process's pointers are set and valid for ever.
-        let (ledger, slot) = unsafe { (&*self.ledger.load(Ordering::Relaxed), &*self.slot.load(Ordering::Relaxed)) };
-        Some((ledger.devices.get(index)?, slot.devices.get(index)?))
+        let ledger = unsafe { &*self.ledger.load(Ordering::Relaxed) };
+        Some((ledger.account(number)?, self.slot().memory(number)?))
+    }
+
+    /// This process's slot.
+    #[inline]
+    fn slot(&self) -> &'static Slot {
+        // SAFETY: an attached process's pointers are set and valid for ever.
+        unsafe { &*self.slot.load(Ordering::Relaxed) }
+    }
+
+    /// Bytes of page-locked host memory that the container may use.
+    pub(crate) fn host_memory_limit_bytes(&self) -> u64 {
+        match self.limits().host_memory_limit_bytes.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            _ if self.is_disabled() => u64::MAX,
+            limit => limit,
+        }
     }
 
     /// The ordinal of the device that the calling thread uses; the driver's error if it uses none.
@@ -256,17 +273,22 @@ pub(crate) fn current_ordinal() -> Result<CUdevice, CUresult> {
 }
 
 impl Part {
-    /// The container's and this process's books for this device.
+    /// The container's and this process's books for this device's memory.
     #[inline]
-    pub(crate) fn books(&self) -> Option<(&'static DeviceLedger, &'static SlotDevice)> {
+    pub(crate) fn books(&self) -> Option<(&'static Account, &'static AtomicU64)> {
         self.process.books(self.index)
     }
 
     /// This process's slot.
     #[inline]
     pub(crate) fn slot(&self) -> &'static Slot {
-        // SAFETY: as above.
-        unsafe { &*self.process.slot.load(Ordering::Relaxed) }
+        self.process.slot()
+    }
+
+    /// What this process does on this device.
+    #[inline]
+    pub(crate) fn work(&self) -> Option<&'static SlotDevice> {
+        self.slot().devices.get(self.index)
     }
 
     /// This process's work in flight on this device.

@@ -5,8 +5,9 @@ use crate::memory::{Payer, Size};
 use crate::process::Part;
 use crate::region::Region;
 use aliquot_abi::cuda::{CUdevice, CUresult, NullStream, c_char};
+use aliquot_abi::ledger;
 use aliquot_abi::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
-use aliquot_abi::region::{DeviceLedger, DeviceLimits, FLAG_DISABLED};
+use aliquot_abi::region::{Account, DeviceLimits, FLAG_DISABLED};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A device's memory as the slice has it.
@@ -16,11 +17,11 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(limits: &DeviceLimits, ledger: &DeviceLedger) -> Memory {
+    fn of(limits: &DeviceLimits, account: &Account) -> Memory {
         let overhead = limits.memory_overhead_bytes.load(Ordering::Relaxed);
         Memory {
             limit_bytes: limits.memory_limit_bytes.load(Ordering::Relaxed),
-            used_bytes: ledger.used_bytes.load(Ordering::Relaxed).saturating_add(overhead),
+            used_bytes: ledger::used_bytes(account).saturating_add(overhead),
         }
     }
 

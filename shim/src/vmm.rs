@@ -78,7 +78,7 @@ impl Records {
             }
         };
         let record = self.get(index)?;
-        record.charge.store((charge.part as u64) << 56 | charge.bytes & ((1 << 56) - 1), Ordering::Relaxed);
+        record.charge.store((charge.account as u64) << 56 | charge.bytes & ((1 << 56) - 1), Ordering::Relaxed);
         record.holders.store(HANDLE, Ordering::Release);
         Some(index)
     }
@@ -120,7 +120,7 @@ impl Records {
         if left == 0 {
             let word = record.charge.load(Ordering::Relaxed);
             self.put_free(index, record);
-            Charge { part: (word >> 56) as usize, bytes: word & ((1 << 56) - 1) }.refund();
+            Charge { account: (word >> 56) as usize, bytes: word & ((1 << 56) - 1) }.refund();
         }
         left / HANDLE
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use aliquot_abi::ledger::{self, Reclaimed, SHARED_SLOT};
-use aliquot_abi::region::{AttachMessage, DEVICES_MAX};
+use aliquot_abi::region::{ACCOUNTS, AttachMessage};
 use rustix::fd::OwnedFd;
 
 use crate::attach::socket::{self, Peer};
@@ -122,8 +122,8 @@ impl Members {
     fn give_back(&mut self, slot: AttachedSlot) {
         let ledger = self.live.region.ledger();
         self.keep_counters(slot.index);
-        match ledger::reclaim(ledger, slot.index, slot.identity) {
-            Reclaimed::InDoubt { devices } => self.in_doubt |= devices,
+        match ledger::reclaim(ledger, slot.index, slot.identity, ledger::MANAGER_PID) {
+            Reclaimed::InDoubt { accounts } => self.in_doubt |= accounts,
             Reclaimed::Exactly => {}
             // Killed while it gave the slot back itself, or took it anew for another program.
             Reclaimed::NotTheirs => {
@@ -156,9 +156,9 @@ impl Members {
     /// Tries to make certain again what is used.
     pub(super) fn settle(&mut self) {
         let ledger = self.live.region.ledger();
-        for device in 0..DEVICES_MAX {
-            let bit = 1 << device;
-            if self.in_doubt & bit != 0 && ledger::settle(ledger, device) {
+        for account in 0..ACCOUNTS {
+            let bit = 1 << account;
+            if self.in_doubt & bit != 0 && ledger::settle(ledger, account) {
                 self.in_doubt &= !bit;
             }
         }

@@ -61,11 +61,12 @@ fn another_manager_takes_the_region_over_with_all_that_is_in_it() {
     let (_dir, _, region) = region();
     let me = Identity { pid: 5, start_time: 6, pid_namespace: 7 };
     let slot = ledger::claim(region.ledger(), me, |_| true).unwrap();
-    ledger::reserve(&region.ledger().devices[0], &region.ledger().slots[slot.index].devices[0], 600, 1000).unwrap();
+    ledger::reserve(&region.ledger().devices[0], &region.ledger().slots[slot.index].devices[0].memory, 600, 1000)
+        .unwrap();
     let path = region.dir().to_owned();
     let opened = Region::open(slice().id, &path).unwrap();
     assert!(opened.is_of(&slice().parts));
-    assert_eq!(view::device(opened.ledger(), 0).used_bytes, 600);
+    assert_eq!(view::account(opened.ledger(), 0).used_bytes, 600);
     assert_eq!(
         view::slots(opened.ledger()).collect::<Vec<_>>(),
         [(slot.index, SlotState::Attached(me, slot.generation))]
@@ -108,7 +109,7 @@ fn a_ledger_that_is_truncated_while_it_is_mapped_is_survived_and_reported() {
     region.ledger().slots[400].devices[0].memory.store(5, Ordering::Relaxed);
     tenant(&region).set_len(0).unwrap();
     // Every page is gone: reads find zeros, writes go nowhere.
-    assert_eq!(view::device(region.ledger(), 0).used_bytes, 0);
+    assert_eq!(view::account(region.ledger(), 0).used_bytes, 0);
     assert_eq!(view::held_bytes(region.ledger(), 400, 1), [0]);
     assert_eq!(view::slots(region.ledger()).count(), 0);
     assert!(ledger::settle(region.ledger(), 0));
@@ -147,7 +148,7 @@ fn a_ledger_full_of_any_byte_breaks_nothing() {
             ledger::repair(ledger, index);
         }
         let _ = view::sum(ledger, 0..SLOTS_MAX, 0);
-        assert!(view::device(ledger, 0).used_bytes <= ledger::BYTES_MASK);
+        assert!(view::account(ledger, 0).used_bytes <= ledger::BYTES_MASK);
         ledger::empty_shared_slot(ledger);
         for device in 0..DEVICES_MAX {
             // Whether it can depends on the byte; that it ends is what counts.
@@ -161,7 +162,7 @@ fn a_single_forged_value_is_seen() {
     type Forge = fn(&Ledger);
     let forge: [(&str, Forge); 3] = [
         ("owner", |ledger| ledger.owners[9].store(owner::word(77, 0, 0), Ordering::Relaxed)),
-        ("bytes in use", |ledger| ledger.devices[0].used_bytes.store(u64::MAX, Ordering::Relaxed)),
+        ("bytes in use", |ledger| ledger.devices[0].used.store(u64::MAX, Ordering::Relaxed)),
         ("id", |ledger| ledger.header.region_id.store(1, Ordering::Relaxed)),
     ];
     for (expected, forge) in forge {
@@ -200,7 +201,7 @@ fn a_revoked_region_gives_nothing_more() {
     assert_eq!(limits.gate.load(Ordering::Relaxed) % gate::TICK, 0);
     assert_eq!(limits.core_limit_percent.load(Ordering::Relaxed), 0);
     let limit = limits.memory_limit_bytes.load(Ordering::Relaxed);
-    let refused = ledger::reserve(&region.ledger().devices[0], &region.ledger().slots[1].devices[0], 1, limit);
+    let refused = ledger::reserve(&region.ledger().devices[0], &region.ledger().slots[1].devices[0].memory, 1, limit);
     assert_eq!(refused, Err(OverLimit));
 }
 

@@ -4,11 +4,11 @@
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::ledger::{self, BYTES_MASK, Identity, OPERATION, SHARED_SLOT};
-use aliquot_abi::region::{DEVICES_MAX, Ledger, SLOTS_MAX, owner};
+use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, HOST_ACCOUNT, Ledger, SLOTS_MAX, owner};
 
-/// What a container uses of one device, by its ledger.
+/// What a container uses of one memory, by its ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeviceView {
+pub(crate) struct AccountView {
     /// Bytes in use.
     pub used_bytes: u64,
     /// The most there have been.
@@ -77,16 +77,15 @@ pub(crate) fn slots(ledger: &Ledger) -> impl Iterator<Item = (usize, SlotState)>
     (1..SLOTS_MAX).map(|index| (index, slot(ledger, index))).filter(|(_, state)| *state != SlotState::Free)
 }
 
-/// The books of device number `device`.
+/// The books of account number `number`.
 #[must_use]
-pub(crate) fn device(ledger: &Ledger, device: usize) -> DeviceView {
-    let Some(part) = ledger.devices.get(device) else { return DeviceView::default() };
-    let bytes = |word: u64| word.min(BYTES_MASK);
-    let used_bytes = bytes(part.used_bytes.load(Ordering::Relaxed));
-    DeviceView {
+pub(crate) fn account(ledger: &Ledger, number: usize) -> AccountView {
+    let Some(account) = ledger.account(number) else { return AccountView::default() };
+    let used_bytes = ledger::used_bytes(account);
+    AccountView {
         used_bytes,
-        peak_bytes: bytes(part.peak_bytes.load(Ordering::Relaxed)).max(used_bytes),
-        refused: part.refused.load(Ordering::Relaxed),
+        peak_bytes: account.peak_bytes.load(Ordering::Relaxed).min(BYTES_MASK).max(used_bytes),
+        refused: account.refused.load(Ordering::Relaxed),
     }
 }
 
@@ -94,7 +93,7 @@ pub(crate) fn device(ledger: &Ledger, device: usize) -> DeviceView {
 #[must_use]
 pub(crate) fn held_bytes(ledger: &Ledger, index: usize, device_count: usize) -> Vec<u64> {
     let Some(slot) = ledger.slots.get(index) else { return vec![0; device_count] };
-    slot.devices.iter().take(device_count).map(ledger::held_bytes).collect()
+    slot.devices.iter().take(device_count).map(|part| ledger::held_bytes(&part.memory)).collect()
 }
 
 /// Sums over the slots `indices` on device number `device`. The counters saturate: a forged one must not wrap the sum.
@@ -124,9 +123,9 @@ pub(crate) fn work(ledger: &Ledger, index: usize, device: usize) -> Option<WorkV
 /// Says what in the ledger cannot have come about by the protocol.
 #[must_use]
 pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String> {
-    for number in 0..device_count.min(DEVICES_MAX) {
-        let used = ledger.devices[number].used_bytes.load(Ordering::Relaxed);
-        if used > BYTES_MASK {
+    let accounts = || (0..ACCOUNTS).filter(|&number| number == HOST_ACCOUNT || number < device_count.min(DEVICES_MAX));
+    for used in accounts().filter_map(|number| Some(ledger::used_bytes(ledger.account(number)?))) {
+        if used > USED_BYTES_MAX {
             return Some(format!("the ledger was overwritten by a process of the slice: {used} bytes in use"));
         }
     }
@@ -140,9 +139,8 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
         if owner::state(word) == owner::FREE && index != SHARED_SLOT {
             continue;
         }
-        let operations = ledger.slots[index].devices[..device_count.min(DEVICES_MAX)]
-            .iter()
-            .map(|part| part.memory.load(Ordering::Relaxed) / OPERATION)
+        let operations = accounts()
+            .filter_map(|number| Some(ledger.slots[index].memory(number)?.load(Ordering::Relaxed) / OPERATION))
             .max();
         if operations.is_some_and(|count| count > OPERATIONS_MAX) {
             return Some(format!("the ledger was overwritten by a process of the slice: operations of slot {index}"));
@@ -151,5 +149,7 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
     None
 }
 
+/// Bytes that a container can use at most: more than any machine has.
+const USED_BYTES_MAX: u64 = 1 << 46;
 /// Operations that one slot can have under way at most: more threads than a process can have would be needed for more.
 const OPERATIONS_MAX: u64 = 1 << 15;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_manager::config::{CdiConfig, CdiExtras, Config};
+use aliquot_manager::config::{CdiConfig, CdiSettings, Config};
 use aliquot_manager::daemon::{Daemon, StartError};
 use aliquot_manager::inventory::{
     Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, SourceError, UtilisationSample,
@@ -111,7 +111,7 @@ impl Node {
         let path = |name: &str| dir.path().join(name);
         let config = Config {
             state_dir: Some(path("state")),
-            cdi: Some(CdiConfig { dir: path("cdi"), extras: CdiExtras::default() }),
+            cdi: Some(CdiConfig { dir: path("cdi"), settings: CdiSettings::default() }),
             metrics_address: Some("127.0.0.1:0".parse().unwrap()),
             ..Config::embedded(path("run"))
         };

@@ -91,7 +91,7 @@ fn tenant_process() {
             ["ring"] => say(region, &AttachMessage { kind: AttachMessage::RING, ..attach_message(slot) }.to_bytes()),
             ["reserve", bytes] => {
                 let limit = limits.devices[0].memory_limit_bytes.load(Ordering::Relaxed);
-                let outcome = ledger::reserve(&ledger.devices[0], part, bytes.parse().unwrap(), limit);
+                let outcome = ledger::reserve(&ledger.devices[0], &part.memory, bytes.parse().unwrap(), limit);
                 answer(&format!("{outcome:?}"));
                 continue;
             }
@@ -99,7 +99,7 @@ fn tenant_process() {
             ["doubt", bytes] => {
                 let bytes: u64 = bytes.parse().unwrap();
                 part.memory.fetch_add(ledger::OPERATION | bytes, Ordering::AcqRel);
-                ledger.devices[0].used_bytes.fetch_add(bytes, Ordering::AcqRel);
+                ledger.devices[0].used.fetch_add(bytes, Ordering::AcqRel);
             }
             ["throttled", ns] => part.throttled_ns.store(ns.parse().unwrap(), Ordering::Relaxed),
             ["wait"] => part.waiting.store(1, Ordering::Relaxed),

@@ -5,10 +5,12 @@
 
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are those of the CUDA driver API")]
 
+mod forwarded;
 mod structs;
 mod table;
 
 pub use core::ffi::{c_char, c_int, c_uint, c_void};
+pub use forwarded::{FORWARDED, Family};
 pub use structs::*;
 
 /// A driver result. Every `u32` is a valid value: drivers newer than this table return codes that it does not name.

@@ -2,63 +2,81 @@
 //!
 //! # Memory
 //!
-//! A container's use of a device stands in one word, [`DeviceLedger::used_bytes`]; each process's part of it in
-//! [`SlotDevice::memory`]. An operation changes both, and a process can be killed between the two. So that the books can
-//! still be put right, the upper sixteen bits of the slot's word count the operations that are under way:
+//! A container's use of a memory (a device's, or the host's) stands in one word, [`Account::used`]; each process's part of it
+//! in its slot, in the word that [`Slot::memory`](crate::region::Slot::memory) names. An operation changes both, and a process
+//! can be killed between the two. So that the books can still be put right, the upper sixteen bits of the slot's word count the
+//! operations that are under way, and those of the account's word count its changes:
 //!
 //! ```text
-//! reserve n:  slot += 1 op + n      used += n (only if the limit allows)      slot -= 1 op
-//! release n:  slot += 1 op          used -= n                                 slot -= 1 op + n
+//! reserve n:  slot += 1 op + n      used += 1 change + n (only if the limit allows)      slot -= 1 op
+//! release n:  slot += 1 op          used += 1 change - n                                 slot -= 1 op + n
+//! reclaim:    n = slot, slot = 1 op used += 1 change - n                                 slot = 0
 //! ```
 //!
-//! A dead process's slot with no operation under way holds exactly what it contributed to `used_bytes`; [`reclaim`] subtracts
-//! that. With an operation under way it is not known whether the middle step took place; [`reclaim`] then leaves `used_bytes`
+//! A dead process's slot with no operation under way holds exactly what it contributed to the account; [`reclaim`] subtracts
+//! that. With an operation under way it is not known whether the middle step took place; [`reclaim`] then leaves the account
 //! too high, never too low, and [`settle`] corrects it from the slots at the next moment in which no operation is under way.
 //! There is no lock, and nobody ever waits for anybody.
 //!
-//! Invariant: `used_bytes` is never less than what the container's live processes hold, and never, by way of [`reserve`],
+//! Invariant: an account is never less than what the container's live processes hold, and never, by way of [`reserve`],
 //! more than the limit.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::region::{DEVICES_MAX, DeviceLedger, Ledger, MARKERS_MAX, SLOTS_MAX, SlotDevice, owner};
+use crate::region::{ACCOUNTS, Account, Ledger, MARKERS_MAX, SLOTS_MAX, SlotDevice, owner};
 
-/// The part of [`SlotDevice::memory`] that counts bytes.
+/// The part of an account's and of a slot's word that counts bytes.
 pub const BYTES_MASK: u64 = (1 << 48) - 1;
-/// One operation under way in [`SlotDevice::memory`].
+/// One operation under way in a slot's word.
 pub const OPERATION: u64 = 1 << 48;
+/// One change of an account's word. The count wraps at the word's end.
+const CHANGE: u64 = 1 << 48;
 
 /// The slot that processes without a slot of their own share.
 pub const SHARED_SLOT: usize = 0;
+
+/// Who [`reclaim`]s when the manager does: no process of a container has this pid.
+pub const MANAGER_PID: u32 = 0;
 
 /// A reservation would exceed the container's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OverLimit;
 
-/// Reserves `bytes` for the process that owns `slot`, if the container then uses no more than `limit_bytes`.
+/// Bytes that the container uses of an account's memory.
+#[inline]
+#[must_use]
+pub fn used_bytes(account: &Account) -> u64 {
+    account.used.load(Ordering::Relaxed) & BYTES_MASK
+}
+
+/// Reserves `bytes` for the process whose slot's word is `part`, if the container then uses no more than `limit_bytes`.
 ///
 /// # Errors
 /// [`OverLimit`], and the refusal is counted; the books are unchanged.
 #[inline]
-pub fn reserve(device: &DeviceLedger, slot: &SlotDevice, bytes: u64, limit_bytes: u64) -> Result<(), OverLimit> {
-    let fits = |used: u64| used.checked_add(bytes).filter(|&after| after <= limit_bytes && after <= BYTES_MASK);
-    let mut used = device.used_bytes.load(Ordering::Relaxed);
-    if fits(used).is_none() {
-        device.refused.fetch_add(1, Ordering::Relaxed);
+pub fn reserve(account: &Account, part: &AtomicU64, bytes: u64, limit_bytes: u64) -> Result<(), OverLimit> {
+    let after = |used: u64| {
+        let after_bytes = (used & BYTES_MASK).checked_add(bytes)?;
+        (after_bytes <= limit_bytes && after_bytes <= BYTES_MASK).then(|| used.wrapping_add(CHANGE + bytes))
+    };
+    let mut used = account.used.load(Ordering::Relaxed);
+    if after(used).is_none() {
+        account.refused.fetch_add(1, Ordering::Relaxed);
         return Err(OverLimit);
     }
     // Acquire and release keep the three steps in order for whoever reads the slot after this process was killed.
-    slot.memory.fetch_add(OPERATION | bytes, Ordering::Acquire);
+    part.fetch_add(OPERATION | bytes, Ordering::Acquire);
     loop {
-        let Some(after) = fits(used) else {
-            slot.memory.fetch_sub(OPERATION | bytes, Ordering::Release);
-            device.refused.fetch_add(1, Ordering::Relaxed);
+        let Some(after) = after(used) else {
+            part.fetch_sub(OPERATION | bytes, Ordering::Release);
+            account.refused.fetch_add(1, Ordering::Relaxed);
             return Err(OverLimit);
         };
-        match device.used_bytes.compare_exchange_weak(used, after, Ordering::AcqRel, Ordering::Relaxed) {
+        match account.used.compare_exchange_weak(used, after, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => {
-                slot.memory.fetch_sub(OPERATION, Ordering::Release);
-                if after > device.peak_bytes.load(Ordering::Relaxed) {
-                    device.peak_bytes.fetch_max(after, Ordering::Relaxed);
+                part.fetch_sub(OPERATION, Ordering::Release);
+                let after_bytes = after & BYTES_MASK;
+                if after_bytes > account.peak_bytes.load(Ordering::Relaxed) {
+                    account.peak_bytes.fetch_max(after_bytes, Ordering::Relaxed);
                 }
                 return Ok(());
             }
@@ -67,23 +85,33 @@ pub fn reserve(device: &DeviceLedger, slot: &SlotDevice, bytes: u64, limit_bytes
     }
 }
 
-/// Gives back `bytes` that were reserved by the process that owns `slot`.
+/// Gives back `bytes` that were reserved by the process whose slot's word is `part`.
 #[inline]
-pub fn release(device: &DeviceLedger, slot: &SlotDevice, bytes: u64) {
-    slot.memory.fetch_add(OPERATION, Ordering::Acquire);
-    let used = device.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
-    if used < bytes {
-        // The books were wrong already: forged, or settled at the one moment described in `settle`. They must not wrap.
-        device.used_bytes.fetch_add(bytes - used, Ordering::AcqRel);
-    }
-    slot.memory.fetch_sub(OPERATION | bytes, Ordering::Release);
+pub fn release(account: &Account, part: &AtomicU64, bytes: u64) {
+    part.fetch_add(OPERATION, Ordering::Acquire);
+    give_back(account, bytes);
+    part.fetch_sub(OPERATION | bytes, Ordering::Release);
 }
 
-/// Bytes that the owner of `slot` holds.
+#[inline]
+fn give_back(account: &Account, bytes: u64) {
+    let mut used = account.used.load(Ordering::Relaxed);
+    loop {
+        // Saturating, because the ledger is writable by the container: a forged word must not wrap the total.
+        let left_bytes = (used & BYTES_MASK).saturating_sub(bytes);
+        let after = (used & !BYTES_MASK).wrapping_add(CHANGE) | left_bytes;
+        match account.used.compare_exchange_weak(used, after, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => used = now,
+        }
+    }
+}
+
+/// Bytes that the process whose slot's word is `part` holds.
 #[inline]
 #[must_use]
-pub fn held_bytes(slot: &SlotDevice) -> u64 {
-    slot.memory.load(Ordering::Relaxed) & BYTES_MASK
+pub fn held_bytes(part: &AtomicU64) -> u64 {
+    part.load(Ordering::Relaxed) & BYTES_MASK
 }
 
 /// A process as the ledger names it.
@@ -114,9 +142,9 @@ pub struct SlotId {
 pub fn claim(ledger: &Ledger, me: Identity, is_alive: impl Fn(Identity) -> bool) -> Option<SlotId> {
     for index in 1..SLOTS_MAX {
         if identity(ledger, index) == Some(me)
-            && let Reclaimed::InDoubt { devices } = reclaim(ledger, index, me)
+            && let Reclaimed::InDoubt { accounts } = reclaim(ledger, index, me, me.pid)
         {
-            settle_soon(ledger, devices);
+            settle_soon(ledger, accounts);
         }
     }
     if let Some(slot) = claim_free(ledger, me) {
@@ -126,8 +154,8 @@ pub fn claim(ledger: &Ledger, me: Identity, is_alive: impl Fn(Identity) -> bool)
         // Only a pid of one's own namespace can be looked up.
         match identity(ledger, index) {
             Some(other) if other.pid_namespace == me.pid_namespace && !is_alive(other) => {
-                if let Reclaimed::InDoubt { devices } = reclaim(ledger, index, other) {
-                    settle_soon(ledger, devices);
+                if let Reclaimed::InDoubt { accounts } = reclaim(ledger, index, other, me.pid) {
+                    settle_soon(ledger, accounts);
                 }
             }
             _ => {}
@@ -185,17 +213,18 @@ pub enum Reclaimed {
     NotTheirs,
     /// All that the process held is in the container's budget again.
     Exactly,
-    /// The process was killed within an operation: the caller must [`settle`] the devices of the bits that are set.
+    /// The process was killed within an operation: the caller must [`settle`] the accounts of the bits that are set.
     InDoubt {
-        /// Bit `d` stands for device `d`.
-        devices: u32,
+        /// Bit `n` stands for account number `n`.
+        accounts: u32,
     },
 }
 
-/// Gives back all that the dead process `dead` held, and frees its slot.
+/// Gives back all that the dead process `dead` held, and frees its slot. `reclaimer_pid` is who does it: a pid of the dead process's
+/// namespace, or [`MANAGER_PID`].
 ///
 /// Any number of callers may try at once: one of them does it.
-pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity) -> Reclaimed {
+pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity, reclaimer_pid: u32) -> Reclaimed {
     let (Some(word), Some(slot)) = (ledger.owners.get(index), ledger.slots.get(index)) else {
         return Reclaimed::NotTheirs;
     };
@@ -204,7 +233,7 @@ pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity) -> Reclaimed {
         return Reclaimed::NotTheirs;
     }
     let generation = owner::generation(found);
-    let reclaiming = owner::word(owner::RECLAIMING, generation, dead.pid);
+    let reclaiming = owner::word(owner::RECLAIMING, generation, reclaimer_pid);
     if word.compare_exchange(found, reclaiming, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return Reclaimed::NotTheirs;
     }
@@ -218,33 +247,51 @@ pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity) -> Reclaimed {
     // repaired meanwhile.
     let free = owner::word(owner::FREE, generation, 0);
     let _ = word.compare_exchange(reclaiming, free, Ordering::Release, Ordering::Relaxed);
-    if in_doubt == 0 { Reclaimed::Exactly } else { Reclaimed::InDoubt { devices: in_doubt } }
+    if in_doubt == 0 { Reclaimed::Exactly } else { Reclaimed::InDoubt { accounts: in_doubt } }
 }
 
-/// Empties a slot that nobody uses any more: gives back its bytes and clears its counters. Returns the devices in doubt.
+/// Empties a slot that nobody uses any more: gives back its bytes and clears its counters. Returns the accounts in doubt.
 fn empty_slot(ledger: &Ledger, index: usize) -> u32 {
     let Some(slot) = ledger.slots.get(index) else { return 0 };
     let mut in_doubt = 0;
-    for (number, (device, part)) in ledger.devices.iter().zip(&slot.devices).enumerate() {
-        let word = part.memory.swap(0, Ordering::AcqRel);
+    for number in 0..ACCOUNTS {
+        let (Some(account), Some(part)) = (ledger.account(number), slot.memory(number)) else { continue };
+        // Under way until the bytes are given back: whoever settles meanwhile must not count them as gone already.
+        let word = part.swap(OPERATION, Ordering::AcqRel);
         if word & !BYTES_MASK == 0 {
-            give_back(&device.used_bytes, word);
+            give_back(account, word);
         } else {
             in_doubt |= 1 << number;
         }
-        part.waiting.store(0, Ordering::Relaxed);
-        part.markers_by_device.store(0, Ordering::Relaxed);
-        for counter in
-            [&part.marker_submitted, &part.marker_submitted_ns, &part.busy_since_ns, &part.launches, &part.throttled_ns]
-        {
-            counter.store(0, Ordering::Relaxed);
-        }
+        part.store(0, Ordering::Release);
+    }
+    for part in &slot.devices {
+        clear_counters(part);
     }
     in_doubt
 }
 
-/// Frees a slot that was left in the middle of being taken or reclaimed, by a process that is gone. The caller knows that it
-/// is gone and that nobody else repairs the ledger: only the manager calls this. Returns the devices to [`settle`].
+fn clear_counters(part: &SlotDevice) {
+    part.waiting.store(0, Ordering::Relaxed);
+    part.markers_by_device.store(0, Ordering::Relaxed);
+    for counter in [
+        &part.marker_submitted,
+        &part.marker_submitted_ns,
+        &part.busy_since_ns,
+        &part.launches,
+        &part.throttled_ns,
+        &part.copies,
+        &part.copied_bytes,
+        &part.copy_ns,
+        &part.overhead_bytes,
+        &part.used_permille,
+    ] {
+        counter.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Frees a slot that was left in the middle of being taken or reclaimed, by a process that is gone. The caller knows that the process
+/// which the owner's word names is gone, and that nobody else repairs the ledger: only the manager calls this. Returns the accounts to [`settle`].
 pub fn repair(ledger: &Ledger, index: usize) -> u32 {
     let Some(word) = ledger.owners.get(index) else { return 0 };
     let found = word.load(Ordering::Acquire);
@@ -255,7 +302,7 @@ pub fn repair(ledger: &Ledger, index: usize) -> u32 {
     let free = owner::word(owner::FREE, owner::generation(found), 0);
     let _ = word.compare_exchange(found, free, Ordering::Release, Ordering::Relaxed);
     // Whether the one who was reclaiming had subtracted the bytes is not known: settle them all.
-    (1 << DEVICES_MAX) - 1
+    (1 << ACCOUNTS) - 1
 }
 
 /// Gives back all that stands in [`SHARED_SLOT`]: right only when the container has no process left.
@@ -263,11 +310,11 @@ pub fn empty_shared_slot(ledger: &Ledger) -> u32 {
     empty_slot(ledger, SHARED_SLOT)
 }
 
-/// [`settle`]s the devices of the bits that are set, as far as that is possible now. What is not settled here stays too high until
+/// [`settle`]s the accounts of the bits that are set, as far as that is possible now. What is not settled here stays too high until
 /// the manager settles it.
-fn settle_soon(ledger: &Ledger, devices: u32) {
+fn settle_soon(ledger: &Ledger, accounts: u32) {
     const ATTEMPTS: u32 = 64;
-    for number in (0..DEVICES_MAX).filter(|number| devices & 1 << number != 0) {
+    for number in (0..ACCOUNTS).filter(|number| accounts & 1 << number != 0) {
         for _ in 0..ATTEMPTS {
             if settle(ledger, number) {
                 break;
@@ -276,35 +323,26 @@ fn settle_soon(ledger: &Ledger, devices: u32) {
     }
 }
 
-fn give_back(used_bytes: &AtomicU64, bytes: u64) {
-    // Saturating, because the ledger is writable by the container: a forged slot must not wrap the total.
-    let mut used = used_bytes.load(Ordering::Relaxed);
-    while let Err(now) =
-        used_bytes.compare_exchange_weak(used, used.saturating_sub(bytes), Ordering::AcqRel, Ordering::Relaxed)
-    {
-        used = now;
-    }
-}
-
-/// Makes `used_bytes` of device `number` the sum of the slots again. Returns whether it could: not while an operation is
-/// under way anywhere in the container. The caller tries again later.
+/// Makes account `number` the sum of the slots again. Returns whether it could: not while an operation is under way anywhere in
+/// the container. The caller tries again later.
 pub fn settle(ledger: &Ledger, number: usize) -> bool {
-    let Some(device) = ledger.devices.get(number) else { return true };
-    let used = device.used_bytes.load(Ordering::Acquire);
+    let Some(account) = ledger.account(number) else { return true };
+    let used = account.used.load(Ordering::Acquire);
+    // An operation whose middle step comes before the load above is seen under way, or in both; one whose middle step comes
+    // after it makes the exchange below fail, by the count of changes.
     let Some(sum) = sum_at_rest(ledger, number) else { return false };
-    // The same sum twice, with no operation seen under way and `used_bytes` unchanged. Only operations of two processes that
-    // exchange the very same bytes twice, each time just between the looks at their slots, could still hide behind that;
-    // the sum is then low by those bytes until the next time it is settled.
-    if sum_at_rest(ledger, number) != Some(sum) {
-        return false;
+    if used & BYTES_MASK == sum {
+        return account.used.load(Ordering::Acquire) == used;
     }
-    used == sum || device.used_bytes.compare_exchange(used, sum, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    let settled = (used & !BYTES_MASK).wrapping_add(CHANGE) | sum.min(BYTES_MASK);
+    account.used.compare_exchange(used, settled, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
+/// The sum of what the slots hold, if no operation is under way.
 fn sum_at_rest(ledger: &Ledger, number: usize) -> Option<u64> {
     let mut sum: u64 = 0;
     for slot in &ledger.slots {
-        let word = slot.devices.get(number)?.memory.load(Ordering::Acquire);
+        let word = slot.memory(number)?.load(Ordering::Acquire);
         if word & !BYTES_MASK != 0 {
             return None;
         }
@@ -346,13 +384,13 @@ mod tests {
     }
 
     fn used(ledger: &Ledger) -> u64 {
-        ledger.devices[0].used_bytes.load(Ordering::Relaxed)
+        used_bytes(&ledger.devices[0])
     }
 
     #[test]
     fn the_limit_is_exact() {
         let ledger = ledger();
-        let (device, slot) = (&ledger.devices[0], &ledger.slots[1].devices[0]);
+        let (device, slot) = (&ledger.devices[0], &ledger.slots[1].devices[0].memory);
         assert_eq!(reserve(device, slot, 60, 100), Ok(()));
         assert_eq!(reserve(device, slot, 41, 100), Err(OverLimit));
         assert_eq!(reserve(device, slot, 40, 100), Ok(()));
@@ -369,10 +407,10 @@ mod tests {
             for index in 1..=8 {
                 let ledger = &ledger;
                 scope.spawn(move || {
-                    let (device, slot) = (&ledger.devices[0], &ledger.slots[index].devices[0]);
+                    let (device, slot) = (&ledger.devices[0], &ledger.slots[index].devices[0].memory);
                     for _ in 0..20_000 {
                         if reserve(device, slot, 3, 16).is_ok() {
-                            assert!(device.used_bytes.load(Ordering::Relaxed) <= 16);
+                            assert!(used_bytes(device) <= 16);
                             release(device, slot, 3);
                         }
                     }
@@ -389,12 +427,12 @@ mod tests {
         let first = claim(&ledger, process(7), |_| true).unwrap();
         let second = claim(&ledger, process(8), |_| true).unwrap();
         assert_ne!(first.index, second.index);
-        reserve(&ledger.devices[0], &ledger.slots[first.index].devices[0], 10, 100).unwrap();
-        reserve(&ledger.devices[0], &ledger.slots[second.index].devices[0], 20, 100).unwrap();
-        assert_eq!(reclaim(&ledger, first.index, process(8)), Reclaimed::NotTheirs);
-        assert_eq!(reclaim(&ledger, first.index, process(7)), Reclaimed::Exactly);
+        reserve(&ledger.devices[0], &ledger.slots[first.index].devices[0].memory, 10, 100).unwrap();
+        reserve(&ledger.devices[0], &ledger.slots[second.index].devices[0].memory, 20, 100).unwrap();
+        assert_eq!(reclaim(&ledger, first.index, process(8), MANAGER_PID), Reclaimed::NotTheirs);
+        assert_eq!(reclaim(&ledger, first.index, process(7), MANAGER_PID), Reclaimed::Exactly);
         assert_eq!(used(&ledger), 20);
-        assert_eq!(reclaim(&ledger, first.index, process(7)), Reclaimed::NotTheirs);
+        assert_eq!(reclaim(&ledger, first.index, process(7), MANAGER_PID), Reclaimed::NotTheirs);
         let again = claim(&ledger, process(7), |_| true).unwrap();
         assert_eq!((again.index, again.generation), (first.index, first.generation + 1));
     }
@@ -403,7 +441,7 @@ mod tests {
     fn exec_leaves_nothing_behind() {
         let ledger = ledger();
         let before = claim(&ledger, process(7), |_| true).unwrap();
-        reserve(&ledger.devices[0], &ledger.slots[before.index].devices[0], 10, 100).unwrap();
+        reserve(&ledger.devices[0], &ledger.slots[before.index].devices[0].memory, 10, 100).unwrap();
         claim(&ledger, process(7), |_| true).unwrap();
         assert_eq!(used(&ledger), 0);
     }
@@ -425,10 +463,10 @@ mod tests {
             let ledger = ledger();
             let dead = claim(&ledger, process(7), |_| true).unwrap();
             let alive = claim(&ledger, process(8), |_| true).unwrap();
-            reserve(&ledger.devices[0], &ledger.slots[alive.index].devices[0], 3, 100).unwrap();
+            reserve(&ledger.devices[0], &ledger.slots[alive.index].devices[0].memory, 3, 100).unwrap();
             ledger.slots[dead.index].devices[0].memory.store(word, Ordering::Relaxed);
-            ledger.devices[0].used_bytes.fetch_add(total, Ordering::Relaxed);
-            assert_eq!(reclaim(&ledger, dead.index, process(7)), Reclaimed::InDoubt { devices: 1 });
+            ledger.devices[0].used.fetch_add(total, Ordering::Relaxed);
+            assert_eq!(reclaim(&ledger, dead.index, process(7), MANAGER_PID), Reclaimed::InDoubt { accounts: 1 });
             assert!(used(&ledger) >= 3);
             // Not while another process is within an operation.
             ledger.slots[alive.index].devices[0].memory.fetch_add(OPERATION, Ordering::Relaxed);
@@ -467,12 +505,12 @@ mod tests {
                     let me = process(who as u32);
                     (me, claim(&ledger, me, |_| true).unwrap().index, Vec::new())
                 });
-                let part = &ledger.slots[entry.1].devices[0];
+                let part = &ledger.slots[entry.1].devices[0].memory;
                 match what {
                     0 | 1 => if reserve(&ledger.devices[0], part, bytes, limit).is_ok() { entry.2.push(bytes) },
                     2 => if let Some(bytes) = entry.2.pop() { release(&ledger.devices[0], part, bytes) },
                     _ => {
-                        prop_assert_eq!(reclaim(&ledger, entry.1, entry.0), Reclaimed::Exactly);
+                        prop_assert_eq!(reclaim(&ledger, entry.1, entry.0, MANAGER_PID), Reclaimed::Exactly);
                         held.remove(&who);
                     }
                 }

@@ -33,6 +33,10 @@ pub const ATTACH_SOCKET: &str = "attach.sock";
 pub const DEVICES_MAX: usize = 16;
 /// Greatest number of processes with a slot of their own in one region.
 pub const SLOTS_MAX: usize = 512;
+/// Accounts of one region: one for the memory of each device, and [`HOST_ACCOUNT`].
+pub const ACCOUNTS: usize = DEVICES_MAX + 1;
+/// Number of the account of page-locked host memory.
+pub const HOST_ACCOUNT: usize = DEVICES_MAX;
 /// Progress markers that a process can have in flight on one device.
 pub const MARKERS_MAX: usize = 8;
 
@@ -42,7 +46,7 @@ pub const LIMITS_FILE_BYTES: usize = 16 * 1024;
 pub const LEDGER_FILE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Version of the layout and the protocols in this crate that must agree exactly.
-pub const MAJOR: u32 = 1;
+pub const MAJOR: u32 = 2;
 /// Version of additions that older readers can ignore.
 pub const MINOR: u32 = 0;
 
@@ -133,8 +137,10 @@ pub struct Limits {
     pub device_count: AtomicU32,
     /// [`FLAG_DISABLED`].
     pub flags: AtomicU32,
+    /// Bytes of page-locked host memory that are never exceeded; 0: no limit.
+    pub host_memory_limit_bytes: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 10],
+    pub reserved: [u64; 9],
     /// What the container may use of each device.
     pub devices: [DeviceLimits; DEVICES_MAX],
     /// What the container has used of each device. Kept here so that it outlives the manager.
@@ -176,7 +182,7 @@ pub struct DeviceLimits {
 }
 
 /// What a container has used of one device since its slice was made. Written by the manager, which has no other place for it
-/// that survives its own death; not read by the shim, and on cache lines that no launch reads.
+/// that survives its own death; on cache lines that no launch reads.
 #[repr(C, align(128))]
 pub struct DeviceCounters {
     /// Device time that was charged for leases, in nanoseconds.
@@ -191,8 +197,17 @@ pub struct DeviceCounters {
     pub ended_throttled_ns: AtomicU64,
     /// Launches of processes that have ended.
     pub ended_launches: AtomicU64,
+    /// Copies and memsets of processes that have ended.
+    pub ended_copies: AtomicU64,
+    /// Bytes that they moved.
+    pub ended_copied_bytes: AtomicU64,
+    /// Nanoseconds that they waited for copies and memsets to be done.
+    pub ended_copy_ns: AtomicU64,
+    /// Device time that the container used in the last second, in thousandths of the device's; what NVML's utilisation is made of
+    /// in the container.
+    pub used_permille: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 10],
+    pub reserved: [u64; 6],
 }
 
 /// The gate: how the manager lets a container use a device now. A process waits for it with a futex on this word.
@@ -223,10 +238,12 @@ pub struct Ledger {
     pub header: Header,
     /// Reserved, zero.
     pub reserved: [u64; 12],
-    /// What the container uses of each device, in the order of [`Limits::devices`].
-    pub devices: [DeviceLedger; DEVICES_MAX],
+    /// What the container uses of each device's memory, in the order of [`Limits::devices`].
+    pub devices: [Account; DEVICES_MAX],
+    /// What the container uses of the host's memory, page-locked.
+    pub host: Account,
     /// Fills the first page.
-    pub reserved_page: [u64; 240],
+    pub reserved_page: [u64; 224],
     /// Who owns each slot: see [`owner`].
     pub owners: [AtomicU64; SLOTS_MAX],
     /// When each owner was started: field 22 of `/proc/PID/stat`, in clock ticks since boot.
@@ -235,17 +252,35 @@ pub struct Ledger {
     pub slots: [Slot; SLOTS_MAX],
 }
 
-/// What a container uses of one device.
+/// What a container uses of one memory: a device's, or the host's.
 #[repr(C, align(128))]
-pub struct DeviceLedger {
-    /// Bytes in use, of all slots together.
-    pub used_bytes: AtomicU64,
-    /// The most that [`DeviceLedger::used_bytes`] has been.
+pub struct Account {
+    /// Bytes in use, of all slots together, in the low 48 bits; above them a count of changes: see [`ledger`](crate::ledger).
+    pub used: AtomicU64,
+    /// The most bytes that have been in use.
     pub peak_bytes: AtomicU64,
     /// Requests for memory that were refused because of the limit.
     pub refused: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 13],
+}
+
+impl Ledger {
+    /// Account number `number`: that of a device, or [`HOST_ACCOUNT`].
+    #[inline]
+    #[must_use]
+    pub fn account(&self, number: usize) -> Option<&Account> {
+        if number == HOST_ACCOUNT { Some(&self.host) } else { self.devices.get(number) }
+    }
+}
+
+impl Slot {
+    /// What the process has in account number `number`: bytes, and operations under way (see [`ledger`](crate::ledger)).
+    #[inline]
+    #[must_use]
+    pub fn memory(&self, number: usize) -> Option<&AtomicU64> {
+        if number == HOST_ACCOUNT { Some(&self.host_memory) } else { Some(&self.devices.get(number)?.memory) }
+    }
 }
 
 /// A process's part of the ledger.
@@ -255,8 +290,10 @@ pub struct Slot {
     pub devices: [SlotDevice; DEVICES_MAX],
     /// Inode number of the process's pid namespace: a pid means nothing outside it.
     pub pid_namespace: AtomicU64,
+    /// Page-locked host memory: bytes in use and operations under way, as in [`SlotDevice::memory`].
+    pub host_memory: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 127],
+    pub reserved: [u64; 126],
     /// Progress markers: the device writes marker number `n` into element `n % MARKERS_MAX` of its row when all work
     /// that the marker's stream held before it is done. Numbers begin at 1.
     pub markers: [[AtomicU64; MARKERS_MAX]; DEVICES_MAX],
@@ -281,13 +318,25 @@ pub struct SlotDevice {
     pub launches: AtomicU64,
     /// Nanoseconds that launches have waited for the gate, of all threads together.
     pub throttled_ns: AtomicU64,
+    /// Copies and memsets.
+    pub copies: AtomicU64,
+    /// Bytes that they moved.
+    pub copied_bytes: AtomicU64,
+    /// Nanoseconds that threads waited for copies and memsets to be done.
+    pub copy_ns: AtomicU64,
+    /// Bytes of the device that the process uses beyond what it holds here (its context, its modules), as the manager learns from
+    /// the driver. The manager writes it, for the process lists that the container sees; nothing is decided by it.
+    pub overhead_bytes: AtomicU64,
+    /// Device time that the process used in the last second, in thousandths of the device's. Written by the manager, likewise.
+    pub used_permille: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 9],
+    pub reserved: [u64; 4],
 }
 
 /// Who owns a slot: one word in [`Ledger::owners`].
 ///
-/// Bits 0 to 31 hold the pid in the owner's own pid namespace, bits 32 to 55 a generation that grows with each owner, bits
+/// Bits 0 to 31 hold a pid in the owner's own pid namespace: the owner's, and while the slot is given back that of who does it (0: the
+/// manager). Bits 32 to 55 hold a generation that grows with each owner, bits
 /// 56 to 63 the state. A slot never moves; a number of slot and generation names one owner for ever.
 pub mod owner {
     /// The slot is free.
@@ -388,7 +437,8 @@ const _: () = {
     assert!(offset_of!(DeviceLimits, reserved) == 56 && size_of::<DeviceCounters>() == 128);
     assert!(offset_of!(Limits, counters) == 128 + 128 * DEVICES_MAX);
     assert!(size_of::<Limits>() == 128 + 256 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);
-    assert!(size_of::<DeviceLedger>() == 128 && offset_of!(Ledger, devices) == 128);
+    assert!(size_of::<Account>() == 128 && offset_of!(Ledger, devices) == 128);
+    assert!(offset_of!(Ledger, host) == 128 + 128 * DEVICES_MAX);
     assert!(offset_of!(Ledger, owners) == 4096 && offset_of!(Ledger, start_times) == 8192);
     assert!(offset_of!(Ledger, slots) == 12288 && align_of::<Ledger>() == 4096);
     assert!(size_of::<SlotDevice>() == 128 && size_of::<Slot>() == 4096);

@@ -4,8 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::Ordering;
 
+use aliquot_abi::ledger;
 use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE, Ledger, Limits};
 use aliquot_fake_machine::CONFIG_VARIABLE;
 use aliquot_proto::node::v1::{self as proto, CreateSliceRequest, Part};
@@ -201,6 +201,6 @@ impl Slice {
     /// Bytes that the ledger says are in use of part `part`.
     #[must_use]
     pub fn used_bytes(&self, part: usize) -> u64 {
-        self.ledger.devices[part].used_bytes.load(Ordering::Relaxed)
+        ledger::used_bytes(&self.ledger.devices[part])
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
+use aliquot_abi::ledger;
 use aliquot_abi::region::{
     LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
 };
@@ -124,7 +125,7 @@ impl Region {
     /// Bytes that the ledger says are in use of part `part`.
     #[must_use]
     pub fn used_bytes(&self, part: usize) -> u64 {
-        self.ledger.devices[part].used_bytes.load(Ordering::Relaxed)
+        ledger::used_bytes(&self.ledger.devices[part])
     }
 
     /// The most bytes that the ledger says were ever in use of part `part`.
