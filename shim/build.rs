@@ -4,8 +4,9 @@ fn main() {
     // -z defs: a reachable panic calls an undefined function (see src/panic.rs) and so fails the link.
     // -z now: nothing is looked up later, when the host may be in any state.
     // -z nodelete: hosts keep pointers to the hooks, also after dlclose.
-    // -Bsymbolic: where the shim means its own function it gets it, also in a host that defines dlsym or a hook's name itself.
-    for argument in ["-z,defs", "-z,now", "-z,nodelete", "-Bsymbolic", "--build-id=none", "--strip-all"] {
+    // -Bsymbolic-functions: where the shim means its own function it gets it, also in a host that defines dlsym or a hook's name
+    // itself. Not -Bsymbolic, which would make the loader search the shim first where the shim asks on behalf of the host.
+    for argument in ["-z,defs", "-z,now", "-z,nodelete", "-Bsymbolic-functions", "--build-id=none", "--strip-all"] {
         println!("cargo::rustc-cdylib-link-arg=-Wl,{argument}");
     }
     // A no_std library is linked without the C library unless it asks.

@@ -1,12 +1,14 @@
-//! Slices as CDI devices: one specification file for each, which podman, docker, containerd and others read when they make a
-//! container with `aliquot.dev/slice=NAME`.
+//! Slices as CDI devices: one specification file for each, which podman, docker, containerd and others read when they
+//! make a container with `aliquot.dev/slice=NAME`.
 //!
 //! Version 0.5.0 of the format, the newest that all of them understand; one file for each slice, because a name that
 //! stands in two files of one directory cannot be resolved at all.
 //!
-//! The container's processes load the shim because `/etc/ld.so.preload` names it: the slice's own file of that name lies in
-//! its region and is mounted read-only, so that no process gets rid of it by clearing its environment. The configuration can
-//! choose `LD_PRELOAD` instead, or both ([`Preload`](crate::config::Preload)); a library that is named twice is loaded once.
+//! The container's processes load the shim because `/etc/ld.so.preload` names it: the slice's own file of that name
+//! lies in its region and is mounted read-only, so that no process gets rid of it by clearing its environment. A
+//! container that was made before a reboot and an upgrade also finds the new shim by it, where a variable would name
+//! a file that is gone. The configuration can choose `LD_PRELOAD` instead, or both
+//! ([`Preload`](crate::config::Preload)); a library that is named twice is loaded once.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -123,10 +125,9 @@ impl Cdi {
     /// The file cannot be written.
     pub(crate) fn publish(&self, slice: &Slice, region: &Region, inventory: &Inventory) -> Result<(), CdiError> {
         let Some(config) = &self.config else { return Ok(()) };
-        if config.settings.preload.by_file() {
-            let path = region.dir().join(REGION_PRELOAD_FILE);
-            write_preload_file(&path, region.shim_path()).map_err(|source| CdiError::Preload { path, source })?;
-        }
+        // In any case: a container that was made when the configuration was another one has it mounted.
+        let path = region.dir().join(REGION_PRELOAD_FILE);
+        write_preload_file(&path, region.shim_path()).map_err(|source| CdiError::Preload { path, source })?;
         let driver = HostDriver::find(slice, inventory);
         let spec = spec(slice, region.dir(), region.shim_path(), driver, &config.settings);
         let path = file(config, &slice.name);
@@ -219,6 +220,7 @@ mod tests {
             name: "a.b".into(),
             id: SliceId::from_random(1),
             parts: vec![part("GPU-1"), part("GPU-2")],
+            host_memory_limit_bytes: 0,
             created: SystemTime::UNIX_EPOCH,
             description: String::new(),
             owner: None,

@@ -191,6 +191,7 @@ mod tests {
             name: "train-1".into(),
             id: SliceId::from_random(u128::MAX / 3),
             parts: vec![part],
+            host_memory_limit_bytes: 0,
             created: SystemTime::now(),
             description: "\"quoted\"\n".into(),
             owner: None,

@@ -14,6 +14,9 @@ use serde::Deserialize;
 
 use crate::paths::{Paths, SOCKET_FILE};
 
+mod audit;
+pub use audit::{AuditPolicy, AuditSettings};
+
 /// What the C library's loader reads in every process: libraries to load before the program's own.
 pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 
@@ -49,6 +52,9 @@ pub struct Settings {
     /// What containers get with a slice; in the file only.
     #[arg(skip)]
     pub cdi: Option<CdiSettings>,
+    /// How the audit treats what it finds; in the file only.
+    #[arg(skip)]
+    pub audit: Option<AuditSettings>,
 }
 
 /// Where to publish slices as CDI devices.
@@ -205,6 +211,8 @@ pub struct Config {
     pub nvml_library: Option<PathBuf>,
     /// Publishing as CDI devices; `None`: off.
     pub cdi: Option<CdiConfig>,
+    /// How the audit treats what it finds.
+    pub audit: AuditSettings,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged.
@@ -297,6 +305,7 @@ impl Config {
             metrics_address: None,
             nvml_library: None,
             cdi: None,
+            audit: AuditSettings::default(),
             log_format: LogFormat::default(),
             log_level: "warn".into(),
         }
@@ -324,6 +333,7 @@ impl Config {
             metrics_address: flags.metrics_address.or(file.metrics_address),
             nvml_library: flags.nvml_library.or(file.nvml_library),
             cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi })).transpose()?,
+            audit: file.audit.unwrap_or_default(),
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             log_level: flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
         })
@@ -374,6 +384,8 @@ mod tests {
         assert!(error.contains("runtime_directory") && error.contains("runtime_dir"), "{error}");
         let error = parse("[cdi]\nextra_mount = []").unwrap_err();
         assert!(error.contains("extra_mount"), "{error}");
+        let error = parse("[audit]\npolicy = 'kill'").unwrap_err();
+        assert!(error.contains("`kill`") && error.contains("`stop`"), "{error}");
         let error = parse("[cdi]\npreload = 'env'").unwrap_err();
         assert!(error.contains("`env`") && error.contains("`environment`"), "{error}");
     }
@@ -437,12 +449,14 @@ mod tests {
             log_format,
             log_level,
             cdi,
+            audit,
         } = settings;
         assert!(runtime_dir.is_some() && state_dir.is_some() && socket.is_some() && metrics_address.is_some());
         assert!(nvml_library.is_some() && cdi_dir.is_some() && log_format.is_some() && log_level.is_some());
         let CdiSettings { preload, extra_mounts, extra_env } = cdi.unwrap();
         assert_eq!(preload, Preload::default());
         assert!(!extra_mounts.is_empty() && !extra_env.is_empty());
+        assert_eq!(audit, Some(AuditSettings::default()));
         assert!(parse(example).is_ok());
     }
 }

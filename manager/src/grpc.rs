@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::clock::monotonic_ns;
 use crate::manager::Manager;
-use crate::slices::CreateRequest;
+use crate::slices::{CreateRequest, ResizeRequest};
 use crate::usage;
 
 mod convert;
@@ -51,12 +51,15 @@ impl Service {
     }
 }
 
+fn all_known(manager: &Manager, names: &[String]) -> Result<(), Status> {
+    names.iter().find(|name| manager.get(name).is_none()).map_or(Ok(()), |name| Err(no_such_slice(name)))
+}
+
 /// What slices use, once every name is known to be one.
 fn usage_of(manager: &Manager, names: &[String]) -> Result<proto::GetUsageResponse, Status> {
-    if let Some(name) = names.iter().find(|name| manager.get(name).is_none()) {
-        return Err(no_such_slice(name));
-    }
-    Ok(usage::of_slices(&manager.live().all(), names, &manager.devices().known().inventory, monotonic_ns()))
+    all_known(manager, names)?;
+    let (slices, inventory) = (manager.live().all(), manager.devices().known().inventory);
+    Ok(usage::of_slices(&slices, names, &inventory, &manager.audit().findings(), monotonic_ns()))
 }
 
 #[tonic::async_trait]
@@ -73,7 +76,13 @@ impl NodeManager for Service {
         let request = request.into_inner();
         let owner = owner::verified(request.owner_pid, peer)?;
         let parts = request.parts.into_iter().map(convert::part_request).collect();
-        let request = CreateRequest { name: request.name, parts, description: request.description, owner };
+        let request = CreateRequest {
+            name: request.name,
+            parts,
+            host_memory_limit_bytes: request.host_memory_limit_bytes,
+            description: request.description,
+            owner,
+        };
         self.blocking(move |manager| Ok(Response::new(convert::slice(manager.create(request)?)))).await
     }
 
@@ -81,9 +90,10 @@ impl NodeManager for Service {
         &self,
         request: Request<proto::ResizeSliceRequest>,
     ) -> Result<Response<proto::Slice>, Status> {
-        let proto::ResizeSliceRequest { name, parts } = request.into_inner();
-        let changes: Vec<_> = parts.into_iter().map(convert::part_request).collect();
-        self.blocking(move |manager| Ok(Response::new(convert::slice(manager.resize(&name, &changes)?)))).await
+        let proto::ResizeSliceRequest { name, parts, host_memory_limit_bytes } = request.into_inner();
+        let parts = parts.into_iter().map(convert::part_request).collect();
+        let request = ResizeRequest { parts, host_memory_limit_bytes };
+        self.blocking(move |manager| Ok(Response::new(convert::slice(manager.resize(&name, &request)?)))).await
     }
 
     async fn remove_slice(
@@ -118,6 +128,18 @@ impl NodeManager for Service {
     ) -> Result<Response<proto::GetUsageResponse>, Status> {
         let names = request.into_inner().slices;
         self.blocking(move |manager| Ok(Response::new(usage_of(manager, &names)?))).await
+    }
+
+    async fn list_findings(
+        &self,
+        request: Request<proto::ListFindingsRequest>,
+    ) -> Result<Response<proto::ListFindingsResponse>, Status> {
+        let names = request.into_inner().slices;
+        let list = move |manager: &Manager| {
+            all_known(manager, &names)?;
+            Ok(Response::new(convert::findings(manager.audit(), &names)))
+        };
+        self.blocking(list).await
     }
 
     type WatchUsageStream = ReceiverStream<Result<proto::GetUsageResponse, Status>>;

@@ -7,10 +7,10 @@
 //! * **`manager`** carries out what is asked, step by step, each of which can be undone; its `recovery` finds at the start what
 //!   was there before. Nothing else changes slices.
 //! * **Borders**: `region` (the files shared with containers; all `unsafe` code is there), `checkpoint`, `cdi`, `nvml`, `procfs`,
-//!   `socket`. They hold no policy.
+//!   `socket`, `attribution` (whose a process is). They hold no policy.
 //! * **Threads**, each with one task: `attach` (who is in which slice; gives back what the dead held), `time_sharing` (one for each
-//!   device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only one that waits for the driver), and the servers'
-//!   (`grpc`, `metrics`). With no slice all but `devices` sleep.
+//!   device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only one that waits for the driver; the `audit` looks
+//!   with it), and the servers' (`grpc`, `metrics`). With no slice all but `devices` sleep.
 //!
 //! Entry points: [`daemon::run`] for the daemon, [`daemon::Daemon::start`] for a manager inside another program.
 //!
@@ -25,12 +25,16 @@
 #![deny(unsafe_code)]
 
 mod attach;
+mod attribution;
+mod audit;
 mod cdi;
 mod checkpoint;
 mod clock;
 pub mod config;
 pub mod daemon;
 mod devices;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod grpc;
 mod health;
 mod heartbeat;

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use aliquot_abi::ledger::{Identity, SHARED_SLOT};
-use aliquot_abi::region::DeviceCounters;
+use aliquot_abi::region::{DeviceCounters, LEDGER_FILE};
 use parking_lot::{Mutex, RwLock};
 
+use crate::procfs::{self, Mapped};
 use crate::region::Region;
-use crate::slices::{Part, Slice, SliceId};
+use crate::slices::{Owner, Part, Slice, SliceId};
 use crate::usage::History;
 
 /// A process of a slice.
@@ -47,11 +48,15 @@ pub(crate) struct LiveSlice {
     pub id: SliceId,
     /// Its name.
     pub name: String,
+    /// Whose end is its end.
+    pub owner: Option<Owner>,
     /// Its region.
     pub region: Region,
     /// Whose gate stands open for good, part by part.
     free: Vec<AtomicBool>,
-    /// The same at times past, part by part.
+    /// Device time by the driver's newest samples, in thousandths of the device's, part by part.
+    sampled_permille: Vec<AtomicU32>,
+    /// Device time that it had used at times past, part by part.
     pub history: Mutex<Vec<History>>,
     parts: RwLock<Vec<Part>>,
     processes: Mutex<Arc<[Attached]>>,
@@ -67,8 +72,10 @@ impl LiveSlice {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             id: slice.id,
             name: slice.name.clone(),
+            owner: slice.owner,
             region,
             free: slice.parts.iter().map(|_| AtomicBool::new(false)).collect(),
+            sampled_permille: slice.parts.iter().map(|_| AtomicU32::new(0)).collect(),
             history: Mutex::new(slice.parts.iter().map(|_| History::default()).collect()),
             parts: RwLock::new(slice.parts.clone()),
             processes: Mutex::new(Arc::new([])),
@@ -99,6 +106,19 @@ impl LiveSlice {
     pub(crate) fn set_free(&self, part: usize, is_free: bool) {
         if let Some(free) = self.free.get(part) {
             free.store(is_free, Ordering::Relaxed);
+        }
+    }
+
+    /// Device time that it uses of its part number `part` by the driver's newest samples, in thousandths of the device's.
+    #[must_use]
+    pub(crate) fn sampled_permille(&self, part: usize) -> u32 {
+        self.sampled_permille.get(part).map_or(0, |permille| permille.load(Ordering::Relaxed))
+    }
+
+    /// Notes what the driver's samples say of its part number `part`.
+    pub(crate) fn set_sampled_permille(&self, part: usize, permille: u32) {
+        if let Some(sampled) = self.sampled_permille.get(part) {
+            sampled.store(permille, Ordering::Relaxed);
         }
     }
 
@@ -134,6 +154,12 @@ impl LiveSlice {
             }
         }
         *self.processes.lock() = processes.into();
+    }
+
+    /// Whether the process `pid` has the slice's ledger mapped, as the shim does when a program begins to use the driver.
+    #[must_use]
+    pub(crate) fn maps_ledger(&self, pid: u32) -> Mapped {
+        procfs::maps(pid, &format!("/{}/{LEDGER_FILE}", self.id))
     }
 
     /// Looks whether the region is damaged. Returns what has happened to it if it was not known before. Damage is not

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use tracing::{error, info};
 
 use crate::attach::Attach;
+use crate::audit::Audit;
 use crate::cdi::{Cdi, CdiError};
 use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
 use crate::devices::Devices;
@@ -32,7 +33,7 @@ use crate::live::{LiveSlice, LiveSlices};
 use crate::periodic::Periodic;
 use crate::region::files::{CreateRegionError, RegionDirs};
 use crate::rollback::Rollback;
-use crate::slices::{CreateError, CreateRequest, PartRequest, RemoveError, ResizeError, Slice, SliceId, Slices};
+use crate::slices::{CreateError, CreateRequest, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices};
 use crate::time_sharing::TimeSharing;
 
 mod recovery;
@@ -53,6 +54,7 @@ pub(crate) struct Manager {
     checkpoint: Checkpoint,
     boot_id: String,
     live: Arc<LiveSlices>,
+    audit: Arc<Audit>,
     devices: Devices,
     time_sharing: Arc<TimeSharing>,
     attach: Attach,
@@ -147,6 +149,12 @@ impl Manager {
         &self.devices
     }
 
+    /// What the audit has found.
+    #[must_use]
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
     /// The slices at work.
     #[must_use]
     pub(crate) fn live(&self) -> &LiveSlices {
@@ -218,9 +226,9 @@ impl Manager {
     ///
     /// # Errors
     /// It may not be changed, or that cannot be noted; then nothing has changed.
-    pub(crate) fn resize(&self, name: &str, changes: &[PartRequest]) -> Result<SliceView, ResizeSliceError> {
+    pub(crate) fn resize(&self, name: &str, request: &ResizeRequest) -> Result<SliceView, ResizeSliceError> {
         let mut state = self.state.lock();
-        let slice = state.slices.resize(&self.devices.known().inventory, name, changes)?;
+        let slice = state.slices.resize(&self.devices.known().inventory, name, request)?;
         self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
         if let Some(live) = self.live.get(name) {
             live.resize(&slice);

@@ -42,6 +42,13 @@ struct OfDevice {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfFinding {
+    slice: String,
+    device: String,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Build {
     version: &'static str,
 }
@@ -56,6 +63,7 @@ pub(crate) fn text(manager: &Manager) -> String {
     let mut registry = Registry::with_prefix("aliquot");
     slices(&mut registry, manager);
     devices(&mut registry, manager);
+    audit(&mut registry, manager);
     own(&mut registry, manager);
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -65,7 +73,7 @@ pub(crate) fn text(manager: &Manager) -> String {
 
 fn slices(registry: &mut Registry, manager: &Manager) {
     let inventory = manager.devices().known().inventory;
-    let usage = usage::of_slices(&manager.live().all(), &[], &inventory, monotonic_ns());
+    let usage = usage::of_slices(&manager.live().all(), &[], &inventory, &[], monotonic_ns());
     let parts: Vec<(OfPart, &proto::PartUsage)> = usage
         .slices
         .iter()
@@ -101,6 +109,21 @@ fn slices(registry: &mut Registry, manager: &Manager) {
         }
         family
     };
+    let (host_limit, host_used, host_peak, host_refused) = (
+        Family::<OfSlice, Level>::default(),
+        Family::<OfSlice, Level>::default(),
+        Family::<OfSlice, Level>::default(),
+        Family::<OfSlice, Counter>::default(),
+    );
+    for (slice, host) in usage.slices.iter().filter_map(|slice| Some((slice, slice.host_memory?))) {
+        let labels = OfSlice { slice: slice.name.clone() };
+        for (family, bytes) in
+            [(&host_limit, host.limit_bytes), (&host_used, host.used_bytes), (&host_peak, host.peak_bytes)]
+        {
+            family.get_or_create(&labels).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+        host_refused.get_or_create(&labels).inc_by(host.refused);
+    }
     let registry = registry.sub_registry_with_prefix("slice");
     registry.register(
         "core_request_ratio",
@@ -127,6 +150,19 @@ fn slices(registry: &mut Registry, manager: &Manager) {
     );
     registry.register("overruns", "Leases that work outlasted", count(|part| part.overruns));
     registry.register("launches", "Launches, counted at progress markers", count(|part| part.launches));
+    registry.register("copies", "Copies and memsets", count(|part| part.copies));
+    registry.register_with_unit(
+        "copied",
+        "Bytes that copies and memsets moved",
+        Unit::Bytes,
+        count(|part| part.copied_bytes),
+    );
+    registry.register_with_unit(
+        "copy",
+        "Time that threads waited for copies and memsets",
+        Unit::Seconds,
+        seconds(|part| part.copy_ns),
+    );
     registry.register(
         "memory_refused",
         "Requests for memory refused because of the limit",
@@ -150,6 +186,25 @@ fn slices(registry: &mut Registry, manager: &Manager) {
         "Memory of contexts and modules, part of the memory in use",
         Unit::Bytes,
         level(|part| part.memory_overhead_bytes),
+    );
+
+    registry.register_with_unit(
+        "host_memory_limit",
+        "Page-locked host memory that is never exceeded; 0: no limit",
+        Unit::Bytes,
+        host_limit,
+    );
+    registry.register_with_unit("host_memory_used", "Page-locked host memory in use", Unit::Bytes, host_used);
+    registry.register_with_unit(
+        "host_memory_peak",
+        "The most page-locked host memory that was in use",
+        Unit::Bytes,
+        host_peak,
+    );
+    registry.register(
+        "host_memory_refused",
+        "Requests for page-locked host memory refused because of the limit",
+        host_refused,
     );
 
     let (processes, healthy) = (Family::<OfSlice, Level>::default(), Family::<OfSlice, Level>::default());
@@ -183,6 +238,20 @@ fn devices(registry: &mut Registry, manager: &Manager) {
     registry.register_with_unit("memory_given", "Memory given to slices", Unit::Bytes, memory_given);
     registry.register_with_unit("memory", "Memory of the device", Unit::Bytes, memory);
     registry.register("healthy", "1 if the device can be given out", healthy);
+}
+
+fn audit(registry: &mut Registry, manager: &Manager) {
+    let findings = Family::<OfFinding, Level>::default();
+    for finding in manager.audit().findings().into_iter().filter(|finding| finding.stopped.is_none()) {
+        let (slice, device) = (finding.slice.unwrap_or_default(), finding.device.to_string());
+        findings.get_or_create(&OfFinding { slice, device, kind: finding.kind.as_str() }).inc();
+    }
+    let stopped: Counter = Counter::default();
+    stopped.inc_by(manager.audit().stopped());
+    let registry = registry.sub_registry_with_prefix("audit");
+    let help = "Processes that get past their slice now, or use a device without one (slice empty)";
+    registry.register("findings", help, findings);
+    registry.register("processes_stopped", "Processes stopped by the audit's policy", stopped);
 }
 
 fn own(registry: &mut Registry, manager: &Manager) {

@@ -165,7 +165,14 @@ impl Loaded {
     }
 
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
-        let processes = self.open(uuid)?.running_compute_processes().map_err(|error| told(uuid, &error))?;
+        let device = self.open(uuid)?;
+        let mut processes = device.running_compute_processes().map_err(|error| told(uuid, &error))?;
+        // A process that draws as well stands in both lists, with the same memory. Not every device has the second one.
+        for process in device.running_graphics_processes().unwrap_or_default() {
+            if processes.iter().all(|computing| computing.pid != process.pid) {
+                processes.push(process);
+            }
+        }
         let memory = |used| match used {
             UsedGpuMemory::Used(bytes) => Some(bytes),
             UsedGpuMemory::Unavailable => None,

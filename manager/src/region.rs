@@ -20,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use aliquot_abi::handshake;
 use aliquot_abi::region::{
     DEVICES_MAX, DeviceCounters, DeviceLimits, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE,
     LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
@@ -30,6 +31,8 @@ use crate::slices::{Part, Slice, SliceId};
 
 mod fault;
 pub(crate) mod files;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod hostile;
 mod map;
 pub(crate) mod view;
 
@@ -87,6 +90,14 @@ pub enum OpenRegionError {
         /// The directory.
         path: PathBuf,
     },
+}
+
+impl OpenRegionError {
+    /// The region was made by a manager with another major version.
+    #[must_use]
+    pub(crate) fn is_of_other_version(&self) -> bool {
+        matches!(self, OpenRegionError::Header { error: HeaderError::WrongMajor { .. }, .. })
+    }
 }
 
 fn header(error: &HeaderError) -> String {
@@ -156,11 +167,15 @@ impl Region {
         &self.ledger
     }
 
+    /// Bytes of page-locked host memory that are never exceeded; 0: no limit.
+    #[must_use]
+    pub(crate) fn host_memory_limit_bytes(&self) -> u64 {
+        self.limits.host_memory_limit_bytes.load(Ordering::Relaxed)
+    }
+
     /// Writes what `slice` may use.
     pub(crate) fn write_limits(&self, slice: &Slice) {
-        for (limits, part) in self.limits.devices.iter().zip(&slice.parts) {
-            files::write_part(limits, part);
-        }
+        files::write_limits(&self.limits, slice);
     }
 
     /// Takes away everything: nothing more can be allocated, no gate opens any more, and a process that paces itself because
@@ -171,6 +186,8 @@ impl Region {
             self.limits.devices[device].core_limit_percent.store(0, Ordering::Relaxed);
             self.set_gate(device, 0);
         }
+        // The least that is a limit: 0 is none.
+        self.limits.host_memory_limit_bytes.store(1, Ordering::Relaxed);
     }
 
     /// Whether the region was made for the devices of these parts.
@@ -188,11 +205,7 @@ impl Region {
     /// Sets the gate of a device to `flags`, with a new count, and wakes all who wait for it if it is open.
     pub(crate) fn set_gate(&self, device: usize, flags: u32) {
         let gate = &self.limits.devices[device].gate;
-        let flag_mask = gate::TICK - 1;
-        let before = gate.load(Ordering::Relaxed);
-        let count = (before & !flag_mask).wrapping_add(gate::TICK);
-        // Pairs with the load in the shim: whoever sees the gate open sees the limits written before.
-        gate.store(count | (flags & flag_mask), Ordering::Release);
+        let before = handshake::set(gate, flags);
         if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
             // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
             let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tracing::warn;
 
 use crate::clock::monotonic_ns;
+use crate::devices::store_if_changed;
 use crate::live::{LiveSlice, LiveSlices};
 use crate::periodic::Periodic;
-use crate::usage::SAMPLE_INTERVAL;
+use crate::usage::{SAMPLE_INTERVAL, SECOND_NS};
 
 /// Starts the thread that does it. The thread sleeps while there is no slice.
 ///
@@ -25,7 +26,14 @@ pub(crate) fn start(slices: Arc<LiveSlices>) -> io::Result<Periodic> {
 fn sample(live: &LiveSlice) {
     let now_ns = monotonic_ns();
     for (part, history) in live.history.lock().iter_mut().enumerate() {
-        history.record(now_ns, live.core_used_ns(part));
+        let used_ns = live.core_used_ns(part);
+        history.record(now_ns, used_ns);
+        // While a slice has the device to itself its time is added up once a second: the driver's own figure is the steadier one.
+        let used_permille = match live.is_free(part) {
+            true => live.sampled_permille(part),
+            false => history.share_millipercent(now_ns, used_ns, SECOND_NS) / 100,
+        };
+        store_if_changed(&live.counters(part).used_permille, used_permille.into());
     }
     if let Some(damage) = live.find_damage() {
         warn!(slice = live.name, damage, "the region of a slice is damaged; what it uses is not known any more");

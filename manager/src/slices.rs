@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::SystemTime;
 
+use aliquot_abi::ledger::BYTES_MASK;
 use aliquot_abi::region::DEVICES_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::inventory::{Device, DeviceUuid, Health, Inventory};
 
 mod error;
-pub(crate) use error::{CreateError, PartError, RemoveError, ResizeError};
+pub(crate) use error::{CreateError, HostMemoryError, PartError, RemoveError, ResizeError};
 mod name;
 pub(crate) use name::NameError;
 
@@ -104,6 +105,9 @@ pub(crate) struct Slice {
     pub id: SliceId,
     /// At least one, each of another device. The devices of a slice never change.
     pub parts: Vec<Part>,
+    /// Page-locked host memory that is never exceeded; 0: no limit. Checkpoints of before there was one lack it.
+    #[serde(default)]
+    pub host_memory_limit_bytes: u64,
     /// When it was made.
     pub created: SystemTime,
     /// For people to read.
@@ -132,10 +136,21 @@ pub(crate) struct CreateRequest {
     pub name: String,
     /// One for each device.
     pub parts: Vec<PartRequest>,
+    /// Page-locked host memory that is never exceeded; 0: no limit.
+    pub host_memory_limit_bytes: u64,
     /// For people to read.
     pub description: String,
     /// Whose end is to be its end.
     pub owner: Option<Owner>,
+}
+
+/// Changes of a slice that are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ResizeRequest {
+    /// Fields that are 0 stay; a change without a device changes all parts.
+    pub parts: Vec<PartRequest>,
+    /// A new limit on page-locked host memory, 0 for none; `None`: it stays.
+    pub host_memory_limit_bytes: Option<u64>,
 }
 
 /// What is given out of one device.
@@ -155,6 +170,9 @@ pub(crate) struct Slices {
 
 /// Bytes that a description may have.
 pub(crate) const DESCRIPTION_BYTES_MAX: usize = 1024;
+
+/// The greatest limit on host memory: a ledger counts no further.
+pub(crate) const HOST_MEMORY_BYTES_MAX: u64 = BYTES_MASK;
 
 impl Slices {
     /// The slice of that name.
@@ -184,7 +202,7 @@ impl Slices {
         let slices = self.by_name.values().filter(|slice| Some(slice.id) != except);
         let parts = slices.flat_map(|slice| &slice.parts).filter(|part| part.device == *device);
         parts.fold(Given::default(), |given, part| Given {
-            core_request_percent: given.core_request_percent + part.core_request_percent,
+            core_request_percent: given.core_request_percent.saturating_add(part.core_request_percent),
             memory_bytes: given.memory_bytes.saturating_add(part.memory_limit_bytes),
         })
     }
@@ -211,8 +229,15 @@ impl Slices {
         if request.parts.is_empty() || request.parts.len() > DEVICES_MAX {
             return Err(CreateError::PartCount { found: request.parts.len() });
         }
-        let parts = self.place(inventory, &request.parts)?;
-        Ok(Slice { name, id, parts, created: now, description: request.description, owner: request.owner })
+        Ok(Slice {
+            name,
+            id,
+            parts: self.place(inventory, &request.parts)?,
+            host_memory_limit_bytes: checked_host_memory(request.host_memory_limit_bytes)?,
+            created: now,
+            description: request.description,
+            owner: request.owner,
+        })
     }
 
     /// Finds a device for each part. Those that name theirs come first, so that no other part takes it; of the others the
@@ -304,7 +329,7 @@ impl Slices {
         })
     }
 
-    /// The slice `name` with `changes`: fields that are 0 stay; a change without a device changes all parts.
+    /// The slice `name` as `request` wants it.
     ///
     /// # Errors
     /// See [`ResizeError`].
@@ -312,13 +337,16 @@ impl Slices {
         &self,
         inventory: &Inventory,
         name: &str,
-        changes: &[PartRequest],
+        request: &ResizeRequest,
     ) -> Result<Slice, ResizeError> {
         let mut slice = self.get(name).ok_or_else(|| ResizeError::NotFound { name: name.into() })?.clone();
-        if changes.is_empty() {
+        if request.parts.is_empty() && request.host_memory_limit_bytes.is_none() {
             return Err(ResizeError::NoChange { name: name.into() });
         }
-        for change in changes {
+        if let Some(bytes) = request.host_memory_limit_bytes {
+            slice.host_memory_limit_bytes = checked_host_memory(bytes)?;
+        }
+        for change in &request.parts {
             let mut met = false;
             for part in &mut slice.parts {
                 if change.device.as_ref().is_some_and(|device| *device != part.device) {
@@ -348,6 +376,14 @@ impl Slices {
         }
         Ok(slice)
     }
+}
+
+/// It is not given out of anything: what of the machine's memory a container may use at all is the kernel's to limit.
+fn checked_host_memory(limit_bytes: u64) -> Result<u64, HostMemoryError> {
+    if limit_bytes > HOST_MEMORY_BYTES_MAX {
+        return Err(HostMemoryError { found_bytes: limit_bytes });
+    }
+    Ok(limit_bytes)
 }
 
 /// Shares that are right in themselves, whatever the device.

@@ -1,19 +1,22 @@
 //! What slices use: kept as a short history, and put together for whoever asks.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use aliquot_abi::region::HOST_ACCOUNT;
 use aliquot_proto::node::v1 as proto;
 
+use crate::audit::Finding;
 use crate::inventory::Inventory;
-use crate::live::LiveSlice;
+use crate::live::{Attached, LiveSlice};
 use crate::region::view;
 
 /// Between two entries of the history.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
-const SECOND_NS: u64 = 1_000_000_000;
+/// A second in nanoseconds.
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 /// The longest time over which a share is told.
 const HISTORY_NS: u64 = 60 * SECOND_NS;
 
@@ -51,7 +54,7 @@ impl History {
 
 /// What a slice uses now.
 #[must_use]
-pub(crate) fn of_slice(live: &LiveSlice, inventory: &Inventory, now_ns: u64) -> proto::SliceUsage {
+fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_ns: u64) -> proto::SliceUsage {
     let processes = live.processes();
     let ledger = live.region.ledger();
     let damage = live.damage();
@@ -83,31 +86,51 @@ pub(crate) fn of_slice(live: &LiveSlice, inventory: &Inventory, now_ns: u64) -> 
             usage.memory_used_bytes = books.used_bytes.saturating_add(overhead_bytes);
             usage.memory_peak_bytes = books.peak_bytes.saturating_add(overhead_bytes);
             usage.memory_refused = books.refused;
-            usage.throttled_ns = counters.ended_throttled_ns.load(Ordering::Relaxed).saturating_add(sum.throttled_ns);
-            usage.launches = counters.ended_launches.load(Ordering::Relaxed).saturating_add(sum.launches);
+            let total = |ended: &AtomicU64, living| ended.load(Ordering::Relaxed).saturating_add(living);
+            usage.throttled_ns = total(&counters.ended_throttled_ns, sum.throttled_ns);
+            usage.launches = total(&counters.ended_launches, sum.launches);
+            usage.copies = total(&counters.ended_copies, sum.copies);
+            usage.copied_bytes = total(&counters.ended_copied_bytes, sum.copied_bytes);
+            usage.copy_ns = total(&counters.ended_copy_ns, sum.copy_ns);
             usage.waiting = sum.waiting > 0;
         }
         usage
     });
     let parts = parts.collect();
     drop(history);
-    let held = |slot: Option<usize>| match (slot, &damage) {
-        (Some(slot), None) => view::held_bytes(ledger, slot, live.region.device_count()),
-        _ => Vec::new(),
-    };
+    // What is in a slot that several share is nobody's in particular.
+    let own_slot = |process: &Attached| process.slot.filter(|_| damage.is_none()).map(|slot| slot.index);
     let processes = processes.iter().map(|process| proto::Process {
         pid: process.pid,
         container_pid: process.own_pid,
         command: process.command.clone(),
-        memory_used_bytes: held(process.slot.map(|slot| slot.index)),
+        memory_used_bytes: own_slot(process)
+            .map(|slot| view::held_bytes(ledger, slot, live.region.device_count()))
+            .unwrap_or_default(),
         attached: Some(process.since.into()),
+        host_memory_used_bytes: own_slot(process).map_or(0, |slot| view::held_bytes_of(ledger, slot, HOST_ACCOUNT)),
     });
+    let mut host_memory =
+        proto::HostMemoryUsage { limit_bytes: live.region.host_memory_limit_bytes(), ..Default::default() };
+    if damage.is_none() {
+        let books = view::account(ledger, HOST_ACCOUNT);
+        host_memory.used_bytes = books.used_bytes;
+        host_memory.peak_bytes = books.peak_bytes;
+        host_memory.refused = books.refused;
+    }
     proto::SliceUsage {
         name: live.name.clone(),
         id: live.id.to_string(),
         parts,
         processes: processes.collect(),
         problem: damage.unwrap_or_default(),
+        host_memory: Some(host_memory),
+        findings: findings
+            .iter()
+            .filter(|finding| finding.slice.as_deref() == Some(&live.name))
+            .cloned()
+            .map(Into::into)
+            .collect(),
     }
 }
 
@@ -117,12 +140,13 @@ pub(crate) fn of_slices(
     slices: &[std::sync::Arc<LiveSlice>],
     names: &[String],
     inventory: &Inventory,
+    findings: &[Finding],
     now_ns: u64,
 ) -> proto::GetUsageResponse {
     let wanted = slices.iter().filter(|live| names.is_empty() || names.contains(&live.name));
     proto::GetUsageResponse {
         time: Some(SystemTime::now().into()),
-        slices: wanted.map(|live| of_slice(live, inventory, now_ns)).collect(),
+        slices: wanted.map(|live| of_slice(live, inventory, findings, now_ns)).collect(),
     }
 }
 

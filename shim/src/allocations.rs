@@ -1,12 +1,18 @@
 //! What this process was charged for each address and each handle, so that a free gives back exactly that.
 
 use crate::radix::Radix;
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::{pools, vmm};
+use aliquot_abi::ledger::BYTES_MASK;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Device addresses. The driver aligns allocations to 256 bytes at least.
 static ADDRESSES: Radix<8, 14, 3> = Radix::new();
+/// Addresses that share a node of that table.
+const ADDRESSES_LEAF_BYTES: u64 = 1 << (8 + 14);
 /// Handles of arrays, which are not addresses and have no alignment.
 static HANDLES: Radix<0, 12, 4> = Radix::new();
+/// Page-locked host memory: what the host registers can begin anywhere.
+static HOST: Radix<0, 12, 4> = Radix::new();
 
 /// A charge: so many bytes of one of the region's accounts.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,20 +25,21 @@ pub(crate) struct Charge {
 
 /// What an entry stands for; bits 60 to 63 of the word.
 const CHARGE: u64 = 1 << 60;
-/// A charge whose context may be about to end.
-const ENDING: u64 = 3 << 60;
 const MAPPING: u64 = 2 << 60;
+/// A mapping that is about to be taken away.
+const UNMAPPING: u64 = 3 << 60;
+/// Memory of a pool, which is charged as a whole.
+const POOLED: u64 = 4 << 60;
 const KIND: u64 = 0xf << 60;
 
 impl Charge {
-    /// Bits 55 to 59: the account; bits 0 to 54: the bytes.
+    /// Bits 55 to 59: the account; bits 48 to 54: see [`Ending`]; bits 0 to 47: the bytes.
     fn to_word(self) -> u64 {
-        CHARGE | (self.account as u64 & 0x1f) << 55 | self.bytes & ((1 << 55) - 1)
+        CHARGE | (self.account as u64 & 0x1f) << 55 | self.bytes & BYTES_MASK
     }
 
     fn from_word(word: u64) -> Option<Charge> {
-        matches!(word & KIND, CHARGE | ENDING)
-            .then_some(Charge { account: (word >> 55 & 0x1f) as usize, bytes: word & ((1 << 55) - 1) })
+        (word & KIND == CHARGE).then_some(Charge { account: (word >> 55 & 0x1f) as usize, bytes: word & BYTES_MASK })
     }
 }
 
@@ -43,6 +50,8 @@ pub(crate) enum Key {
     Address(u64),
     /// A handle.
     Handle(u64),
+    /// An address of the host.
+    Host(u64),
 }
 
 impl Key {
@@ -51,6 +60,7 @@ impl Key {
         match self {
             Key::Address(number) => ADDRESSES.entry(number),
             Key::Handle(number) => HANDLES.entry(number),
+            Key::Host(number) => HOST.entry(number),
         }
     }
 
@@ -59,6 +69,7 @@ impl Key {
         match self {
             Key::Address(number) => ADDRESSES.existing(number),
             Key::Handle(number) => HANDLES.existing(number),
+            Key::Host(number) => HOST.existing(number),
         }
     }
 }
@@ -69,8 +80,30 @@ impl Key {
 #[must_use]
 pub(crate) fn remember(key: Key, charge: Charge) -> bool {
     let Some(entry) = key.entry() else { return false };
-    entry.store(charge.to_word(), Ordering::Relaxed);
+    set(entry, charge.to_word());
     true
+}
+
+#[inline]
+fn set(entry: &AtomicU64, word: u64) {
+    // What stood here is gone without a call that said so, or the driver would not have given the number again: it was in a
+    // context that another thread has ended meanwhile.
+    if entry.load(Ordering::Relaxed) != 0 {
+        displace(entry);
+    }
+    entry.store(word, Ordering::Relaxed);
+}
+
+#[cold]
+fn displace(entry: &AtomicU64) {
+    let word = entry.swap(0, Ordering::Relaxed);
+    if let Some(charge) = Charge::from_word(word) {
+        charge.refund();
+    } else if let Some(mapping) = Mapping::from_word(word) {
+        vmm::unmapped(mapping);
+    } else if let Some(pooled) = Pooled::from_word(word) {
+        pools::gone(pooled);
+    }
 }
 
 /// Takes out what `key` was charged. One caller gets it, however many try.
@@ -81,10 +114,52 @@ pub(crate) fn forget(key: Key) -> Option<Charge> {
 
 #[inline]
 fn take(entry: &AtomicU64) -> Option<Charge> {
-    let word = entry.load(Ordering::Relaxed);
-    let charge = Charge::from_word(word)?;
-    entry.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    Some(charge)
+    let mut word = entry.load(Ordering::Relaxed);
+    loop {
+        let charge = Charge::from_word(word)?;
+        match entry.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Some(charge),
+            // Noted by an ending context meanwhile, or taken by another thread.
+            Err(now) => word = now,
+        }
+    }
+}
+
+/// Memory of a pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pooled {
+    /// Number of the pool: see `pools`.
+    pub(crate) pool: u16,
+    /// Bytes that were asked for.
+    pub(crate) bytes: u64,
+}
+
+impl Pooled {
+    /// Bits 48 to 59: the pool; bits 0 to 47: the bytes.
+    fn to_word(self) -> u64 {
+        POOLED | (u64::from(self.pool) & 0xfff) << 48 | self.bytes & BYTES_MASK
+    }
+
+    fn from_word(word: u64) -> Option<Pooled> {
+        (word & KIND == POOLED).then_some(Pooled { pool: (word >> 48) as u16 & 0xfff, bytes: word & BYTES_MASK })
+    }
+
+    /// Remembers that the memory at `address` is the pool's.
+    #[must_use]
+    pub(crate) fn remember(self, address: u64) -> bool {
+        let Some(entry) = ADDRESSES.entry(address) else { return false };
+        set(entry, self.to_word());
+        true
+    }
+
+    /// Takes out what is remembered at `address`.
+    pub(crate) fn forget(address: u64) -> Option<Pooled> {
+        let entry = ADDRESSES.existing(address)?;
+        let word = entry.load(Ordering::Relaxed);
+        let pooled = Pooled::from_word(word)?;
+        entry.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        Some(pooled)
+    }
 }
 
 /// A piece of physical memory that is mapped at an address.
@@ -97,8 +172,8 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The smallest granularity that a driver maps at.
-    pub(crate) const UNIT_BYTES: u64 = 1 << 16;
+    /// No driver maps at a finer granularity than a page of the host.
+    pub(crate) const UNIT_BYTES: u64 = 1 << 12;
 
     /// Bits 32 to 59: the record; bits 0 to 31: the length.
     fn to_word(self) -> u64 {
@@ -106,14 +181,15 @@ impl Mapping {
     }
 
     fn from_word(word: u64) -> Option<Mapping> {
-        (word & KIND == MAPPING).then_some(Mapping { record: (word >> 32) as u32 & 0xfff_ffff, units: word as u32 })
+        matches!(word & KIND, MAPPING | UNMAPPING)
+            .then_some(Mapping { record: (word >> 32) as u32 & 0xfff_ffff, units: word as u32 })
     }
 
     /// Remembers the mapping at `address`.
     #[must_use]
     pub(crate) fn remember(self, address: u64) -> bool {
         let Some(entry) = ADDRESSES.entry(address) else { return false };
-        entry.store(self.to_word(), Ordering::Relaxed);
+        set(entry, self.to_word());
         true
     }
 
@@ -122,39 +198,99 @@ impl Mapping {
         Mapping::from_word(ADDRESSES.existing(address)?.load(Ordering::Relaxed))
     }
 
-    /// Takes out the mapping that begins at `address`.
-    pub(crate) fn forget(address: u64) -> Option<Mapping> {
-        let entry = ADDRESSES.existing(address)?;
-        let mapping = Mapping::from_word(entry.load(Ordering::Relaxed))?;
-        entry.compare_exchange(mapping.to_word(), 0, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-        Some(mapping)
+    /// Notes of every mapping that begins in the range that it is about to be taken away.
+    pub(crate) fn begin_unmapping(address: u64, bytes: u64) {
+        Self::walk(address, bytes, |entry| {
+            let word = entry.load(Ordering::Relaxed);
+            if word & KIND != MAPPING {
+                return Self::UNIT_BYTES;
+            }
+            let noted = word & !KIND | UNMAPPING;
+            let _ = entry.compare_exchange(word, noted, Ordering::Relaxed, Ordering::Relaxed);
+            Self::length_bytes(word)
+        });
+    }
+
+    /// What became of the mappings that [`begin_unmapping`](Self::begin_unmapping) noted: taken out, and given to `gone`, if they
+    /// `were_unmapped`; otherwise as they were. One that was made at the same place meanwhile is left alone.
+    pub(crate) fn finish_unmapping(address: u64, bytes: u64, were_unmapped: bool, mut gone: impl FnMut(Mapping)) {
+        Self::walk(address, bytes, |entry| {
+            let word = entry.load(Ordering::Relaxed);
+            if word & KIND != UNMAPPING {
+                return Self::UNIT_BYTES;
+            }
+            let after = if were_unmapped { 0 } else { word & !KIND | MAPPING };
+            let changed = entry.compare_exchange(word, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if let (true, true, Some(mapping)) = (changed, were_unmapped, Mapping::from_word(word)) {
+                gone(mapping);
+            }
+            Self::length_bytes(word)
+        });
+    }
+
+    fn length_bytes(word: u64) -> u64 {
+        u64::from(word as u32).max(1) * Self::UNIT_BYTES
+    }
+
+    /// Calls `step` with the entries in the range where a mapping can begin; it says how many bytes further the next one is.
+    fn walk(address: u64, bytes: u64, mut step: impl FnMut(&'static AtomicU64) -> u64) {
+        let end = address.saturating_add(bytes);
+        let mut place = address & !(Self::UNIT_BYTES - 1);
+        while place < end {
+            place = match ADDRESSES.existing(place) {
+                Some(entry) => place.saturating_add(step(entry)),
+                // Nothing is known in this part of the address space: of an import, say.
+                None => (place | (ADDRESSES_LEAF_BYTES - 1)).saturating_add(1),
+            };
+        }
     }
 }
 
-/// Notes of every charged address for which `belongs` says so that its context may be about to end.
-pub(crate) fn begin_ending(mut belongs: impl FnMut(u64) -> bool) {
-    ADDRESSES.for_each(&mut |address, entry| {
-        let word = entry.load(Ordering::Relaxed);
-        if word & KIND == CHARGE && belongs(address) {
-            // One that is freed meanwhile is not ours to note.
-            let ending = word & !KIND | ENDING;
-            let _ = entry.compare_exchange(word, ending, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    });
+/// The end of a context, from before the call that ends it until what was in it is refunded. Its number stands in the words of the
+/// charges that it deals with: so an end leaves alone what another thread's end, or an allocation made meanwhile, has written.
+pub(crate) struct Ending {
+    /// In its place in a charge's word.
+    number: u64,
 }
 
-/// What became of the addresses that [`begin_ending`] noted: taken out, and given to `refund`, if their context `has_ended`;
-/// otherwise as they were.
-pub(crate) fn finish_ending(has_ended: bool, mut refund: impl FnMut(Charge)) {
-    ADDRESSES.for_each(&mut |_, entry| {
-        let word = entry.load(Ordering::Relaxed);
-        if word & KIND != ENDING {
-            return;
-        }
-        if !has_ended {
-            let _ = entry.compare_exchange(word, word & !KIND | CHARGE, Ordering::Relaxed, Ordering::Relaxed);
-        } else if let Some(charge) = take(entry) {
-            refund(charge);
-        }
-    });
+impl Ending {
+    const NUMBERS: u64 = 0x7f << 48;
+
+    pub(crate) fn new() -> Ending {
+        static ENDS: AtomicU32 = AtomicU32::new(0);
+        Ending { number: u64::from(ENDS.fetch_add(1, Ordering::Relaxed) % 127 + 1) << 48 }
+    }
+
+    /// Notes every charge whose address `concerns` this end.
+    pub(crate) fn note(&self, mut concerns: impl FnMut(u64) -> bool) {
+        each_charge(|address, entry| {
+            let word = entry.load(Ordering::Relaxed);
+            if word & KIND == CHARGE && concerns(address) {
+                // One that is freed meanwhile is not ours to note.
+                let noted = word & !Self::NUMBERS | self.number;
+                let _ = entry.compare_exchange(word, noted, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Refunds the noted charges of which `is_gone` says that their memory is; the others are as they were.
+    pub(crate) fn finish(&self, mut is_gone: impl FnMut(u64) -> bool) {
+        each_charge(|address, entry| {
+            let word = entry.load(Ordering::Relaxed);
+            if word & (KIND | Self::NUMBERS) != CHARGE | self.number {
+                return;
+            }
+            let gone = is_gone(address);
+            let after = if gone { 0 } else { word & !Self::NUMBERS };
+            let changed = entry.compare_exchange(word, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if let (true, true, Some(charge)) = (changed, gone, Charge::from_word(word)) {
+                charge.refund();
+            }
+        });
+    }
+}
+
+fn each_charge(mut visit: impl FnMut(u64, &AtomicU64)) {
+    ADDRESSES.for_each(&mut visit);
+    HOST.for_each(&mut visit);
 }

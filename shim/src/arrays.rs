@@ -1,6 +1,10 @@
 //! CUDA arrays: charged for the bytes of their elements, freed by handle.
+//!
+//! The driver lays elements out in tiles and can take more; how much it does not tell (`cuArrayGetMemoryRequirements` answers for
+//! arrays without memory of their own only). The rest shows as the slice's overhead.
 
 use crate::allocations::{self, Key};
+use crate::bindings;
 use crate::hooks::{real, types};
 use crate::memory::{Payer, charged, freed};
 use crate::radix::Radix;
@@ -32,8 +36,6 @@ const CUBEMAP: c_uint = 4;
 const SPARSE: c_uint = 0x40;
 /// `CUDA_ARRAY3D_DEFERRED_MAPPING`.
 const DEFERRED_MAPPING: c_uint = 0x80;
-/// `CU_AD_FORMAT_NV12`.
-const NV12: c_uint = 0xb0;
 
 impl Extents {
     /// Bytes of the array.
@@ -42,19 +44,11 @@ impl Extents {
             // Has no memory of its own; what is mapped into it is charged when it is created.
             return 0;
         }
-        if self.format == NV12 {
-            // A plane of luminance, and one of chrominance at half the resolution both ways.
-            return self.width.saturating_mul(self.height.max(1)).saturating_mul(self.depth.max(1)).saturating_mul(3)
-                / 2;
-        }
-        let (blocks_wide, blocks_high, block_bytes) = match block_bytes(self.format) {
-            Some(bytes) => (self.width.div_ceil(4), self.height.max(1).div_ceil(4), bytes),
-            None => {
-                let channels = if counts_channels(self.format) { 1 } else { u64::from(self.channels.max(1)) };
-                (self.width, self.height.max(1), u64::from(element_bytes(self.format)).saturating_mul(channels))
-            }
+        let (width, height, bits) = match block_bytes(self.format) {
+            Some(bytes) => (self.width.div_ceil(4), self.height.max(1).div_ceil(4), u64::from(bytes) * 8),
+            None => (self.width, self.height.max(1), element_bits(self.format, self.channels)),
         };
-        blocks_wide.saturating_mul(blocks_high).saturating_mul(self.depth.max(1)).saturating_mul(block_bytes)
+        width.saturating_mul(height).saturating_mul(self.depth.max(1)).saturating_mul(bits).div_ceil(8)
     }
 
     /// Bytes of the array with `levels` mip levels.
@@ -72,29 +66,37 @@ impl Extents {
     }
 }
 
-/// Whether a format's name says how many channels it has: the normalised ones, and 10:10:10:2.
-fn counts_channels(format: c_uint) -> bool {
-    matches!(format, 0xc0..=0xcb | 0x50)
-}
-
-/// Bytes of one channel of an element, by `CUarray_format`; of all channels where the format counts them.
-fn element_bytes(format: c_uint) -> u8 {
+/// Bits of an element of all its channels or planes, by `CUarray_format` as of CUDA 13.
+fn element_bits(format: c_uint, channels: c_uint) -> u64 {
+    let channels = u64::from(channels.max(1));
     match format {
-        // 8-bit integers; the normalised 8-bit formats with one channel.
-        0x01 | 0x08 | 0xc0 | 0xc6 => 1,
-        // 16-bit integers and half; normalised with two 8-bit or one 16-bit channel.
-        0x02 | 0x09 | 0x10 | 0xc1 | 0xc3 | 0xc7 | 0xc9 => 2,
-        // 32-bit integers and float; normalised with four 8-bit or two 16-bit channels; 10:10:10:2.
-        0x03 | 0x0a | 0x20 | 0xc2 | 0xc4 | 0xc8 | 0xca | 0x50 => 4,
-        // Normalised with four 16-bit channels.
-        0xc5 | 0xcb => 8,
-        // A format newer than this list: charged as the common largest, so that it is not a way around the limit.
-        _ => 4,
+        // Integers and floats of 8, 16 and 32 bits, of as many channels as the description says.
+        0x01 | 0x08 => channels.saturating_mul(8),
+        0x02 | 0x09 | 0x10 => channels.saturating_mul(16),
+        0x03 | 0x0a | 0x20 => channels.saturating_mul(32),
+        // All others have as many channels as their name says. Normalised integers with one to four channels, and 10:10:10:2.
+        0xc0 | 0xc6 => 8,
+        0xc1 | 0xc3 | 0xc7 | 0xc9 => 16,
+        0xc2 | 0xc4 | 0xc8 | 0xca | 0x50 => 32,
+        0xc5 | 0xcb => 64,
+        // Luminance in full and two planes of chrominance at half the resolution both ways: of 8 bits, and of up to 16.
+        0xb0 | 0x53 | 0x59 => 12,
+        0x9f | 0xa1 | 0x54 | 0x5a => 24,
+        // Chrominance at half the resolution one way, in planes or packed: likewise.
+        0xa2 | 0xa5 | 0x55 | 0x5b => 16,
+        0xa3 | 0xa4 | 0xa6 | 0xa7 | 0x51 | 0x56 | 0x5c => 32,
+        // Chrominance in full, in planes: likewise; packed with a fourth channel: likewise.
+        0xb2 | 0xb4 | 0x57 | 0x5d => 24,
+        0xb3 | 0xb5 | 0x58 | 0x5e => 48,
+        0xa8 | 0xa9 | 0x52 => 32,
+        0xb1 => 64,
+        // A format newer than this list: charged as the largest one, so that it is not a way around the limit.
+        _ => 128,
     }
 }
 
 /// Bytes of a block of 4 × 4 elements of a block-compressed format (`CU_AD_FORMAT_BC1_UNORM` to `CU_AD_FORMAT_BC7_UNORM_SRGB`).
-fn block_bytes(format: c_uint) -> Option<u64> {
+fn block_bytes(format: c_uint) -> Option<u8> {
     match format {
         0x91 | 0x92 | 0x97 | 0x98 => Some(8),
         0x93..=0x96 | 0x99..=0x9e => Some(16),
@@ -144,7 +146,7 @@ pub(crate) unsafe fn array_create<D: Description>(
     // SAFETY: a pointer that is not null is the host's description.
     let bytes = unsafe { description.as_ref() }.map_or(0, |description| description.extents().0.bytes());
     // SAFETY: the host's call; the handle is read only after a success.
-    unsafe { charged(Payer::current(), bytes, || real(array, description), || made((*array).0)) }
+    unsafe { charged(Payer::of_thread(), bytes, &|| real(array, description), &|| made((*array).0)) }
 }
 
 /// `cuArray3DCreate`.
@@ -162,13 +164,13 @@ pub(crate) unsafe fn mipmap_create(
     let bytes =
         unsafe { description.as_ref() }.map_or(0, |description| description.extents().0.mipmapped_bytes(levels));
     // SAFETY: the host's call; the handle is read only after a success.
-    unsafe { charged(Payer::current(), bytes, || real(array, description, levels), || made((*array).0)) }
+    unsafe { charged(Payer::of_thread(), bytes, &|| real(array, description, levels), &|| made((*array).0)) }
 }
 
 /// `cuArrayDestroy`.
 pub(crate) unsafe fn array_destroy(_: NullStream, real: types::cuArrayDestroy, array: CUarray) -> CUresult {
     // SAFETY: the host's call.
-    freed(handle(array.0), || unsafe { real(array) })
+    destroyed(array.0, &|| unsafe { real(array) })
 }
 
 /// `cuMipmappedArrayDestroy`.
@@ -178,7 +180,15 @@ pub(crate) unsafe fn mipmap_destroy(
     array: CUmipmappedArray,
 ) -> CUresult {
     // SAFETY: the host's call.
-    freed(handle(array.0), || unsafe { real(array) })
+    destroyed(array.0, &|| unsafe { real(array) })
+}
+
+fn destroyed(array: *mut core::ffi::c_void, call: &dyn Fn() -> CUresult) -> CUresult {
+    let result = freed(handle(array), call);
+    if result.is_ok() {
+        bindings::array_gone(array);
+    }
+    result
 }
 
 /// Notes the context of an array that was made just now.
@@ -197,6 +207,7 @@ pub(crate) fn refund_of_context(ended: CUcontext) {
     CONTEXTS.for_each(&mut |array, context| {
         if context.load(Ordering::Relaxed) == ended.0.addr() as u64 {
             context.store(0, Ordering::Relaxed);
+            bindings::array_gone(core::ptr::without_provenance_mut(array as usize));
             if let Some(charge) = allocations::forget(Key::Handle(array)) {
                 charge.refund();
             }

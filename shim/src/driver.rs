@@ -45,7 +45,7 @@ impl Library {
     /// the library that is loaded next. A host looks its functions up again then, so this is asked at look-ups.
     pub(crate) fn notice_unloading(self) {
         let Some(known) = self.known().get() else { return };
-        if linkmap::find(|object| (object.image == known).then_some(())).is_none() {
+        if !linkmap::is_loaded(known) {
             self.known().clear();
             Slot::forget_all_of(self);
         }
@@ -60,6 +60,15 @@ impl Library {
         let image = linkmap::find(|object| self.is(&object.image).then_some(object.image))?;
         known.set(image);
         Some(image)
+    }
+
+    /// Whether `image`, a copy of this library, is the one whose functions are stood for: the first that was found.
+    pub(crate) fn is_or_becomes(self, image: Image) -> bool {
+        if let Some(known) = self.image() {
+            return known == image;
+        }
+        self.known().set(image);
+        true
     }
 }
 

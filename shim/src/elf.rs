@@ -3,7 +3,26 @@
 //! The shim looks the driver's functions up in the driver's own symbol table, and the real `dlsym` in the C library's: calling
 //! `dlsym` for that would find the shim's own.
 
+use crate::sys;
 use core::ffi::{CStr, c_char, c_void};
+use core::ops::Range;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// The beginning of an ELF file.
+#[repr(C)]
+struct FileHeader {
+    identification: [u8; 16],
+    kind: u16,
+    machine: u16,
+    version: u32,
+    entry: u64,
+    headers_offset: u64,
+    sections_offset: u64,
+    flags: u32,
+    bytes: u16,
+    header_bytes: u16,
+    header_count: u16,
+}
 
 #[repr(C)]
 struct ProgramHeader {
@@ -33,16 +52,47 @@ struct Symbol {
     bytes: u64,
 }
 
+#[repr(C)]
+struct Relocation {
+    address: u64,
+    info: u64,
+    addend: i64,
+}
+
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
+const PT_PHDR: u32 = 6;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
 const DT_NULL: i64 = 0;
 const DT_NEEDED: i64 = 1;
+const DT_PLTRELSZ: i64 = 2;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
 const DT_SONAME: i64 = 14;
+const DT_PLTREL: i64 = 20;
+const DT_DEBUG: i64 = 21;
+const DT_JMPREL: i64 = 23;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const STT_GNU_IFUNC: u8 = 10;
+const STB_WEAK: u8 = 2;
+
+/// The relocations that hold a function's address: a word of data, a slot of a call, a slot of a call that may be bound late.
+#[cfg(target_arch = "x86_64")]
+mod relocation {
+    pub(super) const WORD: u32 = 1;
+    pub(super) const SLOT: u32 = 6;
+    pub(super) const LATE_SLOT: u32 = 7;
+}
+
+#[cfg(target_arch = "aarch64")]
+mod relocation {
+    pub(super) const WORD: u32 = 257;
+    pub(super) const SLOT: u32 = 1025;
+    pub(super) const LATE_SLOT: u32 = 1026;
+}
 
 /// An object as it is mapped. `Copy`, so that it can be kept; it is as valid as the object is mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +100,53 @@ pub(crate) struct Image {
     base: usize,
     headers: *const ProgramHeader,
     header_count: u16,
+}
+
+/// A word of an object that the loader binds to a symbol.
+pub(crate) struct Reference<'a> {
+    /// The symbol.
+    pub(crate) name: &'a CStr,
+    /// The word.
+    pub(crate) slot: &'a AtomicPtr<c_void>,
+    /// Whether the object has the symbol itself.
+    pub(crate) is_defined_here: bool,
+    /// Whether it may be bound to nothing.
+    pub(crate) is_weak: bool,
+    /// Its number among those that may be bound when they are first called.
+    late_number: Option<u32>,
+}
+
+impl Reference<'_> {
+    /// Whether it will be bound when it is first called: it leads to the linker's code for that, which is in `image`, the object
+    /// itself. A function of the object may stand there as well, as tracers put it.
+    pub(crate) fn is_unbound(&self, image: &Image) -> bool {
+        /// What is read of the code.
+        const BYTES: usize = 16;
+        let Some(number) = self.late_number else { return false };
+        let code = self.slot.load(Ordering::Relaxed).addr();
+        if self.is_defined_here || !image.contains(code) || !image.contains(code.wrapping_add(BYTES)) {
+            return false;
+        }
+        // SAFETY: the bytes lie in the object, in one of its segments; code can be read.
+        is_binding_code(unsafe { &*core::ptr::with_exposed_provenance::<[u8; BYTES]>(code) }, number)
+    }
+}
+
+/// Whether `code` is what a linker writes to bind reference `number`: it pushes the number and jumps on.
+#[cfg(target_arch = "x86_64")]
+fn is_binding_code(code: &[u8; 16], number: u32) -> bool {
+    const LANDING_PAD: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+    const PUSH: &[u8] = &[0x68];
+    let code = code.strip_prefix(LANDING_PAD).unwrap_or(code);
+    code.strip_prefix(PUSH).is_some_and(|rest| rest.starts_with(&number.to_le_bytes()))
+}
+
+/// Whether `code` is what a linker writes to bind references, the same for all: it saves two registers and jumps on.
+#[cfg(target_arch = "aarch64")]
+fn is_binding_code(code: &[u8; 16], _: u32) -> bool {
+    const LANDING_PAD: &[u8] = &0xd503_245f_u32.to_le_bytes();
+    const SAVE: &[u8] = &0xa9bf_7bf0_u32.to_le_bytes();
+    code.strip_prefix(LANDING_PAD).unwrap_or(code).starts_with(SAVE)
 }
 
 /// The tables of an [`Image`] that a look-up needs.
@@ -68,6 +165,44 @@ impl Image {
     /// They must be what the loader says of a mapped object, and the object must stay mapped while the image is used.
     pub(crate) unsafe fn new(base: usize, headers: *const c_void, header_count: u16) -> Image {
         Image { base, headers: headers.cast(), header_count }
+    }
+
+    /// The program itself.
+    pub(crate) fn of_program() -> Option<Image> {
+        let headers: *const ProgramHeader = core::ptr::with_exposed_provenance(sys::auxiliary(sys::AT_PHDR));
+        // SAFETY: the kernel, or the loader where it was run as a program, tells where the headers are, and how many.
+        let image = unsafe { Image::new(0, headers.cast(), sys::auxiliary(sys::AT_PHNUM) as u16) };
+        let own = image.headers().iter().find(|header| header.kind == PT_PHDR)?;
+        Some(Image { base: headers.addr().wrapping_sub(own.address as usize), ..image })
+    }
+
+    /// What the loader has written into the program for debuggers.
+    pub(crate) fn debug(&self) -> Option<*const c_void> {
+        let mut debug = None;
+        self.each_dynamic(|tag, value| {
+            if tag == DT_DEBUG {
+                debug = Some(core::ptr::with_exposed_provenance(value as usize));
+            }
+        });
+        debug
+    }
+
+    /// The object whose file is mapped from `start` on, if the program headers are among what is mapped.
+    ///
+    /// # Safety
+    /// `start` must be where the loader has mapped an object's first page, and the object must stay mapped while the image is used.
+    pub(crate) unsafe fn from_file_start(start: *const c_void) -> Option<Image> {
+        // SAFETY: the first page of an object's file holds its header.
+        let file = unsafe { start.cast::<FileHeader>().as_ref() }?;
+        if file.identification.first_chunk() != Some(b"\x7fELF") {
+            return None;
+        }
+        let headers = start.cast::<u8>().wrapping_add(file.headers_offset as usize).cast();
+        // SAFETY: linkers put the program headers behind the file's header, into the first segment.
+        let image = unsafe { Image::new(0, headers, file.header_count) };
+        let first = image.headers().iter().find(|header| header.kind == PT_LOAD)?;
+        let base = start.addr().wrapping_sub((first.address - first.offset) as usize);
+        Some(Image { base, ..image })
     }
 
     /// What [`Image::new`] was given.
@@ -89,6 +224,11 @@ impl Image {
             let start = self.base.wrapping_add(header.address as usize);
             address.wrapping_sub(start) < header.memory_bytes as usize
         })
+    }
+
+    /// Whether the object has something at `offset` from its start: what a word holds that the loader has yet to relocate.
+    pub(crate) fn has_at_offset(&self, offset: usize) -> bool {
+        self.contains(self.base.wrapping_add(offset))
     }
 
     /// Calls `visit` with each entry of the dynamic section; not at all if there is none.
@@ -132,13 +272,71 @@ impl Image {
         core::ptr::with_exposed_provenance(if address < self.base { self.base.wrapping_add(address) } else { address })
     }
 
+    /// The object's DT_SONAME.
+    pub(crate) fn soname(&self) -> Option<&CStr> {
+        let tables = self.tables()?;
+        // SAFETY: an offset of the dynamic section lies in the string table, whose strings are NUL-terminated.
+        Some(unsafe { CStr::from_ptr(tables.strings.add(tables.soname? as usize)) })
+    }
+
     /// Whether the object's DT_SONAME is `name`.
     pub(crate) fn has_soname(&self, name: &CStr) -> bool {
-        let Some(tables) = self.tables() else { return false };
-        let Some(offset) = tables.soname else { return false };
-        // SAFETY: an offset of the dynamic section lies in the string table, whose strings are NUL-terminated.
-        let soname = unsafe { CStr::from_ptr(tables.strings.add(offset as usize)) };
-        soname == name
+        self.soname() == Some(name)
+    }
+
+    /// Whether this is the C library, or the part of it that has `dlopen` and `dlsym` before glibc 2.34.
+    pub(crate) fn is_c_library(&self) -> bool {
+        self.soname().is_some_and(|soname| soname == c"libc.so.6" || soname == c"libdl.so.2")
+    }
+
+    /// The pages that the loader takes the right to write from once the object is relocated (RELRO).
+    pub(crate) fn read_only_after_relocation(&self, page_bytes: usize) -> Option<Range<usize>> {
+        let header = self.headers().iter().find(|header| header.kind == PT_GNU_RELRO)?;
+        let start = self.base.wrapping_add(header.address as usize);
+        // Rounded as glibc does: what shares its last page with other data can be written.
+        let page = |address: usize| address & page_bytes.wrapping_neg();
+        Some(page(start)..page(start.wrapping_add(header.memory_bytes as usize)))
+    }
+
+    /// Calls `visit` with each reference to a function's symbol.
+    pub(crate) fn each_reference(&self, mut visit: impl FnMut(Reference<'_>)) {
+        let Some(tables) = self.tables() else { return };
+        let (mut relocations, mut late) = ((core::ptr::null(), 0), (core::ptr::null(), 0));
+        let mut has_addends = true;
+        self.each_dynamic(|tag, value| match tag {
+            DT_RELA => relocations.0 = self.pointer::<Relocation>(value),
+            DT_RELASZ => relocations.1 = value as usize / size_of::<Relocation>(),
+            DT_JMPREL => late.0 = self.pointer::<Relocation>(value),
+            DT_PLTRELSZ => late.1 = value as usize / size_of::<Relocation>(),
+            DT_PLTREL => has_addends = value as i64 == DT_RELA,
+            _ => {}
+        });
+        for (start, count) in [relocations, late] {
+            if start.is_null() || !has_addends {
+                continue;
+            }
+            // SAFETY: the tables are as long as the dynamic section says, and are not written.
+            let table = unsafe { core::slice::from_raw_parts(start, count) };
+            for (number, entry) in table.iter().enumerate() {
+                let kind = entry.info as u32;
+                let is_whole_address = kind != relocation::WORD || entry.addend == 0;
+                if !matches!(kind, relocation::WORD | relocation::SLOT | relocation::LATE_SLOT) || !is_whole_address {
+                    continue;
+                }
+                // SAFETY: relocations hold indices of the symbol table.
+                let symbol = unsafe { &*tables.symbols.add((entry.info >> 32) as usize) };
+                let slot = self.base.wrapping_add(entry.address as usize);
+                visit(Reference {
+                    // SAFETY: a symbol's name lies in the string table, whose strings are NUL-terminated.
+                    name: unsafe { CStr::from_ptr(tables.strings.add(symbol.name as usize)) },
+                    // SAFETY: the word that the loader writes for this relocation, which is aligned for these kinds.
+                    slot: unsafe { &*core::ptr::with_exposed_provenance(slot) },
+                    is_defined_here: symbol.section != 0,
+                    is_weak: symbol.info >> 4 == STB_WEAK,
+                    late_number: (kind == relocation::LATE_SLOT).then_some(number as u32),
+                });
+            }
+        }
     }
 
     /// Whether one of the object's DT_NEEDED entries is `name`.

@@ -3,11 +3,13 @@
 //! The fast path is two loads and a store that no other thread shares: the gate's word, and this thread's shard, which says
 //! that the thread has seen this very word and how many launches it has left before its next progress marker.
 
+use crate::clock;
 use crate::hooks::real;
 use crate::markers;
 use crate::process::{Part, Process, SHARDS};
 use crate::sys;
 use aliquot_abi::cuda::{CU_STREAM_CAPTURE_STATUS_NONE, CUstream};
+use aliquot_abi::handshake;
 use aliquot_abi::region::{HEARTBEAT_STALE_NS, gate};
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -92,7 +94,7 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     }
     let mut unheard = 0;
     let word = loop {
-        let now_ns = sys::now_ns();
+        let now_ns = clock::now_ns();
         let word = part.limits.gate.load(Ordering::Acquire);
         if is_free(word) {
             return Pass::Free;
@@ -126,16 +128,14 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
 /// Waits at the closed gate until its word changes, or it is time to look at the heartbeat. Whether the manager knows of it.
 fn wait(part: &Part, since_ns: u64) -> bool {
     let Some(slot) = part.work() else { return false };
-    // Counted before the gate is read again: see `gate::WATCHED`.
-    slot.waiting.fetch_add(1, Ordering::SeqCst);
-    let now = part.limits.gate.load(Ordering::SeqCst);
+    let now = handshake::count_in(&slot.waiting, &part.limits.gate);
     let mut known = true;
     if now & gate::OPEN == 0 {
-        known = now & gate::WATCHED != 0 || part.ring();
+        known = !handshake::must_ring(now) || part.ring();
         sys::futex_wait(&part.limits.gate, now, RING_INTERVAL_NS);
     }
-    slot.waiting.fetch_sub(1, Ordering::SeqCst);
-    slot.throttled_ns.fetch_add(sys::now_ns().saturating_sub(since_ns), Ordering::Relaxed);
+    slot.waiting.fetch_sub(1, Ordering::Relaxed);
+    slot.throttled_ns.fetch_add(clock::now_ns().saturating_sub(since_ns), Ordering::Relaxed);
     known
 }
 
@@ -147,7 +147,7 @@ fn pace(part: &Part, mut now_ns: u64) {
     let since_ns = now_ns;
     while now_ns % PACE_PERIOD_NS >= open_ns {
         sys::sleep_ns(PACE_PERIOD_NS - now_ns % PACE_PERIOD_NS);
-        now_ns = sys::now_ns();
+        now_ns = clock::now_ns();
         if now_ns.saturating_sub(part.process.heartbeat_ns()) <= HEARTBEAT_STALE_NS {
             break;
         }
@@ -159,7 +159,7 @@ fn pace(part: &Part, mut now_ns: u64) {
 
 /// Whether a launch into `stream` is recorded rather than run, or the driver does not say: then nothing may be put into the
 /// stream, and nothing runs that would have to be bounded.
-fn is_capturing(stream: CUstream) -> bool {
+pub(crate) fn is_capturing(stream: CUstream) -> bool {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     let Some(is_capturing) = real!(cuStreamIsCapturing) else { return false };
     // SAFETY: the pointer is valid; the driver checks the stream.
@@ -170,17 +170,7 @@ fn is_capturing(stream: CUstream) -> bool {
 /// stream.
 #[inline]
 fn shard_of(stream: CUstream) -> usize {
-    let pointer: usize;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the ABI keeps the thread pointer in the first word of the thread's control block.
-    unsafe {
-        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: reads a register.
-    unsafe {
-        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, preserves_flags, nomem));
-    }
+    let pointer = sys::thread_pointer();
     // Control blocks lie a stack apart, so no two in one page: the golden ratio spreads the pages' numbers. With smaller units
     // the usual distance, 8 MiB and a guard page, times the golden ratio comes so near to a half that every second thread
     // would meet in one shard.

@@ -3,7 +3,7 @@
 //! Everything in this file expands from the tables in `aliquot-abi`.
 
 use crate::driver::{Library, Slot};
-use aliquot_abi::cuda::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, c_int};
+use aliquot_abi::cuda::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, c_char, c_int};
 use core::ffi::{CStr, c_void};
 
 /// The real function of a table line, typed: `None` if the library is not loaded or lacks it.
@@ -24,12 +24,14 @@ pub(crate) use real;
 pub(crate) struct Hook {
     /// The real function, by its exported symbol.
     slot: &'static Slot,
-    /// The name by which `cuGetProcAddress` knows it.
-    name: &'static CStr,
     symbol_hash: u32,
+    /// Hash of the name by which `cuGetProcAddress` knows it.
     name_hash: u32,
-    /// First CUDA version whose callers get this function under `name`.
+    /// First CUDA version whose callers get this function under that name.
     since: u32,
+    /// Length of that name, with which the symbol begins: there are hundreds of hooks, and another pointer in each would have to
+    /// be relocated in every process.
+    name_bytes: u8,
     /// Whether this is the form with per-thread default streams.
     per_thread: bool,
     /// The shim's function.
@@ -50,16 +52,14 @@ impl Hook {
         per_thread: bool,
         export: *const c_void,
     ) -> Hook {
-        let name = match CStr::from_bytes_with_nul(name.as_bytes()) {
-            Ok(name) => name,
-            Err(_) => panic!("a name ends with its only NUL"),
-        };
+        let (bytes, name) = (symbol.as_bytes(), name.as_bytes());
+        assert!(name.len() < NAME_BYTES_MAX && begins_with(bytes, name), "a symbol begins with its name");
         Hook {
             slot,
-            name,
-            symbol_hash: hash(symbol.as_bytes()),
-            name_hash: hash(name.to_bytes()),
+            symbol_hash: hash(bytes),
+            name_hash: hash(name),
             since,
+            name_bytes: name.len() as u8,
             per_thread,
             export: Export(export),
         }
@@ -68,6 +68,11 @@ impl Hook {
     /// The hook's address, as a host calls it.
     pub(crate) fn export(&self) -> *mut c_void {
         self.export.0.cast_mut()
+    }
+
+    /// The name by which `cuGetProcAddress` knows it.
+    fn name(&self) -> &'static [u8] {
+        self.symbol().to_bytes().get(..usize::from(self.name_bytes)).unwrap_or_default()
     }
 
     /// The exported symbol.
@@ -82,6 +87,17 @@ impl Hook {
 
     pub(crate) fn library(&self) -> Library {
         self.slot.library()
+    }
+}
+
+/// More than the longest name has.
+const NAME_BYTES_MAX: usize = 96;
+
+const fn begins_with(bytes: &[u8], start: &[u8]) -> bool {
+    match (bytes, start) {
+        (_, []) => true,
+        ([byte, bytes @ ..], [first, start @ ..]) => *byte == *first && begins_with(bytes, start),
+        ([], _) => false,
     }
 }
 
@@ -106,7 +122,7 @@ pub(crate) fn by_symbol(symbol: &CStr) -> Option<&'static Hook> {
 /// The hook of exactly the function at `address`, which the driver returned when it was asked for `name`.
 pub(crate) fn by_address(name: &CStr, address: *mut c_void) -> Option<&'static Hook> {
     let wanted = hash(name.to_bytes());
-    let versions = || CUDA_HOOKS.iter().filter(|hook| hook.name_hash == wanted && hook.name == name);
+    let versions = || CUDA_HOOKS.iter().filter(|hook| hook.name_hash == wanted && hook.name() == name.to_bytes());
     if let Some(hook) = versions().find(|hook| hook.slot.is_at(address)) {
         return Some(hook);
     }
@@ -123,7 +139,11 @@ pub(crate) fn by_address(name: &CStr, address: *mut c_void) -> Option<&'static H
 fn handed_out(hook: &Hook) -> *mut c_void {
     let mut address = core::ptr::null_mut();
     let flags = if hook.per_thread { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM } else { 0 };
-    let name = hook.name.as_ptr();
+    let mut name = [0; NAME_BYTES_MAX];
+    for (to, &from) in name.iter_mut().zip(hook.name()) {
+        *to = from as c_char;
+    }
+    let name = name.as_ptr();
     let version = hook.since as c_int;
     let result = if let Some(real) = real!(cuGetProcAddress_v2) {
         // SAFETY: the arguments are what the function takes; a null status pointer is allowed.
@@ -218,7 +238,7 @@ macro_rules! hook {
         Hook::new(
             &slots::$symbol,
             stringify!($symbol),
-            concat!(stringify!($name), "\0"),
+            stringify!($name),
             $since,
             $per_thread,
             crate::exports::$symbol as *const c_void,

@@ -1,12 +1,19 @@
 //! Launches: pass the gate, call the driver, leave a progress marker.
+//!
+//! The gate is that of the device that the stream belongs to, which need not be the calling thread's: a library's kernel and a
+//! graph run where their stream is. Host functions and callbacks pass by: they take no time of the device, and what waits for them
+//! must not wait for a lease. What kernels launch by themselves, and graphs that the device launches, the host cannot hold back;
+//! their time is in the time until the marker behind the launch that began it.
 
 use crate::gate::{self, Pass};
+use crate::graph_memory;
 use crate::hooks::types;
 use crate::markers;
-use crate::process::Process;
+use crate::process::{self, Part, Process};
 use aliquot_abi::cuda::{
     CUDA_LAUNCH_PARAMS, CUfunction, CUgraphExec, CUlaunchConfig, CUresult, CUstream, NullStream, c_int, c_uint, c_void,
 };
+use aliquot_abi::region::DEVICES_MAX;
 
 /// Makes a launch into `stream` when the gate of the calling thread's device lets it. `heavy`: the launch may stand for many
 /// kernels, and always gets a marker when there are markers at all.
@@ -20,22 +27,51 @@ fn gated(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUre
 #[inline(never)]
 fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(process) = Process::attached() else { return call() };
-    // Without a context the driver has its own answer.
-    let Ok(ordinal) = process.current_ordinal() else { return call() };
-    let Some(part) = process.part(ordinal) else {
-        return if process.is_disabled() { call() } else { CUresult::NOT_PERMITTED };
-    };
-    match gate::pass(&part, stream, heavy) {
-        Pass::Free => call(),
-        Pass::Refused => CUresult::NOT_PERMITTED,
-        Pass::Mark(launches) => {
+    match Entry::of(process, stream, heavy) {
+        Entry::Free => call(),
+        Entry::Refused => CUresult::NOT_PERMITTED,
+        Entry::Marked(part, launches) => {
             let result = call();
-            // One that fails takes nothing of the device, but earlier ones may wait for their marker.
-            if result.is_ok() || launches > 1 {
-                markers::put(&part, stream, launches);
-            }
+            leave_marker(&part, stream, launches, result);
             result
         }
+    }
+}
+
+/// How a launch into a stream goes on.
+#[derive(Clone, Copy)]
+enum Entry {
+    /// As it is.
+    Free,
+    /// The driver does not get to see it.
+    Refused,
+    /// With a marker behind it, which stands for so many launches.
+    Marked(Part, u32),
+}
+
+impl Entry {
+    /// Waits at the gate of the device that `stream` belongs to.
+    #[inline(never)]
+    fn of(process: &'static Process, stream: CUstream, heavy: bool) -> Entry {
+        // Without a context, or with a stream that is none, the driver has its own answer.
+        let Ok(ordinal) = process::ordinal_of_stream(process, stream) else { return Entry::Free };
+        let Some(part) = process.part(ordinal) else {
+            return if process.is_disabled() { Entry::Free } else { Entry::Refused };
+        };
+        match gate::pass(&part, stream, heavy) {
+            Pass::Free => Entry::Free,
+            Pass::Refused => Entry::Refused,
+            Pass::Mark(launches) => Entry::Marked(part, launches),
+        }
+    }
+}
+
+/// Puts a marker behind a launch with this result.
+#[inline(never)]
+fn leave_marker(part: &Part, stream: CUstream, launches: u32, result: CUresult) {
+    // One that fails takes nothing of the device, but earlier ones may wait for their marker.
+    if result.is_ok() || launches > 1 {
+        markers::put(part, stream, launches);
     }
 }
 
@@ -64,6 +100,10 @@ pub(crate) unsafe fn kernel(
 }
 
 /// `cuLaunchKernelEx`.
+///
+/// A marker between two kernels of which the second may begin before the first has ended (programmatic stream serialisation) costs
+/// them that overlap, a few microseconds. It is not avoided: a marker stands for about a millisecond of work, so that is less
+/// than a hundredth, and a launch that leaves no marker would not be seen when the lease ends.
 pub(crate) unsafe fn kernel_ex(
     null: NullStream,
     real: types::cuLaunchKernelEx,
@@ -100,19 +140,35 @@ pub(crate) unsafe fn cooperative(
     })
 }
 
-/// `cuLaunchCooperativeKernelMultiDevice`: gated by the calling thread's device, marked in the first launch's stream.
+/// `cuLaunchCooperativeKernelMultiDevice`: gated and marked on each device of the list. No device is held while the next one is
+/// waited for: a lease that ends meanwhile is outlasted by one kernel, and the leases of one container come together.
 pub(crate) unsafe fn cooperative_multi(
-    null: NullStream,
+    _: NullStream,
     real: types::cuLaunchCooperativeKernelMultiDevice,
     launches: *mut CUDA_LAUNCH_PARAMS,
     devices: c_uint,
     flags: c_uint,
 ) -> CUresult {
-    // SAFETY: a pointer that is not null is the host's list, which has at least one element if it has any device.
-    let first = if devices == 0 { None } else { unsafe { launches.as_ref() } };
-    let stream = first.map_or(CUstream::NULL, |launch| launch.stream);
     // SAFETY: the host's call.
-    gated(null.explicit(stream), true, move || unsafe { real(launches, devices, flags) })
+    let call = || unsafe { real(launches, devices, flags) };
+    let Some(process) = Process::attached().filter(|_| !launches.is_null()) else { return call() };
+    // The driver takes each device once at most.
+    let mut entries = [(Entry::Free, CUstream::NULL); DEVICES_MAX];
+    for (number, (entry, stream)) in entries.iter_mut().enumerate().take(devices as usize) {
+        // SAFETY: within the host's list, which has so many elements.
+        *stream = unsafe { (*launches.wrapping_add(number)).stream };
+        *entry = Entry::of(process, *stream, true);
+        if let Entry::Refused = entry {
+            return CUresult::NOT_PERMITTED;
+        }
+    }
+    let result = call();
+    for (entry, stream) in &entries {
+        if let Entry::Marked(part, launches) = entry {
+            leave_marker(part, *stream, *launches, result);
+        }
+    }
+    result
 }
 
 /// `cuLaunch`, of CUDA before 4.0.
@@ -146,7 +202,7 @@ pub(crate) unsafe fn legacy_grid_async(
     gated(null.explicit(stream), false, move || unsafe { real(function, width, height, stream) })
 }
 
-/// `cuGraphLaunch`: one call, any number of kernels.
+/// `cuGraphLaunch`: one call, any number of kernels, and the memory of its allocation nodes.
 pub(crate) unsafe fn graph(
     null: NullStream,
     real: types::cuGraphLaunch,
@@ -154,5 +210,5 @@ pub(crate) unsafe fn graph(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the host's call.
-    gated(null.explicit(stream), true, move || unsafe { real(graph, stream) })
+    gated(null.explicit(stream), true, move || graph_memory::launched(graph, || unsafe { real(graph, stream) }))
 }

@@ -4,16 +4,17 @@
 //! A call of a hooked driver function goes this way:
 //!
 //! ```text
-//! host program ── export (exports.rs) ── policy (memory.rs, launch.rs, view.rs, context.rs, start.rs) ── driver function
+//! host program ── export (exports.rs) ── policy (memory.rs, launch.rs, copy.rs, view.rs, context.rs, start.rs) ── driver function
 //!                                              │
 //!                    process.rs: this process's attachment: limits, ledger, slot
-//!                    allocations.rs: what each address and handle was charged
+//!                    allocations.rs: what each address and handle was charged; vmm.rs, arrays.rs, host_memory.rs: by what rule
+//!                    reserve.rs, pools.rs, graph_memory.rs: what is charged as a whole, by the driver's own figures
 //!                    gate.rs, markers.rs: leases on device time and work in flight
 //! ```
 //!
-//! Programs find the hooks by linking, by `dlsym` and `dlvsym` (lookup.rs), and by `cuGetProcAddress` (start.rs); all three
-//! ask the loader or the driver first and then map *the pointer that it returned* to the hook of exactly that ABI
-//! (hooks.rs). What is not known passes through untouched.
+//! Programs find the hooks by linking (deep_binding.rs sees to libraries that are bound past them), by `dlsym` and `dlvsym`
+//! (lookup.rs), and by `cuGetProcAddress` (start.rs). Look-ups ask the loader or the driver first and then map *the pointer
+//! that it returned* to the hook of exactly that ABI (hooks.rs). What is not known passes through untouched.
 //!
 //! Invariants:
 //!
@@ -29,22 +30,32 @@
 mod allocations;
 mod arena;
 mod arrays;
+mod bindings;
+mod clock;
 mod context;
+mod copy;
+mod deep_binding;
 mod driver;
 mod elf;
 mod exports;
 mod gate;
+mod graph_memory;
+mod graph_needs;
 mod hooks;
+mod host_memory;
 mod launch;
 mod linkmap;
 mod lookup;
 mod markers;
 mod memory;
 mod panic;
+mod pools;
 mod process;
 mod radix;
 mod region;
+mod reserve;
 mod start;
 mod sys;
+mod trampoline;
 mod view;
 mod vmm;

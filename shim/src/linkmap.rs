@@ -1,7 +1,9 @@
 //! The objects that the loader has mapped into this process.
 
 use crate::elf::Image;
+use crate::lookup;
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// What the loader says of one object; the beginning of glibc's and musl's `struct dl_phdr_info`.
 #[repr(C)]
@@ -10,13 +12,41 @@ struct PhdrInfo {
     name: *const c_char,
     headers: *const c_void,
     header_count: u16,
+    loads: u64,
 }
 
+/// What `dladdr` says of an address.
+#[repr(C)]
+struct Dlinfo {
+    path: *const c_char,
+    file_start: *const c_void,
+    symbol: *const c_char,
+    symbol_address: *const c_void,
+}
+
+type Dladdr = unsafe extern "C" fn(*const c_void, *mut Dlinfo) -> c_int;
+
+type Visit = unsafe extern "C" fn(*const PhdrInfo, usize, *mut c_void) -> c_int;
+type Iterate = unsafe extern "C" fn(Visit, *mut c_void) -> c_int;
+
 unsafe extern "C" {
-    fn dl_iterate_phdr(
-        callback: unsafe extern "C" fn(*const PhdrInfo, usize, *mut c_void) -> c_int,
-        data: *mut c_void,
-    ) -> c_int;
+    fn dl_iterate_phdr(visit: Visit, data: *mut c_void) -> c_int;
+}
+
+/// The beginning of the loader's `struct r_debug`, which debuggers read.
+#[repr(C)]
+struct Debug {
+    version: c_int,
+    first: *const Link,
+}
+
+/// The beginning of the loader's `struct link_map`.
+#[repr(C)]
+struct Link {
+    base: usize,
+    path: *const c_char,
+    dynamic: *const c_void,
+    next: *const Link,
 }
 
 /// An object of the process.
@@ -25,6 +55,8 @@ pub(crate) struct Object<'a> {
     pub(crate) path: &'a CStr,
     /// Its contents.
     pub(crate) image: Image,
+    /// How many objects the process has ever loaded.
+    loads: u64,
 }
 
 /// Calls `visit` for each object in load order until it returns a value.
@@ -50,21 +82,92 @@ pub(crate) fn find<T>(visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> 
         // SAFETY: the loader keeps the object mapped at least until this call returns; the shim keeps no image of an
         // object that can be unloaded except the driver's and NVML's: see `Library::notice_unloading`.
         let image = unsafe { Image::new(info.base, info.headers, info.header_count) };
-        search.found = (search.visit)(&Object { path, image });
+        search.found = (search.visit)(&Object { path, image, loads: info.loads });
         c_int::from(search.found.is_some())
     }
 
     fn run<F: FnMut(&Object<'_>) -> Option<T>, T>(visit: F) -> Option<T> {
         let mut search = Search { visit, found: None };
         // SAFETY: `step` gets the search back as the type it is.
-        unsafe { dl_iterate_phdr(step::<F, T>, (&raw mut search).cast()) };
+        unsafe { iterate()(step::<F, T>, (&raw mut search).cast()) };
         search.found
     }
 
     run(visit)
 }
 
-/// The object that holds `address`.
+/// The C library's own `dl_iterate_phdr`. The one that the shim is linked to may be another's: thread sanitizers interpose it,
+/// and look functions up before theirs works.
+fn iterate() -> Iterate {
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let mut real = REAL.load(Ordering::Relaxed);
+    if real.is_null() {
+        let found = c_library().map_or(core::ptr::null_mut(), |image| image.function(c"dl_iterate_phdr"));
+        real = if found.is_null() { (dl_iterate_phdr as *const ()).cast_mut().cast() } else { found };
+        REAL.store(real, Ordering::Relaxed);
+    }
+    // SAFETY: the address is that of a function of this name.
+    unsafe { core::mem::transmute::<*mut c_void, Iterate>(real) }
+}
+
+/// The C library, found without calling anything of it: in the list that the loader keeps for debuggers. Its part up to the C
+/// library is of objects that were there at the start, and so never changes.
+fn c_library() -> Option<Image> {
+    let debug = Image::of_program()?.debug()?.cast::<Debug>();
+    // SAFETY: the loader has put its structure's address there before any code of the program ran.
+    let mut next = unsafe { debug.as_ref() }?.first;
+    // SAFETY: the list ends with a null pointer.
+    while let Some(link) = unsafe { next.as_ref() } {
+        // SAFETY: the loader's names are NUL-terminated.
+        let path = if link.path.is_null() { c"" } else { unsafe { CStr::from_ptr(link.path) } };
+        if path.to_bytes().ends_with(b"/libc.so.6") {
+            // SAFETY: the file's start, because libraries are linked to address 0; the C library is never unloaded.
+            return unsafe { Image::from_file_start(core::ptr::with_exposed_provenance(link.base)) };
+        }
+        next = link.next;
+    }
+    None
+}
+
+/// How many objects the process has ever loaded: the list has changed only if this has.
+pub(crate) fn loads() -> u64 {
+    find(|object| Some(object.loads)).unwrap_or(0)
+}
+
+/// The object that holds `address`, in the namespace of the shim: the one that programs start in.
 pub(crate) fn containing(address: usize) -> Option<Image> {
     find(|object| object.image.contains(address).then_some(object.image))
+}
+
+/// The object that holds `address`, in whichever namespace.
+///
+/// Takes the lock that the loader holds while it loads, as `dlsym` does: not to be called by what [`find`] visits.
+pub(crate) fn containing_in_any_namespace(address: usize) -> Option<Image> {
+    containing(address).or_else(|| containing_elsewhere(address))
+}
+
+/// Whether `image` is still there.
+pub(crate) fn is_loaded(image: Image) -> bool {
+    let (_, headers, _) = image.parts();
+    find(|object| (object.image == image).then_some(())).is_some()
+        || containing_elsewhere(headers.addr()) == Some(image)
+}
+
+/// The list of objects is that of the caller's namespace, which is the shim's own; `dladdr` looks into all of them.
+fn containing_elsewhere(address: usize) -> Option<Image> {
+    static DLADDR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    // Before glibc 2.34 it is in libdl, to which the shim is not linked.
+    let dladdr = lookup::next_definition(&DLADDR, c"dladdr", containing_elsewhere as *const ());
+    if dladdr.is_null() {
+        return None;
+    }
+    // SAFETY: the address is that of the C library's function.
+    let dladdr = unsafe { core::mem::transmute::<*mut c_void, Dladdr>(dladdr) };
+    let null = core::ptr::null();
+    let mut info =
+        Dlinfo { path: null, file_start: core::ptr::null(), symbol: null, symbol_address: core::ptr::null() };
+    // SAFETY: any address may be asked for, and `info` is what the function writes.
+    let is_found = unsafe { dladdr(core::ptr::with_exposed_provenance(address), &raw mut info) } != 0;
+    // SAFETY: the loader says that it has mapped an object there. As for `find`, the driver's and NVML's images alone are kept.
+    if is_found { unsafe { Image::from_file_start(info.file_start) } } else { None }
 }

@@ -1,159 +1,45 @@
 //! `dlsym` and `dlvsym`: most programs reach the driver through these, on a handle of their own.
 //!
-//! A name that is not hooked goes to the C library's function by a jump that leaves registers, stack and return address as
-//! the host made them, so that what depends on the caller (`RTLD_NEXT`, `RTLD_DEFAULT` in a namespace) is exactly as without the
-//! shim. For a hooked name the C library is asked first; its answer is replaced only if it is the driver's function.
+//! A name that is not hooked is left to the C library by a jump (trampoline.rs). For a hooked name the C library is asked first;
+//! its answer is replaced only if it is the driver's function.
+//!
+//! A process can hold several copies of the driver: one of another file, or one in a namespace of its own (`dlmopen`). The first
+//! one that is found is *the* driver, wherever it lies; the functions of any other copy pass through, because a handle of one
+//! copy means nothing to another. A process with two copies is the audit's: so are libraries that were themselves loaded into
+//! another namespace, where this library is not.
 
+use crate::deep_binding;
 use crate::elf::Image;
 use crate::hooks::{self, Hook};
 use crate::linkmap;
-use core::arch::naked_asm;
+use crate::trampoline::{PASS, StandIn, trampoline};
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// The C library's functions, once they have been found.
-static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLSYM: StandIn = StandIn::new(c"dlsym", dlsym);
+static DLVSYM: StandIn = StandIn::new(c"dlvsym", dlvsym);
 
-/// The answer "let the C library do it".
-const PASS: *mut c_void = core::ptr::without_provenance_mut(1);
+trampoline!(dlsym, dlsym_answer, DLSYM);
+trampoline!(dlvsym, dlvsym_answer, DLVSYM);
 
 const RTLD_NEXT: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
 
-/// `dlsym`, for the whole process.
-///
-/// # Safety
-/// As the C library's function.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-#[cfg(target_arch = "x86_64")]
-pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    naked_asm!(
-        "endbr64",
-        "push rdi",
-        "push rsi",
-        "mov rdx, [rsp + 16]", // the return address: who asks
-        "sub rsp, 8",
-        "call {answer}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "cmp rax, 1",
-        "je 2f",
-        "ret",
-        "2: mov rax, [rip + {real}]",
-        "jmp rax",
-        answer = sym dlsym_answer,
-        real = sym REAL_DLSYM,
-    )
-}
-
-/// `dlvsym`, for the whole process.
-///
-/// # Safety
-/// As the C library's function.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-#[cfg(target_arch = "x86_64")]
-pub(crate) unsafe extern "C" fn dlvsym(
-    handle: *mut c_void,
-    name: *const c_char,
-    version: *const c_char,
-) -> *mut c_void {
-    naked_asm!(
-        "endbr64",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "mov rcx, [rsp + 24]", // the return address: who asks
-        "call {answer}",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "cmp rax, 1",
-        "je 2f",
-        "ret",
-        "2: mov rax, [rip + {real}]",
-        "jmp rax",
-        answer = sym dlvsym_answer,
-        real = sym REAL_DLVSYM,
-    )
-}
-
-/// `dlsym`, for the whole process.
-///
-/// # Safety
-/// As the C library's function.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-#[cfg(target_arch = "aarch64")]
-pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    naked_asm!(
-        "hint 34", // bti c
-        "stp x29, x30, [sp, -32]!",
-        "stp x0, x1, [sp, 16]",
-        "mov x2, x30", // the return address: who asks
-        "bl {answer}",
-        "mov x9, x0",
-        "ldp x0, x1, [sp, 16]",
-        "ldp x29, x30, [sp], 32",
-        "cmp x9, 1",
-        "b.eq 2f",
-        "mov x0, x9",
-        "ret",
-        "2: adrp x16, {real}",
-        "ldr x16, [x16, :lo12:{real}]",
-        "br x16",
-        answer = sym dlsym_answer,
-        real = sym REAL_DLSYM,
-    )
-}
-
-/// `dlvsym`, for the whole process.
-///
-/// # Safety
-/// As the C library's function.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-#[cfg(target_arch = "aarch64")]
-pub(crate) unsafe extern "C" fn dlvsym(
-    handle: *mut c_void,
-    name: *const c_char,
-    version: *const c_char,
-) -> *mut c_void {
-    naked_asm!(
-        "hint 34", // bti c
-        "stp x29, x30, [sp, -48]!",
-        "stp x0, x1, [sp, 16]",
-        "str x2, [sp, 32]",
-        "mov x3, x30", // the return address: who asks
-        "bl {answer}",
-        "mov x9, x0",
-        "ldp x0, x1, [sp, 16]",
-        "ldr x2, [sp, 32]",
-        "ldp x29, x30, [sp], 48",
-        "cmp x9, 1",
-        "b.eq 2f",
-        "mov x0, x9",
-        "ret",
-        "2: adrp x16, {real}",
-        "ldr x16, [x16, :lo12:{real}]",
-        "br x16",
-        answer = sym dlvsym_answer,
-        real = sym REAL_DLVSYM,
-    )
-}
-
 /// What `dlsym` answers, or [`PASS`].
-unsafe extern "C" fn dlsym_answer(handle: *mut c_void, name: *const c_char, caller: usize) -> *mut c_void {
-    let Some(real) = real_dlsym() else { return core::ptr::null_mut() };
+unsafe extern "C" fn dlsym_answer(handle: *mut c_void, name: *const c_char, _: usize, caller: usize) -> *mut c_void {
+    deep_binding::catch_up();
+    let real = DLSYM.real();
+    if real.is_null() {
+        return real;
+    }
+    // SAFETY: the address is that of the C library's function.
+    let real = unsafe { core::mem::transmute::<*mut c_void, Dlsym>(real) };
     // SAFETY: the host's name.
     let Some(wanted) = (unsafe { Wanted::from_name(name) }) else { return PASS };
     // SAFETY: the host's arguments.
-    wanted.answer(handle, caller, |handle| unsafe { real(handle, name) })
+    wanted.answer(handle, caller, &|handle| unsafe { real(handle, name) })
 }
 
 /// What `dlvsym` answers, or [`PASS`].
@@ -163,21 +49,28 @@ unsafe extern "C" fn dlvsym_answer(
     version: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    let Some(real) = real_dlvsym() else { return core::ptr::null_mut() };
+    deep_binding::catch_up();
+    let real = DLVSYM.real();
+    if real.is_null() {
+        return real;
+    }
+    // SAFETY: the address is that of the C library's function.
+    let real = unsafe { core::mem::transmute::<*mut c_void, Dlvsym>(real) };
     // SAFETY: the host's name.
     let Some(wanted) = (unsafe { Wanted::from_name(name) }) else { return PASS };
     // SAFETY: the host's arguments.
-    wanted.answer(handle, caller, |handle| unsafe { real(handle, name, version) })
+    wanted.answer(handle, caller, &|handle| unsafe { real(handle, name, version) })
 }
 
+/// Asks the C library for a handle; a reference, so that there is one copy of what asks.
+type Ask<'a> = dyn Fn(*mut c_void) -> *mut c_void + 'a;
+
 /// A name that is hooked.
-enum Wanted {
+pub(crate) enum Wanted {
     /// A function of the driver or of NVML.
     Hook(&'static Hook),
-    /// `dlsym` itself.
-    Dlsym,
-    /// `dlvsym` itself.
-    Dlvsym,
+    /// A function of the C library.
+    StandIn(&'static StandIn),
 }
 
 impl Wanted {
@@ -185,7 +78,7 @@ impl Wanted {
     ///
     /// # Safety
     /// `name` must be null or NUL-terminated.
-    unsafe fn from_name(name: *const c_char) -> Option<Wanted> {
+    pub(crate) unsafe fn from_name(name: *const c_char) -> Option<Wanted> {
         if name.is_null() {
             return None;
         }
@@ -196,34 +89,30 @@ impl Wanted {
         }
         // SAFETY: vouched for by the caller.
         let name = unsafe { CStr::from_ptr(name) };
-        if name == c"dlsym" {
-            Some(Wanted::Dlsym)
-        } else if name == c"dlvsym" {
-            Some(Wanted::Dlvsym)
-        } else {
-            hooks::by_symbol(name).map(Wanted::Hook)
+        if first == b'd' {
+            let stand_ins = [&DLSYM, &DLVSYM, &deep_binding::DLOPEN, &deep_binding::DLMOPEN];
+            return stand_ins.into_iter().find(|stand_in| stand_in.name() == name).map(Wanted::StandIn);
         }
+        hooks::by_symbol(name).map(Wanted::Hook)
     }
 
     /// The shim's function.
-    fn ours(&self) -> *mut c_void {
+    pub(crate) fn ours(&self) -> *mut c_void {
         match self {
             Wanted::Hook(hook) => hook.export(),
-            Wanted::Dlsym => (dlsym as *const ()).cast_mut().cast(),
-            Wanted::Dlvsym => (dlvsym as *const ()).cast_mut().cast(),
+            Wanted::StandIn(stand_in) => stand_in.export(),
         }
     }
 
-    fn name(&self) -> &'static CStr {
+    pub(crate) fn name(&self) -> &'static CStr {
         match self {
             Wanted::Hook(hook) => hook.symbol(),
-            Wanted::Dlsym => c"dlsym",
-            Wanted::Dlvsym => c"dlvsym",
+            Wanted::StandIn(stand_in) => stand_in.name(),
         }
     }
 
     /// The answer to a look-up on `handle` by code at `caller`; `real` asks the C library.
-    fn answer(&self, handle: *mut c_void, caller: usize, real: impl Fn(*mut c_void) -> *mut c_void) -> *mut c_void {
+    fn answer(&self, handle: *mut c_void, caller: usize, real: &Ask<'_>) -> *mut c_void {
         if let Wanted::Hook(hook) = self {
             hook.library().notice_unloading();
         }
@@ -245,7 +134,7 @@ impl Wanted {
     /// `RTLD_NEXT` means the objects behind the caller's, and the C library would take the shim for the caller. So the order of
     /// objects decides: if the next one that defines the name is the shim or the hooked library, the answer is the hook;
     /// anything else is left to the C library, called as the host called it.
-    fn answer_next(&self, caller: usize, real: impl Fn(*mut c_void) -> *mut c_void) -> *mut c_void {
+    fn answer_next(&self, caller: usize, real: &Ask<'_>) -> *mut c_void {
         let mut behind_caller = false;
         let next = linkmap::find(|object| {
             let was_behind = behind_caller;
@@ -261,16 +150,24 @@ impl Wanted {
 
     /// The answer where the C library's is `found`.
     fn answer_found(&self, found: *mut c_void) -> *mut c_void {
-        let is_real = match self {
-            Wanted::Hook(hook) => {
-                !found.is_null()
-                    && (hook.real() == found
-                        || linkmap::containing(found.addr()).is_some_and(|image| self.is_of(&image)))
-            }
-            Wanted::Dlsym => real_dlsym().is_some_and(|real| found.addr() == real as usize),
-            Wanted::Dlvsym => real_dlvsym().is_some_and(|real| found.addr() == real as usize),
-        };
+        let is_real = !found.is_null() && self.is_real(found, linkmap::containing_in_any_namespace);
         if is_real { self.ours() } else { found }
+    }
+
+    /// Whether `found`, which is not null, is the real function; `containing` finds the object that holds an address.
+    pub(crate) fn is_real(&self, found: *mut c_void, containing: impl Fn(usize) -> Option<Image>) -> bool {
+        match self {
+            Wanted::Hook(hook) => {
+                hook.real() == found
+                    || containing(found.addr()).is_some_and(|image| {
+                        let library = hook.library();
+                        library.is(&image) && library.is_or_becomes(image)
+                    })
+            }
+            Wanted::StandIn(stand_in) => {
+                stand_in.real() == found || containing(found.addr()).is_some_and(|image| image.is_c_library())
+            }
+        }
     }
 
     /// Whether the object of the code at `caller` is linked to the hooked library, and the library has the function.
@@ -280,27 +177,15 @@ impl Wanted {
     }
 
     /// Whether `image` is the library whose function this is.
-    fn is_of(&self, image: &Image) -> bool {
+    pub(crate) fn is_of(&self, image: &Image) -> bool {
         match self {
             Wanted::Hook(hook) => hook.library().is(image),
-            Wanted::Dlsym | Wanted::Dlvsym => false,
+            Wanted::StandIn(_) => false,
         }
     }
 }
 
-fn real_dlsym() -> Option<Dlsym> {
-    let address = next_definition(&REAL_DLSYM, c"dlsym", dlsym as *const ());
-    // SAFETY: the address is that of the C library's function.
-    (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Dlsym>(address) })
-}
-
-fn real_dlvsym() -> Option<Dlvsym> {
-    let address = next_definition(&REAL_DLVSYM, c"dlvsym", dlvsym as *const ());
-    // SAFETY: the address is that of the C library's function.
-    (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Dlvsym>(address) })
-}
-
-/// The first function `name` behind the shim's own in load order: the C library's (libdl's before glibc 2.34), or that of
+/// The first function `name` behind the object of `ours` in load order: the C library's (libdl's before glibc 2.34), or that of
 /// another library which interposes it and was loaded after the shim.
 pub(crate) fn next_definition(known: &AtomicPtr<c_void>, name: &CStr, ours: *const ()) -> *mut c_void {
     let address = known.load(Ordering::Relaxed);

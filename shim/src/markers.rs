@@ -4,6 +4,7 @@
 //! when it gets there; so the manager sees progress without any help of the process. Where the device cannot do that, an
 //! event takes the marker's place, and the process writes the number when it finds the event done.
 
+use crate::clock;
 use crate::hooks::real;
 use crate::process::{Part, Process};
 use crate::sys;
@@ -62,7 +63,7 @@ const SLEEP_NS_MAX: u64 = 200_000;
 pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
     let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
-    let start_ns = sys::now_ns();
+    let start_ns = clock::now_ns();
     let mut now_ns = start_ns;
     loop {
         let newest = slot.marker_submitted.load(Ordering::Acquire);
@@ -88,7 +89,7 @@ pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
         if part.limits.gate.load(Ordering::Relaxed) != gate {
             return false;
         }
-        now_ns = sys::now_ns();
+        now_ns = clock::now_ns();
     }
 }
 
@@ -156,7 +157,7 @@ fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, now_ns: u6
 pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.slot().markers.get(part.index) else { return };
-    let now_ns = sys::now_ns();
+    let now_ns = clock::now_ns();
     let launches = u64::from(launches);
     slot.launches.fetch_add(launches, Ordering::Relaxed);
     let launched = flight.launched.fetch_add(launches, Ordering::Relaxed) + launches;
@@ -253,32 +254,51 @@ impl MarkerPage {
     }
 }
 
+/// Records an event in place of marker `number`. An event of another context than the stream's, or of one that is gone, cannot be
+/// recorded; then a new one takes its place.
 fn record_event(flight: &Flight, stream: CUstream, place: usize, number: u64) -> CUresult {
-    const DISABLE_TIMING: c_uint = 2;
-    let (Some(create), Some(record)) = (real!(cuEventCreate), real!(cuEventRecord)) else { return CUresult::NOT_FOUND };
+    let Some(record) = real!(cuEventRecord) else { return CUresult::NOT_FOUND };
     let (Some(known), Some(recorded_for)) = (flight.events.get(place), flight.recorded.get(place)) else {
         return CUresult::NOT_FOUND;
     };
     let mut event = CUevent(known.load(Ordering::Acquire));
-    if event.is_null() {
-        // SAFETY: the pointer is valid.
-        let created = outside_capture(|| unsafe { create(&raw mut event, DISABLE_TIMING) });
-        if !created.is_ok() {
-            return created;
-        }
-        known.store(event.0, Ordering::Release);
-    }
     // SAFETY: the driver checks both handles.
-    let recorded = unsafe { record(event, stream) };
+    let mut recorded = if event.is_null() { CUresult::INVALID_HANDLE } else { unsafe { record(event, stream) } };
     if !recorded.is_ok() {
-        // An event of a context that is gone, or of another one than the stream's: a new one next time.
-        known.store(core::ptr::null_mut(), Ordering::Release);
-    } else {
+        event = match replace_event(event) {
+            Ok(event) => event,
+            Err(error) => {
+                known.store(core::ptr::null_mut(), Ordering::Release);
+                return error;
+            }
+        };
+        known.store(event.0, Ordering::Release);
+        // SAFETY: as above.
+        recorded = unsafe { record(event, stream) };
+    }
+    if recorded.is_ok() {
         // Pairs with the load in `query_events`: before this the event may still tell of an earlier marker.
         recorded_for.store(number, Ordering::Release);
         flight.uses_events.store(1, Ordering::Relaxed);
     }
     recorded
+}
+
+/// Makes an event in the calling thread's context, and destroys `old`, which has served its time: with contexts that take turns
+/// events would else become ever more.
+fn replace_event(old: CUevent) -> Result<CUevent, CUresult> {
+    const DISABLE_TIMING: c_uint = 2;
+    let create = real!(cuEventCreate).ok_or(CUresult::NOT_FOUND)?;
+    let mut event = CUevent::NULL;
+    let created = outside_capture(|| {
+        if let (false, Some(destroy)) = (old.is_null(), real!(cuEventDestroy_v2)) {
+            // SAFETY: the driver checks the handle, whose context may be gone.
+            let _ = unsafe { destroy(old) };
+        }
+        // SAFETY: the pointer is valid.
+        unsafe { create(&raw mut event, DISABLE_TIMING) }
+    });
+    if created.is_ok() { Ok(event) } else { Err(created) }
 }
 
 /// Writes the markers whose events are done.
@@ -327,7 +347,7 @@ pub(crate) fn forget_contexts(process: &'static Process) {
 }
 
 /// Makes a call that a stream capture elsewhere in the process must not notice.
-fn outside_capture(call: impl FnOnce() -> CUresult) -> CUresult {
+pub(crate) fn outside_capture(call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(exchange) = real!(cuThreadExchangeStreamCaptureMode) else { return call() };
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the pointer is valid; the thread's own mode is put back below.

@@ -1,22 +1,54 @@
 //! Device memory: reserve in the container's ledger, call the driver, remember or roll back.
+//!
+//! Memory of another process (`cuIpcOpenMemHandle`, imported pools and physical memory, external memory) is charged to whoever made
+//! it, and free to whoever opens it: its addresses are not known here, and closing it gives nothing back. If its maker frees it
+//! while others have it open, it is charged to nobody; the driver counts it to them, and the manager adds it to the overhead.
+//! A free of an address that is not known passes through.
 
 pub(crate) use crate::arrays::{array_create, array_destroy, array3d_create, mipmap_create, mipmap_destroy};
-pub(crate) use crate::vmm::{vmm_create, vmm_map, vmm_release, vmm_retain, vmm_unmap};
+pub(crate) use crate::bindings::{
+    map_array, multicast_bind, multicast_bind_address, multicast_bind_device, multicast_bind_device_address,
+    multicast_unbind,
+};
+pub(crate) use crate::graph_memory::{
+    graph_add_allocation, graph_add_node, graph_add_node_after, graph_exec_destroy, graph_instantiate,
+    graph_instantiate_flags, graph_instantiate_params, graph_trim, graph_upload,
+};
+pub(crate) use crate::host_memory::{host_alloc, host_alloc_flags, host_free, host_register, host_unregister};
+pub(crate) use crate::pools::{
+    alloc_async, alloc_from_pool_async, free_async, pool_create, pool_destroy, pool_of_location, pool_trim,
+    synchronize_context, synchronize_event, synchronize_named_context, synchronize_stream,
+};
+pub(crate) use crate::vmm::{vmm_create, vmm_import, vmm_map, vmm_release, vmm_retain, vmm_unmap};
 
 use crate::allocations::{self, Charge, Key};
 use crate::hooks::types;
+use crate::pools;
 use crate::process::{self, Part, Process};
-use aliquot_abi::cuda::{CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream, NullStream, c_uint};
+use aliquot_abi::cuda::{CUdevice, CUdeviceptr, CUresult, NullStream, c_uint};
 use aliquot_abi::ledger;
+use aliquot_abi::region::HOST_ACCOUNT;
 
-/// What the calling thread may charge.
+/// Who pays for a request.
 pub(crate) enum Payer {
     /// Nobody: the shim is passive, or the driver will refuse the call. It goes to the driver as it is.
     Nobody,
     /// A part of the slice.
     Part(Part),
+    /// The slice's page-locked host memory.
+    Host(&'static Process),
     /// A device that the slice has no part of: it has no memory for this container.
     Stranger,
+}
+
+/// The answer to a request.
+pub(crate) enum Grant {
+    /// Nobody pays for it.
+    Free,
+    /// It is reserved in the ledger.
+    Charged(Charge),
+    /// The limit forbids it.
+    Refused,
 }
 
 impl Payer {
@@ -31,18 +63,48 @@ impl Payer {
         }
     }
 
+    /// As [`Payer::current`], not inlined.
+    #[inline(never)]
+    pub(crate) fn of_thread() -> Payer {
+        Payer::current()
+    }
+
     /// Who pays for memory of device `ordinal`.
+    #[inline(never)]
     pub(crate) fn of(ordinal: CUdevice) -> Payer {
         Process::attached().map_or(Payer::Nobody, |process| Payer::of_device(process, ordinal))
+    }
+
+    /// Who pays for page-locked memory of the host.
+    pub(crate) fn host() -> Payer {
+        Process::attached().map_or(Payer::Nobody, Payer::Host)
     }
 
     #[inline]
     fn of_device(process: &'static Process, ordinal: CUdevice) -> Payer {
         match process.part(ordinal) {
             Some(part) => Payer::Part(part),
-            None if process.is_disabled() => Payer::Nobody,
+            // A device that there is not: the driver says so better.
+            None if process.is_disabled() || !(0..process.ordinals()).contains(&ordinal) => Payer::Nobody,
             None => Payer::Stranger,
         }
+    }
+
+    /// Reserves `bytes`.
+    #[inline(never)]
+    pub(crate) fn charge(&self, bytes: u64) -> Grant {
+        self.charge_inline(bytes)
+    }
+
+    #[inline]
+    fn charge_inline(&self, bytes: u64) -> Grant {
+        let charge = match self {
+            Payer::Nobody => return Grant::Free,
+            Payer::Stranger => return Grant::Refused,
+            Payer::Part(part) => part.charge(bytes),
+            Payer::Host(process) => process.charge(HOST_ACCOUNT, bytes, process.host_memory_limit_bytes()),
+        };
+        charge.map_or(Grant::Refused, Grant::Charged)
     }
 }
 
@@ -50,9 +112,18 @@ impl Part {
     /// Reserves `bytes`; `None` if the limit forbids it.
     #[inline]
     pub(crate) fn charge(&self, bytes: u64) -> Option<Charge> {
-        let (account, part) = self.books()?;
-        ledger::reserve(account, part, bytes, self.memory_limit_bytes()).ok()?;
-        Some(Charge { account: self.index, bytes })
+        self.process.charge(self.index, bytes, self.memory_limit_bytes())
+    }
+}
+
+impl Process {
+    /// Reserves `bytes` of account number `account`; `None` if the limit forbids it.
+    #[inline]
+    pub(crate) fn charge(&'static self, account: usize, bytes: u64, limit_bytes: u64) -> Option<Charge> {
+        let (books, part) = self.books(account)?;
+        let fits = ledger::reserve(books, part, bytes, limit_bytes).is_ok()
+            || pools::try_again(self, account, &|| ledger::reserve(books, part, bytes, limit_bytes).is_ok());
+        fits.then_some(Charge { account, bytes })
     }
 }
 
@@ -74,19 +145,19 @@ fn refused() -> CUresult {
 }
 
 /// Charges `bytes`, makes the call, and lets `key` name what was charged; rolls back if the driver refuses.
+#[inline(never)]
+pub(crate) fn charged(payer: Payer, bytes: u64, call: &dyn Fn() -> CUresult, key: &dyn Fn() -> Key) -> CUresult {
+    charged_inline(payer, bytes, call, key)
+}
+
+/// As [`charged`], for the one kind of memory that programs take all the time.
 #[inline]
-pub(crate) fn charged(
-    payer: Payer,
-    bytes: u64,
-    call: impl FnOnce() -> CUresult,
-    key: impl FnOnce() -> Key,
-) -> CUresult {
-    let part = match payer {
-        Payer::Nobody => return call(),
-        Payer::Stranger => return refused(),
-        Payer::Part(part) => part,
+fn charged_inline(payer: Payer, bytes: u64, call: impl FnOnce() -> CUresult, key: impl FnOnce() -> Key) -> CUresult {
+    let charge = match payer.charge_inline(bytes) {
+        Grant::Free => return call(),
+        Grant::Refused => return refused(),
+        Grant::Charged(charge) => charge,
     };
-    let Some(charge) = part.charge(bytes) else { return refused() };
     let result = call();
     if !result.is_ok() || !allocations::remember(key(), charge) {
         charge.refund();
@@ -95,17 +166,19 @@ pub(crate) fn charged(
 }
 
 /// Makes the driver free what `key` names, and gives back what it was charged if the driver did.
+#[inline(never)]
+pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
+    freed_inline(key, call)
+}
+
+/// As [`freed`], for the one kind of memory that programs give back all the time.
 #[inline]
-pub(crate) fn freed(key: Key, call: impl FnOnce() -> CUresult) -> CUresult {
+fn freed_inline(key: Key, call: impl Fn() -> CUresult) -> CUresult {
     // Taken out before the driver frees it: afterwards the driver may give the same address to another thread.
-    let charge = allocations::forget(key);
+    let Some(charge) = allocations::forget(key) else { return pools::freed(key, &call) };
     let result = call();
-    if let Some(charge) = charge {
-        if result.is_ok() {
-            charge.refund();
-        } else {
-            let _ = allocations::remember(key, charge);
-        }
+    if result.is_ok() || !allocations::remember(key, charge) {
+        charge.refund();
     }
     result
 }
@@ -163,7 +236,7 @@ pub(crate) unsafe fn alloc<A: Address, S: Size>(
     bytes: S,
 ) -> CUresult {
     // SAFETY: the host's call; the address is read only after a success.
-    unsafe { charged(Payer::current(), bytes.bytes(), || real(address, bytes), || written(address)) }
+    unsafe { charged_inline(Payer::current(), bytes.bytes(), || real(address, bytes), || written(address)) }
 }
 
 /// `cuMemAllocManaged`: charged to the device whose memory it can come to fill.
@@ -175,7 +248,7 @@ pub(crate) unsafe fn alloc_managed(
     flags: c_uint,
 ) -> CUresult {
     // SAFETY: as for `alloc`.
-    unsafe { charged(Payer::current(), bytes.bytes(), || real(address, bytes, flags), || written(address)) }
+    unsafe { charged(Payer::of_thread(), bytes.bytes(), &|| real(address, bytes, flags), &|| written(address)) }
 }
 
 /// `cuMemAllocPitch`: charged with the pitch that the driver chose.
@@ -190,13 +263,13 @@ pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
 ) -> CUresult {
     // SAFETY: the host's call, here and below; what it writes is read only after a success.
     let call = || unsafe { real(address, pitch, width_bytes, height, element_bytes) };
-    let part = match Payer::current() {
-        Payer::Nobody => return call(),
-        Payer::Stranger => return refused(),
-        Payer::Part(part) => part,
-    };
+    let payer = Payer::of_thread();
     // No pitch is less than the width: what does not fit with this cannot fit.
-    let Some(least) = part.charge(width_bytes.bytes().saturating_mul(height.bytes())) else { return refused() };
+    let least = match payer.charge(width_bytes.bytes().saturating_mul(height.bytes())) {
+        Grant::Free => return call(),
+        Grant::Refused => return refused(),
+        Grant::Charged(charge) => charge,
+    };
     let result = call();
     if !result.is_ok() {
         least.refund();
@@ -205,13 +278,12 @@ pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
     // SAFETY: the call succeeded.
     let (taken, key) = unsafe { ((*pitch).bytes().saturating_mul(height.bytes()), written(address)) };
     let more = taken.saturating_sub(least.bytes);
-    let fits = more == 0 || part.charge(more).is_some();
-    if !fits {
-        least.refund();
+    if more != 0 && matches!(payer.charge(more), Grant::Refused) {
         free_again(key);
+        least.refund();
         return CUresult::OUT_OF_MEMORY;
     }
-    let charge = Charge { account: part.index, bytes: least.bytes.saturating_add(more) };
+    let charge = Charge { bytes: least.bytes.saturating_add(more), ..least };
     if !allocations::remember(key, charge) {
         charge.refund();
     }
@@ -235,41 +307,5 @@ pub(crate) unsafe fn free<A: Address>(
     address: A,
 ) -> CUresult {
     // SAFETY: the host's call.
-    freed(Key::Address(address.wide()), || unsafe { real(address) })
-}
-
-/// `cuMemAllocAsync`.
-pub(crate) unsafe fn alloc_async(
-    _: NullStream,
-    real: types::cuMemAllocAsync,
-    address: *mut CUdeviceptr,
-    bytes: usize,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: as for `alloc`.
-    unsafe { charged(Payer::current(), bytes.bytes(), || real(address, bytes, stream), || written(address)) }
-}
-
-/// `cuMemAllocFromPoolAsync`.
-pub(crate) unsafe fn alloc_from_pool_async(
-    _: NullStream,
-    real: types::cuMemAllocFromPoolAsync,
-    address: *mut CUdeviceptr,
-    bytes: usize,
-    pool: CUmemoryPool,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: as for `alloc`.
-    unsafe { charged(Payer::current(), bytes.bytes(), || real(address, bytes, pool, stream), || written(address)) }
-}
-
-/// `cuMemFreeAsync`.
-pub(crate) unsafe fn free_async(
-    _: NullStream,
-    real: types::cuMemFreeAsync,
-    address: CUdeviceptr,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: the host's call.
-    freed(Key::Address(address), || unsafe { real(address, stream) })
+    freed_inline(Key::Address(address.wide()), || unsafe { real(address) })
 }

@@ -3,18 +3,21 @@
 //! All that belongs to one process lies in one page-aligned block that the kernel wipes in a forked child: a child finds it
 //! off, and attaches for itself, with a slot of its own, when it first uses CUDA. A process that never does never gets here.
 
+use crate::clock;
 use crate::gate::Shard;
+use crate::graph_memory::GraphMemory;
 use crate::hooks::real;
 use crate::markers::{Flight, MarkerPage};
+use crate::pools::Pools;
 use crate::region::{self, Region};
 use crate::sys::{self, Access, File};
-use aliquot_abi::cuda::{CUdevice, CUresult, CUuuid};
+use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream, CUuuid};
 use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
 use aliquot_abi::region::{
     Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_DISABLED, Ledger, Limits, Slot, SlotDevice,
 };
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Devices that a process can see.
 const ORDINALS_MAX: usize = 64;
@@ -33,6 +36,8 @@ pub(crate) struct Process {
     /// Index of that part.
     only_index: AtomicU32,
     state: AtomicU32,
+    /// The thread that attaches, or did so: its thread pointer.
+    attaching: AtomicUsize,
     /// Number of devices that the process sees.
     ordinals: AtomicU32,
     limits: AtomicPtr<Limits>,
@@ -44,6 +49,8 @@ pub(crate) struct Process {
     parts: [AtomicU32; ORDINALS_MAX],
     marker_page: MarkerPage,
     flights: [Flight; DEVICES_MAX],
+    pub(crate) pools: Pools,
+    pub(crate) graph_memory: GraphMemory,
     shards: [[Shard; SHARDS]; DEVICES_MAX],
 }
 
@@ -69,6 +76,14 @@ impl Process {
             Some(process) if process.state.load(Ordering::Acquire) == ATTACHED => Some(process),
             _ => Process::attach(),
         }
+    }
+
+    /// This process's attachment, if it has been made. It is two loads, and a wiped block reads as `None`.
+    #[inline]
+    pub(crate) fn if_attached() -> Option<&'static Process> {
+        // SAFETY: what is stored here is mapped for ever.
+        let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }?;
+        (process.state.load(Ordering::Acquire) == ATTACHED).then_some(process)
     }
 
     /// The attachment of a process that sees one device, and the limits of that device. `None` says nothing.
@@ -97,11 +112,15 @@ impl Process {
             match process.state.compare_exchange(OFF, ATTACHING, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => break,
                 Err(ATTACHED) => return Some(process),
+                // The driver calls back: what a callback does meanwhile goes to the driver as it is.
+                Err(_) if process.attaching.load(Ordering::Relaxed) == sys::thread_pointer() => return None,
                 Err(_) => sys::yield_now(),
             }
         }
+        process.attaching.store(sys::thread_pointer(), Ordering::Relaxed);
         let done = process.find_parts(region.limits).is_some();
         if done {
+            clock::learn_offset();
             process.take_slot(region);
             process.note_only_device();
         }
@@ -256,6 +275,25 @@ impl Process {
         }
     }
 
+    /// Bytes that the container may use of account number `account` beside what its ledger does not know.
+    pub(crate) fn limit_bytes(&'static self, account: usize) -> u64 {
+        match self.limits().devices.get(account) {
+            Some(limits) => Part { process: self, index: account, limits }.memory_limit_bytes(),
+            None => self.host_memory_limit_bytes(),
+        }
+    }
+
+    /// Number of devices that the process sees.
+    pub(crate) fn ordinals(&self) -> CUdevice {
+        self.ordinals.load(Ordering::Relaxed) as CUdevice
+    }
+
+    /// The ordinal of the device that is part number `index`; `None` if the process does not see it.
+    pub(crate) fn ordinal_of(&self, index: usize) -> Option<CUdevice> {
+        let is_it = |part: &AtomicU32| part.load(Ordering::Relaxed) as usize == index + 1;
+        self.parts.iter().position(is_it).map(|ordinal| ordinal as CUdevice)
+    }
+
     /// The ordinal of the device that the calling thread uses; the driver's error if it uses none.
     #[inline]
     pub(crate) fn current_ordinal(&self) -> Result<CUdevice, CUresult> {
@@ -270,6 +308,38 @@ pub(crate) fn current_ordinal() -> Result<CUdevice, CUresult> {
     // SAFETY: the pointer is valid.
     let result = unsafe { get(&raw mut device) };
     if result.is_ok() { Ok(device) } else { Err(result) }
+}
+
+/// The ordinal of the device whose work is put into `stream`.
+pub(crate) fn ordinal_of_stream(process: &Process, stream: CUstream) -> Result<CUdevice, CUresult> {
+    // The default streams are those of the calling thread's context.
+    if process.ordinals() == 1 || [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream) {
+        return process.current_ordinal();
+    }
+    let (mut context, mut popped) = (CUcontext::NULL, CUcontext::NULL);
+    let get = real!(cuStreamGetCtx).ok_or(CUresult::NOT_FOUND)?;
+    let (push, pop) = (real!(cuCtxPushCurrent_v2), real!(cuCtxPopCurrent_v2));
+    let (push, pop) = (push.ok_or(CUresult::NOT_FOUND)?, pop.ok_or(CUresult::NOT_FOUND)?);
+    let get_current = real!(cuCtxGetCurrent).ok_or(CUresult::NOT_FOUND)?;
+    // SAFETY: the pointers are valid; the driver checks the handles; what is pushed is popped.
+    unsafe {
+        let found = get(stream, &raw mut context);
+        if !found.is_ok() {
+            return Err(found);
+        }
+        let mut current = CUcontext::NULL;
+        // Nearly always.
+        if get_current(&raw mut current).is_ok() && current == context {
+            return current_ordinal();
+        }
+        let pushed = push(context);
+        if !pushed.is_ok() {
+            return Err(pushed);
+        }
+        let ordinal = current_ordinal();
+        let _ = pop(&raw mut popped);
+        ordinal
+    }
 }
 
 impl Part {

@@ -69,7 +69,7 @@ impl Region {
     pub(crate) fn send(message: AttachMessage) -> bool {
         let mut path = Path::beside_this_library();
         path.push(ATTACH_SOCKET)
-            && File::connect(path.as_c_str()).is_ok_and(|socket| socket.write(&message.to_bytes()).is_ok())
+            && File::connect(path.as_c_str()).is_ok_and(|socket| socket.send(&message.to_bytes()).is_ok())
     }
 }
 

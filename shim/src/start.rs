@@ -1,5 +1,6 @@
 //! Start-up and the driver's own look-up.
 
+use crate::deep_binding;
 use crate::hooks::{self, types};
 use crate::lookup;
 use crate::process::Process;
@@ -10,6 +11,7 @@ use core::sync::atomic::AtomicPtr;
 
 /// `cuInit`: attaches, so that the first allocation or launch does not have to.
 pub(crate) unsafe fn init(_: NullStream, real: types::cuInit, flags: c_uint) -> CUresult {
+    deep_binding::catch_up();
     // SAFETY: the host's call.
     let result = unsafe { real(flags) };
     if result.is_ok() {
@@ -53,6 +55,7 @@ pub(crate) unsafe fn get_proc_address_v2(
 
 /// Puts the hook of exactly the function that the driver returned in its place, if there is one.
 unsafe fn replace(result: CUresult, name: *const c_char, address: *mut *mut c_void) -> CUresult {
+    deep_binding::catch_up();
     if !result.is_ok() || name.is_null() || address.is_null() {
         return result;
     }

@@ -3,7 +3,12 @@
 //! The C library's wrappers would set the host's `errno`, could be interposed by the host, and would tie the library to their
 //! symbol versions. Only what the shim needs is here.
 
+mod standard_error;
+
+pub(crate) use standard_error::warn;
+
 use core::ffi::{CStr, c_void};
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 /// A negated error number, as the kernel returns it.
@@ -14,9 +19,13 @@ impl Errno {
     const ESRCH: Errno = Errno(-3);
     const EINTR: Errno = Errno(-4);
     const ENOMEM: Errno = Errno(-12);
+    const EFAULT: Errno = Errno(-14);
     const ENFILE: Errno = Errno(-23);
     const EMFILE: Errno = Errno(-24);
+    const EPIPE: Errno = Errno(-32);
     const ENAMETOOLONG: Errno = Errno(-36);
+    const ENOSYS: Errno = Errno(-38);
+    const EOPNOTSUPP: Errno = Errno(-95);
 
     /// Whether the same call may go through later.
     pub(crate) fn is_passing(self) -> bool {
@@ -30,35 +39,55 @@ mod nr {
     pub(super) const WRITE: usize = 1;
     pub(super) const CLOSE: usize = 3;
     pub(super) const MMAP: usize = 9;
+    pub(super) const MPROTECT: usize = 10;
     pub(super) const MUNMAP: usize = 11;
+    pub(super) const RT_SIGPROCMASK: usize = 14;
+    pub(super) const IOCTL: usize = 16;
     pub(super) const SCHED_YIELD: usize = 24;
     pub(super) const MADVISE: usize = 28;
     pub(super) const GETPID: usize = 39;
     pub(super) const SOCKET: usize = 41;
     pub(super) const CONNECT: usize = 42;
+    pub(super) const SENDTO: usize = 44;
     pub(super) const KILL: usize = 62;
+    pub(super) const FCNTL: usize = 72;
+    pub(super) const RT_SIGPENDING: usize = 127;
+    pub(super) const RT_SIGTIMEDWAIT: usize = 128;
     pub(super) const FUTEX: usize = 202;
+    pub(super) const CLOCK_GETTIME: usize = 228;
     pub(super) const CLOCK_NANOSLEEP: usize = 230;
     pub(super) const OPENAT: usize = 257;
+    pub(super) const PPOLL: usize = 271;
+    pub(super) const PWRITEV2: usize = 328;
     pub(super) const STATX: usize = 332;
 }
 
 #[cfg(target_arch = "aarch64")]
 mod nr {
+    pub(super) const FCNTL: usize = 25;
+    pub(super) const IOCTL: usize = 29;
     pub(super) const OPENAT: usize = 56;
-    pub(super) const KILL: usize = 129;
     pub(super) const CLOSE: usize = 57;
     pub(super) const READ: usize = 63;
     pub(super) const WRITE: usize = 64;
+    pub(super) const PPOLL: usize = 73;
     pub(super) const FUTEX: usize = 98;
+    pub(super) const CLOCK_GETTIME: usize = 113;
     pub(super) const CLOCK_NANOSLEEP: usize = 115;
     pub(super) const SCHED_YIELD: usize = 124;
+    pub(super) const KILL: usize = 129;
+    pub(super) const RT_SIGPROCMASK: usize = 135;
+    pub(super) const RT_SIGPENDING: usize = 136;
+    pub(super) const RT_SIGTIMEDWAIT: usize = 137;
     pub(super) const GETPID: usize = 172;
     pub(super) const SOCKET: usize = 198;
     pub(super) const CONNECT: usize = 203;
+    pub(super) const SENDTO: usize = 206;
     pub(super) const MUNMAP: usize = 215;
     pub(super) const MMAP: usize = 222;
+    pub(super) const MPROTECT: usize = 226;
     pub(super) const MADVISE: usize = 233;
+    pub(super) const PWRITEV2: usize = 287;
     pub(super) const STATX: usize = 291;
 }
 
@@ -117,7 +146,9 @@ const MAP_NORESERVE: usize = 0x4000;
 const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
 const FUTEX_WAIT: usize = 0;
-const CLOCK_MONOTONIC: usize = 1;
+/// The clocks' numbers.
+pub(crate) const CLOCK_REALTIME: i32 = 0;
+pub(crate) const CLOCK_MONOTONIC: i32 = 1;
 
 /// How a file is opened and mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -181,9 +212,13 @@ impl File {
         Ok(socket)
     }
 
-    /// Writes `bytes` with one call.
-    pub(crate) fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        write(self.0, bytes)
+    /// Sends `bytes` on a socket, without waiting, and without a signal if nobody is there to read it.
+    pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        const MSG_DONTWAIT: usize = 0x40;
+        const MSG_NOSIGNAL: usize = 0x4000;
+        let arguments = [self.0, bytes.as_ptr() as usize, bytes.len(), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0];
+        // SAFETY: the kernel reads `bytes` only.
+        unsafe { syscall(nr::SENDTO, arguments) }
     }
 }
 
@@ -238,17 +273,6 @@ pub(crate) fn inode(path: &CStr) -> Result<u64, Errno> {
     Ok(statx(AT_FDCWD, path, 0)?.inode)
 }
 
-/// Writes a line to standard error, if descriptor 2 still is one: a host that has closed it may have a file of its own there,
-/// which is left alone.
-pub(crate) fn warn(line: &[u8]) {
-    const TYPE: u16 = 0o170_000;
-    const CHARACTER_DEVICE: u16 = 0o020_000;
-    const FIFO: u16 = 0o010_000;
-    if statx(2, c"", AT_EMPTY_PATH).is_ok_and(|found| matches!(found.mode & TYPE, CHARACTER_DEVICE | FIFO)) {
-        let _ = write(2, line);
-    }
-}
-
 /// Maps `bytes` of zeroed private memory, which takes nothing until it is touched.
 pub(crate) fn map_anonymous(bytes: usize) -> Result<*mut c_void, Errno> {
     let protection = PAGE_PROTECTION_READ | PAGE_PROTECTION_WRITE;
@@ -285,10 +309,62 @@ pub(crate) unsafe fn unmap(start: *mut c_void, bytes: usize) {
     let _ = unsafe { syscall(nr::MUNMAP, [start as usize, bytes, 0, 0, 0, 0]) };
 }
 
+/// Lets pages of an object be written, or only read.
+pub(crate) fn protect(pages: &Range<usize>, writable: bool) -> bool {
+    let protection = PAGE_PROTECTION_READ | if writable { PAGE_PROTECTION_WRITE } else { 0 };
+    // SAFETY: the caller means pages of data, whose contents stay as they are.
+    unsafe { syscall(nr::MPROTECT, [pages.start, pages.len(), protection, 0, 0, 0]) }.is_ok()
+}
+
+/// Whether the page of `word` can be written, found out without writing it: the kernel is asked to set no bit of it.
+pub(crate) fn is_writable(word: *const AtomicU32) -> bool {
+    const FUTEX_WAKE_OP: usize = 5 | FUTEX_PRIVATE;
+    const FUTEX_PRIVATE: usize = 128;
+    const OR_NOTHING: usize = 2 << 28;
+    let woken = AtomicU32::new(0);
+    let arguments = [woken.as_ptr() as usize, FUTEX_WAKE_OP, 0, 0, word as usize, OR_NOTHING];
+    // SAFETY: the kernel checks the addresses, and wakes nobody.
+    unsafe { syscall(nr::FUTEX, arguments) }.err() != Some(Errno::EFAULT)
+}
+
+/// The size of a page in bytes.
+pub(crate) fn page_bytes() -> usize {
+    const AT_PAGESZ: usize = 6;
+    auxiliary(AT_PAGESZ)
+}
+
+/// Address of the program's headers.
+pub(crate) const AT_PHDR: usize = 3;
+/// Number of the program's headers.
+pub(crate) const AT_PHNUM: usize = 5;
+
+/// A value that the kernel tells every program at its start.
+pub(crate) fn auxiliary(kind: usize) -> usize {
+    // SAFETY: no pointers; errno is touched only for what the kernel has not told.
+    unsafe { getauxval(kind) }
+}
+
 /// This process's id in its own pid namespace.
 pub(crate) fn pid() -> u32 {
     // SAFETY: no arguments.
     unsafe { syscall(nr::GETPID, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// The address of the calling thread's control block, which no other live thread has.
+#[inline]
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the ABI keeps the thread pointer in the first word of the thread's control block.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, preserves_flags, nomem));
+    }
+    pointer
 }
 
 /// Lets another thread run.
@@ -303,15 +379,20 @@ pub(crate) fn process_exists(pid: u32) -> bool {
     unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) }.err() != Some(Errno::ESRCH)
 }
 
+/// The kernel's `struct timespec`.
 #[repr(C)]
-struct Timespec {
+pub(crate) struct Timespec {
     seconds: i64,
     nanoseconds: i64,
 }
 
 impl Timespec {
-    fn from_ns(ns: u64) -> Timespec {
+    pub(crate) fn from_ns(ns: u64) -> Timespec {
         Timespec { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as i64 }
+    }
+
+    pub(crate) fn to_ns(&self) -> u64 {
+        (self.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(self.nanoseconds as u64)
     }
 }
 
@@ -324,22 +405,21 @@ pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: u64) {
     let _ = unsafe { syscall(nr::FUTEX, arguments) };
 }
 
+/// Reads a clock by a system call.
+pub(crate) fn read_clock(clock: i32, time: &mut Timespec) {
+    let arguments = [clock as usize, core::ptr::from_mut(time) as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes a `struct timespec`.
+    let _ = unsafe { syscall(nr::CLOCK_GETTIME, arguments) };
+}
+
 /// Sleeps.
 pub(crate) fn sleep_ns(ns: u64) {
     let time = Timespec::from_ns(ns);
     // SAFETY: the kernel reads the time; the null pointer says that the rest of an interrupted sleep is not wanted.
-    let _ = unsafe { syscall(nr::CLOCK_NANOSLEEP, [CLOCK_MONOTONIC, 0, &raw const time as usize, 0, 0, 0]) };
+    let _ = unsafe { syscall(nr::CLOCK_NANOSLEEP, [CLOCK_MONOTONIC as usize, 0, &raw const time as usize, 0, 0, 0]) };
 }
 
 unsafe extern "C" {
-    // From the C library, whose version reads the clock without entering the kernel. GLIBC_2.17.
-    fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds.
-pub(crate) fn now_ns() -> u64 {
-    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: writes a `struct timespec`; with this clock and a valid pointer it cannot fail, and so does not touch errno.
-    unsafe { clock_gettime(CLOCK_MONOTONIC as i32, &raw mut time) };
-    time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64
+    // From the C library. GLIBC_2.16.
+    fn getauxval(kind: usize) -> usize;
 }

@@ -1,196 +1,83 @@
 //! What a container sees of a device: its slice.
+//!
+//! The library that is asked answers first: what it refuses is refused the same, and then nothing is replaced. What a view shows
+//! comes from the region alone, so that all views agree, and a process that has never used CUDA sees the same as others.
+//!
+//! Nothing here is on anybody's fast path: it is written to be small.
 
-use crate::hooks::{real, types};
-use crate::memory::{Payer, Size};
-use crate::process::Part;
+mod accounting;
+mod memory;
+mod processes;
+mod utilisation;
+
+pub(crate) use accounting::{accounting, accounting_list, accounting_mode};
+pub(crate) use memory::{attributes, bar1_memory_info, mem_info, memory_info, memory_info_v2, total_mem};
+pub(crate) use processes::{compute_processes, no_processes, process_details};
+pub(crate) use utilisation::{dynamic_pstates, process_utilization, processes_utilization, samples, utilization_rates};
+
+use crate::hooks::real;
 use crate::region::Region;
-use aliquot_abi::cuda::{CUdevice, CUresult, NullStream, c_char};
-use aliquot_abi::ledger;
-use aliquot_abi::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
-use aliquot_abi::region::{Account, DeviceLimits, FLAG_DISABLED};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use aliquot_abi::cuda::c_char;
+use aliquot_abi::nvml::{nvmlDevice_t, nvmlReturn_t};
+use aliquot_abi::region::{Account, DeviceLimits, FLAG_DISABLED, Ledger};
+use core::sync::atomic::Ordering;
 
-/// A device's memory as the slice has it.
-struct Memory {
-    limit_bytes: u64,
-    used_bytes: u64,
+/// What the container may see of an NVML device.
+enum Sight {
+    /// All of it: the shim is passive, or NVML does not say which device the handle means and will refuse the call, too.
+    Whole,
+    /// Its part.
+    Part(Share),
+    /// Nothing: the slice has no part of it.
+    Nothing,
 }
 
-impl Memory {
-    fn of(limits: &DeviceLimits, account: &Account) -> Memory {
-        let overhead = limits.memory_overhead_bytes.load(Ordering::Relaxed);
-        Memory {
-            limit_bytes: limits.memory_limit_bytes.load(Ordering::Relaxed),
-            used_bytes: ledger::used_bytes(account).saturating_add(overhead),
+/// The slice's part of an NVML device. The process may never have used CUDA: the region is enough.
+struct Share {
+    index: usize,
+    limits: &'static DeviceLimits,
+    account: &'static Account,
+    /// Device time that the container used in the last second, in thousandths of the device's.
+    used_permille: u64,
+    ledger: &'static Ledger,
+}
+
+impl Sight {
+    /// What is seen of `device`. The handle is asked for its UUID each time, which NVML knows without asking the device: so a
+    /// handle that means another device after NVML was started again, or loaded again, is never taken for the old one.
+    #[cold]
+    #[inline(never)]
+    fn of(device: nvmlDevice_t) -> Sight {
+        let Some(region) = Region::get() else { return Sight::Whole };
+        if region.limits.flags.load(Ordering::Relaxed) & FLAG_DISABLED != 0 {
+            return Sight::Whole;
         }
-    }
-
-    fn of_part(part: &Part) -> Option<Memory> {
-        if part.process.is_disabled() {
-            return None;
-        }
-        Some(Memory::of(part.limits, part.books()?.0))
-    }
-
-    /// The total to show where the device says `total`.
-    fn total(&self, total: u64) -> u64 {
-        self.limit_bytes.min(total)
-    }
-
-    /// The free bytes to show where the device says `free`: never more than there really are.
-    fn free(&self, free: u64) -> u64 {
-        self.limit_bytes.saturating_sub(self.used_bytes).min(free)
+        let Some(uuid) = uuid_of(device) else { return Sight::Whole };
+        Share::of(uuid, region).map_or(Sight::Nothing, Sight::Part)
     }
 }
 
-/// A size that can be written back.
-pub(crate) trait SizeOut: Size {
-    fn from_bytes(bytes: u64) -> Self;
-}
-
-impl SizeOut for u32 {
-    fn from_bytes(bytes: u64) -> u32 {
-        u32::try_from(bytes).unwrap_or(u32::MAX)
+impl Share {
+    fn of(uuid: [u8; 16], region: Region) -> Option<Share> {
+        let count = region.limits.device_count.load(Ordering::Relaxed) as usize;
+        let index = region.limits.devices.iter().take(count).position(|device| device.uuid == uuid)?;
+        Some(Share {
+            index,
+            limits: region.limits.devices.get(index)?,
+            account: region.ledger.devices.get(index)?,
+            used_permille: region.limits.counters.get(index)?.used_permille.load(Ordering::Relaxed),
+            ledger: region.ledger,
+        })
     }
 }
 
-impl SizeOut for usize {
-    fn from_bytes(bytes: u64) -> usize {
-        bytes as usize
-    }
-}
-
-/// Replaces `*value`, if it is there.
-///
-/// # Safety
-/// `value` must be null or what a successful driver call has written to.
-unsafe fn update<S: SizeOut>(value: *mut S, change: impl FnOnce(u64) -> u64) {
-    // SAFETY: vouched for by the caller.
-    if let Some(value) = unsafe { value.as_mut() } {
-        *value = S::from_bytes(change(value.bytes()));
-    }
-}
-
-/// `cuMemGetInfo`.
-#[inline]
-pub(crate) unsafe fn mem_info<S: SizeOut>(
-    _: NullStream,
-    real: unsafe extern "C" fn(*mut S, *mut S) -> CUresult,
-    free: *mut S,
-    total: *mut S,
-) -> CUresult {
-    // SAFETY: the host's call.
-    let result = unsafe { real(free, total) };
-    if !result.is_ok() {
-        return result;
-    }
-    if let Payer::Part(part) = Payer::current()
-        && let Some(memory) = Memory::of_part(&part)
-    {
-        // SAFETY: the call has succeeded.
-        unsafe {
-            update(free, |free| memory.free(free));
-            update(total, |total| memory.total(total));
-        }
-    }
-    result
-}
-
-/// `cuDeviceTotalMem`.
-pub(crate) unsafe fn total_mem<S: SizeOut>(
-    _: NullStream,
-    real: unsafe extern "C" fn(*mut S, CUdevice) -> CUresult,
-    bytes: *mut S,
-    device: CUdevice,
-) -> CUresult {
-    // SAFETY: the host's call.
-    let result = unsafe { real(bytes, device) };
-    if !result.is_ok() {
-        return result;
-    }
-    if let Payer::Part(part) = Payer::of(device)
-        && let Some(memory) = Memory::of_part(&part)
-    {
-        // SAFETY: the call has succeeded.
-        unsafe { update(bytes, |total| memory.total(total)) };
-    }
-    result
-}
-
-/// `nvmlDeviceGetMemoryInfo`.
-pub(crate) unsafe fn memory_info(
-    real: types::nvmlDeviceGetMemoryInfo,
-    device: nvmlDevice_t,
-    info: *mut nvmlMemory_t,
-) -> nvmlReturn_t {
-    // SAFETY: the host's call; a success says that the pointer was valid.
-    let (result, info) = unsafe { (real(device, info), info.as_mut()) };
-    if let (true, Some(info), Some(memory)) = (result.is_ok(), info, nvml_memory(device)) {
-        info.free = memory.free(info.free);
-        info.total = memory.total(info.total);
-        info.used = info.total.saturating_sub(info.free);
-    }
-    result
-}
-
-/// `nvmlDeviceGetMemoryInfo_v2`.
-pub(crate) unsafe fn memory_info_v2(
-    real: types::nvmlDeviceGetMemoryInfo_v2,
-    device: nvmlDevice_t,
-    info: *mut nvmlMemory_v2_t,
-) -> nvmlReturn_t {
-    // SAFETY: the host's call; a success says that the pointer was valid.
-    let (result, info) = unsafe { (real(device, info), info.as_mut()) };
-    if let (true, Some(info), Some(memory)) = (result.is_ok(), info, nvml_memory(device)) {
-        info.free = memory.free(info.free);
-        info.total = memory.total(info.total);
-        // What the driver keeps for itself is not the slice's.
-        info.reserved = 0;
-        info.used = info.total.saturating_sub(info.free);
-    }
-    result
-}
-
-/// The memory of the slice's part of an NVML device. The process may never have used CUDA: the region is enough.
-fn nvml_memory(device: nvmlDevice_t) -> Option<Memory> {
-    let region = Region::get()?;
-    if region.limits.flags.load(Ordering::Relaxed) & FLAG_DISABLED != 0 {
-        return None;
-    }
-    let index = part_of(device, region)?;
-    Some(Memory::of(region.limits.devices.get(index)?, region.ledger.devices.get(index)?))
-}
-
-/// NVML handles whose part is known: a handle stays the same device's for as long as NVML is loaded.
-static KNOWN: [(AtomicUsize, AtomicU64); 32] = [const { (AtomicUsize::new(0), AtomicU64::new(0)) }; 32];
-
-/// The index of the part that `device` is.
-fn part_of(device: nvmlDevice_t, region: Region) -> Option<usize> {
-    let handle = device.0.addr();
-    for (known, part) in &KNOWN {
-        if known.load(Ordering::Acquire) == handle {
-            return (part.load(Ordering::Relaxed) as usize).checked_sub(1);
-        }
-    }
+/// The UUID of the device that an NVML handle means.
+fn uuid_of(device: nvmlDevice_t) -> Option<[u8; 16]> {
     let mut text = [0 as c_char; 96];
     let get = real!(nvmlDeviceGetUUID)?;
     // SAFETY: the buffer is as long as is said.
-    if !unsafe { get(device, text.as_mut_ptr(), text.len() as u32) }.is_ok() {
-        return None;
-    }
-    let uuid = parse_uuid(&text)?;
-    let count = region.limits.device_count.load(Ordering::Relaxed) as usize;
-    let index = region.limits.devices.iter().take(count).position(|device| device.uuid == uuid);
-    // A thread that comes second finds the place taken and uses the next; a full table only costs time.
-    for (known, part) in &KNOWN {
-        if known.load(Ordering::Relaxed) == 0 {
-            part.store(index.map_or(0, |index| index as u64 + 1), Ordering::Relaxed);
-            if known.compare_exchange(0, handle, Ordering::Release, Ordering::Relaxed).is_ok() {
-                break;
-            }
-        }
-    }
-    index
+    let result = unsafe { get(device, text.as_mut_ptr(), text.len() as u32) };
+    if result.is_ok() { parse_uuid(&text) } else { None }
 }
 
 /// The sixteen bytes of `GPU-xxxxxxxx-…` or `MIG-xxxxxxxx-…`.
@@ -202,4 +89,42 @@ fn parse_uuid(text: &[c_char]) -> Option<[u8; 16]> {
         *byte = (digits.next()?? << 4 | digits.next()??) as u8;
     }
     Some(uuid)
+}
+
+/// Whether a question for the length of a list, with no room for it, was answered: the function is there, and the device is
+/// one that it knows.
+fn is_answered(result: nvmlReturn_t) -> bool {
+    matches!(result, nvmlReturn_t::SUCCESS | nvmlReturn_t::INSUFFICIENT_SIZE)
+}
+
+/// A list that is written to the caller's array as far as that has room, and counted in full.
+struct Listing<'a, T> {
+    count: &'a mut u32,
+    array: *mut T,
+    room: u32,
+}
+
+impl<'a, T> Listing<'a, T> {
+    /// A list in `array`, which has room for `*count` elements; `*count` becomes their number.
+    ///
+    /// # Safety
+    /// `array` must be null or valid for so many elements.
+    unsafe fn begin(count: &'a mut u32, array: *mut T) -> Listing<'a, T> {
+        let room = if array.is_null() { 0 } else { *count };
+        *count = 0;
+        Listing { count, array, room }
+    }
+
+    fn push(&mut self, item: T) {
+        if *self.count < self.room {
+            // SAFETY: within the array, by the word of whoever began the list.
+            unsafe { self.array.wrapping_add(*self.count as usize).write(item) };
+        }
+        *self.count += 1;
+    }
+
+    /// What NVML answers with the list.
+    fn result(&self) -> nvmlReturn_t {
+        if *self.count > self.room { nvmlReturn_t::INSUFFICIENT_SIZE } else { nvmlReturn_t::SUCCESS }
+    }
 }

@@ -1,23 +1,34 @@
 //! Physical memory that is created, mapped and released by itself (`cuMemCreate` and its relatives).
 //!
 //! Such memory lives until its last handle is released *and* its last mapping is gone, and is charged for as long. Each piece
-//! has a record that counts both; the handle and the mappings lead to it. A handle that was not made by `cuMemCreate` in this
-//! process is an import: free to the importer, and unknown here.
+//! has a record that counts both; the handle and the mappings lead to it.
+//!
+//! A handle that was not made by `cuMemCreate` in this process is an import: free to the importer, and unknown here, unless
+//! the driver answers an import of this process's own memory with the number that it has here already. What others have
+//! imported is refunded to its maker when its own handles and mappings are gone: from then on it shows only as memory that the
+//! driver counts beyond the ledger, which the manager adds to the slice's overhead.
 
 use crate::allocations::{Charge, Mapping};
 use crate::arena::Arena;
 use crate::hooks::{real, types};
-use crate::memory::Payer;
+use crate::memory::{Grant, Payer};
 use crate::radix::Radix;
-use aliquot_abi::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUdeviceptr, CUmemAllocationProp, CUresult, NullStream, c_void};
+use aliquot_abi::cuda::{
+    CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, CUdeviceptr, CUmemAllocationProp, CUmemLocation,
+    CUresult, NullStream, c_uint, c_void,
+};
+use aliquot_abi::ledger::BYTES_MASK;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// From handles to the index of their record plus one.
+/// From handles to the index of their record plus one, and from bit 32 on how often the driver has given the number out: a
+/// handle that is retained has to be released as often.
 static HANDLES: Radix<0, 12, 4> = Radix::new();
+const RECORD_MASK: u64 = u32::MAX as u64;
+const ONCE: u64 = 1 << 32;
 
 /// A piece of physical memory.
 struct Record {
-    /// Part and bytes that are given back at the end; in a free record the index of the next free one plus one.
+    /// Account and bytes that are given back at the end; in a free record the index of the next free one plus one.
     charge: AtomicU64,
     /// Handles in the upper half, mappings in the lower.
     holders: AtomicU64,
@@ -78,7 +89,7 @@ impl Records {
             }
         };
         let record = self.get(index)?;
-        record.charge.store((charge.account as u64) << 56 | charge.bytes & ((1 << 56) - 1), Ordering::Relaxed);
+        record.charge.store((charge.account as u64) << 56 | charge.bytes & BYTES_MASK, Ordering::Relaxed);
         record.holders.store(HANDLE, Ordering::Release);
         Some(index)
     }
@@ -106,23 +117,23 @@ impl Records {
         }
     }
 
-    /// One more handle or mapping.
-    fn hold(&self, index: u32, kind: u64) {
-        if let Some(record) = self.get(index) {
-            record.holders.fetch_add(kind, Ordering::Relaxed);
-        }
+    /// One more holder, unless the memory has none any more.
+    #[must_use]
+    fn hold(&self, index: u32, kind: u64) -> bool {
+        let more = |holders: u64| if holders == 0 { None } else { Some(holders.wrapping_add(kind)) };
+        let Some(record) = self.get(index) else { return false };
+        record.holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
     }
 
-    /// One handle or mapping less. Returns how many handles are left. Gives the memory back with the last holder.
-    fn drop(&self, index: u32, kind: u64) -> u64 {
-        let Some(record) = self.get(index) else { return 0 };
-        let left = record.holders.fetch_sub(kind, Ordering::AcqRel).wrapping_sub(kind);
-        if left == 0 {
+    /// One holder less. Gives the memory back with the last one.
+    #[inline(never)]
+    fn drop(&self, index: u32, kind: u64) {
+        let Some(record) = self.get(index) else { return };
+        if record.holders.fetch_sub(kind, Ordering::AcqRel) == kind {
             let word = record.charge.load(Ordering::Relaxed);
             self.put_free(index, record);
-            Charge { account: (word >> 56) as usize, bytes: word & ((1 << 56) - 1) }.refund();
+            Charge { account: (word >> 56) as usize, bytes: word & BYTES_MASK }.refund();
         }
-        left / HANDLE
     }
 }
 
@@ -136,14 +147,93 @@ fn record_of(handle: u64) -> Option<u32> {
     (HANDLES.existing(handle)?.load(Ordering::Acquire) as u32).checked_sub(1)
 }
 
-/// Lets `handle` lead to record `index`. `false` if it cannot.
-fn set_record(handle: u64, index: u32) -> bool {
+/// Lets `handle` lead to record `index` once more than it does. `false` if it cannot.
+#[inline(never)]
+fn add_handle(handle: u64, index: u32) -> bool {
     let Some(entry) = HANDLES.entry(handle) else { return false };
-    entry.store(u64::from(index) + 1, Ordering::Release);
+    let first = u64::from(index) + 1;
+    let _ = entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+        // A number that led elsewhere has been given anew.
+        let same = word & RECORD_MASK == first;
+        Some(if same { word.wrapping_add(ONCE) } else { ONCE | first })
+    });
     true
 }
 
-/// `cuMemCreate`: charged to the device that the properties name; the calling thread needs no context.
+/// Takes out one of the times that `handle` leads to its record, which is returned.
+fn take_handle(handle: u64) -> Option<u32> {
+    let entry = HANDLES.existing(handle)?;
+    let less = |word: u64| match word >> ONCE.trailing_zeros() {
+        0 => None,
+        1 => Some(0),
+        _ => Some(word.wrapping_sub(ONCE)),
+    };
+    let word = entry.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).ok()?;
+    (word as u32).checked_sub(1)
+}
+
+/// Memory that is held by more than its handles and mappings, until this is dropped.
+pub(crate) struct Held {
+    record: u32,
+    kind: u64,
+}
+
+impl Held {
+    fn new(record: u32, kind: u64) -> Option<Held> {
+        RECORDS.hold(record, kind).then_some(Held { record, kind })
+    }
+
+    /// Index of the memory's record.
+    pub(crate) fn record(&self) -> u32 {
+        self.record
+    }
+
+    /// Number of the account that the memory is charged to.
+    pub(crate) fn account(&self) -> usize {
+        RECORDS.get(self.record).map_or(0, |record| (record.charge.load(Ordering::Relaxed) >> 56) as usize)
+    }
+
+    /// Lets something that is remembered elsewhere hold the memory.
+    pub(crate) fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        RECORDS.drop(self.record, self.kind);
+    }
+}
+
+/// Holds the memory that `handle` names, as a mapping does.
+#[inline(never)]
+pub(crate) fn hold_handle(handle: u64) -> Option<Held> {
+    Held::new(record_of(handle)?, MAPPING)
+}
+
+/// Holds the memory that is mapped at `address`, as a mapping does.
+#[inline(never)]
+pub(crate) fn hold_mapped(address: u64) -> Option<Held> {
+    Held::new(record_at(address)?, MAPPING)
+}
+
+/// What held the memory of record `record` as a mapping does has gone.
+pub(crate) fn let_go(record: u32) {
+    RECORDS.drop(record, MAPPING);
+}
+
+/// Whose account physical memory at `location` is charged to.
+#[inline(never)]
+pub(crate) fn payer_at(location: CUmemLocation) -> Payer {
+    match (location.device(), location.kind) {
+        (Some(ordinal), _) => Payer::of(ordinal),
+        (None, CU_MEM_LOCATION_TYPE_HOST..=CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) => Payer::host(),
+        // A kind that the driver refuses, or one of its future.
+        _ => Payer::Nobody,
+    }
+}
+
+/// `cuMemCreate`: charged to the device or host that the properties name; the calling thread needs no context.
 pub(crate) unsafe fn vmm_create(
     _: NullStream,
     real: types::cuMemCreate,
@@ -155,18 +245,12 @@ pub(crate) unsafe fn vmm_create(
     // SAFETY: the host's call, here and below.
     let call = || unsafe { real(handle, bytes, properties, flags) };
     // SAFETY: a pointer that is not null is the host's structure.
-    let location = unsafe { properties.as_ref() }.map(|properties| properties.location);
-    let payer = match location {
-        Some(location) if location.kind == CU_MEM_LOCATION_TYPE_DEVICE => Payer::of(location.id),
-        // Host memory, or an argument that the driver refuses.
-        _ => Payer::Nobody,
+    let payer = unsafe { properties.as_ref() }.map_or(Payer::Nobody, |properties| payer_at(properties.location));
+    let charge = match payer.charge(bytes as u64) {
+        Grant::Free => return call(),
+        Grant::Refused => return CUresult::OUT_OF_MEMORY,
+        Grant::Charged(charge) => charge,
     };
-    let part = match payer {
-        Payer::Nobody => return call(),
-        Payer::Stranger => return CUresult::OUT_OF_MEMORY,
-        Payer::Part(part) => part,
-    };
-    let Some(charge) = part.charge(bytes as u64) else { return CUresult::OUT_OF_MEMORY };
     let result = call();
     if !result.is_ok() {
         charge.refund();
@@ -174,8 +258,8 @@ pub(crate) unsafe fn vmm_create(
     }
     match RECORDS.make(charge) {
         // SAFETY: the call has written the handle.
-        Some(index) if set_record(unsafe { *handle }, index) => {}
-        Some(index) => drop(RECORDS.drop(index, HANDLE)),
+        Some(index) if add_handle(unsafe { *handle }, index) => {}
+        Some(index) => RECORDS.drop(index, HANDLE),
         None => charge.refund(),
     }
     result
@@ -183,24 +267,14 @@ pub(crate) unsafe fn vmm_create(
 
 /// `cuMemRelease`: one handle less.
 pub(crate) unsafe fn vmm_release(_: NullStream, real: types::cuMemRelease, handle: u64) -> CUresult {
-    let index = record_of(handle);
-    // The driver may give the same number to the next piece as soon as this one has no handle: with the last handle the
-    // number is taken out before.
-    let entry = HANDLES.existing(handle);
-    let is_last = index
-        .and_then(|index| RECORDS.get(index))
-        .is_some_and(|record| record.holders.load(Ordering::Relaxed) / HANDLE == 1);
-    if let (true, Some(entry)) = (is_last, entry) {
-        entry.store(0, Ordering::Relaxed);
-    }
+    // Taken out before: the driver may give the same number to the next piece as soon as this one has no handle.
+    let index = take_handle(handle);
     // SAFETY: the host's call.
     let result = unsafe { real(handle) };
-    if let Some(index) = index {
-        if result.is_ok() {
-            RECORDS.drop(index, HANDLE);
-        } else if is_last {
-            let _ = set_record(handle, index);
-        }
+    if let Some(index) = index
+        && (result.is_ok() || !add_handle(handle, index))
+    {
+        RECORDS.drop(index, HANDLE);
     }
     result
 }
@@ -212,29 +286,50 @@ pub(crate) unsafe fn vmm_retain(
     handle: *mut u64,
     address: *mut c_void,
 ) -> CUresult {
+    // Held before: afterwards another thread may have taken the mapping away.
+    let held = record_at(address.addr() as u64).and_then(|record| Held::new(record, HANDLE));
     // SAFETY: the host's call.
     let result = unsafe { real(handle, address) };
-    if !result.is_ok() {
-        return result;
-    }
-    if let Some(mapping) = mapping_around(address.addr() as u64) {
-        // SAFETY: the call has written the handle.
-        if set_record(unsafe { *handle }, mapping.record) {
-            RECORDS.hold(mapping.record, HANDLE);
-        }
+    if let Some(held) = held
+        // SAFETY: the call has written the handle if it succeeded.
+        && result.is_ok() && add_handle(unsafe { *handle }, held.record)
+    {
+        held.keep();
     }
     result
 }
 
-/// The mapping that holds `address`.
-fn mapping_around(address: u64) -> Option<Mapping> {
-    Mapping::at(address).or_else(|| {
+/// `cuMemImportFromShareableHandle`: free, unless it is this process's own memory by the number that it has here.
+pub(crate) unsafe fn vmm_import(
+    _: NullStream,
+    real: types::cuMemImportFromShareableHandle,
+    handle: *mut u64,
+    shared: *mut c_void,
+    kind: c_uint,
+) -> CUresult {
+    // SAFETY: the host's call; the handle is read only after a success.
+    unsafe {
+        let result = real(handle, shared, kind);
+        if result.is_ok()
+            && let Some(held) = record_of(*handle).and_then(|record| Held::new(record, HANDLE))
+            && add_handle(*handle, held.record)
+        {
+            held.keep();
+        }
+        result
+    }
+}
+
+/// The record of what is mapped at `address`.
+fn record_at(address: u64) -> Option<u32> {
+    let mapping = Mapping::at(address).or_else(|| {
         let (mut base, mut bytes) = (0, 0);
         let get_range = real!(cuMemGetAddressRange_v2)?;
         // SAFETY: the pointers are valid.
         let found = unsafe { get_range(&raw mut base, &raw mut bytes, address) };
         if found.is_ok() { Mapping::at(base) } else { None }
-    })
+    });
+    Some(mapping?.record)
 }
 
 /// `cuMemMap`: one mapping more.
@@ -247,15 +342,15 @@ pub(crate) unsafe fn vmm_map(
     handle: u64,
     flags: u64,
 ) -> CUresult {
+    // Held before: afterwards another thread may have released the handle.
+    let held = hold_handle(handle);
     // SAFETY: the host's call.
     let result = unsafe { real(address, bytes, offset, handle, flags) };
-    if result.is_ok()
-        && let (Some(record), Ok(units)) = (record_of(handle), u32::try_from(bytes as u64 / Mapping::UNIT_BYTES))
-    {
-        // Counted before it can be found.
-        RECORDS.hold(record, MAPPING);
-        if !(Mapping { record, units }).remember(address) {
-            RECORDS.drop(record, MAPPING);
+    if let (true, Some(held)) = (result.is_ok(), held) {
+        // A range of more than 16 TiB is found by its beginning all the same.
+        let units = u32::try_from((bytes as u64).div_ceil(Mapping::UNIT_BYTES)).unwrap_or(u32::MAX);
+        if (Mapping { record: held.record, units }).remember(address) {
+            held.keep();
         }
     }
     result
@@ -263,22 +358,15 @@ pub(crate) unsafe fn vmm_map(
 
 /// `cuMemUnmap`: the mappings in the range are gone.
 pub(crate) unsafe fn vmm_unmap(_: NullStream, real: types::cuMemUnmap, address: CUdeviceptr, bytes: usize) -> CUresult {
+    // Noted before: afterwards another thread may have mapped something else there.
+    Mapping::begin_unmapping(address, bytes as u64);
     // SAFETY: the host's call.
     let result = unsafe { real(address, bytes) };
-    if result.is_ok() {
-        let end = address.saturating_add(bytes as u64);
-        let mut place = address;
-        while place < end {
-            let units = match Mapping::forget(place) {
-                Some(mapping) => {
-                    RECORDS.drop(mapping.record, MAPPING);
-                    u64::from(mapping.units.max(1))
-                }
-                // A mapping that is not known here: of an import, say.
-                None => 1,
-            };
-            place = place.saturating_add(units * Mapping::UNIT_BYTES);
-        }
-    }
+    Mapping::finish_unmapping(address, bytes as u64, result.is_ok(), unmapped);
     result
+}
+
+/// A mapping that is remembered no more has gone.
+pub(crate) fn unmapped(mapping: Mapping) {
+    let_go(mapping.record);
 }

@@ -11,7 +11,9 @@ static void take_some(void) {
     CUdeviceptr memory;
     size_t pitch;
     CUarray array;
+    void *host;
     CUDA_ARRAY_DESCRIPTOR descriptor = {1024, 1024, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+    REQUIRE(cuMemAllocHost(&host, MIB));
     for (int i = 0; i < 100; i++)
         REQUIRE(cuMemAlloc(&memory, MIB / 4));
     REQUIRE(cuMemAllocPitch(&memory, &pitch, 1024, 1024, 4));
@@ -38,6 +40,15 @@ int main(void) {
     REQUIRE(cuCtxDestroy(third));
     REQUIRE(cuCtxSetCurrent(primary));
     show("a third context destroyed with none current");
+    REQUIRE(cuCtxCreate(&third, 0, 0));
+    take_some();
+    REQUIRE(cuCtxAttach(&second, 0));
+    EXPECT(second == third);
+    REQUIRE(cuCtxDetach(third));
+    show("a fourth context attached and detached");
+    REQUIRE(cuCtxDetach(third));
+    REQUIRE(cuCtxSetCurrent(primary));
+    show("and detached for good");
     take_some();
     show("more in the primary context");
     REQUIRE(cuDevicePrimaryCtxReset(0));

@@ -31,11 +31,15 @@ typedef void (*CUhostFn)(void *);
 enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
     CU_AD_FORMAT_UNSIGNED_INT32 = 3,
     CU_MEM_ATTACH_GLOBAL = 1,
     CU_MEM_ALLOCATION_TYPE_PINNED = 1,
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_MEM_LOCATION_TYPE_HOST = 2,
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
+    CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2,
     CU_STREAM_NON_BLOCKING = 1,
     CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
@@ -85,6 +89,46 @@ typedef struct {
     CUcontext context;
 } CUDA_KERNEL_NODE_PARAMS;
 
+typedef struct {
+    CUmemPoolProps properties;
+    const CUmemAccessDesc *access;
+    size_t access_count;
+    size_t bytes;
+    CUdeviceptr address;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+typedef struct {
+    uint64_t flags;
+    CUstream upload_stream;
+    CUgraphNode error_node;
+    unsigned result;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
+typedef struct {
+    CUfunction function;
+    unsigned grid[3], block[3], shared_bytes;
+    CUstream stream;
+    void **parameters;
+} CUDA_LAUNCH_PARAMS;
+
+typedef struct {
+    unsigned resource_type;
+    void *resource;
+    unsigned subresource_type, gap;
+    /* Level, layer, offsets and extents. */
+    unsigned box[8];
+    unsigned operation, handle_type;
+    CUmemGenericAllocationHandle memory;
+    unsigned long long offset;
+    unsigned device_mask, flags, reserved[2];
+} CUarrayMapInfo;
+
+typedef struct {
+    unsigned devices;
+    size_t size;
+    unsigned long long handle_types, flags;
+} CUmulticastObjectProp;
+
 #define CUDA_SUBSET(X)                                                                                                 \
     X(cuInit, "cuInit", 2000, (unsigned flags))                                                                        \
     X(cuDriverGetVersion, "cuDriverGetVersion", 2020, (int *version))                                                  \
@@ -97,15 +141,34 @@ typedef struct {
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, (CUdevice device))                             \
     X(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset_v2", 11000, (CUdevice device))                                 \
     X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, (CUmemoryPool *pool, CUdevice device))            \
+    X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", 11040, (CUdevice device))                                          \
+    X(cuDeviceGetMemPool, "cuDeviceGetMemPool", 11020, (CUmemoryPool *pool, CUdevice device))                          \
+    X(cuDeviceSetMemPool, "cuDeviceSetMemPool", 11020, (CUdevice device, CUmemoryPool pool))                           \
     X(cuCtxCreate, "cuCtxCreate_v2", 3020, (CUcontext *context, unsigned flags, CUdevice device))                      \
     X(cuCtxDestroy, "cuCtxDestroy_v2", 4000, (CUcontext context))                                                      \
+    X(cuCtxAttach, "cuCtxAttach", 2000, (CUcontext *context, unsigned flags))                                          \
+    X(cuCtxDetach, "cuCtxDetach", 2000, (CUcontext context))                                                           \
     X(cuCtxSetCurrent, "cuCtxSetCurrent", 4000, (CUcontext context))                                                   \
+    X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, (CUcontext *context))                                                  \
+    X(cuCtxGetDevice, "cuCtxGetDevice", 2000, (CUdevice *device))                                                      \
+    X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", 4000, (CUcontext context))                                              \
+    X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", 4000, (CUcontext *context))                                               \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000, (void))                                                              \
+    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, (CUcontext peer, unsigned flags))                          \
+    X(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000, (CUcontext peer))                                        \
+    X(cuMemcpyPeer, "cuMemcpyPeer", 4000,                                                                              \
+      (CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context, size_t bytes))      \
     X(cuModuleLoadData, "cuModuleLoadData", 2000, (CUmodule *module, const void *image))                               \
     X(cuModuleGetFunction, "cuModuleGetFunction", 2000, (CUfunction *function, CUmodule module, const char *name))     \
     X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, (size_t *free, size_t *total))                                            \
     X(cuMemAlloc, "cuMemAlloc_v2", 3020, (CUdeviceptr *address, size_t bytes))                                         \
     X(cuMemFree, "cuMemFree_v2", 3020, (CUdeviceptr address))                                                          \
+    X(cuMemGetAddressRange, "cuMemGetAddressRange_v2", 3020, (CUdeviceptr *base, size_t *bytes, CUdeviceptr address))  \
+    X(cuPointerGetAttribute, "cuPointerGetAttribute", 4000, (void *value, unsigned attribute, CUdeviceptr address))    \
+    X(cuMemHostAlloc, "cuMemHostAlloc", 2020, (void **address, size_t bytes, unsigned flags))                          \
+    X(cuMemFreeHost, "cuMemFreeHost", 2000, (void *address))                                                           \
+    X(cuMemHostRegister, "cuMemHostRegister_v2", 6050, (void *address, size_t bytes, unsigned flags))                  \
+    X(cuMemHostUnregister, "cuMemHostUnregister", 4000, (void *address))                                               \
     X(cuMemAllocPitch, "cuMemAllocPitch_v2", 3020,                                                                     \
       (CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element))                            \
     X(cuMemAllocManaged, "cuMemAllocManaged", 6000, (CUdeviceptr *address, size_t bytes, unsigned flags))              \
@@ -115,6 +178,10 @@ typedef struct {
     X(cuMemFreeAsync, "cuMemFreeAsync", 11020, (CUdeviceptr address, CUstream stream))                                 \
     X(cuMemPoolCreate, "cuMemPoolCreate", 11020, (CUmemoryPool *pool, const CUmemPoolProps *properties))               \
     X(cuMemPoolDestroy, "cuMemPoolDestroy", 11020, (CUmemoryPool pool))                                                \
+    X(cuMemAllocHost, "cuMemAllocHost_v2", 3020, (void **start, size_t bytes))                                         \
+    X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, (CUmemoryPool pool, size_t kept_bytes))                               \
+    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, (CUmemoryPool pool, unsigned attribute, void *value))     \
+    X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 11020, (CUmemoryPool pool, unsigned attribute, void *value))     \
     X(cuArrayCreate, "cuArrayCreate_v2", 3020, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor))              \
     X(cuArray3DCreate, "cuArray3DCreate_v2", 3020, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor))        \
     X(cuArrayDestroy, "cuArrayDestroy", 2000, (CUarray array))                                                         \
@@ -128,6 +195,24 @@ typedef struct {
       (CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,                      \
        unsigned long long flags))                                                                                      \
     X(cuMemRelease, "cuMemRelease", 10020, (CUmemGenericAllocationHandle handle))                                      \
+    X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000,                                               \
+      (CUmemGenericAllocationHandle *handle, void *address))                                                           \
+    X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020,                                             \
+      (void *shared, CUmemGenericAllocationHandle handle, unsigned type, unsigned long long flags))                    \
+    X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020,                                         \
+      (CUmemGenericAllocationHandle *handle, void *shared, unsigned type))                                             \
+    X(cuMemMapArrayAsync, "cuMemMapArrayAsync", 11010, (CUarrayMapInfo *list, unsigned count, CUstream stream))        \
+    X(cuMulticastCreate, "cuMulticastCreate", 12010,                                                                   \
+      (CUmemGenericAllocationHandle *object, const CUmulticastObjectProp *properties))                                 \
+    X(cuMulticastAddDevice, "cuMulticastAddDevice", 12010, (CUmemGenericAllocationHandle object, CUdevice device))     \
+    X(cuMulticastBindMem, "cuMulticastBindMem", 12010,                                                                 \
+      (CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory, size_t from,           \
+       size_t bytes, unsigned long long flags))                                                                        \
+    X(cuMulticastBindAddr, "cuMulticastBindAddr", 12010,                                                               \
+      (CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t bytes,                          \
+       unsigned long long flags))                                                                                      \
+    X(cuMulticastUnbind, "cuMulticastUnbind", 12010,                                                                   \
+      (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t bytes))                             \
     X(cuMemMap, "cuMemMap", 10020,                                                                                     \
       (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)) \
     X(cuMemUnmap, "cuMemUnmap", 10020, (CUdeviceptr address, size_t bytes))                                            \
@@ -136,12 +221,20 @@ typedef struct {
     X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", 3020, (CUdeviceptr target, const void *source, size_t bytes))                   \
     X(cuMemcpyDtoH, "cuMemcpyDtoH_v2", 3020, (void *target, CUdeviceptr source, size_t bytes))                         \
     X(cuMemsetD8, "cuMemsetD8_v2", 3020, (CUdeviceptr target, unsigned char value, size_t bytes))                      \
+    X(cuMemsetD8Async, "cuMemsetD8Async", 3020,                                                                        \
+      (CUdeviceptr target, unsigned char value, size_t bytes, CUstream stream))                                        \
+    X(cuMemcpyDtoD, "cuMemcpyDtoD_v2", 3020, (CUdeviceptr target, CUdeviceptr source, size_t bytes))                   \
+    X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", 3020,                                                                 \
+      (CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream))                                         \
     X(cuStreamCreate, "cuStreamCreate", 2000, (CUstream *stream, unsigned flags))                                      \
     X(cuStreamDestroy, "cuStreamDestroy_v2", 4000, (CUstream stream))                                                  \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000, (CUstream stream))                                             \
+    X(cuStreamQuery, "cuStreamQuery", 2000, (CUstream stream))                                                         \
+    X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, (CUstream stream, CUevent event, unsigned flags))                  \
     X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", 10010, (CUstream stream, unsigned mode))                        \
     X(cuStreamEndCapture, "cuStreamEndCapture", 10000, (CUstream stream, CUgraph *graph))                              \
     X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, (CUstream stream, unsigned *status))                          \
+    X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, (unsigned *mode))                 \
     X(cuEventCreate, "cuEventCreate", 2000, (CUevent *event, unsigned flags))                                          \
     X(cuEventRecord, "cuEventRecord", 2000, (CUevent event, CUstream stream))                                          \
     X(cuEventQuery, "cuEventQuery", 2000, (CUevent event))                                                             \
@@ -157,10 +250,22 @@ typedef struct {
     X(cuGraphAddKernelNode, "cuGraphAddKernelNode_v2", 12000,                                                          \
       (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,                                \
        const CUDA_KERNEL_NODE_PARAMS *parameters))                                                                     \
+    X(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040,                                                         \
+      (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters))\
+    X(cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode", 11040,                                                           \
+      (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUdeviceptr address))                 \
+    X(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000,                                             \
+      (CUgraphExec *graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))                             \
+    X(cuGraphUpload, "cuGraphUpload", 11010, (CUgraphExec graph_exec, CUstream stream))                                \
     X(cuGraphGetNodes, "cuGraphGetNodes", 10000, (CUgraph graph, CUgraphNode *nodes, size_t *count))                   \
+    X(cuGraphAddEmptyNode, "cuGraphAddEmptyNode", 10000,                                                               \
+      (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count))                               \
+    X(cuGraphClone, "cuGraphClone", 10000, (CUgraph *clone, CUgraph graph))                                            \
     X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040,                                               \
       (CUgraphExec *graph_exec, CUgraph graph, unsigned long long flags))                                              \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, (CUgraphExec graph_exec))                                       \
+    X(cuLaunchCooperativeKernelMultiDevice, "cuLaunchCooperativeKernelMultiDevice", 9000,                              \
+      (CUDA_LAUNCH_PARAMS *launches, unsigned count, unsigned flags))                                                  \
     X(cuGraphLaunch, "cuGraphLaunch", 10000, (CUgraphExec graph_exec, CUstream stream))
 
 #define CUDA_DECLARE(name, symbol, version, arguments) extern CUresult name arguments __asm__(symbol);

@@ -1,6 +1,6 @@
 /*
- * Ends while its threads launch. Argument: exit, _exit, return, or thread (the first thread ends, another one ends the
- * program).
+ * Ends while its threads launch. Argument: exit, _exit, quick_exit, abort, return, or thread (the first thread ends,
+ * another one ends the program).
  */
 #include "program.h"
 
@@ -39,6 +39,10 @@ int main(int count, char **arguments) {
         exit(7);
     if (!strcmp(arguments[1], "_exit"))
         _exit(7);
+    if (!strcmp(arguments[1], "quick_exit"))
+        quick_exit(7);
+    if (!strcmp(arguments[1], "abort"))
+        abort();
     if (!strcmp(arguments[1], "thread")) {
         EXPECT(pthread_create(&thread, NULL, end_program, NULL) == 0);
         pthread_exit(NULL);

@@ -8,7 +8,7 @@ use clap::builder::styling::{AnsiColor, Effects};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::quantity::{CorePercent, Memory};
+use crate::quantity::{CorePercent, HostMemory, Memory};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().effects(Effects::BOLD))
@@ -123,6 +123,9 @@ pub(crate) struct ShareArgs {
     /// Memory of each device that is never exceeded: 4GiB, 512MiB, 4GB, or 25% of the device [default: the same part as --gpu-core]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) gpu_memory: Option<Memory>,
+    /// Page-locked host memory that is never exceeded: 4GiB, 512MiB, 4GB [default: no limit]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) host_memory: Option<HostMemory>,
     /// How many devices to have such a share of; the manager chooses those that have room
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), conflicts_with = "device")]
     pub(crate) devices: u8,
@@ -178,13 +181,14 @@ pub(crate) struct SliceCreateArgs {
 Examples:
   aliquot slice resize train --gpu-core 50
   aliquot slice resize train --gpu-core 20 --gpu-core-limit 100 --gpu-memory 8GiB
+  aliquot slice resize train --host-memory 16GiB
   aliquot slice resize big --device GPU-7d3c --gpu-memory 30GiB")]
 pub(crate) struct SliceResizeArgs {
     /// Name of the slice
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// New guaranteed share in percent
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, required_unless_present_any = ["gpu_core_limit", "gpu_memory"])]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, required_unless_present_any = ["gpu_core_limit", "gpu_memory", "host_memory"])]
     pub(crate) gpu_core: Option<CorePercent>,
     /// New share that is never exceeded, in percent
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
@@ -192,6 +196,9 @@ pub(crate) struct SliceResizeArgs {
     /// New memory limit
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) gpu_memory: Option<Memory>,
+    /// New limit on page-locked host memory, or "none"
+    #[arg(long, value_name = "SIZE|none", allow_hyphen_values = true)]
+    pub(crate) host_memory: Option<HostMemory>,
     /// Only the slice's part of this device; may be given several times [default: all its parts]
     #[arg(long, value_name = "UUID")]
     pub(crate) device: Vec<String>,

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use aliquot_proto::node::v1::{GetSliceRequest, GetUsageRequest, PartUsage, Process, Slice, SliceUsage};
+use aliquot_proto::node::v1::{
+    GetSliceRequest, GetUsageRequest, HostMemoryUsage, PartUsage, Process, Slice, SliceUsage,
+};
 use serde_json::json;
 
 use crate::args::DescribeArgs;
@@ -10,7 +12,7 @@ use crate::client;
 use crate::error::{Failure, Result};
 use crate::quantity::{bytes_exact, bytes_human, duration_human, millipercent_human};
 use crate::table::{Align, Table, definitions};
-use crate::{json, output};
+use crate::{findings, json, output};
 
 /// Prints everything about a slice.
 pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Result<()> {
@@ -44,8 +46,16 @@ fn text(slice: &Slice, usage: &SliceUsage) -> String {
         text.push_str(&format!("\nDevice {} {}\n", part.device_index, part.device_uuid));
         text.push_str(&indented(&definitions(&part_lines(part))));
     }
+    if let Some(host_memory) = &usage.host_memory {
+        text.push_str("\nHost memory, page-locked\n");
+        text.push_str(&indented(&definitions(&host_memory_lines(host_memory))));
+    }
     text.push_str("\nProcesses\n");
     text.push_str(&indented(&processes(&usage.processes)));
+    if !usage.findings.is_empty() {
+        text.push_str("\nFound by the audit\n");
+        text.push_str(&indented(&findings::lines(&usage.findings)));
+    }
     text.push_str("\nHow to run something in it\n");
     text.push_str(&indented(&ways(slice)));
     text
@@ -82,6 +92,24 @@ fn part_lines(part: &PartUsage) -> Vec<(&'static str, String)> {
             ),
         ),
         ("Memory refused:", format!("{} requests", part.memory_refused)),
+        (
+            "Copies:",
+            format!(
+                "{}, {} moved, {} waited for",
+                part.copies,
+                bytes_human(part.copied_bytes),
+                duration_human(part.copy_ns)
+            ),
+        ),
+    ]
+}
+
+fn host_memory_lines(usage: &HostMemoryUsage) -> [(&'static str, String); 3] {
+    let limit = if usage.limit_bytes == 0 { "none".to_owned() } else { bytes_exact(usage.limit_bytes) };
+    [
+        ("Limit:", limit),
+        ("Used:", format!("{}, at most {}", bytes_human(usage.used_bytes), bytes_human(usage.peak_bytes))),
+        ("Refused:", format!("{} requests", usage.refused)),
     ]
 }
 
@@ -93,6 +121,7 @@ fn processes(processes: &[Process]) -> String {
         ("PID", Align::Right),
         ("IN CONTAINER", Align::Right),
         ("MEMORY", Align::Right),
+        ("HOST MEMORY", Align::Right),
         ("ATTACHED", Align::Left),
         ("COMMAND", Align::Left),
     ]);
@@ -101,6 +130,7 @@ fn processes(processes: &[Process]) -> String {
             process.pid.to_string(),
             process.container_pid.to_string(),
             bytes_human(process.memory_used_bytes.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))),
+            bytes_human(process.host_memory_used_bytes),
             process.attached.as_ref().map_or("-".to_owned(), ToString::to_string),
             process.command.clone(),
         ]);
@@ -167,9 +197,18 @@ mod tests {
                 overruns: 3,
                 memory_limit_bytes: 4 << 30,
                 memory_refused: 2,
+                copies: 12,
+                copied_bytes: 3 << 30,
+                copy_ns: 250_000_000,
                 waiting: true,
                 ..PartUsage::default()
             }],
+            host_memory: Some(HostMemoryUsage {
+                limit_bytes: 2 << 30,
+                used_bytes: 1 << 30,
+                peak_bytes: 1 << 30,
+                refused: 1,
+            }),
             processes: vec![Process {
                 pid: 4711,
                 container_pid: 7,
@@ -186,7 +225,11 @@ mod tests {
             "Throttled:        1.5 s, waiting now\n",
             "Memory limit:     4GiB\n",
             "Memory refused:   2 requests\n",
-            "4711             7   1 GiB  -         python\n",
+            "Copies:           12, 3 GiB moved, 250.0 ms waited for\n",
+            "Limit:    2GiB\n",
+            "Used:     1 GiB, at most 1 GiB\n",
+            "Refused:  1 requests\n",
+            "4711             7   1 GiB          0 B  -         python\n",
             "podman run --device aliquot.dev/slice=train IMAGE\n",
             "ctr run --device aliquot.dev/slice=train IMAGE ID",
             "LD_PRELOAD=/run/x/lib.so CUDA_VISIBLE_DEVICES=GPU-a CMD\n",

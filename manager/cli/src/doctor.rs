@@ -29,7 +29,7 @@ pub(crate) fn doctor(socket: Option<&Path>, args: &DoctorArgs) -> Result<ExitCod
     findings.push(shim::finding());
     findings.extend(kernel::findings());
     findings.extend(permissions::findings(socket));
-    findings.push(manager::finding(socket)?);
+    findings.extend(manager::findings(socket)?);
     findings.extend(containers::findings());
     match args.json {
         true => output::print_json(&json!({

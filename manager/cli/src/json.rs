@@ -1,7 +1,7 @@
 //! The manager's answers as JSON documents: exact figures, units in the names, fields named as in the gRPC contract.
 
 use aliquot_proto::node::v1::{
-    Device, DeviceHealth, GetUsageResponse, Node, Part, PartUsage, Process, Slice, SliceUsage,
+    Device, DeviceHealth, Finding, GetUsageResponse, HostMemoryUsage, Node, Part, PartUsage, Process, Slice, SliceUsage,
 };
 use prost_types::Timestamp;
 use serde_json::{Value, json};
@@ -53,6 +53,7 @@ pub(crate) fn slice(slice: &Slice) -> Value {
         "shim_path": slice.shim_path,
         "cdi_device": slice.cdi_device,
         "processes": slice.processes,
+        "host_memory_limit_bytes": slice.host_memory_limit_bytes,
         "parts": slice.parts.iter().map(part).collect::<Vec<_>>(),
     })
 }
@@ -80,7 +81,9 @@ pub(crate) fn slice_usage(usage: &SliceUsage) -> Value {
         "name": usage.name,
         "id": usage.id,
         "parts": usage.parts.iter().map(part_usage).collect::<Vec<_>>(),
+        "host_memory": usage.host_memory.as_ref().map(host_memory),
         "processes": usage.processes.iter().map(process).collect::<Vec<_>>(),
+        "findings": usage.findings.iter().map(finding).collect::<Vec<_>>(),
     })
 }
 
@@ -104,6 +107,33 @@ fn part_usage(part: &PartUsage) -> Value {
         "memory_refused": part.memory_refused,
         "launches": part.launches,
         "waiting": part.waiting,
+        "copies": part.copies,
+        "copied_bytes": part.copied_bytes,
+        "copy_ns": part.copy_ns,
+    })
+}
+
+fn host_memory(usage: &HostMemoryUsage) -> Value {
+    json!({
+        "limit_bytes": usage.limit_bytes,
+        "used_bytes": usage.used_bytes,
+        "peak_bytes": usage.peak_bytes,
+        "refused": usage.refused,
+    })
+}
+
+/// Something that the audit has found.
+pub(crate) fn finding(finding: &Finding) -> Value {
+    let kind = finding.kind().as_str_name();
+    json!({
+        "kind": kind.strip_prefix("FINDING_KIND_").unwrap_or(kind).to_ascii_lowercase(),
+        "slice": finding.slice,
+        "device_uuid": finding.device_uuid,
+        "pid": finding.pid,
+        "command": finding.command,
+        "memory_bytes": finding.memory_bytes,
+        "since": time(finding.since.as_ref()),
+        "stopped": time(finding.stopped.as_ref()),
     })
 }
 
@@ -113,6 +143,7 @@ fn process(process: &Process) -> Value {
         "container_pid": process.container_pid,
         "command": process.command,
         "memory_used_bytes": process.memory_used_bytes,
+        "host_memory_used_bytes": process.host_memory_used_bytes,
         "attached": time(process.attached.as_ref()),
     })
 }

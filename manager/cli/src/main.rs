@@ -11,6 +11,7 @@ mod describe;
 mod doctor;
 mod embedded;
 mod error;
+mod findings;
 mod json;
 mod nodes;
 mod output;

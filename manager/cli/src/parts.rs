@@ -143,6 +143,7 @@ mod tests {
             gpu_core: core.parse().unwrap(),
             gpu_core_limit: None,
             gpu_memory: memory.map(|memory| memory.parse().unwrap()),
+            host_memory: None,
             devices: 2,
             device: device.iter().map(|&uuid| uuid.to_owned()).collect(),
         }

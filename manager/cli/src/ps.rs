@@ -2,26 +2,31 @@
 
 use std::path::Path;
 
-use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, PartUsage};
+use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, ListFindingsRequest, PartUsage};
 
 use crate::args::PsArgs;
 use crate::client;
 use crate::error::Result;
 use crate::quantity::{bytes_human, millipercent_human};
 use crate::table::{Align, Table};
-use crate::{json, output};
+use crate::{findings, json, output};
 
 /// Prints what the slices use.
 pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
     let mut client = client::connect_to_running(socket).await?;
     let usage = client.get_usage(GetUsageRequest { slices: args.names.clone() }).await?.into_inner();
+    let found = client.list_findings(ListFindingsRequest { slices: args.names.clone() }).await?.into_inner().findings;
     if args.json {
-        return output::print_json(&json::usage(&usage));
+        let mut document = json::usage(&usage);
+        document["outside_slices"] =
+            found.iter().filter(|finding| finding.slice.is_empty()).map(json::finding).collect();
+        return output::print_json(&document);
     }
-    output::print(&table(&usage))
+    output::print(&(table(&usage) + &findings::lines(&found)))
 }
 
-/// A line for each slice and device; a line with blanks for what continues the slice above.
+/// A line for each slice and device; a line with blanks for what continues the slice above. A mark stands behind the name of a
+/// slice in which the audit has found something.
 pub(crate) fn table(usage: &GetUsageResponse) -> String {
     if usage.slices.is_empty() {
         return "No slices. Make one: aliquot run --gpu-core 30 --gpu-memory 4GiB -- CMD, or aliquot slice create --help\n".to_owned();
@@ -39,6 +44,7 @@ pub(crate) fn table(usage: &GetUsageResponse) -> String {
     for slice in &usage.slices {
         for (index, part) in slice.parts.iter().enumerate() {
             let first = index == 0;
+            let mark = if slice.findings.is_empty() { "" } else { " !" };
             let processes = || match slice.processes.as_slice() {
                 [] => "-".to_owned(),
                 [process] => format!("{} {}", process.pid, short_command(&process.command)),
@@ -47,7 +53,7 @@ pub(crate) fn table(usage: &GetUsageResponse) -> String {
                 }
             };
             table.row([
-                if first { slice.name.clone() } else { String::new() },
+                if first { format!("{}{mark}", slice.name) } else { String::new() },
                 short_device(part),
                 millipercent_human(part.core_used_10s_millipercent.into()),
                 part.core_request_percent.to_string(),
@@ -76,7 +82,7 @@ pub(crate) fn short_uuid(uuid: &str) -> &str {
 }
 
 /// The program of a command line without its directory, and as much of its arguments as a table has room for.
-fn short_command(command: &str) -> String {
+pub(crate) fn short_command(command: &str) -> String {
     const CHARACTERS_MAX: usize = 40;
     let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));
     let program = program.rsplit('/').next().unwrap_or(program);
@@ -90,7 +96,7 @@ fn short_command(command: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::{Process, SliceUsage};
+    use aliquot_proto::node::v1::{Finding, Process, SliceUsage};
 
     use super::*;
 
@@ -118,16 +124,21 @@ mod tests {
                     processes: vec![process(4711, "/usr/bin/python3 train.py"), process(4712, "python3")],
                     ..SliceUsage::default()
                 },
-                SliceUsage { name: "idle".to_owned(), parts: vec![part(0, 0)], ..SliceUsage::default() },
+                SliceUsage {
+                    name: "idle".to_owned(),
+                    parts: vec![part(0, 0)],
+                    findings: vec![Finding::default()],
+                    ..SliceUsage::default()
+                },
             ],
             ..GetUsageResponse::default()
         };
         assert_eq!(
             table(&usage),
-            "SLICE  DEVICE          CORE %  REQUEST  LIMIT   MEMORY  LIMIT  PROCESSES\n\
-             train  0 GPU-0110c07a    30.0       30     60  1.5 GiB  4 GiB  4711 python3 train.py and 1 more\n       \
+            "SLICE   DEVICE          CORE %  REQUEST  LIMIT   MEMORY  LIMIT  PROCESSES\n\
+             train   0 GPU-0110c07a    30.0       30     60  1.5 GiB  4 GiB  4711 python3 train.py and 1 more\n        \
                     1 GPU-1110c07a     0.0       30     60  1.5 GiB  4 GiB\n\
-             idle   0 GPU-0110c07a     0.0       30     60  1.5 GiB  4 GiB  -\n"
+             idle !  0 GPU-0110c07a     0.0       30     60  1.5 GiB  4 GiB  -\n"
         );
     }
 

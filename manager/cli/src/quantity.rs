@@ -27,6 +27,8 @@ const CORE_ACCEPTED: &str = "write a whole percent of one device from 1 to 100, 
 const MEMORY_ACCEPTED: &str =
     "write a number with its unit, such as 512MiB, 1.5GiB or 4GB, or a part of the device, such as 25%";
 
+const HOST_MEMORY_ACCEPTED: &str = "write a number with its unit, such as 512MiB, 1.5GiB or 4GB, or none";
+
 /// A share of one device's time, in whole percent from 1 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CorePercent(u32);
@@ -136,6 +138,43 @@ impl FromStr for Memory {
             Some(0) => Err(refuse(format!("{text:?} is less than a byte"))),
             Some(bytes) => Ok(Memory::Bytes(bytes)),
             None => Err(refuse(format!("{text:?} is more than any device has"))),
+        }
+    }
+}
+
+/// A limit on page-locked host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostMemory {
+    /// There is none.
+    Unlimited,
+    /// So many bytes, never 0.
+    Bytes(u64),
+}
+
+impl HostMemory {
+    /// The limit as the manager's contract has it: 0 for none.
+    pub(crate) fn limit_bytes(self) -> u64 {
+        match self {
+            HostMemory::Unlimited => 0,
+            HostMemory::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl FromStr for HostMemory {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        if text == "none" {
+            return Ok(HostMemory::Unlimited);
+        }
+        match text.parse() {
+            Ok(Memory::Bytes(bytes)) => Ok(HostMemory::Bytes(bytes)),
+            Ok(Memory::Part { .. }) => Err(QuantityError {
+                problem: format!("{text:?} is a part, and it does not say of what"),
+                accepted: HOST_MEMORY_ACCEPTED,
+            }),
+            Err(error) => Err(QuantityError { accepted: HOST_MEMORY_ACCEPTED, ..error }),
         }
     }
 }
@@ -268,6 +307,16 @@ mod tests {
 
     fn core(text: &str) -> Result<u32, String> {
         text.parse::<CorePercent>().map(CorePercent::percent).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_host_memory_limit_is_bytes_or_none() {
+        assert_eq!("4GiB".parse(), Ok(HostMemory::Bytes(4 << 30)));
+        assert_eq!("none".parse(), Ok(HostMemory::Unlimited));
+        for text in ["25%", "0GiB", "4", "", "-1GiB", "NONE"] {
+            let error = text.parse::<HostMemory>().unwrap_err().to_string();
+            assert!(error.ends_with("or none"), "{error}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::client::{self, Absent};
 use crate::embedded::Embedded;
 use crate::error::{Failure, Result, exit};
 use crate::parts;
+use crate::quantity::HostMemory;
 use crate::simulated::SimulatedGpu;
 
 /// Runs the command and returns its exit status as this program's.
@@ -102,6 +103,7 @@ impl<'manager> OwnSlice<'manager> {
                 parts: parts::of_share(share, &node)?,
                 description,
                 owner_pid: std::process::id(),
+                host_memory_limit_bytes: share.host_memory.map_or(0, HostMemory::limit_bytes),
             };
             Ok::<_, Failure>(client.create_slice(request).await?.into_inner())
         })?;

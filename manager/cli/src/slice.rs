@@ -12,7 +12,7 @@ use crate::args::{SliceCommand, SliceCreateArgs, SliceLsArgs, SliceResizeArgs, S
 use crate::client::{self, Client};
 use crate::error::Result;
 use crate::ps::short_uuid;
-use crate::quantity::{bytes_exact, bytes_human};
+use crate::quantity::{HostMemory, bytes_exact, bytes_human};
 use crate::table::{Align, Table};
 use crate::{json, output, parts};
 
@@ -34,6 +34,7 @@ async fn create(client: &mut Client, args: &SliceCreateArgs) -> Result<()> {
         parts: parts::of_share(&args.share, &node)?,
         description: args.description.clone(),
         owner_pid: 0,
+        host_memory_limit_bytes: args.share.host_memory.map_or(0, HostMemory::limit_bytes),
     };
     let slice = client.create_slice(request).await?.into_inner();
     if args.json {
@@ -49,9 +50,13 @@ async fn create(client: &mut Client, args: &SliceCreateArgs) -> Result<()> {
 async fn resize(client: &mut Client, args: &SliceResizeArgs) -> Result<()> {
     let node = client.get_node(GetNodeRequest {}).await?.into_inner();
     let before = client.get_slice(GetSliceRequest { name: args.name.clone() }).await?.into_inner();
-    let parts =
-        parts::of_change(args.gpu_core, args.gpu_core_limit, args.gpu_memory, &args.device, &before.parts, &node)?;
-    let slice = client.resize_slice(ResizeSliceRequest { name: args.name.clone(), parts }).await?.into_inner();
+    let host_memory_limit_bytes = args.host_memory.map(HostMemory::limit_bytes);
+    let parts = match (args.gpu_core, args.gpu_core_limit, args.gpu_memory) {
+        (None, None, None) => Vec::new(),
+        (core, core_limit, memory) => parts::of_change(core, core_limit, memory, &args.device, &before.parts, &node)?,
+    };
+    let request = ResizeSliceRequest { name: args.name.clone(), parts, host_memory_limit_bytes };
+    let slice = client.resize_slice(request).await?.into_inner();
     if args.json {
         return output::print_json(&json::slice(&slice));
     }
@@ -85,7 +90,12 @@ fn said(slice: &Slice) -> String {
             part.device_uuid
         )
     });
-    parts.collect()
+    let mut text: String = parts.collect();
+    if slice.host_memory_limit_bytes != 0 {
+        let limit = bytes_exact(slice.host_memory_limit_bytes);
+        text.push_str(&format!("{}: {limit} of page-locked host memory at most\n", slice.name));
+    }
+    text
 }
 
 fn table(slices: &[Slice]) -> String {
@@ -137,11 +147,13 @@ mod tests {
             parts: vec![part("GPU-a"), part("GPU-b")],
             processes: 2,
             description: "nightly".to_owned(),
+            host_memory_limit_bytes: 2 << 30,
             ..Slice::default()
         };
         assert_eq!(
             said(&slice),
-            "train: 30 % guaranteed, 60 % at most, 4GiB of GPU-a\ntrain: 30 % guaranteed, 60 % at most, 4GiB of GPU-b\n"
+            "train: 30 % guaranteed, 60 % at most, 4GiB of GPU-a\ntrain: 30 % guaranteed, 60 % at most, 4GiB of GPU-b\n\
+             train: 2GiB of page-locked host memory at most\n"
         );
         assert_eq!(
             table(&[slice]),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use aliquot_abi::ledger::{self, Reclaimed, SHARED_SLOT};
-use aliquot_abi::region::{ACCOUNTS, AttachMessage};
+use aliquot_abi::region::{ACCOUNTS, AttachMessage, owner};
 use rustix::fd::OwnedFd;
 
 use crate::attach::socket::{self, Peer};
@@ -16,6 +16,9 @@ use crate::region::view::{self, SlotState};
 
 /// Processes of one slice that are held at a time. Those beyond the ledger's slots share one, and cost a descriptor each.
 const MEMBERS_MAX: usize = 4096;
+
+/// [`Members::in_doubt`] for all accounts.
+const ALL_ACCOUNTS: u32 = (1 << ACCOUNTS) - 1;
 
 /// A process that is held.
 pub(super) struct Member {
@@ -28,7 +31,7 @@ pub(super) struct Member {
 pub(super) struct Members {
     live: Arc<LiveSlice>,
     by_pid: BTreeMap<u32, Member>,
-    /// Bit `d`: what is used of device `d` is not certain until it is settled.
+    /// Bit `n`: what is used by account number `n` is not certain until it is settled.
     in_doubt: u32,
     /// Slots that were between two states at the last sweep, with their words.
     between: BTreeMap<usize, u64>,
@@ -78,6 +81,8 @@ impl Members {
             if known.attached.slot.is_some_and(|slot| self.holds(slot)) {
                 return Outcome::Refused;
             }
+            // Its other threads may have been within an operation when it called exec.
+            self.in_doubt |= ALL_ACCOUNTS;
         }
         let Some(process) = ProcessView::of(peer.pid) else { return Outcome::Gone };
         let slot = match slot {
@@ -121,14 +126,19 @@ impl Members {
 
     fn give_back(&mut self, slot: AttachedSlot) {
         let ledger = self.live.region.ledger();
-        self.keep_counters(slot.index);
+        // Another process can have given the slot back, and somebody else can have it by now.
+        if self.holds(slot) {
+            self.keep_counters(slot.index);
+        }
         match ledger::reclaim(ledger, slot.index, slot.identity, ledger::MANAGER_PID) {
             Reclaimed::InDoubt { accounts } => self.in_doubt |= accounts,
             Reclaimed::Exactly => {}
-            // Killed while it gave the slot back itself, or took it anew for another program.
             Reclaimed::NotTheirs => {
-                if matches!(view::slot(ledger, slot.index), SlotState::Between { pid, .. } if pid == slot.identity.pid)
-                {
+                // Whoever gave it back may not have been able to settle what was in doubt.
+                self.in_doubt |= ALL_ACCOUNTS;
+                // Killed while it gave the slot back itself, to run another program.
+                let by_itself = owner::word(owner::RECLAIMING, slot.generation, slot.identity.pid);
+                if matches!(view::slot(ledger, slot.index), SlotState::Between { word, .. } if word == by_itself) {
                     self.in_doubt |= ledger::repair(ledger, slot.index);
                 }
             }
@@ -140,8 +150,15 @@ impl Members {
         for device in 0..self.live.region.device_count() {
             let sum = view::sum(self.live.region.ledger(), std::iter::once(index), device);
             let counters = self.live.counters(device);
-            counters.ended_throttled_ns.fetch_add(sum.throttled_ns, Ordering::Relaxed);
-            counters.ended_launches.fetch_add(sum.launches, Ordering::Relaxed);
+            for (counter, ended) in [
+                (&counters.ended_throttled_ns, sum.throttled_ns),
+                (&counters.ended_launches, sum.launches),
+                (&counters.ended_copies, sum.copies),
+                (&counters.ended_copied_bytes, sum.copied_bytes),
+                (&counters.ended_copy_ns, sum.copy_ns),
+            ] {
+                counter.fetch_add(ended, Ordering::Relaxed);
+            }
         }
     }
 
@@ -180,12 +197,16 @@ impl Members {
             match state {
                 SlotState::Attached(identity, generation) => {
                     let slot = AttachedSlot { index, generation, identity };
-                    let alive = processes.iter().find(|process| process.is(identity));
-                    let Some(process) = alive else {
+                    let mut alive = processes.iter().filter(|process| process.is(identity));
+                    let Some(process) = alive.next() else {
                         self.give_back(slot);
                         given_back += 1;
                         continue;
                     };
+                    // A process without /proc does not know all of its identity. Which of these it is shows when it rings.
+                    if alive.next().is_some() {
+                        continue;
+                    }
                     let is_it = || ProcessView::of(process.pid).is_some_and(|process| process.is(identity));
                     let room = self.by_pid.len() < MEMBERS_MAX && !self.by_pid.contains_key(&process.pid);
                     // One that has ended meanwhile is found dead at the next sweep.
@@ -194,15 +215,17 @@ impl Members {
                         found.push(process.pid);
                     }
                 }
-                // Nobody stays between two states for long; but one who is stopped there may go on.
-                SlotState::Between { word, pid } => {
-                    if processes.iter().any(|process| process.own_pid == pid)
-                        || between_before.get(&index) != Some(&word)
-                    {
-                        self.between.insert(index, word);
-                    } else {
+                SlotState::Between { word, by } => {
+                    // Nobody stays between two states for long; but one who is stopped there may go on. A manager gives slots
+                    // back from this thread alone: it was the one before, which is gone.
+                    let is_abandoned = by.pid == ledger::MANAGER_PID
+                        || (between_before.get(&index) == Some(&word)
+                            && !processes.iter().any(|process| process.is(by)));
+                    if is_abandoned {
                         self.in_doubt |= ledger::repair(self.live.region.ledger(), index);
                         given_back += 1;
+                    } else {
+                        self.between.insert(index, word);
                     }
                 }
                 SlotState::Free => {}

@@ -2,6 +2,8 @@
 
 use aliquot_proto::node::v1 as proto;
 
+use crate::audit::{Audit, Finding, Kind};
+use crate::config::AuditPolicy;
 use crate::inventory::{Device, DeviceUuid, Health};
 use crate::manager::{Manager, SliceView};
 use crate::procfs;
@@ -37,6 +39,7 @@ pub(super) fn slice(view: SliceView) -> proto::Slice {
         processes: u32::try_from(view.processes).unwrap_or(u32::MAX),
         description: view.slice.description,
         problem: view.problem.unwrap_or_default(),
+        host_memory_limit_bytes: view.slice.host_memory_limit_bytes,
     }
 }
 
@@ -50,6 +53,44 @@ pub(super) fn node(manager: &Manager) -> proto::Node {
         manager_started: Some(manager.started().into()),
         devices: inventory.devices.iter().map(|of| device(of, &slices)).collect(),
         problem: manager.devices().known().problem.unwrap_or_default(),
+    }
+}
+
+impl From<Finding> for proto::Finding {
+    fn from(finding: Finding) -> proto::Finding {
+        proto::Finding {
+            kind: match finding.kind {
+                Kind::Unregistered => proto::FindingKind::Unregistered,
+                Kind::ForeignDevice => proto::FindingKind::ForeignDevice,
+                Kind::MemoryBeyondLimit => proto::FindingKind::MemoryBeyondLimit,
+                Kind::TimeWithoutLease => proto::FindingKind::TimeWithoutLease,
+                Kind::OutsideSlices => proto::FindingKind::OutsideSlices,
+                Kind::MpsServer => proto::FindingKind::MpsServer,
+            }
+            .into(),
+            slice: finding.slice.unwrap_or_default(),
+            device_uuid: finding.device.to_string(),
+            pid: finding.pid,
+            command: finding.command,
+            memory_bytes: finding.memory_bytes.unwrap_or(0),
+            since: Some(finding.since.into()),
+            stopped: finding.stopped.map(Into::into),
+        }
+    }
+}
+
+/// What the audit has found in the slices `names`; everything if there are none.
+pub(super) fn findings(audit: &Audit, names: &[String]) -> proto::ListFindingsResponse {
+    let wanted =
+        |finding: &Finding| names.is_empty() || finding.slice.as_ref().is_some_and(|name| names.contains(name));
+    proto::ListFindingsResponse {
+        policy: match audit.policy() {
+            AuditPolicy::Report => proto::AuditPolicy::Report,
+            AuditPolicy::Stop => proto::AuditPolicy::Stop,
+        }
+        .into(),
+        stopped: audit.stopped(),
+        findings: audit.findings().into_iter().filter(wanted).map(Into::into).collect(),
     }
 }
 

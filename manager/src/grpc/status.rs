@@ -57,6 +57,7 @@ fn create(error: &CreateError) -> Code {
     match error {
         CreateError::Name(_)
         | CreateError::Description { .. }
+        | CreateError::HostMemory(_)
         | CreateError::PartCount { .. }
         | CreateError::DeviceTwice { .. } => Code::InvalidArgument,
         CreateError::Exists { .. } => Code::AlreadyExists,
@@ -74,7 +75,7 @@ fn create(error: &CreateError) -> Code {
 fn resize(error: &ResizeError) -> Code {
     match error {
         ResizeError::NotFound { .. } | ResizeError::NotItsDevice { .. } => Code::NotFound,
-        ResizeError::NoChange { .. } => Code::InvalidArgument,
+        ResizeError::NoChange { .. } | ResizeError::HostMemory(_) => Code::InvalidArgument,
         ResizeError::Part(error) => part(error),
     }
 }

@@ -15,6 +15,8 @@ use rustix::fs::{FlockOperation, flock};
 use tracing::{error, info, warn};
 
 use crate::attach::Attach;
+use crate::attribution;
+use crate::audit::Audit;
 use crate::cdi::Cdi;
 use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
 use crate::config::Config;
@@ -23,8 +25,8 @@ use crate::inventory::DeviceSource;
 use crate::live::{LiveSlice, LiveSlices};
 use crate::manager::{Manager, State, StepError};
 use crate::procfs;
-use crate::region::Region;
 use crate::region::files::{CreateRegionError, RegionDirs};
+use crate::region::{OpenRegionError, Region};
 use crate::slices::{Slice, SliceId};
 use crate::time_sharing::TimeSharing;
 use crate::{heartbeat, sampler};
@@ -175,13 +177,15 @@ impl Manager {
         let dirs = RegionDirs::prepare(&config.runtime_dir)?;
         let live = Arc::new(LiveSlices::default());
         let time_sharing = Arc::new(TimeSharing::default());
+        let audit = Arc::new(Audit::new(config.audit));
         let manager = Manager {
             state: Mutex::new(State::default()),
             dirs,
             cdi: Cdi::new(config.cdi.clone()),
             checkpoint,
             boot_id: procfs::boot_id(),
-            devices: Devices::start(source, Arc::clone(&live)).map_err(OpenError::Thread)?,
+            devices: Devices::start(source, Arc::clone(&live), Arc::clone(&audit)).map_err(OpenError::Thread)?,
+            audit,
             attach: Attach::start(Arc::clone(&time_sharing), owner_gone).map_err(OpenError::Thread)?,
             time_sharing,
             heartbeat: heartbeat::start(Arc::clone(&live)).map_err(OpenError::Thread)?,
@@ -238,11 +242,33 @@ impl Manager {
         }
     }
 
+    /// Makes a region anew that a manager of another version has made. Not while anybody uses it: those processes keep their
+    /// limits in the old one, without a heartbeat, and the same could be given out twice.
+    fn make_again(&self, slice: &Slice, error: &OpenRegionError) -> Result<Region, String> {
+        let users = attribution::users_of(slice.id);
+        if let Some(first) = users.first() {
+            return Err(format!(
+                "{error}; {} processes still use it (the first: {first}): end them and restart the manager, or remove the slice",
+                users.len()
+            ));
+        }
+        info!(slice = slice.name, %error, "making a region anew");
+        let make = || -> Result<Region, StepError> {
+            self.dirs.retire(slice.id)?;
+            self.dirs.discard(slice.id)?;
+            Ok(self.dirs.create(slice)?)
+        };
+        make().map_err(|error| error.to_string())
+    }
+
     /// Takes a slice to work again, with its region where that is still there.
     fn take_over(&self, slice: &Slice) -> Result<(), String> {
         let dir = self.dirs.region(slice.id);
         let region = if dir.exists() {
-            let region = Region::open(slice.id, &dir).map_err(|error| error.to_string())?;
+            let region = match Region::open(slice.id, &dir) {
+                Err(error) if error.is_of_other_version() => self.make_again(slice, &error)?,
+                other => other.map_err(|error| error.to_string())?,
+            };
             if !region.is_of(&slice.parts) {
                 return Err(format!("{} was made for other devices", dir.display()));
             }

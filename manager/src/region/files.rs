@@ -119,11 +119,11 @@ impl RegionDirs {
             write_uuids(file, &slice.parts)?;
             let limits = Mapping::<Limits>::new(file, LIMITS_FILE_BYTES)?;
             limits.device_count.store(slice.parts.len() as u32, Ordering::Relaxed);
-            for (device, part) in limits.devices.iter().zip(&slice.parts) {
+            for device in limits.devices.iter().take(slice.parts.len()) {
                 device.marker_launches_max.store(MARKER_LAUNCHES_MAX, Ordering::Relaxed);
                 device.inflight_ns_max.store(INFLIGHT_NS_MAX, Ordering::Relaxed);
-                write_part(device, part);
             }
+            write_limits(&limits, slice);
             limits.header.publish(LIMITS_MAGIC, LIMITS_FILE_BYTES, id);
             Ok(())
         })?;
@@ -188,11 +188,14 @@ pub(super) fn find_shim(dir: &Path) -> Result<PathBuf, OpenRegionError> {
     shim.map(|entry| entry.path()).ok_or_else(|| OpenRegionError::NoShim { path: dir.into() })
 }
 
-/// Writes a part's limits, each of which a running container takes up on its own.
-pub(super) fn write_part(device: &DeviceLimits, part: &Part) {
-    device.core_request_percent.store(part.core_request_percent, Ordering::Relaxed);
-    device.core_limit_percent.store(part.core_limit_percent, Ordering::Relaxed);
-    device.memory_limit_bytes.store(part.memory_limit_bytes, Ordering::Relaxed);
+/// Writes a slice's limits, each of which a running container takes up on its own.
+pub(super) fn write_limits(limits: &Limits, slice: &Slice) {
+    for (device, part) in limits.devices.iter().zip(&slice.parts) {
+        device.core_request_percent.store(part.core_request_percent, Ordering::Relaxed);
+        device.core_limit_percent.store(part.core_limit_percent, Ordering::Relaxed);
+        device.memory_limit_bytes.store(part.memory_limit_bytes, Ordering::Relaxed);
+    }
+    limits.host_memory_limit_bytes.store(slice.host_memory_limit_bytes, Ordering::Relaxed);
 }
 
 /// Devices' UUIDs never change: they are written before the file is mapped by anybody.

@@ -21,6 +21,7 @@ fn slice() -> Slice {
         name: "a".into(),
         id: SliceId::from_random(7 << 64 | 9),
         parts: vec![part],
+        host_memory_limit_bytes: 0,
         created: SystemTime::UNIX_EPOCH,
         description: String::new(),
         owner: None,

@@ -1,10 +1,10 @@
 //! What the manager reads from a ledger. All of it was written by processes of the container, and every value is bounded
 //! here before anybody acts on it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_abi::ledger::{self, BYTES_MASK, Identity, OPERATION, SHARED_SLOT};
-use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, HOST_ACCOUNT, Ledger, SLOTS_MAX, owner};
+use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, HOST_ACCOUNT, Ledger, SLOTS_MAX, SlotDevice, owner};
 
 /// What a container uses of one memory, by its ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,12 @@ pub(crate) struct SlotSum {
     pub throttled_ns: u64,
     /// Their launches.
     pub launches: u64,
+    /// Their copies and memsets.
+    pub copies: u64,
+    /// Bytes that those moved.
+    pub copied_bytes: u64,
+    /// Time that their threads waited for those to be done.
+    pub copy_ns: u64,
 }
 
 /// A slot's work on one device.
@@ -41,6 +47,16 @@ pub(crate) struct WorkView {
     pub busy_since_ns: u64,
 }
 
+/// What a slot shows of its owner's work on one device, to see whether there was any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// All marked work is done, and nobody waits.
+    pub is_drained: bool,
+    marker_submitted: u64,
+    launches: u64,
+    copies: u64,
+}
+
 /// Whether the slot that `index` names is in use, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
@@ -48,12 +64,12 @@ pub(crate) enum SlotState {
     Free,
     /// In use by this process, with this generation.
     Attached(Identity, u32),
-    /// In the middle of being taken or given back, by the process of this pid in its own namespace.
+    /// In the middle of being taken or given back.
     Between {
         /// The word, to see whether it changes.
         word: u64,
-        /// The pid.
-        pid: u32,
+        /// By whom. What the ledger does not say is 0.
+        by: Identity,
     },
 }
 
@@ -67,9 +83,19 @@ pub(crate) fn slot(ledger: &Ledger, index: usize) -> SlotState {
             Some(identity) => SlotState::Attached(identity, owner::generation(word)),
             None => SlotState::Free,
         },
-        owner::CLAIMED | owner::RECLAIMING => SlotState::Between { word, pid: owner::pid(word) },
+        // Who takes a slot has not written all of its identity yet.
+        owner::CLAIMED => SlotState::Between { word, by: someone(owner::pid(word), 0) },
+        // Only processes of the dead one's namespace can tell that it is dead.
+        owner::RECLAIMING => {
+            let namespace = ledger.slots.get(index).map_or(0, |slot| slot.pid_namespace.load(Ordering::Relaxed));
+            SlotState::Between { word, by: someone(owner::pid(word), namespace) }
+        }
         _ => SlotState::Free,
     }
+}
+
+fn someone(pid: u32, pid_namespace: u64) -> Identity {
+    Identity { pid, start_time: 0, pid_namespace }
 }
 
 /// The slots that are in use.
@@ -96,14 +122,24 @@ pub(crate) fn held_bytes(ledger: &Ledger, index: usize, device_count: usize) -> 
     slot.devices.iter().take(device_count).map(|part| ledger::held_bytes(&part.memory)).collect()
 }
 
+/// Bytes that the owner of slot `index` holds in account number `number`.
+#[must_use]
+pub(crate) fn held_bytes_of(ledger: &Ledger, index: usize, number: usize) -> u64 {
+    ledger.slots.get(index).and_then(|slot| slot.memory(number)).map_or(0, ledger::held_bytes)
+}
+
 /// Sums over the slots `indices` on device number `device`. The counters saturate: a forged one must not wrap the sum.
 #[must_use]
 pub(crate) fn sum(ledger: &Ledger, indices: impl Iterator<Item = usize>, device: usize) -> SlotSum {
     let parts = indices.filter_map(|index| ledger.slots.get(index)?.devices.get(device));
+    let plus = |sum: u64, counter: &AtomicU64| sum.saturating_add(counter.load(Ordering::Relaxed));
     parts.fold(SlotSum::default(), |sum, part| SlotSum {
         waiting: sum.waiting + u64::from(part.waiting.load(Ordering::Relaxed)),
-        throttled_ns: sum.throttled_ns.saturating_add(part.throttled_ns.load(Ordering::Relaxed)),
-        launches: sum.launches.saturating_add(part.launches.load(Ordering::Relaxed)),
+        throttled_ns: plus(sum.throttled_ns, &part.throttled_ns),
+        launches: plus(sum.launches, &part.launches),
+        copies: plus(sum.copies, &part.copies),
+        copied_bytes: plus(sum.copied_bytes, &part.copied_bytes),
+        copy_ns: plus(sum.copy_ns, &part.copy_ns),
     })
 }
 
@@ -118,6 +154,27 @@ pub(crate) fn work(ledger: &Ledger, index: usize, device: usize) -> Option<WorkV
         marker_submitted: part.marker_submitted.load(Ordering::Relaxed),
         busy_since_ns: part.busy_since_ns.load(Ordering::Relaxed),
     })
+}
+
+/// What slot `index` shows of its owner's work on device number `device`.
+#[must_use]
+pub(crate) fn progress(ledger: &Ledger, index: usize, device: usize) -> Option<Progress> {
+    let (work, part) = (work(ledger, index, device)?, ledger.slots.get(index)?.devices.get(device)?);
+    Some(Progress {
+        is_drained: work.drained && !work.waiting,
+        marker_submitted: work.marker_submitted,
+        launches: part.launches.load(Ordering::Relaxed),
+        copies: part.copies.load(Ordering::Relaxed),
+    })
+}
+
+/// Where the owner of slot `index` is shown what the manager knows of it on device number `device`, if that is `owner` still.
+#[must_use]
+pub(crate) fn shown(ledger: &Ledger, index: usize, owner: Identity, device: usize) -> Option<&SlotDevice> {
+    if ledger::identity(ledger, index) != Some(owner) {
+        return None;
+    }
+    ledger.slots.get(index)?.devices.get(device)
 }
 
 /// Says what in the ledger cannot have come about by the protocol.

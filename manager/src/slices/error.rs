@@ -2,7 +2,7 @@
 
 use crate::inventory::{DeviceUuid, Inventory};
 use crate::size::Bytes;
-use crate::slices::{DESCRIPTION_BYTES_MAX, NameError};
+use crate::slices::{DESCRIPTION_BYTES_MAX, HOST_MEMORY_BYTES_MAX, NameError};
 use aliquot_abi::region::DEVICES_MAX;
 
 /// Why a part cannot be given on a device.
@@ -110,6 +110,14 @@ fn list(known: &[DeviceUuid]) -> String {
     }
 }
 
+/// The limit on host memory is one that no ledger can keep.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("host-memory is {}; at most {} can be counted: ask for less, or for no limit", Bytes(*.found_bytes), Bytes(HOST_MEMORY_BYTES_MAX))]
+pub struct HostMemoryError {
+    /// In bytes.
+    pub found_bytes: u64,
+}
+
 /// Why a slice is not made.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
@@ -128,6 +136,9 @@ pub enum CreateError {
         /// Its length.
         found_bytes: usize,
     },
+    /// The limit on host memory.
+    #[error(transparent)]
+    HostMemory(#[from] HostMemoryError),
     /// Too few or too many parts.
     #[error("a slice of {found} devices is not possible; ask for 1 to {DEVICES_MAX}")]
     PartCount {
@@ -182,7 +193,7 @@ pub enum ResizeError {
         name: String,
     },
     /// Nothing is asked.
-    #[error("nothing to change in slice {name:?}; give gpu-core, gpu-core-limit or gpu-memory")]
+    #[error("nothing to change in slice {name:?}; give gpu-core, gpu-core-limit, gpu-memory or host-memory")]
     NoChange {
         /// The name.
         name: String,
@@ -195,6 +206,9 @@ pub enum ResizeError {
         /// The device.
         device: DeviceUuid,
     },
+    /// The limit on host memory.
+    #[error(transparent)]
+    HostMemory(#[from] HostMemoryError),
     /// One part cannot be changed so.
     #[error(transparent)]
     Part(#[from] PartError),

@@ -34,6 +34,10 @@ fn part(device: Option<u32>, core: u32, limit: u32, memory: u64) -> PartRequest 
     }
 }
 
+fn resized(parts: Vec<PartRequest>) -> ResizeRequest {
+    ResizeRequest { parts, host_memory_limit_bytes: None }
+}
+
 fn request(name: &str, parts: Vec<PartRequest>) -> CreateRequest {
     CreateRequest { name: name.into(), parts, ..CreateRequest::default() }
 }
@@ -142,12 +146,12 @@ fn a_resize_changes_what_it_names_and_nothing_else() {
             .collect()
     };
     // A limit that was the same as the request stays so.
-    let slice = slices.resize(&inventory, "a", &[part(None, 40, 0, 0)]).unwrap();
+    let slice = slices.resize(&inventory, "a", &resized(vec![part(None, 40, 0, 0)])).unwrap();
     assert_eq!(shares(&slice), [(40, 60, 1), (40, 40, 1)]);
-    let slice = slices.resize(&inventory, "a", &[part(Some(1), 0, 0, 2 * GIB)]).unwrap();
+    let slice = slices.resize(&inventory, "a", &resized(vec![part(Some(1), 0, 0, 2 * GIB)])).unwrap();
     assert_eq!(shares(&slice), [(30, 60, 1), (30, 30, 2)]);
     // All of the device is there for the one who has it.
-    let slice = slices.resize(&inventory, "a", &[part(None, 100, 100, 80 * GIB)]).unwrap();
+    let slice = slices.resize(&inventory, "a", &resized(vec![part(None, 100, 100, 80 * GIB)])).unwrap();
     assert_eq!(shares(&slice), [(100, 100, 80), (100, 100, 80)]);
     for (changes, expected) in [
         (vec![], "nothing to change"),
@@ -155,16 +159,41 @@ fn a_resize_changes_what_it_names_and_nothing_else() {
         (vec![part(None, 0, 0, 81 * GIB)], "gpu-memory is 81 GiB"),
         (vec![part(Some(5), 1, 0, 0)], "has no part of device"),
     ] {
-        let error = slices.resize(&inventory, "a", &changes).unwrap_err().to_string();
+        let error = slices.resize(&inventory, "a", &resized(changes)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
     assert!(
         slices
-            .resize(&inventory, "b", &[part(None, 1, 0, 0)])
+            .resize(&inventory, "b", &resized(vec![part(None, 1, 0, 0)]))
             .unwrap_err()
             .to_string()
             .contains("no slice named \"b\"")
     );
+}
+
+#[test]
+fn host_memory_has_a_limit_of_its_own_that_is_given_changed_and_taken_away() {
+    let (mut slices, inventory) = (Slices::default(), inventory(1));
+    let asked = |limit_bytes| CreateRequest {
+        host_memory_limit_bytes: limit_bytes,
+        ..request("a", vec![part(None, 10, 0, 0)])
+    };
+    let id = SliceId::from_random(1);
+    let refused = slices.create(&inventory, asked(u64::MAX), id, SystemTime::UNIX_EPOCH).unwrap_err().to_string();
+    assert!(refused.contains("host-memory is") && refused.contains("can be counted"), "{refused}");
+    let slice = slices.create(&inventory, asked(GIB), id, SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(slice.host_memory_limit_bytes, GIB);
+    slices.put(slice.clone());
+    let change = |bytes, parts| ResizeRequest { parts, host_memory_limit_bytes: Some(bytes) };
+    let resized = slices.resize(&inventory, "a", &change(2 * GIB, vec![])).unwrap();
+    assert_eq!(resized, Slice { host_memory_limit_bytes: 2 * GIB, ..slice.clone() });
+    let resized = slices.resize(&inventory, "a", &change(0, vec![part(None, 20, 0, 0)])).unwrap();
+    assert_eq!((resized.host_memory_limit_bytes, resized.parts[0].core_request_percent), (0, 20));
+    let error = slices.resize(&inventory, "a", &change(u64::MAX, vec![])).unwrap_err();
+    assert_eq!(error, ResizeError::HostMemory(HostMemoryError { found_bytes: u64::MAX }));
+    // What is not named stays.
+    let other = ResizeRequest { parts: vec![part(None, 30, 0, 0)], host_memory_limit_bytes: None };
+    assert_eq!(slices.resize(&inventory, "a", &other).unwrap().host_memory_limit_bytes, GIB);
 }
 
 #[test]
@@ -208,7 +237,7 @@ proptest! {
             let name = format!("s{who}");
             match what {
                 0 => drop(create(&mut slices, &inventory, &name, parts)),
-                1 => if let Ok(slice) = slices.resize(&inventory, &name, &parts) { slices.put(slice) },
+                1 => if let Ok(slice) = slices.resize(&inventory, &name, &resized(parts)) { slices.put(slice) },
                 _ => if slices.remove(&name, 0, false).is_ok() { slices.take(&name); },
             }
             for device in &inventory.devices {

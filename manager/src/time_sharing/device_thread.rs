@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
@@ -241,9 +241,7 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> O
 fn set_watch(members: &BTreeMap<ContainerId, Member>, watch: Watch) -> bool {
     let mut changed = false;
     for member in members.values().filter(|member| member.closed_gate().is_some_and(|found| found != watch)) {
-        // A sequentially consistent change on both sides, or each could miss the other: see `gate::WATCHED`.
         member.set_gate(if watch == Watch::On { gate::WATCHED } else { 0 });
-        fence(Ordering::SeqCst);
         changed = true;
     }
     changed

@@ -1,10 +1,12 @@
 //! Full and read-only disks, wrong permissions, damaged files, two managers at once.
 
 use std::fs::{self, OpenOptions, Permissions};
+use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use aliquot_abi::region::{Header, LEDGER_FILE, LIMITS_FILE, MAJOR};
 use aliquot_manager::config::Config;
 use aliquot_manager::daemon::Daemon;
 use nix::mount::{MsFlags, mount, umount};
@@ -134,20 +136,46 @@ fn a_ledger_scribbled_over_or_truncated_by_its_tenant_harms_only_its_own_slice()
 }
 
 #[test]
-fn limits_of_another_version_are_an_error_of_that_slice_only() {
+fn a_region_of_another_version_in_use_is_an_error_of_that_slice_only() {
+    for version in [MAJOR - 1, MAJOR + 5] {
+        let mut node = Node::start();
+        let slice = node.create("old", vec![part(10, GIB)]).unwrap();
+        node.create("sound", vec![part(10, GIB)]).unwrap();
+        let tenant = Tenant::start(&slice.region_path);
+        node.stop();
+        set_major(&slice.region_path, version);
+        node.restart().unwrap();
+        let problem = node.get("old").unwrap().problem;
+        for expected in [format!("version {version}"), "remove the slice".into(), tenant.pid().to_string()] {
+            assert!(problem.contains(&expected), "{expected} is missing in {problem}");
+        }
+        assert_eq!(node.get("sound").unwrap().problem, "");
+        // It still counts against the device until it is removed.
+        assert_eq!(node.node().devices[0].core_requested_percent, 20);
+        node.remove("old", false).unwrap();
+        assert_eq!(node.list().len(), 1);
+    }
+}
+
+#[test]
+fn a_region_of_another_version_that_nobody_uses_is_made_anew() {
     let mut node = Node::start();
     let slice = node.create("old", vec![part(10, GIB)]).unwrap();
-    node.create("sound", vec![part(10, GIB)]).unwrap();
     node.stop();
-    let limits = OpenOptions::new().write(true).open(Path::new(&slice.region_path).join("limits")).unwrap();
-    limits.write_all_at(&7_u32.to_ne_bytes(), 8).unwrap();
+    set_major(&slice.region_path, MAJOR - 1);
     node.restart().unwrap();
-    assert!(node.get("old").unwrap().problem.contains("version 7"));
-    assert_eq!(node.get("sound").unwrap().problem, "");
-    // It still counts against the device until it is removed.
-    assert_eq!(node.node().devices[0].core_requested_percent, 20);
-    node.remove("old", false).unwrap();
-    assert_eq!(node.list().len(), 1);
+    assert_eq!(node.get("old").unwrap(), slice);
+    let mut tenant = Tenant::start(&slice.region_path);
+    assert_eq!(tenant.tell("reserve 1000"), "Ok(())");
+    eventually("its processes are heard", || (node.get("old").unwrap().processes == 1).then_some(()));
+}
+
+/// Makes a region look as if a manager of another version had made it.
+fn set_major(region: &str, version: u32) {
+    for file in [LIMITS_FILE, LEDGER_FILE] {
+        let file = OpenOptions::new().write(true).open(Path::new(region).join(file)).unwrap();
+        file.write_all_at(&version.to_ne_bytes(), offset_of!(Header, major) as u64).unwrap();
+    }
 }
 
 /// A tmpfs that is unmounted when this is dropped; `None` where this user may not mount.

@@ -165,7 +165,10 @@ impl Node {
     }
 
     pub(crate) fn resize(&self, name: &str, parts: Vec<proto::Part>) -> Result<proto::Slice, Status> {
-        let request = proto::ResizeSliceRequest { name: name.into(), parts };
+        self.resize_by(proto::ResizeSliceRequest { name: name.into(), parts, ..proto::ResizeSliceRequest::default() })
+    }
+
+    pub(crate) fn resize_by(&self, request: proto::ResizeSliceRequest) -> Result<proto::Slice, Status> {
         self.runtime.block_on(self.client().resize_slice(request)).map(tonic::Response::into_inner)
     }
 

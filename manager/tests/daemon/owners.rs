@@ -8,7 +8,12 @@ use tonic::Code;
 use crate::node::{GIB, Node, eventually, part, refused};
 
 fn request(name: &str, owner_pid: u32) -> proto::CreateSliceRequest {
-    proto::CreateSliceRequest { name: name.into(), parts: vec![part(10, GIB)], owner_pid, description: String::new() }
+    proto::CreateSliceRequest {
+        name: name.into(),
+        parts: vec![part(10, GIB)],
+        owner_pid,
+        ..proto::CreateSliceRequest::default()
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use aliquot_abi::ledger::{self, SlotId};
 use aliquot_abi::region::{AttachMessage, SLOTS_MAX, gate, owner};
 
-use crate::node::{GIB, Node, eventually, part};
+use crate::node::{GIB, Node, eventually, part, uuid};
 use crate::tenant::{Tenant, attach_message, ledger, limits, myself, say};
 
 fn attached(node: &Node, name: &str, count: u32) {
@@ -46,6 +46,27 @@ fn what_a_killed_process_held_is_free_again() {
     assert_eq!((usage.parts[0].memory_used_bytes, usage.parts[0].throttled_ns), (10, 77));
     let ledger = ledger(Path::new(&slice.region_path));
     assert_eq!(owner::state(ledger.owners[tenants[0].slot.index].load(Ordering::Relaxed)), owner::FREE);
+}
+
+#[test]
+fn copies_are_counted_for_the_living_and_the_dead() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenants = [Tenant::start(&slice.region_path), Tenant::start(&slice.region_path)];
+    tenants[0].tell("copies 3 4096 700");
+    tenants[1].tell("copies 1 100 50");
+    attached(&node, "a", 2);
+    let copies = || {
+        let part = &node.usage("a").parts[0];
+        (part.copies, part.copied_bytes, part.copy_ns)
+    };
+    assert_eq!(copies(), (4, 4196, 750));
+    tenants[0].kill();
+    attached(&node, "a", 1);
+    assert_eq!(copies(), (4, 4196, 750));
+    let labels = format!("{{slice=\"a\",device=\"{}\"}}", uuid(0));
+    let value = |name: &str| crate::metrics::value(&node, &format!("aliquot_slice_{name}_total{labels}"));
+    assert_eq!((value("copies"), value("copied_bytes"), value("copy_seconds")), (4.0, 4196.0, 7.5e-7));
 }
 
 #[test]

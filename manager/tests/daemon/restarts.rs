@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use aliquot_abi::region::gate;
+use aliquot_abi::ledger::{MANAGER_PID, OPERATION};
+use aliquot_abi::region::{gate, owner};
 
 use crate::node::{GIB, Node, eventually, part};
-use crate::tenant::{Tenant, limits};
+use crate::tenant::{Tenant, ledger, limits};
 
 #[test]
 fn slices_processes_and_books_are_the_same_after_a_restart() {
@@ -46,6 +47,30 @@ fn what_ended_while_no_manager_ran_is_given_back_before_the_next_one_serves() {
     drop(tenant);
     node.restart().unwrap();
     assert_eq!((node.get("a").unwrap().processes, node.usage("a").parts[0].memory_used_bytes), (0, 0));
+}
+
+#[test]
+fn a_manager_killed_while_it_gave_something_back_is_made_good_by_the_next_one() {
+    let mut node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    // What the word of the slot holds, and whether the account has been changed already.
+    for (word, is_subtracted) in [(1000, false), (OPERATION, false), (OPERATION, true), (0, true)] {
+        let mut tenant = Tenant::start(&slice.region_path);
+        tenant.tell("reserve 1000");
+        eventually("the process is attached", || (node.get("a").unwrap().processes == 1).then_some(()));
+        node.stop();
+        let (index, generation) = (tenant.slot.index, tenant.slot.generation);
+        drop(tenant);
+        let ledger = ledger(Path::new(&slice.region_path));
+        ledger.owners[index].store(owner::word(owner::RECLAIMING, generation, MANAGER_PID), Ordering::Release);
+        ledger.slots[index].devices[0].memory.store(word, Ordering::Release);
+        if is_subtracted {
+            ledger.devices[0].used.fetch_sub(1000, Ordering::AcqRel);
+        }
+        node.restart().unwrap();
+        assert_eq!(node.usage("a").parts[0].memory_used_bytes, 0, "{word:#x} {is_subtracted}");
+        assert_eq!(owner::state(ledger.owners[index].load(Ordering::Acquire)), owner::FREE);
+    }
 }
 
 #[test]

@@ -40,6 +40,52 @@ fn a_slice_is_made_listed_changed_and_removed() {
 }
 
 #[test]
+fn host_memory_has_a_limit_that_holds_is_changed_and_outlives_the_manager() {
+    let mut node = Node::start();
+    let request = proto::CreateSliceRequest {
+        name: "a".into(),
+        parts: vec![part(30, GIB)],
+        host_memory_limit_bytes: 1000,
+        ..proto::CreateSliceRequest::default()
+    };
+    let slice = node.create_by(request).unwrap();
+    assert_eq!(slice.host_memory_limit_bytes, 1000);
+    let mut tenant = Tenant::start(&slice.region_path);
+    assert_eq!(tenant.tell("reserve-host 900"), "Ok(())");
+    assert_eq!(tenant.tell("reserve-host 101"), "Err(OverLimit)");
+    let host = |node: &Node| {
+        let host = node.usage("a").host_memory.unwrap();
+        (host.limit_bytes, host.used_bytes, host.peak_bytes, host.refused)
+    };
+    assert_eq!(host(&node), (1000, 900, 900, 1));
+    assert_eq!(crate::metrics::value(&node, "aliquot_slice_host_memory_used_bytes{slice=\"a\"}"), 900.0);
+    let change = |node: &Node, bytes| {
+        node.resize_by(proto::ResizeSliceRequest {
+            name: "a".into(),
+            host_memory_limit_bytes: Some(bytes),
+            ..proto::ResizeSliceRequest::default()
+        })
+    };
+    assert_eq!(change(&node, 2000).unwrap().host_memory_limit_bytes, 2000);
+    assert_eq!(tenant.tell("reserve-host 101"), "Ok(())");
+    // A change of something else leaves it alone.
+    node.resize("a", vec![part(40, 0)]).unwrap();
+    node.restart().unwrap();
+    assert_eq!((node.get("a").unwrap().host_memory_limit_bytes, host(&node)), (2000, (2000, 1001, 1001, 1)));
+    assert_eq!(node.usage("a").processes[0].host_memory_used_bytes, 1001);
+    assert_eq!(tenant.tell("reserve-host 1000"), "Err(OverLimit)");
+    assert_eq!(change(&node, 0).unwrap().host_memory_limit_bytes, 0);
+    assert_eq!(tenant.tell("reserve-host 1000000"), "Ok(())");
+    refused(change(&node, u64::MAX), Code::InvalidArgument, "host-memory is");
+    tenant.kill();
+    crate::node::eventually("nothing is in use", || (host(&node).1 == 0).then_some(()));
+    // Whoever still maps the region of a slice that is gone gets nothing more.
+    let limits = limits(Path::new(&slice.region_path));
+    node.remove("a", true).unwrap();
+    assert_eq!(limits.host_memory_limit_bytes.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_a_code_a_value_and_a_remedy() {
     let node = Node::start();
     node.create("a", vec![part(60, 0)]).unwrap();
@@ -108,10 +154,12 @@ fn the_cdi_device_mounts_the_region_and_leaves_only_the_ledger_writable() {
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let spec: serde_json::Value = serde_json::from_slice(&fs::read(node.cdi_file("a")).unwrap()).unwrap();
     let edits = &spec["devices"][0]["containerEdits"];
-    assert_eq!(edits["env"][0], format!("LD_PRELOAD={}", slice.shim_path));
-    assert_eq!(edits["env"][1], format!("CUDA_VISIBLE_DEVICES={}", uuid(0)));
-    let mounts: Vec<_> = edits["mounts"].as_array().unwrap().iter().take(2).collect();
+    assert_eq!(edits["env"][0], format!("CUDA_VISIBLE_DEVICES={}", uuid(0)));
+    let mounts: Vec<_> = edits["mounts"].as_array().unwrap().iter().take(3).collect();
     assert_eq!((&mounts[0]["hostPath"], &mounts[0]["options"][0]), (&slice.region_path.clone().into(), &"ro".into()));
     assert_eq!(mounts[1]["hostPath"], format!("{}/ledger", slice.region_path));
     assert_eq!(mounts[1]["options"][0], "rw");
+    assert_eq!((&mounts[2]["containerPath"], &mounts[2]["options"][0]), (&"/etc/ld.so.preload".into(), &"ro".into()));
+    let preloaded = fs::read_to_string(mounts[2]["hostPath"].as_str().unwrap()).unwrap();
+    assert_eq!(preloaded, format!("{}\n", slice.shim_path));
 }

@@ -101,6 +101,20 @@ fn tenant_process() {
                 part.memory.fetch_add(ledger::OPERATION | bytes, Ordering::AcqRel);
                 ledger.devices[0].used.fetch_add(bytes, Ordering::AcqRel);
             }
+            ["reserve-host", bytes] => {
+                let limit = match limits.host_memory_limit_bytes.load(Ordering::Relaxed) {
+                    0 => u64::MAX,
+                    limit => limit,
+                };
+                let host = &ledger.slots[slot.index].host_memory;
+                answer(&format!("{:?}", ledger::reserve(&ledger.host, host, bytes.parse().unwrap(), limit)));
+                continue;
+            }
+            ["copies", count, bytes, ns] => {
+                for (counter, more) in [(&part.copies, count), (&part.copied_bytes, bytes), (&part.copy_ns, ns)] {
+                    counter.fetch_add(more.parse().unwrap(), Ordering::Relaxed);
+                }
+            }
             ["throttled", ns] => part.throttled_ns.store(ns.parse().unwrap(), Ordering::Relaxed),
             ["wait"] => part.waiting.store(1, Ordering::Relaxed),
             ["exec"] => panic!("{}", Command::new(env::current_exe().unwrap()).args(env::args().skip(1)).exec()),

@@ -102,6 +102,8 @@ results! {
     CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream";
     STREAM_CAPTURE_WRONG_THREAD = 908, "attempt to terminate a thread-local capture sequence from another thread";
     GRAPH_EXEC_UPDATE_FAILURE = 910, "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
+    INVALID_RESOURCE_TYPE = 914, "invalid resource type";
+    INVALID_RESOURCE_CONFIGURATION = 915, "invalid resource configuration";
     UNKNOWN = 999, "unknown error";
 }
 
@@ -111,6 +113,12 @@ pub type CUdevice = c_int;
 pub type CUdeviceptr = u64;
 /// An address on the device in the 32-bit interface of CUDA before 3.2.
 pub type CUdeviceptrV1 = c_uint;
+/// The value by which a conditional node decides.
+pub type CUgraphConditionalHandle = u64;
+/// A texture object.
+pub type CUtexObject = u64;
+/// A surface object.
+pub type CUsurfObject = u64;
 /// A host function that a stream calls.
 pub type CUhostFn = Option<unsafe extern "C" fn(*mut c_void)>;
 /// A callback of a stream that also gets the stream's state.
@@ -168,6 +176,18 @@ handles! {
     CUgraphExec;
     /// A pool of stream-ordered memory.
     CUmemoryPool;
+    /// An object that graphs can hold for the program.
+    CUuserObject;
+    /// Memory of another interface.
+    CUexternalMemory;
+    /// A semaphore of another interface.
+    CUexternalSemaphore;
+    /// Images that are being linked.
+    CUlinkState;
+    /// A context on a part of a device.
+    CUgreenCtx;
+    /// A description of parts of a device.
+    CUdevResourceDesc;
 }
 
 /// `CU_STREAM_LEGACY`: the legacy default stream, by a handle that means the same in every function.
@@ -184,6 +204,23 @@ pub const CU_GET_PROC_ADDRESS_LEGACY_STREAM: u64 = 1;
 pub const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 /// `CU_MEMHOSTREGISTER_DEVICEMAP`: mapped into the device's address space.
 pub const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
+/// `CU_MEMHOSTREGISTER_IOMEMORY`: not memory but registers of another device.
+pub const CU_MEMHOSTREGISTER_IOMEMORY: c_uint = 4;
+
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`: bytes of physical memory that a pool has.
+pub const CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: c_uint = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`: bytes of it that are in use.
+pub const CU_MEMPOOL_ATTR_USED_MEM_CURRENT: c_uint = 7;
+/// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`: bytes of physical memory that a device's graphs use.
+pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: c_uint = 0;
+/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`: bytes of physical memory that a device's graphs have.
+pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: c_uint = 2;
+/// `CU_GRAPH_NODE_TYPE_GRAPH`: a node that is a graph.
+pub const CU_GRAPH_NODE_TYPE_GRAPH: c_uint = 4;
+/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`: a node that allocates memory.
+pub const CU_GRAPH_NODE_TYPE_MEM_ALLOC: c_uint = 10;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`: the graph is uploaded as soon as it is instantiated.
+pub const CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD: u64 = 2;
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`: the stream is not capturing.
 pub const CU_STREAM_CAPTURE_STATUS_NONE: c_uint = 0;
@@ -195,6 +232,13 @@ pub const CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: c_uint = 93;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`: memory on the device whose ordinal is the location's id.
 pub const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;
+/// `CU_MEM_LOCATION_TYPE_HOST`: memory of the host.
+pub const CU_MEM_LOCATION_TYPE_HOST: c_uint = 2;
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`: memory of the host, near the calling thread. The kind between the two is the host's
+/// NUMA node of which the location's id is the number.
+pub const CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: c_uint = 4;
+/// `CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`: memory in one part of a device; see [`CUmemLocation::device`].
+pub const CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: c_uint = 6;
 
 /// Which default stream a null stream handle means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,10 @@
 
 #![allow(non_camel_case_types, reason = "the names are those of NVML")]
 
+mod forwarded;
+
 pub use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+pub use forwarded::FORWARDED;
 
 /// An NVML result. Every `u32` is a valid value.
 #[repr(transparent)]
@@ -181,6 +184,164 @@ pub struct nvmlProcessUtilizationSample_t {
     pub dec_util: c_uint,
 }
 
+/// A process that uses a device, in a [`nvmlProcessDetailList_v1_t`].
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlProcessDetail_v1_t {
+    /// Process id.
+    pub pid: c_uint,
+    /// Bytes of device memory.
+    pub used_gpu_memory: u64,
+    /// MIG GPU instance, or `0xFFFF_FFFF`.
+    pub gpu_instance_id: c_uint,
+    /// MIG compute instance, or `0xFFFF_FFFF`.
+    pub compute_instance_id: c_uint,
+    /// Bytes of memory that confidential computing protects.
+    pub used_gpu_cc_protected_memory: u64,
+}
+
+/// A question for the processes that use a device, and where the answer goes.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct nvmlProcessDetailList_v1_t {
+    /// Size and version: [`NVML_PROCESS_DETAIL_LIST_V1`].
+    pub version: c_uint,
+    /// `nvmlProcessMode_t`: which processes.
+    pub mode: c_uint,
+    /// Room of the array; the number of processes after the call.
+    pub num_proc_array_entries: c_uint,
+    /// The array.
+    pub proc_array: *mut nvmlProcessDetail_v1_t,
+}
+
+/// `nvmlProcessDetailList_v1`: what [`nvmlProcessDetailList_v1_t::version`] must hold.
+pub const NVML_PROCESS_DETAIL_LIST_V1: c_uint = size_of::<nvmlProcessDetailList_v1_t>() as c_uint | 1 << 24;
+/// `NVML_PROCESS_MODE_COMPUTE`: processes that compute.
+pub const NVML_PROCESS_MODE_COMPUTE: c_uint = 0;
+/// `NVML_PROCESS_MODE_GRAPHICS`: processes that draw.
+pub const NVML_PROCESS_MODE_GRAPHICS: c_uint = 1;
+/// `NVML_PROCESS_MODE_MPS`: processes that compute through the MPS server.
+pub const NVML_PROCESS_MODE_MPS: c_uint = 2;
+/// `NVML_PROCESS_MODE_ALL`: all processes.
+pub const NVML_PROCESS_MODE_ALL: c_uint = 3;
+
+/// A process's utilisation, in a [`nvmlProcessesUtilizationInfo_v1_t`].
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlProcessUtilizationInfo_v1_t {
+    /// End of the sample period in microseconds since 1970.
+    pub time_stamp: u64,
+    /// Process id.
+    pub pid: c_uint,
+    /// Percent of time in which a kernel of the process ran.
+    pub sm_util: c_uint,
+    /// Percent of time in which the process used memory.
+    pub mem_util: c_uint,
+    /// Percent of the encoder's time.
+    pub enc_util: c_uint,
+    /// Percent of the decoder's time.
+    pub dec_util: c_uint,
+    /// Percent of the JPEG decoder's time.
+    pub jpg_util: c_uint,
+    /// Percent of the optical-flow engine's time.
+    pub ofa_util: c_uint,
+}
+
+/// A question for the utilisation of all processes, and where the answer goes.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct nvmlProcessesUtilizationInfo_v1_t {
+    /// Size and version: [`NVML_PROCESSES_UTILIZATION_INFO_V1`].
+    pub version: c_uint,
+    /// Room of the array; the number of samples after the call.
+    pub process_samples_count: c_uint,
+    /// Only samples after this are wanted, in microseconds since 1970.
+    pub last_seen_time_stamp: u64,
+    /// The array.
+    pub proc_util_array: *mut nvmlProcessUtilizationInfo_v1_t,
+}
+
+/// `nvmlProcessesUtilizationInfo_v1`: what [`nvmlProcessesUtilizationInfo_v1_t::version`] must hold.
+pub const NVML_PROCESSES_UTILIZATION_INFO_V1: c_uint =
+    size_of::<nvmlProcessesUtilizationInfo_v1_t>() as c_uint | 1 << 24;
+
+/// A sample of `nvmlDeviceGetSamples`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlSample_t {
+    /// When it was taken, in microseconds since 1970.
+    pub time_stamp: u64,
+    /// The value; a 32-bit one, as all of today's are, in the lower half.
+    pub sample_value: u64,
+}
+
+/// `NVML_GPU_UTILIZATION_SAMPLES`: percent of time in which a kernel ran.
+pub const NVML_GPU_UTILIZATION_SAMPLES: c_uint = 1;
+/// `NVML_MEMORY_UTILIZATION_SAMPLES`: percent of time in which memory was read or written.
+pub const NVML_MEMORY_UTILIZATION_SAMPLES: c_uint = 2;
+/// `NVML_VALUE_TYPE_UNSIGNED_INT`: a sample's value is a 32-bit number.
+pub const NVML_VALUE_TYPE_UNSIGNED_INT: c_uint = 1;
+
+/// One engine's part of [`nvmlGpuDynamicPstatesInfo_t`].
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlGpuDynamicPstatesUtilization_t {
+    /// Not zero if the device has such an engine.
+    pub is_present: c_uint,
+    /// Percent of the last second in which it was busy.
+    pub percentage: c_uint,
+    /// Above this the device becomes faster.
+    pub inc_threshold: c_uint,
+    /// Below this it becomes slower.
+    pub dec_threshold: c_uint,
+}
+
+/// How busy the engines of a device are. The first one computes, the second is the memory.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlGpuDynamicPstatesInfo_t {
+    /// Reserved.
+    pub flags: c_uint,
+    /// The engines.
+    pub utilization: [nvmlGpuDynamicPstatesUtilization_t; 8],
+}
+
+/// What a MIG device has of its GPU.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlDeviceAttributes_t {
+    /// Multiprocessors.
+    pub multiprocessor_count: c_uint,
+    /// Engines that it shares: copies, decoders, encoders, JPEG, optical flow.
+    pub shared_engine_counts: [c_uint; 5],
+    /// Slices of the GPU instance.
+    pub gpu_instance_slice_count: c_uint,
+    /// Slices of the compute instance.
+    pub compute_instance_slice_count: c_uint,
+    /// Memory in MiB.
+    pub memory_size_mib: u64,
+}
+
+/// What accounting has kept of a process.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlAccountingStats_t {
+    /// Percent of its life in which a kernel ran.
+    pub gpu_utilization: c_uint,
+    /// Percent of its life in which memory was read or written.
+    pub memory_utilization: c_uint,
+    /// The most bytes that it held.
+    pub max_memory_usage: u64,
+    /// Milliseconds that it lived; 0 while it lives.
+    pub time: u64,
+    /// When it was started, in microseconds since 1970.
+    pub start_time: u64,
+    /// Whether it lives.
+    pub is_running: c_uint,
+    /// Reserved.
+    pub reserved: [c_uint; 5],
+}
+
 /// An event of a device.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,13 +361,21 @@ pub struct nvmlEventData_t {
 const _: () = {
     assert!(size_of::<nvmlMemory_v2_t>() == 40 && size_of::<nvmlPciInfo_t>() == 68);
     assert!(size_of::<nvmlProcessInfo_t>() == 24 && size_of::<nvmlProcessUtilizationSample_t>() == 32);
-    assert!(size_of::<nvmlEventData_t>() == 32);
+    assert!(size_of::<nvmlEventData_t>() == 32 && size_of::<nvmlAccountingStats_t>() == 56);
+    assert!(size_of::<nvmlProcessDetail_v1_t>() == 32 && size_of::<nvmlProcessDetailList_v1_t>() == 24);
+    assert!(size_of::<nvmlProcessUtilizationInfo_v1_t>() == 40 && size_of::<nvmlProcessesUtilizationInfo_v1_t>() == 24);
+    assert!(size_of::<nvmlSample_t>() == 16 && size_of::<nvmlGpuDynamicPstatesInfo_t>() == 132);
+    assert!(size_of::<nvmlDeviceAttributes_t>() == 40);
 };
 
 /// Hands the table of NVML functions to the macro `$consumer`.
 ///
 /// A line reads `class policy: symbol(arguments);`, with the classes of the [driver's table](crate::cuda_api). Every
-/// function returns [`nvmlReturn_t`]; `nvmlErrorString`, which does not, stands outside the table.
+/// function returns [`nvmlReturn_t`]; `nvmlErrorString`, which does not, stands outside the table. What is in neither the
+/// table nor [`FORWARDED`](crate::nvml::FORWARDED), nobody has looked at.
+///
+/// Whatever tells of memory, device time or processes is a `view`: it shows a container its slice. Functions that do and yet
+/// pass by have the reason beside them.
 #[macro_export]
 macro_rules! nvml_api {
     ($consumer:path) => {
@@ -220,6 +389,7 @@ macro_rules! nvml_api {
             forward call: nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint);
             forward call: nvmlSystemGetCudaDriverVersion(cuda_driver_version: *mut c_int);
             forward call: nvmlSystemGetCudaDriverVersion_v2(cuda_driver_version: *mut c_int);
+            // Reads the caller's own /proc, where only its container's processes are, by the ids that the lists below show.
             forward call: nvmlSystemGetProcessName(pid: c_uint, name: *mut c_char, length: c_uint);
             // Devices
             forward call: nvmlDeviceGetCount(device_count: *mut c_uint);
@@ -242,27 +412,41 @@ macro_rules! nvml_api {
             forward call: nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
             forward call: nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
             forward call: nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
-            forward call: nvmlDeviceGetAttributes_v2(device: nvmlDevice_t, attributes: *mut c_void);
+            view attributes: nvmlDeviceGetAttributes_v2(device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
             // Memory
             view memory_info: nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *mut nvmlMemory_t);
             view memory_info_v2: nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
-            forward call: nvmlDeviceGetBAR1MemoryInfo(device: nvmlDevice_t, bar1_memory: *mut nvmlBAR1Memory_t);
+            view bar1_memory_info: nvmlDeviceGetBAR1MemoryInfo(device: nvmlDevice_t, bar1_memory: *mut nvmlBAR1Memory_t);
+            view memory_info: nvmlDeviceGetConfComputeProtectedMemoryUsage(device: nvmlDevice_t, memory: *mut nvmlMemory_t);
+            // How the device's memory is divided, not who uses it.
             forward call: nvmlDeviceGetConfComputeMemSizeInfo(device: nvmlDevice_t, mem_info: *mut c_void);
             // Use
-            forward call: nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
+            view utilization_rates: nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
+            view dynamic_pstates: nvmlDeviceGetDynamicPstatesInfo(device: nvmlDevice_t, info: *mut nvmlGpuDynamicPstatesInfo_t);
+            // Engines that a slice has no part of: the device's own figure, of all who use them.
             forward call: nvmlDeviceGetEncoderUtilization(device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
             forward call: nvmlDeviceGetDecoderUtilization(device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
-            forward call: nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, utilization: *mut nvmlProcessUtilizationSample_t, process_samples_count: *mut c_uint, last_seen_time_stamp: u64);
-            forward call: nvmlDeviceGetSamples(device: nvmlDevice_t, kind: c_uint, last_seen_time_stamp: u64, sample_val_type: *mut c_uint, sample_count: *mut c_uint, samples: *mut c_void);
-            forward call: nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            forward call: nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            forward call: nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            forward call: nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            forward call: nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            forward call: nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            forward call: nvmlDeviceGetMPSComputeRunningProcesses(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            forward call: nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            forward call: nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            view process_utilization: nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, utilization: *mut nvmlProcessUtilizationSample_t, process_samples_count: *mut c_uint, last_seen_time_stamp: u64);
+            view processes_utilization: nvmlDeviceGetProcessesUtilizationInfo(device: nvmlDevice_t, info: *mut nvmlProcessesUtilizationInfo_v1_t);
+            view samples: nvmlDeviceGetSamples(device: nvmlDevice_t, kind: c_uint, last_seen_time_stamp: u64, sample_val_type: *mut c_uint, sample_count: *mut c_uint, samples: *mut nvmlSample_t);
+            // Processes
+            view compute_processes: nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
+            view compute_processes: nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            view compute_processes: nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            view no_processes: nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
+            view no_processes: nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            view no_processes: nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            view no_processes: nvmlDeviceGetMPSComputeRunningProcesses(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
+            view no_processes: nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            view no_processes: nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            view process_details: nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, list: *mut nvmlProcessDetailList_v1_t);
+            view no_processes: nvmlDeviceGetEncoderSessions(device: nvmlDevice_t, session_count: *mut c_uint, session_infos: *mut c_void);
+            view no_processes: nvmlDeviceGetFBCSessions(device: nvmlDevice_t, session_count: *mut c_uint, session_infos: *mut c_void);
+            view accounting_mode: nvmlDeviceGetAccountingMode(device: nvmlDevice_t, mode: *mut c_uint);
+            view accounting: nvmlDeviceGetAccountingBufferSize(device: nvmlDevice_t, buffer_size: *mut c_uint);
+            view accounting_list: nvmlDeviceGetAccountingPids(device: nvmlDevice_t, count: *mut c_uint, pids: *mut c_uint);
+            view accounting_list: nvmlDeviceGetAccountingStats(device: nvmlDevice_t, pid: c_uint, stats: *mut nvmlAccountingStats_t);
+            view accounting: nvmlDeviceGetAccountingStats_v2(device: nvmlDevice_t, stats: *mut c_void);
             // State
             forward call: nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor_type: c_uint, temp: *mut c_uint);
             forward call: nvmlDeviceGetTemperatureV(device: nvmlDevice_t, temperature: *mut c_void);

@@ -19,6 +19,7 @@ mod shares;
 mod start;
 mod statistics;
 mod table;
+mod together;
 
 use std::process::ExitCode;
 
@@ -47,6 +48,8 @@ enum What {
     Memory,
     /// `cuInit` and the first context.
     Start,
+    /// Many processes of one container that start at once.
+    Together,
     /// A process that never uses CUDA.
     IdleProcess,
     /// The shim as a file.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
             What::Launch => launches::measure(&client, runs),
             What::Memory => memory::measure(&client, runs),
             What::Start => start::measure(&client, runs),
+            What::Together => together::measure(&client, runs),
             What::IdleProcess => idle_process::measure(),
             What::Library => library::measure(),
             What::Race => race::measure(&client),

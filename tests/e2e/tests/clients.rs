@@ -1,7 +1,12 @@
 //! NVIDIA's own Python packages, and what is built on them, run unmodified: the same answers with and without the shim,
 //! and the slice's size wherever the size of the device shows.
 
-use aliquot_harness::{GIB, Outcome, PythonEnvironment, Region, SimulatedGpu, run, unchanged_in_a_slice};
+use std::process::Command;
+
+use aliquot_harness::debian::{self, Packages};
+use aliquot_harness::{
+    GIB, HostProgram, Outcome, Process, PythonEnvironment, Region, SimulatedGpu, run, tool, unchanged_in_a_slice,
+};
 
 /// Runs a Python program bare and in a slice with nothing to forbid, which must be alike, and then in a slice of 4 GiB.
 #[track_caller]
@@ -147,4 +152,80 @@ for device in nvitop.CudaDevice.all():
     assert!(bare.stdout.contains(&memory(80 * GIB)), "{bare:?}");
     let expected = bare.stdout.replace(&(80 * GIB).to_string(), &(4 * GIB).to_string());
     limited.assert_said(&expected);
+}
+
+/// Tools that show who uses a device show the container's own process with what it holds, and no other's.
+#[test]
+fn tools_show_the_containers_own_processes_only() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, 4 * GIB);
+    let program = HostProgram::linked(&gpu, "hold");
+    let mut own = program.on(&gpu);
+    own.arg(GIB.to_string());
+    let mut own = Process::start(region.preload_into(&mut own));
+    let mut other = Process::start(program.on(&gpu).arg((2 * GIB).to_string()));
+    own.wait_for("held\n");
+    other.wait_for("held\n");
+    let sources = [
+        r#"
+import gpustat
+for device in gpustat.new_query():
+    print(device.memory_total, device.memory_used, sorted((p["pid"], p["gpu_memory_usage"]) for p in device.processes))
+"#,
+        r#"
+import nvitop
+for device in nvitop.Device.all():
+    processes = [(pid, process.gpu_memory() >> 20) for pid, process in device.processes().items()]
+    print(device.memory_total() >> 20, device.memory_used() >> 20, sorted(processes))
+"#,
+        r#"
+from pynvml import *
+nvmlInit()
+device = nvmlDeviceGetHandleByIndex(0)
+memory = nvmlDeviceGetMemoryInfo(device)
+processes = [(process.pid, process.usedGpuMemory >> 20) for process in nvmlDeviceGetComputeRunningProcesses(device)]
+print(memory.total >> 20, memory.used >> 20, sorted(processes))
+"#,
+    ];
+    for source in sources {
+        let command = || PythonEnvironment::get().program(&gpu, source);
+        run(region.preload_into(&mut command())).success().assert_said(&format!("4096 1024 [({}, 1024)]\n", own.id()));
+        let outside = run(&mut command()).success();
+        assert!(outside.stdout.contains(&other.id().to_string()), "{outside:?}");
+    }
+}
+
+/// It draws on a terminal, which `script` gives it.
+#[test]
+fn nvtop() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, 4 * GIB);
+    let program = HostProgram::linked(&gpu, "hold");
+    let mut own = program.on(&gpu);
+    own.arg(GIB.to_string());
+    let mut own = Process::start(region.preload_into(&mut own));
+    let mut other = Process::start(program.on(&gpu).arg((2 * GIB).to_string()));
+    own.wait_for("held\n");
+    other.wait_for("held\n");
+    // It is in a part of the release that machines do not get packages from unless they are told to.
+    let unpacked = debian::unpacked(&Packages {
+        suite: &debian::own_suite(),
+        components: "main contrib",
+        names: &["nvtop", "libdrm2", "libncurses6", "libtinfo6"],
+    });
+    let mut command = Command::new(tool("script", "bsdutils"));
+    gpu.show_to(&mut command);
+    let libraries = format!("{}/usr/lib/x86_64-linux-gnu", unpacked.display());
+    command.args(["--quiet", "--return", "--command"]).arg(format!(
+        "stty rows 40 columns 150; LD_LIBRARY_PATH={libraries}:$LD_LIBRARY_PATH exec {}/usr/bin/nvtop",
+        unpacked.display()
+    ));
+    let mut drawn = Process::start(region.preload_into(command.arg("/dev/null").env("TERM", "xterm")));
+    // The size of the slice, what is used of it, and by whom.
+    for shown in ["4.000Gi", "1.000Gi", &own.id().to_string()] {
+        drawn.wait_for(shown);
+    }
+    let drawn = drawn.kill();
+    assert!(!drawn.stdout.contains(&other.id().to_string()), "{drawn:?}");
+    assert!(!drawn.stdout.contains("80.000Gi"), "{drawn:?}");
 }

@@ -3,33 +3,7 @@
 use std::fs;
 
 use aliquot_fake_machine::now_ns;
-use aliquot_harness::{Container, HostProgram, Image, MIB, Node, SimulatedGpu, libraries_of, wait};
-use rustix::process::geteuid;
-
-/// Where containers get the simulated driver.
-const DRIVER_DIR: &str = "/usr/local/nvidia/lib";
-
-/// A manager that publishes its slices where podman looks, and gives containers the simulated driver.
-fn publishing_node(gpu: &SimulatedGpu) -> Node {
-    assert!(geteuid().is_root(), "this test publishes in /var/run/cdi: run it as root");
-    let mut settings = format!(
-        "cdi_dir = '/var/run/cdi'\n[cdi]\nextra_env = ['LD_LIBRARY_PATH={DRIVER_DIR}', 'ALIQUOT_FAKE_GPU={}']\n",
-        gpu.config_file().display(),
-    );
-    let driver = ["libcuda.so.1", "libnvidia-ml.so.1"].map(|library| gpu.library_dir().join(library));
-    // The simulated driver needs libraries that NVIDIA's does not, and that an image need not have.
-    let needed = libraries_of(&driver[0]).into_iter().filter(|library| !library.to_string_lossy().contains("libc.so"));
-    for library in driver.iter().cloned().chain(needed) {
-        // The file itself: links lead nowhere in a container.
-        let (file, name) = (fs::canonicalize(&library).unwrap(), library.file_name().unwrap().to_str().unwrap());
-        settings += &format!("[[cdi.extra_mounts]]\nhost_path = {file:?}\ncontainer_path = '{DRIVER_DIR}/{name}'\n");
-    }
-    for (name, writable) in [("machine.toml", false), ("state", true), ("state.lock", true)] {
-        let file = gpu.dir().join(name);
-        settings += &format!("[[cdi.extra_mounts]]\nhost_path = {file:?}\nwritable = {writable}\n");
-    }
-    Node::with(gpu, &settings)
-}
+use aliquot_harness::{Container, HostProgram, Image, MIB, Node, SimulatedGpu, wait};
 
 /// A name that no other test has published.
 fn unique(name: &str) -> String {
@@ -43,7 +17,7 @@ fn start(image: &Image, slice: &str, command: &[&str]) -> Container {
 #[test]
 fn a_container_has_its_slice_s_memory_and_nothing_is_left() {
     let gpu = SimulatedGpu::new();
-    let node = publishing_node(&gpu);
+    let node = Node::publishing(&gpu, "");
     let programs = [HostProgram::linked(&gpu, "exact"), HostProgram::linked(&gpu, "hold")];
     let image = Image::with(&programs.each_ref());
     let name = unique("memory");
@@ -73,7 +47,7 @@ fn a_container_has_its_slice_s_memory_and_nothing_is_left() {
 #[test]
 fn two_containers_share_a_device_as_asked() {
     let gpu = SimulatedGpu::new();
-    let node = publishing_node(&gpu);
+    let node = Node::publishing(&gpu, "");
     let program = HostProgram::linked(&gpu, "busy");
     let image = Image::with(&[&program]);
     let (small, large) = (unique("small"), unique("large"));

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage, LEDGER_FILE, LEDGER_FILE_BYTES, LIMITS_FILE};
+use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage, LEDGER_FILE, LEDGER_FILE_BYTES, LIMITS_FILE, MAJOR};
 use aliquot_harness::{HostProgram, MIB, Node, Process, Region, SimulatedGpu, run, wait};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
 
@@ -23,7 +23,9 @@ fn a_region_that_cannot_be_used_leaves_programs_alone() {
         OpenOptions::new().write(true).open(region.dir().join(file)).unwrap().set_len(bytes).unwrap();
     };
     let spoilers: [(&str, Spoiler<'_>); 9] = [
-        ("another major version of the limits", &|region| region.limits().header.major.store(2, Ordering::Relaxed)),
+        ("another major version of the limits", &|region| {
+            region.limits().header.major.store(MAJOR + 1, Ordering::Relaxed)
+        }),
         ("another major version of the ledger", &|region| region.ledger().header.major.store(0, Ordering::Relaxed)),
         ("limits that are not ready", &|region| region.limits().header.magic.store(0, Ordering::Relaxed)),
         ("a ledger that is something else", &|region| region.ledger().header.magic.store(u64::MAX, Ordering::Relaxed)),

@@ -77,6 +77,59 @@ fn what_the_driver_lacks_is_lacking() {
     );
 }
 
+/// In every version, with all flags, for names that there are and that there are not, before and after `cuInit`.
+#[test]
+fn what_the_driver_answers_about_itself_is_the_same() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::new("get_proc_address");
+    let answers = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
+    for line in [
+        "cuGetProcAddress(cuGetProcAddress, 11030, 0): 0, status 77, cuGetProcAddress\n",
+        "cuGetProcAddress_v2(cuGetProcAddress, 12000, 0): 0, status 0, cuGetProcAddress_v2\n",
+        "cuGetProcAddress_v2(cuGetProcAddress, 12000, 2): 0, status 0, cuGetProcAddress_v2_ptsz\n",
+        "cuGetProcAddress_v2_ptsz(cuLaunchKernel, 13000, 0): 0, status 0, cuLaunchKernel_ptsz\n",
+        "cuGetProcAddress_v2_ptsz(cuLaunchKernel, 13000, 1): 0, status 0, cuLaunchKernel\n",
+        "cuGetProcAddress_v2(cuFromTheFuture, 13000, 0): 0, status 1, NULL\n",
+    ] {
+        assert_eq!(answers.stdout.matches(line).count(), 2, "{line}");
+    }
+
+    let old_driver = tempfile::tempdir().unwrap();
+    let library =
+        HostProgram::variant("driver_of_11_3", "libcuda.so.1", &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);
+    symlink(library.path(), old_driver.path().join("libcuda.so.1")).unwrap();
+    let on_old_driver = || {
+        let mut command = program.on(&gpu);
+        command.env("LD_LIBRARY_PATH", old_driver.path());
+        command
+    };
+    let answers = unchanged_in_a_slice(&gpu, on_old_driver).success();
+    for line in [
+        "no cuGetProcAddress_v2\n",
+        "cuGetProcAddress(cuGetProcAddress, 13000, 0): 0, status 77, cuGetProcAddress\n",
+        "cuGetProcAddress(cuMemAlloc, 13000, 2): 0, status 77, cuMemAlloc_v2\n",
+        "cuGetProcAddress(cuLaunchKernel, 13000, 0): 500, status 77, NULL\n",
+    ] {
+        assert_eq!(answers.stdout.matches(line).count(), 2, "{line}");
+    }
+}
+
+#[test]
+fn whatever_the_driver_hands_out_is_limited() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::new("get_proc_address");
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.arg((64 * MIB).to_string());
+        command
+    };
+    let bare = unchanged_in_a_slice(&gpu, command).success();
+    assert_eq!(bare.stdout.matches("one byte more: 0, in order of a stream: 0\n").count(), 12, "{bare:?}");
+    let region = Region::new(&gpu, 64 * MIB);
+    let limited = run(region.preload_into(&mut command())).success();
+    assert_eq!(limited.stdout, bare.stdout.replace(": 0", ": 2"));
+}
+
 #[test]
 fn a_driver_that_is_let_go_and_loaded_again_is_limited_again() {
     let gpu = SimulatedGpu::new();

@@ -3,23 +3,10 @@
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
+use aliquot_abi::ledger;
 use aliquot_harness::{
-    GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice, wait,
+    GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, like_a_device_of, run, unchanged_in_a_slice, wait,
 };
-
-/// Runs `command` bare on a device of `bytes`, and in a slice of `bytes` on a device of 80 GiB: both must say the same.
-#[track_caller]
-fn like_a_device_of(bytes: u64, program: &str, arguments: &[&str]) -> String {
-    let small = SimulatedGpu::with(&format!("[[device]]\nmemory = {bytes}\n"));
-    let large = SimulatedGpu::new();
-    let program = HostProgram::linked(&large, program);
-    let on_small = run(program.on(&small).args(arguments)).success();
-    let region = Region::new(&large, bytes);
-    let in_slice = run(region.preload_into(program.on(&large).args(arguments))).success();
-    assert_eq!(on_small.stdout, in_slice.stdout, "on a device of {bytes} bytes, and in a slice of it");
-    assert!(region.peak_bytes(0) <= bytes);
-    on_small.stdout
-}
 
 #[test]
 fn the_last_byte_is_granted_and_the_next_is_not() {
@@ -41,7 +28,7 @@ fn the_last_byte_is_granted_and_the_next_is_not() {
 
 #[test]
 fn every_kind_of_memory_is_counted() {
-    let said = like_a_device_of(64 * MIB, "allocations", &[]);
+    let (said, _) = like_a_device_of(64 * MIB, "", "allocations", &[]);
     assert!(said.contains("linear, round 2: 16 pieces, then 2; free: 0\n"), "{said}");
     assert!(said.contains("physical, round 2: 16 pieces, then 2; free: 0\n"), "{said}");
     assert!(!said.contains(": no\n"), "{said}");
@@ -49,21 +36,56 @@ fn every_kind_of_memory_is_counted() {
 
 #[test]
 fn physical_memory_is_counted_until_the_last_handle_and_mapping_are_gone() {
-    let said = like_a_device_of(64 * MIB, "virtual_memory", &[]);
+    let (said, _) = like_a_device_of(64 * MIB, "", "virtual_memory", &[]);
     assert!(said.contains("released, the mapping is left: 4 MiB in use\nunmapped: 0 MiB in use\n"), "{said}");
 }
 
 #[test]
+fn physical_memory_is_given_back_once_however_it_goes() {
+    let (said, region) = like_a_device_of(64 * MIB, "", "physical", &[]);
+    assert!(said.contains("given back by two threads at once, and wrong: 0\nat the end: 0 MiB in use\n"), "{said}");
+    assert!(!said.contains(": 0\n") || said.matches(": 0\n").count() == 1, "{said}");
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+#[test]
+fn physical_memory_that_is_bound_to_something_is_charged_for_as_long() {
+    const TWO: &str = "[[device]]\nmemory = '64MiB'\nnvlink = [1]\n[[device]]\nmemory = '64MiB'\nnvlink = [0]\n";
+    let gpu = SimulatedGpu::with(TWO);
+    let program = HostProgram::linked(&gpu, "bindings");
+    let bare = run(&mut program.on(&gpu)).success();
+    let region = Region::new(&gpu, 64 * MIB);
+    let in_slice = run(region.preload_into(&mut program.on(&gpu))).success();
+    assert_eq!(bare.stdout, in_slice.stdout);
+    assert!(bare.stdout.contains("released: 2 MiB in use\nthe array destroyed: 0 MiB in use\n"), "{}", bare.stdout);
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+#[test]
 fn the_end_of_a_context_gives_back_what_was_in_it() {
-    let said = like_a_device_of(64 * MIB, "contexts", &[]);
+    let (said, region) = like_a_device_of(64 * MIB, "", "contexts", &[]);
     assert!(said.contains("the second context destroyed: 1 MiB in use\n"), "{said}");
     assert!(said.contains("a third context destroyed with none current: 1 MiB in use\n"), "{said}");
+    assert!(said.contains("and detached for good: 1 MiB in use\n"), "{said}");
     assert!(said.contains("the primary context reset: 0 MiB in use\n"), "{said}");
+    // The program ends with one set of what it takes.
+    assert_eq!(ledger::used_bytes(&region.ledger().host), MIB);
+}
+
+/// Memory of every kind comes and goes in an order that a seed decides: after each step the slice has as much left as the device
+/// of its size, so the ledger is at each step what the driver counts.
+#[test]
+fn the_ledger_is_the_driver_s_own_count_whatever_a_program_does() {
+    for seed in 0..6_u32 {
+        let (_, region) = like_a_device_of(96 * MIB, "", "random_memory", &[&seed.to_string()]);
+        let held = (region.used_bytes(0), ledger::used_bytes(&region.ledger().host));
+        assert_eq!(held, (0, 0), "seed {seed}");
+    }
 }
 
 #[test]
 fn threads_share_the_limit() {
-    let said = like_a_device_of(64 * MIB, "threads", &[]);
+    let (said, _) = like_a_device_of(64 * MIB, "", "threads", &[]);
     assert!(said.ends_with("256 pieces granted, all given back: yes\n"), "{said}");
     assert!(said.starts_with("thread 0 without a context: 201\n"), "{said}");
 }
@@ -71,7 +93,7 @@ fn threads_share_the_limit() {
 #[test]
 fn with_nothing_to_forbid_the_shim_changes_nothing() {
     let gpu = SimulatedGpu::with("[[device]]\nmemory = '96MiB'\n");
-    for program in ["allocations", "virtual_memory", "contexts", "threads"] {
+    for program in ["allocations", "virtual_memory", "contexts", "threads", "pools", "graph_memory", "physical"] {
         let program = HostProgram::linked(&gpu, program);
         let _ = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
     }
@@ -126,12 +148,28 @@ fn each_device_has_its_own_limit_and_a_device_without_a_part_has_nothing() {
             64 * MIB,
             64 * MIB,
             4 * GIB,
-            4 * GIB,
+            0,
             32 * MIB,
             32 * MIB
         )
     );
     assert_eq!((region.peak_bytes(0), region.peak_bytes(1)), (32 * MIB, 64 * MIB));
+}
+
+#[test]
+fn memory_is_charged_to_the_device_that_has_it_whichever_is_current() {
+    const TWO: &str = "[[device]]\nmemory = '64MiB'\nnvlink = [1]\n[[device]]\nmemory = '64MiB'\nnvlink = [0]\n";
+    let gpu = SimulatedGpu::with(TWO);
+    let program = HostProgram::linked(&gpu, "across_devices");
+    let said = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success().stdout;
+    assert!(
+        said.contains("with none current: 0 12 MiB in use\nlinear and managed memory of the first: 4 12 MiB"),
+        "{said}"
+    );
+    assert!(said.ends_with("all given back with the first current: 0 0 MiB in use\n"), "{said}");
+    let region = Region::unlimited(&gpu);
+    let _ = run(region.preload_into(&mut program.on(&gpu))).success();
+    assert_eq!((region.peak_bytes(0), region.peak_bytes(1)), (4 * MIB, 12 * MIB));
 }
 
 #[test]

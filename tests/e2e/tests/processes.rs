@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::owner;
-use aliquot_harness::{HostProgram, MIB, Outcome, Process, Region, SimulatedGpu, run, unchanged_in_a_slice};
+use aliquot_harness::{HostProgram, MIB, Outcome, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice};
 
 /// Runs a program bare, in a slice with nothing to forbid, and in a slice of 64 MiB; all must end alike. The last one's
 /// outcome and region are returned.
@@ -63,7 +63,7 @@ fn children_that_only_end_change_nothing() {
 #[test]
 fn a_child_that_becomes_another_program_shares_the_limit() {
     let gpu = SimulatedGpu::new();
-    for way in ["fork", "vfork"] {
+    for way in ["fork", "vfork", "clone", "spawn"] {
         let (outcome, _) = limited(&gpu, &HostProgram::linked(&gpu, "exec"), &[way]);
         outcome
             .success()
@@ -74,9 +74,37 @@ fn a_child_that_becomes_another_program_shares_the_limit() {
 #[test]
 fn a_process_that_becomes_another_program_leaves_nothing_behind() {
     let gpu = SimulatedGpu::new();
-    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "exec"), &["self"]);
-    outcome.success().assert_said("holding 16 MiB: free 48 MiB\nfresh: free 64 MiB\nfresh: took 8 MiB\n");
-    assert_eq!((region.used_bytes(0), region.peak_bytes(0), slots_in_use(&region)), (0, 16 * MIB, 1));
+    for way in ["self", "thread"] {
+        let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "exec"), &[way]);
+        outcome.success().assert_said("holding 16 MiB: free 48 MiB\nfresh: free 64 MiB\nfresh: took 8 MiB\n");
+        assert_eq!((region.used_bytes(0), region.peak_bytes(0), slots_in_use(&region)), (0, 16 * MIB, 1), "{way}");
+    }
+}
+
+#[test]
+fn a_program_forks_while_its_threads_allocate() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "fork_in_storm"), &[]);
+    outcome.success().assert_said("100 children, 100 refused; all given back: yes\n");
+    assert_eq!((region.used_bytes(0), slots_in_use(&region)), (0, 1));
+}
+
+#[test]
+fn a_daemon_that_lost_its_parents_is_limited() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "daemon"), &[]);
+    outcome.success().assert_said("daemon: took 8 MiB, one byte more than is left: 2\ngone\n");
+    assert_eq!(region.peak_bytes(0), 8 * MIB);
+}
+
+#[test]
+fn a_child_in_a_process_namespace_of_its_own_shares_the_limit() {
+    require_root();
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "pid_namespace"), &[]);
+    outcome.success().assert_said("child: took 8 MiB, free 56 MiB\nparent: took 4 MiB, free 52 MiB\n");
+    // Both were process 1 or another of their own namespaces, and neither took the other for dead.
+    assert_eq!((region.peak_bytes(0), slots_in_use(&region)), (12 * MIB, 2));
 }
 
 #[test]
@@ -147,11 +175,65 @@ fn threads_that_come_and_go_leave_nothing() {
 }
 
 #[test]
+fn threads_that_are_cancelled_leave_nothing() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "cancel"), &[]);
+    outcome.success().assert_said("160 threads cancelled, all given back: yes\n");
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+#[test]
+fn the_driver_is_opened_and_closed_while_a_thread_uses_it() {
+    let gpu = SimulatedGpu::new();
+    let (outcome, region) = limited(&gpu, &HostProgram::new("dlclose_race"), &[]);
+    outcome.success().assert_said("500 times opened and closed, 500 times refused\n");
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+#[test]
+fn contexts_end_while_others_are_used() {
+    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "contexts_race"), &[]);
+    outcome.success().assert_said("600 contexts destroyed, 16 MiB in use\nall given back: yes\n");
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+/// A program must not do this. If it does, an operation that was under way may stay charged until the program ends,
+/// and no more.
+#[test]
+fn the_primary_context_is_reset_while_threads_allocate_in_it() {
+    const UNDER_WAY_BYTES: u64 = 4 * 4096;
+    const RESETS: u64 = 101;
+    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "reset_race"), &[]);
+    outcome.success().assert_said("reset 101 times, and then took 32 MiB: 0\n");
+    assert!(region.used_bytes(0) <= RESETS * UNDER_WAY_BYTES, "{} bytes stay charged", region.used_bytes(0));
+}
+
+#[test]
+fn devices_that_reach_each_other_keep_their_own_books() {
+    let limits = [32 * MIB, 64 * MIB];
+    let small = SimulatedGpu::with(&format!(
+        "[[device]]\nmemory = {}\nnvlink = [1]\n[[device]]\nmemory = {}\nnvlink = [0]\n",
+        limits[0], limits[1]
+    ));
+    let large = SimulatedGpu::with("[[device]]\nnvlink = [1]\n[[device]]\nnvlink = [0]\n");
+    let program = HostProgram::linked(&large, "peers");
+    let on_small = unchanged_in_a_slice(&small, || program.on(&small)).success();
+    let parts = [0, 1].map(|device| Part { device, memory_limit_bytes: limits[device] });
+    let region = Region::with_parts(&large, &parts);
+    run(region.preload_into(&mut program.on(&large))).success().assert_said(&on_small.stdout);
+    assert!(on_small.stdout.ends_with("the first device's context reset: free 32 MiB and 64 MiB\n"), "{on_small:?}");
+    assert_eq!((region.used_bytes(0), region.used_bytes(1)), (0, 0));
+}
+
+#[test]
 fn a_process_ends_while_its_threads_launch() {
     let gpu = SimulatedGpu::new();
-    for way in ["exit", "_exit", "return", "thread"] {
+    for way in ["exit", "_exit", "quick_exit", "return", "thread", "abort"] {
         let (outcome, _) = limited(&gpu, &HostProgram::linked(&gpu, "exit_in_launch"), &[way]);
-        assert_eq!(outcome.status.code(), Some(7), "{way}: {outcome:?}");
+        let expected = if way == "abort" { (None, Some(6)) } else { (Some(7), None) };
+        assert_eq!((outcome.status.code(), outcome.signal()), expected, "{way}: {outcome:?}");
     }
 }
 

@@ -136,7 +136,9 @@ fn a_share_that_is_changed_holds_while_programs_run() {
     let [share] = shares(&gpu, [&process]);
     assert_share(share, 20.0);
     let part = Part { core_request_percent: 50, core_limit_percent: 50, ..Part::default() };
-    node.client().resize(ResizeSliceRequest { name: "changing".into(), parts: vec![part] }).unwrap();
+    node.client()
+        .resize(ResizeSliceRequest { name: "changing".into(), parts: vec![part], ..Default::default() })
+        .unwrap();
     let [share] = shares(&gpu, [&process]);
     assert_share(share, 50.0);
 }

@@ -1,19 +1,30 @@
 //! The conformance cases. Each is run in a process of its own, in each of the three ways.
 
+mod arrays;
 mod capture;
 mod context;
+mod copies;
 mod errors;
+mod graph_changes;
+mod graph_memory;
 mod graphs;
+mod host_memory;
 mod launches;
+mod legacy;
 mod lookup;
 mod markers;
 mod memory;
+mod multicast;
+mod pools;
 mod processes;
+mod sharing;
+mod sizes;
 mod streams;
 mod views;
 mod virtual_memory;
 
 pub(crate) use processes::hold_memory;
+pub(crate) use sharing::open_shared;
 
 use crate::findings::Findings;
 use crate::scene::Scene;
@@ -43,10 +54,24 @@ pub(crate) const CASES: &[Case] = &[
         about: "a handle is charged until it and its mappings are gone",
         run: virtual_memory::run,
     },
+    Case { name: "sizes", about: "allocations of every size and rows of every width", run: sizes::run },
+    Case { name: "arrays", about: "arrays of every shape: their bytes are charged", run: arrays::run },
+    Case { name: "pools", about: "what pools of stream-ordered memory reserve is charged", run: pools::run },
+    Case { name: "graph-memory", about: "memory that graphs allocate", run: graph_memory::run },
+    Case {
+        name: "host-memory",
+        about: "page-locked memory of the host is none of the device's",
+        run: host_memory::run,
+    },
+    Case { name: "sharing", about: "memory that two processes share is charged to who made it", run: sharing::run },
+    Case { name: "multicast", about: "multicast objects take no memory of their own", run: multicast::run },
+    Case { name: "copies", about: "every form of copy and set moves what it is told to", run: copies::run },
     Case { name: "context", about: "what a context held is free when it is destroyed", run: context::run },
     Case { name: "launches", about: "every form of launch", run: launches::run },
+    Case { name: "legacy-launches", about: "launches as before CUDA 4", run: legacy::run },
     Case { name: "streams", about: "order, events, callbacks, contents of memory", run: streams::run },
     Case { name: "graphs", about: "graphs built by hand", run: graphs::run },
+    Case { name: "graph-changes", about: "graphs copied, nested, and changed between runs", run: graph_changes::run },
     Case {
         name: "capture",
         about: "stream capture in three modes, with launches from other threads",

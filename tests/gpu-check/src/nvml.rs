@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_uint};
 
-use aliquot_abi::nvml::{NVML_MEMORY_V2, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
+use aliquot_abi::nvml::{NVML_MEMORY_V2, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlProcessInfo_t, nvmlReturn_t};
 use anyhow::{Context, bail};
 use libloading::Library;
 
@@ -10,6 +10,9 @@ use libloading::Library;
 pub(crate) struct Nvml {
     library: Library,
 }
+
+/// More than share a device.
+const PROCESSES_MAX: usize = 256;
 
 /// Total and free bytes of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +80,21 @@ impl Nvml {
         // SAFETY: the device is NVML's; the output is a live local that names its version.
         check("nvmlDeviceGetMemoryInfo_v2", unsafe { get(self.device(uuid)?, &mut memory) })?;
         Ok(DeviceMemory { total: memory.total, free: memory.free })
+    }
+
+    /// Processes with a context on the device with `uuid`, by the newest function that there is.
+    pub(crate) fn processes(&self, uuid: &str) -> anyhow::Result<Vec<nvmlProcessInfo_t>> {
+        let newest = self.function(c"nvmlDeviceGetComputeRunningProcesses_v3");
+        let get: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
+            newest.or_else(|_| self.function(c"nvmlDeviceGetComputeRunningProcesses_v2"))?;
+        let mut list = vec![nvmlProcessInfo_t::default(); PROCESSES_MAX];
+        let mut count = PROCESSES_MAX as c_uint;
+        // SAFETY: the device is NVML's; the list has as many entries as is said.
+        check("nvmlDeviceGetComputeRunningProcesses", unsafe {
+            get(self.device(uuid)?, &mut count, list.as_mut_ptr())
+        })?;
+        list.truncate(count as usize);
+        Ok(list)
     }
 }
 

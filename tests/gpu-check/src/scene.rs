@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cuda::{Cuda, Done};
+use aliquot_abi::cuda::CUresult;
+
+use crate::cuda::{Cuda, Done, result_name};
+use crate::findings::Findings;
 use crate::way::Way;
 
 /// Memory appears to change by so much without anybody's doing: the driver takes memory in pieces, and the node manager
@@ -48,6 +51,23 @@ impl Scene {
             std::thread::sleep(SETTLE_INTERVAL);
         }
     }
+
+    /// In the limited slice: notes whether about `bytes` less are free than the `before` that were. Elsewhere the whole device is
+    /// seen, which others may use.
+    pub(crate) fn expect_charged(&self, findings: &mut Findings, what: &str, before: u64, bytes: u64) -> Done {
+        if self.way == Way::Limited {
+            let wanted = before.saturating_sub(bytes);
+            let free = self.wait_for_free(wanted)?;
+            let saw = format!("{bytes} bytes were to be charged; {before} were free, {free} are");
+            findings.expect(what, is_about(free, wanted), saw);
+        }
+        Ok(())
+    }
+}
+
+/// What a call answered, by the driver's name.
+pub(crate) fn answer_name<T>(got: &Done<T>) -> String {
+    result_name(got.as_ref().err().map_or(CUresult::SUCCESS, |error| error.result))
 }
 
 /// Whether two amounts of memory are the same but for rounding.

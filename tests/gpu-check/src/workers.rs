@@ -31,6 +31,8 @@ pub(crate) enum WorkerCommand {
     },
     /// Hold memory until standard input ends.
     Hold,
+    /// Open the memory that standard input names.
+    OpenShared,
     /// Measure what calls cost.
     Overhead,
     /// Keep the device busy, and count.
@@ -62,6 +64,7 @@ pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
     match command {
         WorkerCommand::Probe => return probe(),
         WorkerCommand::Hold => cases::hold_memory()?,
+        WorkerCommand::OpenShared => cases::open_shared()?,
         WorkerCommand::Case { name, way } => say(&case(name, *way)?)?,
         WorkerCommand::Overhead => say(&overhead::measure()?)?,
         WorkerCommand::Load(load) => say(&load.run()?)?,

@@ -5,14 +5,25 @@
 //! Each process asks cargo once; processes that ask at once are kept apart by cargo's lock on the target directory.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+
+use crate::tool;
 
 /// The simulated GPU's `libcuda.so.1`.
 pub fn fake_cuda() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build("aliquot-fake-cuda", "libaliquot_fake_cuda.so", profile()))
+}
+
+/// The simulated GPU's `libcuda.so.1`, built in `target_dir` and linked with further arguments to the linker.
+pub(crate) fn fake_cuda_linked_with(target_dir: &Path, link_arguments: &[String]) -> PathBuf {
+    let file = "libaliquot_fake_cuda.so";
+    let mut command = cargo("rustc", "aliquot-fake-cuda", "dev", target_dir);
+    command.args(["--lib", "--"]).args(link_arguments.iter().map(|argument| format!("-Clink-arg={argument}")));
+    run_cargo(command, &target_dir.join("debug").join(file))
 }
 
 /// The simulated GPU's `libnvidia-ml.so.1`.
@@ -27,10 +38,50 @@ pub fn shim() -> &'static Path {
     BUILT.get_or_init(|| build("aliquot-shim", "libaliquot_shim.so", "release"))
 }
 
+/// The shim for aarch64: needs that target of Rust (`rustup target add aarch64-unknown-linux-gnu`), and a linker for
+/// it.
+pub fn shim_for_aarch64() -> &'static Path {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target_dir = target_dir();
+        let linker = tool("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross");
+        let mut command = cargo("build", "aliquot-shim", "release", &target_dir);
+        command.args(["--target", TARGET]).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", linker);
+        run_cargo(command, &target_dir.join(TARGET).join("release/libaliquot_shim.so"))
+    })
+}
+
 /// The program `aliquot-manager`.
 pub fn manager() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build("aliquot-manager", "aliquot-manager", profile()))
+}
+
+/// The program `aliquot-manager` as another version of it would be: the shim that it carries is not [`shim`], from
+/// which it differs in a letter of a note that nobody reads.
+pub fn manager_with_another_shim() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let (manager, shim) = (fs::read(manager()).expect("the manager"), fs::read(shim()).expect("the shim"));
+        let begin = position(&manager, &shim).expect("the manager carries the shim");
+        let note = position(&shim, b"rustc version").expect("the shim says what compiled it");
+        let made = scratch_dir("another-manager").join("aliquot-manager");
+        // By another process, and under another name until it is complete: see `HostProgram`.
+        let make =
+            r#"cp "$0" "$1.$$" && printf R | dd of="$1.$$" bs=1 seek="$2" conv=notrunc status=none && mv "$1.$$" "$1""#;
+        let copied = Command::new(tool("sh", "dash"))
+            .args(["-c", make])
+            .args([self::manager(), &made])
+            .arg((begin + note).to_string())
+            .status();
+        assert!(copied.is_ok_and(|status| status.success()), "cannot make {}", made.display());
+        made
+    })
+}
+
+fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    bytes.windows(part.len()).position(|window| window == part)
 }
 
 /// The program `aliquot`, with the simulated GPU's libraries beside it.
@@ -43,6 +94,12 @@ pub fn cli() -> &'static Path {
     })
 }
 
+/// The program `aliquot-gpu-check`.
+pub fn gpu_check() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("aliquot-gpu-check", "aliquot-gpu-check", profile()))
+}
+
 /// The checkout.
 pub(crate) fn workspace() -> &'static Path {
     let harness = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -52,7 +109,7 @@ pub(crate) fn workspace() -> &'static Path {
 /// Where what is made once for all tests is kept: below the target directory.
 pub(crate) fn scratch_dir(name: &str) -> PathBuf {
     let dir = target_dir().join("harness").join(name);
-    std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("cannot make {}: {error}", dir.display()));
+    fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("cannot make {}: {error}", dir.display()));
     dir
 }
 
@@ -80,16 +137,24 @@ fn profile() -> &'static str {
 
 fn build(package: &str, file: &str, profile: &str) -> PathBuf {
     let target_dir = target_dir();
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["build", "--quiet", "--package", package, "--profile", profile, "--target-dir"])
-        .arg(&target_dir)
-        .current_dir(workspace())
-        .output()
-        .unwrap_or_else(|error| panic!("cannot run cargo: {error}"));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "building {package} failed:\n{errors}");
     let built = target_dir.join(if profile == "dev" { "debug" } else { profile }).join(file);
-    assert!(built.is_file(), "building {package} did not make {}", built.display());
-    built
+    run_cargo(cargo("build", package, profile, &target_dir), &built)
+}
+
+fn cargo(subcommand: &str, package: &str, profile: &str, target_dir: &Path) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args([subcommand, "--quiet", "--package", package, "--profile", profile, "--target-dir"])
+        .arg(target_dir)
+        .current_dir(workspace());
+    command
+}
+
+/// Runs `command`, which makes `built`.
+fn run_cargo(mut command: Command, built: &Path) -> PathBuf {
+    let output = command.output().unwrap_or_else(|error| panic!("cannot run cargo: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed:\n{errors}");
+    assert!(built.is_file(), "{command:?} did not make {}", built.display());
+    built.to_owned()
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
 use aliquot_proto::node::v1::{
-    CreateSliceRequest, GetNodeRequest, GetUsageRequest, ListSlicesRequest, Node, RemoveSliceRequest,
-    ResizeSliceRequest, Slice, SliceUsage,
+    CreateSliceRequest, GetNodeRequest, GetUsageRequest, ListFindingsRequest, ListFindingsResponse, ListSlicesRequest,
+    Node, RemoveSliceRequest, ResizeSliceRequest, Slice, SliceUsage,
 };
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -76,6 +76,14 @@ impl Client {
     /// The manager's answer.
     pub fn slices(&mut self) -> Result<Vec<Slice>, Status> {
         Ok(self.runtime.block_on(self.api.list_slices(ListSlicesRequest {}))?.into_inner().slices)
+    }
+
+    /// `ListFindings` of all slices and outside of them.
+    ///
+    /// # Errors
+    /// The manager's answer.
+    pub fn findings(&mut self) -> Result<ListFindingsResponse, Status> {
+        Ok(self.runtime.block_on(self.api.list_findings(ListFindingsRequest::default()))?.into_inner())
     }
 
     /// `GetUsage` of the slice `name`.

@@ -1,14 +1,11 @@
 //! Containers, run by podman.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{HostProgram, Outcome, Process, run, tool};
+use crate::{HostProgram, Outcome, Process, RootFs, run, tool};
 
-/// An image made from a few files of this machine: a shell, host programs, and the libraries that they need. It knows
-/// nothing of GPUs or of slices. It is removed when this is dropped.
+/// An image made of a few files: a shell, host programs, and the libraries that they need. It knows nothing of GPUs
+/// or of slices. It is removed when this is dropped.
 pub struct Image {
     reference: String,
 }
@@ -16,7 +13,7 @@ pub struct Image {
 /// A container that runs in a process of a test. It is removed when this is dropped.
 pub struct Container {
     name: String,
-    /// `None` once it was waited for.
+    /// `None` if it was not started.
     process: Option<Process>,
 }
 
@@ -28,24 +25,15 @@ impl Image {
     /// An image with `programs` in `/bin`.
     #[must_use]
     pub fn with(programs: &[&HostProgram]) -> Image {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        let libraries: BTreeSet<PathBuf> = programs.iter().flat_map(|program| libraries_of(program.path())).collect();
-        for dir in ["bin", "tmp", "proc", "sys", "dev", "run", "etc"] {
-            fs::create_dir_all(root.path().join(dir)).expect("a directory of the image");
-        }
-        copy(&tool("busybox", "busybox-static"), &root.path().join("bin/sh"));
-        for program in programs {
-            copy(
-                program.path(),
-                &root.path().join("bin").join(program.path().file_name().expect("a program has a name")),
-            );
-        }
-        for library in &libraries {
-            copy(library, &root.path().join(library.strip_prefix("/").expect("an absolute path")));
-        }
+        Image::of(&RootFs::with(programs))
+    }
+
+    /// An image of this root file system. All its files are root's.
+    #[must_use]
+    pub fn of(root: &RootFs) -> Image {
         let archive = tempfile::NamedTempFile::new().expect("a temporary file");
         let packed = Command::new(tool("tar", "tar"))
-            .arg("-cf")
+            .args(["--owner=0", "--group=0", "-cf"])
             .arg(archive.path())
             .arg("-C")
             .arg(root.path())
@@ -60,15 +48,24 @@ impl Image {
     /// Starts a container of this image that runs `command`, with further `options` of `podman run`.
     #[must_use]
     pub fn start(&self, options: &[&str], command: &[&str]) -> Container {
+        let (name, mut podman) = self.podman(&["run", "--rm"], options, command);
+        Container { name, process: Some(Process::start(&mut podman)) }
+    }
+
+    /// Makes a container that does not run yet.
+    #[must_use]
+    pub fn create(&self, options: &[&str], command: &[&str]) -> Container {
+        let (name, mut podman) = self.podman(&["create"], options, command);
+        let _ = run(&mut podman).success();
+        Container { name, process: None }
+    }
+
+    /// The name of a new container, and what makes it.
+    fn podman(&self, how: &[&str], options: &[&str], command: &[&str]) -> (String, Command) {
         let name = format!("aliquot-test-{}-{}", std::process::id(), unique());
         let mut podman = podman();
-        podman
-            .args(["run", "--rm", "--name", &name])
-            .args(RUN_OPTIONS)
-            .args(options)
-            .arg(&self.reference)
-            .args(command);
-        Container { name, process: Some(Process::start(&mut podman)) }
+        podman.args(how).args(["--name", &name]).args(RUN_OPTIONS).args(options).arg(&self.reference).args(command);
+        (name, podman)
     }
 }
 
@@ -79,15 +76,27 @@ impl Drop for Image {
 }
 
 impl Container {
+    /// Starts the container that [`Image::create`] has made.
+    pub fn start(&mut self) {
+        self.process = Some(Process::start(podman().args(["start", "--attach", &self.name])));
+    }
+
     /// The process of `podman run`, whose output and exit status are the container's.
     pub fn process(&mut self) -> &mut Process {
-        self.process.as_mut().expect("the container was not waited for")
+        self.process.as_mut().expect("the container was started")
+    }
+
+    /// Starts a further process in the running container, as a login or a probe does, with further `options` of `podman
+    /// exec`.
+    #[must_use]
+    pub fn exec(&self, options: &[&str], command: &[&str]) -> Process {
+        Process::start(podman().arg("exec").args(options).arg(&self.name).args(command))
     }
 
     /// Waits for the container's end.
     #[must_use]
     pub fn wait(mut self) -> Outcome {
-        self.process.take().expect("the container was not waited for").wait()
+        self.process.take().expect("the container was started").wait()
     }
 }
 
@@ -101,20 +110,6 @@ fn podman() -> Command {
     let mut podman = Command::new(tool("podman", "podman runc"));
     podman.args(GLOBAL_OPTIONS);
     podman
-}
-
-/// The libraries that `file` needs, the loader included, by the paths at which programs look for them.
-#[must_use]
-pub fn libraries_of(file: &Path) -> Vec<PathBuf> {
-    let listed = Command::new(tool("ldd", "libc-bin")).arg(file).output().expect("ldd runs");
-    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let paths = text.split_ascii_whitespace().filter(|word| word.starts_with('/'));
-    paths.map(PathBuf::from).filter(|path| path.exists()).collect()
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to.parent().expect("a file has a directory")).expect("a directory of the image");
-    fs::copy(from, to).unwrap_or_else(|error| panic!("cannot copy {} into the image: {error}", from.display()));
 }
 
 fn unique() -> usize {

@@ -8,8 +8,11 @@
 //! | [`Node`], [`Slice`] | a node manager in a process of its own, and its slices |
 //! | [`HostProgram`] | a C program from `tests/programs` |
 //! | [`unchanged_in_a_slice`] | a command that must do the same with and without the shim |
+//! | [`like_a_device_of`] | a program that must find a slice like a device of its size |
 //! | [`PythonEnvironment`] | Python with NVIDIA's own packages |
-//! | [`Image`], [`Container`] | containers, run by podman |
+//! | [`nvidia_headers`] | NVIDIA's headers of any version, for what must agree with them |
+//! | [`Sysroot`] | an older C library |
+//! | [`RootFs`], [`Image`], [`Container`] | root file systems, and containers that podman runs in them |
 //! | [`Process`], [`wait`] | processes that cannot hang a test, and waiting for what must come |
 //!
 //! A test puts together a [`Command`](std::process::Command), shows it a GPU ([`SimulatedGpu::show_to`]), lets it enter
@@ -21,28 +24,36 @@
 pub mod artifacts;
 mod client;
 mod container;
+pub mod debian;
 mod gpu;
+mod headers;
 mod mapped;
 mod node;
 mod process;
 mod program;
+mod publishing;
 mod python;
 mod region;
+mod root;
+mod sysroot;
 mod tool;
 mod unchanged;
 pub mod wait;
 
 pub use client::Client;
-pub use container::{Container, Image, libraries_of};
+pub use container::{Container, Image};
 pub use gpu::SimulatedGpu;
+pub use headers::nvidia_headers;
 pub use mapped::Mapped;
 pub use node::{Node, Slice};
 pub use process::{Outcome, Process, run};
 pub use program::HostProgram;
 pub use python::PythonEnvironment;
 pub use region::{Part, Region};
+pub use root::{RootFs, libraries_of};
+pub use sysroot::Sysroot;
 pub use tool::tool;
-pub use unchanged::unchanged_in_a_slice;
+pub use unchanged::{like_a_device_of, unchanged_in_a_slice};
 
 /// Bytes of a gibibyte.
 pub const GIB: u64 = 1 << 30;

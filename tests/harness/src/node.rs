@@ -60,8 +60,20 @@ impl Node {
 
     /// Starts the manager again, after [`Node::kill`] or [`Node::stop`], and waits until it answers.
     pub fn restart(&mut self) {
+        self.start_manager(artifacts::manager());
+    }
+
+    /// Kills the manager, if one runs, and starts one of another version, which carries another shim. Waits until it answers.
+    pub fn upgrade(&mut self) {
+        if self.manager.is_some() {
+            self.kill();
+        }
+        self.start_manager(artifacts::manager_with_another_shim());
+    }
+
+    fn start_manager(&mut self, program: &Path) {
         assert!(self.manager.is_none(), "the manager runs already");
-        let mut command = Command::new(artifacts::manager());
+        let mut command = Command::new(program);
         command.arg("--config").arg(self.config_file()).env(CONFIG_VARIABLE, &self.gpu_config);
         let mut manager = Process::start(&mut command);
         wait::until_true("the manager answers", || {

@@ -54,7 +54,26 @@ impl HostProgram {
         HostProgram::compile(name, &format!("{name}.so"), &["-shared".as_ref(), "-fPIC".as_ref(), link.as_ref()])
     }
 
+    /// The program or library `tests/programs/<name>.c`, compiled with `arguments` beside the usual ones, as `<name>-<variant>`.
+    #[must_use]
+    pub fn variant(name: &str, variant: &str, arguments: &[&str]) -> HostProgram {
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        HostProgram::compile(name, &format!("{name}-{variant}"), &arguments)
+    }
+
+    /// The program or library `tests/programs/<name>.c` for aarch64, compiled with `arguments` beside the usual ones.
+    #[must_use]
+    pub fn for_aarch64(name: &str, arguments: &[&str]) -> HostProgram {
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        let compiler = tool("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross");
+        HostProgram::compile_with(&compiler, name, &format!("{name}-aarch64"), &arguments)
+    }
+
     fn compile(name: &str, output: &str, arguments: &[&OsStr]) -> HostProgram {
+        HostProgram::compile_with(&tool("cc", "gcc libc6-dev"), name, output, arguments)
+    }
+
+    fn compile_with(compiler: &Path, name: &str, output: &str, arguments: &[&OsStr]) -> HostProgram {
         let sources = artifacts::workspace().join("tests/programs");
         let source = sources.join(name).with_extension("c");
         let path = artifacts::scratch_dir("programs").join(output);
@@ -64,7 +83,7 @@ impl HostProgram {
             // that another thread is starting, and could then not be run.
             let fresh = tempfile::tempdir_in(artifacts::scratch_dir("programs")).expect("a temporary directory");
             let compiled_path = fresh.path().join(output);
-            let compiled = Command::new(tool("cc", "gcc libc6-dev"))
+            let compiled = Command::new(compiler)
                 .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
                 .arg(&compiled_path)
                 .arg(&source)

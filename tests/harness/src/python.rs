@@ -51,9 +51,23 @@ impl PythonEnvironment {
     /// A command that runs the Python program `source` on `gpu`.
     #[must_use]
     pub fn program(&self, gpu: &SimulatedGpu, source: &str) -> Command {
-        let mut command = Command::new(self.dir.join("bin/python"));
+        let mut command = Command::new(self.interpreter());
         command.args(["-c", source]).env("PYTHONDONTWRITEBYTECODE", "1");
         gpu.show_to(&mut command);
+        command
+    }
+
+    /// The interpreter.
+    #[must_use]
+    pub fn interpreter(&self) -> PathBuf {
+        self.dir.join("bin/python")
+    }
+
+    /// A command that runs the Python module `name` as a program.
+    #[must_use]
+    pub fn module(&self, name: &str) -> Command {
+        let mut command = Command::new(self.interpreter());
+        command.args(["-m", name]);
         command
     }
 }

@@ -173,6 +173,7 @@ impl<'run> Stage<'run> {
             gpu_core: cast.core_percent.to_string().parse::<CorePercent>()?,
             gpu_core_limit: None,
             gpu_memory: Some(Memory::Bytes(cast.memory_bytes)),
+            host_memory: None,
             devices: 1,
             device: vec![self.device.uuid.clone()],
         })

@@ -45,6 +45,37 @@ fn describe_says_everything() {
 }
 
 #[test]
+fn a_limit_on_host_memory_is_given_shown_changed_and_taken_away() {
+    let script = format!(
+        "set -e
+        {ALIQUOT} slice create other --gpu-core 10 --gpu-memory 1GiB --host-memory 2GiB
+        {ALIQUOT} slice resize other --host-memory 3GiB
+        {ALIQUOT} describe other
+        {ALIQUOT} slice resize other --host-memory none
+        {ALIQUOT} describe other --json
+        {ALIQUOT} slice resize other --host-memory 25% && exit 1
+        exit 0"
+    );
+    let ended = output(&mut simulated_run(["sh", "-c", &script]));
+    let text = stdout(&ended);
+    assert!(ended.status.success(), "{text}{}", stderr(&ended));
+    for expected in ["other: 2GiB of page-locked host memory at most", "other: 3GiB of page-locked", "Limit:    3GiB"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let shown: Value = serde_json::from_str(&text[text.find("\n{").unwrap()..]).unwrap();
+    assert_eq!(shown["slice"]["host_memory_limit_bytes"], 0);
+    assert_eq!(shown["usage"]["host_memory"]["limit_bytes"], 0);
+    assert!(stderr(&ended).contains("does not say of what"), "{}", stderr(&ended));
+}
+
+#[test]
+fn doctor_says_what_the_audit_has_found() {
+    // It fails where something that has nothing to do with it does not work on the machine.
+    let text = stdout(&output(&mut simulated_run([ALIQUOT, "doctor"])));
+    assert!(text.contains("audit") && text.contains("nothing found"), "{text}");
+}
+
+#[test]
 fn nodes_and_slices_say_what_is_given() {
     let device = json(&["nodes", "--json"])["devices"][0].clone();
     assert_eq!(device["core_requested_percent"], 30);

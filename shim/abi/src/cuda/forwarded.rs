@@ -104,7 +104,6 @@ pub const FORWARDED: &[Family] = &[
             "cuVDPAUCtxCreate",
             "cuVDPAUCtxCreate_v2",
             "cuVDPAUGetDevice",
-            "cuWGLGetDevice",
         ],
     },
     Family {
@@ -142,6 +141,7 @@ pub const FORWARDED: &[Family] = &[
     Family {
         why: "Questions about devices, contexts, kernels and graphs",
         symbols: &[
+            "cuArrayGetPlane",
             "cuArrayGetSparseProperties",
             "cuCtxGetExecAffinity",
             "cuDeviceGetCliqueCount",
@@ -232,4 +232,14 @@ pub const FORWARDED: &[Family] = &[
         ],
     },
     Family { why: "Order of writes from other devices", symbols: &["cuFlushGPUDirectRDMAWrites"] },
+    Family {
+        why: "Work of engines beside the multiprocessors (decompression, the fabric), between memory that was charged when it was made",
+        symbols: &[
+            "cuFabricCpyBatchAsync",
+            "cuFabricCpyBatchAsync_ptsz",
+            "cuMemBatchDecompressAsync",
+            "cuMemBatchDecompressAsync_ptsz",
+        ],
+    },
+    Family { why: "Where a profiler of before CUDA 12 writes what it records", symbols: &["cuProfilerInitialize"] },
 ];

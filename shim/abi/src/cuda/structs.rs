@@ -1,6 +1,9 @@
 //! Structures that the driver API passes by pointer, and checks of their layout.
 
-use super::{CUarray, CUcontext, CUdeviceptr, CUfunction, CUhostFn, CUkernel, CUstream, c_int, c_uint, c_void};
+use super::{
+    CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, CUarray, CUcontext, CUdevice,
+    CUdeviceptr, CUevent, CUfunction, CUgraph, CUhostFn, CUkernel, CUstream, c_int, c_uint, c_void,
+};
 
 /// A device's UUID.
 #[repr(C)]
@@ -18,6 +21,19 @@ pub struct CUmemLocation {
     pub kind: c_uint,
     /// The device's ordinal, or the NUMA node, as `kind` says.
     pub id: c_int,
+}
+
+impl CUmemLocation {
+    /// The device in whose memory this is; `None` for memory of the host, and for what no header knows.
+    #[must_use]
+    pub const fn device(self) -> Option<CUdevice> {
+        match self.kind {
+            CU_MEM_LOCATION_TYPE_DEVICE => Some(self.id),
+            // Two bytes stand in place of the number: the device's ordinal, and the part.
+            CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => Some(self.id & 0xff),
+            _ => None,
+        }
+    }
 }
 
 /// Who may access a range.
@@ -376,6 +392,213 @@ pub struct CUstreamBatchMemOpParams {
     pub reserved: u64,
 }
 
+/// What a node of a graph does, of any kind.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CUgraphNodeParams {
+    /// `CUgraphNodeType`.
+    pub kind: c_uint,
+    /// Must be 0.
+    pub reserved0: [c_uint; 3],
+    /// What belongs to the kind.
+    pub of_kind: CUgraphNodeKindParams,
+    /// Must be 0.
+    pub reserved2: u64,
+}
+
+/// What belongs to a kind of node.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union CUgraphNodeKindParams {
+    /// All bytes.
+    pub words: [u64; 29],
+    /// A kernel.
+    pub kernel: CUDA_KERNEL_NODE_PARAMS,
+    /// A copy.
+    pub memcpy: CUDA_MEMCPY_NODE_PARAMS,
+    /// A set.
+    pub memset: CUDA_MEMSET_NODE_PARAMS,
+    /// A host function.
+    pub host: CUDA_HOST_NODE_PARAMS,
+    /// A graph.
+    pub graph: CUDA_CHILD_GRAPH_NODE_PARAMS,
+    /// The event that is waited for, or recorded.
+    pub event: CUevent,
+    /// An allocation.
+    pub alloc: CUDA_MEM_ALLOC_NODE_PARAMS,
+    /// The address that is freed.
+    pub free: CUdeviceptr,
+    /// Stream memory operations.
+    pub mem_op: CUDA_BATCH_MEM_OP_NODE_PARAMS,
+    /// Graphs that run on a condition.
+    pub conditional: CUDA_CONDITIONAL_NODE_PARAMS,
+}
+
+/// A copy in a graph.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY_NODE_PARAMS {
+    /// Must be 0.
+    pub flags: c_int,
+    /// Must be 0.
+    pub reserved: c_int,
+    /// The context in which it runs.
+    pub copy_ctx: CUcontext,
+    /// The copy.
+    pub copy_params: CUDA_MEMCPY3D,
+}
+
+/// A graph in a graph.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_CHILD_GRAPH_NODE_PARAMS {
+    /// The graph.
+    pub graph: CUgraph,
+    /// Whether the node gets a copy (0) or the graph itself (1). Before CUDA 12.9 it got a copy.
+    pub ownership: c_int,
+}
+
+/// Stream memory operations in a graph.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
+    /// The context in which they run.
+    pub ctx: CUcontext,
+    /// How many.
+    pub count: c_uint,
+    /// The operations.
+    pub param_array: *mut CUstreamBatchMemOpParams,
+    /// Must be 0.
+    pub flags: c_uint,
+}
+
+/// Graphs that run on a condition.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_CONDITIONAL_NODE_PARAMS {
+    /// The value that decides.
+    pub handle: u64,
+    /// `CUgraphConditionalNodeType`.
+    pub kind: c_uint,
+    /// How many graphs.
+    pub size: c_uint,
+    /// The graphs, written by the driver.
+    pub graph_out: *mut CUgraph,
+    /// The context in which they run.
+    pub ctx: CUcontext,
+}
+
+/// What names stream-ordered memory to another process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemPoolPtrExportData {
+    /// The driver's own.
+    pub reserved: [u8; 64],
+}
+
+/// What names memory to another process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUipcMemHandle {
+    /// The driver's own.
+    pub reserved: [u8; 64],
+}
+
+/// What names an event to another process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUipcEventHandle {
+    /// The driver's own.
+    pub reserved: [u8; 64],
+}
+
+/// Memory of several devices that is written at once.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmulticastObjectProp {
+    /// How many devices.
+    pub num_devices: c_uint,
+    /// Bytes.
+    pub size: usize,
+    /// `CUmemAllocationHandleType` flags.
+    pub handle_types: u64,
+    /// Must be 0.
+    pub flags: u64,
+}
+
+/// A part of a sparse array, and the memory that it gets or loses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUarrayMapInfo {
+    /// `CUresourcetype`: an array or a mipmapped array.
+    pub resource_type: c_uint,
+    /// The array.
+    pub resource: *mut c_void,
+    /// `CUarraySparseSubresourceType`: a box of a level, or the tail of mip levels.
+    pub subresource_type: c_uint,
+    /// Padding: what follows is aligned to eight bytes.
+    pub reserved0: c_uint,
+    /// Level, layer, offsets and extents of a box; or layer, a gap, offset and size of a tail.
+    pub subresource: [c_uint; 8],
+    /// `CUmemOperationType`: map or unmap.
+    pub mem_operation_type: c_uint,
+    /// `CUmemHandleType`.
+    pub mem_handle_type: c_uint,
+    /// The physical memory.
+    pub mem_handle: u64,
+    /// First byte of it.
+    pub offset: u64,
+    /// Devices on which the operation happens.
+    pub device_bit_mask: c_uint,
+    /// Must be 0.
+    pub flags: c_uint,
+    /// Must be 0.
+    pub reserved: [c_uint; 2],
+}
+
+/// A three-dimensional copy between contexts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY3D_PEER {
+    /// The copy; instead of the two pointers that must be null it has the contexts of source and destination.
+    pub copy: CUDA_MEMCPY3D,
+}
+
+/// A part of a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUdevResource {
+    /// `CUdevResourceType`.
+    pub kind: c_uint,
+    pad: c_uint,
+    origin: u64,
+    internal: [u64; 10],
+    /// Of multiprocessors: how many, the least, the multiple, flags, and the domain.
+    sms: [c_uint; 5],
+    rest: [c_uint; 5],
+    next: u64,
+}
+
+impl CUdevResource {
+    /// A number of multiprocessors. `origin` is kept in what is the driver's own.
+    #[must_use]
+    pub const fn of_sms(kind: c_uint, origin: u64, sms: [c_uint; 5]) -> CUdevResource {
+        CUdevResource { kind, pad: 0, origin, internal: [0; 10], sms, rest: [0; 5], next: 0 }
+    }
+
+    /// How many multiprocessors, the least, the multiple, flags, and the domain.
+    #[must_use]
+    pub const fn sms(&self) -> [c_uint; 5] {
+        self.sms
+    }
+
+    /// What the driver noted in its own part.
+    #[must_use]
+    pub const fn origin(&self) -> u64 {
+        self.origin
+    }
+}
+
 const _: () = {
     use core::mem::{offset_of, size_of};
     assert!(size_of::<CUmemAllocationProp>() == 32 && offset_of!(CUmemAllocationProp, location) == 8);
@@ -386,5 +609,10 @@ const _: () = {
     assert!(size_of::<CUDA_KERNEL_NODE_PARAMS_V1>() == 56 && size_of::<CUDA_KERNEL_NODE_PARAMS>() == 72);
     assert!(size_of::<CUDA_MEM_ALLOC_NODE_PARAMS>() == 120 && size_of::<CUDA_MEMSET_NODE_PARAMS>() == 40);
     assert!(size_of::<CUDA_MEMCPY2D>() == 128 && size_of::<CUDA_MEMCPY3D>() == 200);
+    assert!(size_of::<CUgraphNodeParams>() == 256 && offset_of!(CUgraphNodeParams, of_kind) == 16);
+    assert!(size_of::<CUDA_MEMCPY_NODE_PARAMS>() == 216 && size_of::<CUDA_CONDITIONAL_NODE_PARAMS>() == 32);
+    assert!(size_of::<CUarrayMapInfo>() == 96 && offset_of!(CUarrayMapInfo, mem_handle) == 64);
+    assert!(size_of::<CUmulticastObjectProp>() == 32 && size_of::<CUDA_BATCH_MEM_OP_NODE_PARAMS>() == 32);
+    assert!(size_of::<CUdevResource>() == 144 && offset_of!(CUdevResource, sms) == 96);
     assert!(size_of::<CUdevprop>() == 56 && size_of::<CUstreamBatchMemOpParams>() == 48);
 };

@@ -4,10 +4,13 @@
 //! by size and given out again last in, first out; when the range is used up, neighbours are joined. An extent's record is
 //! found directly from its first address, and the extent around an address by a bitmap with summaries, so both cost the
 //! same however many allocations there are.
+//!
+//! Behind the range is an anonymous file, so that other processes can map what they are given of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::backing::{Backing, unmap};
 use crate::process::reserve_memory_range;
 
 /// Addresses are multiples of this.
@@ -15,6 +18,8 @@ pub(crate) const GRANULE_BYTES: u64 = 512;
 const RANGE_PER_MEMORY: u64 = 4;
 /// Extents of fewer granules than this are kept in a table by size.
 const SMALL_GRANULES: u64 = 4096;
+/// Room behind the range in the file.
+pub(crate) const TRAILER_BYTES: u64 = 64 << 10;
 /// Freed extents of this size and more, if they were written, are given back to the operating system.
 const PAGE_BYTES: u64 = 4096;
 
@@ -30,12 +35,23 @@ pub(crate) enum Use {
     Array,
     /// Stream-ordered memory.
     Pool,
+    /// Stream-ordered memory of the host.
+    HostPool,
     /// Stream-ordered memory that a stream is going to free.
     PoolFreeing,
     /// An allocation node of a graph.
     Graph,
     /// A module's global variable.
     Global,
+    /// The addresses of a sparse array, whose memory is mapped to it.
+    Sparse,
+}
+
+impl Use {
+    /// Whether the owner of such an extent is a context, with which it ends.
+    pub(crate) fn is_of_context(self) -> bool {
+        matches!(self, Use::Linear | Use::Managed | Use::Array | Use::Global)
+    }
 }
 
 /// An extent in use.
@@ -77,6 +93,7 @@ struct Entry {
 pub(crate) struct Arena {
     base: u64,
     bytes: u64,
+    backing: Backing,
     state: Mutex<State>,
 }
 
@@ -94,12 +111,27 @@ struct State {
 // SAFETY: the pointers are to reservations that only this state uses, under its lock.
 unsafe impl Send for State {}
 
+/// Maps a range with its file. The first address is a multiple of two megabytes.
+fn map_range(bytes: u64) -> Option<(u64, Backing)> {
+    const ALIGNMENT: u64 = 2 << 20;
+    let backing = Backing::create(c"simulated-gpu", bytes + TRAILER_BYTES)?;
+    let reserved = reserve_memory_range((bytes + ALIGNMENT) as usize)? as u64;
+    let base = round_up(reserved, ALIGNMENT);
+    for (address, length) in [(reserved, base - reserved), (base + bytes, reserved + ALIGNMENT - base)] {
+        if length > 0 {
+            // SAFETY: the parts before and behind the range, reserved just now.
+            unsafe { unmap(address, length) };
+        }
+    }
+    backing.map(0, bytes, base, libc::PROT_READ | libc::PROT_WRITE)?;
+    Some((base, backing))
+}
+
 impl Arena {
     pub(crate) fn new(memory_bytes: u64) -> Option<Arena> {
         let bytes = round_up(memory_bytes, 2 << 20) * RANGE_PER_MEMORY;
         let granules = bytes / GRANULE_BYTES;
-        // Two megabytes more, so that the first address is a multiple of two megabytes.
-        let base = round_up(reserve_memory_range(bytes as usize + (2 << 20))? as u64, 2 << 20);
+        let (base, backing) = map_range(bytes)?;
         let state = State {
             base,
             granules,
@@ -109,11 +141,21 @@ impl Arena {
             entries: reserve_memory_range(granules as usize * size_of::<Entry>())?.cast(),
             starts: Bitmap::new(granules)?,
         };
-        Some(Arena { base, bytes, state: Mutex::new(state) })
+        Some(Arena { base, bytes, backing, state: Mutex::new(state) })
     }
 
     pub(crate) fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.base) < self.bytes
+    }
+
+    /// The file behind the range, and where in it an address lies.
+    pub(crate) fn backing_of(&self, address: u64) -> (&Backing, u64) {
+        (&self.backing, address.wrapping_sub(self.base))
+    }
+
+    /// Where in the file, behind the range, there are [`TRAILER_BYTES`] for what others must know.
+    pub(crate) fn trailer(&self) -> (&Backing, u64) {
+        (&self.backing, self.bytes)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -277,7 +319,7 @@ impl State {
             let end = (extent.start + extent.charged_bytes()) & !(PAGE_BYTES - 1);
             if first < end {
                 // SAFETY: whole pages of this arena's reservation that belong to this extent alone, which nobody uses now.
-                unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_DONTNEED) };
+                unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_REMOVE) };
             }
         }
         self.keep(granule, extent.bytes.div_ceil(GRANULE_BYTES));

@@ -1,20 +1,26 @@
 //! CUDA arrays, with and without mip levels.
 
-use core::ffi::c_uint;
+use core::ffi::{c_uint, c_void};
 
-use aliquot_abi::cuda::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, CUresult};
+use aliquot_abi::cuda::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUdevice, CUmipmappedArray, CUresult,
+};
 
 use crate::Done;
 use crate::arena::Use;
 use crate::caller::{get, not_null, put};
-use crate::context::{Owner, current};
+use crate::context::{Context, Owner, current};
+use crate::device::{Device, device};
 use crate::handles::{self, Kind, Object};
-use crate::{capture, memory};
+use crate::imported::{self, Origin};
+use crate::{capture, memory, sparse_arrays};
 
 const LAYERED: c_uint = 0x1;
 const CUBEMAP: c_uint = 0x4;
-/// Layered, surface load and store, cubemap, texture gather, depth texture, colour attachment.
-const FLAGS: c_uint = 0x3f;
+/// The array has addresses, and gets its memory by `cuMemMapArrayAsync`.
+const SPARSE: c_uint = 0x40;
+/// Layered, surface load and store, cubemap, texture gather, depth texture, colour attachment, sparse.
+const FLAGS: c_uint = 0x7f;
 
 /// An array. Its rows lie one behind the other without gaps.
 pub(crate) struct Array {
@@ -40,17 +46,18 @@ impl Object for MipmappedArray {
     const KIND: Kind = Kind::MipmappedArray;
 }
 
-/// Bytes of one channel of a `CUarray_format`.
-fn channel_bytes(format: c_uint) -> Done<u64> {
+/// Bytes of one channel of a `CUarray_format`: whole and half numbers, and the normalised ones. Formats in blocks and planes are
+/// not simulated.
+pub(crate) fn channel_bytes(format: c_uint) -> Done<u64> {
     match format {
-        0x01 | 0x08 => Ok(1),
-        0x02 | 0x09 | 0x10 => Ok(2),
+        0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => Ok(1),
+        0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => Ok(2),
         0x03 | 0x0a | 0x20 => Ok(4),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
 
-fn element_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Done<u64> {
+pub(crate) fn element_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Done<u64> {
     if !matches!(descriptor.num_channels, 1 | 2 | 4) {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -72,7 +79,25 @@ fn array_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Done<u64> {
     bytes.ok_or(CUresult::INVALID_VALUE)
 }
 
+impl MipmappedArray {
+    pub(crate) fn level(&self, level: c_uint) -> Done<&'static Array> {
+        array(*self.levels.get(level as usize).ok_or(CUresult::INVALID_VALUE)?)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
 impl Array {
+    pub(crate) fn descriptor(&self) -> &CUDA_ARRAY3D_DESCRIPTOR {
+        &self.descriptor
+    }
+
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.descriptor.flags & SPARSE != 0
+    }
+
     pub(crate) fn row_bytes(&self) -> u64 {
         // The descriptor was checked when the array was made.
         self.descriptor.width as u64 * element_bytes(&self.descriptor).unwrap_or(0)
@@ -95,6 +120,27 @@ impl Array {
     }
 }
 
+/// Takes what an array is made of: memory, or for a sparse one only addresses.
+fn take(context: &'static Context, descriptor: &CUDA_ARRAY3D_DESCRIPTOR, bytes: u64) -> Done<u64> {
+    if descriptor.flags & SPARSE == 0 {
+        return memory::take(context, bytes, Use::Array);
+    }
+    if descriptor.height == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    context.device().arena.take(bytes, context.life(), Use::Sparse).ok_or(CUresult::OUT_OF_MEMORY)
+}
+
+/// Gives it back.
+fn give_back(device: &Device, address: u64) -> Done {
+    if device.arena.give_back(address, |extent| extent.usage == Use::Sparse).is_some() {
+        sparse_arrays::unmap_all(address);
+        return Ok(());
+    }
+    // Levels of memory of another interface are mapped, not allocated.
+    if imported::close(address, Origin::External) { Ok(()) } else { memory::give_back(address, &[Use::Array]) }
+}
+
 /// The array that a handle names.
 pub(crate) fn array(handle: CUarray) -> Done<&'static Array> {
     crate::process::process()?;
@@ -102,7 +148,7 @@ pub(crate) fn array(handle: CUarray) -> Done<&'static Array> {
     found.ok_or(CUresult::INVALID_HANDLE)
 }
 
-fn mipmapped(handle: CUmipmappedArray) -> Done<&'static MipmappedArray> {
+pub(crate) fn mipmapped(handle: CUmipmappedArray) -> Done<&'static MipmappedArray> {
     crate::process::process()?;
     let found = handles::find::<MipmappedArray>(handle.0).filter(|array| array.owner.is_alive());
     found.ok_or(CUresult::INVALID_HANDLE)
@@ -113,7 +159,7 @@ pub(crate) fn cuArray3DCreate_v2(target: *mut CUarray, descriptor: *const CUDA_A
     not_null(target)?;
     let descriptor = get(descriptor)?;
     capture::check_unsafe_call()?;
-    let address = memory::take(context, array_bytes(&descriptor)?, Use::Array)?;
+    let address = take(context, &descriptor, array_bytes(&descriptor)?)?;
     let (handle, _) = handles::register(Array { owner: context.owner(), descriptor, address, level: false });
     put(target, CUarray(handle))
 }
@@ -132,7 +178,7 @@ pub(crate) fn cuArrayDestroy(handle: CUarray) -> Done {
     }
     handles::retire::<Array>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
     crate::queue::wait_for_device(found.owner.device());
-    memory::give_back(found.address, &[Use::Array])
+    give_back(found.owner.device(), found.address)
 }
 
 pub(crate) fn cuArray3DGetDescriptor_v2(target: *mut CUDA_ARRAY3D_DESCRIPTOR, handle: CUarray) -> Done {
@@ -165,16 +211,27 @@ pub(crate) fn cuMipmappedArrayCreate(
     not_null(target)?;
     let descriptor = get(descriptor)?;
     capture::check_unsafe_call()?;
-    array_bytes(&descriptor)?;
+    create_mipmapped(target, context, &descriptor, levels, |bytes| take(context, &descriptor, bytes))
+}
+
+/// Makes a mipmapped array in what `take` takes for it.
+pub(crate) fn create_mipmapped(
+    target: *mut CUmipmappedArray,
+    context: &'static Context,
+    descriptor: &CUDA_ARRAY3D_DESCRIPTOR,
+    levels: c_uint,
+    take: impl FnOnce(u64) -> Done<u64>,
+) -> Done {
+    array_bytes(descriptor)?;
     let longest = descriptor.width.max(descriptor.height).max(descriptor.depth);
     if levels == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
     // More levels than the longest extent can be halved are cut off.
-    let shapes = (0..levels.min(longest.ilog2() + 1)).map(|level| level_of(&descriptor, level)).collect::<Vec<_>>();
+    let shapes = (0..levels.min(longest.ilog2() + 1)).map(|level| level_of(descriptor, level)).collect::<Vec<_>>();
     let sizes = shapes.iter().map(array_bytes).collect::<Done<Vec<_>>>()?;
     let total = sizes.iter().try_fold(0_u64, |sum, &bytes| sum.checked_add(bytes)).ok_or(CUresult::INVALID_VALUE)?;
-    let address = memory::take(context, total, Use::Array)?;
+    let address = take(total)?;
     let mut next = address;
     let levels = shapes.into_iter().zip(sizes).map(|(descriptor, bytes)| {
         let level = Array { owner: context.owner(), descriptor, address: next, level: true };
@@ -199,5 +256,24 @@ pub(crate) fn cuMipmappedArrayDestroy(handle: CUmipmappedArray) -> Done {
         handles::retire::<Array>(level.0);
     }
     crate::queue::wait_for_device(array.owner.device());
-    memory::give_back(array.address, &[Use::Array])
+    give_back(array.owner.device(), array.address)
+}
+
+/// Asked before memory is mapped to an array that was made without; no array here is.
+pub(crate) fn cuArrayGetMemoryRequirements(target: *mut c_void, handle: CUarray, ordinal: CUdevice) -> Done {
+    array(handle)?;
+    device(ordinal)?;
+    not_null(target)?;
+    Err(CUresult::INVALID_VALUE)
+}
+
+pub(crate) fn cuMipmappedArrayGetMemoryRequirements(
+    target: *mut c_void,
+    handle: CUmipmappedArray,
+    ordinal: CUdevice,
+) -> Done {
+    mipmapped(handle)?;
+    device(ordinal)?;
+    not_null(target)?;
+    Err(CUresult::INVALID_VALUE)
 }

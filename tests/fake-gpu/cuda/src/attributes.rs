@@ -6,7 +6,8 @@ use aliquot_abi::cuda::{CUdevice, CUresult};
 
 use crate::Done;
 use crate::caller::put;
-use crate::device::{Device, device};
+use crate::device::{Device, device, linked};
+use crate::process::initialised;
 
 /// Clock of the SMs.
 pub(crate) const CLOCK_KHZ: c_int = 1_980_000;
@@ -18,6 +19,11 @@ pub(crate) const SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 227 << 10;
 pub(crate) fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, ordinal: CUdevice) -> Done {
     let device = device(ordinal)?;
     put(value, attribute_of(device, attribute).ok_or(CUresult::INVALID_VALUE)?)
+}
+
+fn has_peer(device: &Device) -> bool {
+    let mut others = initialised().devices.iter().filter(|other| other.ordinal != device.ordinal);
+    others.any(|other| linked(device, other))
 }
 
 /// The numbers are those of `CUdevice_attribute`.
@@ -95,23 +101,26 @@ fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
         95 | 96 => 1,
         97 => SHARED_MEMORY_PER_BLOCK_OPTIN,
         98 | 99 => 1,
-        // Virtual memory management; handles that can be exported are not simulated
-        102 => 1,
-        103..=105 => 0,
+        // Virtual memory management, with file descriptors as handles for other processes
+        102 | 103 => 1,
+        104 | 105 => 0,
         106 => 32,
         107 => 0,
         108 => 32 << 20,
         109 => 128 << 20,
         110 | 116 | 117 | 118 => 0,
         111 => 1 << 10,
-        112 | 114 => 0,
-        113 => 1,
-        // Memory pools, and no kind of handle to share one
-        115 => 1,
-        119 => 0,
+        // Sparse arrays, registration of read-only memory, semaphores that count
+        112..=114 => 1,
+        // Memory pools, and file descriptors as handles for other processes
+        115 | 119 => 1,
         // Clusters
         120 => c_int::from(config.compute_capability.0 >= 9),
-        121 | 124 | 125 | 128 | 132 | 133 => 0,
+        // Deferred mapping, DMA buffers, fabric handles, unified function pointers
+        121 | 124 | 128 | 133 => 0,
+        // Events of other processes, multicast
+        125 => 1,
+        132 => c_int::from(has_peer(device)),
         126 => 4,
         127 => c_int::from(config.compute_capability.0 >= 9),
         129 => 1,
@@ -122,7 +131,9 @@ fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
         // H100 SXM5 and its board
         139 => 0x2330_10de,
         140 => 0x16c1_10de,
-        141..=148 => 0,
+        // Virtual memory and pools of the host, but not between machines
+        141 | 142 | 144 | 145 => 1,
+        143 | 146..=148 => 0,
         _ => return None,
     })
 }

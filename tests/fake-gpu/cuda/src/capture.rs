@@ -7,7 +7,9 @@ use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aliquot_abi::cuda::{CUgraph, CUgraphNode, CUresult, CUstream, NullStream};
+use aliquot_abi::cuda::{
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUgraph, CUgraphNode, CUmemPoolProps, CUresult, CUstream, NullStream,
+};
 
 use crate::Done;
 use crate::caller::{get, not_null, put, put_if_wanted};
@@ -48,6 +50,8 @@ struct Capture {
     /// The id of the stream on which it began.
     origin: u64,
     graph: CUgraph,
+    /// Whether the graph was the program's before the capture.
+    into_existing: bool,
     invalidated: bool,
     streams: Vec<CapturedStream>,
 }
@@ -217,8 +221,16 @@ pub(crate) fn issue_with(stream: &'static Stream, kind: impl FnOnce() -> Done<No
 }
 
 /// Adds an allocation to the graph that a stream captures.
-pub(crate) fn allocate(stream: &'static Stream, ordinal: usize, bytes: u64) -> Done<u64> {
-    let memory = GraphMemory::new(ordinal, bytes)?;
+pub(crate) fn allocate(stream: &'static Stream, pool_props: CUmemPoolProps, bytes: u64) -> Done<u64> {
+    // Of the pool a graph takes only the place.
+    let pool_props = CUmemPoolProps { handle_types: 0, max_size_bytes: 0, ..pool_props };
+    let memory = GraphMemory::new(CUDA_MEM_ALLOC_NODE_PARAMS {
+        pool_props,
+        access_descs: core::ptr::null(),
+        access_desc_count: 0,
+        bytesize: bytes as usize,
+        dptr: 0,
+    })?;
     let address = memory.address();
     match issue(stream, || NodeKind::MemoryAllocation(memory))? {
         Issue::Captured => Ok(address),
@@ -314,8 +326,8 @@ pub(crate) fn stream_destroyed(stream: &Stream) {
     }
 }
 
-pub(crate) fn cuStreamBeginCapture_v2(null: NullStream, handle: CUstream, mode: c_uint) -> Done {
-    let stream = stream(null, handle)?;
+/// Begins a capture on a stream: into a graph, behind some of its nodes, or into a new one.
+fn begin(stream: &'static Stream, mode: c_uint, into: Option<(CUgraph, Vec<CUgraphNode>)>) -> Done {
     let mode = Mode::from_number(mode)?;
     if stream.kind == StreamKind::Legacy {
         return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
@@ -324,17 +336,81 @@ pub(crate) fn cuStreamBeginCapture_v2(null: NullStream, handle: CUstream, mode: 
     if captures.iter().any(|capture| capture.has(stream)) {
         return Err(CUresult::ILLEGAL_STATE);
     }
+    let into_existing = into.is_some();
+    let (graph, frontier) = into.unwrap_or_else(|| (graphs::create(), Vec::new()));
     captures.push(Capture {
         id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         mode,
         thread: this_thread(),
         origin: stream.id,
-        graph: graphs::create(),
+        graph,
+        into_existing,
         invalidated: false,
-        streams: vec![CapturedStream::new(stream)],
+        streams: vec![CapturedStream { frontier, ..CapturedStream::new(stream) }],
     });
     ACTIVE.fetch_add(1, Ordering::Release);
     Ok(())
+}
+
+pub(crate) fn cuStreamBeginCapture_v2(null: NullStream, handle: CUstream, mode: c_uint) -> Done {
+    begin(stream(null, handle)?, mode, None)
+}
+
+pub(crate) fn cuStreamBeginCaptureToGraph(
+    null: NullStream,
+    handle: CUstream,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    data: *const c_void,
+    count: usize,
+    mode: c_uint,
+) -> Done {
+    let stream = stream(null, handle)?;
+    graphs::graph(graph)?;
+    graphs::check_edge_data(data, count)?;
+    begin(stream, mode, Some((graph, graphs::read_dependencies(graph, dependencies, count)?)))
+}
+
+/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`: instead of those that there are; 0 is beside them.
+const SET_DEPENDENCIES: c_uint = 1;
+
+/// Changes the nodes that a stream's next one will depend on.
+pub(crate) fn cuStreamUpdateCaptureDependencies(
+    null: NullStream,
+    handle: CUstream,
+    dependencies: *mut CUgraphNode,
+    count: usize,
+    flags: c_uint,
+) -> Done {
+    let stream = stream(null, handle)?;
+    if flags > SET_DEPENDENCIES {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut captures = captures();
+    let capture = capture_of(&mut captures, stream, true)?.ok_or(CUresult::ILLEGAL_STATE)?;
+    let nodes = graphs::read_dependencies(capture.graph, dependencies, count)?;
+    let frontier = &mut capture.valid_stream(stream)?.frontier;
+    if flags == SET_DEPENDENCIES {
+        frontier.clear();
+    }
+    for node in nodes {
+        if !frontier.contains(&node) {
+            frontier.push(node);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
+    null: NullStream,
+    handle: CUstream,
+    dependencies: *mut CUgraphNode,
+    data: *const c_void,
+    count: usize,
+    flags: c_uint,
+) -> Done {
+    graphs::check_edge_data(data, count)?;
+    cuStreamUpdateCaptureDependencies(null, handle, dependencies, count, flags)
 }
 
 pub(crate) fn cuStreamBeginCapture(null: NullStream, handle: CUstream) -> Done {
@@ -358,7 +434,7 @@ pub(crate) fn cuStreamEndCapture(null: NullStream, handle: CUstream, target: *mu
     let capture = captures.remove(place);
     ACTIVE.fetch_sub(1, Ordering::Release);
     let result = check_joined(&capture);
-    if result.is_err() {
+    if result.is_err() && !capture.into_existing {
         graphs::destroy(capture.graph)?;
     }
     put(target, if result.is_ok() { capture.graph } else { CUgraph::NULL })?;

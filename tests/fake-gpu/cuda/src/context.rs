@@ -158,8 +158,12 @@ impl Context {
         ALIVE.lock().unwrap_or_else(PoisonError::into_inner).remove(&life);
         let process = initialised();
         let device = self.device();
-        let held = device.arena.give_back_all(|extent| extent.owner == life && extent.usage != crate::arena::Use::Pool);
+        let held = device.arena.give_back_all(|extent| extent.owner == life && extent.usage.is_of_context());
+        device.arena.give_back_all(|extent| extent.owner == life && extent.usage == crate::arena::Use::Sparse);
+        crate::sparse_arrays::unmap_ended(device);
+        crate::shared_extents::forget_ended(device);
         crate::host_memory::release_context(life);
+        crate::imported::release_context(life);
         device.release(held + process.config.context_memory_bytes);
         process.member.remove_context(device.index);
         *self.state() = ContextState::default();
@@ -195,10 +199,6 @@ impl PrimaryContext {
         // Set once, by `cuInit`.
         let _ = context.handle.set(CUcontext(handle));
         let _ = self.context.set((CUcontext(handle), context));
-    }
-
-    pub(crate) fn handle(&self) -> CUcontext {
-        self.context.get().map_or(CUcontext::NULL, |(handle, _)| *handle)
     }
 
     fn get(&self) -> Done<(CUcontext, &'static Context)> {
@@ -451,9 +451,20 @@ pub(crate) fn cuCtxAttach(target: *mut CUcontext, flags: c_uint) -> Done {
     Ok(())
 }
 
+/// Takes back a creation or an attachment of the context, which must be current; the last one destroys it.
 pub(crate) fn cuCtxDetach(handle: CUcontext) -> Done {
     let found = context(handle)?;
-    if found.attached.fetch_sub(1, Ordering::Relaxed) == 1 { cuCtxDestroy_v2(handle) } else { Ok(()) }
+    if CURRENT.get().is_none_or(|(top, _)| top != handle) {
+        return Err(CUresult::INVALID_CONTEXT);
+    }
+    // A primary context is not its holder's to destroy: only what was attached can be detached.
+    let least = usize::from(found.primary);
+    let taken = |count: usize| (count > least).then(|| count - 1);
+    match found.attached.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken) {
+        Err(_) => Err(CUresult::INVALID_CONTEXT),
+        Ok(1) => cuCtxDestroy_v2(handle),
+        Ok(_) => Ok(()),
+    }
 }
 
 pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> Done {

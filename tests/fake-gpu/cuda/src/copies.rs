@@ -27,32 +27,37 @@ const STAGED_BYTES: usize = 64 << 10;
 
 /// A box of bytes, in one memory.
 #[derive(Clone, Copy)]
-struct Place {
+pub(crate) struct Place {
     address: u64,
     row_pitch: u64,
     plane_pitch: u64,
     side: Side,
+    /// The array that it is in; null if it is in none.
+    array: CUarray,
 }
 
 /// A copy that was found to be possible.
 #[derive(Clone, Copy)]
 pub(crate) struct Copy {
-    target: Place,
-    source: Place,
-    width_bytes: u64,
-    height: u64,
-    depth: u64,
+    pub(crate) target: Place,
+    pub(crate) source: Place,
+    pub(crate) width_bytes: u64,
+    pub(crate) height: u64,
+    pub(crate) depth: u64,
 }
 
 impl Copy {
     fn linear(target: u64, target_side: Side, source: u64, source_side: Side, bytes: u64) -> Copy {
-        let place = |address, side| Place { address, row_pitch: bytes, plane_pitch: bytes, side };
-        let (target, source) = (place(target, target_side), place(source, source_side));
+        Copy::between(Place::linear(target, target_side, bytes), Place::linear(source, source_side, bytes), bytes)
+    }
+
+    /// Of bytes that lie one behind the other.
+    pub(crate) fn between(target: Place, source: Place, bytes: u64) -> Copy {
         Copy { target, source, width_bytes: bytes, height: 1, depth: 1 }
     }
 
     /// Between two addresses, each of either side.
-    fn unified(target: u64, source: u64, bytes: usize) -> Done<Copy> {
+    pub(crate) fn unified(target: u64, source: u64, bytes: usize) -> Done<Copy> {
         let bytes = bytes as u64;
         check_addresses(target, source, bytes)?;
         Ok(Copy::linear(target, side_of(target, bytes)?, source, side_of(source, bytes)?, bytes))
@@ -93,13 +98,97 @@ impl Copy {
     }
 }
 
+impl Place {
+    pub(crate) fn linear(address: u64, side: Side, bytes: u64) -> Place {
+        Place::pitched(address, side, bytes, bytes)
+    }
+
+    pub(crate) fn pitched(address: u64, side: Side, row_pitch: u64, plane_pitch: u64) -> Place {
+        Place { address, row_pitch, plane_pitch, side, array: CUarray::NULL }
+    }
+
+    /// Of an array: from a byte of a row of a plane, `width` bytes of so many rows and planes; or, without these, bytes that
+    /// lie one behind the other in the whole array.
+    pub(crate) fn in_array(handle: CUarray, [x, y, z]: [u64; 3], rows: Option<[u64; 2]>, width: u64) -> Done<Place> {
+        let array = array(handle)?;
+        if array.is_sparse() {
+            return Err(CUresult::NOT_SUPPORTED);
+        }
+        let row_pitch = array.row_bytes();
+        let plane_pitch = row_pitch * array.rows();
+        let within = |start: u64, extent: u64, end: u64| start.checked_add(extent).is_some_and(|sum| sum <= end);
+        let fits = match rows {
+            Some([height, depth]) => {
+                within(x, width, row_pitch) && within(y, height, array.rows()) && within(z, depth, array.planes())
+            }
+            None => within(x, width, plane_pitch * array.planes()),
+        };
+        if !fits {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let address = array.address() + z * plane_pitch + y * row_pitch + x;
+        Ok(Place { address, row_pitch, plane_pitch, side: Side::Device(array.ordinal()), array: handle })
+    }
+
+    /// The place as the API describes it: its memory type, host address, device address, array, and where in the array it
+    /// begins.
+    fn described(&self) -> (c_uint, u64, CUarray, [u64; 3]) {
+        if let Ok(array) = array(self.array) {
+            let offset = self.address - array.address();
+            let (plane, rest) = (offset / self.plane_pitch, offset % self.plane_pitch);
+            return (MEMORY_TYPE_ARRAY, 0, self.array, [rest % self.row_pitch, rest / self.row_pitch, plane]);
+        }
+        let kind = if matches!(self.side, Side::Device(_)) { MEMORY_TYPE_DEVICE } else { MEMORY_TYPE_HOST };
+        (kind, self.address, CUarray::NULL, [0; 3])
+    }
+}
+
+impl Copy {
+    /// The copy as the API describes it.
+    pub(crate) fn parameters(&self) -> CUDA_MEMCPY3D {
+        let (src_memory_type, src_address, src_array, [src_x, src_y, src_z]) = self.source.described();
+        let (dst_memory_type, dst_address, dst_array, [dst_x, dst_y, dst_z]) = self.target.described();
+        let device = |kind, address| if kind == MEMORY_TYPE_DEVICE { address } else { 0 };
+        let host =
+            |kind, address: u64| if kind == MEMORY_TYPE_HOST { address as *mut c_void } else { core::ptr::null_mut() };
+        let rows = |place: &Place| (place.plane_pitch / place.row_pitch.max(1)) as usize;
+        CUDA_MEMCPY3D {
+            src_x_in_bytes: src_x as usize,
+            src_y: src_y as usize,
+            src_z: src_z as usize,
+            src_lod: 0,
+            src_memory_type,
+            src_host: host(src_memory_type, src_address),
+            src_device: device(src_memory_type, src_address),
+            src_array,
+            reserved0: core::ptr::null_mut(),
+            src_pitch: self.source.row_pitch as usize,
+            src_height: rows(&self.source),
+            dst_x_in_bytes: dst_x as usize,
+            dst_y: dst_y as usize,
+            dst_z: dst_z as usize,
+            dst_lod: 0,
+            dst_memory_type,
+            dst_host: host(dst_memory_type, dst_address),
+            dst_device: device(dst_memory_type, dst_address),
+            dst_array,
+            reserved1: core::ptr::null_mut(),
+            dst_pitch: self.target.row_pitch as usize,
+            dst_height: rows(&self.target),
+            width_in_bytes: self.width_bytes as usize,
+            height: self.height as usize,
+            depth: self.depth as usize,
+        }
+    }
+}
+
 fn check_addresses(target: u64, source: u64, bytes: u64) -> Done {
     if (target == 0 || source == 0) && bytes > 0 { Err(CUresult::INVALID_VALUE) } else { Ok(()) }
 }
 
 /// Carries a copy out on a stream. The caller may use the memory again as the driver promises: at once after a
 /// synchronous copy, and for pageable memory also after an asynchronous one.
-fn issue(stream: &'static Stream, copy: Copy, synchronous: bool) -> Done {
+pub(crate) fn issue(stream: &'static Stream, copy: Copy, synchronous: bool) -> Done {
     if synchronous {
         capture::check_unsafe_call()?;
     }
@@ -129,6 +218,7 @@ fn issue(stream: &'static Stream, copy: Copy, synchronous: bool) -> Done {
     // A synchronous copy within a device does not wait for the device.
     if (synchronous && !copy.is_within_device()) || (pageable && !staged) {
         queue::wait_for_stream(stream);
+        crate::pools::trim_after_synchronize(stream.owner.device());
     }
     Ok(())
 }
@@ -258,35 +348,31 @@ impl Described {
     fn place(&self, [width, height, depth]: [usize; 3]) -> Done<Place> {
         let invalid = || CUresult::INVALID_VALUE;
         if self.kind == MEMORY_TYPE_ARRAY {
-            let array = array(self.array)?;
-            let row_pitch = array.row_bytes();
-            let plane_pitch = row_pitch * array.rows();
-            let start = self.z as u64 * plane_pitch + self.y as u64 * row_pitch + self.x_bytes as u64;
-            let fits = (self.x_bytes + width) as u64 <= row_pitch
-                && (self.y + height) as u64 <= array.rows()
-                && (self.z + depth) as u64 <= array.planes();
-            let side = Side::Device(array.ordinal());
-            return fits
-                .then_some(Place { address: array.address() + start, row_pitch, plane_pitch, side })
-                .ok_or_else(invalid);
+            let start = [self.x_bytes as u64, self.y as u64, self.z as u64];
+            return Place::in_array(self.array, start, Some([height as u64, depth as u64]), width as u64);
         }
         let base = if self.kind == MEMORY_TYPE_HOST { self.host } else { self.device };
-        let pitch = if self.pitch == 0 { self.x_bytes + width } else { self.pitch };
-        let rows = if self.height == 0 { self.y + height } else { self.height };
-        if base == 0 || pitch < self.x_bytes + width || (depth > 1 && rows < self.y + height) {
+        let row_end = self.x_bytes.checked_add(width).ok_or_else(invalid)?;
+        let last_row = self.y.checked_add(height).ok_or_else(invalid)?;
+        let pitch = if self.pitch == 0 { row_end } else { self.pitch };
+        let rows = if self.height == 0 { last_row } else { self.height };
+        if base == 0 || pitch < row_end || (depth > 1 && rows < last_row) {
             return Err(invalid());
         }
         let plane_pitch = pitch.checked_mul(rows).ok_or_else(invalid)?;
         let start = [self.z.checked_mul(plane_pitch), self.y.checked_mul(pitch), Some(self.x_bytes)];
         let start = start.into_iter().try_fold(0_usize, |sum, part| sum.checked_add(part?)).ok_or_else(invalid)?;
         let address = base.checked_add(start as u64).ok_or_else(invalid)?;
-        let span = (depth - 1) * plane_pitch + (height - 1) * pitch + width;
+        // A product that is cut off at the greatest number is refused: nothing is that long.
+        let before = (depth - 1).saturating_mul(plane_pitch).saturating_add((height - 1).saturating_mul(pitch));
+        let span = before.saturating_add(width);
         let side = match self.kind {
             MEMORY_TYPE_HOST | MEMORY_TYPE_UNIFIED => side_of(address, span as u64)?,
             MEMORY_TYPE_DEVICE => known_side_of(address, span as u64)?,
             _ => return Err(invalid()),
         };
-        Ok(Place { address, row_pitch: pitch as u64, plane_pitch: plane_pitch as u64, side })
+        let (row_pitch, plane_pitch) = (pitch as u64, plane_pitch as u64);
+        Ok(Place::pitched(address, side, row_pitch, plane_pitch))
     }
 }
 
@@ -363,7 +449,7 @@ fn copy_2d(parameters: *const CUDA_MEMCPY2D) -> Done<Option<Copy>> {
     })
 }
 
-fn issue_if_any(stream: &'static Stream, copy: Option<Copy>, synchronous: bool) -> Done {
+pub(crate) fn issue_if_any(stream: &'static Stream, copy: Option<Copy>, synchronous: bool) -> Done {
     copy.map_or(Ok(()), |copy| issue(stream, copy, synchronous))
 }
 

@@ -33,8 +33,7 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(ordinal: usize, index: usize, config: &'static Config) -> Option<Device> {
-        let (handle, default_pool) = handles::register(Pool::new(ordinal));
-        let default_handle = CUmemoryPool(handle);
+        let default_pool = Pool::of_device(ordinal);
         Some(Device {
             ordinal,
             index,
@@ -42,15 +41,18 @@ impl Device {
             arena: Arena::new(config.devices[index].memory_bytes)?,
             executor: Executor::new(),
             primary: PrimaryContext::new(),
-            default_pool: (default_handle, default_pool.publish()),
-            current_pool: Mutex::new(default_handle),
-            graph_pool: handles::register(Pool::new(ordinal)).1.publish(),
+            default_pool,
+            current_pool: Mutex::new(default_pool.0),
+            graph_pool: Pool::of_device(ordinal).1,
         })
     }
 
-    /// Takes `bytes` of the device's memory.
+    /// Takes `bytes` of the device's memory. Before it is refused, pools of the process give back what they only keep.
     pub(crate) fn reserve(&self, bytes: u64) -> Done {
-        if initialised().member.reserve_memory(self.index, bytes) { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
+        let member = &initialised().member;
+        let taken = member.reserve_memory(self.index, bytes)
+            || (crate::pools::trim_in_need(self) && member.reserve_memory(self.index, bytes));
+        if taken { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
     }
 
     /// Gives `bytes` of the device's memory back.
@@ -88,7 +90,7 @@ pub(crate) fn visible_devices(config: &Config, variable: Option<&str>) -> Vec<us
 
 fn device_by_uuid(config: &Config, entry: &str) -> Option<usize> {
     let prefix = entry.to_ascii_lowercase();
-    if !prefix.starts_with("gpu-") {
+    if !prefix.starts_with("gpu-") && !prefix.starts_with("mig-") {
         return None;
     }
     let named = |device: &DeviceConfig| device.uuid_text().to_ascii_lowercase().starts_with(&prefix);
@@ -197,7 +199,6 @@ pub(crate) fn cuDeviceGetExecAffinitySupport(supported: *mut c_int, kind: c_uint
     put(supported, 0)
 }
 
-/// Graph memory is given back as soon as nothing uses it, so what is reserved is what is used.
 pub(crate) fn cuDeviceGetGraphMemAttribute(ordinal: CUdevice, attribute: c_uint, value: *mut c_void) -> Done {
     let usage = device(ordinal)?.graph_pool.usage();
     let bytes = match attribute {

@@ -2,11 +2,12 @@
 
 use core::ffi::c_uint;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use aliquot_abi::cuda::{CUevent, CUresult, CUstream, NullStream};
+use aliquot_abi::cuda::{CUevent, CUipcEventHandle, CUresult, CUstream, NullStream};
 
 use crate::Done;
+use crate::backing::{Backing, BackingPlace, Plain};
 use crate::caller::{not_null, put};
 use crate::capture::{self, CapturedAt};
 use crate::context::{Owner, current};
@@ -20,16 +21,45 @@ const INTERPROCESS: c_uint = 4;
 /// The record or wait becomes a node of the captured graph, instead of a dependency inside it.
 const EXTERNAL: c_uint = 1;
 
-/// An event. Its records are numbered from 1.
-pub(crate) struct Event {
-    pub(crate) owner: Owner,
-    flags: c_uint,
+/// How far an event has come. Its records are numbered from 1.
+#[derive(Default)]
+#[repr(C)]
+struct Progress {
     recorded: AtomicU64,
     completed: AtomicU64,
     /// When the last completed record ended on the timeline.
     completed_ns: AtomicU64,
+}
+
+/// The part of a file that holds a [`Progress`].
+const PROGRESS_BYTES: u64 = 4096;
+
+impl Progress {
+    /// Makes one that other processes can be given.
+    fn create_shared() -> Option<(&'static Progress, Backing)> {
+        let backing = Backing::create(c"simulated-gpu-event", PROGRESS_BYTES)?;
+        Some((Progress::map(&backing)?, backing))
+    }
+
+    fn map(backing: &Backing) -> Option<&'static Progress> {
+        let address = backing.map(0, PROGRESS_BYTES, 0, libc::PROT_READ | libc::PROT_WRITE)?;
+        // SAFETY: a mapping of a whole page that is never ended; the structure is of atomics, for which any bytes are values.
+        Some(unsafe { &*(address as *const Progress) })
+    }
+}
+
+/// An event.
+pub(crate) struct Event {
+    pub(crate) owner: Owner,
+    flags: c_uint,
+    progress: &'static Progress,
+    /// Whether other processes may record it, of which nobody is told here.
+    pub(crate) is_shared: bool,
+    /// The file in which the progress lies then, until the event is destroyed.
+    backing: Mutex<Option<Backing>>,
     /// Where in a capture it was recorded last, if that was in a capture.
     captured: Mutex<Option<CapturedAt>>,
+    handle: OnceLock<CUevent>,
 }
 
 impl Object for Event {
@@ -37,25 +67,42 @@ impl Object for Event {
 }
 
 impl Event {
+    fn register(owner: Owner, flags: c_uint, progress: (&'static Progress, Option<Backing>)) -> CUevent {
+        let (progress, backing) = progress;
+        let is_shared = backing.is_some();
+        let (backing, captured) = (Mutex::new(backing), Mutex::new(None));
+        let event = Event { owner, flags, progress, is_shared, backing, captured, handle: OnceLock::new() };
+        let (handle, event) = handles::register(event);
+        *event.handle.get_or_init(|| CUevent(handle))
+    }
+
+    pub(crate) fn handle(&self) -> CUevent {
+        self.handle.get().copied().unwrap_or(CUevent::NULL)
+    }
+
+    fn backing(&self) -> MutexGuard<'_, Option<Backing>> {
+        self.backing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Announces a record, to be completed later. Returns its number.
     pub(crate) fn announce(&self) -> u64 {
         *self.captured() = None;
-        self.recorded.fetch_add(1, Ordering::AcqRel) + 1
+        self.progress.recorded.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     pub(crate) fn complete(&self, number: u64, at_ns: u64) {
-        self.completed_ns.store(at_ns, Ordering::Release);
-        self.completed.fetch_max(number, Ordering::AcqRel);
+        self.progress.completed_ns.store(at_ns, Ordering::Release);
+        self.progress.completed.fetch_max(number, Ordering::AcqRel);
     }
 
     /// When the record with this number, or a later one, completed. A record that never was counts as complete.
     pub(crate) fn completed_at(&self, number: u64) -> Option<u64> {
-        let completed = self.completed.load(Ordering::Acquire) >= number;
-        completed.then(|| self.completed_ns.load(Ordering::Acquire))
+        let completed = self.progress.completed.load(Ordering::Acquire) >= number;
+        completed.then(|| self.progress.completed_ns.load(Ordering::Acquire))
     }
 
     pub(crate) fn last_record(&self) -> u64 {
-        self.recorded.load(Ordering::Acquire)
+        self.progress.recorded.load(Ordering::Acquire)
     }
 
     pub(crate) fn captured(&self) -> MutexGuard<'_, Option<CapturedAt>> {
@@ -80,20 +127,22 @@ pub(crate) fn cuEventCreate(target: *mut CUevent, flags: c_uint) -> Done {
     if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0 || interprocess_with_timing {
         return Err(CUresult::INVALID_VALUE);
     }
-    let (handle, _) = handles::register(Event {
-        owner: context.owner(),
-        flags,
-        recorded: AtomicU64::new(0),
-        completed: AtomicU64::new(0),
-        completed_ns: AtomicU64::new(0),
-        captured: Mutex::new(None),
-    });
-    put(target, CUevent(handle))
+    let progress = if flags & INTERPROCESS == 0 {
+        let private = Box::leak(Box::new(Progress::default()));
+        (&*private, None)
+    } else {
+        let (shared, backing) = Progress::create_shared().ok_or(CUresult::OUT_OF_MEMORY)?;
+        (shared, Some(backing))
+    };
+    put(target, Event::register(context.owner(), flags, progress))
 }
 
 pub(crate) fn cuEventDestroy_v2(handle: CUevent) -> Done {
     event(handle)?;
-    handles::retire::<Event>(handle.0).map(|_| ()).ok_or(CUresult::INVALID_HANDLE)
+    let event = handles::retire::<Event>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
+    // Streams may still have to record it, so its progress stays mapped.
+    event.backing().take();
+    Ok(())
 }
 
 pub(crate) fn cuEventRecord(null: NullStream, handle: CUevent, stream_handle: CUstream) -> Done {
@@ -170,4 +219,46 @@ pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CU
 
 pub(crate) fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Done {
     cuEventElapsedTime(milliseconds, start, end)
+}
+
+/// What names an event to another process.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct EventTicket {
+    magic: u64,
+    place: BackingPlace,
+    device_index: u64,
+}
+
+// SAFETY: integers only, and the assertion below leaves no room for padding.
+unsafe impl Plain for EventTicket {}
+
+const _: () = assert!(size_of::<EventTicket>() == 32);
+const TICKET_MAGIC: u64 = u64::from_be_bytes(*b"alqEvent");
+
+pub(crate) fn cuIpcGetEventHandle(target: *mut CUipcEventHandle, handle: CUevent) -> Done {
+    let event = event(handle)?;
+    not_null(target)?;
+    let place = event.backing().as_ref().map(Backing::place).ok_or(CUresult::INVALID_VALUE)?;
+    let device_index = event.owner.device().index as u64;
+    let ticket = EventTicket { magic: TICKET_MAGIC, place, device_index };
+    let mut handle = CUipcEventHandle { reserved: [0; 64] };
+    handle.reserved[..size_of::<EventTicket>()].copy_from_slice(ticket.bytes());
+    put(target, handle)
+}
+
+pub(crate) fn cuIpcOpenEventHandle(target: *mut CUevent, handle: CUipcEventHandle) -> Done {
+    let context = current()?;
+    not_null(target)?;
+    let ticket = EventTicket::from_bytes(&handle.reserved).filter(|ticket| ticket.magic == TICKET_MAGIC);
+    let ticket = ticket.ok_or(CUresult::INVALID_HANDLE)?;
+    if ticket.place.process_id == std::process::id() {
+        return Err(CUresult::INVALID_CONTEXT);
+    }
+    if ticket.device_index != context.device().index as u64 {
+        return Err(CUresult::INVALID_HANDLE);
+    }
+    let backing = Backing::open(&ticket.place).ok_or(CUresult::INVALID_HANDLE)?;
+    let progress = Progress::map(&backing).ok_or(CUresult::MAP_FAILED)?;
+    put(target, Event::register(context.owner(), INTERPROCESS | DISABLE_TIMING, (progress, Some(backing))))
 }

@@ -15,7 +15,7 @@ use crate::process::initialised;
 use crate::queue::{Effect, Queues, queues};
 
 /// How often values are looked at that a stream waits for.
-const POLL: Duration = Duration::from_micros(50);
+pub(crate) const POLL: Duration = Duration::from_micros(50);
 
 /// A device's executor.
 pub(crate) struct Executor {
@@ -54,7 +54,7 @@ pub(crate) fn notice_others(device: &Device) {
 }
 
 /// Starts a thread that the host program's signals and clocks do not notice.
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         // SAFETY: the set is initialised before use, and both calls concern this thread alone.
         unsafe {

@@ -15,30 +15,49 @@ use crate::lookup::Export;
 
 /// The modules with the implementations.
 mod implementations {
+    pub(super) use crate::array_copies::*;
     pub(super) use crate::arrays::*;
     pub(super) use crate::attributes::*;
+    pub(super) use crate::batches::*;
     pub(super) use crate::capture::*;
+    pub(super) use crate::conditionals::*;
     pub(super) use crate::context::*;
     pub(super) use crate::copies::*;
     pub(super) use crate::device::*;
     pub(super) use crate::events::*;
+    pub(super) use crate::external_memory::*;
+    pub(super) use crate::external_semaphores::*;
+    pub(super) use crate::graph_attributes::*;
     pub(super) use crate::graph_exec::*;
+    pub(super) use crate::graph_node_parameters::*;
     pub(super) use crate::graph_nodes::*;
+    pub(super) use crate::graph_print::*;
+    pub(super) use crate::graph_update::*;
     pub(super) use crate::graphs::*;
+    pub(super) use crate::green_contexts::*;
     pub(super) use crate::host_memory::*;
     pub(super) use crate::interface_v1::*;
+    pub(super) use crate::ipc::*;
     pub(super) use crate::kernels::*;
     pub(super) use crate::launches::*;
+    pub(super) use crate::linking::*;
     pub(super) use crate::lookup::*;
     pub(super) use crate::memory::*;
     pub(super) use crate::memory_operations::*;
     pub(super) use crate::modules::*;
+    pub(super) use crate::multicast::*;
     pub(super) use crate::occupancy::*;
+    pub(super) use crate::physical_memory::*;
     pub(super) use crate::pointers::*;
-    pub(super) use crate::pools::*;
+    pub(super) use crate::pool_settings::*;
+    pub(super) use crate::pool_sharing::*;
     pub(super) use crate::process::*;
     pub(super) use crate::sets::*;
+    pub(super) use crate::sparse_arrays::*;
+    pub(super) use crate::stream_ordered::*;
     pub(super) use crate::streams::*;
+    pub(super) use crate::textures::*;
+    pub(super) use crate::user_objects::*;
     pub(super) use crate::virtual_memory::*;
 }
 

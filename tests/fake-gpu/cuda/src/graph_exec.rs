@@ -1,19 +1,18 @@
 //! Graphs made ready to launch.
 
 use core::ffi::{c_char, c_uint, c_void};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aliquot_abi::cuda::{
-    CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_V1, CUgraph, CUgraphExec, CUgraphNode, CUkernel, CUresult,
-    CUstream, NullStream,
-};
+use aliquot_abi::cuda::{CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, NullStream};
 
 use crate::Done;
 use crate::caller::{get, not_null, put, put_if_wanted};
 use crate::capture;
+use crate::conditionals;
 use crate::graph_memory::{self, GraphMemory};
-use crate::graph_nodes::{NodeKind, kernel_of};
-use crate::graphs::{self, Graph, graph, node};
+use crate::graph_nodes::NodeKind;
+use crate::graphs::{self, Graph, graph};
 use crate::handles::{self, Kind, Object};
 use crate::process::{initialised, process};
 use crate::queue::{self, Work};
@@ -24,25 +23,23 @@ const UPLOAD: u64 = 2;
 const DEVICE_LAUNCH: u64 = 4;
 const USE_NODE_PRIORITY: u64 = 8;
 
-/// What `cuGraphExecUpdate` tells besides its code.
-const UPDATE_SUCCESS: c_uint = 0;
-const UPDATE_TOPOLOGY_CHANGED: c_uint = 2;
-const UPDATE_NODE_TYPE_CHANGED: c_uint = 3;
-const UPDATE_NOT_SUPPORTED: c_uint = 6;
-
-/// A graph made ready to launch: its nodes, one after the other.
+/// A graph made ready to launch.
 pub(crate) struct Exec {
     graph: CUgraph,
     flags: u64,
     steps: Mutex<Vec<Step>>,
 }
 
-struct Step {
+/// A node of a graph made ready, in an order in which each comes after what it depends on.
+pub(crate) struct Step {
     /// The node that it was.
-    node: CUgraphNode,
-    kind: NodeKind,
+    pub(crate) node: CUgraphNode,
+    pub(crate) kind: NodeKind,
+    pub(crate) enabled: bool,
     /// Places of the steps that it depends on.
-    dependencies: Vec<usize>,
+    pub(crate) dependencies: Vec<usize>,
+    /// The graphs inside it: of a child graph node one, of a conditional node its bodies.
+    pub(crate) inner: Vec<Vec<Step>>,
 }
 
 impl Object for Exec {
@@ -50,7 +47,7 @@ impl Object for Exec {
 }
 
 impl Exec {
-    fn steps(&self) -> MutexGuard<'_, Vec<Step>> {
+    pub(crate) fn steps(&self) -> MutexGuard<'_, Vec<Step>> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,22 +57,36 @@ pub(crate) fn exec(handle: CUgraphExec) -> Done<&'static Exec> {
     handles::find(handle.0).ok_or(CUresult::INVALID_VALUE)
 }
 
-/// The steps of a graph, those of its child graphs in the place of the child nodes.
-fn steps_of(graph: &Graph) -> Done<Vec<Step>> {
+/// The steps of a graph.
+pub(crate) fn steps_of(graph: &Graph) -> Done<Vec<Step>> {
     let mut steps: Vec<Step> = Vec::new();
     for (handle, node) in graph.ordered().ok_or(CUresult::INVALID_VALUE)? {
         let place_of = |dependency: &CUgraphNode| steps.iter().position(|step| step.node == *dependency);
         let dependencies = node.dependencies().iter().filter_map(place_of).collect();
         let kind = node.kind().clone();
-        let child = if let NodeKind::Child(child) = &kind { steps_of(graphs::graph(*child)?)? } else { Vec::new() };
-        let first = steps.len();
-        for mut step in child {
-            step.dependencies.iter_mut().for_each(|place| *place += first);
-            steps.push(step);
-        }
-        steps.push(Step { node: handle, kind, dependencies });
+        let inner = kind.inner_graphs().iter().map(|inner| steps_of(graphs::graph(*inner)?)).collect::<Done<_>>()?;
+        steps.push(Step { node: handle, kind, enabled: true, dependencies, inner });
     }
     Ok(steps)
+}
+
+impl Step {
+    /// The steps inside in the order in which a launch runs them, each as often as it does.
+    fn inner_in_order(&self) -> Vec<&Step> {
+        let runs = match &self.kind {
+            NodeKind::Child(_) => vec![0],
+            NodeKind::Conditional(conditional) => conditionals::runs_of(conditional),
+            _ => Vec::new(),
+        };
+        let bodies = runs.into_iter().filter_map(|place| self.inner.get(place));
+        bodies.flat_map(|body| in_order(body)).collect()
+    }
+}
+
+/// All steps in the order in which a launch runs them, those of inner graphs in the place of their nodes.
+fn in_order(steps: &[Step]) -> Vec<&Step> {
+    let enabled = steps.iter().filter(|step| step.enabled);
+    enabled.flat_map(|step| std::iter::once(step).chain(step.inner_in_order())).collect()
 }
 
 fn instantiate(target: *mut CUgraphExec, handle: CUgraph, flags: u64) -> Done {
@@ -88,8 +99,13 @@ fn instantiate(target: *mut CUgraphExec, handle: CUgraph, flags: u64) -> Done {
     if flags & DEVICE_LAUNCH != 0 {
         return Err(CUresult::NOT_SUPPORTED);
     }
-    let steps = Mutex::new(steps_of(found)?);
-    put(target, CUgraphExec(handles::register(Exec { graph: handle, flags, steps }).0))
+    let steps = steps_of(found)?;
+    let has_memory = |step: &&Step| matches!(step.kind, NodeKind::MemoryAllocation(_) | NodeKind::MemoryFree(_));
+    // A graph's memory has one address, so it can be ready once at a time.
+    if in_order(&steps).iter().any(has_memory) && !found.claim_memory() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    put(target, CUgraphExec(handles::register(Exec { graph: handle, flags, steps: Mutex::new(steps) }).0))
 }
 
 pub(crate) fn cuGraphInstantiate_v2(
@@ -146,12 +162,27 @@ pub(crate) fn cuGraphInstantiateWithParams(
     // Success, or an error that is told by the function's own result.
     let result = c_uint::from(outcome.is_err());
     put(parameters, InstantiateParameters { error_node: CUgraphNode::NULL, result, ..request })?;
-    outcome
+    outcome?;
+    if request.flags & UPLOAD != 0 {
+        return cuGraphUpload(null, get(target)?, request.upload_stream);
+    }
+    Ok(())
 }
 
+pub(crate) fn cuGraphExecGetFlags(handle: CUgraphExec, flags: *mut u64) -> Done {
+    put(flags, exec(handle)?.flags)
+}
+
+/// Reserves the memory that the graph's launch needs.
 pub(crate) fn cuGraphUpload(null: NullStream, handle: CUgraphExec, stream_handle: CUstream) -> Done {
-    exec(handle)?;
-    capture::refuse_in_capture(stream(null, stream_handle)?)
+    let exec = exec(handle)?;
+    capture::refuse_in_capture(stream(null, stream_handle)?)?;
+    let steps = exec.steps();
+    let mut missing: BTreeMap<usize, u64> = BTreeMap::new();
+    for memory in allocations_in(&in_order(&steps)) {
+        *missing.entry(memory.device().ordinal).or_default() += memory.missing_bytes();
+    }
+    missing.into_iter().try_for_each(|(ordinal, bytes)| initialised().devices[ordinal].graph_pool.prepare(bytes))
 }
 
 pub(crate) fn cuGraphExecDestroy(handle: CUgraphExec) -> Done {
@@ -159,6 +190,9 @@ pub(crate) fn cuGraphExecDestroy(handle: CUgraphExec) -> Done {
     let exec = handles::retire::<Exec>(handle.0).ok_or(CUresult::INVALID_VALUE)?;
     // Launches that are under way have their own copies of what they need.
     exec.steps().clear();
+    if let Ok(graph) = graph(exec.graph) {
+        graph.yield_memory();
+    }
     Ok(())
 }
 
@@ -171,32 +205,68 @@ pub(crate) fn cuGraphLaunch(null: NullStream, handle: CUgraphExec, stream_handle
         return Ok(());
     }
     let steps = exec.steps();
-    begin_allocations(&steps, exec.flags & AUTO_FREE_ON_LAUNCH != 0)?;
-    let works = steps.iter().flat_map(|step| works_of(&step.kind)).collect::<Vec<_>>();
+    let ordered = in_order(&steps);
+    let mut works = begin_memory(&ordered, exec.flags & AUTO_FREE_ON_LAUNCH != 0)?;
+    works.extend(ordered.iter().flat_map(|step| works_of(&step.kind)));
+    for step in &ordered {
+        if let NodeKind::MemoryFree(address) = &step.kind
+            && let Some(memory) = graph_memory::at(*address)
+        {
+            memory.announce_free()?;
+        }
+    }
     // The queue may be full, and what makes room may need this graph.
     drop(steps);
     queue::submit_all(stream, works, true);
     Ok(())
 }
 
-/// Takes the memory of all allocation nodes, or of none.
-fn begin_allocations(steps: &[Step], free_first: bool) -> Done {
-    let allocations = steps.iter().filter_map(|step| match &step.kind {
+fn allocations_in<'a>(steps: &[&'a Step]) -> Vec<&'a Arc<GraphMemory>> {
+    let memory = |step: &&'a Step| match &step.kind {
         NodeKind::MemoryAllocation(memory) => Some(memory),
         _ => None,
-    });
-    let mut begun: Vec<&Arc<GraphMemory>> = Vec::new();
-    for memory in allocations {
-        if free_first && memory.is_in_use() {
-            memory.end();
-        }
+    };
+    steps.iter().filter_map(memory).collect()
+}
+
+/// Takes the memory of all allocation nodes, or of none. Returns what has to be done before the graph's own work.
+fn begin_memory(steps: &[&Step], free_first: bool) -> Done<Vec<Work>> {
+    check_memory(steps, free_first)?;
+    let mut begun: Vec<(&Arc<GraphMemory>, bool)> = Vec::new();
+    for memory in allocations_in(steps) {
+        let left_over = memory.is_live();
         if let Err(error) = memory.begin() {
-            begun.iter().for_each(|memory| {
+            for (memory, left_over) in begun {
                 memory.end();
-            });
+                if !left_over {
+                    memory.announce_free()?;
+                }
+            }
             return Err(error);
         }
-        begun.push(memory);
+        begun.push((memory, left_over));
+    }
+    // What a launch before left allocated is given back when the stream gets here.
+    let left_over = begun.into_iter().filter(|(_, left_over)| *left_over);
+    Ok(left_over.map(|(memory, _)| Arc::clone(memory).end_work()).collect())
+}
+
+/// Refuses to allocate what is allocated, and to free what is not.
+fn check_memory(steps: &[&Step], free_first: bool) -> Done {
+    let mut live: BTreeMap<u64, bool> = BTreeMap::new();
+    for step in steps {
+        let (address, becomes) = match &step.kind {
+            NodeKind::MemoryAllocation(memory) => (memory.address(), true),
+            NodeKind::MemoryFree(address) => (*address, false),
+            _ => continue,
+        };
+        let before = live.get(&address).copied();
+        let is_live = before.unwrap_or_else(|| graph_memory::at(address).is_some_and(|memory| memory.is_live()));
+        let excused = becomes && free_first && before.is_none();
+        if is_live == becomes && !excused {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        live.insert(address, becomes);
     }
     Ok(())
 }
@@ -213,98 +283,11 @@ fn works_of(kind: &NodeKind) -> Vec<Work> {
         NodeKind::Host(call) => vec![call.work()],
         NodeKind::EventRecord(event) => vec![Work::Record(event, event.announce())],
         NodeKind::EventWait(event) => vec![Work::Wait(event, event.last_record())],
-        NodeKind::MemoryFree(address) => graph_memory::at(*address).into_iter().map(free_work).collect(),
-        NodeKind::MemoryOperations(operations) => operations.iter().filter_map(|operation| operation.work()).collect(),
-        // Memory was taken when the graph was launched; a child's nodes follow on their own.
-        NodeKind::MemoryAllocation(_) | NodeKind::Child(_) | NodeKind::Empty => Vec::new(),
+        NodeKind::MemoryFree(address) => graph_memory::at(*address).into_iter().map(GraphMemory::end_work).collect(),
+        NodeKind::MemoryOperations(operations)
+        | NodeKind::SemaphoreSignal(operations)
+        | NodeKind::SemaphoreWait(operations) => operations.iter().filter_map(|operation| operation.work()).collect(),
+        // Memory was taken when the graph was launched; the nodes of inner graphs follow on their own.
+        NodeKind::MemoryAllocation(_) | NodeKind::Child(_) | NodeKind::Conditional(_) | NodeKind::Empty => Vec::new(),
     }
-}
-
-/// Frees graph memory when the stream gets there.
-pub(crate) fn free_work(memory: Arc<GraphMemory>) -> Work {
-    let effect = move || {
-        memory.end();
-    };
-    Work::Task { duration_ns: 0, effect: Some(Box::new(effect)) }
-}
-
-fn update(exec: &Exec, new: &Graph) -> Done<Result<(), (c_uint, CUgraphNode)>> {
-    let new_steps = steps_of(new)?;
-    let mut steps = exec.steps();
-    if steps.len() != new_steps.len() {
-        return Ok(Err((UPDATE_TOPOLOGY_CHANGED, CUgraphNode::NULL)));
-    }
-    for (step, new) in steps.iter().zip(&new_steps) {
-        if step.kind.number() != new.kind.number() {
-            return Ok(Err((UPDATE_NODE_TYPE_CHANGED, new.node)));
-        }
-        if step.dependencies != new.dependencies {
-            return Ok(Err((UPDATE_TOPOLOGY_CHANGED, new.node)));
-        }
-        if matches!(new.kind, NodeKind::MemoryAllocation(_) | NodeKind::MemoryFree(_)) {
-            return Ok(Err((UPDATE_NOT_SUPPORTED, new.node)));
-        }
-    }
-    for (step, new) in steps.iter_mut().zip(new_steps) {
-        step.kind = new.kind;
-    }
-    Ok(Ok(()))
-}
-
-pub(crate) fn cuGraphExecUpdate(
-    handle: CUgraphExec,
-    new: CUgraph,
-    error_node: *mut CUgraphNode,
-    result: *mut c_uint,
-) -> Done {
-    let (exec, new) = (exec(handle)?, graph(new)?);
-    let outcome = update(exec, new)?;
-    put_if_wanted(error_node, outcome.err().map_or(CUgraphNode::NULL, |(_, node)| node));
-    put_if_wanted(result, outcome.err().map_or(UPDATE_SUCCESS, |(code, _)| code));
-    outcome.map_err(|_| CUresult::GRAPH_EXEC_UPDATE_FAILURE)
-}
-
-/// `CUgraphExecUpdateResultInfo`.
-#[repr(C)]
-struct UpdateInformation {
-    result: c_uint,
-    error_node: CUgraphNode,
-    error_from_node: CUgraphNode,
-}
-
-pub(crate) fn cuGraphExecUpdate_v2(handle: CUgraphExec, new: CUgraph, information: *mut c_void) -> Done {
-    let (exec, new) = (exec(handle)?, graph(new)?);
-    not_null(information)?;
-    let outcome = update(exec, new)?;
-    let (result, error_node) = outcome.err().unwrap_or((UPDATE_SUCCESS, CUgraphNode::NULL));
-    put(information.cast(), UpdateInformation { result, error_node, error_from_node: CUgraphNode::NULL })?;
-    outcome.map_err(|_| CUresult::GRAPH_EXEC_UPDATE_FAILURE)
-}
-
-fn set_kernel(handle: CUgraphExec, node_handle: CUgraphNode, kind: NodeKind) -> Done {
-    let exec = exec(handle)?;
-    node(node_handle)?;
-    let mut steps = exec.steps();
-    let kernel = |step: &&mut Step| step.node == node_handle && matches!(step.kind, NodeKind::Kernel(_));
-    steps.iter_mut().find(kernel).ok_or(CUresult::INVALID_VALUE)?.kind = kind;
-    Ok(())
-}
-
-pub(crate) fn cuGraphExecKernelNodeSetParams(
-    handle: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const CUDA_KERNEL_NODE_PARAMS_V1,
-) -> Done {
-    exec(handle)?;
-    set_kernel(handle, node, kernel_of(&get(parameters)?, CUkernel::NULL)?)
-}
-
-pub(crate) fn cuGraphExecKernelNodeSetParams_v2(
-    handle: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const CUDA_KERNEL_NODE_PARAMS,
-) -> Done {
-    exec(handle)?;
-    let parameters = get(parameters)?;
-    set_kernel(handle, node, kernel_of(&parameters.v1, parameters.kern)?)
 }

@@ -1,91 +1,174 @@
-//! Memory of graphs: its address is fixed when the node is made; it counts against the device from launch to free.
+//! Memory of graphs: its address is fixed when the node is made; it takes device memory from a launch to its free.
+//!
+//! Each device has one pool for it, which keeps what it has reserved until it is trimmed. What a program may do follows the
+//! order of its calls (`live`), what memory is taken follows the order of the streams (`uses`).
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ffi::c_uint;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use aliquot_abi::cuda::CUresult;
+use aliquot_abi::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUDA_MEM_ALLOC_NODE_PARAMS, CUmemAccessDesc, CUresult};
 
 use crate::Done;
 use crate::arena::{GRANULE_BYTES, Use, round_up};
-use crate::device::Device;
-use crate::process::{initialised, process};
+use crate::caller::get_all;
+use crate::device::{Device, device};
+use crate::pools::PINNED;
+use crate::process::initialised;
+use crate::queue::{self, Work};
+use crate::streams::Stream;
 
 /// What an allocation node allocates.
 pub(crate) struct GraphMemory {
     ordinal: usize,
-    address: u64,
-    bytes: u64,
-    in_use: AtomicBool,
+    parameters: CUDA_MEM_ALLOC_NODE_PARAMS,
+    access: Vec<CUmemAccessDesc>,
+    state: Mutex<State>,
 }
 
-static ALLOCATIONS: Mutex<BTreeMap<u64, Weak<GraphMemory>>> = Mutex::new(BTreeMap::new());
+// SAFETY: the pointers among the parameters are carried and never followed; `access` holds what one pointed to.
+unsafe impl Send for GraphMemory {}
+// SAFETY: as above; what changes is behind a mutex.
+unsafe impl Sync for GraphMemory {}
 
-fn allocations() -> MutexGuard<'static, BTreeMap<u64, Weak<GraphMemory>>> {
+#[derive(Default)]
+struct State {
+    /// Whether the program has allocated it, by a launch, and not freed it.
+    live: bool,
+    /// Launches that have taken it and that streams have not come to the free of.
+    uses: usize,
+}
+
+/// A known allocation. While it is live it outlasts its graph: a program may still free it.
+struct Known {
+    memory: Weak<GraphMemory>,
+    live: Option<Arc<GraphMemory>>,
+}
+
+static ALLOCATIONS: Mutex<BTreeMap<u64, Known>> = Mutex::new(BTreeMap::new());
+
+fn allocations() -> MutexGuard<'static, BTreeMap<u64, Known>> {
     ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The graph memory at an address.
 pub(crate) fn at(address: u64) -> Option<Arc<GraphMemory>> {
-    allocations().get(&address)?.upgrade()
+    allocations().get(&address)?.memory.upgrade()
 }
 
 impl GraphMemory {
-    pub(crate) fn new(ordinal: usize, bytes: u64) -> Done<Arc<GraphMemory>> {
-        let device = process()?.devices.get(ordinal).ok_or(CUresult::INVALID_DEVICE)?;
-        if bytes == 0 {
+    /// Makes the memory of a node; its address becomes one of the parameters.
+    pub(crate) fn new(parameters: CUDA_MEM_ALLOC_NODE_PARAMS) -> Done<Arc<GraphMemory>> {
+        let properties = &parameters.pool_props;
+        let kind: c_uint = properties.location.kind;
+        if kind != CU_MEM_LOCATION_TYPE_DEVICE || properties.alloc_kind != PINNED || properties.handle_types != 0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let address = device.arena.take(bytes, 0, Use::Graph).ok_or(CUresult::OUT_OF_MEMORY)?;
-        let memory = Arc::new(GraphMemory { ordinal, address, bytes, in_use: AtomicBool::new(false) });
-        allocations().insert(address, Arc::downgrade(&memory));
+        let device = device(properties.location.id)?;
+        if parameters.bytesize == 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let mut access = get_all(parameters.access_descs, parameters.access_desc_count)?;
+        for description in &access {
+            let other = crate::device::device(description.location.id)?;
+            if other.ordinal != device.ordinal && !crate::device::linked(device, other) {
+                return Err(CUresult::PEER_ACCESS_UNSUPPORTED);
+            }
+        }
+        let bytes = parameters.bytesize as u64;
+        let dptr = device.arena.take(bytes, 0, Use::Graph).ok_or(CUresult::OUT_OF_MEMORY)?;
+        let access_descs = if access.is_empty() { core::ptr::null() } else { access.as_mut_ptr().cast_const() };
+        let parameters = CUDA_MEM_ALLOC_NODE_PARAMS { access_descs, dptr, ..parameters };
+        let state = Mutex::new(State::default());
+        let memory = Arc::new(GraphMemory { ordinal: device.ordinal, parameters, access, state });
+        allocations().insert(dptr, Known { memory: Arc::downgrade(&memory), live: None });
         Ok(memory)
     }
 
     pub(crate) fn address(&self) -> u64 {
-        self.address
+        self.parameters.dptr
     }
 
-    fn device(&self) -> &'static Device {
+    /// What the node was made with. The list of who may access the memory lives as long as the node.
+    pub(crate) fn parameters(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
+        debug_assert_eq!(self.access.len(), self.parameters.access_desc_count);
+        self.parameters
+    }
+
+    pub(crate) fn device(&self) -> &'static Device {
         &initialised().devices[self.ordinal]
     }
 
     fn charged_bytes(&self) -> u64 {
-        round_up(self.bytes, GRANULE_BYTES)
+        round_up(self.parameters.bytesize as u64, GRANULE_BYTES)
     }
 
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.in_use.load(Ordering::Acquire)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.state().live
+    }
+
+    /// What a launch would take besides what is taken already.
+    pub(crate) fn missing_bytes(&self) -> u64 {
+        if self.state().uses == 0 { self.charged_bytes() } else { 0 }
     }
 
     /// Takes the memory for a launch.
-    pub(crate) fn begin(&self) -> Done {
-        if self.in_use.swap(true, Ordering::AcqRel) {
-            // The launch before has not freed it.
-            return Err(CUresult::INVALID_VALUE);
+    pub(crate) fn begin(self: &Arc<Self>) -> Done {
+        let mut state = self.state();
+        if state.uses == 0 {
+            self.device().graph_pool.charge(self.charged_bytes(), None)?;
         }
-        self.device()
-            .graph_pool
-            .charge(self.charged_bytes())
-            .inspect_err(|_| self.in_use.store(false, Ordering::Release))
+        state.uses += 1;
+        state.live = true;
+        drop(state);
+        if let Some(known) = allocations().get_mut(&self.address()) {
+            known.live = Some(self.clone());
+        }
+        Ok(())
     }
 
-    /// Gives the memory back. False if it was not in use.
-    pub(crate) fn end(&self) -> bool {
-        let was_in_use = self.in_use.swap(false, Ordering::AcqRel);
-        if was_in_use {
-            let pool = self.device().graph_pool;
-            pool.refund(self.charged_bytes());
-            pool.trim_to(0);
+    /// Notes that the program frees the memory, which it can do once. The memory itself goes with [`GraphMemory::end`].
+    pub(crate) fn announce_free(&self) -> Done {
+        let was_live = core::mem::replace(&mut self.state().live, false);
+        // Dropped behind the lock: the last owner's drop takes it too.
+        let _owner = allocations().get_mut(&self.address()).and_then(|known| known.live.take());
+        if was_live { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+    }
+
+    /// Gives the memory of one launch back to the pool.
+    pub(crate) fn end(&self) {
+        let mut state = self.state();
+        state.uses = state.uses.saturating_sub(1);
+        if state.uses == 0 {
+            self.device().graph_pool.refund(self.charged_bytes());
         }
-        was_in_use
+    }
+
+    /// The work that gives the memory back when a stream gets there.
+    pub(crate) fn end_work(self: Arc<Self>) -> Work {
+        Work::Task { duration_ns: 0, effect: Some(Box::new(move || self.end())) }
+    }
+
+    pub(crate) fn free_in_stream(self: Arc<Self>, stream: &'static Stream) -> Done {
+        self.announce_free()?;
+        queue::submit(stream, self.end_work(), false);
+        Ok(())
+    }
+
+    pub(crate) fn free_at_once(&self) -> Done {
+        self.announce_free()?;
+        self.end();
+        Ok(())
     }
 }
 
 impl Drop for GraphMemory {
     fn drop(&mut self) {
-        self.end();
-        allocations().remove(&self.address);
-        self.device().arena.give_back(self.address, |extent| extent.usage == Use::Graph);
+        allocations().remove(&self.address());
+        self.device().arena.give_back(self.address(), |extent| extent.usage == Use::Graph);
     }
 }

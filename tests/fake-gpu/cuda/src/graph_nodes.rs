@@ -4,22 +4,22 @@ use core::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
 use aliquot_abi::cuda::{
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_V1, CUDA_MEM_ALLOC_NODE_PARAMS,
-    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode,
-    CUkernel, CUresult,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_V1,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUevent, CUfunction,
+    CUgraph, CUgraphNode, CUkernel, CUresult,
 };
 
 use crate::Done;
 use crate::caller::{bytes, get, not_null, put};
+use crate::conditionals::Conditional;
 use crate::context::context;
 use crate::copies::{Copy, copy_3d};
-use crate::device::device;
 use crate::events::{Event, event};
 use crate::graph_memory::GraphMemory;
 use crate::graphs::{self, graph, node};
 use crate::kernels::{Function, function};
 use crate::launches::{Arguments, HostCall, Shape, duration_ns};
-use crate::memory_operations::MemoryOperation;
+use crate::memory_operations::{MemoryOperation, read_operations};
 use crate::sets::Set;
 
 /// What a node does.
@@ -37,6 +37,11 @@ pub(crate) enum NodeKind {
     MemoryAllocation(Arc<GraphMemory>),
     MemoryFree(u64),
     MemoryOperations(Vec<MemoryOperation>),
+    /// Signals to semaphores of other interfaces, and waits for them.
+    SemaphoreSignal(Vec<MemoryOperation>),
+    SemaphoreWait(Vec<MemoryOperation>),
+    /// Graphs that run on a condition.
+    Conditional(Conditional),
 }
 
 impl NodeKind {
@@ -51,10 +56,27 @@ impl NodeKind {
             NodeKind::Empty => 5,
             NodeKind::EventWait(_) => 6,
             NodeKind::EventRecord(_) => 7,
+            NodeKind::SemaphoreSignal(_) => 8,
+            NodeKind::SemaphoreWait(_) => 9,
             NodeKind::MemoryAllocation(_) => 10,
             NodeKind::MemoryFree(_) => 11,
             NodeKind::MemoryOperations(_) => 12,
+            NodeKind::Conditional(_) => 13,
         }
+    }
+
+    /// The graphs inside the node, which are its own.
+    pub(crate) fn inner_graphs(&self) -> &[CUgraph] {
+        match self {
+            NodeKind::Child(child) => core::slice::from_ref(child),
+            NodeKind::Conditional(conditional) => &conditional.bodies,
+            _ => &[],
+        }
+    }
+
+    /// Whether the node allocates or frees.
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self, NodeKind::MemoryAllocation(_) | NodeKind::MemoryFree(_))
     }
 
     pub(crate) fn kernel(
@@ -78,6 +100,24 @@ pub(crate) struct KernelNode {
     shape: Shape,
     pub(crate) duration_ns: u64,
     arguments: Arc<StoredArguments>,
+}
+
+impl KernelNode {
+    pub(crate) fn name(&self) -> String {
+        let name = function(self.handle).map(|function| function.name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|_| "KERNEL".to_owned())
+    }
+
+    pub(crate) fn parameters(&self) -> CUDA_KERNEL_NODE_PARAMS_V1 {
+        CUDA_KERNEL_NODE_PARAMS_V1 {
+            func: self.handle,
+            grid_dim: self.shape.grid,
+            block_dim: self.shape.block,
+            shared_mem_bytes: self.shape.shared_bytes,
+            kernel_params: StoredArguments::pointer_to(&self.arguments.parameters),
+            extra: StoredArguments::pointer_to(&self.arguments.extra),
+        }
+    }
 }
 
 /// A launch's arguments, copied so that the caller's need not stay.
@@ -129,7 +169,7 @@ impl StoredArguments {
 }
 
 /// Adds a node for the caller.
-fn add(
+pub(crate) fn add(
     target: *mut CUgraphNode,
     handle: CUgraph,
     dependencies: *const CUgraphNode,
@@ -173,49 +213,6 @@ pub(crate) fn cuGraphAddKernelNode_v2(
     })
 }
 
-fn kernel_parameters(handle: CUgraphNode) -> Done<CUDA_KERNEL_NODE_PARAMS_V1> {
-    let node = node(handle)?;
-    let NodeKind::Kernel(kernel) = &*node.kind() else { return Err(CUresult::INVALID_VALUE) };
-    Ok(CUDA_KERNEL_NODE_PARAMS_V1 {
-        func: kernel.handle,
-        grid_dim: kernel.shape.grid,
-        block_dim: kernel.shape.block,
-        shared_mem_bytes: kernel.shape.shared_bytes,
-        kernel_params: StoredArguments::pointer_to(&kernel.arguments.parameters),
-        extra: StoredArguments::pointer_to(&kernel.arguments.extra),
-    })
-}
-
-pub(crate) fn cuGraphKernelNodeGetParams(handle: CUgraphNode, target: *mut CUDA_KERNEL_NODE_PARAMS_V1) -> Done {
-    put(target, kernel_parameters(handle)?)
-}
-
-pub(crate) fn cuGraphKernelNodeGetParams_v2(handle: CUgraphNode, target: *mut CUDA_KERNEL_NODE_PARAMS) -> Done {
-    let v1 = kernel_parameters(handle)?;
-    put(target, CUDA_KERNEL_NODE_PARAMS { v1, kern: CUkernel::NULL, ctx: CUcontext::NULL })
-}
-
-fn set_kernel(handle: CUgraphNode, kind: NodeKind) -> Done {
-    let node = node(handle)?;
-    let mut present = node.kind();
-    if !matches!(&*present, NodeKind::Kernel(_)) {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    *present = kind;
-    Ok(())
-}
-
-pub(crate) fn cuGraphKernelNodeSetParams(handle: CUgraphNode, parameters: *const CUDA_KERNEL_NODE_PARAMS_V1) -> Done {
-    node(handle)?;
-    set_kernel(handle, kernel_of(&get(parameters)?, CUkernel::NULL)?)
-}
-
-pub(crate) fn cuGraphKernelNodeSetParams_v2(handle: CUgraphNode, parameters: *const CUDA_KERNEL_NODE_PARAMS) -> Done {
-    node(handle)?;
-    let parameters = get(parameters)?;
-    set_kernel(handle, kernel_of(&parameters.v1, parameters.kern)?)
-}
-
 pub(crate) fn cuGraphAddMemcpyNode(
     target: *mut CUgraphNode,
     graph: CUgraph,
@@ -224,10 +221,13 @@ pub(crate) fn cuGraphAddMemcpyNode(
     parameters: *const CUDA_MEMCPY3D,
     context_handle: CUcontext,
 ) -> Done {
-    add(target, graph, dependencies, count, || {
-        context(context_handle)?;
-        copy_3d(&get(parameters)?)?.map(NodeKind::Copy).ok_or(CUresult::INVALID_VALUE)
-    })
+    add(target, graph, dependencies, count, || copy_of(&get(parameters)?, context_handle))
+}
+
+/// Reads what a copy node is to do.
+pub(crate) fn copy_of(parameters: &CUDA_MEMCPY3D, context_handle: CUcontext) -> Done<NodeKind> {
+    context(context_handle)?;
+    copy_3d(parameters)?.map(NodeKind::Copy).ok_or(CUresult::INVALID_VALUE)
 }
 
 pub(crate) fn cuGraphAddMemsetNode(
@@ -238,10 +238,13 @@ pub(crate) fn cuGraphAddMemsetNode(
     parameters: *const CUDA_MEMSET_NODE_PARAMS,
     context_handle: CUcontext,
 ) -> Done {
-    add(target, graph, dependencies, count, || {
-        context(context_handle)?;
-        Ok(NodeKind::Set(Set::new(&get(parameters)?)?))
-    })
+    add(target, graph, dependencies, count, || set_of(&get(parameters)?, context_handle))
+}
+
+/// Reads what a set node is to do.
+pub(crate) fn set_of(parameters: &CUDA_MEMSET_NODE_PARAMS, context_handle: CUcontext) -> Done<NodeKind> {
+    context(context_handle)?;
+    Ok(NodeKind::Set(Set::new(parameters)?))
 }
 
 pub(crate) fn cuGraphAddHostNode(
@@ -251,10 +254,12 @@ pub(crate) fn cuGraphAddHostNode(
     count: usize,
     parameters: *const CUDA_HOST_NODE_PARAMS,
 ) -> Done {
-    add(target, graph, dependencies, count, || {
-        let parameters = get(parameters)?;
-        Ok(NodeKind::Host(HostCall::new(parameters.callback, parameters.user_data)?))
-    })
+    add(target, graph, dependencies, count, || host_of(&get(parameters)?))
+}
+
+/// Reads what a host node is to call.
+pub(crate) fn host_of(parameters: &CUDA_HOST_NODE_PARAMS) -> Done<NodeKind> {
+    Ok(NodeKind::Host(HostCall::new(parameters.callback, parameters.user_data)?))
 }
 
 pub(crate) fn cuGraphAddChildGraphNode(
@@ -304,14 +309,8 @@ pub(crate) fn cuGraphAddMemAllocNode(
     parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Done {
     add(target, graph, dependencies, count, || {
-        let mut description = get(parameters)?;
-        let location = description.pool_props.location;
-        if location.kind != 1 || description.pool_props.handle_types != 0 {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        let memory = GraphMemory::new(device(location.id)?.ordinal, description.bytesize as u64)?;
-        description.dptr = memory.address();
-        put(parameters, description)?;
+        let memory = GraphMemory::new(get(parameters)?)?;
+        put(parameters, CUDA_MEM_ALLOC_NODE_PARAMS { dptr: memory.address(), ..get(parameters)? })?;
         Ok(NodeKind::MemoryAllocation(memory))
     })
 }
@@ -323,10 +322,34 @@ pub(crate) fn cuGraphAddMemFreeNode(
     count: usize,
     address: CUdeviceptr,
 ) -> Done {
-    add(target, graph, dependencies, count, || {
-        crate::graph_memory::at(address).ok_or(CUresult::INVALID_VALUE)?;
-        Ok(NodeKind::MemoryFree(address))
-    })
+    add(target, graph, dependencies, count, || free_of(address, graph))
+}
+
+/// A node that frees what another allocates. In one graph that can be done once.
+pub(crate) fn free_of(address: CUdeviceptr, graph_handle: CUgraph) -> Done<NodeKind> {
+    crate::graph_memory::at(address).ok_or(CUresult::INVALID_VALUE)?;
+    let nodes = graph(graph_handle)?.nodes().clone();
+    let frees = |other: &CUgraphNode| {
+        node(*other).is_ok_and(|node| matches!(&*node.kind(), NodeKind::MemoryFree(known) if *known == address))
+    };
+    if nodes.iter().any(frees) { Err(CUresult::INVALID_VALUE) } else { Ok(NodeKind::MemoryFree(address)) }
+}
+
+pub(crate) fn cuGraphAddBatchMemOpNode(
+    target: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
+) -> Done {
+    add(target, graph, dependencies, count, || operations_of(&get(parameters)?))
+}
+
+/// Reads what a node of stream memory operations is to do.
+pub(crate) fn operations_of(parameters: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Done<NodeKind> {
+    context(parameters.ctx)?;
+    let operations = read_operations(parameters.count, parameters.param_array, parameters.flags)?;
+    Ok(NodeKind::MemoryOperations(operations))
 }
 
 pub(crate) fn cuGraphNodeGetType(handle: CUgraphNode, kind: *mut c_uint) -> Done {

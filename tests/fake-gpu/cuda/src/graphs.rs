@@ -1,6 +1,7 @@
 //! Graphs: nodes and what depends on what.
 
 use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,13 +9,22 @@ use aliquot_abi::cuda::{CUgraph, CUgraphNode, CUresult};
 
 use crate::Done;
 use crate::caller::{get_all, not_null, put, put_all};
+use crate::graph_attributes::{Attributes, copy_attributes};
 use crate::graph_nodes::NodeKind;
 use crate::handles::{self, Kind, Object};
 use crate::process::process;
+use crate::user_objects::References;
 
 /// A graph.
 pub(crate) struct Graph {
     nodes: Mutex<Vec<CUgraphNode>>,
+    /// Whether it is ready to launch somewhere and has memory of its own.
+    memory_is_claimed: AtomicBool,
+    /// Whether it is a node's own, with which it ends.
+    owned: AtomicBool,
+    /// Of a clone: which node of the original became which of its own.
+    origins: Mutex<HashMap<CUgraphNode, CUgraphNode>>,
+    pub(crate) user_objects: References,
 }
 
 /// A node.
@@ -22,6 +32,7 @@ pub(crate) struct Node {
     pub(crate) graph: CUgraph,
     kind: Mutex<NodeKind>,
     dependencies: Mutex<Vec<CUgraphNode>>,
+    pub(crate) attributes: Mutex<Attributes>,
 }
 
 impl Object for Graph {
@@ -43,13 +54,33 @@ impl Node {
 }
 
 impl Graph {
+    /// Claims the graph's memory for one who launches it. False if another has.
+    pub(crate) fn claim_memory(&self) -> bool {
+        !self.memory_is_claimed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives up the claim.
+    pub(crate) fn yield_memory(&self) {
+        self.memory_is_claimed.store(false, Ordering::Release);
+    }
+
     pub(crate) fn nodes(&self) -> MutexGuard<'_, Vec<CUgraphNode>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a node; `handle` is the graph's own.
     pub(crate) fn add(&self, handle: CUgraph, kind: NodeKind, dependencies: Vec<CUgraphNode>) -> CUgraphNode {
-        let node = Node { graph: handle, kind: Mutex::new(kind), dependencies: Mutex::new(dependencies) };
+        for inner in kind.inner_graphs() {
+            if let Ok(inner) = graph(*inner) {
+                inner.owned.store(true, Ordering::Release);
+            }
+        }
+        let node = Node {
+            graph: handle,
+            kind: Mutex::new(kind),
+            dependencies: Mutex::new(dependencies),
+            attributes: Mutex::default(),
+        };
         let node = CUgraphNode(handles::register(node).0);
         self.nodes().push(node);
         node
@@ -93,7 +124,34 @@ pub(crate) fn node(handle: CUgraphNode) -> Done<&'static Node> {
 
 /// Makes an empty graph.
 pub(crate) fn create() -> CUgraph {
-    CUgraph(handles::register(Graph { nodes: Mutex::new(Vec::new()) }).0)
+    let graph = Graph {
+        nodes: Mutex::new(Vec::new()),
+        memory_is_claimed: AtomicBool::new(false),
+        owned: AtomicBool::new(false),
+        origins: Mutex::new(HashMap::new()),
+        user_objects: References::default(),
+    };
+    CUgraph(handles::register(graph).0)
+}
+
+/// Makes a graph one of another's nodes' own. A graph has one owner, and does not contain itself.
+pub(crate) fn adopt(owner: CUgraph, child: CUgraph) -> Done {
+    if owner == child || contains(child, owner)? || graph(child)?.owned.swap(true, Ordering::AcqRel) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// Whether a graph is inside another.
+pub(crate) fn contains(outer: CUgraph, inner: CUgraph) -> Done<bool> {
+    for handle in graph(outer)?.nodes().clone() {
+        for &child in node(handle)?.kind().inner_graphs() {
+            if child == inner || contains(child, inner)? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Destroys a graph with its nodes.
@@ -102,6 +160,7 @@ pub(crate) fn destroy(handle: CUgraph) -> Done {
     let graph = handles::retire::<Graph>(handle.0).ok_or(CUresult::INVALID_VALUE)?;
     let nodes = std::mem::take(&mut *graph.nodes());
     nodes.into_iter().for_each(retire_node);
+    graph.user_objects.release_all();
     Ok(())
 }
 
@@ -109,9 +168,9 @@ fn retire_node(handle: CUgraphNode) {
     if let Some(node) = handles::retire::<Node>(handle.0) {
         // What the node holds is dropped; its shell stays for those who still have the handle.
         let kind = std::mem::replace(&mut *node.kind(), NodeKind::Empty);
-        if let NodeKind::Child(child) = kind {
-            // The child is the node's own copy.
-            let _ = destroy(child);
+        for inner in kind.inner_graphs() {
+            // They are the node's own.
+            let _ = destroy(*inner);
         }
     }
 }
@@ -139,14 +198,20 @@ pub(crate) fn copy(original: &Graph) -> Done<(CUgraph, HashMap<CUgraphNode, CUgr
     for (source, node) in ordered {
         let kind = match &*node.kind() {
             NodeKind::Child(child) => NodeKind::Child(copy(graph(*child)?)?.0),
-            // A graph's memory is its own.
-            NodeKind::MemoryAllocation(_) | NodeKind::MemoryFree(_) => return Err(CUresult::NOT_SUPPORTED),
+            // A graph's memory is its own, and so are its conditions.
+            NodeKind::MemoryAllocation(_) | NodeKind::MemoryFree(_) | NodeKind::Conditional(_) => {
+                let _ = destroy(handle);
+                return Err(CUresult::NOT_SUPPORTED);
+            }
             kind => kind.clone(),
         };
         let dependencies =
             node.dependencies().iter().filter_map(|dependency| copies.get(dependency).copied()).collect();
-        copies.insert(source, target.add(handle, kind, dependencies));
+        let copied = target.add(handle, kind, dependencies);
+        copy_attributes(copied, source)?;
+        copies.insert(source, copied);
     }
+    target.user_objects.retain_all_of(&original.user_objects);
     Ok((handle, copies))
 }
 
@@ -168,13 +233,28 @@ pub(crate) fn cuGraphCreate(target: *mut CUgraph, flags: c_uint) -> Done {
 }
 
 pub(crate) fn cuGraphDestroy(handle: CUgraph) -> Done {
+    if graph(handle)?.owned.load(Ordering::Acquire) {
+        return Err(CUresult::INVALID_VALUE);
+    }
     destroy(handle)
 }
 
 pub(crate) fn cuGraphClone(target: *mut CUgraph, original: CUgraph) -> Done {
     let original = graph(original)?;
     not_null(target)?;
-    put(target, copy(original)?.0)
+    let (handle, copies) = copy(original)?;
+    *graph(handle)?.origins.lock().unwrap_or_else(PoisonError::into_inner) = copies;
+    put(target, handle)
+}
+
+/// The node of a clone that a node of the original became.
+pub(crate) fn cuGraphNodeFindInClone(target: *mut CUgraphNode, original: CUgraphNode, clone: CUgraph) -> Done {
+    node(original)?;
+    let clone = graph(clone)?;
+    not_null(target)?;
+    let origins = clone.origins.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = origins.get(&original).copied().filter(|&copied| node(copied).is_ok());
+    put(target, found.ok_or(CUresult::INVALID_VALUE)?)
 }
 
 /// Writes a list by the API's custom: the number alone if there is no room given, else as many as there is room for, with
@@ -259,6 +339,26 @@ pub(crate) fn cuGraphNodeGetDependencies_v2(
     put_no_edge_data(data, crate::caller::get(count)?)
 }
 
+fn dependents_of(handle: CUgraphNode) -> Done<Vec<CUgraphNode>> {
+    let nodes = graph(node(handle)?.graph)?.nodes().clone();
+    let depends = |other: &CUgraphNode| node(*other).is_ok_and(|node| node.dependencies().contains(&handle));
+    Ok(nodes.into_iter().filter(depends).collect())
+}
+
+pub(crate) fn cuGraphNodeGetDependentNodes(handle: CUgraphNode, list: *mut CUgraphNode, count: *mut usize) -> Done {
+    put_list(list, count, &dependents_of(handle)?, CUgraphNode::NULL)
+}
+
+pub(crate) fn cuGraphNodeGetDependentNodes_v2(
+    handle: CUgraphNode,
+    list: *mut CUgraphNode,
+    data: *mut c_void,
+    count: *mut usize,
+) -> Done {
+    cuGraphNodeGetDependentNodes(handle, list, count)?;
+    put_no_edge_data(data, crate::caller::get(count)?)
+}
+
 pub(crate) fn cuGraphAddDependencies(
     handle: CUgraph,
     from: *const CUgraphNode,
@@ -284,17 +384,57 @@ pub(crate) fn cuGraphAddDependencies_v2(
     data: *const c_void,
     count: usize,
 ) -> Done {
-    let data = if data.is_null() { Vec::new() } else { get_all(data.cast::<[u8; EDGE_DATA_BYTES]>(), count)? };
-    // Edges between the parts of kernels are not simulated.
-    if data.iter().any(|edge| *edge != [0; EDGE_DATA_BYTES]) {
-        return Err(CUresult::NOT_SUPPORTED);
-    }
+    check_edge_data(data, count)?;
     cuGraphAddDependencies(handle, from, to, count)
+}
+
+/// Refuses edges that carry data: those between the parts of kernels are not simulated.
+pub(crate) fn check_edge_data(data: *const c_void, count: usize) -> Done {
+    let data = if data.is_null() { Vec::new() } else { get_all(data.cast::<[u8; EDGE_DATA_BYTES]>(), count)? };
+    if data.iter().all(|edge| *edge == [0; EDGE_DATA_BYTES]) { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
+}
+
+/// Removes edges, all of which must be there.
+pub(crate) fn cuGraphRemoveDependencies(
+    handle: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+) -> Done {
+    graph(handle)?;
+    let edges = get_all(from, count)?.into_iter().zip(get_all(to, count)?).collect::<Vec<_>>();
+    for &(start, end) in &edges {
+        let own = node(start)?.graph == handle && node(end)?.graph == handle;
+        if !own || !node(end)?.dependencies().contains(&start) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        // The order of what is allocated and freed is fixed.
+        for handle in [start, end] {
+            if node(handle)?.kind().is_memory() {
+                return Err(CUresult::NOT_SUPPORTED);
+            }
+        }
+    }
+    for (start, end) in edges {
+        node(end)?.dependencies().retain(|&dependency| dependency != start);
+    }
+    Ok(())
+}
+
+pub(crate) fn cuGraphRemoveDependencies_v2(
+    handle: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    data: *const c_void,
+    count: usize,
+) -> Done {
+    check_edge_data(data, count)?;
+    cuGraphRemoveDependencies(handle, from, to, count)
 }
 
 pub(crate) fn cuGraphDestroyNode(handle: CUgraphNode) -> Done {
     let found = node(handle)?;
-    if matches!(&*found.kind(), NodeKind::MemoryAllocation(_) | NodeKind::MemoryFree(_)) {
+    if found.kind().is_memory() {
         return Err(CUresult::NOT_SUPPORTED);
     }
     let graph = graph(found.graph)?;

@@ -27,6 +27,14 @@ pub(crate) enum Kind {
     GraphExec,
     MemoryPool,
     PhysicalMemory,
+    UserObject,
+    ExternalMemory,
+    ExternalSemaphore,
+    LinkState,
+    GreenContext,
+    ResourceDescription,
+    Texture,
+    Surface,
 }
 
 /// Marks a slot whose object was destroyed.

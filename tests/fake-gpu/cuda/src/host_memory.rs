@@ -28,7 +28,7 @@ pub(crate) struct HostRange {
     /// Whether the caller made the memory and registered it.
     registered: bool,
     flags: c_uint,
-    life: u32,
+    pub(crate) life: u32,
 }
 
 static RANGES: Mutex<BTreeMap<u64, HostRange>> = Mutex::new(BTreeMap::new());

@@ -55,6 +55,13 @@ pub(crate) fn read_file(contents: &[u8]) -> Done<Image> {
     }
 }
 
+/// An image of which the kernels cannot be listed.
+pub(crate) fn opaque() -> Vec<u8> {
+    let mut image = FATBIN_MAGIC.to_le_bytes().to_vec();
+    image.resize(16, 0);
+    image
+}
+
 /// The end of an ELF's section headers and sections, from the headers alone.
 fn elf_bytes(image: *const u8) -> Done<usize> {
     let header = Elf { contents: bytes(image, 64)? };

@@ -14,7 +14,9 @@ use crate::Done;
 use crate::caller::{bytes, get, not_null, put};
 use crate::context::current;
 use crate::kernels::function;
-use crate::{arrays, context, copies, device, events, host_memory, launches, memory, modules, sets, streams};
+use crate::{
+    array_copies, arrays, context, copies, device, events, host_memory, launches, memory, modules, sets, streams,
+};
 
 fn narrow(value: usize) -> c_uint {
     c_uint::try_from(value).unwrap_or(c_uint::MAX)
@@ -184,6 +186,53 @@ linear_copies! {
     cuMemcpyHtoD, cuMemcpyHtoDAsync: CUdeviceptrV1, *const c_void => cuMemcpyHtoD_v2, cuMemcpyHtoDAsync_v2;
     cuMemcpyDtoH, cuMemcpyDtoHAsync: *mut c_void, CUdeviceptrV1 => cuMemcpyDtoH_v2, cuMemcpyDtoHAsync_v2;
     cuMemcpyDtoD, cuMemcpyDtoDAsync: CUdeviceptrV1, CUdeviceptrV1 => cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2;
+}
+
+pub(crate) fn cuMemcpyAtoA(
+    target: CUarray,
+    target_offset: c_uint,
+    source: CUarray,
+    source_offset: c_uint,
+    size: c_uint,
+) -> Done {
+    let (target_offset, source_offset) = (target_offset as usize, source_offset as usize);
+    array_copies::cuMemcpyAtoA_v2(NullStream::Legacy, target, target_offset, source, source_offset, size as usize)
+}
+
+pub(crate) fn cuMemcpyAtoD(target: CUdeviceptrV1, source: CUarray, offset: c_uint, size: c_uint) -> Done {
+    array_copies::cuMemcpyAtoD_v2(NullStream::Legacy, target.into(), source, offset as usize, size as usize)
+}
+
+pub(crate) fn cuMemcpyDtoA(target: CUarray, offset: c_uint, source: CUdeviceptrV1, size: c_uint) -> Done {
+    array_copies::cuMemcpyDtoA_v2(NullStream::Legacy, target, offset as usize, source.into(), size as usize)
+}
+
+pub(crate) fn cuMemcpyAtoH(target: *mut c_void, source: CUarray, offset: c_uint, size: c_uint) -> Done {
+    array_copies::cuMemcpyAtoH_v2(NullStream::Legacy, target, source, offset as usize, size as usize)
+}
+
+pub(crate) fn cuMemcpyHtoA(target: CUarray, offset: c_uint, source: *const c_void, size: c_uint) -> Done {
+    array_copies::cuMemcpyHtoA_v2(NullStream::Legacy, target, offset as usize, source, size as usize)
+}
+
+pub(crate) fn cuMemcpyAtoHAsync(
+    target: *mut c_void,
+    source: CUarray,
+    offset: c_uint,
+    size: c_uint,
+    stream: CUstream,
+) -> Done {
+    array_copies::cuMemcpyAtoHAsync_v2(NullStream::Legacy, target, source, offset as usize, size as usize, stream)
+}
+
+pub(crate) fn cuMemcpyHtoAAsync(
+    target: CUarray,
+    offset: c_uint,
+    source: *const c_void,
+    size: c_uint,
+    stream: CUstream,
+) -> Done {
+    array_copies::cuMemcpyHtoAAsync_v2(NullStream::Legacy, target, offset as usize, source, size as usize, stream)
 }
 
 /// Copies of rows and planes in the old structures, whose device addresses cannot be any of ours.

@@ -220,6 +220,19 @@ pub(crate) fn cuFuncGetParamInfo(handle: CUfunction, index: usize, offset: *mut 
     put_parameter(function(handle)?.parameters.as_ref(), index, offset, bytes)
 }
 
+fn put_parameter_count(parameters: Option<&Vec<(usize, usize)>>, count: *mut usize) -> Done {
+    // An image that does not tell its kernels' parameters does not tell their number.
+    put(count, parameters.ok_or(CUresult::NOT_SUPPORTED)?.len())
+}
+
+pub(crate) fn cuKernelGetParamCount(handle: CUkernel, count: *mut usize) -> Done {
+    put_parameter_count(kernel(handle)?.parameters.as_ref(), count)
+}
+
+pub(crate) fn cuFuncGetParamCount(handle: CUfunction, count: *mut usize) -> Done {
+    put_parameter_count(function(handle)?.parameters.as_ref(), count)
+}
+
 pub(crate) fn cuFuncGetAttribute(value: *mut c_int, attribute: c_uint, handle: CUfunction) -> Done {
     let function = function(handle)?;
     let capability = function.module.owner.device().config.compute_capability;

@@ -2,7 +2,9 @@
 
 use core::ffi::{c_uint, c_void};
 
-use aliquot_abi::cuda::{CUDA_LAUNCH_PARAMS, CUfunction, CUhostFn, CUlaunchConfig, CUresult, CUstream, NullStream};
+use aliquot_abi::cuda::{
+    CUDA_HOST_NODE_PARAMS, CUDA_LAUNCH_PARAMS, CUfunction, CUhostFn, CUlaunchConfig, CUresult, CUstream, NullStream,
+};
 use aliquot_fake_machine::kernel_duration_ns;
 
 use crate::Done;
@@ -238,11 +240,18 @@ impl HostCall {
         Ok(HostCall { function, user_data: user_data.expose_provenance() })
     }
 
+    pub(crate) fn call(self) {
+        // SAFETY: by the API's contract the caller keeps function and argument until the call is made.
+        unsafe { (self.function)(core::ptr::with_exposed_provenance_mut(self.user_data)) }
+    }
+
     pub(crate) fn work(self) -> Work {
-        Work::Host(Box::new(move || {
-            // SAFETY: by the API's contract the caller keeps function and argument until the call is made.
-            unsafe { (self.function)(core::ptr::with_exposed_provenance_mut(self.user_data)) }
-        }))
+        Work::Host(Box::new(move || self.call()))
+    }
+
+    pub(crate) fn parameters(self) -> CUDA_HOST_NODE_PARAMS {
+        let user_data = core::ptr::with_exposed_provenance_mut(self.user_data);
+        CUDA_HOST_NODE_PARAMS { callback: Some(self.function), user_data }
     }
 }
 

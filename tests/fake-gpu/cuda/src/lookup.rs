@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use aliquot_abi::cuda::{
-    CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, CUuuid,
+    CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, CUuuid, NullStream,
 };
 use aliquot_fake_machine::Config;
 
@@ -74,11 +74,19 @@ fn find(name: &CStr, version: u32, per_thread: bool) -> (*mut c_void, Status) {
     (per_thread.unwrap_or(best.function).cast_mut(), Status::Found)
 }
 
-fn look_up(symbol: *const c_char, target: *mut *mut c_void, version: c_int, flags: u64) -> Done<Status> {
+/// Looks a function up for a caller whose flags, where they say nothing of streams, mean those of `null`.
+fn look_up(
+    null: NullStream,
+    symbol: *const c_char,
+    target: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> Done<Status> {
     not_null(target)?;
     let name = text(symbol)?;
     let per_thread = match flags {
-        0 | CU_GET_PROC_ADDRESS_LEGACY_STREAM => false,
+        0 => null == NullStream::PerThread,
+        CU_GET_PROC_ADDRESS_LEGACY_STREAM => false,
         CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM => true,
         _ => return Err(CUresult::INVALID_VALUE),
     };
@@ -87,8 +95,14 @@ fn look_up(symbol: *const c_char, target: *mut *mut c_void, version: c_int, flag
     Ok(status)
 }
 
-pub(crate) fn cuGetProcAddress(symbol: *const c_char, target: *mut *mut c_void, version: c_int, flags: u64) -> Done {
-    match look_up(symbol, target, version, flags)? {
+pub(crate) fn cuGetProcAddress(
+    null: NullStream,
+    symbol: *const c_char,
+    target: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> Done {
+    match look_up(null, symbol, target, version, flags)? {
         Status::Found => Ok(()),
         Status::NotFound | Status::VersionNotSufficient => Err(CUresult::NOT_FOUND),
     }
@@ -96,13 +110,14 @@ pub(crate) fn cuGetProcAddress(symbol: *const c_char, target: *mut *mut c_void, 
 
 /// As [`cuGetProcAddress`], but who asks for the status is told by it, and only by it, that there is no such function.
 pub(crate) fn cuGetProcAddress_v2(
+    null: NullStream,
     symbol: *const c_char,
     target: *mut *mut c_void,
     version: c_int,
     flags: u64,
     status: *mut c_uint,
 ) -> Done {
-    let found = look_up(symbol, target, version, flags)?;
+    let found = look_up(null, symbol, target, version, flags)?;
     put_if_wanted(status, found as c_uint);
     if found == Status::Found || !status.is_null() { Ok(()) } else { Err(CUresult::NOT_FOUND) }
 }

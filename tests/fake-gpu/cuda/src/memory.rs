@@ -10,7 +10,7 @@ use crate::caller::{get_all, not_null, put, put_all, put_if_wanted};
 use crate::context::{Context, current};
 use crate::device::{Device, device};
 use crate::process::{initialised, process};
-use crate::{capture, graph_memory, host_memory, pools, virtual_memory};
+use crate::{capture, host_memory, imported, shared_extents, stream_ordered, virtual_memory};
 
 /// Rows of a pitched allocation begin at multiples of this.
 const PITCH_BYTES: u64 = 512;
@@ -50,6 +50,7 @@ pub(crate) fn give_back(address: u64, uses: &[Use]) -> Done {
     let device = device_of(address).ok_or(CUresult::INVALID_VALUE)?;
     let allowed = |extent: &Extent| uses.contains(&extent.usage);
     let extent = device.arena.give_back(address, allowed).ok_or(CUresult::INVALID_VALUE)?;
+    shared_extents::forget(device, address);
     device.release(extent.charged_bytes());
     Ok(())
 }
@@ -74,9 +75,12 @@ pub(crate) fn is_managed(address: u64) -> bool {
 pub(crate) fn side_of(address: u64, bytes: u64) -> Done<Side> {
     let (end, side) = if let Some(device) = device_of(address) {
         let extent = device.arena.around(address).ok_or(CUresult::INVALID_VALUE)?;
-        (extent.start + extent.bytes, Side::Device(device.ordinal))
+        let is_host = extent.usage == Use::HostPool;
+        (extent.start + extent.bytes, if is_host { Side::PinnedHost } else { Side::Device(device.ordinal) })
     } else if let Some(end) = virtual_memory::mapped_end(address)? {
-        (end.0, Side::Device(end.1))
+        end
+    } else if let Some(range) = imported::around(address) {
+        (range.start + range.bytes, Side::Device(range.ordinal))
     } else if let Some(range) = host_memory::range_around(address) {
         (range.start + range.bytes, Side::PinnedHost)
     } else {
@@ -156,20 +160,11 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Done {
         return Ok(());
     }
     // Freeing waits for all work that may use the memory.
-    let device = device_of(address).ok_or(CUresult::INVALID_VALUE)?;
-    crate::queue::wait_for_device(device);
-    give_back(address, &[Use::Linear, Use::Managed]).or_else(|_| free_ordered(device, address))
-}
-
-/// Frees memory that a stream or graph allocated.
-#[cold]
-fn free_ordered(device: &'static Device, address: u64) -> Done {
-    if let Some(memory) = graph_memory::at(address) {
-        return if memory.end() { Ok(()) } else { Err(CUresult::INVALID_VALUE) };
+    match device_of(address) {
+        Some(device) => crate::queue::wait_for_device(device),
+        None => crate::queue::wait_for_all(),
     }
-    let extent = device.arena.turn(address, Use::Pool, Use::PoolFreeing).ok_or(CUresult::INVALID_VALUE)?;
-    pools::free(device, &extent);
-    Ok(())
+    give_back(address, &[Use::Linear, Use::Managed]).or_else(|_| stream_ordered::free_at_once(address))
 }
 
 /// Where the allocation around an address begins, and its size.
@@ -178,6 +173,7 @@ pub(crate) fn range_of(address: u64) -> Option<(u64, u64)> {
         return Some((extent.start, extent.bytes));
     }
     virtual_memory::mapping_range(address)
+        .or_else(|| imported::around(address).map(|range| (range.start, range.bytes)))
         .or_else(|| host_memory::range_around(address).map(|range| (range.start, range.bytes)))
 }
 
@@ -190,7 +186,7 @@ pub(crate) fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize,
 }
 
 /// Refuses a range that is not wholly managed memory.
-fn check_managed(address: u64, bytes: usize) -> Done {
+pub(crate) fn check_managed(address: u64, bytes: usize) -> Done {
     if bytes == 0 || !is_managed(address) {
         return Err(CUresult::INVALID_VALUE);
     }

@@ -88,6 +88,11 @@ impl ValueWrite {
         Ok(MemoryOperation::Write(ValueWrite { address, value, width }))
     }
 
+    /// To a 64-bit word of the driver's own.
+    pub(crate) fn own(address: u64, value: u64) -> MemoryOperation {
+        MemoryOperation::Write(ValueWrite { address, value, width: Width::Bits64 })
+    }
+
     pub(crate) fn carry_out(&self) {
         // SAFETY: the address was checked to be aligned and in memory that the driver knows, which by the API's contract
         // the caller keeps until the operation is done. Others access it as a device does, so the store is atomic.
@@ -111,6 +116,12 @@ impl ValueWait {
         };
         check(address, width)?;
         Ok(MemoryOperation::Wait(ValueWait { address, value, width, condition }))
+    }
+
+    /// Until a 64-bit word of the driver's own holds at least a value.
+    pub(crate) fn own(address: u64, value: u64) -> MemoryOperation {
+        let (width, condition) = (Width::Bits64, Condition::GreaterOrEqual);
+        MemoryOperation::Wait(ValueWait { address, value, width, condition })
     }
 
     pub(crate) fn is_satisfied(&self) -> bool {
@@ -197,11 +208,19 @@ pub(crate) fn cuStreamBatchMemOp_v2(
     flags: c_uint,
 ) -> Done {
     stream(null, handle)?;
+    issue(null, handle, read_operations(count, parameters, flags)?)
+}
+
+/// Reads a batch.
+pub(crate) fn read_operations(
+    count: c_uint,
+    parameters: *const CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> Done<Vec<MemoryOperation>> {
     if flags != 0 || count > BATCH_MAX {
         return Err(CUresult::INVALID_VALUE);
     }
-    let operations = get_all(parameters, count as usize)?.iter().map(operation).collect::<Done<Vec<_>>>()?;
-    issue(null, handle, operations)
+    get_all(parameters, count as usize)?.iter().map(operation).collect()
 }
 
 pub(crate) fn cuStreamBatchMemOp(

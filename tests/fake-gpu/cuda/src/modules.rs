@@ -207,7 +207,7 @@ pub(crate) fn cuModuleLoadDataEx(
     cuModuleLoadData(target, image)
 }
 
-fn check_options(count: c_uint, options: *mut c_uint, values: *mut *mut c_void) -> Done {
+pub(crate) fn check_options(count: c_uint, options: *mut c_uint, values: *mut *mut c_void) -> Done {
     if count == 0 {
         return Ok(());
     }

@@ -2,11 +2,11 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use aliquot_abi::cuda::{CUfunction, CUresult};
+use aliquot_abi::cuda::{CUfunction, CUlaunchConfig, CUresult};
 
 use crate::Done;
 use crate::attributes::SHARED_MEMORY_PER_BLOCK_OPTIN;
-use crate::caller::{not_null, put};
+use crate::caller::{get, get_all, not_null, put};
 use crate::kernels::{THREADS_PER_BLOCK_MAX, function};
 
 const THREADS_PER_SM: c_int = 2048;
@@ -111,4 +111,58 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     }
     let share = SHARED_MEMORY_PER_SM / blocks as usize - SHARED_MEMORY_RESERVED;
     put(bytes, share.min(SHARED_MEMORY_PER_BLOCK_OPTIN as usize))
+}
+
+/// Blocks of a cluster at most, on any device that has clusters.
+const CLUSTER_BLOCKS_MAX: c_uint = 8;
+const FIRST_CAPABILITY_WITH_CLUSTERS: u32 = 9;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+const CLUSTER_DIMENSION: c_uint = 4;
+
+/// `CUlaunchAttribute`: which, and its value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LaunchAttribute {
+    id: c_uint,
+    pad: c_uint,
+    value: [c_uint; 16],
+}
+
+/// What a launch would be, and how many blocks of it fit on an SM. There must be clusters.
+fn clustered(handle: CUfunction, config: *const CUlaunchConfig) -> Done<(CUlaunchConfig, c_int, c_int)> {
+    let device = function(handle)?.module.owner.device();
+    let config = get(config)?;
+    if device.config.compute_capability.0 < FIRST_CAPABILITY_WITH_CLUSTERS {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    let threads = config.block_dim.iter().try_fold(1_u32, |product, &extent| product.checked_mul(extent));
+    let threads = threads.and_then(|threads| c_int::try_from(threads).ok()).ok_or(CUresult::INVALID_VALUE)?;
+    let blocks = blocks_per_sm(threads, config.shared_mem_bytes as usize)?;
+    Ok((config, blocks, device.config.sm_count as c_int))
+}
+
+pub(crate) fn cuOccupancyMaxPotentialClusterSize(
+    size: *mut c_int,
+    handle: CUfunction,
+    config: *const CUlaunchConfig,
+) -> Done {
+    let (_, blocks, _) = clustered(handle, config)?;
+    put(size, if blocks == 0 { 0 } else { CLUSTER_BLOCKS_MAX as c_int })
+}
+
+/// How many clusters of the size that an attribute of the launch says can run at once.
+pub(crate) fn cuOccupancyMaxActiveClusters(
+    clusters: *mut c_int,
+    handle: CUfunction,
+    config: *const CUlaunchConfig,
+) -> Done {
+    let (config, blocks, sm_count) = clustered(handle, config)?;
+    let attributes = get_all(config.attrs.cast::<LaunchAttribute>(), config.num_attrs as usize)?;
+    let dimension = attributes.iter().find(|attribute| attribute.id == CLUSTER_DIMENSION);
+    let [x, y, z] = dimension.map_or([1; 3], |attribute| [attribute.value[0], attribute.value[1], attribute.value[2]]);
+    let size = x.checked_mul(y).and_then(|area| area.checked_mul(z)).ok_or(CUresult::INVALID_VALUE)?;
+    if !(1..=CLUSTER_BLOCKS_MAX).contains(&size) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    put(clusters, blocks * sm_count / size as c_int)
 }

@@ -8,8 +8,10 @@ use crate::Done;
 use crate::arena::Use;
 use crate::caller::{get, get_all, put};
 use crate::context::handle_of_life;
+use crate::host_memory;
 use crate::memory::{Side, extent_around, range_of, side_of};
-use crate::process::{initialised, process};
+use crate::pools::{Pool, pool_of};
+use crate::process::process;
 
 const MEMORY_TYPE_HOST: c_uint = 1;
 const MEMORY_TYPE_DEVICE: c_uint = 2;
@@ -59,17 +61,18 @@ impl Facts {
     fn context(&self) -> CUcontext {
         match self.side {
             Side::Device(_) => handle_of_life(self.life),
-            Side::PinnedHost => initialised().devices[0].primary.handle(),
+            Side::PinnedHost => {
+                host_memory::range_around(self.address).map_or(CUcontext::NULL, |range| handle_of_life(range.life))
+            }
             _ => CUcontext::NULL,
         }
     }
 
     fn write(&self, attribute: c_uint, data: *mut c_void) -> Done {
         let (start, bytes) = range_of(self.address).unwrap_or((0, 0));
-        let pool = match (self.usage, self.side) {
-            (Some(Use::Pool), Side::Device(ordinal)) => initialised().devices[ordinal].default_pool.0,
-            _ => CUmemoryPool::NULL,
-        };
+        let extent = extent_around(self.address).map(|(_, extent)| extent);
+        let pooled = extent.filter(|extent| matches!(extent.usage, Use::Pool | Use::HostPool));
+        let pool = pooled.and_then(|extent| pool_of(&extent)).map_or(CUmemoryPool::NULL, Pool::handle);
         let host_reachable = self.side == Side::PinnedHost || self.is_managed();
         match attribute {
             CONTEXT => put(data.cast(), self.context()),
@@ -83,8 +86,10 @@ impl Facts {
             7 => put(data.cast(), start),
             8 => put(data.cast::<u8>(), u8::from(self.is_managed())),
             9 => put(data.cast(), self.ordinal()),
-            // Exportable, GPUDirect RDMA
-            10 | 15 => put(data.cast::<c_int>(), 0),
+            // What `cuIpcGetMemHandle` takes
+            10 => put(data.cast::<c_int>(), c_int::from(self.usage == Some(Use::Linear))),
+            // GPUDirect RDMA
+            15 => put(data.cast::<c_int>(), 0),
             11 => put(data.cast(), start),
             12 => put(data.cast(), bytes as usize),
             13 => put(data.cast::<c_int>(), 1),

@@ -1,52 +1,67 @@
-//! Stream-ordered memory.
+//! Pools of stream-ordered memory: what each reserves, and what of that is used.
 //!
-//! A pool reserves device memory in pieces of two megabytes and keeps what is freed until a synchronisation finds it above
-//! the release threshold. Addresses come from the device's range, so memory that a pool keeps serves any size.
+//! A pool reserves memory in chunks and keeps what is freed until a synchronisation finds it above the release threshold,
+//! or until memory is short. Addresses come from the device's range, so memory that a pool keeps serves any size.
 
-use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use core::ffi::{c_int, c_uint};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aliquot_abi::cuda::{
-    CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, NullStream,
+    CU_MEM_LOCATION_TYPE_DEVICE, CUdeviceptr, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUresult,
 };
 
 use crate::Done;
-use crate::arena::{Extent, Use, round_up};
-use crate::caller::{get, get_all, not_null, put};
-use crate::capture::{self, Issue};
-use crate::device::{Device, device};
-use crate::graph_nodes::NodeKind;
+use crate::arena::{Extent, GRANULE_BYTES, Use, round_up};
+use crate::device::Device;
 use crate::handles::{self, Kind, Object};
-use crate::memory::device_of;
+use crate::pool_sharing::Source;
 use crate::process::{initialised, process};
-use crate::queue::{self, Work};
-use crate::streams::{Stream, stream};
-use crate::{graph_exec, graph_memory};
+use crate::shared_extents;
 
-const RESERVE_BYTES: u64 = 2 << 20;
-const ALLOCATION_PINNED: c_uint = 1;
-const LOCATION_DEVICE: c_uint = 1;
-const ACCESS_NONE: c_uint = 0;
-const ACCESS_READ_WRITE: c_uint = 3;
+/// The least that a pool can reserve more.
+const GRANULARITY_BYTES: u64 = 2 << 20;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+pub(crate) const PINNED: c_uint = 1;
+/// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
+pub(crate) const MANAGED: c_uint = 2;
 
 /// A pool.
 pub(crate) struct Pool {
-    ordinal: usize,
+    /// The device that it takes memory and addresses from; a host pool takes only addresses.
+    pub(crate) ordinal: usize,
     /// The number that its extents carry.
     id: u32,
-    max_bytes: u64,
+    pub(crate) properties: CUmemPoolProps,
+    /// Where the memory is that it hands out, if it is the pool of another process.
+    pub(crate) source: Option<Source>,
+    /// Whether it came with the process and stays.
+    pub(crate) is_default: bool,
+    handle: AtomicU64,
     destroyed: AtomicBool,
     state: Mutex<PoolState>,
 }
 
+// SAFETY: the only pointer inside is a property that is carried and never followed.
+unsafe impl Send for Pool {}
+// SAFETY: as above; what changes is atomic or behind a mutex.
+unsafe impl Sync for Pool {}
+
 #[derive(Default)]
-struct PoolState {
-    usage: PoolUsage,
-    release_threshold: u64,
-    reuse_switched_off: [bool; 3],
+pub(crate) struct PoolState {
+    pub(crate) usage: PoolUsage,
+    pub(crate) release_threshold: u64,
+    pub(crate) reuse_switched_off: [bool; 3],
     /// Devices besides the pool's own that may access it.
-    access: Vec<(c_int, c_uint)>,
+    pub(crate) access: Vec<(CUmemLocation, c_uint)>,
+    /// Frees that streams have not come to yet.
+    pending: Vec<PendingFree>,
+}
+
+/// A free that a stream has not come to yet: that stream, and how many of the bytes it will give back.
+struct PendingFree {
+    stream: u64,
+    owed_bytes: Arc<AtomicU64>,
 }
 
 /// What a pool holds.
@@ -64,34 +79,74 @@ impl Object for Pool {
 
 /// Every pool, so that an extent leads to its own.
 static POOLS: Mutex<Vec<Option<&'static Pool>>> = Mutex::new(Vec::new());
+/// What all pools together reserve, so that a synchronisation need not look where there is nothing.
+static RESERVED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 fn pools() -> MutexGuard<'static, Vec<Option<&'static Pool>>> {
     POOLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn round_up_to_chunks(bytes: u64) -> u64 {
+    let chunk_bytes = initialised().config.pool_chunk_bytes;
+    bytes.div_ceil(chunk_bytes).saturating_mul(chunk_bytes)
+}
+
+/// What a pool of pinned memory on a device is made with.
+pub(crate) fn device_properties(ordinal: usize) -> CUmemPoolProps {
+    CUmemPoolProps {
+        alloc_kind: PINNED,
+        handle_types: 0,
+        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as c_int },
+        win32_security_attributes: core::ptr::null_mut(),
+        max_size_bytes: 0,
+        reserved: [0; 56],
+    }
+}
+
 impl Pool {
-    pub(crate) fn new(ordinal: usize) -> Pool {
-        Pool::with_limit(ordinal, u64::MAX)
-    }
-
-    fn with_limit(ordinal: usize, max_bytes: u64) -> Pool {
+    /// Makes a pool on a device, or one of the host if the properties say so.
+    pub(crate) fn create(
+        ordinal: usize,
+        properties: CUmemPoolProps,
+        is_default: bool,
+        source: Option<Source>,
+    ) -> (CUmemoryPool, &'static Pool) {
         let mut pools = pools();
-        pools.push(None);
-        let id = pools.len() as u32 - 1;
-        Pool { ordinal, id, max_bytes, destroyed: AtomicBool::new(false), state: Mutex::new(PoolState::default()) }
+        let pool = Pool {
+            ordinal,
+            id: pools.len() as u32,
+            properties,
+            source,
+            is_default,
+            handle: AtomicU64::new(0),
+            destroyed: AtomicBool::new(false),
+            state: Mutex::new(PoolState::default()),
+        };
+        let (handle, pool) = handles::register(pool);
+        pool.handle.store(handle.expose_provenance() as u64, Ordering::Release);
+        pools.push(Some(pool));
+        (CUmemoryPool(handle), pool)
     }
 
-    /// Makes the pool known to its extents. To be called once it is where it stays.
-    pub(crate) fn publish(&'static self) -> &'static Pool {
-        pools()[self.id as usize] = Some(self);
-        self
+    /// Makes a pool that comes with a device.
+    pub(crate) fn of_device(ordinal: usize) -> (CUmemoryPool, &'static Pool) {
+        Pool::create(ordinal, device_properties(ordinal), true, None)
     }
 
-    fn state(&self) -> MutexGuard<'_, PoolState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn device(&self) -> &'static Device {
+    pub(crate) fn handle(&self) -> CUmemoryPool {
+        CUmemoryPool(core::ptr::with_exposed_provenance_mut(self.handle.load(Ordering::Acquire) as usize))
+    }
+
+    /// Whether it is a pool of host memory.
+    pub(crate) fn is_host(&self) -> bool {
+        self.properties.alloc_kind == PINNED && self.properties.location.kind != CU_MEM_LOCATION_TYPE_DEVICE
+    }
+
+    pub(crate) fn device(&self) -> &'static Device {
         &initialised().devices[self.ordinal]
     }
 
@@ -108,246 +163,197 @@ impl Pool {
         }
     }
 
+    fn max_bytes(&self) -> u64 {
+        if self.properties.max_size_bytes == 0 { u64::MAX } else { self.properties.max_size_bytes as u64 }
+    }
+
+    fn reserve(&self, bytes: u64) -> Done {
+        if !self.is_host() {
+            self.device().reserve(bytes)?;
+        }
+        RESERVED_BYTES.fetch_add(bytes, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn release(&self, bytes: u64) {
+        RESERVED_BYTES.fetch_sub(bytes, Ordering::AcqRel);
+        if !self.is_host() {
+            self.device().release(bytes);
+        }
+    }
+
     /// Gives back what is kept beyond `bytes`.
     pub(crate) fn trim_to(&self, bytes: u64) {
         let mut state = self.state();
         let usage = &mut state.usage;
-        let keep = round_up(usage.used_bytes.max(bytes), RESERVE_BYTES);
+        let keep = round_up_to_chunks(usage.used_bytes.max(bytes));
         if let Some(surplus) = usage.reserved_bytes.checked_sub(keep).filter(|&surplus| surplus > 0) {
             usage.reserved_bytes = keep;
-            self.device().release(surplus);
+            self.release(surplus);
         }
     }
 
     fn trim_to_threshold(&self) {
-        let threshold = if self.destroyed.load(Ordering::Relaxed) { 0 } else { self.state().release_threshold };
+        let threshold = if self.is_destroyed() { 0 } else { self.state().release_threshold };
         self.trim_to(threshold);
     }
 
-    /// Counts `bytes` as used, reserving what is missing.
-    pub(crate) fn charge(&self, bytes: u64) -> Done {
-        let mut state = self.state();
-        let usage = &mut state.usage;
-        let used = usage.used_bytes.checked_add(bytes).ok_or(CUresult::OUT_OF_MEMORY)?;
-        if used > self.max_bytes {
-            return Err(CUresult::OUT_OF_MEMORY);
+    fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the pool: it keeps nothing that is not in use.
+    pub(crate) fn destroy(&self) {
+        self.destroyed.store(true, Ordering::Relaxed);
+        self.trim_to(0);
+    }
+
+    /// Counts `bytes` as used, reserving what is missing. What `stream` has freed, and not come to yet, is its own again.
+    pub(crate) fn charge(&self, bytes: u64, stream: Option<u64>) -> Done {
+        loop {
+            let missing = {
+                let mut state = self.state();
+                let wanted = state.usage.used_bytes.checked_add(bytes).ok_or(CUresult::OUT_OF_MEMORY)?;
+                let beyond = wanted.saturating_sub(state.usage.reserved_bytes);
+                let borrowed = stream.map_or(0, |stream| state.borrow(stream, beyond));
+                let usage = &mut state.usage;
+                usage.used_bytes -= borrowed;
+                let used = usage.used_bytes + bytes;
+                if used > self.max_bytes() {
+                    return Err(CUresult::OUT_OF_MEMORY);
+                }
+                if used <= usage.reserved_bytes {
+                    usage.used_bytes = used;
+                    usage.used_high_bytes = usage.used_high_bytes.max(used);
+                    return Ok(());
+                }
+                used - usage.reserved_bytes
+            };
+            self.grow(missing)?;
         }
-        if used > usage.reserved_bytes {
-            let reserved = round_up(used, RESERVE_BYTES);
-            self.device().reserve(reserved - usage.reserved_bytes)?;
-            usage.reserved_bytes = reserved;
-            usage.reserved_high_bytes = usage.reserved_high_bytes.max(reserved);
-        }
-        usage.used_bytes = used;
-        usage.used_high_bytes = usage.used_high_bytes.max(used);
+    }
+
+    /// Reserves at least `missing` bytes more: whole chunks, or what is left if there is less.
+    fn grow(&self, missing: u64) -> Done {
+        let room = self.max_bytes().saturating_sub(self.usage().reserved_bytes);
+        let generous = round_up_to_chunks(missing).min(room.max(missing));
+        let least = round_up(missing, GRANULARITY_BYTES);
+        let grown = match self.reserve(generous) {
+            Ok(()) => generous,
+            Err(error) if least >= generous => return Err(error),
+            Err(_) => self.reserve(least).map(|()| least)?,
+        };
+        let usage = &mut self.state().usage;
+        usage.reserved_bytes += grown;
+        usage.reserved_high_bytes = usage.reserved_high_bytes.max(usage.reserved_bytes);
         Ok(())
+    }
+
+    /// Reserves what is missing for `bytes` more, without using them yet.
+    pub(crate) fn prepare(&self, bytes: u64) -> Done {
+        let usage = self.usage();
+        let missing = (usage.used_bytes + bytes).saturating_sub(usage.reserved_bytes);
+        if missing > 0 { self.grow(missing) } else { Ok(()) }
     }
 
     /// Counts `bytes` as no longer used.
     pub(crate) fn refund(&self, bytes: u64) {
         self.state().usage.used_bytes -= bytes;
+        if self.is_destroyed() {
+            self.trim_to(0);
+        }
     }
 
-    pub(crate) fn take(&self, bytes: u64) -> Done<u64> {
-        let charged = round_up(bytes, crate::arena::GRANULE_BYTES);
-        self.charge(charged)?;
-        self.device().arena.take(bytes, self.id, Use::Pool).ok_or_else(|| {
+    /// What extents of the pool are used for.
+    fn usage_of_extents(&self) -> Use {
+        if self.is_host() { Use::HostPool } else { Use::Pool }
+    }
+
+    /// Takes memory for a stream.
+    pub(crate) fn take(&self, bytes: u64, stream: u64) -> Done<u64> {
+        let charged = round_up(bytes, GRANULE_BYTES);
+        self.charge(charged, Some(stream))?;
+        self.device().arena.take(bytes, self.id, self.usage_of_extents()).ok_or_else(|| {
             self.refund(charged);
             CUresult::OUT_OF_MEMORY
         })
     }
 }
 
-/// Frees stream-ordered memory, of a use that was turned to freeing.
-pub(crate) fn free(device: &Device, extent: &Extent) {
-    let freeing = |extent: &Extent| extent.usage == Use::PoolFreeing;
-    if let Some(extent) = device.arena.give_back(extent.start, freeing) {
-        let pool = pools().get(extent.owner as usize).copied().flatten();
-        if let Some(pool) = pool {
-            pool.refund(extent.charged_bytes());
-            if pool.destroyed.load(Ordering::Relaxed) {
-                pool.trim_to(0);
-            }
+impl PoolState {
+    /// Takes up to `bytes` of what a stream has freed and not come to yet.
+    fn borrow(&mut self, stream: u64, bytes: u64) -> u64 {
+        let mut borrowed = 0;
+        for free in self.pending.iter().filter(|free| free.stream == stream) {
+            let owed = free.owed_bytes.load(Ordering::Relaxed);
+            let part = owed.min(bytes - borrowed);
+            free.owed_bytes.store(owed - part, Ordering::Relaxed);
+            borrowed += part;
         }
+        borrowed
     }
 }
 
+/// The pool of an extent.
+pub(crate) fn pool_of(extent: &Extent) -> Option<&'static Pool> {
+    pools().get(extent.owner as usize).copied().flatten()
+}
+
+/// Marks stream-ordered memory as about to be freed, so that it cannot be freed again.
+pub(crate) fn begin_free(device: &Device, address: CUdeviceptr) -> Done<Extent> {
+    let extent = device.arena.turn(address, Use::Pool, Use::PoolFreeing);
+    let extent = extent.or_else(|| device.arena.turn(address, Use::HostPool, Use::PoolFreeing));
+    let extent = extent.ok_or(CUresult::INVALID_VALUE)?;
+    shared_extents::forget(device, address);
+    Ok(extent)
+}
+
+/// Announces the free of an extent in a stream. What is returned is for [`end_free`].
+pub(crate) fn announce_free(extent: &Extent, stream: u64) -> Arc<AtomicU64> {
+    let owed_bytes = Arc::new(AtomicU64::new(extent.charged_bytes()));
+    if let Some(pool) = pool_of(extent) {
+        pool.state().pending.push(PendingFree { stream, owed_bytes: owed_bytes.clone() });
+    }
+    owed_bytes
+}
+
+/// Frees an extent of which [`begin_free`] was told.
+pub(crate) fn end_free(device: &Device, extent: &Extent, owed_bytes: &Arc<AtomicU64>) {
+    let freeing = |extent: &Extent| extent.usage == Use::PoolFreeing;
+    let Some(extent) = device.arena.give_back(extent.start, freeing) else { return };
+    let Some(pool) = pool_of(&extent) else { return };
+    let bytes = {
+        let mut state = pool.state();
+        state.pending.retain(|free| !Arc::ptr_eq(&free.owed_bytes, owed_bytes));
+        owed_bytes.load(Ordering::Relaxed)
+    };
+    pool.refund(bytes);
+}
+
 /// Gives back what the device's pools keep beyond their thresholds, as a synchronisation does.
+#[inline]
 pub(crate) fn trim_after_synchronize(device: &Device) {
-    let pools = pools().iter().flatten().copied().filter(|pool| pool.ordinal == device.ordinal).collect::<Vec<_>>();
-    pools.into_iter().for_each(Pool::trim_to_threshold);
+    if RESERVED_BYTES.load(Ordering::Acquire) != 0 {
+        on_device(device, Pool::trim_to_threshold);
+    }
+}
+
+/// Gives back all that the device's pools keep: memory is short. True if that was anything.
+pub(crate) fn trim_in_need(device: &Device) -> bool {
+    let before = RESERVED_BYTES.load(Ordering::Acquire);
+    on_device(device, |pool| pool.trim_to(0));
+    RESERVED_BYTES.load(Ordering::Acquire) < before
+}
+
+fn on_device(device: &Device, action: impl Fn(&'static Pool)) {
+    // The graph's pool is one of them, but only who asks for it trims it: see `cuDeviceGraphMemTrim`.
+    let own = |pool: &&'static Pool| pool.ordinal == device.ordinal && !core::ptr::eq(*pool, device.graph_pool);
+    let pools = pools().iter().flatten().copied().filter(own).collect::<Vec<_>>();
+    pools.into_iter().for_each(action);
 }
 
 /// The pool that a handle names.
 pub(crate) fn pool(handle: CUmemoryPool) -> Done<&'static Pool> {
     process()?;
     handles::find(handle.0).ok_or(CUresult::INVALID_VALUE)
-}
-
-fn allocate(target: *mut CUdeviceptr, bytes: usize, pool: &'static Pool, stream: &'static Stream) -> Done {
-    not_null(target)?;
-    if bytes == 0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    if capture::is_capturing(stream)? {
-        return put(target, capture::allocate(stream, pool.ordinal, bytes as u64)?);
-    }
-    put(target, pool.take(bytes as u64)?)
-}
-
-pub(crate) fn cuMemAllocAsync(null: NullStream, target: *mut CUdeviceptr, bytes: usize, handle: CUstream) -> Done {
-    let stream = stream(null, handle)?;
-    let current = *stream.owner.device().current_pool.lock().unwrap_or_else(PoisonError::into_inner);
-    allocate(target, bytes, pool(current)?, stream)
-}
-
-pub(crate) fn cuMemAllocFromPoolAsync(
-    null: NullStream,
-    target: *mut CUdeviceptr,
-    bytes: usize,
-    handle: CUmemoryPool,
-    stream_handle: CUstream,
-) -> Done {
-    let stream = stream(null, stream_handle)?;
-    allocate(target, bytes, pool(handle)?, stream)
-}
-
-pub(crate) fn cuMemFreeAsync(null: NullStream, address: CUdeviceptr, handle: CUstream) -> Done {
-    let stream = stream(null, handle)?;
-    if address == 0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    if let Issue::Captured = capture::issue(stream, || NodeKind::MemoryFree(address))? {
-        return Ok(());
-    }
-    free_in_stream(stream, address)
-}
-
-/// Frees memory when the stream gets there; from now on it cannot be freed again.
-pub(crate) fn free_in_stream(stream: &'static Stream, address: u64) -> Done {
-    if let Some(memory) = graph_memory::at(address) {
-        queue::submit(stream, graph_exec::free_work(memory), false);
-        return Ok(());
-    }
-    let device = device_of(address).ok_or(CUresult::INVALID_VALUE)?;
-    let extent = device.arena.turn(address, Use::Pool, Use::PoolFreeing).ok_or(CUresult::INVALID_VALUE)?;
-    let effect = Box::new(move || free(device, &extent));
-    queue::submit(stream, Work::Task { duration_ns: 0, effect: Some(effect) }, false);
-    Ok(())
-}
-
-pub(crate) fn cuMemPoolTrimTo(handle: CUmemoryPool, keep_bytes: usize) -> Done {
-    pool(handle)?.trim_to(keep_bytes as u64);
-    Ok(())
-}
-
-pub(crate) fn cuMemPoolSetAttribute(handle: CUmemoryPool, attribute: c_uint, value: *mut c_void) -> Done {
-    let pool = pool(handle)?;
-    match attribute {
-        1..=3 => pool.state().reuse_switched_off[attribute as usize - 1] = get(value.cast::<c_int>())? == 0,
-        4 => pool.state().release_threshold = get(value.cast())?,
-        // The high-water marks can be reset, to nothing but 0.
-        6 | 8 if get(value.cast::<u64>())? == 0 => pool.reset_high_water(attribute == 8),
-        _ => return Err(CUresult::INVALID_VALUE),
-    }
-    Ok(())
-}
-
-pub(crate) fn cuMemPoolGetAttribute(handle: CUmemoryPool, attribute: c_uint, value: *mut c_void) -> Done {
-    let pool = pool(handle)?;
-    let state = pool.state();
-    match attribute {
-        1..=3 => put(value.cast(), c_int::from(!state.reuse_switched_off[attribute as usize - 1])),
-        4 => put(value.cast(), state.release_threshold),
-        5 => put(value.cast(), state.usage.reserved_bytes),
-        6 => put(value.cast(), state.usage.reserved_high_bytes),
-        7 => put(value.cast(), state.usage.used_bytes),
-        8 => put(value.cast(), state.usage.used_high_bytes),
-        _ => Err(CUresult::INVALID_VALUE),
-    }
-}
-
-pub(crate) fn cuMemPoolSetAccess(handle: CUmemoryPool, map: *const CUmemAccessDesc, count: usize) -> Done {
-    let pool = pool(handle)?;
-    for entry in get_all(map, count)? {
-        let other = device(entry.location.id)?;
-        let own = other.ordinal == pool.ordinal;
-        if entry.location.kind != LOCATION_DEVICE || !matches!(entry.flags, 0 | 1 | 3) || (own && entry.flags != 3) {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        if !own && !crate::device::linked(pool.device(), other) {
-            return Err(CUresult::PEER_ACCESS_UNSUPPORTED);
-        }
-        let mut state = pool.state();
-        state.access.retain(|(ordinal, _)| *ordinal != entry.location.id);
-        state.access.push((entry.location.id, entry.flags));
-    }
-    Ok(())
-}
-
-pub(crate) fn cuMemPoolGetAccess(flags: *mut c_uint, handle: CUmemoryPool, location: *mut CUmemLocation) -> Done {
-    let pool = pool(handle)?;
-    let location = get(location)?;
-    let other = device(location.id)?;
-    if location.kind != LOCATION_DEVICE {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    if other.ordinal == pool.ordinal {
-        return put(flags, ACCESS_READ_WRITE);
-    }
-    let state = pool.state();
-    let entry = state.access.iter().find(|(ordinal, _)| *ordinal == location.id);
-    put(flags, entry.map_or(ACCESS_NONE, |(_, flags)| *flags))
-}
-
-pub(crate) fn cuMemPoolCreate(target: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Done {
-    process()?;
-    not_null(target)?;
-    let properties = get(properties)?;
-    if properties.alloc_kind != ALLOCATION_PINNED || properties.location.kind != LOCATION_DEVICE {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    // Handles with which others could open the pool are not simulated, as the device's attribute says.
-    if properties.handle_types != 0 {
-        return Err(CUresult::NOT_SUPPORTED);
-    }
-    let device = device(properties.location.id)?;
-    let max_bytes = if properties.max_size_bytes == 0 { u64::MAX } else { properties.max_size_bytes as u64 };
-    let (handle, pool) = handles::register(Pool::with_limit(device.ordinal, max_bytes));
-    pool.publish();
-    put(target, CUmemoryPool(handle))
-}
-
-pub(crate) fn cuMemPoolDestroy(handle: CUmemoryPool) -> Done {
-    let pool = pool(handle)?;
-    let device = pool.device();
-    if handle == device.default_pool.0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    handles::retire::<Pool>(handle.0).ok_or(CUresult::INVALID_VALUE)?;
-    let mut current = device.current_pool.lock().unwrap_or_else(PoisonError::into_inner);
-    if *current == handle {
-        *current = device.default_pool.0;
-    }
-    // Memory that is still in use stays until it is freed.
-    pool.destroyed.store(true, Ordering::Relaxed);
-    pool.trim_to(0);
-    Ok(())
-}
-
-pub(crate) fn cuDeviceGetDefaultMemPool(target: *mut CUmemoryPool, ordinal: CUdevice) -> Done {
-    put(target, device(ordinal)?.default_pool.0)
-}
-
-pub(crate) fn cuDeviceGetMemPool(target: *mut CUmemoryPool, ordinal: CUdevice) -> Done {
-    put(target, *device(ordinal)?.current_pool.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-pub(crate) fn cuDeviceSetMemPool(ordinal: CUdevice, handle: CUmemoryPool) -> Done {
-    let device = device(ordinal)?;
-    if pool(handle)?.ordinal != device.ordinal {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    *device.current_pool.lock().unwrap_or_else(PoisonError::into_inner) = handle;
-    Ok(())
 }

@@ -15,6 +15,7 @@ use aliquot_fake_machine::now_ns;
 use crate::context::Context;
 use crate::device::Device;
 use crate::events::Event;
+use crate::executor::POLL;
 use crate::memory_operations::{ValueWait, ValueWrite};
 use crate::process::{Process, initialised};
 use crate::streams::{Stream, StreamKind};
@@ -217,7 +218,11 @@ impl Queues {
 
     /// Whether an operation of the device waits for something that nobody announces.
     pub(crate) fn polls(&self, ordinal: usize) -> bool {
-        self.ready(ordinal).any(|(_, _, first, _)| matches!(first.work, Work::WaitValue(_)))
+        self.ready(ordinal).any(|(_, _, first, _)| match &first.work {
+            Work::WaitValue(_) => true,
+            Work::Wait(event, _) => event.is_shared,
+            _ => false,
+        })
     }
 
     /// Carries out the operations that take no device time and may run now. True if there were any.
@@ -368,6 +373,11 @@ pub(crate) fn wait_for_event(event: &'static Event, number: u64) {
                 lane.wake_at = lane.wake_at.min(record.place);
             }
         }
-        queues = DONE.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        // Of what another process records nobody is told here.
+        queues = if event.is_shared {
+            DONE.wait_timeout(queues, POLL).unwrap_or_else(PoisonError::into_inner).0
+        } else {
+            DONE.wait(queues).unwrap_or_else(PoisonError::into_inner)
+        };
     }
 }

@@ -48,6 +48,17 @@ impl Set {
         Ok(set)
     }
 
+    pub(crate) fn parameters(&self) -> CUDA_MEMSET_NODE_PARAMS {
+        CUDA_MEMSET_NODE_PARAMS {
+            dst: self.target,
+            pitch: self.pitch as usize,
+            value: self.value,
+            element_size: self.element_bytes as c_uint,
+            width: self.width as usize,
+            height: self.height as usize,
+        }
+    }
+
     pub(crate) fn duration_ns(&self) -> u64 {
         if initialised().instant {
             return 0;

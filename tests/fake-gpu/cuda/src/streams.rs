@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use aliquot_abi::cuda::{
-    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdeviceptr, CUresult, CUstream, CUstreamCallback, NullStream,
+    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUdeviceptr, CUgreenCtx, CUresult, CUstream,
+    CUstreamCallback, NullStream,
 };
 
 use crate::Done;
@@ -50,6 +51,8 @@ pub(crate) struct Stream {
     pub(crate) id: u64,
     pub(crate) lane: usize,
     priority: c_int,
+    /// The green context that it was made in; null for other streams.
+    pub(crate) green_context: CUgreenCtx,
     attributes: Mutex<Vec<(c_uint, [u8; ATTRIBUTE_BYTES])>>,
 }
 
@@ -72,6 +75,7 @@ impl Stream {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             lane: queue::open_lane(owner.device(), owner.life, kind, priority),
             priority,
+            green_context: CUgreenCtx::NULL,
             attributes: Mutex::new(Vec::new()),
         }
     }
@@ -127,14 +131,24 @@ pub(crate) fn cuStreamCreate(target: *mut CUstream, flags: c_uint) -> Done {
 pub(crate) fn cuStreamCreateWithPriority(target: *mut CUstream, flags: c_uint, priority: c_int) -> Done {
     let context = current()?;
     not_null(target)?;
+    put(target, create(context, flags, priority, CUgreenCtx::NULL)?)
+}
+
+/// Makes a stream.
+pub(crate) fn create(
+    context: &'static Context,
+    flags: c_uint,
+    priority: c_int,
+    green_context: CUgreenCtx,
+) -> Done<CUstream> {
     let kind = match flags {
         0 => StreamKind::Blocking,
         NON_BLOCKING => StreamKind::NonBlocking,
         _ => return Err(CUresult::INVALID_VALUE),
     };
     let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
-    let (handle, _) = handles::register(Stream::new(context.owner(), kind, priority));
-    put(target, CUstream(handle))
+    let stream = Stream { green_context, ..Stream::new(context.owner(), kind, priority) };
+    Ok(CUstream(handles::register(stream).0))
 }
 
 pub(crate) fn cuStreamDestroy_v2(handle: CUstream) -> Done {
@@ -173,10 +187,14 @@ pub(crate) fn cuStreamGetCtx_v2(
     context: *mut CUcontext,
     green_context: *mut c_void,
 ) -> Done {
+    // Of a stream of a green context the context is the primary one, which that is a part of.
     cuStreamGetCtx(null, handle, context)?;
-    // No stream is of a green context.
-    put_if_wanted(green_context.cast::<*mut c_void>(), core::ptr::null_mut());
+    put_if_wanted(green_context.cast(), stream(null, handle)?.green_context);
     Ok(())
+}
+
+pub(crate) fn cuStreamGetDevice(null: NullStream, handle: CUstream, device: *mut CUdevice) -> Done {
+    put(device, stream(null, handle)?.owner.device().ordinal as CUdevice)
 }
 
 pub(crate) fn cuStreamQuery(null: NullStream, handle: CUstream) -> Done {

@@ -10,6 +10,9 @@ use crate::{DEVICES_MAX, MachineError};
 /// The environment variable that holds the configuration file's path.
 pub const CONFIG_VARIABLE: &str = "ALIQUOT_FAKE_GPU";
 
+/// Pools cannot reserve device memory in smaller pieces.
+const POOL_GRANULARITY_BYTES: u64 = 2 << 20;
+
 /// Whether device time passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -39,6 +42,8 @@ pub struct Config {
     pub cuda_version: u32,
     /// Device memory that each context takes.
     pub context_memory_bytes: u64,
+    /// Stream-ordered pools reserve device memory in multiples of this.
+    pub pool_chunk_bytes: u64,
     /// The devices, in the order of their indices.
     pub devices: Vec<DeviceConfig>,
 }
@@ -56,6 +61,8 @@ pub struct DeviceConfig {
     pub compute_capability: (u32, u32),
     /// The UUID's sixteen bytes.
     pub uuid: [u8; 16],
+    /// Whether it is an instance of a GPU in MIG mode, whose UUID begins with `MIG-`, rather than a whole one.
+    pub is_mig: bool,
     /// Devices to which an NVLink leads.
     pub nvlink: Vec<usize>,
     /// The NUMA node it is attached to.
@@ -75,6 +82,7 @@ struct File {
     driver_version: Option<String>,
     cuda_version: Option<u32>,
     context_memory: Option<Size>,
+    pool_chunk: Option<Size>,
     device: Option<Vec<FileDevice>>,
 }
 
@@ -148,6 +156,11 @@ impl Config {
         let context_switch_us =
             in_range("context_switch_us", file.context_switch_us.unwrap_or(20), 0, 1_000_000).map_err(invalid)?;
         let depth = in_range("launch_queue_depth", file.launch_queue_depth.unwrap_or(1024) as u64, 1, 1 << 20);
+        let pool_chunk_bytes = file.pool_chunk.map_or(Ok(POOL_GRANULARITY_BYTES), |size| size.bytes("pool_chunk"));
+        let pool_chunk_bytes = pool_chunk_bytes.map_err(invalid)?;
+        if pool_chunk_bytes == 0 || !pool_chunk_bytes.is_multiple_of(POOL_GRANULARITY_BYTES) {
+            return Err(invalid(format!("pool_chunk {pool_chunk_bytes} must be a multiple of 2MiB")));
+        }
         Ok(Config {
             state: file.state.unwrap_or_else(|| default_state(path)),
             mode: file.mode.unwrap_or(Mode::Timed),
@@ -161,6 +174,7 @@ impl Config {
                 .context_memory
                 .map_or(Ok(0), |size| size.bytes("context_memory"))
                 .map_err(invalid)?,
+            pool_chunk_bytes,
             devices,
         })
     }
@@ -202,6 +216,7 @@ impl FileDevice {
             memory_bytes,
             sm_count: in_range("sm_count", u64::from(self.sm_count.unwrap_or(132)), 1, 1024)? as u32,
             compute_capability,
+            is_mig: self.uuid.as_ref().is_some_and(|text| text.starts_with("MIG-")),
             uuid: match &self.uuid {
                 None => default_uuid(index),
                 Some(text) => parse_uuid(text).ok_or_else(|| {
@@ -216,11 +231,12 @@ impl FileDevice {
 }
 
 impl DeviceConfig {
-    /// The UUID as text, with its `GPU-`.
+    /// The UUID as text, with its `GPU-` or `MIG-`.
     #[must_use]
     pub fn uuid_text(&self) -> String {
         let hex = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+        let kind = if self.is_mig { "MIG" } else { "GPU" };
+        format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
     }
 
     /// The place on the PCI bus, with a domain of `domain_digits` digits.
@@ -279,7 +295,7 @@ fn default_uuid(index: usize) -> [u8; 16] {
 }
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
-    let text = text.strip_prefix("GPU-")?;
+    let text = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"))?;
     let groups = text.split('-').map(str::len);
     if !groups.eq([8, 4, 4, 4, 12]) {
         return None;
@@ -326,14 +342,17 @@ mod tests {
     fn every_key_is_read() {
         let config = check(
             "state = '/s'\nmode = 'instant'\ntimeslice_us = 5\ncontext_switch_us = 0\nlaunch_queue_depth = 3\n\
-             driver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
+             driver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\npool_chunk = '32MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
              sm_count = 4\ncompute_capability = '8.6'\nuuid = 'GPU-01234567-89ab-cdef-0123-456789abcdef'\nnvlink = [1]\n\
              numa_node = 1\npci_bus_id = '0000:1B:02.0'\n[[device]]\n",
         )
         .unwrap();
+        assert_eq!(config.pool_chunk_bytes, 32 << 20);
         assert_eq!((config.context_memory_bytes, config.cuda_version, config.context_switch_ns), (1 << 20, 12020, 0));
         let device = &config.devices[0];
         assert_eq!(device.uuid_text(), "GPU-01234567-89ab-cdef-0123-456789abcdef");
+        let instance = check("[[device]]\nuuid = 'MIG-01234567-89ab-cdef-0123-456789abcdef'\n").unwrap();
+        assert_eq!(instance.devices[0].uuid_text(), "MIG-01234567-89ab-cdef-0123-456789abcdef");
         assert_eq!((device.memory_bytes, device.compute_capability, device.pci), (2 << 30, (8, 6), (0, 0x1b, 2)));
         assert_eq!((device.nvlink.as_slice(), device.numa_node, device.sm_count), (&[1][..], 1, 4));
     }
@@ -344,6 +363,7 @@ mod tests {
             ("colour = 'red'", "colour"),
             ("timeslice_us = 0", "timeslice_us 0"),
             ("mode = 'slow'", "slow"),
+            ("pool_chunk = '1MiB'", "pool_chunk 1048576"),
             ("[[device]]\nmemory = '80XB'", "80XB"),
             ("[[device]]\nmemory = 5", "memory 5"),
             ("[[device]]\nuuid = 'GPU-1'", "GPU-1"),

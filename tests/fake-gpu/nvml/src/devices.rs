@@ -1,13 +1,13 @@
 //! Which devices there are, and what they are.
 
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint};
 
 use aliquot_abi::nvml::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
 use aliquot_fake_machine::DeviceConfig;
 
 use crate::Done;
 use crate::caller::{put, put_text, text};
-use crate::session::{device, handle, index_of, machine, not_supported};
+use crate::session::{device, handle, index_of, machine};
 
 /// NVML's number for boards of the NVIDIA brand.
 const BRAND_NVIDIA: c_uint = 14;
@@ -157,43 +157,4 @@ pub(crate) fn nvmlDeviceGetPciInfo_v2(handle: nvmlDevice_t, pci: *mut nvmlPciInf
 
 pub(crate) fn nvmlDeviceGetPciInfo(handle: nvmlDevice_t, pci: *mut nvmlPciInfo_t) -> Done {
     put_short_pci_info(handle, pci)
-}
-
-/// The attributes are those of MIG devices.
-pub(crate) fn nvmlDeviceGetAttributes_v2(handle: nvmlDevice_t, _attributes: *mut c_void) -> Done {
-    not_supported(handle)
-}
-
-pub(crate) fn nvmlDeviceGetMigMode(handle: nvmlDevice_t, _current: *mut c_uint, _pending: *mut c_uint) -> Done {
-    not_supported(handle)
-}
-
-pub(crate) fn nvmlDeviceIsMigDeviceHandle(handle: nvmlDevice_t, is_mig: *mut c_uint) -> Done {
-    device(handle)?;
-    put(is_mig, 0)
-}
-
-pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(handle: nvmlDevice_t, count: *mut c_uint) -> Done {
-    device(handle)?;
-    put(count, 0)
-}
-
-pub(crate) fn nvmlDeviceGetMigDeviceHandleByIndex(
-    handle: nvmlDevice_t,
-    _index: c_uint,
-    _target: *mut nvmlDevice_t,
-) -> Done {
-    not_supported(handle)
-}
-
-pub(crate) fn nvmlDeviceGetGpuInstanceId(handle: nvmlDevice_t, _id: *mut c_uint) -> Done {
-    not_supported(handle)
-}
-
-pub(crate) fn nvmlDeviceGetComputeInstanceId(handle: nvmlDevice_t, _id: *mut c_uint) -> Done {
-    not_supported(handle)
-}
-
-pub(crate) fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle: nvmlDevice_t, _target: *mut nvmlDevice_t) -> Done {
-    not_supported(handle)
 }

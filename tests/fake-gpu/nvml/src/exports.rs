@@ -7,13 +7,16 @@ use aliquot_abi::nvml::*;
 
 /// The modules with the implementations.
 mod implementations {
+    pub(super) use crate::accounting::*;
     pub(super) use crate::devices::*;
     pub(super) use crate::events::*;
     pub(super) use crate::memory::*;
+    pub(super) use crate::mig::*;
     pub(super) use crate::processes::*;
     pub(super) use crate::sensors::*;
     pub(super) use crate::session::*;
     pub(super) use crate::topology::*;
+    pub(super) use crate::utilisation::*;
 }
 
 macro_rules! exports {

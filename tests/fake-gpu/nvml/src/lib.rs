@@ -7,15 +7,18 @@
 #![allow(non_snake_case, reason = "implementations have the names of NVML's functions")]
 #![cfg_attr(test, allow(dead_code, reason = "without its exports nothing of the library is called"))]
 
+mod accounting;
 mod caller;
 mod devices;
 mod events;
 mod exports;
 mod memory;
+mod mig;
 mod processes;
 mod sensors;
 mod session;
 mod topology;
+mod utilisation;
 
 use aliquot_abi::nvml::nvmlReturn_t;
 

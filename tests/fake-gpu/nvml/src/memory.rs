@@ -35,6 +35,11 @@ pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(handle: nvmlDevice_t, target: *mut nvm
     put(target, nvmlBAR1Memory_t { total: BAR1_BYTES, free: BAR1_BYTES, used: 0 })
 }
 
+/// Confidential computing is off.
+pub(crate) fn nvmlDeviceGetConfComputeProtectedMemoryUsage(handle: nvmlDevice_t, _target: *mut nvmlMemory_t) -> Done {
+    not_supported(handle)
+}
+
 pub(crate) fn nvmlDeviceGetConfComputeMemSizeInfo(handle: nvmlDevice_t, _info: *mut c_void) -> Done {
     not_supported(handle)
 }

@@ -1,38 +1,37 @@
-//! Who uses the devices, and how much.
+//! Who uses the devices.
 
 use core::ffi::{c_uint, c_void};
-use std::time::SystemTime;
 
 use aliquot_abi::nvml::{
-    nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t, nvmlReturn_t,
-    nvmlUtilization_t,
+    NVML_PROCESS_DETAIL_LIST_V1, NVML_PROCESS_MODE_ALL, NVML_PROCESS_MODE_COMPUTE, NVML_PROCESS_MODE_GRAPHICS,
+    NVML_PROCESS_MODE_MPS, nvmlDevice_t, nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t, nvmlProcessInfo_t,
+    nvmlProcessInfo_v1_t, nvmlReturn_t,
 };
 use aliquot_fake_machine::ProcessUse;
 
 use crate::Done;
-use crate::caller::{put, put_list};
-use crate::session::{index_of, machine, not_supported};
-
-const NO_INSTANCE: c_uint = u32::MAX;
-const SAMPLING_PERIOD_US: c_uint = 1_000_000;
+use crate::caller::{get, put, put_list};
+use crate::mig::{Instances, instances};
+use crate::session::{index_of, machine};
 
 /// The processes that can be seen from here: those in other process id namespaces have no id.
-fn processes(handle: nvmlDevice_t) -> Done<impl Iterator<Item = ProcessUse>> {
+pub(crate) fn processes(handle: nvmlDevice_t) -> Done<impl Iterator<Item = ProcessUse>> {
     let processes = machine()?.device_use(index_of(handle)?).processes;
     Ok(processes.into_iter().filter(|process| process.pid != 0))
 }
 
 /// The processes with a context on the device.
-fn running(handle: nvmlDevice_t) -> Done<impl Iterator<Item = ProcessUse>> {
+pub(crate) fn running(handle: nvmlDevice_t) -> Done<impl Iterator<Item = ProcessUse>> {
     Ok(processes(handle)?.filter(|process| process.contexts > 0 || process.memory_bytes > 0))
 }
 
 fn compute_processes(handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_t>> {
+    let Instances { gpu, compute } = instances(handle)?;
     let info = |process: ProcessUse| nvmlProcessInfo_t {
         pid: process.pid,
         used_gpu_memory: process.memory_bytes,
-        gpu_instance_id: NO_INSTANCE,
-        compute_instance_id: NO_INSTANCE,
+        gpu_instance_id: gpu,
+        compute_instance_id: compute,
     };
     Ok(running(handle)?.map(info).collect())
 }
@@ -68,61 +67,37 @@ process_lists! {
     nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_t = none;
 }
 
-pub(crate) fn nvmlDeviceGetUtilizationRates(handle: nvmlDevice_t, target: *mut nvmlUtilization_t) -> Done {
-    let gpu = machine()?.device_use(index_of(handle)?).utilization_percent;
-    // Kernels here are not known to use memory or not; copies are not told from them.
-    put(target, nvmlUtilization_t { gpu, memory: 0 })
+pub(crate) fn nvmlDeviceGetEncoderSessions(handle: nvmlDevice_t, count: *mut c_uint, _infos: *mut c_void) -> Done {
+    index_of(handle)?;
+    put(count, 0)
 }
 
-pub(crate) fn nvmlDeviceGetEncoderUtilization(
+pub(crate) fn nvmlDeviceGetFBCSessions(handle: nvmlDevice_t, count: *mut c_uint, infos: *mut c_void) -> Done {
+    nvmlDeviceGetEncoderSessions(handle, count, infos)
+}
+
+pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     handle: nvmlDevice_t,
-    percent: *mut c_uint,
-    period_us: *mut c_uint,
+    list: *mut nvmlProcessDetailList_v1_t,
 ) -> Done {
     index_of(handle)?;
-    put(percent, 0)?;
-    put(period_us, SAMPLING_PERIOD_US)
-}
-
-pub(crate) fn nvmlDeviceGetDecoderUtilization(
-    handle: nvmlDevice_t,
-    percent: *mut c_uint,
-    period_us: *mut c_uint,
-) -> Done {
-    nvmlDeviceGetEncoderUtilization(handle, percent, period_us)
-}
-
-pub(crate) fn nvmlDeviceGetProcessUtilization(
-    handle: nvmlDevice_t,
-    samples: *mut nvmlProcessUtilizationSample_t,
-    count: *mut c_uint,
-    last_seen_us: u64,
-) -> Done {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let time_stamp = since_1970.as_micros() as u64;
-    let active = processes(handle)?.filter(|process| process.utilization_percent > 0 && time_stamp > last_seen_us);
-    let sample = |process: ProcessUse| nvmlProcessUtilizationSample_t {
-        pid: process.pid,
-        time_stamp,
-        sm_util: process.utilization_percent,
-        ..Default::default()
-    };
-    let found = active.map(sample).collect::<Vec<_>>();
-    if found.is_empty() {
-        put(count, 0)?;
-        return Err(nvmlReturn_t::NOT_FOUND);
+    // No more than the version is read before it is known.
+    if get(list.cast::<c_uint>())? != NVML_PROCESS_DETAIL_LIST_V1 {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
-    put_list(count, samples, &found)
-}
-
-/// There is no history of samples but the last second's, which the functions above tell.
-pub(crate) fn nvmlDeviceGetSamples(
-    handle: nvmlDevice_t,
-    _kind: c_uint,
-    _last_seen_us: u64,
-    _value_type: *mut c_uint,
-    _count: *mut c_uint,
-    _samples: *mut c_void,
-) -> Done {
-    not_supported(handle)
+    let nvmlProcessDetailList_v1_t { mode, proc_array, .. } = get(list)?;
+    let detail = |info: nvmlProcessInfo_t| nvmlProcessDetail_v1_t {
+        pid: info.pid,
+        used_gpu_memory: info.used_gpu_memory,
+        gpu_instance_id: info.gpu_instance_id,
+        compute_instance_id: info.compute_instance_id,
+        used_gpu_cc_protected_memory: 0,
+    };
+    let found = match mode {
+        NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => compute_processes(handle)?,
+        NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => Vec::new(),
+        _ => return Err(nvmlReturn_t::INVALID_ARGUMENT),
+    };
+    let count = list.wrapping_byte_add(core::mem::offset_of!(nvmlProcessDetailList_v1_t, num_proc_array_entries));
+    put_list(count.cast(), proc_array, &found.into_iter().map(detail).collect::<Vec<_>>())
 }

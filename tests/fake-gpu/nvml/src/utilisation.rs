@@ -1,112 +1,139 @@
-//! Utilisation: how much of the last sample period a device and its processes were at work.
-//!
-//! NVML samples by itself; this library takes a sample when it is asked, and keeps those of the last two seconds. A first
-//! question is therefore answered after a short sample period of its own.
+//! How busy the devices are, and with whose work: of the last second, as the machine keeps it.
 
-use core::ffi::{c_uint, c_void};
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use core::ffi::c_uint;
+use std::time::SystemTime;
 
-use aliquot_abi::nvml::{nvmlDevice_t, nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlUtilization_t};
-use aliquot_fake_machine::{DEVICES_MAX, DeviceUse, now_ns, sleep_until_ns};
+use aliquot_abi::nvml::{
+    NVML_GPU_UTILIZATION_SAMPLES, NVML_MEMORY_UTILIZATION_SAMPLES, NVML_PROCESSES_UTILIZATION_INFO_V1,
+    NVML_VALUE_TYPE_UNSIGNED_INT, nvmlDevice_t, nvmlGpuDynamicPstatesInfo_t, nvmlGpuDynamicPstatesUtilization_t,
+    nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_v1_t, nvmlReturn_t,
+    nvmlSample_t, nvmlUtilization_t,
+};
+use aliquot_fake_machine::ProcessUse;
 
 use crate::Done;
-use crate::caller::{put, put_list};
-use crate::session::Device;
+use crate::caller::{get, put, put_list};
+use crate::processes::processes;
+use crate::session::{index_of, machine, not_supported};
 
-/// The device's time used, at one instant.
-struct Sample {
-    at_ns: u64,
-    device: DeviceUse,
+const SAMPLING_PERIOD_US: c_uint = 1_000_000;
+
+/// Kernels here are not known to use memory or not, and copies are not told from them: the memory's part is always none.
+fn rates(handle: nvmlDevice_t) -> Done<nvmlUtilization_t> {
+    let gpu = machine()?.device_use(index_of(handle)?).utilization_percent;
+    Ok(nvmlUtilization_t { gpu, memory: 0 })
 }
 
-/// The samples of each device, oldest first.
-static SAMPLES: Mutex<[VecDeque<Sample>; DEVICES_MAX]> = Mutex::new([const { VecDeque::new() }; DEVICES_MAX]);
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64
+}
 
-/// NVML's sample period on recent parts lies between this and a second.
-const PERIOD_NS: u64 = 100_000_000;
-const KEPT_NS: u64 = 2_000_000_000;
+pub(crate) fn nvmlDeviceGetUtilizationRates(handle: nvmlDevice_t, target: *mut nvmlUtilization_t) -> Done {
+    put(target, rates(handle)?)
+}
 
-/// Takes a sample, and calls `with` with the newest one that is at least a period older, and the new one.
-fn over_last_period<T>(device: Device, with: impl Fn(&Sample, &Sample) -> T) -> T {
-    loop {
-        let newest = Sample { at_ns: now_ns(), device: device.machine.device_use(device.index) };
-        let mut all = SAMPLES.lock().unwrap_or_else(PoisonError::into_inner);
-        let samples = &mut all[device.index];
-        samples.retain(|sample| newest.at_ns.saturating_sub(sample.at_ns) <= KEPT_NS);
-        let older = samples.iter().rev().find(|sample| newest.at_ns - sample.at_ns >= PERIOD_NS);
-        if let Some(older) = older {
-            let result = with(older, &newest);
-            samples.push_back(newest);
-            return result;
-        }
-        let again_at_ns = samples.front().map_or(newest.at_ns, |first| first.at_ns) + PERIOD_NS;
-        if samples.is_empty() {
-            samples.push_back(newest);
-        }
-        drop(all);
-        sleep_until_ns(again_at_ns);
+pub(crate) fn nvmlDeviceGetDynamicPstatesInfo(handle: nvmlDevice_t, target: *mut nvmlGpuDynamicPstatesInfo_t) -> Done {
+    let rates = rates(handle)?;
+    let mut info = nvmlGpuDynamicPstatesInfo_t::default();
+    for (engine, percentage) in info.utilization.iter_mut().zip([rates.gpu, rates.memory]) {
+        *engine = nvmlGpuDynamicPstatesUtilization_t { is_present: 1, percentage, ..Default::default() };
     }
+    put(target, info)
 }
 
-fn percent(part_ns: u64, of_ns: u64) -> c_uint {
-    (part_ns * 100).div_ceil(of_ns.max(1)).min(100) as c_uint
+pub(crate) fn nvmlDeviceGetEncoderUtilization(
+    handle: nvmlDevice_t,
+    percent: *mut c_uint,
+    period_us: *mut c_uint,
+) -> Done {
+    index_of(handle)?;
+    put(percent, 0)?;
+    put(period_us, SAMPLING_PERIOD_US)
 }
 
-pub(crate) fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, utilization: *mut nvmlUtilization_t) -> Done {
-    let device = Device::of(device)?;
-    let gpu = over_last_period(device, |older, newer| {
-        percent(newer.device.busy_ns.saturating_sub(older.device.busy_ns), newer.at_ns - older.at_ns)
-    });
-    put(utilization, nvmlUtilization_t { gpu, memory: gpu / 2 })
+pub(crate) fn nvmlDeviceGetDecoderUtilization(
+    handle: nvmlDevice_t,
+    percent: *mut c_uint,
+    period_us: *mut c_uint,
+) -> Done {
+    nvmlDeviceGetEncoderUtilization(handle, percent, period_us)
 }
 
-/// A simulated device has no encoder at work.
-pub(crate) fn codec_utilization(device: nvmlDevice_t, utilization: *mut c_uint, period_us: *mut c_uint) -> Done {
-    Device::of(device)?;
-    put(utilization, 0)?;
-    put(period_us, (PERIOD_NS / 1000) as c_uint)
+/// Samples of the processes that were at work in the last second; an error if there are none that are newer than the last
+/// ones seen.
+fn busy<T>(handle: nvmlDevice_t, last_seen_us: u64, sample: impl Fn(ProcessUse, u64) -> T) -> Done<Vec<T>> {
+    let now_us = now_us();
+    let busy = processes(handle)?.filter(|process| process.utilization_percent > 0 && now_us > last_seen_us);
+    let found = busy.map(|process| sample(process, now_us)).collect::<Vec<_>>();
+    if found.is_empty() { Err(nvmlReturn_t::NOT_FOUND) } else { Ok(found) }
 }
-
-pub(crate) use codec_utilization as nvmlDeviceGetDecoderUtilization;
-pub(crate) use codec_utilization as nvmlDeviceGetEncoderUtilization;
 
 pub(crate) fn nvmlDeviceGetProcessUtilization(
-    device: nvmlDevice_t,
-    utilization: *mut nvmlProcessUtilizationSample_t,
+    handle: nvmlDevice_t,
+    samples: *mut nvmlProcessUtilizationSample_t,
     count: *mut c_uint,
     last_seen_us: u64,
 ) -> Done {
-    let device = Device::of(device)?;
-    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_micros() as u64;
-    let samples = over_last_period(device, |older, newer| {
-        let before = |pid| older.device.processes.iter().find(|process| process.pid == pid).map_or(0, |it| it.busy_ns);
-        let samples = newer.device.processes.iter().filter(|process| process.pid != 0).map(|process| {
-            let used_ns = process.busy_ns.saturating_sub(before(process.pid));
-            let sm_util = percent(used_ns, newer.at_ns - older.at_ns);
-            let pid = process.pid;
-            nvmlProcessUtilizationSample_t { pid, time_stamp: now_us, sm_util, mem_util: sm_util / 2, enc_util: 0, dec_util: 0 }
-        });
-        // As NVML does: a process that did nothing has no sample.
-        samples.filter(|sample| sample.sm_util > 0).collect::<Vec<_>>()
-    });
-    if samples.is_empty() || now_us <= last_seen_us {
-        put(count, 0)?;
-        return Err(nvmlReturn_t::NOT_FOUND);
+    let sample = |process: ProcessUse, time_stamp| nvmlProcessUtilizationSample_t {
+        pid: process.pid,
+        time_stamp,
+        sm_util: process.utilization_percent,
+        ..Default::default()
+    };
+    match busy(handle, last_seen_us, sample) {
+        Ok(found) => put_list(count, samples, &found),
+        Err(error) => put(count, 0).and(Err(error)),
     }
-    put_list(count, utilization, &samples)
 }
 
-/// Samples of power and clocks, which a simulated device lacks.
-pub(crate) fn nvmlDeviceGetSamples(
-    device: nvmlDevice_t,
-    _kind: c_uint,
-    _last_seen_us: u64,
-    _value_kind: *mut c_uint,
-    _count: *mut c_uint,
-    _samples: *mut c_void,
+pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
+    handle: nvmlDevice_t,
+    info: *mut nvmlProcessesUtilizationInfo_v1_t,
 ) -> Done {
-    Device::of(device)?;
-    Err(nvmlReturn_t::NOT_SUPPORTED)
+    index_of(handle)?;
+    // No more than the version is read before it is known.
+    if get(info.cast::<c_uint>())? != NVML_PROCESSES_UTILIZATION_INFO_V1 {
+        return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+    }
+    let nvmlProcessesUtilizationInfo_v1_t { last_seen_time_stamp, proc_util_array, .. } = get(info)?;
+    let sample = |process: ProcessUse, time_stamp| nvmlProcessUtilizationInfo_v1_t {
+        time_stamp,
+        pid: process.pid,
+        sm_util: process.utilization_percent,
+        ..Default::default()
+    };
+    let count = info.wrapping_byte_add(core::mem::offset_of!(nvmlProcessesUtilizationInfo_v1_t, process_samples_count));
+    match busy(handle, last_seen_time_stamp, sample) {
+        Ok(found) => put_list(count.cast(), proc_util_array, &found),
+        Err(error) => put(count.cast::<c_uint>(), 0).and(Err(error)),
+    }
+}
+
+/// One sample, of now: there is no longer history than the last second's. Power and clocks have none.
+pub(crate) fn nvmlDeviceGetSamples(
+    handle: nvmlDevice_t,
+    kind: c_uint,
+    last_seen_us: u64,
+    value_kind: *mut c_uint,
+    count: *mut c_uint,
+    samples: *mut nvmlSample_t,
+) -> Done {
+    let rates = rates(handle)?;
+    let percent = match kind {
+        NVML_GPU_UTILIZATION_SAMPLES => rates.gpu,
+        NVML_MEMORY_UTILIZATION_SAMPLES => rates.memory,
+        _ => return not_supported(handle),
+    };
+    let time_stamp = now_us();
+    if time_stamp <= last_seen_us {
+        return Err(nvmlReturn_t::NOT_FOUND);
+    }
+    put(value_kind, NVML_VALUE_TYPE_UNSIGNED_INT)?;
+    if samples.is_null() {
+        return put(count, 1);
+    }
+    if get(count)? == 0 {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
+    }
+    put_list(count, samples, &[nvmlSample_t { time_stamp, sample_value: percent.into() }])
 }

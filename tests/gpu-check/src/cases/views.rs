@@ -55,6 +55,22 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
             ),
         }
     }
+    if scene.way == Way::Limited {
+        only_own_processes(findings, &nvml, &uuid);
+    }
     cuda.free(held)?;
     Ok(())
+}
+
+/// A slice's list of processes has those of the slice, by the ids that they have for themselves.
+fn only_own_processes(findings: &mut Findings, nvml: &Nvml, uuid: &str) {
+    let what = "NVML lists this process, with what it holds, and no process of others";
+    match nvml.processes(uuid) {
+        Err(error) => findings.skip(what, format!("{error:#}")),
+        Ok(list) => {
+            let own = std::process::id();
+            let holds = list.len() == 1 && list[0].pid == own && list[0].used_gpu_memory >= HELD_BYTES;
+            findings.expect(what, holds, format!("this is {own}: {list:?}"));
+        }
+    }
 }

@@ -110,28 +110,3 @@ fn graphs_are_built_by_hand() {
         driver.cuGraphNodeGetType(first, &mut kind).is(CUresult::INVALID_VALUE);
     });
 }
-
-#[test]
-fn graph_memory_counts_while_it_is_in_use() {
-    alone("graphs::graph_memory_counts_while_it_is_in_use", "[[device]]\nmemory = '64MiB'", || {
-        const PIECE: usize = 2 << 20;
-        let driver = Driver::with_context();
-        let (stream, mut graph, mut exec) = (driver.stream(1), CUgraph::NULL, CUgraphExec::NULL);
-        let mut address = 0;
-        driver.cuStreamBeginCapture_v2(stream, 0).ok();
-        driver.cuMemAllocAsync(&mut address, PIECE, stream).ok();
-        driver.cuStreamEndCapture(stream, &mut graph).ok();
-        driver.cuGraphInstantiateWithFlags(&mut exec, graph, 0).ok();
-        assert_eq!(driver.used(), 0);
-        driver.cuGraphLaunch(exec, stream).ok();
-        assert_eq!(driver.used(), PIECE);
-        driver.cuGraphLaunch(exec, stream).is(CUresult::INVALID_VALUE);
-        driver.cuMemFreeAsync(address, stream).ok();
-        driver.cuStreamSynchronize(stream).ok();
-        assert_eq!(driver.used(), 0);
-        let whole = driver.alloc(63 << 20);
-        driver.cuGraphLaunch(exec, stream).is(CUresult::OUT_OF_MEMORY);
-        driver.cuMemFree_v2(whole).ok();
-        driver.cuGraphLaunch(exec, stream).ok();
-    });
-}

@@ -54,3 +54,19 @@ fn what_is_not_there_is_said_so() {
         assert_eq!(version, 12020);
     });
 }
+
+#[test]
+fn per_thread_look_up_gives_per_thread_functions_unless_told_otherwise() {
+    alone("lookup::per_thread_look_up_gives_per_thread_functions_unless_told_otherwise", "", || {
+        let driver = Driver::load();
+        type LookUp = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> CUresult;
+        // SAFETY: the symbol has the type of the function whose per-thread form it is.
+        let look_up: LookUp = unsafe { core::mem::transmute(driver.symbol("cuGetProcAddress_v2_ptsz")) };
+        for (flags, symbol) in [(0, "cuLaunchKernel_ptsz"), (1, "cuLaunchKernel"), (2, "cuLaunchKernel_ptsz")] {
+            let (mut found, mut status) = (core::ptr::null_mut(), 99);
+            // SAFETY: the arguments are what the function takes.
+            unsafe { look_up(c"cuLaunchKernel".as_ptr(), &mut found, 12000, flags, &mut status) }.ok();
+            assert_eq!((found, status), (driver.symbol(symbol), 0), "{flags}");
+        }
+    });
+}

@@ -1,12 +1,20 @@
 //! The simulated driver, tested as a program sees it: loaded by its file, each test in a process of its own.
 
 mod capture;
+mod contexts;
+mod copies;
 mod durations;
 mod errors;
+mod graph_memory;
+mod graph_nodes;
 mod graphs;
+mod ipc;
 mod library;
 mod lookup;
 mod memory;
+mod modules;
+mod pools;
 mod processes;
 mod scenario;
 mod streams;
+mod virtual_memory;

@@ -119,12 +119,50 @@ fn processes_are_shown_with_what_they_use() {
         let mut memory = nvmlMemory_t::default();
         nvml.nvmlDeviceGetMemoryInfo(device, &mut memory).ok();
         assert_eq!((memory.used, memory.free + memory.used), (3 << 20, memory.total));
+        let mut details = [nvmlProcessDetail_v1_t::default(); 2];
+        let mut list = nvmlProcessDetailList_v1_t {
+            version: NVML_PROCESS_DETAIL_LIST_V1,
+            mode: NVML_PROCESS_MODE_ALL,
+            num_proc_array_entries: 0,
+            proc_array: core::ptr::null_mut(),
+        };
+        nvml.nvmlDeviceGetRunningProcessDetailList(device, &mut list).is(nvmlReturn_t::INSUFFICIENT_SIZE);
+        list.proc_array = details.as_mut_ptr();
+        nvml.nvmlDeviceGetRunningProcessDetailList(device, &mut list).ok();
+        assert_eq!((list.num_proc_array_entries, details[0].pid), (1, holder.id()));
+        list.mode = NVML_PROCESS_MODE_GRAPHICS;
+        nvml.nvmlDeviceGetRunningProcessDetailList(device, &mut list).ok();
+        assert_eq!(list.num_proc_array_entries, 0);
+        list.mode = 4;
+        nvml.nvmlDeviceGetRunningProcessDetailList(device, &mut list).is(nvmlReturn_t::INVALID_ARGUMENT);
+        list.version += 1;
+        nvml.nvmlDeviceGetRunningProcessDetailList(device, &mut list).is(nvmlReturn_t::INVALID_ARGUMENT);
+        let (mut pids, mut stats) = ([0; 2], nvmlAccountingStats_t::default());
+        count = 2;
+        nvml.nvmlDeviceGetAccountingPids(device, &mut count, pids.as_mut_ptr()).ok();
+        nvml.nvmlDeviceGetAccountingStats(device, pids[0], &mut stats).ok();
+        assert_eq!((count, pids[0], stats.max_memory_usage), (1, holder.id(), 3 << 20));
+        nvml.nvmlDeviceGetAccountingStats(device, 1, &mut stats).is(nvmlReturn_t::NOT_FOUND);
         let (mut count, mut samples) = (2, [nvmlProcessUtilizationSample_t::default(); 2]);
         nvml.nvmlDeviceGetProcessUtilization(device, samples.as_mut_ptr(), &mut count, 0).ok();
         assert_eq!((count, samples[0].pid), (1, holder.id()));
         assert!(samples[0].sm_util > 0);
         nvml.nvmlDeviceGetProcessUtilization(device, samples.as_mut_ptr(), &mut count, u64::MAX)
             .is(nvmlReturn_t::NOT_FOUND);
+        let mut all = nvmlProcessesUtilizationInfo_v1_t {
+            version: NVML_PROCESSES_UTILIZATION_INFO_V1,
+            process_samples_count: 0,
+            last_seen_time_stamp: 0,
+            proc_util_array: core::ptr::null_mut(),
+        };
+        nvml.nvmlDeviceGetProcessesUtilizationInfo(device, &mut all).is(nvmlReturn_t::INSUFFICIENT_SIZE);
+        all.version += 1;
+        nvml.nvmlDeviceGetProcessesUtilizationInfo(device, &mut all).is(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+        let (mut kind, mut room, mut rates) = (0, 0, [nvmlSample_t::default(); 1]);
+        let gpu_samples = NVML_GPU_UTILIZATION_SAMPLES;
+        nvml.nvmlDeviceGetSamples(device, gpu_samples, 0, &mut kind, &mut room, core::ptr::null_mut()).ok();
+        nvml.nvmlDeviceGetSamples(device, gpu_samples, 0, &mut kind, &mut room, rates.as_mut_ptr()).ok();
+        assert!(room == 1 && rates[0].sample_value > 0);
 
         holder.kill().expect("the process can be killed");
         holder.wait().expect("the process ends");

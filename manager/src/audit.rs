@@ -1,0 +1,259 @@
+//! The audit: what the driver sees, held against the ledgers.
+//!
+//! Preloading is not a wall. A program that clears its environment, loads a second copy of the driver's library or speaks to
+//! the device by itself is limited by nothing. But it shows in the driver's list of processes, and the manager knows which slice
+//! it belongs to ([`attribution`](crate::attribution)). So it is named, and ended where the node's policy says so.
+//!
+//! What one look shows is judged by [`judgement`], and believed when [`suspicion`] says so; both are pure. Whether a process has
+//! the shim at work says [`registration`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use tracing::{error, info, warn};
+
+use crate::attribution::{Place, ProcessId};
+use crate::config::{AuditPolicy, AuditSettings};
+use crate::devices::{DeviceLook, ProcessLook};
+use crate::inventory::DeviceUuid;
+use crate::live::Attached;
+use crate::procfs;
+use crate::region::view::{self, Progress};
+use crate::size::Bytes;
+
+mod finding;
+mod judgement;
+mod registration;
+mod stop;
+mod suspicion;
+
+pub(crate) use finding::{Finding, Kind};
+
+use finding::Subject;
+use judgement::{Facts, SliceFacts, judge};
+use registration::Registrations;
+use suspicion::{Confirmed, Suspicions};
+
+/// What the kernel calls the MPS server: the first 15 bytes of its program's name.
+const MPS_SERVER_NAME: &str = "nvidia-cuda-mps";
+/// Processes that were stopped are told for so long, and so many of them.
+const STOPPED_KEPT: Duration = Duration::from_secs(600);
+const STOPPED_MAX: usize = 64;
+/// A process that keeps a device at work for less of the time is not said to work.
+const WORK_PERCENT_MIN: u32 = 10;
+
+/// What the audit has found.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    settings: AuditSettings,
+    findings: Mutex<Vec<Finding>>,
+    stopped: AtomicU64,
+}
+
+impl Audit {
+    /// An audit that has found nothing yet.
+    #[must_use]
+    pub(crate) fn new(settings: AuditSettings) -> Audit {
+        Audit { settings, findings: Mutex::default(), stopped: AtomicU64::new(0) }
+    }
+
+    /// What happens to processes that get past their slice.
+    #[must_use]
+    pub(crate) fn policy(&self) -> AuditPolicy {
+        self.settings.policy
+    }
+
+    /// What is so now, and what was stopped lately; the oldest first.
+    #[must_use]
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        self.findings.lock().clone()
+    }
+
+    /// Processes that were stopped.
+    #[must_use]
+    pub(crate) fn stopped(&self) -> u64 {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+/// Looks, judges and acts. Belongs to the one thread that asks the driver.
+pub(crate) struct Auditor {
+    audit: Arc<Audit>,
+    suspicions: Suspicions,
+    registrations: Registrations,
+    /// What the slots of processes showed at the last look.
+    progress: BTreeMap<(ProcessId, DeviceUuid), Progress>,
+    stopped: VecDeque<(ProcessId, Finding)>,
+}
+
+impl Auditor {
+    /// One that writes down in `audit` what it finds.
+    #[must_use]
+    pub(crate) fn new(audit: Arc<Audit>) -> Auditor {
+        Auditor {
+            audit,
+            suspicions: Suspicions::default(),
+            registrations: Registrations::default(),
+            progress: BTreeMap::new(),
+            stopped: VecDeque::new(),
+        }
+    }
+
+    /// Judges what the look at `now_ns` has shown, of all devices that answered.
+    pub(crate) fn look(&mut self, now_ns: u64, looks: &[DeviceLook]) {
+        let now = SystemTime::now();
+        let progress_before = std::mem::take(&mut self.progress);
+        let mut seen: BTreeMap<Subject, &ProcessLook> = BTreeMap::new();
+        for look in looks {
+            let behind_mps = look.processes.iter().any(is_mps_server);
+            for process in &look.processes {
+                let facts = Facts {
+                    is_mps_server: is_mps_server(process),
+                    behind_mps,
+                    slice: self.slice_facts(look, process, now_ns),
+                    unledgered_bytes: unledgered_bytes(look, process),
+                    works_unseen: self.works_unseen(look, process, &progress_before),
+                };
+                if let Some(kind) = judge(&facts, self.audit.settings.overhead_allowance_bytes) {
+                    seen.insert(Subject { kind, process: process.id, device: look.device.clone() }, process);
+                }
+            }
+        }
+        self.registrations.keep(&looks.iter().flat_map(|look| &look.processes).map(|process| process.id).collect());
+        let confirmed = self.suspicions.look(now_ns, now, seen.keys().cloned().collect());
+        let mut findings: Vec<Finding> = Vec::new();
+        for confirmed in confirmed {
+            let Some(process) = seen.get(&confirmed.subject) else { continue };
+            // It takes its time to end.
+            if self.stopped.iter().any(|(stopped, _)| *stopped == confirmed.subject.process) {
+                continue;
+            }
+            findings.extend(self.act(&confirmed, process, now_ns));
+        }
+        self.stopped.retain(|(_, finding)| {
+            let age = finding.stopped.and_then(|stopped| now.duration_since(stopped).ok()).unwrap_or_default();
+            age < STOPPED_KEPT
+        });
+        findings.extend(self.stopped.iter().map(|(_, finding)| finding.clone()));
+        findings.sort_by_key(|finding| finding.since);
+        *self.audit.findings.lock() = findings;
+    }
+
+    /// Reports what is believed, and stops the process if it is to be. Returns the finding, unless the process was stopped or is
+    /// gone.
+    fn act(&mut self, confirmed: &Confirmed, process: &ProcessLook, now_ns: u64) -> Option<Finding> {
+        let Subject { kind, process: id, device } = &confirmed.subject;
+        let slice = match &process.place {
+            Place::Inside { slice, .. } => Some(slice),
+            Place::Outside => None,
+        };
+        let mut finding = Finding {
+            kind: *kind,
+            slice: slice.map(|slice| slice.name.clone()),
+            device: device.clone(),
+            pid: id.pid,
+            command: procfs::command(id.pid),
+            memory_bytes: process.memory_bytes,
+            since: confirmed.since,
+            stopped: None,
+        };
+        if confirmed.is_new {
+            report(&finding);
+        }
+        if self.audit.policy() != AuditPolicy::Stop || !kind.may_be_stopped() {
+            return Some(finding);
+        }
+        // Once more: it may have attached since it was looked at.
+        let registrations = &mut self.registrations;
+        let is_guilty =
+            || *kind != Kind::Unregistered || slice.is_some_and(|slice| !registrations.has(*id, slice, now_ns));
+        match stop::stop(*id, is_guilty) {
+            Ok(true) => {
+                warn!(
+                    slice = finding.slice,
+                    pid = id.pid,
+                    command = finding.command,
+                    "stopped a process by the audit's policy"
+                );
+                self.audit.stopped.fetch_add(1, Ordering::Relaxed);
+                finding.stopped = Some(SystemTime::now());
+                self.stopped.push_back((*id, finding));
+                if self.stopped.len() > STOPPED_MAX {
+                    self.stopped.pop_front();
+                }
+                None
+            }
+            Ok(false) => None,
+            Err(error) => {
+                error!(slice = finding.slice, pid = id.pid, %error, "cannot stop a process");
+                Some(finding)
+            }
+        }
+    }
+
+    fn slice_facts(&mut self, look: &DeviceLook, process: &ProcessLook, now_ns: u64) -> Option<SliceFacts> {
+        let Place::Inside { slice, .. } = &process.place else { return None };
+        let part = look.parts.iter().find(|part| part.slice.number == slice.number);
+        Some(SliceFacts {
+            has_device: part.is_some(),
+            is_registered: self.registrations.has(process.id, slice, now_ns),
+            used_bytes: look.of_slice(slice).map(|process| process.memory_bytes.unwrap_or(0)).sum(),
+            // What a damaged ledger says is not known to be true: then nobody is accused by it.
+            ledger_bytes: part.filter(|_| slice.damage().is_none()).map_or(u64::MAX, |part| part.ledger_bytes),
+            limit_bytes: part.map_or(0, |part| part.limit_bytes),
+            processes: look.of_slice(slice).count() as u64,
+        })
+    }
+
+    /// Whether the process has kept the device at work from the last look to this one without a lease, and with nothing in its
+    /// slot that says so.
+    fn works_unseen(
+        &mut self,
+        look: &DeviceLook,
+        process: &ProcessLook,
+        before: &BTreeMap<(ProcessId, DeviceUuid), Progress>,
+    ) -> bool {
+        let Place::Inside { slice, attached: Some(Attached { slot: Some(slot), .. }) } = &process.place else {
+            return false;
+        };
+        let Some(part) = look.parts.iter().find(|part| part.slice.number == slice.number) else { return false };
+        // Launches need no lease, and leave nothing in the slot, while the device is the slice's alone.
+        if slice.is_free(part.number) || slice.damage().is_some() {
+            return false;
+        }
+        let Some(progress) = view::progress(slice.region.ledger(), slot.index, part.number) else { return false };
+        let key = (process.id, look.device.clone());
+        let is_idle = progress.is_drained && before.get(&key) == Some(&progress);
+        self.progress.insert(key, progress);
+        is_idle && process.busy_percent >= WORK_PERCENT_MIN
+    }
+}
+
+/// Only outside of slices: a tenant can call its programs what it likes.
+fn is_mps_server(process: &ProcessLook) -> bool {
+    matches!(process.place, Place::Outside) && procfs::name(process.id.pid) == MPS_SERVER_NAME
+}
+
+/// What the process uses of the device beyond what its slot holds.
+fn unledgered_bytes(look: &DeviceLook, process: &ProcessLook) -> u64 {
+    let Place::Inside { slice, attached } = &process.place else { return 0 };
+    let part = look.parts.iter().find(|part| part.slice.number == slice.number);
+    let slot = attached.as_ref().and_then(|attached| attached.slot);
+    let held_bytes = match (part, slot) {
+        (Some(part), Some(slot)) => view::held_bytes_of(slice.region.ledger(), slot.index, part.number),
+        _ => 0,
+    };
+    process.memory_bytes.unwrap_or(0).saturating_sub(held_bytes)
+}
+
+fn report(finding: &Finding) {
+    let Finding { kind, slice, device, pid, command, memory_bytes, .. } = finding;
+    let (kind, memory) = (kind.as_str(), memory_bytes.map(|bytes| Bytes(bytes).to_string()));
+    match slice {
+        Some(slice) => warn!(kind, slice, %device, pid, command, memory, "a process gets past its slice"),
+        None => info!(kind, %device, pid, command, memory, "a process of no slice uses a device"),
+    }
+}

@@ -1,0 +1,88 @@
+//! What the audit finds.
+
+use std::time::SystemTime;
+
+use crate::attribution::ProcessId;
+use crate::inventory::DeviceUuid;
+
+/// In which way the driver says otherwise than the ledgers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    /// A process of a slice uses the device without the shim.
+    Unregistered,
+    /// A process of a slice uses a device of which the slice has no part.
+    ForeignDevice,
+    /// A slice uses more than its memory limit, and the process holds more beyond the ledger than contexts and modules can be.
+    MemoryBeyondLimit,
+    /// A process keeps the device at work without a lease and without work in its ledger.
+    TimeWithoutLease,
+    /// A process of no slice uses a device of which there are slices.
+    OutsideSlices,
+    /// An MPS server serves the device.
+    MpsServer,
+}
+
+impl Kind {
+    /// What it is called in metrics and logs.
+    #[must_use]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Kind::Unregistered => "unregistered",
+            Kind::ForeignDevice => "foreign_device",
+            Kind::MemoryBeyondLimit => "memory_beyond_limit",
+            Kind::TimeWithoutLease => "time_without_lease",
+            Kind::OutsideSlices => "outside_slices",
+            Kind::MpsServer => "mps_server",
+        }
+    }
+
+    /// Whether a process that is found so may be stopped at all.
+    ///
+    /// Time alone does not suffice: a kernel that was launched before the device was shared, or shortly before a lease ended, can
+    /// run on with no marker behind it. And what is in no slice is not the manager's to end.
+    #[must_use]
+    pub(super) fn may_be_stopped(self) -> bool {
+        match self {
+            Kind::Unregistered | Kind::ForeignDevice | Kind::MemoryBeyondLimit => true,
+            Kind::TimeWithoutLease | Kind::OutsideSlices | Kind::MpsServer => false,
+        }
+    }
+
+    /// How long it must be seen before it is believed. Processes that are just attaching or ending are seen so for a moment.
+    #[must_use]
+    pub(super) fn patience_ns(self) -> u64 {
+        match self {
+            Kind::TimeWithoutLease => 5_000_000_000,
+            _ => 1_000_000_000,
+        }
+    }
+}
+
+/// A process of which a certain thing is seen on a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Subject {
+    pub(super) kind: Kind,
+    pub(super) process: ProcessId,
+    pub(super) device: DeviceUuid,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// In which way the driver says otherwise than the ledgers.
+    pub kind: Kind,
+    /// The slice's name; `None`: outside of all slices.
+    pub slice: Option<String>,
+    /// The device.
+    pub device: DeviceUuid,
+    /// In the manager's pid namespace.
+    pub pid: u32,
+    /// Its command line.
+    pub command: String,
+    /// What it uses of the device; `None` where the driver does not tell.
+    pub memory_bytes: Option<u64>,
+    /// When it was first seen.
+    pub since: SystemTime,
+    /// When the process was stopped.
+    pub stopped: Option<SystemTime>,
+}

@@ -1,0 +1,103 @@
+//! When what was seen is believed. Pure: the time is told.
+//!
+//! A look at a process that is just attaching, or has just died, can show anything. So a thing must be seen of the same process
+//! at each look over some time, and at two looks at least, before it is a finding; one look that does not show it clears the
+//! process.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use crate::audit::finding::Subject;
+
+/// What was seen at the last look, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Suspicions {
+    suspects: BTreeMap<Subject, Suspect>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    first_ns: u64,
+    since: SystemTime,
+    is_confirmed: bool,
+}
+
+/// Something that is believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Confirmed {
+    pub(super) subject: Subject,
+    /// When it was first seen.
+    pub(super) since: SystemTime,
+    /// It was not believed before.
+    pub(super) is_new: bool,
+}
+
+impl Suspicions {
+    /// Takes down all that the look at `now_ns`, which is `now`, has shown. Returns what of it is believed.
+    pub(super) fn look(&mut self, now_ns: u64, now: SystemTime, seen: Vec<Subject>) -> Vec<Confirmed> {
+        let mut before = std::mem::take(&mut self.suspects);
+        let mut confirmed = Vec::new();
+        for subject in seen {
+            let fresh = Suspect { first_ns: now_ns, since: now, is_confirmed: false };
+            let mut suspect = before.remove(&subject).unwrap_or(fresh);
+            if now_ns.saturating_sub(suspect.first_ns) >= subject.kind.patience_ns() {
+                let (since, is_new) = (suspect.since, !suspect.is_confirmed);
+                confirmed.push(Confirmed { subject: subject.clone(), since, is_new });
+                suspect.is_confirmed = true;
+            }
+            self.suspects.insert(subject, suspect);
+        }
+        confirmed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribution::ProcessId;
+    use crate::audit::finding::Kind;
+    use crate::inventory::DeviceUuid;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn subject(kind: Kind, pid: u32, start_time: u64) -> Subject {
+        Subject { kind, process: ProcessId { pid, start_time }, device: DeviceUuid::new("GPU-0") }
+    }
+
+    fn pids(confirmed: &[Confirmed]) -> Vec<(u32, bool)> {
+        confirmed.iter().map(|confirmed| (confirmed.subject.process.pid, confirmed.is_new)).collect()
+    }
+
+    #[test]
+    fn one_look_convicts_nobody_and_one_clears() {
+        let mut suspicions = Suspicions::default();
+        let mut look = |at_ns, seen: &[Subject]| pids(&suspicions.look(at_ns, SystemTime::UNIX_EPOCH, seen.to_vec()));
+        let (one, other) = (subject(Kind::Unregistered, 1, 7), subject(Kind::Unregistered, 2, 7));
+        assert_eq!(look(0, &[one.clone(), other.clone()]), []);
+        // Too soon, however often.
+        assert_eq!(look(SECOND_NS / 2, &[one.clone(), other.clone()]), []);
+        assert_eq!(look(SECOND_NS, std::slice::from_ref(&one)), [(1, true)]);
+        assert_eq!(look(2 * SECOND_NS, &[one.clone(), other.clone()]), [(1, false)]);
+        // It had attached meanwhile, and begins anew.
+        assert_eq!(look(5 * SECOND_NS / 2, &[one.clone(), other.clone()]), [(1, false)]);
+        assert_eq!(look(3 * SECOND_NS, &[one, other]), [(1, false), (2, true)]);
+    }
+
+    #[test]
+    fn another_process_of_the_same_pid_and_another_thing_of_the_same_process_begin_anew() {
+        let mut suspicions = Suspicions::default();
+        let mut look = |at_ns, seen| pids(&suspicions.look(at_ns, SystemTime::UNIX_EPOCH, vec![seen]));
+        assert_eq!(look(0, subject(Kind::Unregistered, 1, 7)), []);
+        assert_eq!(look(SECOND_NS, subject(Kind::Unregistered, 1, 8)), []);
+        assert_eq!(look(2 * SECOND_NS, subject(Kind::ForeignDevice, 1, 8)), []);
+        assert_eq!(look(3 * SECOND_NS, subject(Kind::ForeignDevice, 1, 8)), [(1, true)]);
+    }
+
+    #[test]
+    fn time_is_believed_later_than_the_rest() {
+        let mut suspicions = Suspicions::default();
+        let mut look =
+            |at_ns| pids(&suspicions.look(at_ns, SystemTime::UNIX_EPOCH, vec![subject(Kind::TimeWithoutLease, 1, 7)]));
+        assert_eq!((look(0), look(4 * SECOND_NS), look(5 * SECOND_NS)), (vec![], vec![], vec![(1, true)]));
+    }
+}

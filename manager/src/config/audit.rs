@@ -1,0 +1,31 @@
+//! What the audit is told.
+
+use serde::Deserialize;
+
+/// How the audit treats what it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditSettings {
+    /// What happens to processes that get past their slice.
+    pub policy: AuditPolicy,
+    /// Device memory that one process can use beyond its ledger and still be believed: contexts, modules, the driver's own.
+    pub overhead_allowance_bytes: u64,
+}
+
+impl Default for AuditSettings {
+    fn default() -> AuditSettings {
+        // A context with all of a framework's libraries loaded takes about half of it.
+        AuditSettings { policy: AuditPolicy::default(), overhead_allowance_bytes: 2 << 30 }
+    }
+}
+
+/// What happens to processes that get past their slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuditPolicy {
+    /// They are reported.
+    #[default]
+    Report,
+    /// They are ended with SIGKILL, and reported.
+    Stop,
+}

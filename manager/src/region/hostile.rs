@@ -1,0 +1,96 @@
+//! A ledger in which a tenant has written what it likes, for the fuzz target.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use aliquot_abi::ledger::{self, BYTES_MASK, MANAGER_PID};
+use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, LEDGER_FILE_BYTES, Ledger, SLOTS_MAX};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::region::map::Mapping;
+use crate::region::view::{self, SlotState};
+
+/// A ledger that is mapped as a region's is.
+pub struct HostileLedger {
+    file: File,
+    ledger: Mapping<Ledger>,
+}
+
+impl HostileLedger {
+    /// An empty ledger.
+    ///
+    /// # Errors
+    /// The kernel has no memory for it.
+    pub fn new() -> io::Result<HostileLedger> {
+        let file = File::from(memfd_create(c"ledger", MemfdFlags::CLOEXEC)?);
+        file.set_len(LEDGER_FILE_BYTES as u64)?;
+        let ledger = Mapping::new(&file, LEDGER_FILE_BYTES)?;
+        Ok(HostileLedger { file, ledger })
+    }
+
+    /// Empties it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn clear(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.set_len(LEDGER_FILE_BYTES as u64)
+    }
+
+    /// Writes `value` at `offset`, as the tenant does: anywhere in the file.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn write(&self, offset: u64, value: u64) -> io::Result<()> {
+        self.file.write_all_at(&value.to_ne_bytes(), offset % (LEDGER_FILE_BYTES as u64 - 7))
+    }
+
+    /// Reads all that the manager reads.
+    ///
+    /// # Panics
+    /// A value is out of its bounds.
+    pub fn look(&self) {
+        let ledger: &Ledger = &self.ledger;
+        let _ = view::implausible(ledger, DEVICES_MAX);
+        for number in 0..ACCOUNTS {
+            let account = view::account(ledger, number);
+            assert!(account.used_bytes <= account.peak_bytes && account.peak_bytes <= BYTES_MASK, "{account:?}");
+        }
+        for device in 0..DEVICES_MAX {
+            let _ = view::sum(ledger, 0..SLOTS_MAX, device);
+            for index in 0..SLOTS_MAX {
+                let _ = view::work(ledger, index, device);
+            }
+        }
+        for (index, _) in view::slots(ledger) {
+            assert!(view::held_bytes(ledger, index, DEVICES_MAX).iter().all(|&bytes| bytes <= BYTES_MASK));
+        }
+    }
+
+    /// Gives every slot back, as the manager does when all processes are gone.
+    ///
+    /// # Panics
+    /// A slot, or what it held, is still there.
+    pub fn reclaim(&self) {
+        let ledger: &Ledger = &self.ledger;
+        let slots: Vec<(usize, SlotState)> = view::slots(ledger).collect();
+        for (index, state) in slots {
+            match state {
+                SlotState::Attached(identity, _) => _ = ledger::reclaim(ledger, index, identity, MANAGER_PID),
+                SlotState::Between { .. } => _ = ledger::repair(ledger, index),
+                SlotState::Free => {}
+            }
+        }
+        assert_eq!(view::slots(ledger).count(), 0);
+        ledger::empty_shared_slot(ledger);
+        for number in 0..ACCOUNTS {
+            // It can only if the tenant has left no operation in a slot that is nobody's.
+            if ledger::settle(ledger, number) {
+                let parts = ledger.slots.iter().filter_map(|slot| slot.memory(number)).map(ledger::held_bytes);
+                let sum = parts.fold(0, u64::saturating_add).min(BYTES_MASK);
+                assert_eq!(view::account(ledger, number).used_bytes, sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! Models of the protocols on a region's shared memory, explored by loom: each test runs once for every order in which its
+//! processes' accesses to the memory can take place, with what each may see of the others' by the memory model.
+//!
+//! Processes are threads here. One that is killed ends before one of its accesses, and each test that kills does so before every
+//! one of them in turn. Run with
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p aliquot-abi --test loom --release
+//! ```
+
+#![cfg(loom)]
+
+use std::array::from_fn;
+
+use aliquot_abi::atomic::mortal::{End, killed_after};
+use aliquot_abi::atomic::{AtomicU32, AtomicU64, Ordering};
+use aliquot_abi::handshake;
+use aliquot_abi::ledger::{
+    BYTES_MASK, Identity, MANAGER_PID, OPERATION, Reclaimed, claim, held_bytes, identity, reclaim, release, repair,
+    reserve, settle, used_bytes,
+};
+use aliquot_abi::region::{Account, Header, Ledger, SLOTS_MAX, Slot, SlotDevice, gate, owner};
+use loom::sync::Arc;
+use loom::thread::{self, JoinHandle};
+
+/// Switches between threads that are not forced, in one run. Nearly all mistakes need no more than two; each further one
+/// multiplies the runs.
+const PREEMPTIONS_MAX: usize = 3;
+
+const DEVICE: usize = 0;
+const LIMIT_BYTES: u64 = 10;
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    explore_with(PREEMPTIONS_MAX, model);
+}
+
+fn explore_with(preemptions_max: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions_max);
+    builder.check(model);
+}
+
+/// Explores `model` for a process that is killed before its first access, its second, and so on until it is not killed any more.
+fn explore_kills(model: impl Fn(usize) -> End + Sync + Send + Copy + 'static) {
+    for accesses in 0.. {
+        let natural = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let ends = std::sync::Arc::clone(&natural);
+        explore(move || {
+            if model(accesses) == End::Killed {
+                ends.store(false, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+        if natural.load(std::sync::atomic::Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+fn word() -> AtomicU64 {
+    AtomicU64::new(0)
+}
+
+fn account() -> Account {
+    Account { used: word(), peak_bytes: word(), refused: word(), reserved: [0; _] }
+}
+
+fn slot_device() -> SlotDevice {
+    SlotDevice {
+        memory: word(),
+        waiting: AtomicU32::new(0),
+        markers_by_device: AtomicU32::new(0),
+        marker_submitted: word(),
+        marker_submitted_ns: word(),
+        busy_since_ns: word(),
+        launches: word(),
+        throttled_ns: word(),
+        copies: word(),
+        copied_bytes: word(),
+        copy_ns: word(),
+        overhead_bytes: word(),
+        used_permille: word(),
+        reserved: [0; _],
+    }
+}
+
+/// A ledger as the manager makes it.
+fn ledger() -> Arc<Ledger> {
+    Arc::new(Ledger {
+        header: Header {
+            magic: word(),
+            major: AtomicU32::new(0),
+            minor: AtomicU32::new(0),
+            file_bytes: word(),
+            region_id: word(),
+        },
+        reserved: [0; _],
+        devices: from_fn(|_| account()),
+        host: account(),
+        reserved_page: [0; _],
+        owners: from_fn(|_| word()),
+        start_times: from_fn(|_| word()),
+        slots: from_fn(|_| Slot {
+            devices: from_fn(|_| slot_device()),
+            pid_namespace: word(),
+            host_memory: word(),
+            reserved: [0; _],
+            markers: from_fn(|_| from_fn(|_| word())),
+        }),
+    })
+}
+
+fn process(pid: u32) -> Identity {
+    Identity { pid, start_time: 1000 + u64::from(pid), pid_namespace: 1 }
+}
+
+/// Makes slot `index` that of the process `pid`, which holds `bytes` and has `operations` under way, of which the account knows
+/// `accounted_bytes`.
+fn settle_down(ledger: &Ledger, index: usize, pid: u32, word: u64, accounted_bytes: u64) {
+    ledger.start_times[index].store(process(pid).start_time, Ordering::Relaxed);
+    ledger.slots[index].pid_namespace.store(process(pid).pid_namespace, Ordering::Relaxed);
+    ledger.owners[index].store(owner::word(owner::ATTACHED, 1, pid), Ordering::Relaxed);
+    ledger.slots[index].devices[DEVICE].memory.store(word, Ordering::Relaxed);
+    ledger.devices[DEVICE].used.fetch_add(accounted_bytes, Ordering::Relaxed);
+}
+
+/// One process at work, with its slot's number.
+struct Worker<'a> {
+    ledger: &'a Ledger,
+    index: usize,
+}
+
+impl Worker<'_> {
+    fn part(&self) -> &AtomicU64 {
+        &self.ledger.slots[self.index].devices[DEVICE].memory
+    }
+
+    fn reserve(&self, bytes: u64) -> bool {
+        reserve(&self.ledger.devices[DEVICE], self.part(), bytes, LIMIT_BYTES).is_ok()
+    }
+
+    fn release(&self, bytes: u64) {
+        release(&self.ledger.devices[DEVICE], self.part(), bytes);
+    }
+
+    /// The invariant that everything else is for, as a live process sees it.
+    fn sees_itself_accounted(&self, held_bytes: u64) {
+        assert!(used_bytes(&self.ledger.devices[DEVICE]) >= held_bytes, "less is accounted than this process holds");
+    }
+}
+
+fn used(ledger: &Ledger) -> u64 {
+    used_bytes(&ledger.devices[DEVICE])
+}
+
+fn held(ledger: &Ledger, index: usize) -> u64 {
+    held_bytes(&ledger.slots[index].devices[DEVICE].memory)
+}
+
+/// What must hold when nobody does anything: each account is what the slots hold, and is found so.
+fn is_in_order_at_rest(ledger: &Ledger) {
+    let sum: u64 = (0..SLOTS_MAX).map(|index| held(ledger, index)).sum();
+    assert_eq!(used(ledger), sum, "the account is not the sum of the slots");
+    assert!(settle(ledger, DEVICE));
+    assert_eq!(used(ledger), sum, "settling changed an account that was right");
+}
+
+fn run<T: 'static>(ledger: &Arc<Ledger>, life: impl FnOnce(&Ledger) -> T + 'static) -> JoinHandle<T> {
+    let ledger = Arc::clone(ledger);
+    thread::spawn(move || life(&ledger))
+}
+
+#[test]
+fn reservations_of_processes_that_race_never_pass_the_limit() {
+    explore(|| {
+        let ledger = ledger();
+        let workers: Vec<_> = [1, 2]
+            .map(|index| {
+                run(&ledger, move |ledger| {
+                    let worker = Worker { ledger, index };
+                    let reserved = worker.reserve(6);
+                    if reserved {
+                        worker.sees_itself_accounted(6);
+                        assert!(used(ledger) <= LIMIT_BYTES);
+                        worker.release(2);
+                        worker.sees_itself_accounted(4);
+                    }
+                    reserved
+                })
+            })
+            .into();
+        let reserved = workers.into_iter().map(|worker| worker.join().unwrap()).filter(|&reserved| reserved).count();
+        assert!(reserved >= 1, "one of the two must have had room");
+        assert_eq!(used(&ledger), 4 * reserved as u64);
+        assert!(ledger.devices[DEVICE].peak_bytes.load(Ordering::Relaxed) <= LIMIT_BYTES);
+        is_in_order_at_rest(&ledger);
+    });
+}
+
+#[test]
+fn threads_of_one_process_share_its_part() {
+    explore(|| {
+        let ledger = ledger();
+        let threads: Vec<_> = [2, 3]
+            .map(|bytes| {
+                run(&ledger, move |ledger| {
+                    let worker = Worker { ledger, index: 1 };
+                    assert!(worker.reserve(bytes));
+                    worker.release(1);
+                })
+            })
+            .into();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!((used(&ledger), held(&ledger, 1)), (3, 3));
+        is_in_order_at_rest(&ledger);
+    });
+}
+
+/// A process is killed in the middle of `operation`, another one works, and the manager puts the books right meanwhile.
+fn explore_a_kill_in(operation: fn(&Worker<'_>)) {
+    explore_kills(move |accesses| {
+        let ledger = ledger();
+        settle_down(&ledger, 1, 11, 2, 2);
+        settle_down(&ledger, 2, 12, 0, 0);
+        let victim = run(&ledger, move |ledger| killed_after(accesses, || operation(&Worker { ledger, index: 1 })));
+        let bystander = run(&ledger, |ledger| {
+            let worker = Worker { ledger, index: 2 };
+            // Refused only where the victim's own reservation has come first.
+            if worker.reserve(3) {
+                worker.sees_itself_accounted(3);
+                worker.release(1);
+                worker.sees_itself_accounted(2);
+            }
+        });
+        // The kernel says that a process has ended when it has.
+        let end = victim.join().unwrap();
+        let in_doubt = match reclaim(&ledger, 1, process(11), MANAGER_PID) {
+            Reclaimed::NotTheirs => panic!("nobody else gives this slot back"),
+            Reclaimed::Exactly => false,
+            Reclaimed::InDoubt { accounts } => {
+                assert_eq!(accounts, 1 << DEVICE);
+                assert_eq!(end, End::Killed, "a process that came to its end was in the middle of something");
+                true
+            }
+        };
+        let settled = in_doubt && settle(&ledger, DEVICE);
+        bystander.join().unwrap();
+        if in_doubt && !settled {
+            assert!(used(&ledger) >= held(&ledger, 2), "less is accounted than the bystander holds");
+            assert!(settle(&ledger, DEVICE), "nothing is under way");
+        }
+        assert_eq!(held(&ledger, 1), 0);
+        is_in_order_at_rest(&ledger);
+        end
+    });
+}
+
+#[test]
+fn a_process_killed_at_any_moment_of_a_reservation_leaves_nothing_behind() {
+    explore_a_kill_in(|worker| {
+        worker.reserve(4);
+    });
+}
+
+#[test]
+fn a_process_killed_at_any_moment_of_a_release_leaves_nothing_behind() {
+    explore_a_kill_in(|worker| worker.release(1));
+}
+
+#[test]
+fn a_process_killed_at_any_moment_of_a_refused_reservation_leaves_nothing_behind() {
+    // Seven bytes beside the two that it holds fit only as long as the bystander holds none.
+    explore_a_kill_in(|worker| {
+        worker.reserve(7);
+    });
+}
+
+#[test]
+fn settling_is_exact_while_processes_go_on() {
+    explore(|| {
+        let ledger = ledger();
+        // A process that is gone has left four bytes too many.
+        settle_down(&ledger, 1, 11, 0, 4);
+        let worker = run(&ledger, |ledger| {
+            let worker = Worker { ledger, index: 1 };
+            if worker.reserve(3) {
+                worker.sees_itself_accounted(3);
+                worker.release(2);
+                worker.sees_itself_accounted(1);
+            }
+        });
+        let settled = settle(&ledger, DEVICE);
+        worker.join().unwrap();
+        if settled {
+            // Once it is right, every operation keeps it so.
+            assert_eq!(used(&ledger), held(&ledger, 1));
+        }
+        assert!(settle(&ledger, DEVICE));
+        is_in_order_at_rest(&ledger);
+    });
+}
+
+#[test]
+fn settling_sees_that_bytes_went_from_one_process_to_another() {
+    explore(|| {
+        let ledger = ledger();
+        // The one frees as much as the other takes: the account's bytes are as they were, between two looks at the slots.
+        settle_down(&ledger, 1, 11, 0, 4);
+        settle_down(&ledger, 2, 12, 2, 2);
+        let taker = run(&ledger, |ledger| assert!(Worker { ledger, index: 1 }.reserve(2)));
+        let giver = run(&ledger, |ledger| Worker { ledger, index: 2 }.release(2));
+        let settled = settle(&ledger, DEVICE);
+        taker.join().unwrap();
+        giver.join().unwrap();
+        assert_eq!(used(&ledger), if settled { 2 } else { 6 });
+    });
+}
+
+#[test]
+fn settling_is_exact_while_a_dead_process_s_bytes_are_given_back() {
+    explore(|| {
+        let ledger = ledger();
+        settle_down(&ledger, 1, 11, 3, 3 + 4);
+        settle_down(&ledger, 2, 12, 2, 2);
+        let manager =
+            run(&ledger, |ledger| assert_eq!(reclaim(ledger, 1, process(11), MANAGER_PID), Reclaimed::Exactly));
+        let settled = settle(&ledger, DEVICE);
+        assert!(used(&ledger) >= 2, "less is accounted than the other process holds");
+        manager.join().unwrap();
+        if settled {
+            assert_eq!(used(&ledger), 2);
+        }
+        assert!(settle(&ledger, DEVICE));
+        assert_eq!(used(&ledger), 2);
+    });
+}
+
+#[test]
+fn two_who_settle_at_once_do_not_undo_each_other() {
+    explore(|| {
+        let ledger = ledger();
+        settle_down(&ledger, 1, 11, 1, 1 + 4);
+        let other = run(&ledger, |ledger| settle(ledger, DEVICE));
+        let worker = run(&ledger, |ledger| {
+            Worker { ledger, index: 1 }.release(1);
+        });
+        let settled = settle(&ledger, DEVICE);
+        let settled = other.join().unwrap() | settled;
+        worker.join().unwrap();
+        if settled {
+            assert_eq!(used(&ledger), 0);
+        }
+    });
+}
+
+#[test]
+fn of_all_who_give_a_dead_process_s_slot_back_one_does() {
+    for (word, accounted_bytes) in [(3, 3), (OPERATION | 3, 3), (OPERATION | 3, 0)] {
+        explore(move || {
+            let ledger = ledger();
+            settle_down(&ledger, 1, 11, word, accounted_bytes);
+            settle_down(&ledger, 2, 12, 2, 2);
+            let claimer = run(&ledger, |ledger| reclaim(ledger, 1, process(11), 12));
+            let by_manager = reclaim(&ledger, 1, process(11), MANAGER_PID);
+            let by_claimer = claimer.join().unwrap();
+            assert!((by_manager == Reclaimed::NotTheirs) != (by_claimer == Reclaimed::NotTheirs));
+            assert!(used(&ledger) >= 2);
+            assert!(settle(&ledger, DEVICE));
+            assert_eq!((used(&ledger), owner::state(ledger.owners[1].load(Ordering::Relaxed))), (2, owner::FREE));
+        });
+    }
+}
+
+#[test]
+fn a_slot_has_one_owner_and_each_owner_a_generation_of_its_own() {
+    explore(|| {
+        let ledger = ledger();
+        // The other slot is taken: all want the same one.
+        settle_down(&ledger, 2, 12, 0, 0);
+        let claims: Vec<_> = [21, 22]
+            .map(|pid| {
+                run(&ledger, move |ledger| {
+                    let slot = claim(ledger, process(pid), |_| true)?;
+                    assert_eq!(identity(ledger, slot.index), Some(process(pid)), "the slot is not its owner's");
+                    // It goes, and leaves the slot to whoever comes.
+                    assert!(
+                        reserve(&ledger.devices[DEVICE], &ledger.slots[slot.index].devices[DEVICE].memory, 1, 1)
+                            .is_ok()
+                    );
+                    assert_eq!(reclaim(ledger, slot.index, process(pid), MANAGER_PID), Reclaimed::Exactly);
+                    Some(slot.generation)
+                })
+            })
+            .into();
+        let mut generations: Vec<u32> = claims.into_iter().filter_map(|claim| claim.join().unwrap()).collect();
+        generations.sort_unstable();
+        assert!(generations == [1] || generations == [1, 2], "{generations:?}");
+        assert_eq!(used(&ledger), 0);
+    });
+}
+
+#[test]
+fn two_who_find_the_dead_do_not_take_each_other_s_slot() {
+    // Two whole claims are long: with one more, this is a matter of minutes.
+    explore_with(1, || {
+        let ledger = ledger();
+        settle_down(&ledger, 1, 11, 3, 3);
+        settle_down(&ledger, 2, 12, OPERATION | 4, 4);
+        let claims: Vec<_> = [21, 22]
+            .map(|pid| {
+                run(&ledger, move |ledger| {
+                    let slot = claim(ledger, process(pid), |other| other.pid > 20)?;
+                    assert!(
+                        reserve(
+                            &ledger.devices[DEVICE],
+                            &ledger.slots[slot.index].devices[DEVICE].memory,
+                            1,
+                            LIMIT_BYTES
+                        )
+                        .is_ok()
+                    );
+                    Some((pid, slot))
+                })
+            })
+            .into();
+        let slots: Vec<_> = claims.into_iter().filter_map(|claim| claim.join().unwrap()).collect();
+        assert!(!slots.is_empty());
+        for (pid, slot) in &slots {
+            assert_eq!(identity(&ledger, slot.index), Some(process(*pid)));
+            assert_eq!(held(&ledger, slot.index), 1);
+        }
+        assert!(settle(&ledger, DEVICE));
+        assert_eq!(used(&ledger), slots.len() as u64);
+    });
+}
+
+#[test]
+fn whoever_looks_for_the_dead_never_takes_the_slot_of_one_who_has_just_come() {
+    explore(|| {
+        let ledger = ledger();
+        settle_down(&ledger, 1, 11, 3, 3);
+        settle_down(&ledger, 2, 12, 0, 0);
+        let newcomer = run(&ledger, |ledger| {
+            let slot = claim(ledger, process(21), |other| other.pid != 11)?;
+            let worker = Worker { ledger, index: slot.index };
+            assert!(worker.reserve(2));
+            worker.sees_itself_accounted(2);
+            Some(slot)
+        });
+        // The sweep: what it reads may be of two owners, while the slot goes from one to the other.
+        for index in 1..SLOTS_MAX {
+            if let Some(found) = identity(&ledger, index)
+                && found != process(12)
+                && found != process(21)
+            {
+                let reclaimed = reclaim(&ledger, index, found, MANAGER_PID);
+                assert!(found == process(11) || reclaimed == Reclaimed::NotTheirs, "{found:?}");
+            }
+        }
+        let slot = newcomer.join().unwrap();
+        if let Some(slot) = slot {
+            assert_eq!((slot.index, identity(&ledger, 1)), (1, Some(process(21))));
+        }
+        assert_eq!(used(&ledger), if slot.is_some() { 2 } else { 0 });
+    });
+}
+
+#[test]
+fn a_process_killed_while_it_takes_a_slot_leaves_a_slot_that_can_be_repaired() {
+    explore_kills(|accesses| {
+        let ledger = ledger();
+        settle_down(&ledger, 2, 12, 0, 0);
+        let victim = run(&ledger, move |ledger| killed_after(accesses, || _ = claim(ledger, process(21), |_| true)));
+        let other = run(&ledger, |ledger| claim(ledger, process(22), |_| true));
+        let end = victim.join().unwrap();
+        let found = ledger.owners[1].load(Ordering::Relaxed);
+        if owner::state(found) == owner::CLAIMED && owner::pid(found) == 21 {
+            repair(&ledger, 1);
+        }
+        let other = other.join().unwrap();
+        assert!(other.is_none_or(|slot| identity(&ledger, slot.index) == Some(process(22))));
+        let state = owner::state(ledger.owners[1].load(Ordering::Relaxed));
+        assert!(matches!(state, owner::FREE | owner::ATTACHED), "the slot is lost");
+        end
+    });
+}
+
+#[test]
+fn a_process_killed_while_it_gives_a_slot_back_leaves_it_to_the_manager() {
+    for (word, accounted_bytes) in [(3, 3), (OPERATION | 3, 3), (OPERATION | 3, 0)] {
+        explore_kills(move |accesses| {
+            let ledger = ledger();
+            settle_down(&ledger, 1, 11, word, accounted_bytes);
+            settle_down(&ledger, 2, 12, 0, 0);
+            let victim = run(&ledger, move |ledger| killed_after(accesses, || _ = reclaim(ledger, 1, process(11), 21)));
+            let bystander = run(&ledger, |ledger| {
+                let worker = Worker { ledger, index: 2 };
+                assert!(worker.reserve(2));
+                worker.sees_itself_accounted(2);
+            });
+            let end = victim.join().unwrap();
+            let found = ledger.owners[1].load(Ordering::Relaxed);
+            match owner::state(found) {
+                owner::ATTACHED => _ = reclaim(&ledger, 1, process(11), MANAGER_PID),
+                owner::RECLAIMING => {
+                    assert_eq!(owner::pid(found), 21, "the manager must find out that this one is gone");
+                    let in_doubt = repair(&ledger, 1);
+                    assert_ne!(in_doubt & 1 << DEVICE, 0);
+                }
+                _ => {}
+            }
+            bystander.join().unwrap();
+            assert!(used(&ledger) >= 2);
+            assert!(settle(&ledger, DEVICE), "the dead must not keep an operation under way");
+            assert_eq!((used(&ledger), held(&ledger, 1)), (2, 0));
+            assert_eq!(owner::state(ledger.owners[1].load(Ordering::Relaxed)), owner::FREE);
+            end
+        });
+    }
+}
+
+#[test]
+fn the_count_of_changes_wraps_without_touching_the_bytes() {
+    explore(|| {
+        let ledger = ledger();
+        ledger.devices[DEVICE].used.store(!BYTES_MASK, Ordering::Relaxed);
+        let other = run(&ledger, |ledger| assert!(Worker { ledger, index: 1 }.reserve(4)));
+        assert!(Worker { ledger: &ledger, index: 2 }.reserve(5));
+        other.join().unwrap();
+        assert_eq!(used(&ledger), 9);
+        is_in_order_at_rest(&ledger);
+    });
+}
+
+#[test]
+fn whoever_waits_at_a_gate_rings_or_is_seen_by_the_manager_that_goes_to_sleep() {
+    explore(|| {
+        let gate = Arc::new((AtomicU32::new(gate::WATCHED), AtomicU32::new(0)));
+        let waiter = {
+            let gate = Arc::clone(&gate);
+            thread::spawn(move || {
+                let (word, waiting) = &*gate;
+                handshake::must_ring(handshake::count_in(waiting, word))
+            })
+        };
+        let (word, waiting) = &*gate;
+        handshake::set(word, 0);
+        let is_seen = waiting.load(Ordering::Relaxed) != 0;
+        let rings = waiter.join().unwrap();
+        assert!(rings || is_seen, "it would wait until something else wakes the manager");
+    });
+}
+
+#[test]
+fn whoever_comes_through_an_open_gate_sees_what_was_written_before() {
+    explore(|| {
+        let region = Arc::new((AtomicU32::new(0), AtomicU32::new(0), word()));
+        let waiter = {
+            let region = Arc::clone(&region);
+            thread::spawn(move || {
+                let (word, waiting, limit) = &*region;
+                let found = handshake::count_in(waiting, word);
+                if found & gate::OPEN != 0 {
+                    assert_eq!(limit.load(Ordering::Relaxed), LIMIT_BYTES);
+                }
+            })
+        };
+        let (word, _, limit) = &*region;
+        limit.store(LIMIT_BYTES, Ordering::Relaxed);
+        assert_eq!(handshake::set(word, gate::OPEN), 0);
+        waiter.join().unwrap();
+    });
+}

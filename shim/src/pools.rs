@@ -1,0 +1,534 @@
+//! Pools of stream-ordered memory: charged for what they have in reserve (see `reserve`), not for what is asked of them.
+//!
+//! A pool is charged to the device or host that it was made for, whichever device is current when it is used. The driver's default
+//! pools are met at their first use. A pool that another process shares is free here: nothing can be allocated from it.
+//!
+//! A pool shrinks when it is trimmed, when it is destroyed, and at synchronisations, if something was freed before; those are hooked
+//! and settle it. The hooks of synchronisations cost a load where no pool is used. While a stream is captured, allocations in
+//! it become nodes of the graph and no pool grows.
+
+use crate::allocations::{Key, Pooled};
+use crate::graph_memory;
+use crate::hooks::{real, types};
+use crate::markers::outside_capture;
+use crate::memory::{self, Payer, charged};
+use crate::process::{Process, ordinal_of_stream};
+use crate::radix::Radix;
+use crate::reserve::{Reserve, Settled, Settler};
+use crate::sys;
+use crate::vmm::payer_at;
+use aliquot_abi::cuda::{
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_STREAM_CAPTURE_STATUS_NONE, CUcontext,
+    CUdevice, CUdeviceptr, CUevent, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, NullStream,
+    c_uint,
+};
+use aliquot_abi::region::HOST_ACCOUNT;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Pools that are charged as a whole. Allocations from those beyond are charged one by one.
+const POOLS_MAX: usize = 1024;
+/// So often a thread that destroys a pool lets others run that ask about it.
+const READERS_WAIT_MAX: u32 = 1 << 14;
+/// A pool takes physical memory in multiples of this at least.
+const PIECE_BYTES: u64 = 2 << 20;
+
+/// The pools of a process; all zero: none.
+#[repr(C)]
+pub(crate) struct Pools {
+    /// From handles to the number of their pool plus one.
+    numbers: Radix<0, 12, 4>,
+    pools: [Pool; POOLS_MAX],
+    /// No pool from this number on was ever used.
+    end: AtomicU32,
+    /// Not zero: something was freed, so that a pool can shrink at a synchronisation.
+    watched: AtomicU32,
+}
+
+#[repr(C)]
+struct Pool {
+    /// Its handle, or one of the numbers below, which are no handles.
+    handle: AtomicU64,
+    /// Number of the account that it is charged to, or [`Pool::STRANGER`].
+    account: AtomicU32,
+    /// Bytes of allocations that were not freed yet.
+    live_bytes: AtomicU64,
+    /// Threads that ask the driver about it now.
+    readers: AtomicU32,
+    reserve: Reserve,
+}
+
+impl Pool {
+    /// No pool has this place.
+    const FREE: u64 = 0;
+    /// A pool is about to have this place.
+    const CLAIMED: u64 = 1;
+    /// The handle is gone, and what is charged is still in use.
+    const DESTROYED: u64 = 2;
+    /// In place of an account: memory of a device that the slice has no part of.
+    const STRANGER: u32 = u32::MAX;
+
+    /// The account that it is charged to; `None`: the slice has no such memory.
+    fn account(&self) -> Option<usize> {
+        let account = self.account.load(Ordering::Relaxed);
+        (account != Self::STRANGER).then_some(account as usize)
+    }
+
+    /// Calls the driver with the handle, which stays valid meanwhile. `None` if the pool has none.
+    fn with_handle<T>(&self, call: impl FnOnce(CUmemoryPool) -> Option<T>) -> Option<T> {
+        self.readers.fetch_add(1, Ordering::AcqRel);
+        let handle = self.handle.load(Ordering::Acquire);
+        let answer = if handle > Self::DESTROYED { call(handle_of(handle)) } else { None };
+        self.readers.fetch_sub(1, Ordering::AcqRel);
+        answer
+    }
+
+    /// One of the pool's figures in bytes.
+    fn attribute(&self, attribute: c_uint) -> Option<u64> {
+        let get = real!(cuMemPoolGetAttribute)?;
+        self.with_handle(|handle| {
+            let mut bytes = 0_u64;
+            // SAFETY: the pointer is valid for the attribute, which is a 64-bit number.
+            unsafe { get(handle, attribute, (&raw mut bytes).cast()) }.is_ok().then_some(bytes)
+        })
+    }
+
+    /// Begins a request for `bytes`: charges what the pool must take for it beside what it has. `false` if the limit forbids it.
+    fn begin_request(&self, process: &'static Process, account: usize, bytes: u64) -> bool {
+        let limit_bytes = process.limit_bytes(account);
+        let begin = |used| {
+            let reserved = self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
+            self.reserve.begin_request(process, account, missing_bytes(bytes, reserved, used), limit_bytes)
+        };
+        let used_bytes = || self.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap_or(u64::MAX);
+        if begin(used_bytes()) || try_again(process, account, &|| begin(used_bytes())) {
+            return true;
+        }
+        // To a stream, what it has freed but not come to yet is free. The driver gives it that before it takes more; if it does
+        // take more, that is found out afterwards.
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        live < used_bytes() && begin(live)
+    }
+
+    fn settle(&self, process: &'static Process, settler: Settler) -> Settled {
+        let Some(account) = self.account() else { return Settled::Exactly };
+        let reserved = || self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+        self.reserve.settle(process, account, settler, process.limit_bytes(account), &reserved)
+    }
+
+    /// Makes the pool give back all that is not in use.
+    fn trim(&self, process: &'static Process) {
+        let Some(trim) = real!(cuMemPoolTrimTo) else { return };
+        // SAFETY: the handle is valid.
+        let _ = self.with_handle(|handle| Some(outside_capture(|| unsafe { trim(handle, 0) })));
+        self.settle(process, Settler::Observer);
+    }
+
+    /// Ends the life of a destroyed pool of which nothing is in use any more.
+    fn retire(&self, process: &'static Process) {
+        let unused = self.live_bytes.load(Ordering::Acquire) == 0;
+        if unused
+            && self.handle.compare_exchange(Self::DESTROYED, Self::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            if let Some(account) = self.account() {
+                self.reserve.settle(process, account, Settler::Observer, u64::MAX, &|| Some(0));
+            }
+            self.handle.store(Self::FREE, Ordering::Release);
+        }
+    }
+}
+
+/// What a pool takes for a request of `bytes` where it has `reserved` and `used` of it is used.
+pub(crate) fn missing_bytes(bytes: u64, reserved: u64, used: u64) -> u64 {
+    let missing = bytes.saturating_sub(reserved.saturating_sub(used));
+    missing.saturating_add(PIECE_BYTES - 1) & !(PIECE_BYTES - 1)
+}
+
+fn handle_of(handle: u64) -> CUmemoryPool {
+    CUmemoryPool(core::ptr::with_exposed_provenance_mut(handle as usize))
+}
+
+impl Pools {
+    /// The pool that `handle` names, and its number. `None`: it is charged allocation by allocation.
+    fn find(&'static self, process: &'static Process, handle: CUmemoryPool) -> Option<(u16, &'static Pool)> {
+        let number = match self.numbers.existing(handle.0.addr() as u64).map_or(0, |word| word.load(Ordering::Acquire))
+        {
+            0 => self.insert(handle, account_of_default(process, handle)?)?,
+            number => (number - 1) as u16,
+        };
+        Some((number, self.pools.get(usize::from(number))?))
+    }
+
+    /// Makes a pool for `handle`. Returns its number.
+    fn insert(&self, handle: CUmemoryPool, account: u32) -> Option<u16> {
+        let handle = handle.0.expose_provenance() as u64;
+        let number = self.numbers.entry(handle)?;
+        if let Some(known) = number.load(Ordering::Acquire).checked_sub(1) {
+            return Some(known as u16);
+        }
+        let claim = |pool: &Pool| {
+            pool.handle.compare_exchange(Pool::FREE, Pool::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let (place, pool) = self.pools.iter().enumerate().find(|(_, pool)| claim(pool))?;
+        pool.account.store(account, Ordering::Relaxed);
+        pool.live_bytes.store(0, Ordering::Relaxed);
+        self.end.fetch_max(place as u32 + 1, Ordering::AcqRel);
+        match number.compare_exchange(0, place as u64 + 1, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                pool.handle.store(handle, Ordering::Release);
+                Some(place as u16)
+            }
+            // Another thread has met it at the same time.
+            Err(first) => {
+                pool.handle.store(Pool::FREE, Ordering::Release);
+                Some((first - 1) as u16)
+            }
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.iter().take(self.end.load(Ordering::Acquire) as usize)
+    }
+}
+
+/// The account of the device of which `handle` is the default pool.
+fn account_of_default(process: &'static Process, handle: CUmemoryPool) -> Option<u32> {
+    let get = real!(cuDeviceGetDefaultMemPool)?;
+    let is_default = |&ordinal: &CUdevice| {
+        let mut pool = CUmemoryPool::NULL;
+        // SAFETY: the pointer is valid.
+        unsafe { get(&raw mut pool, ordinal) }.is_ok() && pool == handle
+    };
+    (0..process.ordinals()).find(is_default).map(|ordinal| account_of_device(process, ordinal))
+}
+
+fn account_of_device(process: &'static Process, ordinal: CUdevice) -> u32 {
+    process.part(ordinal).map_or(Pool::STRANGER, |part| part.index as u32)
+}
+
+/// Whether work that is put into `stream` now becomes a part of a graph, or the driver will refuse it.
+fn is_captured(stream: CUstream) -> bool {
+    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the pointer is valid; the driver checks the handle.
+    let asked = real!(cuStreamIsCapturing).map(|ask| unsafe { ask(stream, &raw mut status) });
+    asked.is_some_and(|result| !result.is_ok() || status != CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// Allocates `bytes` from the pool that `handle` names.
+fn allocate(
+    process: &'static Process,
+    handle: CUmemoryPool,
+    address: *mut CUdeviceptr,
+    bytes: u64,
+    stream: CUstream,
+    call: &dyn Fn() -> CUresult,
+) -> CUresult {
+    if is_captured(stream) {
+        graph_memory::expect_nodes(process);
+        return call();
+    }
+    let Some((number, pool)) = process.pools.find(process, handle) else {
+        // SAFETY: read only after a success, when the driver has written it.
+        return charged(Payer::of_thread(), bytes, call, &|| Key::Address(unsafe { *address }));
+    };
+    let Some(account) = pool.account() else {
+        return if process.is_disabled() { call() } else { CUresult::OUT_OF_MEMORY };
+    };
+    if !pool.begin_request(process, account, bytes) {
+        return CUresult::OUT_OF_MEMORY;
+    }
+    let result = call();
+    let settle = || pool.settle(process, Settler::Request);
+    let mut settled = settle();
+    if settled == Settled::OverLimit && try_again(process, account, &|| settle() != Settled::OverLimit) {
+        settled = Settled::ForOthers;
+    }
+    pool.reserve.end_request();
+    if settled == Settled::OverLimit && result.is_ok() {
+        // The pool has taken larger pieces than it needed, and the limit forbids it.
+        if let Some(free) = real!(cuMemFreeAsync) {
+            // SAFETY: the memory was allocated in this stream just now, and the host does not know it yet.
+            let _ = unsafe { free(*address, stream) };
+        }
+        process.pools.watched.store(1, Ordering::Release);
+        pool.trim(process);
+        return CUresult::OUT_OF_MEMORY;
+    }
+    if settled != Settled::Exactly {
+        pool.settle(process, Settler::Observer);
+    }
+    // SAFETY: read only after a success, when the driver has written it.
+    if result.is_ok() && (Pooled { pool: number, bytes }).remember(unsafe { *address }) {
+        pool.live_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+    result
+}
+
+/// Makes a call that frees what `key` names, which was not charged by itself.
+#[inline(never)]
+pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
+    let Key::Address(address) = key else { return call() };
+    let pooled = Pooled::forget(address);
+    let result = call();
+    if let Some(pooled) = pooled
+        && (result.is_ok() || !pooled.remember(address))
+    {
+        gone(pooled);
+    }
+    result
+}
+
+/// An allocation of a pool is gone. The pool keeps its memory until a synchronisation, or longer.
+pub(crate) fn gone(pooled: Pooled) {
+    let Some(process) = Process::attached() else { return };
+    let Some(pool) = process.pools.pools.get(usize::from(pooled.pool)) else { return };
+    // Saturating: a free that was captured is not seen here.
+    let less = |live: u64| Some(live.saturating_sub(pooled.bytes));
+    let _ = pool.live_bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+    process.pools.watched.store(1, Ordering::Release);
+}
+
+/// Makes the charges what the driver says is in reserve.
+pub(crate) fn settle_all(process: &'static Process) {
+    for pool in process.pools.all() {
+        pool.settle(process, Settler::Observer);
+    }
+    graph_memory::settle_all(process);
+}
+
+/// After a synchronisation, at which the driver gives back what is in reserve beyond the pools' thresholds.
+#[inline]
+fn synchronized(result: CUresult) -> CUresult {
+    if let Some(process) = Process::if_attached()
+        && process.pools.watched.load(Ordering::Relaxed) != 0
+    {
+        settle_synchronized(process);
+    }
+    result
+}
+
+#[inline(never)]
+fn settle_synchronized(process: &'static Process) {
+    process.pools.watched.store(0, Ordering::SeqCst);
+    let mut is_empty = true;
+    for pool in process.pools.all() {
+        pool.settle(process, Settler::Observer);
+        pool.retire(process);
+        is_empty &= pool.reserve.charged_bytes() == 0;
+    }
+    // What is left can shrink at the next synchronisation: another stream's frees may be under way.
+    if !is_empty {
+        process.pools.watched.store(1, Ordering::Release);
+    }
+}
+
+/// Before a refusal: does as the driver does before it says that there is no memory. Pools that have shrunk are settled; then
+/// they are trimmed. `attempt` is made again after each step that may help it.
+#[cold]
+pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
+    let Some((books, _)) = process.books(account) else { return false };
+    let attempt = || {
+        // The refusal before was not the last word, and does not count.
+        books.refused.fetch_sub(1, Ordering::Relaxed);
+        attempt()
+    };
+    if process.pools.end.load(Ordering::Relaxed) == 0 && !graph_memory::is_charged(process, account) {
+        return false;
+    }
+    settle_all(process);
+    if attempt() {
+        return true;
+    }
+    for pool in process.pools.all().filter(|pool| pool.account() == Some(account)) {
+        pool.trim(process);
+    }
+    graph_memory::trim(process, account);
+    attempt()
+}
+
+/// `cuMemAllocAsync`: from the pool of the stream's device.
+pub(crate) unsafe fn alloc_async(
+    null: NullStream,
+    real: types::cuMemAllocAsync,
+    address: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the host's call.
+    let call = || unsafe { real(address, bytes, stream) };
+    let stream = null.explicit(stream);
+    let Some(process) = Process::attached() else { return call() };
+    let (Ok(ordinal), Some(get)) = (ordinal_of_stream(process, stream), real!(cuDeviceGetMemPool)) else {
+        // No context, or no such stream: the driver says so better.
+        return call();
+    };
+    let mut pool = CUmemoryPool::NULL;
+    // SAFETY: the pointer is valid.
+    if !unsafe { get(&raw mut pool, ordinal) }.is_ok() {
+        return call();
+    }
+    allocate(process, pool, address, bytes as u64, stream, &call)
+}
+
+/// `cuMemAllocFromPoolAsync`.
+pub(crate) unsafe fn alloc_from_pool_async(
+    null: NullStream,
+    real: types::cuMemAllocFromPoolAsync,
+    address: *mut CUdeviceptr,
+    bytes: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the host's call.
+    let call = || unsafe { real(address, bytes, pool, stream) };
+    let Some(process) = Process::attached() else { return call() };
+    allocate(process, pool, address, bytes as u64, null.explicit(stream), &call)
+}
+
+/// `cuMemFreeAsync`.
+pub(crate) unsafe fn free_async(
+    null: NullStream,
+    real: types::cuMemFreeAsync,
+    address: CUdeviceptr,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the host's call.
+    let call = || unsafe { real(address, stream) };
+    if is_captured(null.explicit(stream)) {
+        // It is freed when the graph is launched.
+        return call();
+    }
+    memory::freed(Key::Address(address), &call)
+}
+
+/// `cuMemPoolCreate`: known by the location that its properties name.
+pub(crate) unsafe fn pool_create(
+    _: NullStream,
+    real: types::cuMemPoolCreate,
+    pool: *mut CUmemoryPool,
+    properties: *const CUmemPoolProps,
+) -> CUresult {
+    // SAFETY: the host's call; what it was given is read only after a success.
+    unsafe {
+        let result = real(pool, properties);
+        if result.is_ok()
+            && let (Some(process), Some(pool), Some(properties)) =
+                (Process::attached(), pool.as_ref(), properties.as_ref())
+        {
+            learn(process, *pool, properties.location);
+        }
+        result
+    }
+}
+
+/// `cuMemGetDefaultMemPool` and `cuMemGetMemPool`: pools of a location, which may be the host.
+pub(crate) unsafe fn pool_of_location(
+    _: NullStream,
+    real: types::cuMemGetMemPool,
+    pool: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: c_uint,
+) -> CUresult {
+    // SAFETY: the host's call; what it was given is read only after a success.
+    unsafe {
+        let result = real(pool, location, kind);
+        if result.is_ok()
+            && let (Some(process), Some(pool), Some(location)) = (Process::attached(), pool.as_ref(), location.as_ref())
+        {
+            learn(process, *pool, *location);
+        }
+        result
+    }
+}
+
+/// Notes whom the pool is charged to. One without a place, as of managed memory, is charged allocation by allocation.
+fn learn(process: &'static Process, pool: CUmemoryPool, location: CUmemLocation) {
+    let account = match payer_at(location) {
+        Payer::Part(part) => part.index as u32,
+        Payer::Host(_) => HOST_ACCOUNT as u32,
+        Payer::Stranger => Pool::STRANGER,
+        Payer::Nobody => return,
+    };
+    process.pools.insert(pool, account);
+}
+
+/// `cuMemPoolDestroy`: what is still in use of it stays until it is freed, and charged until the synchronisation after.
+pub(crate) unsafe fn pool_destroy(_: NullStream, real: types::cuMemPoolDestroy, handle: CUmemoryPool) -> CUresult {
+    // SAFETY: the host's call.
+    let call = || unsafe { real(handle) };
+    let Some(process) = Process::attached() else { return call() };
+    if account_of_default(process, handle).is_some() {
+        // The driver refuses to destroy a default pool, which must then be as it was: nothing of it may be trimmed below.
+        return call();
+    }
+    let word = process.pools.numbers.existing(handle.0.addr() as u64);
+    let number = word.map_or(0, |word| word.swap(0, Ordering::AcqRel));
+    let known = (number as usize).checked_sub(1).and_then(|number| process.pools.pools.get(number));
+    let (Some(word), Some(pool)) = (word, known) else { return call() };
+    // A pool that is destroyed keeps what is in use, and no figure can be asked for then.
+    pool.trim(process);
+    let in_use = pool.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != Some(0);
+    // Taken out before: the driver may give the handle to another pool as soon as this one is gone.
+    let handle = pool.handle.swap(Pool::DESTROYED, Ordering::AcqRel);
+    // They only ask for a figure. One that was cancelled in the middle of it is not waited for.
+    for _ in 0..READERS_WAIT_MAX {
+        if pool.readers.load(Ordering::Acquire) == 0 {
+            break;
+        }
+        sys::yield_now();
+    }
+    let result = call();
+    if !result.is_ok() {
+        pool.handle.store(handle, Ordering::Release);
+        word.store(number, Ordering::Release);
+    } else if in_use {
+        process.pools.watched.store(1, Ordering::Release);
+    } else {
+        pool.retire(process);
+    }
+    result
+}
+
+/// `cuMemPoolTrimTo`.
+pub(crate) unsafe fn pool_trim(
+    _: NullStream,
+    real: types::cuMemPoolTrimTo,
+    handle: CUmemoryPool,
+    keep_bytes: usize,
+) -> CUresult {
+    // SAFETY: the host's call.
+    let result = unsafe { real(handle, keep_bytes) };
+    if let Some(process) = Process::attached()
+        && let Some((_, pool)) = process.pools.find(process, handle)
+    {
+        pool.settle(process, Settler::Observer);
+    }
+    result
+}
+
+/// `cuStreamSynchronize`.
+pub(crate) unsafe fn synchronize_stream(_: NullStream, real: types::cuStreamSynchronize, stream: CUstream) -> CUresult {
+    // SAFETY: the host's call.
+    synchronized(unsafe { real(stream) })
+}
+
+/// `cuEventSynchronize`.
+pub(crate) unsafe fn synchronize_event(_: NullStream, real: types::cuEventSynchronize, event: CUevent) -> CUresult {
+    // SAFETY: the host's call.
+    synchronized(unsafe { real(event) })
+}
+
+/// `cuCtxSynchronize`.
+pub(crate) unsafe fn synchronize_context(_: NullStream, real: types::cuCtxSynchronize) -> CUresult {
+    // SAFETY: the host's call.
+    synchronized(unsafe { real() })
+}
+
+/// `cuCtxSynchronize` of CUDA 13, which names the context.
+pub(crate) unsafe fn synchronize_named_context(
+    _: NullStream,
+    real: types::cuCtxSynchronize_v2,
+    context: CUcontext,
+) -> CUresult {
+    // SAFETY: the host's call.
+    synchronized(unsafe { real(context) })
+}

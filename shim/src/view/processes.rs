@@ -1,0 +1,208 @@
+//! Who uses a device: the container's own processes, by the ids that they have here.
+
+use super::{Listing, Share, Sight, is_answered};
+use crate::hooks::{real, types};
+use crate::sys;
+use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
+use aliquot_abi::nvml::{
+    NVML_PROCESS_DETAIL_LIST_V1, NVML_PROCESS_MODE_ALL, NVML_PROCESS_MODE_COMPUTE, c_uint, nvmlDevice_t,
+    nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlReturn_t,
+};
+use aliquot_abi::region::SlotDevice;
+use core::sync::atomic::Ordering;
+
+/// What a process of the container uses of a device.
+pub(crate) struct OwnProcess {
+    pub(super) pid: u32,
+    pub(super) memory_bytes: u64,
+    /// Device time in the last second, in thousandths of the device's.
+    pub(super) used_permille: u64,
+}
+
+impl OwnProcess {
+    fn new(Identity { pid, .. }: Identity, device: &SlotDevice) -> Option<OwnProcess> {
+        let overhead_bytes = device.overhead_bytes.load(Ordering::Relaxed);
+        let memory_bytes = ledger::held_bytes(&device.memory).saturating_add(overhead_bytes);
+        let signs = [&device.used_permille, &device.marker_submitted, &device.copies];
+        let is_user = memory_bytes > 0 || signs.iter().any(|sign| sign.load(Ordering::Relaxed) > 0);
+        is_user.then(|| OwnProcess { pid, memory_bytes, used_permille: device.used_permille.load(Ordering::Relaxed) })
+    }
+}
+
+/// Shows `see` the live processes of the container that use the device. One of another pid namespace has no id here, and is left out.
+#[cold]
+#[inline(never)]
+pub(super) fn for_each_own_process(share: &Share, see: &mut dyn FnMut(&OwnProcess)) {
+    let namespace = sys::inode(c"/proc/self/ns/pid").unwrap_or(0);
+    for (number, slot) in share.ledger.slots.iter().enumerate().skip(SHARED_SLOT + 1) {
+        let Some(identity) = ledger::identity(share.ledger, number) else { continue };
+        let Some(device) = slot.devices.get(share.index) else { continue };
+        if identity.pid_namespace == namespace
+            && let Some(process) = OwnProcess::new(identity, device)
+            && sys::process_exists(process.pid)
+        {
+            see(&process);
+        }
+    }
+}
+
+/// An entry of a list of processes.
+pub(crate) trait Entry {
+    fn new(process: &OwnProcess, instances: Instances) -> Self;
+}
+
+impl Entry for nvmlProcessInfo_v1_t {
+    fn new(process: &OwnProcess, _: Instances) -> Self {
+        nvmlProcessInfo_v1_t { pid: process.pid, used_gpu_memory: process.memory_bytes }
+    }
+}
+
+impl Entry for nvmlProcessInfo_t {
+    fn new(process: &OwnProcess, Instances { gpu, compute }: Instances) -> Self {
+        nvmlProcessInfo_t {
+            pid: process.pid,
+            used_gpu_memory: process.memory_bytes,
+            gpu_instance_id: gpu,
+            compute_instance_id: compute,
+        }
+    }
+}
+
+impl Entry for nvmlProcessDetail_v1_t {
+    fn new(process: &OwnProcess, Instances { gpu, compute }: Instances) -> Self {
+        nvmlProcessDetail_v1_t {
+            pid: process.pid,
+            used_gpu_memory: process.memory_bytes,
+            gpu_instance_id: gpu,
+            compute_instance_id: compute,
+            used_gpu_cc_protected_memory: 0,
+        }
+    }
+}
+
+/// Which instances of its GPU a MIG device is.
+#[derive(Clone, Copy)]
+pub(crate) struct Instances {
+    gpu: c_uint,
+    compute: c_uint,
+}
+
+impl Instances {
+    #[cold]
+    #[inline(never)]
+    fn of(device: nvmlDevice_t) -> Instances {
+        const NONE: c_uint = c_uint::MAX;
+        let ask = |get: Option<types::nvmlDeviceGetGpuInstanceId>| {
+            let mut id = NONE;
+            // SAFETY: the pointer is valid. NVML refuses the question for what is not a MIG device.
+            get.filter(|get| unsafe { get(device, &raw mut id) }.is_ok()).map_or(NONE, |_| id)
+        };
+        Instances { gpu: ask(real!(nvmlDeviceGetGpuInstanceId)), compute: ask(real!(nvmlDeviceGetComputeInstanceId)) }
+    }
+}
+
+/// A function that lists processes.
+type List<T> = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut T) -> nvmlReturn_t;
+
+/// Answers a question for processes with those of `list`.
+unsafe fn list_processes<T>(
+    real: List<T>,
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut T,
+    list: impl FnOnce(&Share, &mut c_uint) -> nvmlReturn_t,
+) -> nvmlReturn_t {
+    let sight = Sight::of(device);
+    // SAFETY: a pointer that is not null is the host's number.
+    let (false, Some(count)) = (matches!(sight, Sight::Whole), (unsafe { count.as_mut() })) else {
+        // SAFETY: the host's call.
+        return unsafe { real(device, count, infos) };
+    };
+    let mut none = 0;
+    // SAFETY: the number is valid, and says that there is no room.
+    let answer = unsafe { real(device, &raw mut none, core::ptr::null_mut()) };
+    if !is_answered(answer) {
+        return answer;
+    }
+    match sight {
+        Sight::Part(share) => list(&share, count),
+        Sight::Whole | Sight::Nothing => {
+            *count = 0;
+            nvmlReturn_t::SUCCESS
+        }
+    }
+}
+
+/// `nvmlDeviceGetComputeRunningProcesses`.
+pub(crate) unsafe fn compute_processes<T: Entry>(
+    real: List<T>,
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut T,
+) -> nvmlReturn_t {
+    // SAFETY: the host's pointers; `list` gets the number that belongs to the array.
+    unsafe {
+        list_processes(real, device, count, infos, |share, count| {
+            let (instances, mut list) = (Instances::of(device), Listing::begin(count, infos));
+            for_each_own_process(share, &mut |process| list.push(T::new(process, instances)));
+            list.result()
+        })
+    }
+}
+
+/// `nvmlDeviceGetGraphicsRunningProcesses`, `nvmlDeviceGetMPSComputeRunningProcesses` and the sessions of codecs: what the shim
+/// knows of is in the list of those that compute; others are other containers'.
+pub(crate) unsafe fn no_processes<T>(
+    real: List<T>,
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut T,
+) -> nvmlReturn_t {
+    // SAFETY: the host's pointers.
+    unsafe {
+        list_processes(real, device, count, infos, |_, count| {
+            *count = 0;
+            nvmlReturn_t::SUCCESS
+        })
+    }
+}
+
+/// `nvmlDeviceGetRunningProcessDetailList`.
+pub(crate) unsafe fn process_details(
+    real: types::nvmlDeviceGetRunningProcessDetailList,
+    device: nvmlDevice_t,
+    list: *mut nvmlProcessDetailList_v1_t,
+) -> nvmlReturn_t {
+    let sight = Sight::of(device);
+    if list.is_null() || matches!(sight, Sight::Whole) {
+        // SAFETY: the host's call.
+        return unsafe { real(device, list) };
+    }
+    // SAFETY: not null; every version of the structure begins with its version.
+    if unsafe { list.cast::<c_uint>().read() } != NVML_PROCESS_DETAIL_LIST_V1 {
+        // A later version, whose layout is not known here.
+        return nvmlReturn_t::INVALID_ARGUMENT;
+    }
+    // SAFETY: the host's structure, of this version.
+    let list = unsafe { &mut *list };
+    let mut question =
+        nvmlProcessDetailList_v1_t { num_proc_array_entries: 0, proc_array: core::ptr::null_mut(), ..*list };
+    // SAFETY: the structure is valid, and says that there is no room.
+    let answer = unsafe { real(device, &raw mut question) };
+    if !is_answered(answer) {
+        return answer;
+    }
+    match sight {
+        Sight::Part(share) if matches!(list.mode, NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL) => {
+            let instances = Instances::of(device);
+            // SAFETY: the host's array and its room.
+            let mut list = unsafe { Listing::begin(&mut list.num_proc_array_entries, list.proc_array) };
+            for_each_own_process(&share, &mut |process| list.push(Entry::new(process, instances)));
+            list.result()
+        }
+        _ => {
+            list.num_proc_array_entries = 0;
+            nvmlReturn_t::SUCCESS
+        }
+    }
+}

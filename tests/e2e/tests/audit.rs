@@ -1,0 +1,358 @@
+//! What gets past the shim is found, named and, where the node's policy says so, stopped; and nobody else ever is.
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use aliquot_fake_machine::{Config, Machine};
+use aliquot_harness::{
+    HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, run, tool, wait,
+};
+use aliquot_proto::node::v1::{CreateSliceRequest, Finding, FindingKind, Part};
+
+/// Memory that one process can use beyond its ledger here.
+const ALLOWANCE_BYTES: u64 = 8 * MIB;
+/// What a program that gets past its slice holds.
+const HELD_BYTES: u64 = 128 * MIB;
+
+/// A manager with this policy.
+fn node(gpu: &SimulatedGpu, policy: &str) -> Node {
+    let audit = format!("[audit]\npolicy = '{policy}'\noverhead_allowance_bytes = {ALLOWANCE_BYTES}\n");
+    Node::with(gpu, &format!("cdi_dir = 'off'\n{audit}"))
+}
+
+/// A slice of half of the first device and so much of its memory, in which everything is that this test starts.
+fn slice(node: &Node, gpu: &SimulatedGpu, memory_limit_bytes: u64) -> Slice {
+    let part = Part { device_uuid: gpu.uuid(0), core_request_percent: 50, memory_limit_bytes, ..Part::default() };
+    let request = CreateSliceRequest {
+        name: "watched".into(),
+        parts: vec![part],
+        owner_pid: std::process::id(),
+        ..CreateSliceRequest::default()
+    };
+    Slice::open(node.client().create(request).unwrap())
+}
+
+/// The program `bypass`, told to use the driver in the way `how`.
+fn bypass(gpu: &SimulatedGpu, how: &str, further: &[&str]) -> Command {
+    let mut command = HostProgram::new("bypass").on(gpu);
+    command.arg(gpu.library_dir().join("libcuda.so.1")).arg(how).arg(HELD_BYTES.to_string()).args(further);
+    command
+}
+
+/// The findings about a process.
+fn about(node: &Node, pid: u32) -> Vec<Finding> {
+    node.client().findings().unwrap().findings.into_iter().filter(|finding| finding.pid == pid).collect()
+}
+
+/// Waits until the audit has found this of a process.
+#[track_caller]
+fn wait_for_finding(node: &Node, pid: u32, kind: FindingKind) -> Finding {
+    let mut found = None;
+    wait::until_true(&format!("{kind:?} is found of {pid}"), || {
+        let findings = about(node, pid);
+        assert!(findings.iter().all(|finding| finding.kind() == kind), "{findings:?}");
+        found = findings.into_iter().next();
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Runs `command` in a slice under both policies: it is found in this way and goes on, and it is found and stopped.
+fn is_found_and_stopped(gpu: &SimulatedGpu, command: &dyn Fn() -> Command, kind: FindingKind) {
+    for policy in ["report", "stop"] {
+        let node = node(gpu, policy);
+        let slice = slice(&node, gpu, 64 * MIB);
+        let mut process = Process::start(slice.preload_into(&mut command()));
+        if policy == "report" {
+            process.wait_for("held");
+        }
+        let finding = wait_for_finding(&node, process.id(), kind);
+        assert_eq!((finding.slice.as_str(), finding.device_uuid.starts_with("GPU-")), ("watched", true), "{finding:?}");
+        assert!(!finding.command.is_empty() && finding.since.is_some(), "{finding:?}");
+        assert_eq!(finding.stopped.is_some(), policy == "stop", "{finding:?}");
+        let usage = node.client().usage("watched").unwrap();
+        assert_eq!(usage.findings.len(), 1, "{usage:?}");
+        let mut ps = Command::new(artifacts::cli());
+        let shown = run(ps.arg("--socket").arg(node.socket()).args(["ps", "watched"])).success();
+        let line = format!("! watched: {} ", process.id());
+        assert!(shown.stdout.contains("watched !") && shown.stdout.contains(&line), "{shown:?}");
+        if policy == "stop" {
+            assert_eq!(process.wait().signal(), Some(9));
+            assert_eq!(node.client().findings().unwrap().stopped, 1);
+            assert!(node.log().contains("stopped a process by the audit's policy"), "{}", node.log());
+        } else {
+            assert!(!process.has_ended());
+            // What nothing limits counts against the slice all the same.
+            assert!(usage.parts[0].memory_used_bytes >= HELD_BYTES || usage.processes.is_empty(), "{usage:?}");
+            drop(process);
+            wait::until_true("nothing is found any more", || node.client().findings().unwrap().findings.is_empty());
+        }
+        assert_eq!(node.log().matches("a process gets past its slice").count(), 1, "{}", node.log());
+    }
+}
+
+#[test]
+fn a_program_that_clears_its_environment_is_found_and_stopped() {
+    let gpu = SimulatedGpu::new();
+    let command = || {
+        let mut command = Command::new("/usr/bin/env");
+        gpu.show_to(&mut command);
+        command.args(["-u", "LD_PRELOAD"]).arg(HostProgram::linked(&gpu, "hold").path()).arg(HELD_BYTES.to_string());
+        command
+    };
+    is_found_and_stopped(&gpu, &command, FindingKind::Unregistered);
+}
+
+#[test]
+fn a_program_with_a_second_copy_of_the_driver_s_library_is_found_and_stopped() {
+    let gpu = SimulatedGpu::new();
+    is_found_and_stopped(&gpu, &|| bypass(&gpu, "own", &[]), FindingKind::Unregistered);
+}
+
+#[test]
+fn a_process_that_goes_on_as_a_program_without_the_shim_is_found_and_stopped() {
+    let gpu = SimulatedGpu::new();
+    is_found_and_stopped(&gpu, &|| bypass(&gpu, "exec", &[]), FindingKind::Unregistered);
+}
+
+#[test]
+fn a_set_user_id_program_that_ignores_the_shim_is_found_and_stopped() {
+    assert!(rustix::process::geteuid().is_root(), "this test becomes another user: run it as root");
+    let gpu = SimulatedGpu::new();
+    let dir = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap();
+    let program = dir.path().join("bypass");
+    fs::copy(HostProgram::new("bypass").path(), &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
+    let library = fs::canonicalize(artifacts::fake_cuda()).unwrap();
+    let command = || {
+        let mut command = Command::new(&program);
+        gpu.show_to(&mut command);
+        command.arg(&library).arg("same").arg(HELD_BYTES.to_string()).uid(65534).gid(65534);
+        command
+    };
+    is_found_and_stopped(&gpu, &command, FindingKind::Unregistered);
+}
+
+/// In the environment of a process that is to speak to the device by itself: which device, and with which configuration.
+const RAW: &str = "ALIQUOT_TEST_RAW_DEVICE";
+
+/// Not a test of its own: what a program does that has the driver in itself, and loads no library of it.
+#[test]
+fn raw_process() {
+    let Some(device) = env::var(RAW).ok().and_then(|device| device.parse().ok()) else { return };
+    let machine: &'static Machine = Box::leak(Box::new(Config::from_env().and_then(Machine::open).unwrap()));
+    let member = machine.join().unwrap();
+    assert!(member.reserve_memory(device, HELD_BYTES));
+    println!("held");
+    std::io::stdout().flush().unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+fn raw(gpu: &SimulatedGpu, device: usize) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["raw_process", "--exact", "--nocapture", "--test-threads=1"]).env(RAW, device.to_string());
+    gpu.show_to(&mut command);
+    command
+}
+
+#[test]
+fn a_program_that_speaks_to_the_device_by_itself_is_found_and_stopped() {
+    let gpu = SimulatedGpu::new();
+    is_found_and_stopped(&gpu, &|| raw(&gpu, 0), FindingKind::Unregistered);
+}
+
+#[test]
+fn a_program_on_a_device_that_is_not_its_slice_s_is_found_and_stopped() {
+    let gpu = SimulatedGpu::with("[[device]]\nmemory = '16GiB'\n[[device]]\nmemory = '16GiB'");
+    is_found_and_stopped(&gpu, &|| raw(&gpu, 1), FindingKind::ForeignDevice);
+}
+
+#[test]
+fn a_program_that_has_the_shim_and_takes_memory_past_it_is_found_and_stopped() {
+    let gpu = SimulatedGpu::new();
+    is_found_and_stopped(&gpu, &|| bypass(&gpu, "both", &[]), FindingKind::MemoryBeyondLimit);
+}
+
+#[test]
+fn a_child_that_only_inherits_the_shim_s_mappings_is_found_and_stopped() {
+    let gpu = SimulatedGpu::new();
+    let node = node(&gpu, "stop");
+    // So much that nobody is beyond it.
+    let slice = slice(&node, &gpu, 4 * HELD_BYTES);
+    let mut parent = Process::start(slice.preload_into(&mut bypass(&gpu, "fork", &[])));
+    parent.wait_for("held");
+    // Not before a sweep would have found it if it were heard of nowhere else.
+    wait::until_true("the child is stopped", || node.client().findings().unwrap().stopped == 1);
+    let found = node.client().findings().unwrap().findings;
+    assert_eq!((found.len(), found[0].kind(), found[0].slice.as_str()), (1, FindingKind::Unregistered, "watched"));
+    assert!(found[0].pid != parent.id() && found[0].stopped.is_some(), "{found:?}");
+    assert!(!parent.has_ended());
+}
+
+#[test]
+fn a_program_that_takes_time_past_the_shim_is_found_and_not_stopped() {
+    let gpu = SimulatedGpu::new();
+    let node = node(&gpu, "stop");
+    let part = Part { core_request_percent: 50, memory_limit_bytes: 4 * HELD_BYTES, ..Part::default() };
+    let slice = node.slice_of("watched", vec![part]);
+    let mut command = bypass(&gpu, "both", &["1000000"]);
+    let mut process = Process::start(slice.preload_into(&mut command));
+    let finding = wait_for_finding(&node, process.id(), FindingKind::TimeWithoutLease);
+    assert_eq!((finding.slice.as_str(), finding.stopped), ("watched", None));
+    assert!(!process.has_ended());
+    assert_eq!(node.client().findings().unwrap().stopped, 0);
+}
+
+#[test]
+fn a_process_of_no_slice_is_reported_and_never_stopped() {
+    let gpu = SimulatedGpu::new();
+    let node = node(&gpu, "stop");
+    let mut process = Process::start(&mut raw(&gpu, 0));
+    process.wait_for("held");
+    // Nobody's business, until there is a slice of the device.
+    let _slice = node.slice("watched", 50, 64 * MIB);
+    let finding = wait_for_finding(&node, process.id(), FindingKind::OutsideSlices);
+    assert_eq!((finding.slice.as_str(), finding.memory_bytes, finding.stopped), ("", HELD_BYTES, None));
+    assert!(!process.has_ended());
+    assert!(node.client().usage("watched").unwrap().findings.is_empty());
+    let mut ps = Command::new(artifacts::cli());
+    let shown = run(ps.arg("--socket").arg(node.socket()).arg("ps")).success();
+    let expected = format!("! outside of slices: {} audit", process.id());
+    assert!(shown.stdout.lines().any(|line| line.starts_with(&expected)), "{shown:?}");
+}
+
+#[test]
+fn behind_mps_nobody_is_accused() {
+    let gpu = SimulatedGpu::new();
+    let node = node(&gpu, "report");
+    let slice = node.slice("watched", 50, 64 * MIB);
+    let mut process = Process::start(slice.preload_into(&mut bypass(&gpu, "both", &[])));
+    process.wait_for("held");
+    wait_for_finding(&node, process.id(), FindingKind::MemoryBeyondLimit);
+    // The server is known by its name, which only counts outside of slices.
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("nvidia-cuda-mps-server");
+    fs::copy(HostProgram::linked(&gpu, "hold").path(), &program).unwrap();
+    let mut command = Command::new(&program);
+    gpu.show_to(&mut command);
+    let mut server = Process::start(command.arg(MIB.to_string()));
+    server.wait_for("held");
+    wait_for_finding(&node, server.id(), FindingKind::MpsServer);
+    wait::until_true("nobody else is accused", || node.client().findings().unwrap().findings.len() == 1);
+}
+
+#[test]
+fn in_a_container_the_mounts_say_whose_a_process_is() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::publishing(&gpu, "[audit]\npolicy = 'stop'");
+    let name = format!("audited-{}", std::process::id());
+    let _slice = node.slice(&name, 50, 64 * MIB);
+    let image = Image::of(&RootFs::with(&[&HostProgram::new("bypass"), &HostProgram::linked(&gpu, "hold")]));
+    let device = format!("aliquot.dev/slice={name}");
+    let bytes = HELD_BYTES.to_string();
+    let mut honest = image.start(&["--device", &device], &["/bin/hold-linked", "4096"]);
+    honest.process().wait_for("held");
+    let mut bad = image.start(&["--device", &device], &["/bin/bypass", "/usr/lib/libcuda.so.1", "own", &bytes]);
+    let mut found = Vec::new();
+    wait::until_true("it is found", || {
+        assert!(!bad.process().has_ended() || !found.is_empty(), "{}", bad.process().errors());
+        found = node.client().findings().unwrap().findings;
+        !found.is_empty()
+    });
+    assert_eq!((found[0].slice.as_str(), found[0].kind()), (name.as_str(), FindingKind::Unregistered), "{found:?}");
+    assert!(found[0].stopped.is_some() && found[0].command.contains("bypass"), "{found:?}");
+    // As for a shell: 128 and the signal.
+    assert_eq!(bad.wait().status.code(), Some(137));
+    assert!(!honest.process().has_ended());
+    assert_eq!(node.client().findings().unwrap().stopped, 1);
+}
+
+/// Moves process `pid` into the cgroups of process `of`.
+fn join_cgroups(pid: u32, of: u32) {
+    let cgroups = fs::read_to_string(format!("/proc/{of}/cgroup")).unwrap();
+    for line in cgroups.lines() {
+        let [_, controllers, path] = line.splitn(3, ':').collect::<Vec<_>>()[..] else { panic!("{cgroups}") };
+        // With one hierarchy it lies here; of several, each in a directory with its controllers' name.
+        let hierarchies = match controllers.strip_prefix("name=").unwrap_or(controllers) {
+            "" => ["unified", ""].map(str::to_owned),
+            name => [name, name].map(str::to_owned),
+        };
+        let file =
+            |hierarchy: &String| Path::new("/sys/fs/cgroup").join(hierarchy).join(&path[1..]).join("cgroup.procs");
+        if let Some(file) = hierarchies.iter().map(file).find(|file| file.exists()) {
+            fs::write(&file, pid.to_string()).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        }
+    }
+}
+
+#[test]
+fn a_process_that_left_its_container_s_mounts_is_known_by_the_cgroup() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::publishing(&gpu, "[audit]\npolicy = 'stop'");
+    let name = format!("left-{}", std::process::id());
+    let _slice = node.slice(&name, 50, 64 * MIB);
+    let image = Image::of(&RootFs::with(&[&HostProgram::linked(&gpu, "hold")]));
+    let mut container = image.start(&["--device", &format!("aliquot.dev/slice={name}")], &["/bin/hold-linked", "4096"]);
+    container.process().wait_for("held");
+    wait::until_true("the manager knows it", || node.client().usage(&name).unwrap().processes.len() == 1);
+    let member = node.client().usage(&name).unwrap().processes[0].pid;
+    // In a mount namespace that is neither the container's nor the machine's.
+    let mut command = Command::new(tool("unshare", "util-linux"));
+    let raw = raw(&gpu, 0);
+    command.arg("--mount").arg(raw.get_program()).args(raw.get_args());
+    command.envs(raw.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut process = Process::start(&mut command);
+    process.wait_for("held");
+    join_cgroups(process.id(), member);
+    assert_eq!(process.wait().signal(), Some(9));
+    wait::until_true("it is told", || node.client().findings().unwrap().stopped == 1);
+    let found = node.client().usage(&name).unwrap().findings;
+    assert_eq!((found.len(), found[0].kind()), (1, FindingKind::Unregistered), "{found:?}");
+    assert!(!container.process().has_ended());
+}
+
+#[test]
+fn of_two_hundred_honest_processes_none_is_ever_accused() {
+    const AT_ONCE: usize = 50;
+    let gpu = SimulatedGpu::with("context_memory = '4MiB'");
+    let node = node(&gpu, "stop");
+    let slice = slice(&node, &gpu, 2048 * MIB);
+    let hold = HostProgram::linked(&gpu, "hold");
+    let fork = HostProgram::linked(&gpu, "fork");
+    let mut looked_at = 0;
+    for _ in 0..200 / AT_ONCE {
+        // Some stay until they were looked at, others come and go.
+        let held: Vec<Process> =
+            (0..AT_ONCE / 2).map(|_| Process::start(slice.preload_into(hold.on(&gpu).arg(MIB.to_string())))).collect();
+        let brief: Vec<Process> =
+            (0..AT_ONCE / 2).map(|_| Process::start(slice.preload_into(fork.on(&gpu).arg("storm")))).collect();
+        for process in brief {
+            assert_eq!(process.wait().signal(), None);
+        }
+        // Three looks, which is more than it takes to be believed. At each the manager shows what a process uses beyond its slot,
+        // here its context; taken away, it is shown again at the next one.
+        for _ in 0..3 {
+            let shown = || slice.ledger().slots.iter().map(|slot| &slot.devices[0].overhead_bytes);
+            shown().for_each(|overhead| overhead.store(0, Ordering::Relaxed));
+            wait::until_true("all that stay are looked at", || {
+                shown().filter(|overhead| overhead.load(Ordering::Relaxed) > 0).count() >= AT_ONCE / 2
+            });
+        }
+        looked_at += held.len();
+        for mut process in held {
+            assert!(!process.has_ended(), "{}", process.errors());
+        }
+        let found = node.client().findings().unwrap();
+        assert_eq!((found.stopped, found.findings), (0, Vec::new()));
+    }
+    assert_eq!(looked_at, 100);
+    assert!(!node.log().contains("gets past its slice"), "{}", node.log());
+}

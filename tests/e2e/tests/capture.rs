@@ -1,0 +1,111 @@
+//! Nothing that the shim does by itself is recorded by a capture or breaks one, in each mode and from each thread; be it that
+//! the device writes the progress markers, or that events tell of progress.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::{MARKERS_MAX, gate};
+use aliquot_harness::{GIB, HostProgram, Node, Process, Region, SimulatedGpu, run};
+use tempfile::TempDir;
+
+/// The three capture modes: global, of the thread, relaxed.
+const MODES: [&str; 3] = ["0", "1", "2"];
+const SAID: &str = "21 nodes\n21 nodes\n";
+
+/// A region of all the machine's memory with a lease, so that launches are marked.
+fn with_a_lease(gpu: &SimulatedGpu) -> Region {
+    let region = Region::new(gpu, GIB);
+    region.limits().devices[0].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
+    region
+}
+
+/// Markers that were put into streams of the first device.
+fn markers(region: &Region) -> u64 {
+    let slots = &region.ledger().slots;
+    slots.iter().map(|slot| slot.devices[0].marker_submitted.load(Ordering::Relaxed)).sum()
+}
+
+#[test]
+fn what_the_first_launch_sets_up_is_not_noticed_by_a_capture() {
+    for mode in MODES {
+        let gpu = SimulatedGpu::new();
+        let program = HostProgram::linked(&gpu, "capture_threads");
+        run(program.on(&gpu).arg(mode)).success().assert_said(SAID);
+        let region = with_a_lease(&gpu);
+        run(region.preload_into(program.on(&gpu).arg(mode))).success().assert_said(SAID);
+        assert!(markers(&region) > 0, "no marker was put into a stream: nothing was tested");
+    }
+}
+
+#[test]
+fn leases_that_come_and_go_are_not_noticed_by_a_capture() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slices = [node.slice("captures", 30, GIB), node.slice("neighbour", 70, GIB)];
+    let mut command = HostProgram::linked(&gpu, "busy").on(&gpu);
+    command.args(["500000", "0"]);
+    let mut neighbour = Process::start(slices[1].preload_into(&mut command));
+    neighbour.wait_for("busy\n");
+    let program = HostProgram::linked(&gpu, "capture_threads");
+    for mode in MODES {
+        run(slices[0].preload_into(program.on(&gpu).arg(mode))).success().assert_said(SAID);
+    }
+}
+
+/// The simulated driver behind one that cannot let the device write markers.
+struct DriverWithEvents {
+    dir: TempDir,
+}
+
+impl DriverWithEvents {
+    fn of(gpu: &SimulatedGpu) -> DriverWithEvents {
+        let dir = tempfile::tempdir().expect("a directory");
+        // Under another name: the shim knows the driver by it.
+        let (name, other_name) = (b"libcuda.so.1\0", b"libcuda.so.0\0");
+        let mut behind = fs::read(gpu.library_dir().join("libcuda.so.1")).expect("the simulated driver");
+        for place in 0..behind.len() - name.len() {
+            if behind[place..].starts_with(name) {
+                behind[place..place + name.len()].copy_from_slice(other_name);
+            }
+        }
+        fs::write(dir.path().join("behind.so"), behind).expect("a copy of the driver");
+        let options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+        let front = HostProgram::variant("driver_with_events", "libcuda.so.1", &options);
+        fs::copy(front.path(), dir.path().join("libcuda.so.1")).expect("a copy of the library");
+        DriverWithEvents { dir }
+    }
+
+    /// Makes `command` use this driver.
+    fn show_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("LD_LIBRARY_PATH", self.dir.path()).env("DRIVER_BEHIND", self.dir.path().join("behind.so"))
+    }
+}
+
+#[test]
+fn events_in_place_of_markers_are_not_noticed_by_a_capture() {
+    for mode in MODES {
+        let gpu = SimulatedGpu::new();
+        let driver = DriverWithEvents::of(&gpu);
+        let program = HostProgram::linked(&gpu, "capture_threads");
+        let mut command = program.on(&gpu);
+        run(driver.show_to(command.arg(mode))).success().assert_said(&format!("{SAID}0 events\n"));
+        let region = with_a_lease(&gpu);
+        let mut command = program.on(&gpu);
+        let outcome = run(region.preload_into(driver.show_to(command.arg(mode)))).success();
+        assert!(outcome.stdout.starts_with(SAID), "{outcome:?}");
+        assert!(markers(&region) > 0 && !outcome.stdout.contains("\n0 events\n"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn contexts_that_take_turns_do_not_leave_events_behind() {
+    let gpu = SimulatedGpu::new();
+    let driver = DriverWithEvents::of(&gpu);
+    let region = with_a_lease(&gpu);
+    let mut command = HostProgram::linked(&gpu, "contexts_in_turn").on(&gpu);
+    let outcome = run(region.preload_into(driver.show_to(&mut command))).success();
+    let events = outcome.stdout.strip_suffix(" events\n").and_then(|events| events.parse::<usize>().ok());
+    assert!(markers(&region) > 2 * MARKERS_MAX as u64, "{outcome:?}");
+    assert!(events.is_some_and(|events| (1..=MARKERS_MAX).contains(&events)), "{outcome:?}");
+}

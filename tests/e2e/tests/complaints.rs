@@ -1,0 +1,189 @@
+//! What users of other libraries that share GPUs have complained about, each with the test that shows it does not happen here.
+//! Those that no other test shows are in this file.
+//!
+//! | complaint | shown by |
+//! | --- | --- |
+//! | a limit on time is inexact, swings, or is off for one that is alone | `time_sharing::a_limit_holds_for_one_that_is_alone`, `two_that_are_always_busy_get_what_they_asked_for` |
+//! | large GPUs are hardly limited | `time_sharing::the_length_of_kernels_does_not_matter`: time is charged by the clock, not by blocks |
+//! | graphs are not limited, or broken | `time_sharing::graphs_are_charged_for_all_that_they_hold`, `capture::*`, `graph_memory::*` |
+//! | a form of launch is forgotten | [`no_form_of_launch_passes_a_closed_gate`], `headers::every_function_of_the_driver_is_classified_once` |
+//! | a process killed in the middle leaves a lock behind | `many_processes::a_storm_of_kills_leaves_nothing_charged`, [`killed_processes_leave_no_lock_behind`] |
+//! | hundreds of processes start one after the other | `many_processes::two_hundred_that_start_at_once_are_all_counted`, `what_a_process_does_to_start_does_not_grow_with_how_many_there_are` |
+//! | a slot is another process's after a while | `processes::slots_of_the_dead_are_used_again`, `many_processes::what_the_dead_held_is_given_back_though_their_ids_are_used_again` |
+//! | numbers are negative or enormous; the second process sees all memory free | [`numbers_never_wrap`], [`every_process_sees_what_all_of_them_hold`] |
+//! | a process that is not found by its id on the host is not limited | `processes::a_child_in_a_process_namespace_of_its_own_shares_the_limit`, `containers::two_containers_share_a_device_as_asked` |
+//! | virtual memory: crashes without a context, charges until the release only | `memory_cap::physical_memory_is_counted_until_the_last_handle_and_mapping_are_gone`, `conformance::*` |
+//! | frees of memory that was not seen fail | `differential::*`, `conformance::*`, `pools::*` |
+//! | peers are not found; functions are null | `processes::devices_that_reach_each_other_keep_their_own_books`, `lookup::what_the_driver_lacks_is_lacking` |
+//! | a look-up of another version gets the wrong function | `lookup::what_the_driver_answers_about_itself_is_the_same`, `headers::names_and_versions_are_those_of_the_headers` |
+//! | `dlsym` calls itself for ever, or forgets whom it is asked about | `lookup::*`, `interposing::*` |
+//! | a newer toolkit gets around the limit | `lookup::every_way_leads_to_the_limit`, `deep_binding::*`, `namespaces::*`, `audit::*` |
+//! | a child runs its parent's exit handler, or is not limited | [`a_child_made_by_clone_does_not_run_the_parents_exit_handler`], `processes::*` |
+//! | a missing, replaced or broken file breaks every program | `hostile_tenant::a_region_that_cannot_be_used_leaves_programs_alone`, `upgrade::*`, `injection::*`, `library_file::*` |
+//! | a program waits for its registration | [`a_manager_that_listens_and_never_answers_holds_nobody_up`], `manager_death::*` |
+//! | null pointers crash, errors are not the driver's | [`null_arguments_are_the_drivers_to_refuse`], `differential::*` |
+//! | nothing is counted without a limit; a limit on one thing is off with that on another | `memory_cap::*` with all of the time, `usage::the_share_of_a_container_with_a_device_to_itself_is_shown_in_it`, `host_memory::without_a_limit_the_host_s_memory_is_counted_all_the_same` |
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::{ATTACH_SOCKET, gate};
+use aliquot_harness::{GIB, HostProgram, MIB, Process, Region, SimulatedGpu, run, unchanged_in_a_slice, wait};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+
+macro_rules! symbols {
+    ($($class:ident $policy:ident : $symbol:ident $(| $per_thread:ident)? = $name:ident @ $since:literal $arguments:tt;)*) => {
+        /// Every function of the driver, with its class.
+        const SYMBOLS: &[(&str, &str)] = &[
+            $((stringify!($symbol), stringify!($class)), $((stringify!($per_thread), stringify!($class)),)?)*
+        ];
+    };
+}
+
+aliquot_abi::cuda_api!(symbols);
+
+/// Threads that wait for the first part's gate.
+fn waiting(region: &Region) -> u32 {
+    region.ledger().slots.iter().map(|slot| slot.devices[0].waiting.load(Ordering::Relaxed)).sum()
+}
+
+#[test]
+fn no_form_of_launch_passes_a_closed_gate() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::linked(&gpu, "launch_forms");
+    let known = run(&mut program.on(&gpu)).success().stdout;
+    let known: BTreeSet<&str> = known.lines().collect();
+    let launches = SYMBOLS.iter().filter(|(_, class)| *class == "launch").map(|(symbol, _)| *symbol);
+    assert_eq!(known, launches.collect(), "the program's forms and the table's");
+
+    for form in known {
+        let region = Region::new(&gpu, GIB);
+        region.limits().devices[0].gate.store(0, Ordering::SeqCst);
+        let used_ns = || gpu.machine().device_use(0).busy_ns;
+        let before_ns = used_ns();
+        let mut command = program.on(&gpu);
+        let mut process = Process::start(region.preload_into(command.arg(form)));
+        process.wait_for("launches\n");
+        wait::until_true(&format!("{form} waits"), || waiting(&region) == 1);
+        assert_eq!(used_ns(), before_ns, "{form}");
+        region.limits().devices[0].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
+        process.wait().success().assert_said("launches\ndone\n");
+        assert!(used_ns() >= before_ns + 1_000_000, "{form} did not do its work");
+    }
+}
+
+#[test]
+fn null_arguments_are_the_drivers_to_refuse() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::new("null_arguments");
+    let outcome = unchanged_in_a_slice(&gpu, || {
+        let mut command = program.on(&gpu);
+        command.args(SYMBOLS.iter().map(|(symbol, _)| symbol));
+        command
+    });
+    assert!(outcome.clone().success().stdout.ends_with("as much is free as before: yes\n"), "{outcome:?}");
+    assert!(outcome.stdout.lines().filter(|line| line.ends_with(": 1")).count() > 100, "{outcome:?}");
+}
+
+#[test]
+fn a_child_made_by_clone_does_not_run_the_parents_exit_handler() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::linked(&gpu, "clone_exit");
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.arg("30");
+        command
+    };
+    let bare = unchanged_in_a_slice(&gpu, command).success();
+    bare.assert_said("the parent holds what it held: yes\nand gives it back: yes\nthe parent's handler ran\n");
+    let region = Region::new(&gpu, 64 * MIB);
+    run(region.preload_into(&mut command())).success().assert_said(&bare.stdout);
+    assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 8 * MIB));
+}
+
+/// Processes are killed wherever they are in their allocations, while another one goes on with its own: it is never held up, and
+/// is refused only what they hold.
+#[test]
+fn killed_processes_leave_no_lock_behind() {
+    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let region = Region::new(&gpu, GIB);
+    let racer = HostProgram::linked(&gpu, "racer");
+    let start = |milliseconds: &str| {
+        let mut command = racer.on(&gpu);
+        command.args(["65536", milliseconds]);
+        Process::start(region.preload_into(&mut command))
+    };
+    let steady = start("4000");
+    let holding = |pid: u32| {
+        let processes = gpu.machine().device_use(0).processes;
+        processes.iter().any(|process| process.pid == pid && process.memory_bytes > 0)
+    };
+    for _ in 0..40 {
+        let victim = start("60000");
+        let pid = victim.id();
+        wait::until_true("it allocates", || holding(pid));
+        assert_eq!(victim.kill().signal(), Some(9));
+    }
+    let _ = steady.wait().success();
+}
+
+#[test]
+fn numbers_never_wrap() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, 64 * MIB);
+    let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+    let mut holder = Process::start(region.preload_into(command.arg((48 * MIB).to_string())));
+    holder.wait_for("held");
+    let limits = &region.limits().devices[0];
+    for (limit, overhead) in [(64 * MIB, u64::MAX), (MIB, 0), (0, 0), (u64::MAX, u64::MAX), (u64::MAX, 0)] {
+        limits.memory_limit_bytes.store(limit, Ordering::Relaxed);
+        limits.memory_overhead_bytes.store(overhead, Ordering::Relaxed);
+        let seen = run(region.preload_into(&mut HostProgram::linked(&gpu, "asks_memory").on(&gpu))).success().stdout;
+        let numbers: Vec<u64> = seen.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
+        let [total, free, nvml_total, nvml_free, nvml_used] = numbers[..] else { panic!("{seen:?}") };
+        let all = gpu.config().devices[0].memory_bytes;
+        assert_eq!(total, limit.min(all), "{seen:?}");
+        assert_eq!(nvml_total, total, "{seen:?}");
+        let expected_free = limit.saturating_sub(overhead.saturating_add(48 * MIB)).min(all - 48 * MIB);
+        assert_eq!((free, nvml_free), (expected_free, expected_free), "with a limit of {limit} and {overhead}");
+        assert!(nvml_used <= nvml_total && nvml_used + nvml_free <= nvml_total, "{seen:?}");
+    }
+}
+
+#[test]
+fn every_process_sees_what_all_of_them_hold() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, 64 * MIB);
+    let hold = HostProgram::linked(&gpu, "hold");
+    let holders: Vec<Process> = [8, 16]
+        .into_iter()
+        .map(|mebibytes| {
+            let mut command = hold.on(&gpu);
+            let mut holder = Process::start(region.preload_into(command.arg((mebibytes * MIB).to_string())));
+            holder.wait_for("held");
+            holder
+        })
+        .collect();
+    let seen = run(region.preload_into(&mut HostProgram::linked(&gpu, "asks_memory").on(&gpu))).success().stdout;
+    let numbers: Vec<u64> = seen.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert_eq!(numbers, [64, 40, 64, 40, 24].map(|mebibytes| mebibytes * MIB));
+    drop(holders);
+}
+
+/// The manager's socket is there, and nobody takes what comes: as when it is stopped, or has too much to do.
+#[test]
+fn a_manager_that_listens_and_never_answers_holds_nobody_up() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::linked(&gpu, "exact");
+    let region = Region::new(&gpu, 64 * MIB);
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrUnix::new(region.dir().join(ATTACH_SOCKET)).unwrap()).unwrap();
+    listen(&socket, 1).unwrap();
+    let bytes = (64 * MIB).to_string();
+    // More of them than can wait to be taken in.
+    for _ in 0..200 {
+        let outcome = run(region.preload_into(program.on(&gpu).arg(&bytes))).success();
+        assert!(outcome.stdout.contains("one byte more: 2\n"), "{outcome:?}");
+    }
+    assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB));
+}

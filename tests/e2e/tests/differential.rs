@@ -1,0 +1,57 @@
+//! The same random traces with and without the shim: as long as no limit is reached, the driver's answers are the same to the
+//! letter.
+
+use std::env;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::gate;
+use aliquot_harness::{HostProgram, Region, SimulatedGpu, run};
+
+/// How many traces are made; a longer run sets it to more.
+const TRACES_VARIABLE: &str = "ALIQUOT_DIFFERENTIAL_TRACES";
+const TRACES: u64 = 40;
+/// The first trace's seed, to go on where another run ended, or to see one trace again.
+const FIRST_VARIABLE: &str = "ALIQUOT_DIFFERENTIAL_FIRST";
+/// Calls of a trace, or a few more.
+const STEPS: u64 = 500;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    let Some(text) = env::var_os(variable) else { return otherwise };
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    number.unwrap_or_else(|| panic!("{variable} is {text:?}, which is no number"))
+}
+
+#[test]
+fn random_traces_get_the_same_answers_with_the_shim_and_without() {
+    let program = HostProgram::linked(&SimulatedGpu::new(), "differential");
+    let first = number(FIRST_VARIABLE, 1);
+    let mut successes = 0;
+    for seed in first..first + number(TRACES_VARIABLE, TRACES) {
+        // Each run has a machine of its own: nothing is left over from the one before.
+        let trace = |in_slice: bool| {
+            let gpu = SimulatedGpu::new();
+            let region = Region::unlimited(&gpu);
+            let mut command = program.on(&gpu);
+            command.args([seed.to_string(), STEPS.to_string()]);
+            if in_slice {
+                region.preload_into(&mut command);
+            }
+            if seed % 2 == 0 {
+                // As with others on the device: launches are counted and marked.
+                region.limits().devices[0].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
+            }
+            let outcome = run(&mut command).success();
+            let devices = region.ledger().slots.iter().map(|slot| &slot.devices[0]);
+            (outcome, devices.map(|device| device.marker_submitted.load(Ordering::Relaxed)).max())
+        };
+        let ((bare, _), (in_slice, markers)) = (trace(false), trace(true));
+        assert_eq!(markers > Some(0), seed % 2 == 0, "seed {seed}: {markers:?} markers");
+        let lines = || bare.stdout.lines().zip(in_slice.stdout.lines());
+        if let Some((bare, in_slice)) = lines().find(|(bare, in_slice)| bare != in_slice) {
+            panic!("seed {seed}:\nbare:     {bare}\nin slice: {in_slice}");
+        }
+        bare.assert_same(&in_slice);
+        successes += bare.stdout.matches("=0").count();
+    }
+    assert!(successes > 0, "no call did what was asked");
+}

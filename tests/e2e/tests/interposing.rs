@@ -1,0 +1,90 @@
+//! Programs that stand in front of functions themselves, or are built with a runtime that does, go on to do so; and the
+//! limit holds.
+
+use std::process::Command;
+
+use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, tool, unchanged_in_a_slice};
+
+/// `program` finds the driver by itself in a way that is changed by nothing, and within the limit is refused one byte more.
+fn assert_limited(gpu: &SimulatedGpu, what: &str, command: impl Fn(&str) -> Command) {
+    for way in ["dlsym", "default", "next", "cuGetProcAddress_v2"] {
+        let bare = unchanged_in_a_slice(gpu, || command(way)).success();
+        assert!(bare.stdout.contains("and one byte: 0\na kernel ran\n"), "{what}: {bare:?}");
+        let region = Region::new(gpu, 64 * MIB);
+        let limited = run(region.preload_into(&mut command(way))).success();
+        assert_eq!(limited.stdout, bare.stdout.replace("one byte: 0", "one byte: 2"), "{what}: {limited:?}");
+        assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB), "{what}");
+    }
+}
+
+/// The address sanitizer's runtime, where it is a library, wants to be the first one of the program and ends it otherwise,
+/// whatever has been preloaded. It can be told not to look; a runtime that is linked into the program does not look.
+#[test]
+fn programs_with_sanitizers_are_unharmed_and_limited() {
+    let gpu = SimulatedGpu::new();
+    let variants: [(&str, &[&str]); 6] = [
+        ("undefined", &["-fsanitize=undefined"]),
+        ("undefined-static", &["-fsanitize=undefined", "-static-libubsan"]),
+        ("address", &["-fsanitize=address"]),
+        ("address-static", &["-fsanitize=address", "-static-libasan"]),
+        ("thread", &["-fsanitize=thread"]),
+        ("thread-static", &["-fsanitize=thread", "-static-libtsan"]),
+    ];
+    for (variant, arguments) in variants {
+        let program = HostProgram::variant("lookup", variant, arguments);
+        assert_limited(&gpu, variant, |way| {
+            // Sanitizers of threads know where a program's memory lies only if that is not random.
+            let mut command = Command::new(tool("setarch", "util-linux"));
+            command.arg("--addr-no-randomize").arg(program.path()).args([way, &(64 * MIB).to_string()]);
+            // The simulated driver keeps what it allocates, as drivers do.
+            command.env("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0");
+            gpu.show_to(&mut command);
+            command
+        });
+    }
+}
+
+#[test]
+fn a_program_that_interposes_dlopen_itself_is_left_in_peace() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::interposing("own_dlopen");
+    let bare = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
+    assert_eq!(bare.stdout, format!("2 openings, {} bytes\n", gpu.config().devices[0].memory_bytes));
+    let region = Region::new(&gpu, 64 * MIB);
+    let limited = run(region.preload_into(&mut program.on(&gpu))).success();
+    assert_eq!(limited.stdout, format!("2 openings, {} bytes\n", 64 * MIB));
+}
+
+#[test]
+fn libraries_are_found_by_the_search_path_of_whoever_opens_them() {
+    let gpu = SimulatedGpu::new();
+    let library = HostProgram::variant("driver_of_11_3", "beside.so", &["-shared", "-fPIC"]);
+    let directory = library.path().parent().unwrap().to_str().unwrap();
+    let path = format!("-Wl,-rpath,{directory},--enable-new-dtags");
+    let program = HostProgram::variant("search_path", "searching", &[path.as_str()]);
+    let outcome = unchanged_in_a_slice(&gpu, || {
+        let mut command = program.on(&gpu);
+        command.arg("driver_of_11_3-beside.so");
+        command
+    });
+    let lines = "dlopen: yes\ndlmopen: yes, another copy: yes\ntwo functions: yes\nmissing: libno-such.so: cannot open";
+    assert!(outcome.success().stdout.starts_with(lines));
+}
+
+#[test]
+fn a_program_that_patches_its_own_references_keeps_them() {
+    let gpu = SimulatedGpu::new();
+    let plugin = HostProgram::linked_library(&gpu, "deep_plugin");
+    for binding in ["lazy", "now"] {
+        let search = format!("-L{}", gpu.library_dir().display());
+        let binding_option = format!("-Wl,-z,{binding}");
+        let program =
+            HostProgram::variant("patches_itself", binding, &[search.as_str(), "-lcuda", binding_option.as_str()]);
+        let command = || {
+            let mut command = program.on(&gpu);
+            command.arg(plugin.path());
+            command
+        };
+        unchanged_in_a_slice(&gpu, command).success().assert_said("too much: 2\nseen: 2\n");
+    }
+}

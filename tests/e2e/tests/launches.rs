@@ -1,0 +1,74 @@
+//! Launches wait for the device that they run on, whichever the calling thread's is, and for nothing else.
+
+use std::os::unix::fs::symlink;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::gate;
+use aliquot_harness::{GIB, HostProgram, Part, Process, Region, SimulatedGpu, run, wait};
+
+/// Threads that wait for the gate of part `part`.
+fn waiting(region: &Region, part: usize) -> u32 {
+    region.ledger().slots.iter().map(|slot| slot.devices[part].waiting.load(Ordering::Relaxed)).sum()
+}
+
+/// Opens a gate, with a word that waits for nothing.
+fn open(region: &Region, part: usize) {
+    region.limits().devices[part].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
+}
+
+/// Runs `elsewhere` with the gate of the second device closed: its launch must wait for that one alone.
+fn assert_waits_for_the_second_device(way: &str) {
+    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    let region = Region::with_parts(&gpu, &[0, 1].map(|device| Part { device, memory_limit_bytes: GIB }));
+    region.limits().devices[1].gate.store(0, Ordering::SeqCst);
+    let mut command = HostProgram::linked(&gpu, "elsewhere").on(&gpu);
+    let mut process = Process::start(region.preload_into(command.arg(way)));
+    process.wait_for("launches\n");
+    wait::until_true("the launch waits", || waiting(&region, 1) == 1);
+    assert_eq!(waiting(&region, 0), 0);
+    assert_eq!([0, 1].map(|device| gpu.machine().device_use(device).busy_ns), [0, 0]);
+    open(&region, 1);
+    process.wait().success().assert_said("launches\ndone\n");
+    assert!(gpu.machine().device_use(1).busy_ns >= 1_000_000);
+    let marked = region.ledger().slots.iter().any(|slot| slot.devices[1].marker_submitted.load(Ordering::Relaxed) > 0);
+    assert!(marked, "the second device's work has no marker");
+}
+
+#[test]
+fn a_cooperative_launch_waits_for_each_of_its_devices() {
+    assert_waits_for_the_second_device("cooperative");
+}
+
+#[test]
+fn a_graph_waits_for_the_device_of_its_stream() {
+    assert_waits_for_the_second_device("graph");
+}
+
+#[test]
+fn host_functions_and_sets_do_not_wait_for_the_device() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, GIB);
+    region.limits().devices[0].gate.store(0, Ordering::SeqCst);
+    let mut command = HostProgram::linked(&gpu, "host_calls").on(&gpu);
+    let mut process = Process::start(region.preload_into(&mut command));
+    process.wait_for("20 calls\n");
+    wait::until_true("the launch waits", || waiting(&region, 0) == 1);
+    open(&region, 0);
+    process.wait().success().assert_said("20 calls\nlaunched\n");
+}
+
+/// As profilers make them: a callback of the driver uses the driver, while the shim itself is asking it something.
+#[test]
+fn a_driver_that_calls_back_is_not_waited_for() {
+    let gpu = SimulatedGpu::new();
+    let driver = tempfile::tempdir().expect("a directory");
+    let options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    let library = HostProgram::variant("driver_with_callbacks", "libcuda.so.1", &options);
+    symlink(library.path(), driver.path().join("libcuda.so.1")).expect("a link");
+    let program = HostProgram::new("asks_once");
+    let region = Region::unlimited(&gpu);
+    let mut command = program.on(&gpu);
+    let outcome = run(region.preload_into(command.env("LD_LIBRARY_PATH", driver.path()))).success();
+    // Its device is none of the slice's.
+    outcome.assert_said("free 0 of 2000\n");
+}

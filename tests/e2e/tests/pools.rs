@@ -1,0 +1,71 @@
+//! Pools of stream-ordered memory are charged for what they have in reserve.
+
+use aliquot_harness::{HostProgram, MIB, Process, Region, SimulatedGpu, like_a_device_of, run};
+
+#[test]
+fn a_pool_is_charged_for_what_it_has_in_reserve() {
+    let (said, region) = like_a_device_of(64 * MIB, "", "pools", &[]);
+    for line in [
+        "24 MiB freed, 16 kept: 16 MiB in use",
+        "trimmed to 4 MiB: 4 MiB in use",
+        "freed; the own pool keeps all: 8 MiB in use",
+        "freed: 0 MiB in use",
+        "at the end: 0 MiB in use",
+    ] {
+        assert!(said.lines().any(|said| said == line), "{line}\n{said}");
+    }
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+/// The driver takes larger pieces than are asked for, where there is room; in a slice it must make do with less.
+#[test]
+fn a_pool_that_takes_large_pieces_fits_in_what_is_left() {
+    let large = "pool_chunk = '32MiB'";
+    for program in ["pools", "allocations"] {
+        let (_, region) = like_a_device_of(64 * MIB, large, program, &[]);
+        assert_eq!(region.used_bytes(0), 0, "{program}");
+    }
+}
+
+/// Several processes with several threads each take and give back at once, with more wanted than there is.
+#[track_caller]
+fn race(gpu: &SimulatedGpu, region: &Region, arguments: &[&str]) {
+    let program = HostProgram::linked(gpu, "pool_threads");
+    let racers: Vec<Process> =
+        (0..3).map(|_| Process::start(region.preload_into(program.on(gpu).args(arguments)))).collect();
+    let (mut granted, mut refused) = (0, 0);
+    for racer in racers {
+        let said = racer.wait().success().stdout;
+        let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        granted += numbers[0];
+        refused += numbers[1];
+    }
+    assert!(granted > 100 && refused > 0, "there was no race: {granted} granted, {refused} refused");
+    assert_eq!(region.used_bytes(0), 0);
+    assert_eq!(gpu.machine().device_use(0).memory_bytes, 0);
+}
+
+#[test]
+fn threads_and_processes_that_race_leave_the_books_right() {
+    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    race(&gpu, &Region::new(&gpu, 32 * MIB), &[]);
+}
+
+/// Where no stream has frees before it that could be borrowed from, the limit holds at each moment.
+#[test]
+fn threads_and_processes_that_race_never_pass_the_limit() {
+    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let limit = 32 * MIB;
+    let region = Region::new(&gpu, limit);
+    race(&gpu, &region, &["at once"]);
+    assert!(region.peak_bytes(0) <= limit, "the ledger saw {} bytes above the limit", region.peak_bytes(0) - limit);
+}
+
+#[test]
+fn threads_that_share_pools_leave_nothing_in_the_books() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::unlimited(&gpu);
+    let said = run(region.preload_into(&mut HostProgram::linked(&gpu, "pool_threads").on(&gpu))).success().stdout;
+    assert!(said.ends_with("all given back: yes\n"), "{said}");
+    assert_eq!(region.used_bytes(0), 0);
+}

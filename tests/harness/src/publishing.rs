@@ -1,0 +1,40 @@
+//! Node managers whose slices podman finds.
+
+use std::fs;
+
+use rustix::process::geteuid;
+
+use crate::{Node, SimulatedGpu, libraries_of};
+
+/// Where containers get the simulated driver: the last directory that loaders look in without being told.
+const DRIVER_DIR: &str = "/usr/lib";
+
+impl Node {
+    /// Starts a manager that publishes its slices as CDI devices where podman looks, and gives their containers the
+    /// simulated driver. `keys` are further keys of its configuration's table `cdi`.
+    #[must_use]
+    pub fn publishing(gpu: &SimulatedGpu, keys: &str) -> Node {
+        assert!(geteuid().is_root(), "this test publishes in /var/run/cdi: run it as root");
+        let machine = gpu.config_file();
+        let mut settings = format!(
+            "cdi_dir = '/var/run/cdi'\n[cdi]\nextra_env = ['ALIQUOT_FAKE_GPU={}']\n{keys}\n",
+            machine.display()
+        );
+        let driver = ["libcuda.so.1", "libnvidia-ml.so.1"].map(|library| gpu.library_dir().join(library));
+        // The simulated driver needs libraries that NVIDIA's does not, and that an image need not have.
+        let needed =
+            libraries_of(&driver[0]).into_iter().filter(|library| !library.to_string_lossy().contains("libc.so"));
+        for library in driver.iter().cloned().chain(needed) {
+            // The file itself: links lead nowhere in a container.
+            let file = fs::canonicalize(&library).expect("a library that was found is there");
+            let name = library.file_name().expect("a library has a name").to_string_lossy();
+            settings +=
+                &format!("[[cdi.extra_mounts]]\nhost_path = {file:?}\ncontainer_path = '{DRIVER_DIR}/{name}'\n");
+        }
+        for (name, writable) in [("machine.toml", false), ("state", true), ("state.lock", true)] {
+            let file = gpu.dir().join(name);
+            settings += &format!("[[cdi.extra_mounts]]\nhost_path = {file:?}\nwritable = {writable}\n");
+        }
+        Node::with(gpu, &settings)
+    }
+}

@@ -1,0 +1,8 @@
+/* A library that says in each process that it was loaded. */
+#include <unistd.h>
+
+__attribute__((constructor)) static void announce(void) {
+    static const char text[] = "announce: loaded\n";
+    ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)written;
+}

@@ -1,0 +1,101 @@
+/*
+ * Gets past what is preloaded. Arguments: the driver's library, how to use it, bytes to hold, and, to keep the device at work as
+ * well, nanoseconds of each kernel.
+ *
+ *   same  the library as any program loads it: what is preloaded hooks it, unless this is run in secure mode
+ *   own   a second copy of it, in a namespace of its own, whose functions are looked up by hand
+ *   both  a mebibyte of the first, and the rest as with the second
+ *   exec  first as "same", and then as a program that was started without what is preloaded
+ *   fork  a mebibyte as "same", and the rest in a child as with the second
+ */
+#define NOT_LINKED
+#include "program.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+
+typedef void *(*LookUp)(void *library, const char *name);
+
+/* The symbols of a library as it lies in memory. Linkers put the table of names right behind that of symbols. */
+static void *look_up_by_hand(void *library, const char *name) {
+    struct link_map *map = library;
+    const ElfW(Sym) *symbols = NULL;
+    const char *names = NULL;
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB)
+            symbols = (const void *)entry->d_un.d_ptr;
+        if (entry->d_tag == DT_STRTAB)
+            names = (const void *)entry->d_un.d_ptr;
+    }
+    EXPECT(symbols && names && (const char *)symbols < names);
+    for (const ElfW(Sym) *symbol = symbols; (const char *)(symbol + 1) <= names; symbol++)
+        if (symbol->st_shndx != SHN_UNDEF && strcmp(names + symbol->st_name, name) == 0)
+            return (void *)(map->l_addr + symbol->st_value);
+    return NULL;
+}
+
+static void work(void *library, LookUp look_up, uint64_t duration_ns) {
+    __typeof__(cuModuleLoadData) *load = look_up(library, "cuModuleLoadData");
+    __typeof__(cuModuleGetFunction) *get = look_up(library, "cuModuleGetFunction");
+    __typeof__(cuLaunchKernel) *launch = look_up(library, "cuLaunchKernel");
+    __typeof__(cuCtxSynchronize) *synchronize = look_up(library, "cuCtxSynchronize");
+    EXPECT(load && get && launch && synchronize);
+    CUmodule module;
+    CUfunction kernel;
+    REQUIRE(load(&module, SPIN_PTX));
+    REQUIRE(get(&kernel, module, "spin_ns"));
+    void *parameters[] = {&duration_ns};
+    for (;;) {
+        REQUIRE(launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+        REQUIRE(synchronize());
+    }
+}
+
+static void hold(void *library, LookUp look_up, size_t bytes) {
+    EXPECT(library != NULL);
+    __typeof__(cuInit) *init = look_up(library, "cuInit");
+    __typeof__(cuDevicePrimaryCtxRetain) *retain = look_up(library, "cuDevicePrimaryCtxRetain");
+    __typeof__(cuCtxSetCurrent) *set_current = look_up(library, "cuCtxSetCurrent");
+    __typeof__(cuMemAlloc) *alloc = look_up(library, "cuMemAlloc_v2");
+    EXPECT(init && retain && set_current && alloc);
+    CUcontext context;
+    CUdeviceptr memory;
+    REQUIRE(init(0));
+    REQUIRE(retain(&context, 0));
+    REQUIRE(set_current(context));
+    REQUIRE(alloc(&memory, bytes));
+}
+
+int main(int count, char **arguments) {
+    EXPECT(count == 4 || count == 5);
+    const char *path = arguments[1], *how = arguments[2];
+    size_t bytes = strtoull(arguments[3], NULL, 0);
+    int is_own = strcmp(how, "own") == 0, is_same = strcmp(how, "same") == 0, is_exec = strcmp(how, "exec") == 0;
+    void *library = NULL;
+    LookUp look_up = dlsym;
+    if (!is_own) {
+        library = dlopen(path, RTLD_NOW);
+        hold(library, look_up, is_same ? bytes : MIB);
+    }
+    if (is_exec) {
+        arguments[2] = "same";
+        unsetenv("LD_PRELOAD");
+        execv("/proc/self/exe", arguments);
+        EXPECT(!"exec");
+    }
+    if (strcmp(how, "fork") == 0 && fork() != 0)
+        for (;;)
+            pause();
+    if (!is_same) {
+        library = dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
+        look_up = look_up_by_hand;
+        hold(library, look_up, bytes);
+    }
+    printf("held\n");
+    fflush(stdout);
+    if (count == 5)
+        work(library, look_up, strtoull(arguments[4], NULL, 0));
+    for (;;)
+        pause();
+}
