@@ -2,7 +2,7 @@
 //! processes' accesses to the memory can take place, with what each may see of the others' by the memory model.
 //!
 //! Processes are threads here. One that is killed ends before one of its accesses, and each test that kills does so before every
-//! one of them in turn. Run with
+//! one of them in turn. models.rs runs them with all other tests; by themselves:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p aliquot-abi --test loom --release
