@@ -1,6 +1,6 @@
 /*
- * Holds memory, and makes children by the bare system call, of which no handler for forks hears. They end by exit(), which runs
- * the handlers that the parent has registered. Argument: how many.
+ * Holds memory, and makes children by the bare system call, of which no handler for forks hears. They end by exit(),
+ * which runs the handlers that the parent has registered. Argument: how many.
  */
 #include "program.h"
 

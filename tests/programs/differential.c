@@ -1,10 +1,10 @@
 /*
- * A random trace of driver calls: every kind of object, in any order, with arguments that are right most of the time. Each call
- * is printed with its result and with what the driver wrote, addresses as the number of the allocation that they belong to.
+ * A random trace of driver calls: every kind of object, in any order, with arguments that are right most of the time.
+ * Each call is printed with its result and what the driver wrote, addresses as the number of their allocation.
  *
  *   differential SEED STEPS
  *
- * The same seed makes the same calls as long as the driver gives the same answers, so two runs can be compared line by line.
+ * The same seed makes the same calls as long as the driver gives the same answers: two runs can be compared by lines.
  * What depends on the moment (is this work done yet?) is asked but not printed.
  */
 #include "program.h"
@@ -13,13 +13,14 @@
 #define PIECE (2 * MIB)
 #define RANGE_PIECES 8
 #define CHECKED_BYTES 4096
+#define MOST_CONTEXTS 1024
 
 enum kind {
-    LINEAR, PITCHED, MANAGED, POOLED, PINNED, REGISTERED, ARRAY, MIPMAP, PHYSICAL, RANGE, MAPPED, STREAM, EVENT, GRAPH, EXECUTABLE,
-    CONTEXT, POOL, KINDS
+    LINEAR, PITCHED, MANAGED, POOLED, FROM_POOL, PINNED, REGISTERED, ARRAY, MIPMAP, PHYSICAL, RANGE, MAPPED,
+    STREAM, EVENT, GRAPH, EXECUTABLE, CONTEXT, POOL, KINDS
 };
 
-/* What the trace has made, and how often it was given back: twice is an error that the driver must answer. */
+/* What the trace has made. It stays when it is given back: twice is an error that the driver must answer. */
 struct object {
     uint64_t handle;
     size_t bytes;
@@ -30,6 +31,10 @@ static struct object objects[KINDS][SLOTS];
 static unsigned made;
 static uint64_t state;
 static CUfunction kernel;
+static int devices;
+/* All that were ever made: what runs in them must end before anything is looked at. */
+static CUcontext contexts_made[MOST_CONTEXTS];
+static unsigned context_count;
 static CUstream capturing;
 static unsigned char buffer[CHECKED_BYTES];
 static unsigned char own_memory[SLOTS][2 * CHECKED_BYTES] __attribute__((aligned(4096)));
@@ -83,8 +88,12 @@ static void keep(enum kind kind, uint64_t value, size_t bytes) {
     if (last != CUDA_SUCCESS)
         return;
     struct object *place = some(kind);
-    if (kind == CONTEXT && place == objects[CONTEXT])
-        place++; /* The first is the primary context, and stays. */
+    if (kind == CONTEXT) {
+        EXPECT(context_count < MOST_CONTEXTS);
+        contexts_made[context_count++] = (CUcontext)value;
+        if (place == objects[CONTEXT])
+            place++; /* The first is the primary context, and stays. */
+    }
     *place = (struct object){value, bytes, ++made};
     printf(" -> %u", made);
 }
@@ -113,15 +122,15 @@ static uint64_t hash(const unsigned char *bytes, size_t count) {
 }
 
 /*
- * Waits for all that was begun, so that what follows does not depend on the moment. Not so during a capture, which that would
- * end: then what follows is left out, but for a few times.
+ * Waits for all that was begun, so that what follows does not depend on the moment. Not so during a capture, which
+ * that would end: then what follows is left out, but for a few times.
  */
 static int settled(void) {
     if (capturing && !rarely(10))
         return 0;
-    for (int i = 0; i < SLOTS; i++) {
-        CUcontext context = (CUcontext)objects[CONTEXT][i].handle;
-        if (context && cuCtxPushCurrent(context) == CUDA_SUCCESS) {
+    for (unsigned i = 0; i < context_count; i++) {
+        CUcontext context = contexts_made[i];
+        if (cuCtxPushCurrent(context) == CUDA_SUCCESS) {
             cuCtxSynchronize();
             cuCtxPopCurrent(&context);
         }
@@ -131,8 +140,8 @@ static int settled(void) {
 
 /* Memory of the device that can be written and read. */
 static struct object *memory(void) {
-    static const enum kind kinds[] = {LINEAR, LINEAR, PITCHED, MANAGED, POOLED};
-    enum kind kind = kinds[below(5)];
+    static const enum kind kinds[] = {LINEAR, LINEAR, PITCHED, MANAGED, POOLED, FROM_POOL};
+    enum kind kind = kinds[below(6)];
     struct object *object = some(kind);
     for (int i = 0; i < 8 && object->bytes < 2; i++)
         object = some(kind);
@@ -186,23 +195,27 @@ static void allocate(void) {
         }
         if (!settled())
             break;
-        if (rarely(2))
+        if (rarely(2)) {
             CALL(cuMemAllocAsync, &address, bytes, stream());
-        else
+            keep(POOLED, address, bytes);
+        } else {
             CALL(cuMemAllocFromPoolAsync, &address, bytes, H(CUmemoryPool, POOL), stream());
-        keep(POOLED, address, bytes);
+            keep(FROM_POOL, address, bytes);
+        }
     }
 }
 
 static void give_back(void) {
     struct object *object;
+    /* What a graph frees is not taken out of a pool that may be destroyed before the graph runs. */
+    enum kind pooled = capturing || rarely(2) ? POOLED : FROM_POOL;
     switch (below(6)) {
     case 0:
     case 1:
         CALL(cuMemFree, H(CUdeviceptr, below(POOLED)) + (rarely(20) ? 256 : 0));
         break;
     case 2:
-        /* Twice at once and never later: the host's addresses are used again, and which are is not the driver's affair. */
+        /* Twice at once and never later: the host's addresses are used again for whatever comes next. */
         object = some(rarely(10) ? REGISTERED : PINNED);
         printf(" %u", object->number);
         if (CALL(cuMemFreeHost, (void *)object->handle) == CUDA_SUCCESS) {
@@ -215,11 +228,11 @@ static void give_back(void) {
         break;
     case 4:
         if (settled())
-            CALL(cuMemFree, H(CUdeviceptr, POOLED));
+            CALL(cuMemFree, H(CUdeviceptr, pooled));
         break;
     default:
         /* In a capture only as a part of it: else it would happen at some later moment. */
-        CALL(cuMemFreeAsync, H(CUdeviceptr, rarely(4) ? LINEAR : POOLED), capturing ? capturing : stream());
+        CALL(cuMemFreeAsync, H(CUdeviceptr, rarely(4) ? LINEAR : pooled), capturing ? capturing : stream());
         settled();
     }
 }
@@ -252,8 +265,8 @@ static void array(void) {
 
 static void map(void) {
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, rarely(20) ? 5 : 0}};
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, rarely(20) ? 5 : below(devices)}};
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, below(devices)}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle physical = 0;
     CUdeviceptr address = 0;
     struct object *range = some(RANGE), *object = some(PHYSICAL);
@@ -354,7 +367,7 @@ static void launch(void) {
     CUstream where;
     switch (below(8)) {
     case 0:
-        CALL(cuLaunchKernel, kernel, rarely(2) ? 0 : 1, 1, 1, rarely(2) ? 4096 : 32, 1, 1, 0, stream(), parameters, NULL);
+        CALL(cuLaunchKernel, kernel, below(2), 1, 1, rarely(2) ? 4096 : 32, 1, 1, 0, stream(), parameters, NULL);
         break;
     case 1: {
         where = stream();
@@ -426,7 +439,8 @@ static void graphs(void) {
     size_t nodes = 0;
     uint64_t duration_ns = 1000;
     void *parameters[] = {&duration_ns};
-    CUDA_KERNEL_NODE_PARAMS kernel_node = {.function = kernel, .grid = {1, 1, 1}, .block = {32, 1, 1}, .parameters = parameters};
+    CUDA_KERNEL_NODE_PARAMS kernel_node = {
+        .function = kernel, .grid = {1, 1, 1}, .block = {32, 1, 1}, .parameters = parameters};
     switch (below(12)) {
     case 0:
     case 1:
@@ -490,12 +504,13 @@ static void contexts(void) {
     CUcontext context = NULL;
     CUdevice device = -1;
     CUmemoryPool pool = NULL;
-    CUmemPoolProps properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemPoolProps properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, below(devices)}};
     uint64_t kept_bytes = below(3) * PIECE;
     switch (below(9)) {
     case 0:
         if (rarely(3)) {
-            CALL(cuCtxCreate, &context, rarely(10) ? 99 : 0, 0);
+            CALL(cuCtxCreate, &context, rarely(10) ? 99 : 0, below(devices));
             keep(CONTEXT, (uintptr_t)context, 0);
         }
         break;
@@ -537,9 +552,11 @@ static void look(void) {
     static const struct {
         const char *name;
         int version;
-    } names[] = {{"cuMemAlloc", 12000}, {"cuMemAlloc", 2000},  {"cuMemFree", 3020},    {"cuLaunchKernel", 4000}, {"cuLaunchKernel", 3000},
-                 {"cuNothing", 12000},  {"cuInit", 13000},     {"cuMemGetInfo", 2000}, {"cuGraphLaunch", 9000},  {"cuGraphLaunch", 10000},
-                 {"cuCtxCreate", 12050}, {"cuMemAlloc_v2", 12000}, {"", 12000}, {"cuGetProcAddress", 12000}, {"nvmlInit", 12000}};
+    } names[] = {{"cuMemAlloc", 12000},     {"cuMemAlloc", 2000},     {"cuMemFree", 3020},
+                 {"cuLaunchKernel", 4000},  {"cuLaunchKernel", 3000}, {"cuNothing", 12000},
+                 {"cuInit", 13000},         {"cuMemGetInfo", 2000},   {"cuGraphLaunch", 9000},
+                 {"cuGraphLaunch", 10000},  {"cuCtxCreate", 12050},   {"cuMemAlloc_v2", 12000},
+                 {"", 12000},               {"cuGetProcAddress", 12000}, {"nvmlInit", 12000}};
     static get_proc_address_v2 *look_up;
     CUdeviceptr base = 0;
     size_t free_now = 0, total = 0, bytes = 0;
@@ -583,14 +600,18 @@ static void look(void) {
 }
 
 int main(int count_of_arguments, char **arguments) {
-    static void (*const operations[])(void) = {allocate, allocate, allocate, give_back, give_back, array,    map,     map,   copy,
-                                               copy,     copy,     launch,   launch,    streams,   streams, graphs, graphs, contexts, look};
+    static void (*const operations[])(void) = {
+        allocate, allocate, allocate, give_back, give_back, array,  map,    map,      copy, copy,
+        copy,     launch,   launch,   streams,   streams,   graphs, graphs, contexts, look,
+    };
     CUmemoryPool pool;
     EXPECT(count_of_arguments == 3);
     state = strtoull(arguments[1], NULL, 10);
     unsigned long steps = strtoul(arguments[2], NULL, 10);
-    objects[CONTEXT][0] = (struct object){(uintptr_t)use_device(), 0, 0};
+    contexts_made[context_count++] = use_device();
+    objects[CONTEXT][0] = (struct object){(uintptr_t)contexts_made[0], 0, 0};
     kernel = spin_kernel();
+    REQUIRE(cuDeviceGetCount(&devices));
     REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0));
     objects[POOL][0] = (struct object){(uintptr_t)pool, 0, 0};
     for (unsigned long step = 0; step < steps; step++) {

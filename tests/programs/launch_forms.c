@@ -1,4 +1,4 @@
-/* Launches a kernel of a millisecond by the function that its argument names. Without one it lists those that it can. */
+/* Launches a kernel of a millisecond by the function that its argument names; without one, lists those that it can. */
 #include "program.h"
 
 #include <dlfcn.h>
@@ -39,7 +39,8 @@ static CUgraphExec graph_of(CUfunction kernel) {
     CUgraph graph;
     CUgraphNode node;
     CUgraphExec executable;
-    CUDA_KERNEL_NODE_PARAMS only = {.function = kernel, .grid = {1, 1, 1}, .block = {1, 1, 1}, .parameters = parameters};
+    CUDA_KERNEL_NODE_PARAMS only = {
+        .function = kernel, .grid = {1, 1, 1}, .block = {1, 1, 1}, .parameters = parameters};
     REQUIRE(cuGraphCreate(&graph, 0));
     REQUIRE(cuGraphAddKernelNode(&node, graph, NULL, 0, &only));
     REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0));
@@ -64,7 +65,8 @@ static CUresult launch(void *function, enum form form, CUfunction kernel, CUgrap
     case KERNEL:
         return ((__typeof__(&cuLaunchKernel))function)(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
     case ATTRIBUTES:
-        return ((CUresult(*)(const struct config *, CUfunction, void **, void **))function)(&config, kernel, parameters, NULL);
+        return ((CUresult(*)(const struct config *, CUfunction, void **, void **))function)(&config, kernel,
+                                                                                            parameters, NULL);
     case COOPERATIVE:
         return ((CUresult(*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                              void **))function)(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters);

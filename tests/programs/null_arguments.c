@@ -1,6 +1,6 @@
 /*
- * Calls the functions that its arguments name, all of whose own arguments are null or 0, each with a context current, and prints
- * what they answer.
+ * Calls the functions that its arguments name with arguments that are all null or 0, each with a context current, and
+ * prints what they answer.
  */
 #define NOT_LINKED
 #include "program.h"

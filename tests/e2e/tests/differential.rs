@@ -9,11 +9,13 @@ use aliquot_harness::{HostProgram, Region, SimulatedGpu, run};
 
 /// How many traces are made; a longer run sets it to more.
 const TRACES_VARIABLE: &str = "ALIQUOT_DIFFERENTIAL_TRACES";
-const TRACES: u64 = 40;
+const TRACES: u64 = 60;
 /// The first trace's seed, to go on where another run ended, or to see one trace again.
 const FIRST_VARIABLE: &str = "ALIQUOT_DIFFERENTIAL_FIRST";
 /// Calls of a trace, or a few more.
 const STEPS: u64 = 500;
+
+const TWO_DEVICES: &str = "[[device]]\nnvlink = [1]\n[[device]]\nnvlink = [0]\n";
 
 fn number(variable: &str, otherwise: u64) -> u64 {
     let Some(text) = env::var_os(variable) else { return otherwise };
@@ -29,7 +31,7 @@ fn random_traces_get_the_same_answers_with_the_shim_and_without() {
     for seed in first..first + number(TRACES_VARIABLE, TRACES) {
         // Each run has a machine of its own: nothing is left over from the one before.
         let trace = |in_slice: bool| {
-            let gpu = SimulatedGpu::new();
+            let gpu = if seed % 3 == 0 { SimulatedGpu::with(TWO_DEVICES) } else { SimulatedGpu::new() };
             let region = Region::unlimited(&gpu);
             let mut command = program.on(&gpu);
             command.args([seed.to_string(), STEPS.to_string()]);
@@ -38,7 +40,8 @@ fn random_traces_get_the_same_answers_with_the_shim_and_without() {
             }
             if seed % 2 == 0 {
                 // As with others on the device: launches are counted and marked.
-                region.limits().devices[0].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
+                let devices = region.limits().devices.iter();
+                devices.for_each(|device| device.gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst));
             }
             let outcome = run(&mut command).success();
             let devices = region.ledger().slots.iter().map(|slot| &slot.devices[0]);

@@ -15,7 +15,7 @@ const OTHER_INTERFACES: [(&str, &str); 4] = [
     ("EGL/eglext.h", "typedef void *EGLImageKHR, *EGLStreamKHR, *EGLSyncKHR;"),
     (
         "vdpau/vdpau.h",
-        "typedef unsigned VdpDevice, VdpVideoSurface, VdpOutputSurface, VdpStatus, VdpFuncId; typedef VdpStatus VdpGetProcAddress(VdpDevice, VdpFuncId, void **);",
+        "typedef unsigned VdpDevice, VdpVideoSurface, VdpOutputSurface, VdpGetProcAddress(VdpDevice, unsigned, void **);",
     ),
 ];
 

@@ -29,16 +29,22 @@ pub(crate) fn expressions<'a>(layouts: impl Iterator<Item = &'a Layout>) -> BTre
     layouts.flat_map(|layout| &layout.agreements).map(|agreement| agreement.in_header.clone()).collect()
 }
 
-/// Each line: the structure; the C type and the first version of CUDA whose headers have it; the fields and their names in C.
+/// Each line: the structure; the C type and the first version of CUDA whose headers have it; the fields and their names
+/// in C.
 macro_rules! layouts {
-    ($function:ident: $($name:ident = $c_name:literal @ $since:literal { $($field:ident $(. $inner:ident)? = $c_field:literal),* };)*) => {
+    ($function:ident: $($name:ident = $c_name:literal @ $since:literal {
+        $($field:ident $(. $inner:ident)? = $c_field:literal),*
+    };)*) => {
         /// The structures.
         pub(crate) fn $function() -> Vec<Layout> {
             vec![$(Layout {
                 name: stringify!($name),
                 since: $since,
                 agreements: vec![
-                    Agreement { in_header: concat!("sizeof(", $c_name, ")").to_owned(), in_contract: size_of::<$name>() },
+                    Agreement {
+                        in_header: concat!("sizeof(", $c_name, ")").to_owned(),
+                        in_contract: size_of::<$name>(),
+                    },
                     $(Agreement {
                         in_header: concat!("offsetof(", $c_name, ", ", $c_field, ")").to_owned(),
                         in_contract: offset_of!($name, $field $(. $inner)?),
