@@ -10,7 +10,7 @@ use crate::process::{Part, Process, SHARDS};
 use crate::sys;
 use aliquot_abi::cuda::{CU_STREAM_CAPTURE_STATUS_NONE, CUstream};
 use aliquot_abi::handshake;
-use aliquot_abi::region::{HEARTBEAT_STALE_NS, gate};
+use aliquot_abi::region::{HEARTBEAT_STALE_NS, MARKERS_MAX, gate};
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -39,6 +39,9 @@ pub(crate) enum Pass {
 
 /// A process without a manager launches in the first part of each such period, as long as its limit says.
 const PACE_PERIOD_NS: u64 = 100_000_000;
+/// Markers in flight without a manager: what is in flight when the period's part ends runs on, and nobody makes up for it, so it must
+/// be little however wrong the estimate of a launch's time is.
+const PACED_MARKERS_MAX: usize = 2;
 /// A waiting thread looks at the heartbeat, and rings again, this often.
 const RING_INTERVAL_NS: u64 = 50_000_000;
 /// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager: it may be
@@ -103,7 +106,8 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
             return Pass::Refused;
         }
         let is_stale = now_ns.saturating_sub(part.process.heartbeat_ns()) > HEARTBEAT_STALE_NS;
-        if is_stale || unheard >= UNHEARD_MAX {
+        let is_paced = is_stale || unheard >= UNHEARD_MAX;
+        if is_paced {
             pace(part, now_ns);
         } else if word & gate::OPEN == 0 {
             // Whoever has the next lease must not be let in while launches that no marker stands for are still under way.
@@ -113,7 +117,9 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
             unheard = if wait(part, now_ns) { 0 } else { unheard + 1 };
             continue;
         }
-        if markers::has_room(part, word) {
+        let markers_max = if is_paced { PACED_MARKERS_MAX } else { MARKERS_MAX };
+        // The wait for room can outlast the container's part of the period.
+        if markers::has_room(part, word, markers_max) && (!is_paced || is_in_part(part, clock::now_ns())) {
             break word;
         }
     };
@@ -142,10 +148,8 @@ fn wait(part: &Part, since_ns: u64) -> bool {
 /// Without a manager: waits for the container's part of the period. All processes of the container see the same clock and
 /// so share one part.
 fn pace(part: &Part, mut now_ns: u64) {
-    let percent = u64::from(part.limits.core_limit_percent.load(Ordering::Relaxed).min(100));
-    let open_ns = PACE_PERIOD_NS / 100 * percent;
     let since_ns = now_ns;
-    while now_ns % PACE_PERIOD_NS >= open_ns {
+    while !is_in_part(part, now_ns) {
         sys::sleep_ns(PACE_PERIOD_NS - now_ns % PACE_PERIOD_NS);
         now_ns = clock::now_ns();
         if now_ns.saturating_sub(part.process.heartbeat_ns()) <= HEARTBEAT_STALE_NS {
@@ -155,6 +159,12 @@ fn pace(part: &Part, mut now_ns: u64) {
     if let Some(slot) = part.work() {
         slot.throttled_ns.fetch_add(now_ns.saturating_sub(since_ns), Ordering::Relaxed);
     }
+}
+
+/// Whether a period's part that is the container's lasts at `now_ns`.
+fn is_in_part(part: &Part, now_ns: u64) -> bool {
+    let percent = u64::from(part.limits.core_limit_percent.load(Ordering::Relaxed).min(100));
+    now_ns % PACE_PERIOD_NS < PACE_PERIOD_NS / 100 * percent
 }
 
 /// Whether a launch into `stream` is recorded rather than run, or the driver does not say: then nothing may be put into the

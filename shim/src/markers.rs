@@ -59,8 +59,9 @@ const WAIT_NS_MAX: u64 = 1_000_000_000;
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
 
-/// Waits until there is room for one more launch. `false` if the gate's word is not `gate` any more: look at it again.
-pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
+/// Waits until there is room for one more launch, with fewer than `markers_max` markers in flight. `false` if the gate's word is not
+/// `gate` any more: look at it again.
+pub(crate) fn has_room(part: &Part, gate: u32, markers_max: usize) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
     let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
     let start_ns = clock::now_ns();
@@ -74,7 +75,7 @@ pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
         let remaining_ns = flight.remaining_ns(done, slot.busy_since_ns.load(Ordering::Relaxed), now_ns);
         // With no estimate yet, one launch at a time.
         let excess_ns = remaining_ns.map_or(room_ns, |remaining_ns| remaining_ns.saturating_sub(room_ns));
-        if remaining_ns.is_some() && excess_ns == 0 && newest - done < MARKERS_MAX as u64 {
+        if remaining_ns.is_some() && excess_ns == 0 && newest - done < markers_max as u64 {
             return true;
         }
         // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at each launch.
