@@ -9,6 +9,11 @@ fn main() {
     for argument in ["-z,defs", "-z,now", "-z,nodelete", "-Bsymbolic-functions", "--build-id=none", "--strip-all"] {
         println!("cargo::rustc-cdylib-link-arg=-Wl,{argument}");
     }
+    // A library that does not say that it keeps to shadow stacks switches them off for the whole process. All calls here return,
+    // or end in jumps that leave the return address in place.
+    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|architecture| architecture == "x86_64") {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-z,shstk");
+    }
     // A no_std library is linked without the C library unless it asks.
     println!("cargo::rustc-cdylib-link-arg=-lc");
     println!("cargo::rerun-if-changed=build.rs");

@@ -62,7 +62,7 @@ pub(crate) struct Census<'a> {
     attribution: &'a mut Attribution,
     slices: BTreeMap<u64, Arc<LiveSlice>>,
     members: BTreeMap<u32, (u64, Attached)>,
-    own_mount_namespace: Option<u64>,
+    host: HostMounts,
     /// Cgroups that containers have to themselves, with the numbers of their slices; found out when first asked for.
     containers: OnceCell<Vec<(String, u64)>>,
 }
@@ -77,7 +77,7 @@ impl Attribution {
         let census = Census {
             slices: slices.iter().map(|live| (live.number, Arc::clone(live))).collect(),
             members: slices.iter().flat_map(member).collect(),
-            own_mount_namespace: procfs::mount_namespace(std::process::id()),
+            host: HostMounts::find(),
             containers: OnceCell::new(),
             attribution: self,
         };
@@ -113,25 +113,27 @@ impl Census<'_> {
         if self.attribution.outside.contains_key(&process) {
             return None;
         }
-        let found = self.by_mounts(process.pid).or_else(|| self.by_cgroup(process.pid)).or_else(|| {
-            // Last: a container that is started from within a slice is not of that slice.
-            self.by_ancestors(process.pid)
-        });
-        if let Some(number) = found {
-            self.attribution.known.insert(process, number);
-        } else {
-            self.attribution.outside.insert(process, OUTSIDE_LOOKS);
+        let itself = self.by_mounts(process.pid).or_else(|| self.by_cgroup(process.pid));
+        // Last: a container that is started from within a slice is not of that slice.
+        let found = match itself {
+            Some(number) => Some(Belonging { number, lasts: true }),
+            None => self.by_ancestors(process.pid),
+        };
+        match &found {
+            Some(Belonging { number, lasts: true }) => _ = self.attribution.known.insert(process, *number),
+            Some(Belonging { lasts: false, .. }) => {}
+            None => _ = self.attribution.outside.insert(process, OUTSIDE_LOOKS),
         }
-        found
+        found.map(|found| found.number)
     }
 
     fn by_mounts(&self, pid: u32) -> Option<u64> {
         // On the host itself any region may be mounted somewhere.
-        if procfs::mount_namespace(pid)? == self.own_mount_namespace? {
+        if self.host.are_of(procfs::mount_namespace(pid)?) {
             return None;
         }
-        let mounts = procfs::mounts(pid)?;
-        self.slices.values().find(|live| has_region(&mounts, live.id)).map(|live| live.number)
+        let whose = |mount: &str| self.slices.values().find(|live| is_mount_of(mount, live.id));
+        procfs::find_mount(pid, |mount| whose(mount).map(|live| live.number))
     }
 
     fn by_cgroup(&self, pid: u32) -> Option<u64> {
@@ -152,19 +154,19 @@ impl Census<'_> {
         }
         if !containers.is_empty() {
             // Where containers get no cgroup of their own, they share one with processes of the host.
-            let on_host = procfs::pids().filter(|pid| procfs::mount_namespace(*pid) == self.own_mount_namespace);
-            for cgroups in on_host.filter_map(procfs::cgroups) {
+            let is_on_host = |pid: &u32| procfs::mount_namespace(*pid).is_some_and(|of| self.host.are_of(of));
+            for cgroups in procfs::pids().filter(is_on_host).filter_map(procfs::cgroups) {
                 containers.retain(|container, _| !is_within(&cgroups, container));
             }
         }
         containers.into_iter().collect()
     }
 
-    fn by_ancestors(&self, pid: u32) -> Option<u64> {
+    fn by_ancestors(&self, pid: u32) -> Option<Belonging> {
         let mut pid = pid;
         for _ in 0..ANCESTORS_MAX {
             if let Some((number, _)) = self.members.get(&pid) {
-                return Some(*number);
+                return Some(Belonging { number: *number, lasts: true });
             }
             let stat = Stat::of(pid)?;
             let owns = |live: &&Arc<LiveSlice>| {
@@ -172,7 +174,7 @@ impl Census<'_> {
             };
             let mut owned = self.slices.values().filter(owns);
             match (owned.next(), owned.next()) {
-                (Some(live), None) => return Some(live.number),
+                (Some(live), None) => return Some(Belonging { number: live.number, lasts: false }),
                 // One that has several slices: which of them is not known.
                 (Some(_), Some(_)) => return None,
                 _ => {}
@@ -186,26 +188,51 @@ impl Census<'_> {
     }
 }
 
+/// Which slice a process was found to belong to.
+struct Belonging {
+    /// The slice's number.
+    number: u64,
+    /// It need not be found out again. That a slice is tied to an ancestor says it of what runs today: the ancestor can come to own
+    /// another slice as well, or the process to be adopted by somebody else.
+    lasts: bool,
+}
+
 /// The pids of the processes that use the region of slice `id`: those that have its ledger mapped, and those of containers in
 /// which it is mounted.
 #[must_use]
 pub(crate) fn users_of(id: SliceId) -> Vec<u32> {
-    let own_namespace = procfs::mount_namespace(std::process::id());
+    let host = HostMounts::find();
     let ledger = format!("/{id}/{LEDGER_FILE}");
     let uses = |pid: &u32| {
-        let is_elsewhere = || procfs::mount_namespace(*pid) != own_namespace;
+        let is_elsewhere = || procfs::mount_namespace(*pid).is_none_or(|of| !host.are_of(of));
         procfs::maps(*pid, &ledger) == Mapped::Yes
-            || (is_elsewhere() && procfs::mounts(*pid).is_some_and(|mounts| has_region(&mounts, id)))
+            || (is_elsewhere() && procfs::find_mount(*pid, |mount| is_mount_of(mount, id).then_some(())).is_some())
     };
     procfs::pids().filter(uses).collect()
 }
 
-/// Whether the region of slice `id` is among `mounts`, as `/proc/PID/mountinfo` lists them: field 4 is what of its file system
-/// is mounted, field 5 where.
-pub(crate) fn has_region(mounts: &str, id: SliceId) -> bool {
+/// The mount namespaces of the host: that of its first process, and the manager's own, which is another where its service keeps
+/// parts of the file system from it.
+struct HostMounts {
+    namespaces: [Option<u64>; 2],
+}
+
+impl HostMounts {
+    fn find() -> HostMounts {
+        HostMounts { namespaces: [1, std::process::id()].map(procfs::mount_namespace) }
+    }
+
+    /// Whether `namespace` is one of them.
+    fn are_of(&self, namespace: u64) -> bool {
+        self.namespaces.contains(&Some(namespace))
+    }
+}
+
+/// Whether `mount` is of the region of slice `id`: a line of `/proc/PID/mountinfo`, in which field 4 is what of its file system is
+/// mounted, and field 5 where.
+pub(crate) fn is_mount_of(mount: &str, id: SliceId) -> bool {
     let id = id.to_string();
-    let names = |path: &str| path.split('/').any(|name| name == id);
-    mounts.lines().any(|line| line.split(' ').skip(3).take(2).any(names))
+    mount.split(' ').skip(3).take(2).any(|path| path.split('/').any(|name| name == id))
 }
 
 /// Whether a process with `cgroups` is in those of `container`, or below them: lines of `hierarchy:controllers:path`.
@@ -236,18 +263,24 @@ mod tests {
     #[test]
     fn a_region_is_known_by_its_name_among_the_mounts() {
         let id = SliceId::from_random(0xab);
-        let mounts = |name: &str| {
-            format!(
-                "22 1 0:20 / /proc rw - proc proc rw\n\
-                 31 22 0:25 /aliquot/slices/{name} /run/aliquot/slices/{name} ro,nosuid - tmpfs tmpfs rw\n"
-            )
+        let mount = |name: &str| {
+            format!("31 22 0:25 /aliquot/slices/{name} /run/aliquot/slices/{name} ro,nosuid - tmpfs tmpfs rw")
         };
-        assert!(has_region(&mounts(&id.to_string()), id));
-        assert!(has_region(&format!("31 22 0:25 /x/{id}/ledger//deleted /y rw - tmpfs tmpfs rw"), id));
-        assert!(!has_region(&mounts(&format!("{id}0")), id));
-        assert!(!has_region(&mounts("x"), id));
+        assert!(is_mount_of(&mount(&id.to_string()), id));
+        assert!(is_mount_of(&format!("31 22 0:25 /x/{id}/ledger//deleted /y rw - tmpfs tmpfs rw"), id));
+        assert!(!is_mount_of(&mount(&format!("{id}0")), id));
+        assert!(!is_mount_of(&mount("x"), id));
+        assert!(!is_mount_of("22 1 0:20 / /proc rw - proc proc rw", id));
         // Anywhere else it says nothing.
-        assert!(!has_region(&format!("31 22 0:25 / / rw - tmpfs /{id} rw"), id));
+        assert!(!is_mount_of(&format!("31 22 0:25 / / rw - tmpfs /{id} rw"), id));
+    }
+
+    #[test]
+    fn this_process_and_the_first_one_are_on_the_host() {
+        let host = HostMounts::find();
+        assert!(host.are_of(procfs::mount_namespace(std::process::id()).unwrap()));
+        assert!(procfs::mount_namespace(1).is_none_or(|first| host.are_of(first)));
+        assert!(!host.are_of(0));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! What one look shows is judged by [`judgement`], and believed when [`suspicion`] says so; both are pure. Whether a process has
 //! the shim at work says [`registration`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -20,7 +20,7 @@ use crate::config::{AuditPolicy, AuditSettings};
 use crate::devices::{DeviceLook, ProcessLook};
 use crate::inventory::DeviceUuid;
 use crate::live::Attached;
-use crate::procfs;
+use crate::procfs::{self, FileId};
 use crate::region::view::{self, Progress};
 use crate::size::Bytes;
 
@@ -33,12 +33,10 @@ mod suspicion;
 pub(crate) use finding::{Finding, Kind};
 
 use finding::Subject;
-use judgement::{Facts, SliceFacts, judge};
+use judgement::{Facts, SliceFacts, Verdict, judge};
 use registration::Registrations;
 use suspicion::{Confirmed, Suspicions};
 
-/// What the kernel calls the MPS server: the first 15 bytes of its program's name.
-const MPS_SERVER_NAME: &str = "nvidia-cuda-mps";
 /// Processes that were stopped are told for so long, and so many of them.
 const STOPPED_KEPT: Duration = Duration::from_secs(600);
 const STOPPED_MAX: usize = 64;
@@ -87,6 +85,14 @@ pub(crate) struct Auditor {
     /// What the slots of processes showed at the last look.
     progress: BTreeMap<(ProcessId, DeviceUuid), Progress>,
     stopped: VecDeque<(ProcessId, Finding)>,
+    /// What was to be stopped and could not be, so that it is said once.
+    unstoppable: BTreeSet<Subject>,
+}
+
+/// A process of which something is seen.
+struct Seen<'look> {
+    process: &'look ProcessLook,
+    may_be_stopped: bool,
 }
 
 impl Auditor {
@@ -99,6 +105,7 @@ impl Auditor {
             registrations: Registrations::default(),
             progress: BTreeMap::new(),
             stopped: VecDeque::new(),
+            unstoppable: BTreeSet::new(),
         }
     }
 
@@ -106,32 +113,43 @@ impl Auditor {
     pub(crate) fn look(&mut self, now_ns: u64, looks: &[DeviceLook]) {
         let now = SystemTime::now();
         let progress_before = std::mem::take(&mut self.progress);
-        let mut seen: BTreeMap<Subject, &ProcessLook> = BTreeMap::new();
+        let mps_server = FileId::of(&self.audit.settings.mps_server);
+        let is_mps_server =
+            |process: &ProcessLook| mps_server.is_some() && procfs::program(process.id.pid) == mps_server;
+        let mut seen: BTreeMap<Subject, Seen<'_>> = BTreeMap::new();
         for look in looks {
-            let behind_mps = look.processes.iter().any(is_mps_server);
+            // Only one outside of slices: a tenant's own serves processes of its slice, which are told apart.
+            let is_outside = |process: &&ProcessLook| matches!(process.place, Place::Outside);
+            let behind_mps = look.processes.iter().filter(is_outside).any(is_mps_server);
             for process in &look.processes {
                 let facts = Facts {
                     is_mps_server: is_mps_server(process),
                     behind_mps,
+                    is_sliced: !look.parts.is_empty(),
+                    computes: process.computes,
                     slice: self.slice_facts(look, process, now_ns),
-                    unledgered_bytes: unledgered_bytes(look, process),
+                    memory_bytes: process.memory_bytes.unwrap_or(0),
+                    held_bytes: held_bytes(look, process),
                     works_unseen: self.works_unseen(look, process, &progress_before),
                 };
-                if let Some(kind) = judge(&facts, self.audit.settings.overhead_allowance_bytes) {
-                    seen.insert(Subject { kind, process: process.id, device: look.device.clone() }, process);
+                let verdict = judge(&facts, self.audit.settings.overhead_allowance_bytes);
+                if let Some(Verdict { kind, may_be_stopped }) = verdict {
+                    let subject = Subject { kind, process: process.id, device: look.device.clone() };
+                    seen.insert(subject, Seen { process, may_be_stopped });
                 }
             }
         }
+        self.unstoppable.retain(|subject| seen.contains_key(subject));
         self.registrations.keep(&looks.iter().flat_map(|look| &look.processes).map(|process| process.id).collect());
         let confirmed = self.suspicions.look(now_ns, now, seen.keys().cloned().collect());
         let mut findings: Vec<Finding> = Vec::new();
         for confirmed in confirmed {
-            let Some(process) = seen.get(&confirmed.subject) else { continue };
+            let Some(seen) = seen.get(&confirmed.subject) else { continue };
             // It takes its time to end.
             if self.stopped.iter().any(|(stopped, _)| *stopped == confirmed.subject.process) {
                 continue;
             }
-            findings.extend(self.act(&confirmed, process, now_ns));
+            findings.extend(self.act(&confirmed, seen, now_ns));
         }
         self.stopped.retain(|(_, finding)| {
             let age = finding.stopped.and_then(|stopped| now.duration_since(stopped).ok()).unwrap_or_default();
@@ -144,7 +162,8 @@ impl Auditor {
 
     /// Reports what is believed, and stops the process if it is to be. Returns the finding, unless the process was stopped or is
     /// gone.
-    fn act(&mut self, confirmed: &Confirmed, process: &ProcessLook, now_ns: u64) -> Option<Finding> {
+    fn act(&mut self, confirmed: &Confirmed, seen: &Seen<'_>, now_ns: u64) -> Option<Finding> {
+        let Seen { process, may_be_stopped } = *seen;
         let Subject { kind, process: id, device } = &confirmed.subject;
         let slice = match &process.place {
             Place::Inside { slice, .. } => Some(slice),
@@ -163,7 +182,7 @@ impl Auditor {
         if confirmed.is_new {
             report(&finding);
         }
-        if self.audit.policy() != AuditPolicy::Stop || !kind.may_be_stopped() {
+        if self.audit.policy() != AuditPolicy::Stop || !may_be_stopped {
             return Some(finding);
         }
         // Once more: it may have attached since it was looked at.
@@ -188,7 +207,9 @@ impl Auditor {
             }
             Ok(false) => None,
             Err(error) => {
-                error!(slice = finding.slice, pid = id.pid, %error, "cannot stop a process");
+                if self.unstoppable.insert(confirmed.subject.clone()) {
+                    error!(slice = finding.slice, pid = id.pid, %error, "cannot stop a process");
+                }
                 Some(finding)
             }
         }
@@ -201,9 +222,10 @@ impl Auditor {
             has_device: part.is_some(),
             is_registered: self.registrations.has(process.id, slice, now_ns),
             used_bytes: look.of_slice(slice).map(|process| process.memory_bytes.unwrap_or(0)).sum(),
-            // What a damaged ledger says is not known to be true: then nobody is accused by it.
-            ledger_bytes: part.filter(|_| slice.damage().is_none()).map_or(u64::MAX, |part| part.ledger_bytes),
+            ledger_bytes: part.map_or(0, |part| part.ledger_bytes),
+            is_damaged: slice.damage().is_some(),
             limit_bytes: part.map_or(0, |part| part.limit_bytes),
+            limit_max_bytes: part.map_or(0, |part| part.limit_max_bytes),
             processes: look.of_slice(slice).count() as u64,
         })
     }
@@ -232,21 +254,11 @@ impl Auditor {
     }
 }
 
-/// Only outside of slices: a tenant can call its programs what it likes.
-fn is_mps_server(process: &ProcessLook) -> bool {
-    matches!(process.place, Place::Outside) && procfs::name(process.id.pid) == MPS_SERVER_NAME
-}
-
-/// What the process uses of the device beyond what its slot holds.
-fn unledgered_bytes(look: &DeviceLook, process: &ProcessLook) -> u64 {
-    let Place::Inside { slice, attached } = &process.place else { return 0 };
+/// What the process's slot holds of the device.
+fn held_bytes(look: &DeviceLook, process: &ProcessLook) -> u64 {
+    let Place::Inside { slice, attached: Some(Attached { slot: Some(slot), .. }) } = &process.place else { return 0 };
     let part = look.parts.iter().find(|part| part.slice.number == slice.number);
-    let slot = attached.as_ref().and_then(|attached| attached.slot);
-    let held_bytes = match (part, slot) {
-        (Some(part), Some(slot)) => view::held_bytes_of(slice.region.ledger(), slot.index, part.number),
-        _ => 0,
-    };
-    process.memory_bytes.unwrap_or(0).saturating_sub(held_bytes)
+    part.map_or(0, |part| view::held_bytes_of(slice.region.ledger(), slot.index, part.number))
 }
 
 fn report(finding: &Finding) {

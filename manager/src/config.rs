@@ -323,6 +323,7 @@ impl Config {
         };
         let cdi = file.cdi.unwrap_or_default();
         cdi.validate()?;
+        let audit = file.audit.unwrap_or_default();
         if cdi_dir.is_some() && runtime_dir.to_string_lossy().contains([' ', '\t', '\n', ':', '#']) {
             return Err(ConfigError::NotPreloadable { path: runtime_dir });
         }
@@ -333,7 +334,7 @@ impl Config {
             metrics_address: flags.metrics_address.or(file.metrics_address),
             nvml_library: flags.nvml_library.or(file.nvml_library),
             cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi })).transpose()?,
-            audit: file.audit.unwrap_or_default(),
+            audit: AuditSettings { mps_server: absolute("audit.mps_server", audit.mps_server)?, ..audit },
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             log_level: flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
         })
@@ -422,6 +423,7 @@ mod tests {
             ("runtime_dir = 'run'", "runtime_dir"),
             ("socket = './m.sock'", "socket"),
             ("cdi_dir = 'cdi'", "cdi_dir"),
+            ("[audit]\nmps_server = 'nvidia-cuda-mps-server'", "audit.mps_server"),
             ("[[cdi.extra_mounts]]\nhost_path = 'lib'", "host_path"),
             ("[cdi]\nextra_env = ['=x']", "NAME=value"),
         ] {

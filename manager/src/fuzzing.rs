@@ -54,12 +54,13 @@ pub fn checkpoint(dir: &Path, bytes: &[u8]) {
 
 /// Reads `bytes` as what the kernel says of a process, part of which the process itself chooses.
 pub fn processes(bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    if let Some(stat) = Stat::parse(&text) {
+    if let Some(stat) = Stat::parse(bytes) {
         let _ = stat.has_ended();
     }
+    let _ = (procfs::own_pid_in(bytes), procfs::mapped_in(bytes, "/libaliquot.so"));
+    let text = String::from_utf8_lossy(bytes);
     let id = SliceId::from_random(0xab);
-    let _ = (attribution::has_region(&text, id), procfs::mapped_in(&text, "/libaliquot.so"));
+    text.lines().for_each(|line| _ = attribution::is_mount_of(line, id));
     let (cgroups, container) = text.split_once('\0').unwrap_or((&text, &text));
     // A process in the very cgroups of a container is in the container, unless these say nothing.
     assert!(!attribution::is_within(cgroups, container) || !container.is_empty());

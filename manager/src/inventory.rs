@@ -114,6 +114,8 @@ pub struct DeviceProcess {
     pub pid: u32,
     /// Device memory; `None` where the driver does not tell.
     pub memory_bytes: Option<u64>,
+    /// It computes; `false`: it only draws.
+    pub computes: bool,
 }
 
 /// How busy a process kept a device during one of the driver's sampling periods.

@@ -59,6 +59,8 @@ pub(crate) struct LiveSlice {
     /// Device time that it had used at times past, part by part.
     pub history: Mutex<Vec<History>>,
     parts: RwLock<Vec<Part>>,
+    /// The greatest memory limits that it has had, part by part.
+    memory_limits_max_bytes: Vec<AtomicU64>,
     processes: Mutex<Arc<[Attached]>>,
     damage: Mutex<Option<String>>,
 }
@@ -78,6 +80,7 @@ impl LiveSlice {
             sampled_permille: slice.parts.iter().map(|_| AtomicU32::new(0)).collect(),
             history: Mutex::new(slice.parts.iter().map(|_| History::default()).collect()),
             parts: RwLock::new(slice.parts.clone()),
+            memory_limits_max_bytes: slice.parts.iter().map(|part| AtomicU64::new(part.memory_limit_bytes)).collect(),
             processes: Mutex::new(Arc::new([])),
             damage: Mutex::new(None),
         }
@@ -131,7 +134,16 @@ impl LiveSlice {
     /// Takes up a resized slice.
     pub(crate) fn resize(&self, slice: &Slice) {
         self.region.write_limits(slice);
+        for (max_bytes, part) in self.memory_limits_max_bytes.iter().zip(&slice.parts) {
+            max_bytes.fetch_max(part.memory_limit_bytes, Ordering::Relaxed);
+        }
         self.parts.write().clone_from(&slice.parts);
+    }
+
+    /// The greatest memory limit that its part number `part` has had since it was made or taken over.
+    #[must_use]
+    pub(crate) fn memory_limit_max_bytes(&self, part: usize) -> u64 {
+        self.memory_limits_max_bytes.get(part).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
     }
 
     /// The processes in it now.

@@ -166,20 +166,22 @@ impl Loaded {
 
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
         let device = self.open(uuid)?;
-        let mut processes = device.running_compute_processes().map_err(|error| told(uuid, &error))?;
+        let computing = device.running_compute_processes().map_err(|error| told(uuid, &error))?;
         // A process that draws as well stands in both lists, with the same memory. Not every device has the second one.
-        for process in device.running_graphics_processes().unwrap_or_default() {
-            if processes.iter().all(|computing| computing.pid != process.pid) {
-                processes.push(process);
-            }
-        }
+        let mut drawing = device.running_graphics_processes().unwrap_or_default();
+        drawing.retain(|process| computing.iter().all(|computing| computing.pid != process.pid));
         let memory = |used| match used {
             UsedGpuMemory::Used(bytes) => Some(bytes),
             UsedGpuMemory::Unavailable => None,
         };
+        let processes = computing.into_iter().map(|process| (process, true));
+        let processes = processes.chain(drawing.into_iter().map(|process| (process, false)));
         Ok(processes
-            .into_iter()
-            .map(|process| DeviceProcess { pid: process.pid, memory_bytes: memory(process.used_gpu_memory) })
+            .map(|(process, computes)| DeviceProcess {
+                pid: process.pid,
+                memory_bytes: memory(process.used_gpu_memory),
+                computes,
+            })
             .collect())
     }
 

@@ -1,10 +1,21 @@
 //! What `/proc` says about processes.
+//!
+//! Names in it are bytes that a process chooses, so nothing is taken to be UTF-8. And where a main thread has ended before the
+//! others, the memory and most of the namespaces are gone from the process's own directory: then one of those threads is asked.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use aliquot_abi::ledger::Identity;
+
+mod command;
+
+pub(crate) use command::command;
+
+/// What is read of a list that a process can make as long as it likes: its mappings, its mounts.
+const LIST_BYTES_MAX: u64 = 16 << 20;
 
 /// A process of this machine, as the manager sees it and as it sees itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +36,14 @@ impl ProcessView {
     /// Looks at the process `pid`; `None` if it is gone.
     #[must_use]
     pub(crate) fn of(pid: u32) -> Option<ProcessView> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let own_pid =
-            status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()?;
-        let clock = |of: &str| fs::metadata(format!("/proc/{of}/ns/time")).ok().map(|namespace| namespace.ino());
+        let own_pid = own_pid_in(&fs::read(format!("/proc/{pid}/status")).ok()?)?;
+        let own_clock = || namespace(std::process::id(), "time");
         Some(ProcessView {
             pid,
             own_pid,
-            pid_namespace: fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|namespace| namespace.ino()),
+            pid_namespace: namespace(pid, "pid"),
             start_time: start_time(pid)?,
-            same_clock: clock(&pid.to_string()).is_none_or(|namespace| Some(namespace) == clock("self")),
+            same_clock: namespace(pid, "time").is_none_or(|clock| Some(clock) == own_clock()),
         })
     }
 
@@ -46,6 +55,12 @@ impl ProcessView {
             && agrees(self.pid_namespace, identity.pid_namespace)
             && agrees(self.same_clock.then_some(self.start_time), identity.start_time)
     }
+}
+
+/// The process's pid in its own namespace, in what `/proc/PID/status` holds.
+pub(crate) fn own_pid_in(status: &[u8]) -> Option<u32> {
+    let status = String::from_utf8_lossy(status);
+    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
 }
 
 /// All processes.
@@ -60,6 +75,8 @@ pub(crate) struct Stat {
     pub state: char,
     /// Field 4.
     pub parent: u32,
+    /// Field 20: threads that are left, with the main thread for as long as the process is there.
+    pub threads: u32,
     /// Field 22: when the process was started, in clock ticks since boot.
     pub start_time: u64,
     /// Field 28: where its stack begins, which is another address in each program that it runs; 0 where the manager may not look.
@@ -70,26 +87,57 @@ impl Stat {
     /// Of the process `pid`; `None` if it is gone.
     #[must_use]
     pub(crate) fn of(pid: u32) -> Option<Stat> {
-        Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Stat::in_dir(&format!("/proc/{pid}"))
     }
 
-    /// The command's name is in parentheses and can hold any character: fields are counted after the last one.
-    pub(crate) fn parse(text: &str) -> Option<Stat> {
+    fn in_dir(dir: &str) -> Option<Stat> {
+        Stat::parse(&fs::read(format!("{dir}/stat")).ok()?)
+    }
+
+    /// The command's name is in parentheses and can hold any bytes: fields are counted after the last one.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Stat> {
+        let text = String::from_utf8_lossy(bytes);
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
         Some(Stat {
             state: field(3)?.chars().next()?,
             parent: field(4)?.parse().ok()?,
+            threads: field(20)?.parse().ok()?,
             start_time: field(22)?.parse().ok()?,
             start_stack: field(28)?.parse().ok()?,
         })
     }
 
-    /// Whether it has ended, and only its entry is left.
+    /// Whether the process has ended, and only its entry is left.
     #[must_use]
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
+        match self.state {
+            'X' | 'x' => true,
+            // The main thread can end before the others, which go on with all that the process holds.
+            'Z' => self.threads <= 1,
+            _ => false,
+        }
     }
+}
+
+/// The directories of the threads that go on where the main thread of `pid` has ended; none where it has not.
+fn threads_left(pid: u32) -> impl Iterator<Item = String> {
+    let is_dead = |stat: &Stat| matches!(stat.state, 'Z' | 'X' | 'x');
+    let without_main = Stat::of(pid).filter(is_dead).map(|_| format!("/proc/{pid}/task"));
+    let entries = without_main.and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.path().to_str().map(str::to_owned))
+        .filter(move |dir| Stat::in_dir(dir).is_some_and(|stat| !is_dead(&stat)))
+}
+
+/// What `ask` learns in the directory of the process, or of a thread of it that goes on without the main thread.
+fn ask<T>(pid: u32, ask: impl Fn(&str) -> Option<T>) -> Option<T> {
+    ask(&format!("/proc/{pid}")).or_else(|| threads_left(pid).find_map(|dir| ask(&dir)))
+}
+
+/// Inode number of a process's namespace of this kind; `None` where the manager may not look.
+fn namespace(pid: u32, kind: &str) -> Option<u64> {
+    ask(pid, |dir| fs::metadata(format!("{dir}/ns/{kind}")).ok().map(|namespace| namespace.ino()))
 }
 
 /// When a process was started: field 22 of `/proc/PID/stat`, in clock ticks since boot.
@@ -97,27 +145,6 @@ impl Stat {
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     Stat::of(pid).map(|stat| stat.start_time)
 }
-
-/// The command line of a process, or its name in brackets; empty if it is gone.
-#[must_use]
-pub(crate) fn command(pid: u32) -> String {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<String> = line
-        .split(|&byte| byte == 0)
-        .filter(|word| !word.is_empty())
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect();
-    let text = match words.is_empty() {
-        true => fs::read_to_string(format!("/proc/{pid}/comm"))
-            .map(|name| format!("[{}]", name.trim_end()))
-            .unwrap_or_default(),
-        false => words.join(" "),
-    };
-    // It ends up in terminals and logs, and was written by whoever runs in the container.
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(COMMAND_CHARS_MAX).collect()
-}
-
-const COMMAND_CHARS_MAX: usize = 256;
 
 /// The user that a process runs as.
 #[must_use]
@@ -131,28 +158,59 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     Stat::of(pid).map(|stat| stat.parent)
 }
 
-/// The name of a process's program, as the kernel keeps it: 15 bytes at most; empty if it is gone.
+/// A file, by what no name can feign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// Of the file at `path`; `None` if there is none.
+    #[must_use]
+    pub(crate) fn of(path: &Path) -> Option<FileId> {
+        fs::metadata(path).ok().map(|file| FileId { device: file.dev(), inode: file.ino() })
+    }
+}
+
+/// The file of the program that a process runs; `None` where the manager may not look.
 #[must_use]
-pub(crate) fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim_end().into()).unwrap_or_default()
+pub(crate) fn program(pid: u32) -> Option<FileId> {
+    ask(pid, |dir| FileId::of(&Path::new(dir).join("exe")))
 }
 
 /// Inode number of a process's mount namespace; `None` where the manager may not look.
 #[must_use]
 pub(crate) fn mount_namespace(pid: u32) -> Option<u64> {
-    fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|namespace| namespace.ino())
+    namespace(pid, "mnt")
 }
 
-/// The mounts that a process sees, as the kernel lists them.
-#[must_use]
-pub(crate) fn mounts(pid: u32) -> Option<String> {
-    fs::read(format!("/proc/{pid}/mountinfo")).ok().map(|text| String::from_utf8_lossy(&text).into_owned())
+/// The first thing that `find` finds in a line of the mounts that a process sees, as the kernel lists them.
+pub(crate) fn find_mount<T>(pid: u32, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let mounts = ask(pid, |dir| File::open(format!("{dir}/mountinfo")).ok())?;
+    find_line(BufReader::new(mounts), find).ok().flatten()
 }
 
 /// The cgroups that a process is in, as the kernel lists them.
 #[must_use]
 pub(crate) fn cgroups(pid: u32) -> Option<String> {
-    fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
+    fs::read(format!("/proc/{pid}/cgroup")).ok().map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The first thing that `find` finds in a line of `list`.
+///
+/// # Errors
+/// It cannot be read, or is too long to be read to its end.
+fn find_line<T>(list: impl BufRead, find: impl Fn(&str) -> Option<T>) -> io::Result<Option<T>> {
+    let mut list = list.take(LIST_BYTES_MAX);
+    let mut line = Vec::new();
+    while list.read_until(b'\n', &mut line)? > 0 {
+        if let Some(found) = find(String::from_utf8_lossy(&line).trim_end_matches('\n')) {
+            return Ok(Some(found));
+        }
+        line.clear();
+    }
+    if list.limit() == 0 { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(None) }
 }
 
 /// The pids of all processes.
@@ -170,26 +228,38 @@ pub(crate) enum Mapped {
     No,
     /// The process has no memory any more: it is ending.
     Ending,
-    /// The manager may not look.
+    /// The manager may not look, or does not come to an end.
     Unknown,
 }
 
 /// Whether the process `pid` maps a file whose path ends with `path_end`.
 #[must_use]
 pub(crate) fn maps(pid: u32, path_end: &str) -> Mapped {
-    match fs::read(format!("/proc/{pid}/maps")) {
-        Ok(text) if text.is_empty() => Mapped::Ending,
-        Ok(text) => mapped_in(&String::from_utf8_lossy(&text), path_end),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Mapped::Unknown,
-        // Its entry is gone.
-        Err(_) => Mapped::Ending,
-    }
+    let maps_in = |dir: &str| {
+        let maps = File::open(format!("{dir}/maps")).and_then(|maps| mapped_in(BufReader::new(maps), path_end));
+        match maps {
+            Ok(mapped) => mapped,
+            Err(error) => match error.kind() {
+                io::ErrorKind::PermissionDenied | io::ErrorKind::FileTooLarge => Mapped::Unknown,
+                // Its entry is gone.
+                _ => Mapped::Ending,
+            },
+        }
+    };
+    let is_known = |dir: &str| Some(maps_in(dir)).filter(|mapped| *mapped != Mapped::Ending);
+    ask(pid, is_known).unwrap_or(Mapped::Ending)
 }
 
-/// A file that was removed has a word behind its path.
-pub(crate) fn mapped_in(maps: &str, path_end: &str) -> Mapped {
-    let is_it = |line: &str| line.strip_suffix(" (deleted)").unwrap_or(line).ends_with(path_end);
-    if maps.lines().any(is_it) { Mapped::Yes } else { Mapped::No }
+/// The same of `maps`, as the kernel lists them. A file that was removed has a word behind its path.
+///
+/// # Errors
+/// They cannot be read to their end.
+pub(crate) fn mapped_in(mut maps: impl BufRead, path_end: &str) -> io::Result<Mapped> {
+    if maps.fill_buf()?.is_empty() {
+        return Ok(Mapped::Ending);
+    }
+    let is_it = |line: &str| line.strip_suffix(" (deleted)").unwrap_or(line).ends_with(path_end).then_some(());
+    Ok(find_line(maps, is_it)?.map_or(Mapped::No, |()| Mapped::Yes))
 }
 
 /// This machine's name.
@@ -206,26 +276,69 @@ pub(crate) fn boot_id() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::io::Read;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::{Command, Stdio};
+
+    use super::program as program_of;
     use super::*;
 
     #[test]
     fn a_command_s_name_does_not_confuse() {
-        let text = "12 (a) b (c) R 1 12 12 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1 1 1 1 99";
-        let stat = Stat { state: 'R', parent: 1, start_time: 4711, start_stack: 99 };
+        let text = b"12 (a) \xd0 (c) R 1 12 12 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 4711 1 1 1 1 1 99";
+        let stat = Stat { state: 'R', parent: 1, threads: 3, start_time: 4711, start_stack: 99 };
         assert_eq!(Stat::parse(text), Some(stat));
-        assert_eq!(Stat::parse("12 (a"), None);
-        assert!(!stat.has_ended() && Stat { state: 'Z', ..stat }.has_ended());
+        assert_eq!(Stat::parse(b"12 (a"), None);
+        assert_eq!(own_pid_in(b"Name:\t\xd0\nNSpid:\t12\t7\n"), Some(7));
+    }
+
+    #[test]
+    fn a_process_ends_with_its_last_thread() {
+        let stat = |state, threads| Stat { state, threads, parent: 1, start_time: 1, start_stack: 0 };
+        assert!(stat('Z', 1).has_ended() && stat('Z', 0).has_ended() && stat('X', 2).has_ended());
+        assert!(!stat('Z', 2).has_ended() && !stat('S', 1).has_ended());
+    }
+
+    #[test]
+    fn a_process_whose_name_is_not_text_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        // As a longer name in two-byte letters looks when it is cut at 15 bytes.
+        let program = dir.path().join(OsStr::from_bytes(b"\xd0\xb0\xd0"));
+        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+        let mut child = Command::new(&program).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        assert!(fs::read(format!("/proc/{pid}/comm")).unwrap().starts_with(b"\xd0\xb0\xd0"));
+        let stat = Stat::of(pid).unwrap();
+        assert_eq!((stat.parent, ProcessView::of(pid).unwrap().own_pid), (std::process::id(), pid));
+        assert!(all().any(|process| process.pid == pid) && cgroups(pid).is_some());
+        assert_eq!(program_of(pid), FileId::of(Path::new("/bin/sh")));
+        assert_eq!(maps(pid, "/no/such/file"), Mapped::No);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!((Stat::of(pid), maps(pid, "/no/such/file")), (None, Mapped::Ending));
     }
 
     #[test]
     fn a_mapped_file_is_found_by_the_end_of_its_path() {
         let maps = "7f00-7f01 rw-s 00000000 00:18 7 /run/aliquot/slices/0a/ledger\n7f02-7f03 r--p 0 00:00 0\n";
+        let mapped_in = |maps: &str, path_end| mapped_in(maps.as_bytes(), path_end).unwrap();
         assert_eq!(mapped_in(maps, "/0a/ledger"), Mapped::Yes);
         assert_eq!(mapped_in(&maps.replace("ledger", "ledger (deleted)"), "/0a/ledger"), Mapped::Yes);
         assert_eq!(mapped_in(maps, "/0b/ledger"), Mapped::No);
+        assert_eq!(mapped_in("", "/0b/ledger"), Mapped::Ending);
         let own = std::env::current_exe().unwrap();
         assert_eq!(super::maps(std::process::id(), own.to_str().unwrap()), Mapped::Yes);
         assert_eq!(super::maps(u32::MAX, "x"), Mapped::Ending);
+    }
+
+    #[test]
+    fn a_list_without_end_is_given_up() {
+        let endless = || BufReader::new(io::repeat(b'x'));
+        assert_eq!(mapped_in(endless(), "/ledger").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        // What is found before is found all the same.
+        let maps = BufReader::new(b"7f00-7f01 r--p 0 00:00 0 /0a/ledger\n".chain(io::repeat(b'x')));
+        assert_eq!(mapped_in(maps, "/0a/ledger").unwrap(), Mapped::Yes);
     }
 
     #[test]

@@ -234,7 +234,8 @@ impl Mapping {
 
     /// Calls `step` with the entries in the range where a mapping can begin; it says how many bytes further the next one is.
     fn walk(address: u64, bytes: u64, mut step: impl FnMut(&'static AtomicU64) -> u64) {
-        let end = address.saturating_add(bytes);
+        // Beyond are no addresses: a host that asks for all of them is told so by the driver, and not made to wait here.
+        let end = address.saturating_add(bytes).min(1 << 49);
         let mut place = address & !(Self::UNIT_BYTES - 1);
         while place < end {
             place = match ADDRESSES.existing(place) {
@@ -262,10 +263,10 @@ impl Ending {
     }
 
     /// Notes every charge whose address `concerns` this end.
-    pub(crate) fn note(&self, mut concerns: impl FnMut(u64) -> bool) {
+    pub(crate) fn note(&self, mut concerns: impl FnMut(u64, Charge) -> bool) {
         each_charge(|address, entry| {
             let word = entry.load(Ordering::Relaxed);
-            if word & KIND == CHARGE && concerns(address) {
+            if Charge::from_word(word).is_some_and(|charge| concerns(address, charge)) {
                 // One that is freed meanwhile is not ours to note.
                 let noted = word & !Self::NUMBERS | self.number;
                 let _ = entry.compare_exchange(word, noted, Ordering::Relaxed, Ordering::Relaxed);

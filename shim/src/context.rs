@@ -3,35 +3,69 @@
 //! A green context holds no memory: what is allocated while one is current belongs to the primary context of its device. But it keeps
 //! that alive, so its end can be the primary's.
 
-use crate::allocations::Ending;
+use crate::allocations::{Charge, Ending};
 use crate::hooks::{real, types};
-use crate::process::Process;
-use crate::{arrays, markers, pools};
+use crate::markers::DeviceWrites;
+use crate::process::{self, Process};
+use crate::references::Release;
+use crate::{arrays, pools};
 use aliquot_abi::cuda::{CUcontext, CUdevice, CUgreenCtx, CUresult, NullStream, c_uint};
 
 /// `cuCtxDestroy`.
 pub(crate) unsafe fn destroy(_: NullStream, real: types::cuCtxDestroy, context: CUcontext) -> CUresult {
     // SAFETY: the host's call.
-    ending(context, &|| unsafe { real(context) }, &CUresult::is_ok)
+    Subject::of(context).ending(&|| unsafe { real(context) }, &CUresult::is_ok)
 }
 
 /// `cuCtxDetach`: destroys the context with its last attachment.
 pub(crate) unsafe fn detach(_: NullStream, real: types::cuCtxDetach, context: CUcontext) -> CUresult {
     // SAFETY: the host's call.
-    ending(context, &|| unsafe { real(context) }, &|result| result.is_ok() && !is_alive(context))
+    Subject::of(context).ending(&|| unsafe { real(context) }, &|result| result.is_ok() && !is_alive(context))
 }
 
 /// Whether the driver still knows `context`.
-fn is_alive(context: CUcontext) -> bool {
+pub(crate) fn is_alive(context: CUcontext) -> bool {
     let mut version = 0;
     // SAFETY: the pointer is valid; the driver checks the handle.
     real!(cuCtxGetApiVersion).is_some_and(|get| unsafe { get(context, &raw mut version) }.is_ok())
 }
 
+/// `cuDevicePrimaryCtxRetain`.
+pub(crate) unsafe fn primary_retain(
+    _: NullStream,
+    real: types::cuDevicePrimaryCtxRetain,
+    context: *mut CUcontext,
+    device: CUdevice,
+) -> CUresult {
+    // Often the first call of a process after `cuInit`: one that is not counted would make each later release look like the last.
+    let references = Process::attached().and_then(|process| process.primary_references(device));
+    let epoch = references.map(|references| (references, references.epoch()));
+    // SAFETY: the host's call.
+    let result = unsafe { real(context, device) };
+    if let (Some((references, epoch)), true) = (epoch, result.is_ok()) {
+        references.taken_since(epoch);
+    }
+    result
+}
+
 /// `cuDevicePrimaryCtxReset`.
 pub(crate) unsafe fn primary_reset(_: NullStream, real: types::cuDevicePrimaryCtxReset, device: CUdevice) -> CUresult {
-    // SAFETY: the host's call.
-    ending_primary(device, &|| unsafe { real(device) })
+    let process = Process::attached();
+    let references = process.and_then(|process| process.primary_references(device));
+    let void = || references.inspect(|references| references.void());
+    void();
+    let call = || {
+        // SAFETY: the host's call.
+        let result = unsafe { real(device) };
+        void();
+        result
+    };
+    // One that a fault has ruined may not say that it is active.
+    if is_active(device) == Some(false) {
+        return call();
+    }
+    let account = process.and_then(|process| process.part(device)).map(|part| part.index);
+    Subject { context: primary_context(device), is_primary: true, account }.ending(&call, &CUresult::is_ok)
 }
 
 /// `cuDevicePrimaryCtxRelease`: ends the context with its last reference.
@@ -41,36 +75,55 @@ pub(crate) unsafe fn primary_release(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the host's call.
-    ending_primary(device, &|| unsafe { real(device) })
+    releasing_primary(device, 1, &|| unsafe { real(device) })
 }
 
-/// `cuGreenCtxDestroy`: ends the primary context of its device if nobody else holds that.
+/// `cuGreenCtxDestroy`: ends the primary context of its device with its last reference.
 pub(crate) unsafe fn green_destroy(_: NullStream, real: types::cuGreenCtxDestroy, context: CUgreenCtx) -> CUresult {
     // SAFETY: the host's call.
-    let result = unsafe { real(context) };
-    if let Some(process) = Process::if_attached()
-        && result.is_ok()
-        && (0..process.ordinals()).any(|device| !is_active(device))
-    {
-        refund_what_is_unknown(process);
+    let call = || unsafe { real(context) };
+    match device_of_green(context) {
+        Some(device) => releasing_primary(device, 0, &call),
+        None => call(),
+    }
+}
+
+/// Makes a call that gives up a reference to the primary context of `device`, and `counted` (0 or 1) of those that are counted.
+fn releasing_primary(device: CUdevice, counted: u64, call: &dyn Fn() -> CUresult) -> CUresult {
+    let references = Process::if_attached().and_then(|process| process.primary_references(device));
+    let release = references.map(|references| references.release(counted));
+    let result = match &release {
+        Some(Release { is_harmless: true, .. }) => call(),
+        _ if is_active(device) == Some(true) => {
+            let ended = |result: CUresult| result.is_ok() && is_active(device) != Some(true);
+            Subject { context: primary_context(device), is_primary: true, account: None }.ending(call, &ended)
+        }
+        _ => call(),
+    };
+    if let Some(release) = release {
+        release.finish(result.is_ok());
     }
     result
 }
 
-/// Makes a call that can end the primary context of `device`.
-fn ending_primary(device: CUdevice, call: &dyn Fn() -> CUresult) -> CUresult {
-    if !is_active(device) {
-        return call();
+/// The device of a green context.
+fn device_of_green(green: CUgreenCtx) -> Option<CUdevice> {
+    let mut context = CUcontext::NULL;
+    let get_context = real!(cuCtxFromGreenCtx)?;
+    // SAFETY: the pointer is valid; the driver checks the handle.
+    if !unsafe { get_context(&raw mut context, green) }.is_ok() {
+        return None;
     }
-    ending(primary_context(device), call, &|result| result.is_ok() && !is_active(device))
+    with_current(context, || process::current_ordinal().ok())
 }
 
-/// Whether the primary context of `device` lives.
-fn is_active(device: CUdevice) -> bool {
+/// Whether the primary context of `device` lives; `None`: the driver does not say.
+fn is_active(device: CUdevice) -> Option<bool> {
     let (mut flags, mut active): (c_uint, _) = (0, 0);
-    let Some(get_state) = real!(cuDevicePrimaryCtxGetState) else { return false };
+    let get_state = real!(cuDevicePrimaryCtxGetState)?;
     // SAFETY: the pointers are valid.
-    unsafe { get_state(device, &raw mut flags, &raw mut active) }.is_ok() && active != 0
+    let told = unsafe { get_state(device, &raw mut flags, &raw mut active) };
+    told.is_ok().then_some(active != 0)
 }
 
 /// The primary context of `device`, which is active. Only its handle is wanted: the reference is given back at once.
@@ -88,55 +141,90 @@ fn primary_context(device: CUdevice) -> CUcontext {
     context
 }
 
-/// Makes a call that can end `context`; `ended` says whether it did. Then what was allocated in it is given back.
-///
-/// Whose an address is, is asked of the driver while the context lives: so an allocation needs no note of its context, and what
-/// lives on elsewhere is left alone. What other threads allocate in the context between that question and its end, the driver does
-/// not know any more afterwards. This is as slow as there are allocations, and as rare as contexts end.
-fn ending(context: CUcontext, call: &dyn Fn() -> CUresult, ended: &dyn Fn(CUresult) -> bool) -> CUresult {
-    let Some(process) = Process::attached().filter(|_| !context.is_null()) else { return call() };
-    let end = Ending::new();
-    note_what_belongs_to(context, &end);
-    let result = call();
-    if !ended(result) {
-        end.finish(|_| false);
-        return result;
+/// Calls `question` with `context` current. `None` if the driver does not take it.
+fn with_current<T>(context: CUcontext, question: impl FnOnce() -> Option<T>) -> Option<T> {
+    let mut popped = CUcontext::NULL;
+    let (push, pop) = (real!(cuCtxPushCurrent_v2)?, real!(cuCtxPopCurrent_v2)?);
+    // SAFETY: the driver checks the handle.
+    if !unsafe { push(context) }.is_ok() {
+        return None;
     }
-    end.finish(|_| true);
-    arrays::refund_of_context(context);
-    refund_what_is_unknown(process);
-    markers::forget_contexts(process);
-    result
+    let answer = question();
+    // SAFETY: the pointer is valid; what was pushed above is on top.
+    let _ = unsafe { pop(&raw mut popped) };
+    answer
+}
+
+/// A context that may be about to end.
+struct Subject {
+    /// Null: the driver does not say.
+    context: CUcontext,
+    is_primary: bool,
+    /// The account of the device that is reset: what the driver answers no question about is refunded if it was charged there.
+    account: Option<usize>,
+}
+
+impl Subject {
+    fn of(context: CUcontext) -> Subject {
+        Subject { context, is_primary: false, account: None }
+    }
+
+    /// Makes a call that can end the context; `ended` says whether it did. Then what was allocated in it is given back.
+    ///
+    /// Whose an address is, is asked of the driver while the context lives: so an allocation needs no note of its context, and what
+    /// lives on elsewhere is left alone. What other threads allocate in the context between that question and its end, the driver does
+    /// not know any more afterwards. This is as slow as there are allocations, and as rare as contexts end.
+    fn ending(&self, call: &dyn Fn() -> CUresult, ended: &dyn Fn(CUresult) -> bool) -> CUresult {
+        let process = Process::attached().filter(|_| !self.context.is_null() || self.account.is_some());
+        let Some(process) = process else { return call() };
+        let end = Ending::new();
+        self.note_what_belongs_to_it(&end);
+        let writes = DeviceWrites::pause(process, self.context, self.is_primary);
+        let result = call();
+        if !ended(result) {
+            end.finish(|_| false);
+            writes.resume();
+            return result;
+        }
+        end.finish(|_| true);
+        arrays::refund_of_context(self.context);
+        refund_what_is_unknown(process);
+        writes.resume_without_context();
+        result
+    }
+
+    fn note_what_belongs_to_it(&self, end: &Ending) {
+        let Some(get_attribute) = real!(cuPointerGetAttribute) else { return };
+        let note = || {
+            end.note(|address, charge| self.holds(get_attribute, address, charge));
+            Some(())
+        };
+        // The driver answers only a thread that has a context that lives.
+        if with_current(self.context, note).is_none() {
+            let _ = note();
+        }
+    }
+
+    /// Whether the memory at `address` goes with the context.
+    fn holds(&self, get_attribute: types::cuPointerGetAttribute, address: u64, charge: Charge) -> bool {
+        const CONTEXT: c_uint = 1; // CU_POINTER_ATTRIBUTE_CONTEXT
+        let mut owner = CUcontext::NULL;
+        // SAFETY: the pointer is valid for the attribute, which is a context.
+        match unsafe { get_attribute((&raw mut owner).cast(), CONTEXT, address) } {
+            CUresult::SUCCESS => owner == self.context,
+            CUresult::INVALID_VALUE => false,
+            // After a fault in a kernel the driver answers every question with that, until the reset.
+            _ => Some(charge.account) == self.account,
+        }
+    }
 }
 
 /// Gives back what the driver does not know any more, after the end of a context.
 fn refund_what_is_unknown(process: &'static Process) {
     let end = Ending::new();
-    end.note(|_| true);
+    end.note(|_, _| true);
     end.finish(is_unknown);
     pools::settle_all(process);
-}
-
-fn note_what_belongs_to(context: CUcontext, end: &Ending) {
-    const CONTEXT: c_uint = 1; // CU_POINTER_ATTRIBUTE_CONTEXT
-    let Some(get_attribute) = real!(cuPointerGetAttribute) else { return };
-    // The driver answers only a thread that has a context.
-    let mut current = CUcontext::NULL;
-    let (push, pop) = (real!(cuCtxPushCurrent_v2), real!(cuCtxPopCurrent_v2));
-    // SAFETY: the pointer is valid.
-    let has_current =
-        real!(cuCtxGetCurrent).is_some_and(|get| unsafe { get(&raw mut current) }.is_ok() && !current.is_null());
-    // SAFETY: the driver checks the handle.
-    let pushed = !has_current && push.is_some_and(|push| unsafe { push(context) }.is_ok());
-    end.note(|address| {
-        let mut owner = CUcontext::NULL;
-        // SAFETY: the pointer is valid for the attribute, which is a context.
-        unsafe { get_attribute((&raw mut owner).cast(), CONTEXT, address) }.is_ok() && owner == context
-    });
-    if let (true, Some(pop)) = (pushed, pop) {
-        // SAFETY: the pointer is valid; what was pushed above is on top.
-        let _ = unsafe { pop(&raw mut current) };
-    }
 }
 
 /// Whether the driver says that `address` is nobody's. A thread without a context gets no answer.

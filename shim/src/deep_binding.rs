@@ -1,4 +1,5 @@
-//! Libraries that are opened with `RTLD_DEEPBIND`.
+//! Libraries that are opened: what is known of the driver is checked before, and those that are opened with `RTLD_DEEPBIND` are
+//! bound to the hooks.
 //!
 //! Such a library, with all that it brings along, looks for functions among the libraries that it needs before it comes to the
 //! preloaded ones: it is bound to the driver itself, and to the C library's own `dlsym`. Once it is open, the references of
@@ -12,16 +13,19 @@
 //! referring object needs.
 //!
 //! Not covered: what a library does in its constructors, before it is open; references that are not bound yet in a
-//! program that interposes the same function itself, or of a linker whose code for binding them is not known (mold).
+//! program that interposes the same function itself, or of a linker whose code for binding them is not known (mold);
+//! references in pages that can be written for ever though they are RELRO, or that may not be made writable.
 
+use crate::driver::Library;
 use crate::elf::{Image, Reference};
 use crate::linkmap;
 use crate::lookup::Wanted;
+use crate::own_variables;
 use crate::sys;
 use crate::trampoline::{PASS, StandIn, trampoline};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub(crate) static DLOPEN: StandIn = StandIn::new(c"dlopen", dlopen);
 pub(crate) static DLMOPEN: StandIn = StandIn::new(c"dlmopen", dlmopen);
@@ -35,6 +39,10 @@ const RTLD_DEEPBIND: c_int = 8;
 static IS_USED: AtomicU32 = AtomicU32::new(0);
 /// The number of objects that had ever been loaded when all were last found well bound.
 static LOADS_SEEN: AtomicU64 = AtomicU64::new(0);
+/// How often some object was found to be still loading since then.
+static RETRIES: AtomicU32 = AtomicU32::new(0);
+/// More than a load takes while others look functions up: what is still not bound then never will be.
+const RETRIES_MAX: u32 = 1000;
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
@@ -57,10 +65,13 @@ unsafe extern "C" fn dlmopen_answer(namespace: c_long, path: *const c_char, flag
 
 /// What the function at `real` answers, which `call` calls, or [`PASS`].
 fn open(real: *mut c_void, path: *const c_char, flags: c_int, call: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    Library::notice_all_unloadings();
     catch_up();
     if real.is_null() {
         return real;
     }
+    // SAFETY: the host's path.
+    unsafe { own_variables::give_back_before_opening(path) };
     if flags & RTLD_DEEPBIND == 0 {
         return PASS;
     }
@@ -102,13 +113,16 @@ fn bind_new_objects() {
     if loads == LOADS_SEEN.load(Ordering::Relaxed) {
         return;
     }
+    // What a reference is bound to is compared with the driver's functions, which may have gone.
+    Library::notice_all_unloadings();
     let mut is_complete = true;
     // The loader keeps every object where it is until this ends, and lets one thread at a time do it.
     linkmap::find(|object| {
         is_complete &= bind(&object.image);
         None::<()>
     });
-    if is_complete {
+    if is_complete || RETRIES.fetch_add(1, Ordering::Relaxed) >= RETRIES_MAX {
+        RETRIES.store(0, Ordering::Relaxed);
         LOADS_SEEN.store(loads, Ordering::Relaxed);
     }
 }
@@ -118,7 +132,7 @@ fn bind(image: &Image) -> bool {
     let mut is_complete = true;
     image.each_reference(|reference| {
         // SAFETY: an object's names are NUL-terminated.
-        let Some(wanted) = (unsafe { Wanted::from_name(reference.name.as_ptr()) }) else { return };
+        let Some(wanted) = (unsafe { Wanted::from_name(reference.name) }) else { return };
         is_complete &= match binding(image, &reference, &wanted) {
             Binding::PastTheHook => write(image, &reference, wanted.ours()),
             Binding::Pending => false,
@@ -170,10 +184,10 @@ fn finds_real_first(image: &Image, wanted: &Wanted) -> bool {
 }
 
 /// Binds `reference` to `function`. `false` if another thread is still loading the object.
-fn write(image: &Image, reference: &Reference<'_>, function: *mut c_void) -> bool {
+pub(crate) fn write(image: &Image, reference: &Reference<'_>, function: *mut c_void) -> bool {
     let slot = reference.slot;
     match image.read_only_after_relocation(sys::page_bytes()) {
-        Some(pages) if pages.contains(&(slot.as_ptr().addr())) => write_protected(pages, reference, function),
+        Some(pages) if pages.contains(&(slot.as_ptr().addr())) => write_protected(&pages, slot, function),
         _ => {
             slot.store(function, Ordering::Relaxed);
             true
@@ -181,12 +195,18 @@ fn write(image: &Image, reference: &Reference<'_>, function: *mut c_void) -> boo
     }
 }
 
-fn write_protected(pages: Range<usize>, reference: &Reference<'_>, function: *mut c_void) -> bool {
-    let slot = reference.slot;
+fn write_protected(pages: &Range<usize>, slot: &AtomicPtr<c_void>, function: *mut c_void) -> bool {
     // Pages that can be written are still being relocated: protecting them now would end the process in the other thread.
-    if sys::is_writable(slot.as_ptr().cast()) || !sys::protect(&pages, true) {
+    if sys::is_writable(slot.as_ptr().cast()) {
         return false;
     }
-    slot.store(function, Ordering::Relaxed);
-    sys::protect(&pages, false)
+    match sys::protect(pages, true) {
+        Ok(()) => {
+            slot.store(function, Ordering::Relaxed);
+            let _ = sys::protect(pages, false);
+            true
+        }
+        // Refused for good, there is nothing to try again.
+        Err(error) => !error.is_passing(),
+    }
 }

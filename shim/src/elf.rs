@@ -76,7 +76,10 @@ const DT_PLTREL: i64 = 20;
 const DT_DEBUG: i64 = 21;
 const DT_JMPREL: i64 = 23;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
-const STT_GNU_IFUNC: u8 = 10;
+const DT_RELACOUNT: i64 = 0x6fff_fff9;
+const STT_NOTYPE: u8 = 0;
+const STT_OBJECT: u8 = 1;
+const STT_FUNC: u8 = 2;
 const STB_WEAK: u8 = 2;
 
 /// The relocations that hold a function's address: a word of data, a slot of a call, a slot of a call that may be bound late.
@@ -104,12 +107,14 @@ pub(crate) struct Image {
 
 /// A word of an object that the loader binds to a symbol.
 pub(crate) struct Reference<'a> {
-    /// The symbol.
-    pub(crate) name: &'a CStr,
+    /// The symbol's name, which is NUL-terminated.
+    pub(crate) name: *const c_char,
     /// The word.
     pub(crate) slot: &'a AtomicPtr<c_void>,
     /// Whether the object has the symbol itself.
-    pub(crate) is_defined_here: bool,
+    is_defined_here: bool,
+    /// Where the object's own variable of this name lies, if it has one.
+    pub(crate) own_variable: Option<*mut c_void>,
     /// Whether it may be bound to nothing.
     pub(crate) is_weak: bool,
     /// Its number among those that may be bound when they are first called.
@@ -192,13 +197,21 @@ impl Image {
     /// # Safety
     /// `start` must be where the loader has mapped an object's first page, and the object must stay mapped while the image is used.
     pub(crate) unsafe fn from_file_start(start: *const c_void) -> Option<Image> {
+        /// The smallest page that there is.
+        const PAGE_BYTES: u64 = 4096;
         // SAFETY: the first page of an object's file holds its header.
         let file = unsafe { start.cast::<FileHeader>().as_ref() }?;
         if file.identification.first_chunk() != Some(b"\x7fELF") {
             return None;
         }
+        // Linkers put the program headers behind the file's header. Tools that add some move them to the file's end, of which it
+        // is not known whether it is mapped.
+        let headers_bytes = u64::from(file.header_count) * size_of::<ProgramHeader>() as u64;
+        if file.headers_offset.saturating_add(headers_bytes) > PAGE_BYTES {
+            return None;
+        }
         let headers = start.cast::<u8>().wrapping_add(file.headers_offset as usize).cast();
-        // SAFETY: linkers put the program headers behind the file's header, into the first segment.
+        // SAFETY: the headers lie in the first page.
         let image = unsafe { Image::new(0, headers, file.header_count) };
         let first = image.headers().iter().find(|header| header.kind == PT_LOAD)?;
         let base = start.addr().wrapping_sub((first.address - first.offset) as usize);
@@ -269,7 +282,11 @@ impl Image {
     /// A pointer of the dynamic section: glibc has relocated it, other loaders and the vDSO have not.
     fn pointer<T>(&self, value: u64) -> *const T {
         let address = value as usize;
-        core::ptr::with_exposed_provenance(if address < self.base { self.base.wrapping_add(address) } else { address })
+        core::ptr::with_exposed_provenance(if self.contains(address) {
+            address
+        } else {
+            self.base.wrapping_add(address)
+        })
     }
 
     /// The object's DT_SONAME.
@@ -302,22 +319,24 @@ impl Image {
     pub(crate) fn each_reference(&self, mut visit: impl FnMut(Reference<'_>)) {
         let Some(tables) = self.tables() else { return };
         let (mut relocations, mut late) = ((core::ptr::null(), 0), (core::ptr::null(), 0));
-        let mut has_addends = true;
+        let (mut relative_count, mut has_addends) = (0, true);
         self.each_dynamic(|tag, value| match tag {
             DT_RELA => relocations.0 = self.pointer::<Relocation>(value),
             DT_RELASZ => relocations.1 = value as usize / size_of::<Relocation>(),
+            DT_RELACOUNT => relative_count = value as usize,
             DT_JMPREL => late.0 = self.pointer::<Relocation>(value),
             DT_PLTRELSZ => late.1 = value as usize / size_of::<Relocation>(),
             DT_PLTREL => has_addends = value as i64 == DT_RELA,
             _ => {}
         });
-        for (start, count) in [relocations, late] {
+        // Nearly all relocations of most libraries are of no symbol, and come first.
+        for ((start, count), without_symbol) in [(relocations, relative_count), (late, 0)] {
             if start.is_null() || !has_addends {
                 continue;
             }
             // SAFETY: the tables are as long as the dynamic section says, and are not written.
             let table = unsafe { core::slice::from_raw_parts(start, count) };
-            for (number, entry) in table.iter().enumerate() {
+            for (number, entry) in table.iter().enumerate().skip(without_symbol) {
                 let kind = entry.info as u32;
                 let is_whole_address = kind != relocation::WORD || entry.addend == 0;
                 if !matches!(kind, relocation::WORD | relocation::SLOT | relocation::LATE_SLOT) || !is_whole_address {
@@ -326,12 +345,14 @@ impl Image {
                 // SAFETY: relocations hold indices of the symbol table.
                 let symbol = unsafe { &*tables.symbols.add((entry.info >> 32) as usize) };
                 let slot = self.base.wrapping_add(entry.address as usize);
+                let is_defined_here = symbol.section != 0;
+                let is_variable = is_defined_here && symbol.info & 0xf == STT_OBJECT;
                 visit(Reference {
-                    // SAFETY: a symbol's name lies in the string table, whose strings are NUL-terminated.
-                    name: unsafe { CStr::from_ptr(tables.strings.add(symbol.name as usize)) },
+                    name: tables.strings.wrapping_add(symbol.name as usize),
                     // SAFETY: the word that the loader writes for this relocation, which is aligned for these kinds.
                     slot: unsafe { &*core::ptr::with_exposed_provenance(slot) },
-                    is_defined_here: symbol.section != 0,
+                    is_defined_here,
+                    own_variable: is_variable.then(|| self.address_of(symbol)),
                     is_weak: symbol.info >> 4 == STB_WEAK,
                     late_number: (kind == relocation::LATE_SLOT).then_some(number as u32),
                 });
@@ -355,12 +376,15 @@ impl Image {
         let Some(tables) = self.tables() else { return core::ptr::null_mut() };
         let symbol = if tables.gnu_hash.is_null() { tables.find_sysv(name) } else { tables.find_gnu(name) };
         match symbol {
-            // An indirect function would have to be called to learn its address; no driver has one under these names.
-            Some(symbol) if symbol.info & 0xf != STT_GNU_IFUNC => {
-                core::ptr::with_exposed_provenance_mut(self.base.wrapping_add(symbol.value as usize))
-            }
+            // Not a variable. An indirect function would have to be called to learn its address; no driver has one under these
+            // names. Functions that are written in assembly may be of no type.
+            Some(symbol) if matches!(symbol.info & 0xf, STT_FUNC | STT_NOTYPE) => self.address_of(symbol),
             _ => core::ptr::null_mut(),
         }
+    }
+
+    fn address_of(&self, symbol: &Symbol) -> *mut c_void {
+        core::ptr::with_exposed_provenance_mut(self.base.wrapping_add(symbol.value as usize))
     }
 }
 

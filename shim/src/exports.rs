@@ -2,10 +2,48 @@
 //!
 //! A hook finds the real function of exactly its own symbol and hands both to the policy that the table names. The policy
 //! calls the real function; nothing here or there ever calls a hooked name.
+//!
+//! Where there is no real function, the call goes to the function that would have got it without the shim: some libraries have
+//! functions of these names that load the driver when one of them is first called.
 
-use crate::hooks::real;
+use crate::driver::{Library, Slot};
+use crate::hooks::{real, slots, types};
+use crate::lookup;
 #[allow(clippy::wildcard_imports, reason = "the tables use all of the types")]
 use aliquot_abi::{cuda::*, nvml::*};
+
+/// What takes the calls of `slot`'s function while the real one is not there.
+#[cold]
+#[inline(never)]
+fn stand_in_of(slot: &Slot) -> *mut c_void {
+    let next = lookup::definition_behind(slot.symbol(), stand_in_of as *const ());
+    if !next.is_null() {
+        return next;
+    }
+    let nobody = match slot.library() {
+        Library::Cuda => not_found_in_cuda as *const (),
+        Library::Nvml => not_found_in_nvml as *const (),
+    };
+    nobody.cast_mut().cast()
+}
+
+extern "C" fn not_found_in_cuda() -> CUresult {
+    CUresult::NOT_FOUND
+}
+
+extern "C" fn not_found_in_nvml() -> nvmlReturn_t {
+    nvmlReturn_t::FUNCTION_NOT_FOUND
+}
+
+/// [`stand_in_of`] a table line, typed.
+macro_rules! stand_in {
+    ($symbol:ident) => {{
+        let address = stand_in_of(&slots::$symbol);
+        // SAFETY: the function of this name, whose type the table states; or one without parameters, which leaves arguments
+        // where the C calling convention has the caller put and remove them.
+        unsafe { core::mem::transmute::<*mut core::ffi::c_void, types::$symbol>(address) }
+    }};
+}
 
 macro_rules! cuda_exports {
     ($($class:ident $policy:ident : $symbol:ident $(| $per_thread:ident)? = $name:ident @ $since:literal
@@ -26,7 +64,11 @@ macro_rules! cuda_export {
         /// As the driver's function.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
-            let Some(real) = real!($symbol) else { return CUresult::NOT_FOUND };
+            let Some(real) = real!($symbol) else {
+                let stand_in: types::$symbol = stand_in!($symbol);
+                // SAFETY: the caller vouches for the arguments, whoever has the function.
+                return unsafe { stand_in($($argument),*) };
+            };
             // SAFETY: the caller vouches for the arguments; `real` is the driver's function of this very symbol.
             unsafe { crate::$class::$policy(NullStream::$null_stream, real, $($argument),*) }
         }
@@ -48,7 +90,11 @@ macro_rules! nvml_export {
         /// As NVML's function.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $symbol($($argument: $type),*) -> nvmlReturn_t {
-            let Some(real) = real!($symbol) else { return nvmlReturn_t::FUNCTION_NOT_FOUND };
+            let Some(real) = real!($symbol) else {
+                let stand_in: types::$symbol = stand_in!($symbol);
+                // SAFETY: the caller vouches for the arguments, whoever has the function.
+                return unsafe { stand_in($($argument),*) };
+            };
             // SAFETY: the caller vouches for the arguments; `real` is NVML's function of this very symbol.
             unsafe { crate::$class::$policy(real, $($argument),*) }
         }

@@ -59,7 +59,7 @@ pub(crate) fn passes_at_once(stream: CUstream, heavy: bool) -> bool {
 
 /// Whether the device is not shared in time for now.
 #[inline]
-fn is_free(word: u32) -> bool {
+pub(crate) fn is_free(word: u32) -> bool {
     word & (gate::OPEN | gate::FREE) == gate::OPEN | gate::FREE
 }
 

@@ -146,6 +146,8 @@ fn each_need(process: &'static Process, exec: CUgraphExec, mut visit: impl FnMut
 }
 
 fn remember(process: &'static Process, exec: CUgraphExec, needs: &Needs) {
+    // An earlier graph of this number may have ended with its context.
+    each_need(process, exec, |_, _, word| word.store(0, Ordering::Relaxed));
     for (memory, &bytes) in process.graph_memory.devices.iter().zip(needs) {
         if bytes > 0
             && let Some(word) = memory.needs.entry(exec.0.addr() as u64)
@@ -209,10 +211,9 @@ unsafe fn instantiated(exec: *mut CUgraphExec, graph: CUgraph, call: &dyn Fn() -
     if let Some(process) = Process::if_attached()
         && process.graph_memory.expects_nodes()
         && result.is_ok()
-        && let Some(needs) = needs_of(process, graph)
     {
         // SAFETY: the call has succeeded.
-        remember(process, unsafe { *exec }, &needs);
+        remember(process, unsafe { *exec }, &needs_of(process, graph).unwrap_or([0; DEVICES_MAX]));
     }
     result
 }

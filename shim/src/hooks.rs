@@ -121,8 +121,17 @@ pub(crate) fn by_symbol(symbol: &CStr) -> Option<&'static Hook> {
 
 /// The hook of exactly the function at `address`, which the driver returned when it was asked for `name`.
 pub(crate) fn by_address(name: &CStr, address: *mut c_void) -> Option<&'static Hook> {
-    let wanted = hash(name.to_bytes());
-    let versions = || CUDA_HOOKS.iter().filter(|hook| hook.name_hash == wanted && hook.name() == name.to_bytes());
+    let name = name.to_bytes();
+    version_at(name, address).or_else(|| {
+        // The one function that headers (of CUDA 12 and 13) call by another's name.
+        if name == b"cuGraphInstantiate" { version_at(b"cuGraphInstantiateWithFlags", address) } else { None }
+    })
+}
+
+/// The hook of the version of `name` that is at `address`.
+fn version_at(name: &[u8], address: *mut c_void) -> Option<&'static Hook> {
+    let wanted = hash(name);
+    let versions = || CUDA_HOOKS.iter().filter(|hook| hook.name_hash == wanted && hook.name() == name);
     if let Some(hook) = versions().find(|hook| hook.slot.is_at(address)) {
         return Some(hook);
     }

@@ -27,6 +27,10 @@ fn gated(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUre
 #[inline(never)]
 fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(process) = Process::attached() else { return call() };
+    // Of a process with several devices the driver need not be asked whose the stream is while none of them is shared.
+    if process.has_free_gates() {
+        return call();
+    }
     match Entry::of(process, stream, heavy) {
         Entry::Free => call(),
         Entry::Refused => CUresult::NOT_PERMITTED,

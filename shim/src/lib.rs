@@ -12,9 +12,10 @@
 //!                    gate.rs, markers.rs: leases on device time and work in flight
 //! ```
 //!
-//! Programs find the hooks by linking (deep_binding.rs sees to libraries that are bound past them), by `dlsym` and `dlvsym`
-//! (lookup.rs), and by `cuGetProcAddress` (start.rs). Look-ups ask the loader or the driver first and then map *the pointer
-//! that it returned* to the hook of exactly that ABI (hooks.rs). What is not known passes through untouched.
+//! Programs find the hooks by linking (deep_binding.rs sees to libraries that are bound past them, own_variables.rs to those that
+//! are bound to them and have variables of these names), by `dlsym` and `dlvsym` (lookup.rs), and by `cuGetProcAddress` (start.rs).
+//! Look-ups ask the loader or the driver first and then map *the pointer that it returned* to the hook of exactly that ABI
+//! (hooks.rs). What is not known passes through untouched.
 //!
 //! Invariants:
 //!
@@ -38,6 +39,7 @@ mod deep_binding;
 mod driver;
 mod elf;
 mod exports;
+mod freestanding;
 mod gate;
 mod graph_memory;
 mod graph_needs;
@@ -48,10 +50,12 @@ mod linkmap;
 mod lookup;
 mod markers;
 mod memory;
+mod own_variables;
 mod panic;
 mod pools;
 mod process;
 mod radix;
+mod references;
 mod region;
 mod reserve;
 mod start;

@@ -146,6 +146,73 @@ pub(crate) fn containing_in_any_namespace(address: usize) -> Option<Image> {
     containing(address).or_else(|| containing_elsewhere(address))
 }
 
+/// Whether the object that holds `address`, or one that it brings along, is one that `is_wanted`. What is brought along is followed
+/// a few steps.
+pub(crate) fn brings_along(address: usize, is_wanted: impl Fn(&Image) -> bool) -> bool {
+    const STEPS_MAX: usize = 6;
+    let search = || {
+        let (mut seen, mut latest) = (Places::NONE, Places::NONE);
+        find_with_place(|place, image| {
+            if image.contains(address) {
+                latest.insert(place);
+            }
+            None::<()>
+        });
+        for _ in 0..STEPS_MAX {
+            let mut next = Places::NONE;
+            let found = find_with_place(|place, image| {
+                if !latest.contains(place) {
+                    return None;
+                }
+                if is_wanted(image) {
+                    return Some(());
+                }
+                find_with_place(|place, other| {
+                    let is_new = !seen.contains(place) && other.soname().is_some_and(|soname| image.needs(soname));
+                    if is_new {
+                        seen.insert(place);
+                        next.insert(place);
+                    }
+                    None::<()>
+                })
+            });
+            if found.is_some() {
+                return true;
+            }
+            latest = next;
+        }
+        false
+    };
+    // The loader keeps every object in its place while it shows the first one.
+    find(|_| Some(search())).unwrap_or(false)
+}
+
+fn find_with_place<T>(mut visit: impl FnMut(usize, &Image) -> Option<T>) -> Option<T> {
+    let mut next = 0_usize;
+    find(|object| {
+        let place = next;
+        next = next.wrapping_add(1);
+        visit(place, &object.image)
+    })
+}
+
+/// A set of objects, by their places in load order; only the first ones fit in.
+struct Places([u64; 16]);
+
+impl Places {
+    const NONE: Places = Places([0; 16]);
+
+    fn contains(&self, place: usize) -> bool {
+        self.0.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 != 0)
+    }
+
+    fn insert(&mut self, place: usize) {
+        if let Some(word) = self.0.get_mut(place / 64) {
+            *word |= 1 << (place % 64);
+        }
+    }
+}
+
 /// Whether `image` is still there.
 pub(crate) fn is_loaded(image: Image) -> bool {
     let (_, headers, _) = image.parts();

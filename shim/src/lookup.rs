@@ -126,7 +126,10 @@ impl Wanted {
         if found == self.ours() {
             // The search found the shim itself, as on RTLD_DEFAULT. Without the shim it would have gone on behind it, and in the
             // end among the libraries that the caller itself needs, where a look-up by the shim does not come.
-            return if self.is_needed_by(caller) { found } else { self.answer_found(real(RTLD_NEXT)) };
+            let behind = self.answer_found(real(RTLD_NEXT));
+            let is_found = behind.is_null() && self.is_needed_by(caller);
+            // Once more, because the C library remembers for `dlerror` that the last look-up found nothing.
+            return if is_found { real(handle) } else { behind };
         }
         self.answer_found(found)
     }
@@ -170,10 +173,11 @@ impl Wanted {
         }
     }
 
-    /// Whether the object of the code at `caller` is linked to the hooked library, and the library has the function.
+    /// Whether the object of the code at `caller`, or what it brings along, is linked to the hooked library, and the library has
+    /// the function.
     fn is_needed_by(&self, caller: usize) -> bool {
         let Wanted::Hook(hook) = self else { return false };
-        !hook.real().is_null() && linkmap::containing(caller).is_some_and(|image| hook.library().is_needed_by(&image))
+        !hook.real().is_null() && linkmap::brings_along(caller, |image| hook.library().is_needed_by(image))
     }
 
     /// Whether `image` is the library whose function this is.
@@ -188,10 +192,17 @@ impl Wanted {
 /// The first function `name` behind the object of `ours` in load order: the C library's (libdl's before glibc 2.34), or that of
 /// another library which interposes it and was loaded after the shim.
 pub(crate) fn next_definition(known: &AtomicPtr<c_void>, name: &CStr, ours: *const ()) -> *mut c_void {
-    let address = known.load(Ordering::Relaxed);
-    if !address.is_null() {
-        return address;
+    let mut address = known.load(Ordering::Relaxed);
+    if address.is_null() {
+        address = definition_behind(name, ours);
+        // Pairs with the jump in the trampolines, which runs on the same thread.
+        known.store(address, Ordering::Relaxed);
     }
+    address
+}
+
+/// The first function `name` behind the object of `ours` in load order, or null. It goes when its library goes.
+pub(crate) fn definition_behind(name: &CStr, ours: *const ()) -> *mut c_void {
     let mut behind = false;
     let found = linkmap::find(|object| {
         if object.image.contains(ours.addr()) {
@@ -201,8 +212,5 @@ pub(crate) fn next_definition(known: &AtomicPtr<c_void>, name: &CStr, ours: *con
         let address = if behind { object.image.function(name) } else { core::ptr::null_mut() };
         (!address.is_null()).then_some(address)
     });
-    // Pairs with the jump in the trampolines, which runs on the same thread.
-    let address = found.unwrap_or(core::ptr::null_mut());
-    known.store(address, Ordering::Relaxed);
-    address
+    found.unwrap_or(core::ptr::null_mut())
 }

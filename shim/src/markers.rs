@@ -5,17 +5,18 @@
 //! event takes the marker's place, and the process writes the number when it finds the event done.
 
 use crate::clock;
+use crate::context;
 use crate::hooks::real;
 use crate::process::{Part, Process};
 use crate::sys;
 use aliquot_abi::cuda::{
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_CAPTURE_MODE_RELAXED, CUdeviceptr, CUevent,
-    CUresult, CUstream, c_uint, c_void,
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_LEGACY,
+    CU_STREAM_PER_THREAD, CUcontext, CUdeviceptr, CUevent, CUresult, CUstream, c_uint, c_void,
 };
 use aliquot_abi::ledger;
 use aliquot_abi::region::{MARKERS_MAX, Slot, SlotDevice};
 use core::num::NonZeroU32;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 /// What this process has in flight on one device.
 #[repr(C, align(64))]
@@ -34,6 +35,8 @@ pub(crate) struct Flight {
     events: [AtomicPtr<c_void>; MARKERS_MAX],
     /// The number of the marker that an event was recorded for last.
     recorded: [AtomicU64; MARKERS_MAX],
+    /// The context of the stream that marker `n` was put into, at `n % MARKERS_MAX`; null: not known.
+    contexts: [AtomicPtr<c_void>; MARKERS_MAX],
     /// Not zero once an event has taken a marker's place.
     uses_events: AtomicU32,
     /// One more than [`Flight::done`] was when a launch last waited for room in vain.
@@ -43,12 +46,19 @@ pub(crate) struct Flight {
 /// Where the device writes markers.
 #[repr(C, align(64))]
 pub(crate) struct MarkerPage {
-    /// The slot's address as the device knows it; 0: not registered with the driver.
+    /// The slot's address as the device knows it; 0: not registered with the driver. As it is a page's, the lower bits are free to say
+    /// how often it was forgotten: what a thread learned before is not put here afterwards.
     address: AtomicU64,
+    /// The context that it was registered in; null: not known.
+    context: AtomicPtr<c_void>,
+    /// Contexts that are about to end, and with them maybe the registration: see [`DeviceWrites`].
+    pauses: AtomicU32,
     /// How often registering it was tried in vain.
     failures: AtomicU32,
 }
 
+/// The part of [`MarkerPage::address`] that counts.
+const FORGOTTEN: u64 = 0xfff;
 /// After so many failures to let the device write markers, events take over.
 const FAILURES_MAX: u32 = 4;
 /// Work that one marker stands for: a fraction of what may be in flight.
@@ -185,6 +195,11 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
     if let Some(count) = flight.launched_at.get(place) {
         count.store(launched, Ordering::Relaxed);
     }
+    if let Some(context) = flight.contexts.get(place) {
+        context.store(context_of(stream).0, Ordering::Relaxed);
+    }
+    // Pairs with the fence in `DeviceWrites::pause`: either the pause is seen below, or the marker is there.
+    fence(Ordering::SeqCst);
     let put = match marker_address(part) {
         Some(address) => write_by_device(part, stream, address, place, number),
         None => record_event(flight, stream, place, number),
@@ -212,16 +227,34 @@ fn write_by_device(part: &Part, stream: CUstream, address: CUdeviceptr, place: u
 /// The slot's address as the device knows it, registered with the driver at the first call; `None`: events must do.
 fn marker_address(part: &Part) -> Option<CUdeviceptr> {
     let page = part.process.marker_page();
-    match page.address.load(Ordering::Acquire) {
-        0 if page.failures.load(Ordering::Relaxed) < FAILURES_MAX => page.register(part.slot()),
+    if page.pauses.load(Ordering::Acquire) != 0 {
+        return None;
+    }
+    let word = page.address.load(Ordering::Acquire);
+    match word & !FORGOTTEN {
+        0 if page.failures.load(Ordering::Relaxed) < FAILURES_MAX => page.register(part.slot(), word),
         0 => None,
         address => Some(address),
     }
 }
 
+/// The context of a stream; null if the driver does not say.
+fn context_of(stream: CUstream) -> CUcontext {
+    let mut context = CUcontext::NULL;
+    // The default streams are those of the calling thread's context.
+    if [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream) {
+        // SAFETY: the pointer is valid.
+        let _ = real!(cuCtxGetCurrent).map(|get| unsafe { get(&raw mut context) });
+    } else {
+        // SAFETY: the pointer is valid; the driver checks the handle.
+        let _ = real!(cuStreamGetCtx).map(|get| unsafe { get(stream, &raw mut context) });
+    }
+    context
+}
+
 impl MarkerPage {
     #[cold]
-    fn register(&self, slot: &Slot) -> Option<CUdeviceptr> {
+    fn register(&self, slot: &Slot, word: u64) -> Option<CUdeviceptr> {
         let start: *mut c_void = core::ptr::from_ref(slot).cast_mut().cast();
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
         let mut address = 0;
@@ -231,25 +264,36 @@ impl MarkerPage {
             };
             // SAFETY: the slot is a whole page that is mapped for ever.
             match unsafe { register(start, size_of::<Slot>(), flags) } {
+                CUresult::SUCCESS => self.context.store(context_of(CUstream::NULL).0, Ordering::Relaxed),
                 // Another thread was first.
-                CUresult::SUCCESS | CUresult::HOST_MEMORY_ALREADY_REGISTERED => {}
+                CUresult::HOST_MEMORY_ALREADY_REGISTERED => {}
                 error => return error,
             }
             // SAFETY: the pointer is valid.
             unsafe { get(&raw mut address, start, 0) }
         });
-        if !registered.is_ok() || address == 0 {
+        if !registered.is_ok() || address == 0 || address & FORGOTTEN != 0 {
             self.failures.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        self.address.store(address, Ordering::Release);
-        Some(address)
+        let known = address | word;
+        match self.address.compare_exchange(word, known, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Some(address),
+            Err(now) => (now == known).then_some(address),
+        }
+    }
+
+    /// Registers again next time. `false` if it was not registered.
+    fn forget(&self) -> bool {
+        let forgotten = |word: u64| Some(word.wrapping_add(1) & FORGOTTEN);
+        let before = self.address.fetch_update(Ordering::AcqRel, Ordering::Acquire, forgotten);
+        before.is_ok_and(|word| word & !FORGOTTEN != 0)
     }
 
     /// After a marker was refused: registers again next time, in case the context that the page was registered in is gone.
     fn forget_after(&self, error: CUresult) {
         const CAPTURE_ERRORS: core::ops::RangeInclusive<u32> = 900..=908;
-        if !CAPTURE_ERRORS.contains(&error.0) && self.address.swap(0, Ordering::Relaxed) != 0 {
+        if !CAPTURE_ERRORS.contains(&error.0) && self.forget() {
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -327,23 +371,122 @@ fn query_events(flight: &Flight, row: &[AtomicU64; MARKERS_MAX], newest: u64) {
     }
 }
 
-/// A context of this process has ended: with it may have gone the registration of the slot's page, the events, and the streams
-/// that markers were in. All is made anew, and no marker is waited for; that work in other contexts is taken for done once
-/// costs less than a marker that never comes.
-pub(crate) fn forget_contexts(process: &'static Process) {
-    process.marker_page().address.store(0, Ordering::Release);
-    for part in process.all_parts() {
-        let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { continue };
-        for event in &flight.events {
-            event.store(core::ptr::null_mut(), Ordering::Release);
-        }
-        let Some(row) = part.slot().markers.get(part.index) else { continue };
-        let newest = slot.marker_submitted.load(Ordering::Acquire);
-        for number in newest.saturating_sub(MARKERS_MAX as u64 - 1).max(1)..=newest {
-            if let Some(cell) = row.get(number as usize % MARKERS_MAX) {
-                cell.fetch_max(number, Ordering::Release);
+/// The devices' writes into the slot's page, while a context is about to end.
+///
+/// The page's registration may go with that context, and a marker that is yet to be written in another one would be a fault there.
+pub(crate) struct DeviceWrites {
+    process: &'static Process,
+    ending: CUcontext,
+    /// Whether the page may be registered in that context.
+    paused: bool,
+}
+
+impl DeviceWrites {
+    /// Call before `ending` (null: not known which) ends: new markers go by events, and those that devices are yet to write in other
+    /// contexts are waited for.
+    pub(crate) fn pause(process: &'static Process, ending: CUcontext, is_primary: bool) -> DeviceWrites {
+        let page = process.marker_page();
+        let registered_in = page.context.load(Ordering::Relaxed);
+        // What was registered in a green context is the primary one's, but under another handle.
+        let paused = is_primary || registered_in.is_null() || registered_in == ending.0;
+        if paused {
+            page.pauses.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let start_ns = clock::now_ns();
+            while process.all_parts().any(|part| is_yet_to_write(&part, ending))
+                && clock::now_ns().saturating_sub(start_ns) < WAIT_NS_MAX
+            {
+                sys::sleep_ns(SLEEP_NS_MIN);
             }
         }
+        DeviceWrites { process, ending, paused }
+    }
+
+    /// The context lives on.
+    pub(crate) fn resume(self) {
+        if self.paused {
+            self.process.marker_page().pauses.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// The context has ended.
+    pub(crate) fn resume_without_context(self) {
+        if self.paused {
+            let page = self.process.marker_page();
+            page.context.store(core::ptr::null_mut(), Ordering::Relaxed);
+            page.forget();
+        }
+        for part in self.process.all_parts() {
+            forget_context(&part, self.ending);
+        }
+        self.resume();
+    }
+}
+
+/// Whether the device is yet to write a marker in another context than `ending`.
+fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
+    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return false };
+    let Some(row) = part.slot().markers.get(part.index) else { return false };
+    flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)).any(|marker| {
+        let is_event = marker.recorded.load(Ordering::Acquire) == marker.number;
+        !is_event && !marker.is_done() && marker.context() != Some(ending)
+    })
+}
+
+/// With a context have gone its events, and the streams that its markers were in: those are not waited for any more. Markers in
+/// contexts that live are: a write that comes late would be taken for that of a newer marker at the same place.
+fn forget_context(part: &Part, ended: CUcontext) {
+    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
+    let Some(row) = part.slot().markers.get(part.index) else { return };
+    for marker in flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)) {
+        let lives = marker.context().is_some_and(|context| context != ended && context::is_alive(context));
+        if !lives || marker.is_done() || marker.recorded.load(Ordering::Acquire) != marker.number {
+            marker.event.store(core::ptr::null_mut(), Ordering::Release);
+        }
+        if !lives {
+            marker.cell.fetch_max(marker.number, Ordering::Release);
+        }
+    }
+}
+
+/// One of the markers that were put last.
+struct Marker<'a> {
+    number: u64,
+    cell: &'a AtomicU64,
+    event: &'a AtomicPtr<c_void>,
+    recorded: &'a AtomicU64,
+    context: &'a AtomicPtr<c_void>,
+}
+
+impl Marker<'_> {
+    fn is_done(&self) -> bool {
+        self.cell.load(Ordering::Acquire) >= self.number
+    }
+
+    /// The context of its stream, if known.
+    fn context(&self) -> Option<CUcontext> {
+        let context = self.context.load(Ordering::Relaxed);
+        (!context.is_null()).then_some(CUcontext(context))
+    }
+}
+
+impl Flight {
+    /// The markers up to `newest` whose places no newer one has taken.
+    fn newest_markers<'a>(
+        &'a self,
+        row: &'a [AtomicU64; MARKERS_MAX],
+        newest: u64,
+    ) -> impl Iterator<Item = Marker<'a>> {
+        (newest.saturating_sub(MARKERS_MAX as u64 - 1).max(1)..=newest).filter_map(move |number| {
+            let place = number as usize % MARKERS_MAX;
+            Some(Marker {
+                number,
+                cell: row.get(place)?,
+                event: self.events.get(place)?,
+                recorded: self.recorded.get(place)?,
+                context: self.contexts.get(place)?,
+            })
+        })
     }
 }
 

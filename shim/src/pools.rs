@@ -335,6 +335,7 @@ pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn
         return false;
     }
     settle_all(process);
+    process.pools.all().for_each(|pool| pool.retire(process));
     if attempt() {
         return true;
     }

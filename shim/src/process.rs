@@ -4,11 +4,12 @@
 //! off, and attaches for itself, with a slot of its own, when it first uses CUDA. A process that never does never gets here.
 
 use crate::clock;
-use crate::gate::Shard;
+use crate::gate::{self, Shard};
 use crate::graph_memory::GraphMemory;
 use crate::hooks::real;
 use crate::markers::{Flight, MarkerPage};
 use crate::pools::Pools;
+use crate::references::References;
 use crate::region::{self, Region};
 use crate::sys::{self, Access, File};
 use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream, CUuuid};
@@ -47,6 +48,8 @@ pub(crate) struct Process {
     slot_generation: AtomicU32,
     /// For each device that the process sees, the index of its part in the region plus one; 0: no part.
     parts: [AtomicU32; ORDINALS_MAX],
+    /// The known references to each of those devices' primary contexts.
+    primary_references: [References; ORDINALS_MAX],
     marker_page: MarkerPage,
     flights: [Flight; DEVICES_MAX],
     pub(crate) pools: Pools,
@@ -231,9 +234,20 @@ impl Process {
         self.limits().heartbeat_ns.load(Ordering::Relaxed)
     }
 
+    /// Whether every device that the process sees is part of the slice, and not shared in time for now.
+    pub(crate) fn has_free_gates(&'static self) -> bool {
+        let is_free = |part: Part| gate::is_free(part.limits.gate.load(Ordering::Acquire));
+        (0..self.ordinals()).all(|ordinal| self.part(ordinal).is_some_and(is_free))
+    }
+
     /// Where the device writes this process's markers.
     pub(crate) fn marker_page(&self) -> &MarkerPage {
         &self.marker_page
+    }
+
+    /// The known references to the primary context of device `ordinal`.
+    pub(crate) fn primary_references(&self, ordinal: CUdevice) -> Option<&References> {
+        self.primary_references.get(ordinal as usize)
     }
 
     /// The part that is device `ordinal`; `None` if the slice has no part of it.
@@ -316,6 +330,14 @@ pub(crate) fn ordinal_of_stream(process: &Process, stream: CUstream) -> Result<C
     if process.ordinals() == 1 || [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream) {
         return process.current_ordinal();
     }
+    if let Some(get_device) = real!(cuStreamGetDevice) {
+        let mut device = 0;
+        // SAFETY: the pointer is valid; the driver checks the stream.
+        if unsafe { get_device(stream, &raw mut device) }.is_ok() {
+            return Ok(device);
+        }
+    }
+    // Drivers before CUDA 12.8.
     let (mut context, mut popped) = (CUcontext::NULL, CUcontext::NULL);
     let get = real!(cuStreamGetCtx).ok_or(CUresult::NOT_FOUND)?;
     let (push, pop) = (real!(cuCtxPushCurrent_v2), real!(cuCtxPopCurrent_v2));

@@ -41,28 +41,35 @@ impl Region {
         unsafe { Some(Region { limits: limits.as_ref()?, ledger: LEDGER.load(Ordering::Relaxed).as_ref()? }) }
     }
 
+    /// Maps the region while its files can be found, for a process that may never use it: what is wrong is said when it does.
+    pub(crate) fn map_ahead() {
+        if Region::mapped().is_none() {
+            let _ = Region::try_map();
+        }
+    }
+
     #[cold]
     fn map() -> Option<Region> {
-        if UNUSABLE.load(Ordering::Relaxed) != 0 {
-            return None;
-        }
-        let mapped =
-            map_file::<Ledger>(LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, Access::ReadWrite).and_then(|ledger| {
-                Ok((ledger, map_file::<Limits>(LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Access::ReadOnly)?))
-            });
-        match mapped {
-            Ok((ledger, limits)) => {
-                // Threads that get here together each map; the last one's mappings are used, all are the same files.
-                LEDGER.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Relaxed);
-                LIMITS.store(core::ptr::from_ref(limits).cast_mut(), Ordering::Release);
-                Region::mapped()
-            }
+        match Region::try_map() {
+            Ok(region) => region,
             Err(Unusable::Now) => None,
             Err(Unusable::ForGood(reason)) => {
                 give_up(reason);
                 None
             }
         }
+    }
+
+    fn try_map() -> Result<Option<Region>, Unusable> {
+        if UNUSABLE.load(Ordering::Relaxed) != 0 {
+            return Ok(None);
+        }
+        let ledger = map_file::<Ledger>(LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, Access::ReadWrite)?;
+        let limits = map_file::<Limits>(LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Access::ReadOnly)?;
+        // Threads that get here together each map; the last one's mappings are used, all are the same files.
+        LEDGER.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Relaxed);
+        LIMITS.store(core::ptr::from_ref(limits).cast_mut(), Ordering::Release);
+        Ok(Region::mapped())
     }
 
     /// Sends `message` to the manager, if it is there. Never waits. Whether it was sent.

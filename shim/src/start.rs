@@ -77,7 +77,7 @@ unsafe fn replace(result: CUresult, name: *const c_char, address: *mut *mut c_vo
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let _ = Region::get();
+    Region::map_ahead();
     let real = lookup::next_definition(&REAL, c"chroot", chroot as *const ());
     if real.is_null() {
         return -1;

@@ -7,6 +7,7 @@
  *   both  a mebibyte of the first, and the rest as with the second
  *   exec  first as "same", and then as a program that was started without what is preloaded
  *   fork  a mebibyte as "same", and the rest in a child as with the second
+ *   leave as "own", in a thread that goes on when the main one has ended, under a name that is not UTF-8
  */
 #define NOT_LINKED
 #include "program.h"
@@ -14,6 +15,8 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <pthread.h>
+#include <sys/prctl.h>
 
 typedef void *(*LookUp)(void *library, const char *name);
 
@@ -67,8 +70,26 @@ static void hold(void *library, LookUp look_up, size_t bytes) {
     REQUIRE(alloc(&memory, bytes));
 }
 
+int main(int count, char **arguments);
+
+static pthread_t main_thread;
+
+static void *go_on(void *arguments) {
+    EXPECT(pthread_join(main_thread, NULL) == 0);
+    main(4, arguments);
+    return NULL;
+}
+
 int main(int count, char **arguments) {
     EXPECT(count == 4 || count == 5);
+    if (strcmp(arguments[2], "leave") == 0) {
+        pthread_t thread;
+        main_thread = pthread_self();
+        arguments[2] = "own";
+        EXPECT(prctl(PR_SET_NAME, "\xd0\xb0\xd0") == 0);
+        EXPECT(pthread_create(&thread, NULL, go_on, arguments) == 0);
+        pthread_exit(NULL);
+    }
     const char *path = arguments[1], *how = arguments[2];
     size_t bytes = strtoull(arguments[3], NULL, 0);
     int is_own = strcmp(how, "own") == 0, is_same = strcmp(how, "same") == 0, is_exec = strcmp(how, "exec") == 0;

@@ -16,6 +16,8 @@ typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
 typedef uint64_t CUmemGenericAllocationHandle;
 typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
@@ -33,6 +35,8 @@ enum {
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CU_AD_FORMAT_UNSIGNED_INT32 = 3,
+    CU_DEV_RESOURCE_TYPE_SM = 1,
+    CU_GREEN_CTX_DEFAULT_STREAM = 1,
     CU_MEM_ATTACH_GLOBAL = 1,
     CU_MEM_ALLOCATION_TYPE_PINNED = 1,
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
@@ -50,6 +54,11 @@ typedef struct {
     size_t width, height;
     unsigned format, channels;
 } CUDA_ARRAY_DESCRIPTOR;
+
+/* A part of a device: only handed on. */
+typedef struct {
+    uint64_t words[18];
+} CUdevResource;
 
 typedef struct {
     size_t width, height, depth;
@@ -144,6 +153,13 @@ typedef struct {
     X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", 11040, (CUdevice device))                                          \
     X(cuDeviceGetMemPool, "cuDeviceGetMemPool", 11020, (CUmemoryPool *pool, CUdevice device))                          \
     X(cuDeviceSetMemPool, "cuDeviceSetMemPool", 11020, (CUdevice device, CUmemoryPool pool))                           \
+    X(cuDeviceGetDevResource, "cuDeviceGetDevResource", 12040,                                                         \
+      (CUdevice device, CUdevResource *resource, unsigned type))                                                       \
+    X(cuDevResourceGenerateDesc, "cuDevResourceGenerateDesc", 12040,                                                   \
+      (CUdevResourceDesc *description, CUdevResource *resources, unsigned count))                                      \
+    X(cuGreenCtxCreate, "cuGreenCtxCreate", 12040,                                                                     \
+      (CUgreenCtx *context, CUdevResourceDesc description, CUdevice device, unsigned flags))                           \
+    X(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040, (CUgreenCtx context))                                             \
     X(cuCtxCreate, "cuCtxCreate_v2", 3020, (CUcontext *context, unsigned flags, CUdevice device))                      \
     X(cuCtxDestroy, "cuCtxDestroy_v2", 4000, (CUcontext context))                                                      \
     X(cuCtxAttach, "cuCtxAttach", 2000, (CUcontext *context, unsigned flags))                                          \

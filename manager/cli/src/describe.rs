@@ -19,10 +19,15 @@ pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Resu
     let mut client = client::connect_to_running(socket).await?;
     let slice = client.get_slice(GetSliceRequest { name: args.name.clone() }).await?.into_inner();
     let usage = client.get_usage(GetUsageRequest { slices: vec![args.name.clone()] }).await?.into_inner();
-    let usage = usage.slices.into_iter().next().ok_or_else(|| {
-        Failure::new(format!("the slice {:?} was removed just now", args.name))
-            .hint("see what there is: aliquot slice ls")
-    })?;
+    let usage = match usage.slices.into_iter().next() {
+        Some(usage) => usage,
+        // One that the manager could not take over is not at work, and uses nothing.
+        None if !slice.problem.is_empty() => SliceUsage { name: slice.name.clone(), ..SliceUsage::default() },
+        None => {
+            return Err(Failure::new(format!("the slice {:?} was removed just now", args.name))
+                .hint("see what there is: aliquot slice ls"));
+        }
+    };
     if args.json {
         return output::print_json(&json!({ "slice": json::slice(&slice), "usage": json::slice_usage(&usage) }));
     }
@@ -31,7 +36,7 @@ pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Resu
 
 fn text(slice: &Slice, usage: &SliceUsage) -> String {
     let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-    let mut text = definitions(&[
+    let mut lines = vec![
         ("Name:", slice.name.clone()),
         ("Id:", slice.id.clone()),
         ("Description:", or_none(&slice.description)),
@@ -41,7 +46,11 @@ fn text(slice: &Slice, usage: &SliceUsage) -> String {
             "CDI device:",
             if slice.cdi_device.is_empty() { "- (publishing is off)".to_owned() } else { slice.cdi_device.clone() },
         ),
-    ]);
+    ];
+    if !slice.problem.is_empty() {
+        lines.push(("Problem:", slice.problem.clone()));
+    }
+    let mut text = definitions(&lines);
     for part in &usage.parts {
         text.push_str(&format!("\nDevice {} {}\n", part.device_index, part.device_uuid));
         text.push_str(&indented(&definitions(&part_lines(part))));
@@ -175,6 +184,13 @@ mod tests {
     use aliquot_proto::node::v1::Part;
 
     use super::*;
+
+    #[test]
+    fn a_slice_that_is_not_at_work_says_why() {
+        let slice = Slice { name: "train".to_owned(), problem: "its region is gone".to_owned(), ..Slice::default() };
+        let text = text(&slice, &SliceUsage::default());
+        assert!(text.contains("Problem:      its region is gone\n"), "{text}");
+    }
 
     #[test]
     fn everything_is_said() {

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, ListFindingsRequest, PartUsage};
 
+use tonic::Code;
+
 use crate::args::PsArgs;
 use crate::client;
 use crate::error::Result;
@@ -15,7 +17,12 @@ use crate::{findings, json, output};
 pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
     let mut client = client::connect_to_running(socket).await?;
     let usage = client.get_usage(GetUsageRequest { slices: args.names.clone() }).await?.into_inner();
-    let found = client.list_findings(ListFindingsRequest { slices: args.names.clone() }).await?.into_inner().findings;
+    let found = match client.list_findings(ListFindingsRequest { slices: args.names.clone() }).await {
+        Ok(answer) => answer.into_inner().findings,
+        // A manager of before there was an audit.
+        Err(status) if status.code() == Code::Unimplemented => Vec::new(),
+        Err(status) => return Err(status.into()),
+    };
     if args.json {
         let mut document = json::usage(&usage);
         document["outside_slices"] =

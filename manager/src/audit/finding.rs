@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     TimeWithoutLease,
     /// A process of no slice uses a device of which there are slices.
     OutsideSlices,
-    /// An MPS server serves the device.
+    /// An MPS server serves the device: this machine's, or one that a tenant has started in its slice.
     MpsServer,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// Whether a process that is found so may be stopped at all.
+    /// Whether a process that is found so may be stopped at all; the [judgement](super::judgement) says which one.
     ///
     /// Time alone does not suffice: a kernel that was launched before the device was shared, or shortly before a lease ended, can
     /// run on with no marker behind it. And what is in no slice is not the manager's to end.

@@ -1,21 +1,29 @@
 //! What the audit is told.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 /// How the audit treats what it finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditSettings {
     /// What happens to processes that get past their slice.
     pub policy: AuditPolicy,
     /// Device memory that one process can use beyond its ledger and still be believed: contexts, modules, the driver's own.
     pub overhead_allowance_bytes: u64,
+    /// The program of the MPS server on this machine.
+    pub mps_server: PathBuf,
 }
 
 impl Default for AuditSettings {
     fn default() -> AuditSettings {
         // A context with all of a framework's libraries loaded takes about half of it.
-        AuditSettings { policy: AuditPolicy::default(), overhead_allowance_bytes: 2 << 30 }
+        AuditSettings {
+            policy: AuditPolicy::default(),
+            overhead_allowance_bytes: 2 << 30,
+            mps_server: "/usr/bin/nvidia-cuda-mps-server".into(),
+        }
     }
 }
 

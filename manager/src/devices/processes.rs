@@ -24,6 +24,8 @@ pub(crate) struct PartLook {
     pub number: usize,
     /// The slice's memory limit on the device.
     pub limit_bytes: u64,
+    /// The greatest that it has had: what was taken before a resize is held on.
+    pub limit_max_bytes: u64,
     /// What its ledger said that it used, before and after the driver was asked: the greater of both, so that an allocation
     /// between the two is no overhead.
     pub ledger_bytes: u64,
@@ -37,6 +39,8 @@ pub(crate) struct ProcessLook {
     pub place: Place,
     /// What it uses of the device's memory; `None` where the driver does not tell.
     pub memory_bytes: Option<u64>,
+    /// It computes there; `false`: it only draws.
+    pub computes: bool,
     /// Part of the time since the last look in which it kept the device at work.
     pub busy_percent: u32,
 }
@@ -89,8 +93,13 @@ impl ProcessWatch {
         let mut parts: BTreeMap<DeviceUuid, Vec<PartLook>> = BTreeMap::new();
         for live in &slices {
             for (number, part) in live.parts().into_iter().enumerate() {
-                let look =
-                    PartLook { slice: Arc::clone(live), number, limit_bytes: part.memory_limit_bytes, ledger_bytes: 0 };
+                let look = PartLook {
+                    slice: Arc::clone(live),
+                    number,
+                    limit_bytes: part.memory_limit_bytes,
+                    limit_max_bytes: live.memory_limit_max_bytes(number),
+                    ledger_bytes: 0,
+                };
                 parts.entry(part.device).or_default().push(look);
             }
         }
@@ -146,14 +155,15 @@ impl ProcessWatch {
             self.since_us.insert(device.clone(), newest_us);
         }
         let busy = busy_percent(&samples);
-        let process = |(pid, memory_bytes): (u32, Option<u64>)| {
+        let process = |process: DeviceProcess| {
+            let DeviceProcess { pid, memory_bytes, computes } = process;
             // One that has ended can stand in the driver's list for a while.
             let stat = Stat::of(pid).filter(|stat| !stat.has_ended())?;
             let id = ProcessId { pid, start_time: stat.start_time };
             let busy_percent = busy.get(&pid).copied().unwrap_or(0);
-            Some(ProcessLook { id, place: census.place(id), memory_bytes, busy_percent })
+            Some(ProcessLook { id, place: census.place(id), memory_bytes, computes, busy_percent })
         };
-        let processes = memory_by_pid(&processes).into_iter().filter_map(process).collect();
+        let processes = each_once(&processes).into_values().filter_map(process).collect();
         Some(DeviceLook { device: device.clone(), parts, processes })
     }
 
@@ -198,12 +208,14 @@ pub(crate) fn store_if_changed(cell: &AtomicU64, value: u64) {
     }
 }
 
-/// What each process uses; `None` if the driver does not tell that of one of its entries.
-fn memory_by_pid(processes: &[DeviceProcess]) -> BTreeMap<u32, Option<u64>> {
-    let mut by_pid: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+/// Each process with what it uses in all; what that is is not known if the driver does not tell it of one of its entries.
+fn each_once(processes: &[DeviceProcess]) -> BTreeMap<u32, DeviceProcess> {
+    let mut by_pid: BTreeMap<u32, DeviceProcess> = BTreeMap::new();
     for process in processes {
-        let sum = by_pid.entry(process.pid).or_insert(Some(0));
-        *sum = sum.and_then(|sum| Some(sum.saturating_add(process.memory_bytes?)));
+        let nothing = DeviceProcess { pid: process.pid, memory_bytes: Some(0), computes: false };
+        let whole = by_pid.entry(process.pid).or_insert(nothing);
+        whole.memory_bytes = whole.memory_bytes.zip(process.memory_bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+        whole.computes |= process.computes;
     }
     by_pid
 }
@@ -224,9 +236,15 @@ mod tests {
 
     #[test]
     fn a_process_with_several_entries_uses_their_sum_and_an_unknown_one_makes_it_unknown() {
-        let process = |pid, memory_bytes| DeviceProcess { pid, memory_bytes };
-        let processes = [process(1, Some(10)), process(2, Some(20)), process(1, Some(5)), process(2, None)];
-        assert_eq!(memory_by_pid(&processes), BTreeMap::from([(1, Some(15)), (2, None)]));
+        let process = |pid, memory_bytes, computes| DeviceProcess { pid, memory_bytes, computes };
+        let processes = [
+            process(1, Some(10), false),
+            process(2, Some(20), false),
+            process(1, Some(5), true),
+            process(2, None, false),
+        ];
+        let expected = [(1, process(1, Some(15), true)), (2, process(2, None, false))];
+        assert_eq!(each_once(&processes), BTreeMap::from(expected));
     }
 
     #[test]

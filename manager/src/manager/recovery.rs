@@ -177,7 +177,7 @@ impl Manager {
         let dirs = RegionDirs::prepare(&config.runtime_dir)?;
         let live = Arc::new(LiveSlices::default());
         let time_sharing = Arc::new(TimeSharing::default());
-        let audit = Arc::new(Audit::new(config.audit));
+        let audit = Arc::new(Audit::new(config.audit.clone()));
         let manager = Manager {
             state: Mutex::new(State::default()),
             dirs,

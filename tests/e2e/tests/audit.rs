@@ -63,10 +63,15 @@ fn wait_for_finding(node: &Node, pid: u32, kind: FindingKind) -> Finding {
     found.unwrap()
 }
 
-/// Runs `command` in a slice under both policies: it is found in this way and goes on, and it is found and stopped.
+/// Runs `command` in a slice of the first device, of each device another one, under both policies: it is found in this way and
+/// goes on, and it is found and stopped.
 fn is_found_and_stopped(gpu: &SimulatedGpu, command: &dyn Fn() -> Command, kind: FindingKind) {
     for policy in ["report", "stop"] {
         let node = node(gpu, policy);
+        for device in node.client().node().unwrap().devices {
+            let part = Part { device_uuid: device.uuid, core_request_percent: 10, ..Part::default() };
+            let _ = node.slice_of(&format!("other-{}", device.index), vec![part]);
+        }
         let slice = slice(&node, gpu, 64 * MIB);
         let mut process = Process::start(slice.preload_into(&mut command()));
         if policy == "report" {
@@ -119,6 +124,12 @@ fn a_program_with_a_second_copy_of_the_driver_s_library_is_found_and_stopped() {
 fn a_process_that_goes_on_as_a_program_without_the_shim_is_found_and_stopped() {
     let gpu = SimulatedGpu::new();
     is_found_and_stopped(&gpu, &|| bypass(&gpu, "exec", &[]), FindingKind::Unregistered);
+}
+
+#[test]
+fn a_process_without_its_main_thread_and_without_a_readable_name_is_found_and_stopped() {
+    let gpu = SimulatedGpu::new();
+    is_found_and_stopped(&gpu, &|| bypass(&gpu, "leave", &[]), FindingKind::Unregistered);
 }
 
 #[test]
@@ -232,19 +243,32 @@ fn a_process_of_no_slice_is_reported_and_never_stopped() {
 #[test]
 fn behind_mps_nobody_is_accused() {
     let gpu = SimulatedGpu::new();
-    let node = node(&gpu, "report");
+    // One program of that name is the server, and the other only calls itself so.
+    let dir = tempfile::tempdir().unwrap();
+    let [program, impostor] = ["bin", "tmp"].map(|place| {
+        let program = dir.path().join(place).join("nvidia-cuda-mps-server");
+        fs::create_dir(program.parent().unwrap()).unwrap();
+        fs::copy(HostProgram::linked(&gpu, "hold").path(), &program).unwrap();
+        program
+    });
+    let audit =
+        format!("[audit]\noverhead_allowance_bytes = {ALLOWANCE_BYTES}\nmps_server = '{}'\n", program.display());
+    let node = Node::with(&gpu, &format!("cdi_dir = 'off'\n{audit}"));
     let slice = node.slice("watched", 50, 64 * MIB);
     let mut process = Process::start(slice.preload_into(&mut bypass(&gpu, "both", &[])));
     process.wait_for("held");
     wait_for_finding(&node, process.id(), FindingKind::MemoryBeyondLimit);
-    // The server is known by its name, which only counts outside of slices.
-    let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("nvidia-cuda-mps-server");
-    fs::copy(HostProgram::linked(&gpu, "hold").path(), &program).unwrap();
-    let mut command = Command::new(&program);
-    gpu.show_to(&mut command);
-    let mut server = Process::start(command.arg(MIB.to_string()));
-    server.wait_for("held");
+    let start = |program: &Path| {
+        let mut command = Command::new(program);
+        gpu.show_to(&mut command);
+        let mut server = Process::start(command.arg(MIB.to_string()));
+        server.wait_for("held");
+        server
+    };
+    let impostor = start(&impostor);
+    wait_for_finding(&node, impostor.id(), FindingKind::OutsideSlices);
+    assert_eq!(about(&node, process.id()).len(), 1);
+    let server = start(&program);
     wait_for_finding(&node, server.id(), FindingKind::MpsServer);
     wait::until_true("nobody else is accused", || node.client().findings().unwrap().findings.len() == 1);
 }

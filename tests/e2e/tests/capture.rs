@@ -1,13 +1,10 @@
 //! Nothing that the shim does by itself is recorded by a capture or breaks one, in each mode and from each thread; be it that
 //! the device writes the progress markers, or that events tell of progress.
 
-use std::fs;
-use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::{MARKERS_MAX, gate};
-use aliquot_harness::{GIB, HostProgram, Node, Process, Region, SimulatedGpu, run};
-use tempfile::TempDir;
+use aliquot_harness::{FrontDriver, GIB, HostProgram, Node, Process, Region, SimulatedGpu, run};
 
 /// The three capture modes: global, of the thread, relaxed.
 const MODES: [&str; 3] = ["0", "1", "2"];
@@ -53,40 +50,16 @@ fn leases_that_come_and_go_are_not_noticed_by_a_capture() {
     }
 }
 
-/// The simulated driver behind one that cannot let the device write markers.
-struct DriverWithEvents {
-    dir: TempDir,
-}
-
-impl DriverWithEvents {
-    fn of(gpu: &SimulatedGpu) -> DriverWithEvents {
-        let dir = tempfile::tempdir().expect("a directory");
-        // Under another name: the shim knows the driver by it.
-        let (name, other_name) = (b"libcuda.so.1\0", b"libcuda.so.0\0");
-        let mut behind = fs::read(gpu.library_dir().join("libcuda.so.1")).expect("the simulated driver");
-        for place in 0..behind.len() - name.len() {
-            if behind[place..].starts_with(name) {
-                behind[place..place + name.len()].copy_from_slice(other_name);
-            }
-        }
-        fs::write(dir.path().join("behind.so"), behind).expect("a copy of the driver");
-        let options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
-        let front = HostProgram::variant("driver_with_events", "libcuda.so.1", &options);
-        fs::copy(front.path(), dir.path().join("libcuda.so.1")).expect("a copy of the library");
-        DriverWithEvents { dir }
-    }
-
-    /// Makes `command` use this driver.
-    fn show_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env("LD_LIBRARY_PATH", self.dir.path()).env("DRIVER_BEHIND", self.dir.path().join("behind.so"))
-    }
+/// A driver that cannot let the device write markers.
+fn driver_with_events(gpu: &SimulatedGpu) -> FrontDriver {
+    FrontDriver::new(gpu, "driver_with_events")
 }
 
 #[test]
 fn events_in_place_of_markers_are_not_noticed_by_a_capture() {
     for mode in MODES {
         let gpu = SimulatedGpu::new();
-        let driver = DriverWithEvents::of(&gpu);
+        let driver = driver_with_events(&gpu);
         let program = HostProgram::linked(&gpu, "capture_threads");
         let mut command = program.on(&gpu);
         run(driver.show_to(command.arg(mode))).success().assert_said(&format!("{SAID}0 events\n"));
@@ -101,7 +74,7 @@ fn events_in_place_of_markers_are_not_noticed_by_a_capture() {
 #[test]
 fn contexts_that_take_turns_do_not_leave_events_behind() {
     let gpu = SimulatedGpu::new();
-    let driver = DriverWithEvents::of(&gpu);
+    let driver = driver_with_events(&gpu);
     let region = with_a_lease(&gpu);
     let mut command = HostProgram::linked(&gpu, "contexts_in_turn").on(&gpu);
     let outcome = run(region.preload_into(driver.show_to(&mut command))).success();

@@ -55,6 +55,17 @@ fn a_program_that_interposes_dlopen_itself_is_left_in_peace() {
     assert_eq!(limited.stdout, format!("2 openings, {} bytes\n", 64 * MIB));
 }
 
+/// Their functions look the real ones up when they are first called, which must not call them again.
+#[test]
+fn a_program_that_interposes_what_compilers_call_is_left_in_peace() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::variant("own_strings", "program", &["-rdynamic", "-fno-builtin"]);
+    let bare = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
+    assert_eq!(bare.stdout, format!("{} bytes\n", gpu.config().devices[0].memory_bytes));
+    let region = Region::new(&gpu, 64 * MIB);
+    run(region.preload_into(&mut program.on(&gpu))).success().assert_said(&format!("{} bytes\n", 64 * MIB));
+}
+
 #[test]
 fn libraries_are_found_by_the_search_path_of_whoever_opens_them() {
     let gpu = SimulatedGpu::new();

@@ -3,8 +3,10 @@
 use std::os::unix::fs::symlink;
 use std::sync::atomic::Ordering;
 
+use aliquot_abi::ledger;
 use aliquot_abi::region::gate;
 use aliquot_harness::{GIB, HostProgram, Part, Process, Region, SimulatedGpu, run, wait};
+use rustix::process::Signal;
 
 /// Threads that wait for the gate of part `part`.
 fn waiting(region: &Region, part: usize) -> u32 {
@@ -71,4 +73,34 @@ fn a_driver_that_calls_back_is_not_waited_for() {
     let outcome = run(region.preload_into(command.env("LD_LIBRARY_PATH", driver.path()))).success();
     // Its device is none of the slice's.
     outcome.assert_said("free 0 of 2000\n");
+}
+
+/// Of the two contexts the one that ends has registered what the device writes markers to: that must not go while the other's are not
+/// written.
+#[test]
+fn a_context_does_not_end_before_the_markers_of_others_are_written() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, GIB);
+    open(&region, 0);
+    let mut command = HostProgram::linked(&gpu, "ends_beside_work").on(&gpu);
+    let outcome = run(region.preload_into(command.arg("first"))).success();
+    outcome.assert_said("the other's work was done: 1\ndone\n");
+}
+
+#[test]
+fn work_is_in_flight_though_a_context_beside_it_has_ended() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, GIB);
+    open(&region, 0);
+    let drained = || {
+        let slots = &region.ledger().slots;
+        slots.iter().all(|slot| ledger::drained(&slot.devices[0], &slot.markers[0]))
+    };
+    let mut command = HostProgram::linked(&gpu, "ends_beside_work").on(&gpu);
+    let mut process = Process::start(region.preload_into(command.arg("second")));
+    process.wait_for("ended\n");
+    assert!(!drained(), "nobody waits for the work that is left");
+    process.signal(Signal::USR1);
+    process.wait().success().assert_said("ended\ndone\n");
+    assert!(drained());
 }

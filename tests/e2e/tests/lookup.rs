@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, unchanged_in_a_slice};
+use aliquot_abi::region::LEDGER_FILE;
+use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, tool, unchanged_in_a_slice};
 
 const WAYS: [&str; 5] = ["dlsym", "default", "next", "cuGetProcAddress", "cuGetProcAddress_v2"];
 
@@ -167,6 +168,76 @@ fn a_plugin_finds_the_driver_that_it_is_linked_to() {
     assert!(outcome.stdout.contains("the program finds cuMemAlloc_v2: no\n"), "{outcome:?}");
 }
 
+/// The plugin's references are bound to the shim when the plugin is opened, so it looks nothing up when it is opened again.
+#[test]
+fn a_plugin_that_brings_the_driver_along_is_limited_each_time_it_is_opened() {
+    let gpu = SimulatedGpu::new();
+    let plugin = HostProgram::linked_library(&gpu, "deep_plugin");
+    let program = HostProgram::new("opens_again");
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.arg(plugin.path()).arg((64 * MIB + 1).to_string());
+        command
+    };
+    let bare = unchanged_in_a_slice(&gpu, command).success();
+    bare.assert_said("too much: 0\ntoo much: 0\ntoo much: 0\n");
+    let region = Region::new(&gpu, 64 * MIB);
+    run(region.preload_into(&mut command())).success().assert_said(&bare.stdout.replace(": 0", ": 2"));
+}
+
+/// Nor does the program see what the plugin's own libraries need.
+#[test]
+fn a_plugin_finds_the_driver_that_its_libraries_bring_along() {
+    let gpu = SimulatedGpu::new();
+    let search = format!("-L{}", gpu.library_dir().display());
+    let inner = HostProgram::variant(
+        "deep_plugin",
+        "inner.so",
+        &["-shared", "-fPIC", &search, "-lcuda", "-Wl,-soname,deep_plugin-inner.so"],
+    );
+    let directory = inner.path().parent().unwrap().to_str().unwrap();
+    let path = format!("-Wl,-rpath,{directory}");
+    let plugin = HostProgram::variant(
+        "indirect_plugin",
+        "outer.so",
+        &["-shared", "-fPIC", inner.path().to_str().unwrap(), &path],
+    );
+    let program = HostProgram::new("loads_plugin");
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.arg(plugin.path());
+        command
+    };
+    let outcome = unchanged_in_a_slice(&gpu, command).success();
+    let lines = "the plugin finds cuMemAlloc_v2: yes\nmessage: no\nthe program finds cuMemAlloc_v2: no\n";
+    assert_eq!(outcome.stdout, lines);
+}
+
+/// By functions, or variables for functions, of the names that the driver's have.
+#[test]
+fn a_library_that_loads_the_driver_by_itself_is_limited() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::new("loads_plugin");
+    let the_rest = "the program finds cuMemAlloc_v2: no\n";
+    for loader in ["own_functions", "own_variables"] {
+        for binding in ["-Wl,-z,lazy", "-Wl,-z,now"] {
+            let variant = format!("{}.so", binding.rsplit(',').next().unwrap());
+            let plugin = HostProgram::variant(loader, &variant, &["-shared", "-fPIC", binding]);
+            let command = || {
+                let mut command = program.on(&gpu);
+                command.arg(plugin.path());
+                command
+            };
+            let bare = unchanged_in_a_slice(&gpu, command).success();
+            let device_bytes = gpu.config().devices[0].memory_bytes;
+            assert_eq!(bare.stdout, format!("{device_bytes} bytes\n{the_rest}"), "{loader}");
+            let region = Region::new(&gpu, 64 * MIB);
+            let limited = run(region.preload_into(&mut command())).success();
+            assert_eq!(limited.stdout, format!("{} bytes\n{the_rest}", 64 * MIB), "{loader}");
+        }
+    }
+}
+
 /// In whichever order: the limit holds. A library in front of the shim sees what it sees without one; a library behind
 /// it sees no calls of hooked functions by their names, because the shim calls the driver itself.
 #[test]
@@ -237,6 +308,20 @@ fn a_program_that_does_not_use_cuda_is_unchanged() {
             let _ = unchanged_in_a_slice(&gpu, command);
         }
     }
+}
+
+#[test]
+fn a_program_that_changes_its_root_hears_nothing_of_a_region_that_it_does_not_use() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::unlimited(&gpu);
+    fs::remove_file(region.dir().join(LEDGER_FILE)).unwrap();
+    let command = || {
+        let mut command = Command::new(tool("chroot", "coreutils"));
+        command.args(["/", "/bin/echo", "there"]);
+        command
+    };
+    let bare = run(&mut command());
+    bare.assert_same(&run(region.preload_into(&mut command())));
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::ledger;
 use aliquot_harness::{
-    GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, like_a_device_of, run, unchanged_in_a_slice, wait,
+    FrontDriver, GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, like_a_device_of, run,
+    unchanged_in_a_slice, wait,
 };
 
 #[test]
@@ -70,6 +71,27 @@ fn the_end_of_a_context_gives_back_what_was_in_it() {
     assert!(said.contains("the primary context reset: 0 MiB in use\n"), "{said}");
     // The program ends with one set of what it takes.
     assert_eq!(ledger::used_bytes(&region.ledger().host), MIB);
+}
+
+#[test]
+fn the_last_reference_to_the_primary_context_ends_it_whoever_holds_it() {
+    let (said, region) = like_a_device_of(64 * MIB, "", "last_reference", &[]);
+    assert!(said.contains("a green context holds the last: 5 MiB in use\nand is destroyed: 0 MiB in use\n"), "{said}");
+    assert!(said.ends_with("released by many threads at once: 0 MiB in use\n"), "{said}");
+    assert_eq!(region.used_bytes(0), 0);
+}
+
+/// The driver answers no question after a fault, and each answer before costs the program time: it is asked at an end only.
+#[test]
+fn a_reset_gives_back_what_was_taken_before_a_fault() {
+    let gpu = SimulatedGpu::new();
+    let driver = FrontDriver::new(&gpu, "driver_that_faults");
+    let region = Region::new(&gpu, 64 * MIB);
+    let mut command = HostProgram::linked(&gpu, "reset_after_fault").on(&gpu);
+    let outcome = run(region.preload_into(driver.show_to(&mut command))).success();
+    let said = outcome.stdout.strip_prefix("took all again\n").and_then(|said| said.strip_suffix(" questions\n"));
+    let questions = said.and_then(|said| said.parse::<u32>().ok());
+    assert!(questions.is_some_and(|questions| (1..1000).contains(&questions)), "{outcome:?}");
 }
 
 /// Memory of every kind comes and goes in an order that a seed decides: after each step the slice has as much left as the device

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`artifacts`] | the libraries and programs under test, built when they are first asked for |
 //! | [`SimulatedGpu`] | a machine with simulated GPUs of its own, and the truth about who uses what of them |
+//! | [`FrontDriver`] | a driver of a test's own in front of the simulated one |
 //! | [`Region`] | a slice made by hand, with no manager behind: limits stand exactly as they are written |
 //! | [`Node`], [`Slice`] | a node manager in a process of its own, and its slices |
 //! | [`HostProgram`] | a C program from `tests/programs` |
@@ -25,6 +26,7 @@ pub mod artifacts;
 mod client;
 mod container;
 pub mod debian;
+mod front_driver;
 mod gpu;
 mod headers;
 mod mapped;
@@ -42,6 +44,7 @@ pub mod wait;
 
 pub use client::Client;
 pub use container::{Container, Image};
+pub use front_driver::FrontDriver;
 pub use gpu::SimulatedGpu;
 pub use headers::nvidia_headers;
 pub use mapped::Mapped;

@@ -3,6 +3,9 @@
 //! The command stays in this process's group, as with `nice` or `env`: so job control, pipelines and the terminal's foreground
 //! group are as if the shell had started it itself. What the terminal sends goes to the whole group, and the command has it
 //! already; what somebody sends to this process alone is handed on.
+//!
+//! What the command leaves behind becomes a child of this process, as it otherwise would of the machine's first one: so that daemons
+//! stay descendants of the slice's owner, by which the manager knows whose they are.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,9 +14,10 @@ use std::process::{Child, Command, ExitCode};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, raise, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 use super::status;
@@ -79,6 +83,8 @@ impl Supervisor {
 
     /// Runs `command` to its end.
     pub(super) fn run(&self, command: Command) -> Result<ExitCode> {
+        // Kernels without it leave daemons to the first process, and the manager to what it finds out without ancestors.
+        let _ = set_child_subreaper(true);
         let child = self.spawn(command)?;
         let pid = Pid::from_raw(child.id() as i32);
         loop {
@@ -89,6 +95,7 @@ impl Supervisor {
                         if let Some(code) = follow(pid)? {
                             return Ok(code);
                         }
+                        reap_adopted(pid);
                     }
                     // From the terminal, so to the whole group. A window's size may be asked for at any time: that is harmless.
                     Some(_) if info.ssi_code == libc::SI_KERNEL => {}
@@ -115,6 +122,16 @@ impl Supervisor {
 
 fn signal_of(info: &siginfo) -> Option<Signal> {
     Signal::try_from(info.ssi_signo as i32).ok()
+}
+
+/// Takes the entries of adopted children that have ended. It stops at the first one that it cannot take, which may be the
+/// command itself: that one is left to [`follow`], to which the next signal leads.
+fn reap_adopted(command: Pid) {
+    while let Ok(Some(ended)) =
+        waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT).map(|status| status.pid())
+        && ended != command
+        && waitpid(ended, Some(WaitPidFlag::WNOHANG)).is_ok()
+    {}
 }
 
 /// Takes note of all that has happened to the command: its exit code if it has ended, a stop of this process if job control

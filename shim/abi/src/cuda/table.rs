@@ -12,8 +12,8 @@
 //!
 //! * `class` says what the function can do to a slice: `start` (start-up and look-up), `memory` (takes or gives back
 //!   memory, or lets the driver do so), `launch` (makes the device work), `copy` (moves or sets memory: counted, never held
-//!   back), `view` (shows the size of the device), `context` (ends a context and all it holds), `forward` (none of these:
-//!   the shim does not touch it).
+//!   back), `view` (shows the size of the device), `context` (ends a context and all it holds, or keeps one alive),
+//!   `forward` (none of these: the shim does not touch it).
 //! * `policy` names the one rule that the function shares with its other versions; the shim has one function for each.
 //! * `symbol` is the exported symbol; `| per-thread symbol` the form with per-thread default streams, where there is one.
 //! * `name @ version` is how `cuGetProcAddress` knows it: the unversioned name and the first CUDA version (`11020` is
@@ -53,7 +53,7 @@ macro_rules! cuda_api {
             forward call: cuDeviceGetMemPool = cuDeviceGetMemPool @ 11020 (pool: *mut CUmemoryPool, dev: CUdevice);
             forward call: cuDeviceSetMemPool = cuDeviceSetMemPool @ 11020 (dev: CUdevice, pool: CUmemoryPool);
             forward call: cuDeviceGetExecAffinitySupport = cuDeviceGetExecAffinitySupport @ 11040 (pi: *mut c_int, kind: c_uint, dev: CUdevice);
-            forward call: cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain @ 7000 (pctx: *mut CUcontext, dev: CUdevice);
+            context primary_retain: cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain @ 7000 (pctx: *mut CUcontext, dev: CUdevice);
             context primary_release: cuDevicePrimaryCtxRelease = cuDevicePrimaryCtxRelease @ 7000 (dev: CUdevice);
             context primary_release: cuDevicePrimaryCtxRelease_v2 = cuDevicePrimaryCtxRelease @ 11000 (dev: CUdevice);
             forward call: cuDevicePrimaryCtxSetFlags = cuDevicePrimaryCtxSetFlags @ 7000 (dev: CUdevice, flags: c_uint);
@@ -489,7 +489,7 @@ macro_rules! cuda_api {
             forward call: cuUserObjectCreate = cuUserObjectCreate @ 11030 (object_out: *mut CUuserObject, ptr: *mut c_void, destroy: CUhostFn, initial_refcount: c_uint, flags: c_uint);
             forward call: cuUserObjectRetain = cuUserObjectRetain @ 11030 (object: CUuserObject, count: c_uint);
             forward call: cuUserObjectRelease = cuUserObjectRelease @ 11030 (object: CUuserObject, count: c_uint);
-            forward call: cuGraphAddNode_v3 = cuGraphAddNode @ 13040 (ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const c_void, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
+            memory graph_add_node_after: cuGraphAddNode_v3 = cuGraphAddNode @ 13040 (ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const c_void, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
             forward call: cuGraphNodeSetParams_v2 = cuGraphNodeSetParams @ 13040 (h_node: CUgraphNode, node_params: *mut CUgraphNodeParams);
             // Profiler
             forward call: cuProfilerStart = cuProfilerStart @ 4000 ();

@@ -1,0 +1,64 @@
+/*
+ * A driver, as libcuda.so.1, whose device has met a fault when the host synchronises: from then on it answers every question with
+ * that, until the primary context is reset. All that it can it does through the driver whose file DRIVER_BEHIND names. At the end of
+ * the process it says how often it was asked about an address.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ILLEGAL_ADDRESS = 700 };
+
+#define FORWARDED(X)                                                                                                   \
+    X(cuInit) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain)                     \
+    X(cuDevicePrimaryCtxRelease_v2) X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent_v2)     \
+    X(cuCtxPopCurrent_v2) X(cuMemAlloc_v2)
+
+/* Jumps, so that arguments and results are nobody's concern here. */
+#define DEFINE(name)                                                                                                   \
+    __attribute__((visibility("hidden"))) void *behind_##name;                                                         \
+    __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *behind_" #name "(%rip)\n");
+FORWARDED(DEFINE)
+
+static int (*attribute_behind)(void *, unsigned, unsigned long long);
+static int (*state_behind)(int, unsigned *, int *);
+static int (*reset_behind)(int);
+static atomic_int questions, faulted;
+
+int cuPointerGetAttribute(void *value, unsigned attribute, unsigned long long address) {
+    atomic_fetch_add(&questions, 1);
+    return atomic_load(&faulted) ? ILLEGAL_ADDRESS : attribute_behind(value, attribute, address);
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+    return atomic_load(&faulted) ? ILLEGAL_ADDRESS : state_behind(device, flags, active);
+}
+
+int cuCtxSynchronize(void) {
+    atomic_store(&faulted, 1);
+    return ILLEGAL_ADDRESS;
+}
+
+int cuDevicePrimaryCtxReset_v2(int device) {
+    atomic_store(&faulted, 0);
+    return reset_behind(device);
+}
+
+__attribute__((constructor)) static void find_behind(void) {
+    void *behind = dlopen(getenv("DRIVER_BEHIND"), RTLD_NOW | RTLD_LOCAL);
+    if (!behind) {
+        fprintf(stderr, "%s\n", dlerror());
+        abort();
+    }
+#define FIND(name) behind_##name = dlsym(behind, #name);
+    FORWARDED(FIND)
+    *(void **)&attribute_behind = dlsym(behind, "cuPointerGetAttribute");
+    *(void **)&state_behind = dlsym(behind, "cuDevicePrimaryCtxGetState");
+    *(void **)&reset_behind = dlsym(behind, "cuDevicePrimaryCtxReset_v2");
+}
+
+__attribute__((destructor)) static void tell(void) {
+    printf("%d questions\n", atomic_load(&questions));
+}
