@@ -216,8 +216,9 @@ fn nvtop() {
     let mut command = Command::new(tool("script", "bsdutils"));
     gpu.show_to(&mut command);
     let libraries = format!("{}/usr/lib/x86_64-linux-gnu", unpacked.display());
+    // It ends when its terminal does, also if whoever runs the tests ignores hang-ups.
     command.args(["--quiet", "--return", "--command"]).arg(format!(
-        "stty rows 40 columns 150; LD_LIBRARY_PATH={libraries}:$LD_LIBRARY_PATH exec {}/usr/bin/nvtop",
+        "stty rows 40 columns 150; LD_LIBRARY_PATH={libraries}:$LD_LIBRARY_PATH exec env --default-signal=HUP {}/usr/bin/nvtop",
         unpacked.display()
     ));
     let mut drawn = Process::start(region.preload_into(command.arg("/dev/null").env("TERM", "xterm")));

@@ -154,8 +154,8 @@ fn when_the_manager_is_killed_the_core_limit_holds() {
         now_ns().saturating_sub(limits.heartbeat_ns.load(Ordering::Relaxed)) > HEARTBEAT_STALE_NS
     });
     let share = share_percent(&gpu, Duration::from_secs(4));
-    // Self-pacing is coarse: a period may end with some milliseconds of work still in flight.
-    assert!((20.0..=37.0).contains(&share), "{share:.2} % of the device without a manager, with a limit of 30 %");
+    // Self-pacing is coarse: a period may end with some milliseconds of work still in flight, and on a busy machine it begins late.
+    assert!((12.0..=37.0).contains(&share), "{share:.2} % of the device without a manager, with a limit of 30 %");
 
     node.restart();
     wait::until_true("the new manager shows its life", || {
