@@ -242,17 +242,20 @@ fn allocate(
     if settled == Settled::OverLimit && try_again(process, account, &|| settle() != Settled::OverLimit) {
         settled = Settled::ForOthers;
     }
-    pool.reserve.end_request();
     if settled == Settled::OverLimit && result.is_ok() {
-        // The pool has taken larger pieces than it needed, and the limit forbids it.
+        // The pool has taken larger pieces than it needed, and the limit forbids it. The request is under way until they are given
+        // back: nobody who looks meanwhile charges them.
         if let Some(free) = real!(cuMemFreeAsync) {
             // SAFETY: the memory was allocated in this stream just now, and the host does not know it yet.
             let _ = unsafe { free(*address, stream) };
         }
         process.pools.watched.store(1, Ordering::Release);
         pool.trim(process);
+        pool.reserve.end_request();
+        pool.settle(process, Settler::Observer);
         return CUresult::OUT_OF_MEMORY;
     }
+    pool.reserve.end_request();
     if settled != Settled::Exactly {
         pool.settle(process, Settler::Observer);
     }
