@@ -30,6 +30,7 @@ fn export(driver: &Driver) {
     driver.cuIpcOpenMemHandle_v2(&mut own, handle, 1).is(CUresult::INVALID_CONTEXT);
     driver.cuMemFree_v2(gone).ok();
     driver.cuMemsetD8_v2(address, 4, 3000).ok();
+    driver.cuCtxSynchronize().ok();
     let (mut event, mut event_handle) = (CUevent::NULL, CUipcEventHandle { reserved: [0; 64] });
     driver.cuEventCreate(&mut event, 4).is(CUresult::INVALID_VALUE);
     driver.cuIpcGetEventHandle(&mut event_handle, driver.event()).is(CUresult::INVALID_VALUE);
@@ -64,6 +65,7 @@ fn import(driver: &Driver) {
     driver.cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), address, 3000).ok();
     assert_eq!(back, [4; 3000]);
     driver.cuMemsetD8_v2(address + 2999, 8, 1).ok();
+    driver.cuCtxSynchronize().ok();
     driver.cuMemFree_v2(address).is(CUresult::INVALID_VALUE);
     driver.cuIpcCloseMemHandle(address).ok();
     driver.cuMemGetAddressRange_v2(&mut base, &mut size, address).ok();

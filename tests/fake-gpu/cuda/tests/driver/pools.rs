@@ -263,6 +263,7 @@ fn export(driver: &Driver) {
     let address = allocate(driver, pool, 5000, stream);
     let late = allocate(driver, pool, 5000, stream);
     driver.cuMemsetD8_v2(address, 7, 5000).ok();
+    driver.cuCtxSynchronize().ok();
     let mut data = CUmemPoolPtrExportData { reserved: [0; 64] };
     driver.cuMemPoolExportPointer(&mut data, driver.alloc(10)).is(CUresult::INVALID_VALUE);
     driver.cuMemPoolExportPointer(&mut data, late).ok();

@@ -105,6 +105,7 @@ fn another_process_maps_what_a_descriptor_names() {
         driver.cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), address, 4).ok();
         assert_eq!(back, [5; 4]);
         driver.cuMemsetD8_v2(address, 6, 4).ok();
+        driver.cuCtxSynchronize().ok();
         driver.cuMemRelease(handle).ok();
         driver.cuMemRelease(handle).ok();
         driver.cuMemUnmap(address, PIECE).ok();
@@ -125,6 +126,8 @@ fn another_process_maps_what_a_descriptor_names() {
         driver.cuMemRelease(own).ok();
         let address = map(driver, handle, PIECE, ON_FIRST);
         driver.cuMemsetD8_v2(address, 5, 4).ok();
+        // The other process's streams know nothing of this one's.
+        driver.cuCtxSynchronize().ok();
         say("handle", format!("{} {number}", std::process::id()));
         wait_for_end();
         let mut back = [0_u8; 4];
