@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use crate::attribution::{Place, ProcessId};
 use crate::config::{AuditPolicy, AuditSettings};
 use crate::devices::{DeviceLook, ProcessLook};
-use crate::inventory::DeviceUuid;
+use crate::inventory::{DeviceUuid, SharingMode};
 use crate::live::Attached;
 use crate::procfs::{self, FileId};
 use crate::region::view::{self, Progress};
@@ -77,6 +77,14 @@ impl Audit {
     }
 }
 
+/// Whether this machine's MPS server serves the device, by what was found. A tenant's own serves its slice alone.
+#[must_use]
+pub(crate) fn has_mps_server(findings: &[Finding], device: &DeviceUuid) -> bool {
+    let serves =
+        |finding: &Finding| finding.kind == Kind::MpsServer && finding.slice.is_none() && finding.device == *device;
+    findings.iter().any(serves)
+}
+
 /// Looks, judges and acts. Belongs to the one thread that asks the driver.
 pub(crate) struct Auditor {
     audit: Arc<Audit>,
@@ -125,6 +133,7 @@ impl Auditor {
                 let facts = Facts {
                     is_mps_server: is_mps_server(process),
                     behind_mps,
+                    shared_by_mps: look.sharing == SharingMode::Mps,
                     is_sliced: !look.parts.is_empty(),
                     computes: process.computes,
                     slice: self.slice_facts(look, process, now_ns),

@@ -15,12 +15,14 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aliquot_abi::region::LEDGER_FILE;
 use serde::Serialize;
 
 use crate::config::{CdiConfig, CdiSettings, PRELOAD_FILE};
 use crate::inventory::Inventory;
+use crate::mps::{Client, Mps};
 use crate::region::Region;
 use crate::slices::Slice;
 
@@ -59,6 +61,7 @@ pub enum CdiError {
 #[derive(Debug)]
 pub(crate) struct Cdi {
     config: Option<CdiConfig>,
+    mps: Arc<Mps>,
 }
 
 #[derive(Serialize)]
@@ -107,10 +110,10 @@ impl Mount {
 }
 
 impl Cdi {
-    /// Publishes as `config` says.
+    /// Publishes as `config` says, with what clients of `mps` need.
     #[must_use]
-    pub(crate) fn new(config: Option<CdiConfig>) -> Cdi {
-        Cdi { config }
+    pub(crate) fn new(config: Option<CdiConfig>, mps: Arc<Mps>) -> Cdi {
+        Cdi { config, mps }
     }
 
     /// The fully qualified name of a slice's device; `None` if slices are not published.
@@ -129,7 +132,8 @@ impl Cdi {
         let path = region.dir().join(REGION_PRELOAD_FILE);
         write_preload_file(&path, region.shim_path()).map_err(|source| CdiError::Preload { path, source })?;
         let driver = HostDriver::find(slice, inventory);
-        let spec = spec(slice, region.dir(), region.shim_path(), driver, &config.settings);
+        let mps = self.mps.client(&slice.parts);
+        let spec = spec(slice, region.dir(), region.shim_path(), driver, mps, &config.settings);
         let path = file(config, &slice.name);
         // Readers take up every file whose name ends in .json or .yaml.
         let new = config.dir.join(format!(".aliquot.dev-slice-{}.new", slice.name));
@@ -176,7 +180,14 @@ fn file(config: &CdiConfig, slice: &str) -> PathBuf {
     config.dir.join(format!("aliquot.dev-slice-{slice}.json"))
 }
 
-fn spec(slice: &Slice, region_dir: &Path, shim_path: &Path, driver: HostDriver, settings: &CdiSettings) -> Spec {
+fn spec(
+    slice: &Slice,
+    region_dir: &Path,
+    shim_path: &Path,
+    driver: HostDriver,
+    mps: Option<Client>,
+    settings: &CdiSettings,
+) -> Spec {
     let uuids: Vec<&str> = slice.parts.iter().map(|part| part.device.as_str()).collect();
     let uuids = uuids.join(",");
     let mut env = vec![format!("CUDA_VISIBLE_DEVICES={uuids}"), format!("NVIDIA_VISIBLE_DEVICES={uuids}")];
@@ -188,6 +199,10 @@ fn spec(slice: &Slice, region_dir: &Path, shim_path: &Path, driver: HostDriver, 
     }
     if settings.preload.by_file() {
         mounts.push(Mount::new(&region_dir.join(REGION_PRELOAD_FILE), Path::new(PRELOAD_FILE), false));
+    }
+    if let Some(Client { environment, mounts: directories }) = mps {
+        env.extend(environment);
+        mounts.extend(directories.iter().map(|(host, container)| Mount::new(host, container, true)));
     }
     env.extend(settings.extra_env.iter().cloned());
     mounts.extend(driver.libraries.iter().map(|(host, container)| Mount::new(host, container, false)));
@@ -206,7 +221,7 @@ mod tests {
     use super::*;
     use crate::config::{ExtraMount, Preload};
     use crate::inventory::DeviceUuid;
-    use crate::slices::{Part, SliceId};
+    use crate::slices::{Part, PriorityClass, SliceId};
 
     /// What the specification of a slice with two devices says must be changed in its container.
     fn edits(preload: Preload) -> serde_json::Value {
@@ -221,6 +236,7 @@ mod tests {
             id: SliceId::from_random(1),
             parts: vec![part("GPU-1"), part("GPU-2")],
             host_memory_limit_bytes: 0,
+            priority_class: PriorityClass::default(),
             created: SystemTime::UNIX_EPOCH,
             description: String::new(),
             owner: None,
@@ -234,7 +250,11 @@ mod tests {
             extra_mounts: vec![ExtraMount { host_path: "/x".into(), container_path: None, writable: false }],
             extra_env: vec!["A=b".into()],
         };
-        let spec = spec(&slice, Path::new("/run/r"), Path::new("/run/r/s.so"), driver, &settings);
+        let mps = Client {
+            environment: vec!["CUDA_MPS_X=y".into()],
+            mounts: vec![("/run/pipes".into(), "/run/pipes".into()), ("/shm".into(), "/dev/shm".into())],
+        };
+        let spec = spec(&slice, Path::new("/run/r"), Path::new("/run/r/s.so"), driver, Some(mps), &settings);
         let found: serde_json::Value = serde_json::to_value(&spec).unwrap();
         assert_eq!((&found["cdiVersion"], &found["kind"]), (&"0.5.0".into(), &"aliquot.dev/slice".into()));
         assert_eq!(found["devices"][0]["name"], "a.b");
@@ -258,7 +278,12 @@ mod tests {
         let edits = edits(Preload::File);
         assert_eq!(
             edits["env"],
-            serde_json::json!(["CUDA_VISIBLE_DEVICES=GPU-1,GPU-2", "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2", "A=b"])
+            serde_json::json!([
+                "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2",
+                "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2",
+                "CUDA_MPS_X=y",
+                "A=b"
+            ])
         );
         assert_eq!(edits["deviceNodes"][0]["path"], "/dev/nvidia0");
         assert_eq!(
@@ -267,6 +292,8 @@ mod tests {
                 ("/run/r", "/run/r", "ro"),
                 ("/run/r/ledger", "/run/r/ledger", "rw"),
                 ("/run/r/ld.so.preload", "/etc/ld.so.preload", "ro"),
+                ("/run/pipes", "/run/pipes", "rw"),
+                ("/shm", "/dev/shm", "rw"),
                 ("/lib/libcuda.so.570", "/usr/lib64/libcuda.so.1", "ro"),
                 ("/x", "/x", "ro")
             ]

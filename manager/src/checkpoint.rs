@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
     use crate::inventory::DeviceUuid;
-    use crate::slices::{Part, SliceId};
+    use crate::slices::{Part, PriorityClass, SliceId};
 
     fn contents() -> Contents {
         let part = Part {
@@ -192,6 +192,7 @@ mod tests {
             id: SliceId::from_random(u128::MAX / 3),
             parts: vec![part],
             host_memory_limit_bytes: 0,
+            priority_class: PriorityClass::LatencyCritical,
             created: SystemTime::now(),
             description: "\"quoted\"\n".into(),
             owner: None,
@@ -212,6 +213,21 @@ mod tests {
                 expected
             })
         );
+    }
+
+    #[test]
+    fn a_checkpoint_of_before_there_were_host_limits_and_priorities_is_taken_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::new(Some(dir.path().into()));
+        checkpoint.save(&contents()).unwrap();
+        let path = dir.path().join(FILE);
+        let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let slice = value["slices"][0].as_object_mut().unwrap();
+        assert_eq!(slice.remove("priority_class").unwrap(), "latency-critical");
+        slice.remove("host_memory_limit_bytes").unwrap();
+        fs::write(&path, value.to_string()).unwrap();
+        let loaded = checkpoint.load().unwrap().unwrap().slices.remove(0).slice;
+        assert_eq!((loaded.priority_class, loaded.host_memory_limit_bytes), (PriorityClass::Standard, 0));
     }
 
     #[test]

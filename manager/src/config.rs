@@ -12,10 +12,14 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use crate::inventory::DeviceUuid;
 use crate::paths::{Paths, SOCKET_FILE};
+pub use crate::slices::PriorityClass;
 
 mod audit;
+mod sharing;
 pub use audit::{AuditPolicy, AuditSettings};
+pub use sharing::{DeviceSharing, MpsSettings, SharingSettings};
 
 /// What the C library's loader reads in every process: libraries to load before the program's own.
 pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
@@ -49,12 +53,18 @@ pub struct Settings {
     /// What is logged: error, warn, info, debug, trace, or a filter such as aliquot_manager::attach=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
+    /// Priority class of slices that ask for none: latency-critical, standard or batch [default: standard]
+    #[arg(long, value_name = "CLASS")]
+    pub default_priority_class: Option<PriorityClass>,
     /// What containers get with a slice; in the file only.
     #[arg(skip)]
     pub cdi: Option<CdiSettings>,
     /// How the audit treats what it finds; in the file only.
     #[arg(skip)]
     pub audit: Option<AuditSettings>,
+    /// How devices are shared between slices; in the file only.
+    #[arg(skip)]
+    pub sharing: Option<SharingSettings>,
 }
 
 /// Where to publish slices as CDI devices.
@@ -213,6 +223,10 @@ pub struct Config {
     pub cdi: Option<CdiConfig>,
     /// How the audit treats what it finds.
     pub audit: AuditSettings,
+    /// How devices are shared between slices.
+    pub sharing: SharingSettings,
+    /// Priority class of slices that ask for none.
+    pub default_priority_class: PriorityClass,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged.
@@ -251,6 +265,14 @@ pub enum ConfigError {
     Env {
         /// The entry.
         entry: String,
+    },
+    /// An entry of `sharing.devices` names no device.
+    #[error(
+        "sharing.devices has the uuid {uuid}, which is not of the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx; nvidia-smi -L lists them"
+    )]
+    SharedDevice {
+        /// The entry's.
+        uuid: DeviceUuid,
     },
     /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would take the shim's place.
     #[error(
@@ -306,6 +328,8 @@ impl Config {
             nvml_library: None,
             cdi: None,
             audit: AuditSettings::default(),
+            sharing: SharingSettings::default(),
+            default_priority_class: PriorityClass::default(),
             log_format: LogFormat::default(),
             log_level: "warn".into(),
         }
@@ -335,6 +359,8 @@ impl Config {
             nvml_library: flags.nvml_library.or(file.nvml_library),
             cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi })).transpose()?,
             audit: AuditSettings { mps_server: absolute("audit.mps_server", audit.mps_server)?, ..audit },
+            sharing: file.sharing.unwrap_or_default().validated()?,
+            default_priority_class: flags.default_priority_class.or(file.default_priority_class).unwrap_or_default(),
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             log_level: flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
         })
@@ -354,6 +380,7 @@ fn absolute(key: &'static str, path: PathBuf) -> Result<PathBuf, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::SharingMode;
 
     fn defaults() -> Paths {
         Paths {
@@ -387,6 +414,8 @@ mod tests {
         assert!(error.contains("extra_mount"), "{error}");
         let error = parse("[audit]\npolicy = 'kill'").unwrap_err();
         assert!(error.contains("`kill`") && error.contains("`stop`"), "{error}");
+        let error = parse("default_priority_class = 'urgent'").unwrap_err();
+        assert!(error.contains("`urgent`") && error.contains("`latency-critical`"), "{error}");
         let error = parse("[cdi]\npreload = 'env'").unwrap_err();
         assert!(error.contains("`env`") && error.contains("`environment`"), "{error}");
     }
@@ -424,6 +453,8 @@ mod tests {
             ("socket = './m.sock'", "socket"),
             ("cdi_dir = 'cdi'", "cdi_dir"),
             ("[audit]\nmps_server = 'nvidia-cuda-mps-server'", "audit.mps_server"),
+            ("[sharing.mps]\npipe_directory = 'pipes'", "sharing.mps.pipe_directory"),
+            ("[sharing]\ndevices = [{ uuid = '0', mode = 'mps' }]", "sharing.devices"),
             ("[[cdi.extra_mounts]]\nhost_path = 'lib'", "host_path"),
             ("[cdi]\nextra_env = ['=x']", "NAME=value"),
         ] {
@@ -450,15 +481,21 @@ mod tests {
             cdi_dir,
             log_format,
             log_level,
+            default_priority_class,
             cdi,
             audit,
+            sharing,
         } = settings;
         assert!(runtime_dir.is_some() && state_dir.is_some() && socket.is_some() && metrics_address.is_some());
         assert!(nvml_library.is_some() && cdi_dir.is_some() && log_format.is_some() && log_level.is_some());
+        assert_eq!(default_priority_class, Some(PriorityClass::default()));
         let CdiSettings { preload, extra_mounts, extra_env } = cdi.unwrap();
         assert_eq!(preload, Preload::default());
         assert!(!extra_mounts.is_empty() && !extra_env.is_empty());
         assert_eq!(audit, Some(AuditSettings::default()));
+        let SharingSettings { mode, devices, mps } = sharing.unwrap();
+        assert_eq!((mode, mps), (SharingMode::default(), MpsSettings::default()));
+        assert!(!devices.is_empty());
         assert!(parse(example).is_ok());
     }
 }

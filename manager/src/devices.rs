@@ -13,7 +13,9 @@ use tracing::{info, warn};
 use crate::audit::Audit;
 use crate::inventory::{DeviceSource, Health, Inventory};
 use crate::live::LiveSlices;
+use crate::mps::Mps;
 use crate::periodic::Periodic;
+use crate::slices::Part;
 
 mod processes;
 use processes::ProcessWatch;
@@ -33,6 +35,26 @@ pub(crate) struct Known {
     pub problem: Option<String>,
 }
 
+impl Known {
+    /// Why a slice with these parts cannot work: a device of it is not there any more, or was partitioned.
+    #[must_use]
+    pub(crate) fn lacks(&self, parts: &[Part]) -> Option<String> {
+        // Nothing is known of what is gone while the driver does not answer.
+        if self.problem.is_some() {
+            return None;
+        }
+        parts.iter().find_map(|Part { device, .. }| match self.inventory.device(device) {
+            None => {
+                Some(format!("device {device} is not there any more: remove the slice, and make it on another one"))
+            }
+            Some(found) if found.mig_enabled => Some(format!(
+                "device {device} was partitioned by MIG: remove the slice, and make it on one of the instances"
+            )),
+            Some(_) => None,
+        })
+    }
+}
+
 /// The thread.
 pub(crate) struct Devices {
     known: Arc<RwLock<Known>>,
@@ -48,6 +70,7 @@ impl Devices {
         source: Box<dyn DeviceSource>,
         slices: Arc<LiveSlices>,
         audit: Arc<Audit>,
+        mps: Arc<Mps>,
     ) -> io::Result<Devices> {
         let known = Arc::new(RwLock::new(Known::default()));
         let now = Instant::now();
@@ -56,6 +79,8 @@ impl Devices {
             source,
             processes: ProcessWatch::new(Arc::clone(&slices), audit),
             slices,
+            mps,
+            ceiling_percent: None,
             devices_seen: now,
             processes_seen: now,
         };
@@ -84,6 +109,9 @@ struct Watch {
     known: Arc<RwLock<Known>>,
     source: Box<dyn DeviceSource>,
     slices: Arc<LiveSlices>,
+    mps: Arc<Mps>,
+    /// What MPS was last told to grant at most.
+    ceiling_percent: Option<u32>,
     processes: ProcessWatch,
     devices_seen: Instant,
     processes_seen: Instant,
@@ -92,7 +120,7 @@ struct Watch {
 impl Watch {
     /// Looks at what is due. Returns how long to wait.
     fn tick(&mut self) -> Duration {
-        if self.devices_seen.elapsed() >= INVENTORY_INTERVAL {
+        if self.devices_seen.elapsed() >= INVENTORY_INTERVAL || self.ceiling_percent != self.ceiling_wanted_percent() {
             self.devices_seen = Instant::now();
             self.look_at_devices();
         }
@@ -106,12 +134,29 @@ impl Watch {
     fn look_at_devices(&mut self) {
         let before = self.known.read().clone();
         let known = match self.source.inventory() {
-            Ok(inventory) => Known { inventory: Arc::new(inventory), problem: None },
+            Ok(mut inventory) => {
+                self.look_at_mps(&mut inventory);
+                Known { inventory: Arc::new(inventory), problem: None }
+            }
             // What was known stays, so that slices keep their devices; nothing new is given out of them.
             Err(error) => Known { inventory: Arc::new(silent(&before.inventory, &error.0)), problem: Some(error.0) },
         };
         report(&before, &known);
         *self.known.write() = known;
+    }
+
+    /// Has MPS, where it is used, hold to the ceiling, which it forgets when it is restarted.
+    fn look_at_mps(&mut self, inventory: &mut Inventory) {
+        self.ceiling_percent = self.ceiling_wanted_percent();
+        if self.mps.is_used(inventory) {
+            // What is wrong is told as the health of the devices.
+            let _ = self.mps.hold(self.ceiling_percent);
+        }
+        self.mps.note(inventory);
+    }
+
+    fn ceiling_wanted_percent(&self) -> Option<u32> {
+        self.slices.all().iter().filter_map(|live| self.mps.ceiling_percent(&live.parts())).max()
     }
 }
 
@@ -132,6 +177,11 @@ fn report(before: &Known, now: &Known) {
         }
         (Some(_), None) => info!("the driver answers again"),
         _ => {}
+    }
+    for device in &before.inventory.devices {
+        if now.inventory.device(&device.uuid).is_none() {
+            warn!(device = %device.uuid, "a device is gone");
+        }
     }
     for device in &now.inventory.devices {
         let former = before.inventory.device(&device.uuid).map(|device| &device.health);

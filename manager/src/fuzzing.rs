@@ -12,7 +12,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use crate::attribution;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Settings};
-use crate::inventory::{Device, DeviceUuid, Health, Inventory};
+use crate::inventory::{Device, DeviceUuid, Health, Inventory, SharingMode};
 use crate::procfs::{self, Stat};
 use crate::slices::{CreateRequest, PartRequest, ResizeRequest, SliceId, Slices};
 
@@ -108,6 +108,9 @@ fn inventory() -> Inventory {
         nvlink_peers: Vec::new(),
         compute_capability: None,
         mig_enabled: false,
+        mig_instance: None,
+        tells_utilisation: true,
+        sharing: SharingMode::Time,
         health: Health::Healthy,
     };
     Inventory { devices: (0..DEVICES).map(device).collect(), ..Inventory::default() }
@@ -129,7 +132,8 @@ pub fn slices(bytes: &[u8]) {
         match ask {
             Ask::Create { name, parts, host_memory_limit_bytes, description } => {
                 let parts = parts.into_iter().map(AskedPart::request).collect();
-                let request = CreateRequest { name, parts, host_memory_limit_bytes, description, owner: None };
+                let request =
+                    CreateRequest { name, parts, host_memory_limit_bytes, description, ..CreateRequest::default() };
                 let id = SliceId::from_random(asked);
                 match slices.create(&inventory, request, id, SystemTime::UNIX_EPOCH) {
                     Ok(slice) => slices.put(slice),
@@ -138,7 +142,7 @@ pub fn slices(bytes: &[u8]) {
             }
             Ask::Resize { slice, parts, host_memory_limit_bytes } => {
                 let parts = parts.into_iter().map(AskedPart::request).collect();
-                let request = ResizeRequest { parts, host_memory_limit_bytes };
+                let request = ResizeRequest { parts, host_memory_limit_bytes, priority_class: None };
                 match slices.resize(&inventory, &name_of(slice), &request) {
                     Ok(slice) => slices.put(slice),
                     Err(error) => assert!(!error.to_string().is_empty()),

@@ -80,6 +80,7 @@ impl NodeManager for Service {
             name: request.name,
             parts,
             host_memory_limit_bytes: request.host_memory_limit_bytes,
+            priority_class: convert::priority_class(request.priority_class)?,
             description: request.description,
             owner,
         };
@@ -90,9 +91,10 @@ impl NodeManager for Service {
         &self,
         request: Request<proto::ResizeSliceRequest>,
     ) -> Result<Response<proto::Slice>, Status> {
-        let proto::ResizeSliceRequest { name, parts, host_memory_limit_bytes } = request.into_inner();
+        let proto::ResizeSliceRequest { name, parts, host_memory_limit_bytes, priority_class } = request.into_inner();
         let parts = parts.into_iter().map(convert::part_request).collect();
-        let request = ResizeRequest { parts, host_memory_limit_bytes };
+        let priority_class = convert::priority_class(priority_class)?;
+        let request = ResizeRequest { parts, host_memory_limit_bytes, priority_class };
         self.blocking(move |manager| Ok(Response::new(convert::slice(manager.resize(&name, &request)?)))).await
     }
 

@@ -61,6 +61,30 @@ pub enum Health {
     },
 }
 
+/// How a device is shared between slices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SharingMode {
+    /// In time: one slice after the other, by leases of the manager.
+    #[default]
+    Time,
+    /// In space: NVIDIA's multi-process service gives each slice its part of the multiprocessors.
+    Mps,
+}
+
+/// Which instance of a GPU in MIG mode a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigInstance {
+    /// The GPU.
+    pub gpu: DeviceUuid,
+    /// For example `3g.40gb`; empty if the driver does not tell.
+    pub profile: String,
+    /// The GPU instance's number on its GPU, if known.
+    pub gpu_instance: Option<u32>,
+    /// The compute instance's number in the GPU instance, if known.
+    pub compute_instance: Option<u32>,
+}
+
 /// A device of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -84,6 +108,12 @@ pub struct Device {
     pub compute_capability: Option<(u32, u32)>,
     /// Whether it is partitioned by MIG: its instances are then the devices to use.
     pub mig_enabled: bool,
+    /// If it is an instance of such a GPU: which.
+    pub mig_instance: Option<MigInstance>,
+    /// Whether the driver tells how busy processes keep it. It does not of MIG instances.
+    pub tells_utilisation: bool,
+    /// How it is shared between slices.
+    pub sharing: SharingMode,
     /// Whether it can be given out.
     pub health: Health,
 }

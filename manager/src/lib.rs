@@ -43,6 +43,7 @@ mod live;
 mod logging;
 mod manager;
 mod metrics;
+mod mps;
 mod nvml;
 pub mod paths;
 mod periodic;

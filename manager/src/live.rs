@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use aliquot_abi::ledger::{Identity, SHARED_SLOT};
-use aliquot_abi::region::{DeviceCounters, LEDGER_FILE};
+use aliquot_abi::region::{DeviceCounters, DeviceWaits, LEDGER_FILE};
 use parking_lot::{Mutex, RwLock};
 
 use crate::procfs::{self, Mapped};
 use crate::region::Region;
-use crate::slices::{Owner, Part, Slice, SliceId};
+use crate::slices::{Owner, Part, PriorityClass, Slice, SliceId};
+use crate::time_sharing::Turns;
 use crate::usage::History;
 
 /// A process of a slice.
@@ -58,7 +59,10 @@ pub(crate) struct LiveSlice {
     sampled_permille: Vec<AtomicU32>,
     /// Device time that it had used at times past, part by part.
     pub history: Mutex<Vec<History>>,
+    /// How it stands on each of its devices.
+    pub turns: Turns,
     parts: RwLock<Vec<Part>>,
+    priority_class: RwLock<PriorityClass>,
     /// The greatest memory limits that it has had, part by part.
     memory_limits_max_bytes: Vec<AtomicU64>,
     processes: Mutex<Arc<[Attached]>>,
@@ -79,7 +83,9 @@ impl LiveSlice {
             free: slice.parts.iter().map(|_| AtomicBool::new(false)).collect(),
             sampled_permille: slice.parts.iter().map(|_| AtomicU32::new(0)).collect(),
             history: Mutex::new(slice.parts.iter().map(|_| History::default()).collect()),
+            turns: Turns::new(slice.parts.len()),
             parts: RwLock::new(slice.parts.clone()),
+            priority_class: RwLock::new(slice.priority_class),
             memory_limits_max_bytes: slice.parts.iter().map(|part| AtomicU64::new(part.memory_limit_bytes)).collect(),
             processes: Mutex::new(Arc::new([])),
             damage: Mutex::new(None),
@@ -90,6 +96,12 @@ impl LiveSlice {
     #[must_use]
     pub(crate) fn counters(&self, part: usize) -> &DeviceCounters {
         self.region.counters(part)
+    }
+
+    /// How it has waited for leases of its part number `part`, which must exist. Written by one thread.
+    #[must_use]
+    pub(crate) fn waits(&self, part: usize) -> &DeviceWaits {
+        self.region.waits(part)
     }
 
     /// Device time that it has used of its part number `part` in all.
@@ -131,6 +143,12 @@ impl LiveSlice {
         self.parts.read().clone()
     }
 
+    /// Which slice goes first, where several want a device.
+    #[must_use]
+    pub(crate) fn priority_class(&self) -> PriorityClass {
+        *self.priority_class.read()
+    }
+
     /// Takes up a resized slice.
     pub(crate) fn resize(&self, slice: &Slice) {
         self.region.write_limits(slice);
@@ -138,6 +156,7 @@ impl LiveSlice {
             max_bytes.fetch_max(part.memory_limit_bytes, Ordering::Relaxed);
         }
         self.parts.write().clone_from(&slice.parts);
+        *self.priority_class.write() = slice.priority_class;
     }
 
     /// The greatest memory limit that its part number `part` has had since it was made or taken over.

@@ -24,26 +24,35 @@ use parking_lot::Mutex;
 use tracing::{error, info};
 
 use crate::attach::Attach;
-use crate::audit::Audit;
+use crate::audit::{self, Audit};
 use crate::cdi::{Cdi, CdiError};
 use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
 use crate::devices::Devices;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, SharingMode};
 use crate::live::{LiveSlice, LiveSlices};
+use crate::mps::{Mps, MpsError};
 use crate::periodic::Periodic;
 use crate::region::files::{CreateRegionError, RegionDirs};
 use crate::rollback::Rollback;
-use crate::slices::{CreateError, CreateRequest, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices};
+use crate::slices::{
+    CreateError, CreateRequest, PriorityClass, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices,
+};
 use crate::time_sharing::TimeSharing;
+use crate::usage;
 
 mod recovery;
 pub(crate) use recovery::{Locks, OpenError, take_directories};
 
 /// The slices as they are to be, and why one of them does not work.
-#[derive(Default)]
 struct State {
     slices: Slices,
     problems: BTreeMap<SliceId, String>,
+}
+
+impl State {
+    fn new(default_priority_class: PriorityClass) -> State {
+        State { slices: Slices::new(default_priority_class), problems: BTreeMap::new() }
+    }
 }
 
 /// The manager, without its servers.
@@ -55,6 +64,7 @@ pub(crate) struct Manager {
     boot_id: String,
     live: Arc<LiveSlices>,
     audit: Arc<Audit>,
+    mps: Arc<Mps>,
     devices: Devices,
     time_sharing: Arc<TimeSharing>,
     attach: Attach,
@@ -75,6 +85,9 @@ pub enum StepError {
     /// The CDI device.
     #[error(transparent)]
     Cdi(#[from] CdiError),
+    /// MPS cannot be told the slice's share.
+    #[error(transparent)]
+    Mps(#[from] MpsError),
     /// Processes of the slice cannot be listened for.
     #[error("cannot listen for processes of the slice: {0}")]
     Attach(#[source] io::Error),
@@ -130,10 +143,14 @@ pub(crate) struct SliceView {
     pub shim_path: PathBuf,
     /// Its name in CDI.
     pub cdi_device: Option<String>,
+    /// Variables, each as `NAME=value`, that its processes need besides those that name devices and shim.
+    pub environment: Vec<String>,
     /// Processes in it now.
     pub processes: usize,
     /// Why it does not work as it should.
     pub problem: Option<String>,
+    /// What its user should know although nothing is wrong.
+    pub warnings: Vec<String>,
 }
 
 impl Manager {
@@ -188,9 +205,32 @@ impl Manager {
             region_path: self.dirs.region(slice.id),
             shim_path: live.as_ref().map(|live| live.region.shim_path().into()).unwrap_or_default(),
             cdi_device: self.cdi.device(&slice.name),
+            environment: self.mps.client(&slice.parts).map(|client| client.environment).unwrap_or_default(),
             processes: live.as_ref().map_or(0, |live| live.processes().len()),
-            problem: state.problems.get(&slice.id).cloned().or_else(|| live.and_then(|live| live.damage())),
+            warnings: live.as_ref().map_or_else(Vec::new, |live| self.warnings(live)),
+            problem: state
+                .problems
+                .get(&slice.id)
+                .cloned()
+                .or_else(|| live.and_then(|live| live.damage()))
+                .or_else(|| self.devices.known().lacks(&slice.parts)),
         }
+    }
+
+    /// What a slice's user should know although nothing is wrong.
+    fn warnings(&self, live: &LiveSlice) -> Vec<String> {
+        let mut warnings = usage::warnings(live);
+        let findings = self.audit.findings();
+        let by_time = live.parts().into_iter().map(|part| part.device);
+        for device in by_time.filter(|device| self.mps.mode_of(device) == SharingMode::Time) {
+            if audit::has_mps_server(&findings, &device) {
+                warnings.push(format!(
+                    "an MPS server serves device {device}: shares hold, but what its clients use is not audited; stop it, or let \
+                     it set the shares ([sharing] mode = \"mps\" in the manager's configuration)"
+                ));
+            }
+        }
+        warnings
     }
 
     /// Makes a slice.
@@ -207,10 +247,12 @@ impl Manager {
         rollback.did("note the slice", || self.save(&state.slices, None));
         let region = self.dirs.create(&slice).map_err(StepError::from)?;
         rollback.did("make the region", || self.dirs.retire(slice.id).and_then(|()| self.dirs.discard(slice.id)));
+        // A ceiling that is too high for the slices that are left is lowered by the next look at it.
+        self.raise_ceiling(&state.slices, &slice)?;
         self.cdi.publish(&slice, &region, &inventory).map_err(StepError::from)?;
         rollback.did("publish the slice", || self.cdi.withdraw(&slice.name));
         let live = Arc::new(LiveSlice::new(&slice, region));
-        self.start_slice(&live, &slice)?;
+        self.start_slice(&live, &slice, &inventory)?;
         rollback.did("start the slice", move || {
             self.stop_slice(&live);
             Ok::<_, StepError>(())
@@ -228,15 +270,38 @@ impl Manager {
     /// It may not be changed, or that cannot be noted; then nothing has changed.
     pub(crate) fn resize(&self, name: &str, request: &ResizeRequest) -> Result<SliceView, ResizeSliceError> {
         let mut state = self.state.lock();
-        let slice = state.slices.resize(&self.devices.known().inventory, name, request)?;
+        let inventory = self.devices.known().inventory;
+        let slice = state.slices.resize(&inventory, name, request)?;
+        self.raise_ceiling(&state.slices, &slice)?;
         self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
+        let client = state.slices.get(name).map(|before| self.mps.client(&before.parts));
+        let stale_client = client != Some(self.mps.client(&slice.parts));
         if let Some(live) = self.live.get(name) {
             live.resize(&slice);
             self.time_sharing.resize(&live);
+            if stale_client {
+                self.cdi.publish(&slice, &live.region, &inventory).map_err(StepError::from)?;
+            }
         }
         state.slices.put(slice.clone());
         info!(slice = name, "changed a slice");
-        Ok(self.view(&state, &slice))
+        let mut view = self.view(&state, &slice);
+        if stale_client && view.processes > 0 {
+            view.warnings.push(format!(
+                "its share is set by MPS when a process begins to use CUDA: the {} processes in it keep the share that they have",
+                view.processes
+            ));
+        }
+        Ok(view)
+    }
+
+    /// Has MPS, where the slice shares by it, grant the slice as much as it may have.
+    fn raise_ceiling(&self, slices: &Slices, slice: &Slice) -> Result<(), StepError> {
+        let Some(own_percent) = self.mps.ceiling_percent(&slice.parts) else { return Ok(()) };
+        let others = slices.iter().filter(|other| other.id != slice.id);
+        let ceiling_percent =
+            others.filter_map(|other| self.mps.ceiling_percent(&other.parts)).fold(own_percent, u32::max);
+        Ok(self.mps.hold(Some(ceiling_percent))?)
     }
 
     /// Removes a slice.
@@ -275,10 +340,10 @@ impl Manager {
     }
 
     /// Takes a slice to work: from here on its processes are heard and get time.
-    fn start_slice(&self, live: &Arc<LiveSlice>, slice: &Slice) -> Result<(), StepError> {
+    fn start_slice(&self, live: &Arc<LiveSlice>, slice: &Slice, inventory: &Inventory) -> Result<(), StepError> {
         // First, so that processes that are there already find a manager that is alive.
         live.region.beat(crate::clock::monotonic_ns());
-        self.time_sharing.add(live).map_err(StepError::TimeSharing)?;
+        self.time_sharing.add(live, inventory).map_err(StepError::TimeSharing)?;
         if let Err(error) = self.attach.add(live, slice.owner) {
             self.time_sharing.remove(live);
             return Err(StepError::Attach(error));

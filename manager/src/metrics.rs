@@ -17,7 +17,9 @@ use crate::inventory::Health;
 use crate::manager::Manager;
 use crate::usage;
 
+mod histogram;
 mod http;
+use histogram::Histograms;
 pub(crate) use http::serve;
 
 /// The media type of what [`text`] returns.
@@ -136,9 +138,15 @@ fn slices(registry: &mut Registry, manager: &Manager) {
         ratio(|part| part.core_limit_percent),
     );
     registry.register_with_unit("core_used", "Device time used", Unit::Seconds, seconds(|part| part.core_used_ns));
+    registry.register_collector(Box::new(Histograms {
+        name: "lease_wait",
+        help: "Waits for leases, from the first thread's wait to the grant",
+        of: parts.iter().filter_map(|(labels, part)| Some((labels.clone(), part.lease_waits.clone()?))).collect(),
+    }));
+    registry.register("leases", "Leases granted, without renewals", count(|part| part.leases));
     registry.register_with_unit(
         "throttled",
-        "Time that launches waited, of all threads together",
+        "Time that threads waited in launches, of all threads together",
         Unit::Seconds,
         seconds(|part| part.throttled_ns),
     );

@@ -9,12 +9,17 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::event::EventSet;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{cuda_driver_version_major, cuda_driver_version_minor};
 
 use crate::health::HealthWatch;
 use crate::inventory::{
-    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, SourceError, UtilisationSample,
+    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, SharingMode, SourceError,
+    UtilisationSample,
 };
+
+#[allow(unsafe_code, reason = "asks what the wrapper of NVML has no function for; each block says what makes it sound")]
+mod instance;
 
 /// NVLinks that a device can have at most.
 const LINKS_MAX: u32 = 18;
@@ -129,7 +134,7 @@ impl Loaded {
         for handle in self.handles()? {
             let Ok(uuid) = handle.uuid().map(DeviceUuid::new) else { continue };
             self.take_up_events(&uuid, &handle);
-            match describe(&uuid, &handle) {
+            match describe(&uuid, &handle, self.known.get(&uuid)) {
                 Ok(device) => {
                     links.insert(uuid.clone(), linked_buses(&handle));
                     self.known.insert(uuid.clone(), device);
@@ -140,8 +145,10 @@ impl Loaded {
                 }
             }
         }
+        self.forget_destroyed(&failures);
+        let gpus = self.known.values().filter(|device| device.mig_instance.is_none());
         let by_bus: BTreeMap<String, DeviceUuid> =
-            self.known.values().map(|device| (device.pci_bus_id.clone(), device.uuid.clone())).collect();
+            gpus.map(|device| (device.pci_bus_id.clone(), device.uuid.clone())).collect();
         let mut devices = Vec::new();
         for (uuid, device) in &mut self.known {
             // One that is not listed any more has fallen off the bus.
@@ -152,7 +159,10 @@ impl Loaded {
             }
             devices.push(device.clone());
         }
-        devices.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
+        take_over_health(&mut devices);
+        devices.sort_by_key(|device| {
+            (device.index, device.mig_instance.clone().map(|of| of.gpu_instance), device.uuid.clone())
+        });
         let cuda = self.nvml.sys_cuda_driver_version().unwrap_or(0);
         Ok(Inventory {
             driver_version: self.nvml.sys_driver_version().unwrap_or_default(),
@@ -164,11 +174,28 @@ impl Loaded {
         })
     }
 
+    /// An instance that its GPU, which answers, does not list any more was destroyed, or went with the GPU's MIG mode.
+    fn forget_destroyed(&mut self, failures: &BTreeMap<DeviceUuid, Option<String>>) {
+        let answers = |gpu: &DeviceUuid| failures.get(gpu).is_some_and(Option::is_none);
+        self.known.retain(|uuid, device| {
+            let gpu = device.mig_instance.as_ref().map(|instance| &instance.gpu);
+            failures.contains_key(uuid) || !gpu.is_some_and(answers)
+        });
+        self.events.retain(|uuid, _| self.known.contains_key(uuid));
+    }
+
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
         let device = self.open(uuid)?;
-        let computing = device.running_compute_processes().map_err(|error| told(uuid, &error))?;
+        let gpu_instance = self.known.get(uuid).and_then(|device| device.mig_instance.as_ref()?.gpu_instance);
+        // One of an instance must not be taken for one of another that is listed with it.
+        let is_here = |process: &ProcessInfo| {
+            gpu_instance.is_none_or(|here| process.gpu_instance_id.is_none_or(|number| number == here))
+        };
+        let mut computing = device.running_compute_processes().map_err(|error| told(uuid, &error))?;
+        computing.retain(is_here);
         // A process that draws as well stands in both lists, with the same memory. Not every device has the second one.
         let mut drawing = device.running_graphics_processes().unwrap_or_default();
+        drawing.retain(is_here);
         drawing.retain(|process| computing.iter().all(|computing| computing.pid != process.pid));
         let memory = |used| match used {
             UsedGpuMemory::Used(bytes) => Some(bytes),
@@ -210,17 +237,38 @@ fn mig_enabled(device: &NvmlDevice) -> bool {
     device.mig_mode().is_ok_and(|mode| mode.current != 0)
 }
 
-fn describe(uuid: &DeviceUuid, handle: &NvmlDevice) -> Result<Device, NvmlError> {
+/// An instance is no better off than its GPU.
+fn take_over_health(devices: &mut [Device]) {
+    let ill: BTreeMap<DeviceUuid, String> = devices.iter().filter_map(illness).collect();
+    for device in devices {
+        let reason = device.mig_instance.as_ref().and_then(|instance| ill.get(&instance.gpu));
+        if let (Some(reason), Health::Healthy) = (reason, &device.health) {
+            device.health = Health::Unhealthy { reason: format!("of its GPU: {reason}") };
+        }
+    }
+}
+
+fn illness(device: &Device) -> Option<(DeviceUuid, String)> {
+    match &device.health {
+        Health::Unhealthy { reason } => Some((device.uuid.clone(), reason.clone())),
+        Health::Healthy => None,
+    }
+}
+
+/// The device as it is now; `before` is how it was at the last time.
+fn describe(uuid: &DeviceUuid, handle: &NvmlDevice, before: Option<&Device>) -> Result<Device, NvmlError> {
     let memory = handle.memory_info()?;
     // An instance has no place on the bus of its own.
-    let gpu = handle.mig_parent_device().ok();
-    let gpu = gpu.as_ref().unwrap_or(handle);
+    let parent = handle.mig_parent_device().ok();
+    let gpu = parent.as_ref().unwrap_or(handle);
+    let (name, mig_enabled) = (handle.name()?, mig_enabled(handle));
+    // Asked once: it is a property of the device, as long as its mode does not change.
+    let before = before.filter(|before| before.mig_enabled == mig_enabled);
     let pci_bus_id = gpu.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
     let capability = handle.cuda_compute_capability().ok();
     Ok(Device {
         uuid: uuid.clone(),
         index: gpu.index()?,
-        model: handle.name()?,
         // What the driver keeps for itself is not to be given out.
         memory_bytes: memory.total.saturating_sub(memory.reserved),
         numa_node: numa_node(&pci_bus_id),
@@ -229,9 +277,29 @@ fn describe(uuid: &DeviceUuid, handle: &NvmlDevice) -> Result<Device, NvmlError>
         nvlink_peers: Vec::new(),
         compute_capability: capability
             .and_then(|capability| Some((capability.major.try_into().ok()?, capability.minor.try_into().ok()?))),
-        mig_enabled: mig_enabled(handle),
+        mig_enabled,
+        mig_instance: parent.as_ref().and_then(|gpu| mig_instance(gpu, handle, &name)),
+        model: name,
+        tells_utilisation: before.map_or_else(|| tells_utilisation(handle), |before| before.tells_utilisation),
+        sharing: SharingMode::default(),
         health: Health::Healthy,
     })
+}
+
+fn mig_instance(gpu: &NvmlDevice, handle: &NvmlDevice, name: &str) -> Option<MigInstance> {
+    let (gpu_instance, compute_instance) = instance::numbers(handle);
+    Some(MigInstance {
+        gpu: DeviceUuid::new(gpu.uuid().ok()?),
+        // The name ends with it, as in `NVIDIA H100 80GB HBM3 MIG 3g.40gb`.
+        profile: name.rsplit_once(" MIG ").map(|(_, profile)| profile.to_owned()).unwrap_or_default(),
+        gpu_instance,
+        compute_instance,
+    })
+}
+
+fn tells_utilisation(handle: &NvmlDevice) -> bool {
+    // It says that there was none just now, or which; or that it does not know.
+    !matches!(handle.process_utilization_stats(0), Err(NvmlError::NotSupported))
 }
 
 /// Where the device's NVLinks lead, as PCI bus ids, each once.

@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::handshake;
 use aliquot_abi::region::{
-    DEVICES_MAX, DeviceCounters, DeviceLimits, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE,
-    LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
+    DEVICES_MAX, DeviceCounters, DeviceLimits, DeviceWaits, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC,
+    LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
 };
 use rustix::thread::futex;
 
@@ -117,9 +117,12 @@ impl Region {
     /// # Errors
     /// See [`OpenRegionError`].
     pub(crate) fn open(id: SliceId, dir: &Path) -> Result<Region, OpenRegionError> {
-        let (limits, _) = Mapping::<Limits>::open(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES)?;
+        let (limits, limits_file) = Mapping::<Limits>::open(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES)?;
         check(&dir.join(LIMITS_FILE), limits.header.check(LIMITS_MAGIC, LIMITS_FILE_BYTES), &limits.header, id)?;
         let (ledger, ledger_file) = Mapping::<Ledger>::open(&dir.join(LEDGER_FILE), LEDGER_FILE_BYTES)?;
+        // A manager with fewer fields has backed less of the file.
+        files::back::<Limits>(&limits_file)
+            .map_err(|source| OpenRegionError::Io { path: dir.join(LIMITS_FILE), source })?;
         // What is wrong with the ledger's header is damage by the container, which does not keep its limits from working.
         let device_count = (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX);
         Ok(Region { id, dir: dir.into(), shim_path: files::find_shim(dir)?, limits, ledger, ledger_file, device_count })
@@ -159,6 +162,15 @@ impl Region {
     #[must_use]
     pub(crate) fn counters(&self, device: usize) -> &DeviceCounters {
         &self.limits.counters[device]
+    }
+
+    /// How the container has waited for leases of device number `device`.
+    ///
+    /// # Panics
+    /// There is no device of this number in any region: a mistake of the caller.
+    #[must_use]
+    pub(crate) fn waits(&self, device: usize) -> &DeviceWaits {
+        &self.limits.waits[device]
     }
 
     /// The ledger, for the protocols of `aliquot_abi::ledger`. Its values are the container's: bound them, or use [`view`].
@@ -202,14 +214,19 @@ impl Region {
         self.limits.heartbeat_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Sets the gate of a device to `flags`, with a new count, and wakes all who wait for it if it is open.
+    /// Sets the gate of a device to `flags`, with a new count. Wakes all who wait for it if it is open now, and one of them if it
+    /// will be soon.
     pub(crate) fn set_gate(&self, device: usize, flags: u32) {
         let gate = &self.limits.devices[device].gate;
         let before = handshake::set(gate, flags);
-        if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
-            // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
-            let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
-        }
+        let has_become = |flag: u32| flags & flag != 0 && before & flag == 0;
+        let woken = match (has_become(gate::OPEN), has_become(gate::SOON)) {
+            (true, _) => i32::MAX as u32,
+            (false, true) => 1,
+            (false, false) => return,
+        };
+        // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
+        let _ = futex::wake(gate, futex::Flags::empty(), woken);
     }
 
     /// Advances the gate's count and leaves its flags.

@@ -10,16 +10,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::SystemTime;
 
-use aliquot_abi::ledger::BYTES_MASK;
+use aliquot_abi::ledger::BYTES_MAX;
 use aliquot_abi::region::DEVICES_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::{Device, DeviceUuid, Health, Inventory};
+use crate::inventory::{Device, DeviceUuid, Health, Inventory, SharingMode};
 
 mod error;
 pub(crate) use error::{CreateError, HostMemoryError, PartError, RemoveError, ResizeError};
 mod name;
 pub(crate) use name::NameError;
+mod priority;
+pub use priority::PriorityClass;
 
 /// Names a slice for ever: 128 random bits, written as 32 hexadecimal digits. Names its region's directory, too, and so
 /// keeps out whoever cannot guess it.
@@ -108,6 +110,9 @@ pub(crate) struct Slice {
     /// Page-locked host memory that is never exceeded; 0: no limit. Checkpoints of before there was one lack it.
     #[serde(default)]
     pub host_memory_limit_bytes: u64,
+    /// Which slice goes first. Checkpoints of before there were classes lack it.
+    #[serde(default)]
+    pub priority_class: PriorityClass,
     /// When it was made.
     pub created: SystemTime,
     /// For people to read.
@@ -138,6 +143,8 @@ pub(crate) struct CreateRequest {
     pub parts: Vec<PartRequest>,
     /// Page-locked host memory that is never exceeded; 0: no limit.
     pub host_memory_limit_bytes: u64,
+    /// `None`: the node's default.
+    pub priority_class: Option<PriorityClass>,
     /// For people to read.
     pub description: String,
     /// Whose end is to be its end.
@@ -151,6 +158,14 @@ pub(crate) struct ResizeRequest {
     pub parts: Vec<PartRequest>,
     /// A new limit on page-locked host memory, 0 for none; `None`: it stays.
     pub host_memory_limit_bytes: Option<u64>,
+    /// `None`: it stays.
+    pub priority_class: Option<PriorityClass>,
+}
+
+impl ResizeRequest {
+    fn changes_nothing(&self) -> bool {
+        self.parts.is_empty() && self.host_memory_limit_bytes.is_none() && self.priority_class.is_none()
+    }
 }
 
 /// What is given out of one device.
@@ -166,15 +181,23 @@ pub(crate) struct Given {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slices {
     by_name: BTreeMap<String, Slice>,
+    /// The class of a slice that asks for none.
+    default_priority_class: PriorityClass,
 }
 
 /// Bytes that a description may have.
 pub(crate) const DESCRIPTION_BYTES_MAX: usize = 1024;
 
 /// The greatest limit on host memory: a ledger counts no further.
-pub(crate) const HOST_MEMORY_BYTES_MAX: u64 = BYTES_MASK;
+pub(crate) const HOST_MEMORY_BYTES_MAX: u64 = BYTES_MAX;
 
 impl Slices {
+    /// No slices yet; one that asks for no priority class gets `default_priority_class`.
+    #[must_use]
+    pub(crate) fn new(default_priority_class: PriorityClass) -> Slices {
+        Slices { by_name: BTreeMap::new(), default_priority_class }
+    }
+
     /// The slice of that name.
     #[must_use]
     pub(crate) fn get(&self, name: &str) -> Option<&Slice> {
@@ -234,6 +257,7 @@ impl Slices {
             id,
             parts: self.place(inventory, &request.parts)?,
             host_memory_limit_bytes: checked_host_memory(request.host_memory_limit_bytes)?,
+            priority_class: request.priority_class.unwrap_or(self.default_priority_class),
             created: now,
             description: request.description,
             owner: request.owner,
@@ -254,6 +278,8 @@ impl Slices {
         });
         let mut placed: Vec<Option<Part>> = vec![None; requests.len()];
         let mut taken: Vec<DeviceUuid> = Vec::new();
+        // A process is a client of MPS with all its devices or with none.
+        let mut sharing: Option<SharingMode> = None;
         for at in order {
             let request = &requests[at];
             let shares = Shares::of(request)?;
@@ -263,19 +289,30 @@ impl Slices {
                         return Err(CreateError::DeviceTwice { device: uuid.clone() });
                     }
                     let device = inventory.device(uuid).ok_or_else(|| PartError::unknown(uuid, inventory))?;
+                    if sharing.is_some_and(|sharing| sharing != device.sharing) {
+                        return Err(CreateError::SharedOtherwise { device: uuid.clone() });
+                    }
                     self.fit(device, &shares, None)?
                 }
-                None => self.best_fit(inventory, &shares, &taken)?,
+                None => self.best_fit(inventory, &shares, &taken, sharing)?,
             };
+            sharing = sharing.or_else(|| Some(inventory.device(&part.device)?.sharing));
             taken.push(part.device.clone());
             placed[at] = Some(part);
         }
         Ok(placed.into_iter().flatten().collect())
     }
 
-    /// The part on the device with the least room that is enough.
-    fn best_fit(&self, inventory: &Inventory, shares: &Shares, taken: &[DeviceUuid]) -> Result<Part, CreateError> {
-        let free = inventory.devices.iter().filter(|device| !taken.contains(&device.uuid));
+    /// The part on the device with the least room that is enough, among those that are shared like the slice's others.
+    fn best_fit(
+        &self,
+        inventory: &Inventory,
+        shares: &Shares,
+        taken: &[DeviceUuid],
+        sharing: Option<SharingMode>,
+    ) -> Result<Part, CreateError> {
+        let is_like = |device: &&Device| sharing.is_none_or(|sharing| device.sharing == sharing);
+        let free = inventory.devices.iter().filter(is_like).filter(|device| !taken.contains(&device.uuid));
         let mut refusals = Vec::new();
         let mut fits = Vec::new();
         for device in free {
@@ -340,12 +377,13 @@ impl Slices {
         request: &ResizeRequest,
     ) -> Result<Slice, ResizeError> {
         let mut slice = self.get(name).ok_or_else(|| ResizeError::NotFound { name: name.into() })?.clone();
-        if request.parts.is_empty() && request.host_memory_limit_bytes.is_none() {
+        if request.changes_nothing() {
             return Err(ResizeError::NoChange { name: name.into() });
         }
         if let Some(bytes) = request.host_memory_limit_bytes {
             slice.host_memory_limit_bytes = checked_host_memory(bytes)?;
         }
+        slice.priority_class = request.priority_class.unwrap_or(slice.priority_class);
         for change in &request.parts {
             let mut met = false;
             for part in &mut slice.parts {

@@ -3,55 +3,78 @@
 //! The policy is in `aliquot_arbiter` and knows neither clock nor memory. A thread here tells it the time and what the
 //! regions show, and carries out what it decides: gates, ticks, wake-ups. It sleeps until the policy wants to look again; where
 //! nobody runs or waits that is until it is woken, by a process that attaches, rings or ends, or by a change of a slice.
+//!
+//! A device that is shared by MPS has no thread: the gates of its slices stand open for good.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use aliquot_abi::region::gate;
 use aliquot_arbiter::Share;
 use parking_lot::Mutex;
 
-use crate::inventory::DeviceUuid;
+use crate::inventory::{DeviceUuid, Inventory, SharingMode};
 use crate::live::LiveSlice;
-use crate::slices::Part;
+use crate::mps::Mps;
+use crate::slices::{Part, PriorityClass};
 
 mod device_thread;
+mod hand_over;
+mod turns;
+
+pub(crate) use turns::Turns;
 
 use device_thread::{Command, DeviceThread};
 
 /// The threads.
-#[derive(Default)]
 pub(crate) struct TimeSharing {
+    mps: Arc<Mps>,
     devices: Mutex<BTreeMap<DeviceUuid, DeviceThread>>,
 }
 
 impl TimeSharing {
-    /// Begins to share the slice's devices with it.
+    /// No threads yet, and none ever for devices that `mps` shares.
+    #[must_use]
+    pub(crate) fn new(mps: Arc<Mps>) -> TimeSharing {
+        TimeSharing { mps, devices: Mutex::default() }
+    }
+
+    /// Begins to share the slice's devices with it. `inventory` says what is known of them.
     ///
     /// # Errors
     /// The kernel gives no thread; nothing has changed then.
-    pub(crate) fn add(&self, live: &Arc<LiveSlice>) -> io::Result<()> {
+    pub(crate) fn add(&self, live: &Arc<LiveSlice>, inventory: &Inventory) -> io::Result<()> {
         let mut devices = self.devices.lock();
         let parts = live.parts();
-        for part in &parts {
+        for part in parts.iter().filter(|part| self.mps.mode_of(&part.device) == SharingMode::Time) {
             if !devices.contains_key(&part.device) {
-                devices.insert(part.device.clone(), DeviceThread::start(&part.device)?);
+                let tells = inventory.device(&part.device).is_some_and(|device| device.tells_utilisation);
+                devices.insert(part.device.clone(), DeviceThread::start(&part.device, !tells)?);
             }
         }
         for (number, part) in parts.iter().enumerate() {
             if let Some(thread) = devices.get(&part.device) {
-                thread.tell(Command::Add { live: Arc::clone(live), part: number, share: share(part) });
+                thread.tell(Command::Add {
+                    live: Arc::clone(live),
+                    part: number,
+                    share: share(part, live.priority_class()),
+                });
+            } else {
+                live.set_free(number, true);
+                live.region.set_gate(number, gate::OPEN | gate::FREE);
             }
         }
         Ok(())
     }
 
-    /// Takes up the shares of a slice that was resized.
+    /// Takes up the shares and the priority of a slice that was resized. When this returns they hold.
     pub(crate) fn resize(&self, live: &LiveSlice) {
         let devices = self.devices.lock();
         for part in live.parts() {
             if let Some(thread) = devices.get(&part.device) {
-                thread.tell(Command::Resize { number: live.number, share: share(&part) });
+                let share = share(&part, live.priority_class());
+                thread.tell_and_wait(|done| Command::Resize { number: live.number, share, done });
             }
         }
     }
@@ -93,6 +116,10 @@ impl TimeSharing {
     }
 }
 
-fn share(part: &Part) -> Share {
-    Share { request_percent: part.core_request_percent, limit_percent: part.core_limit_percent, priority: 0 }
+fn share(part: &Part, class: PriorityClass) -> Share {
+    Share {
+        request_percent: part.core_request_percent,
+        limit_percent: part.core_limit_percent,
+        priority: class.priority(),
+    }
 }

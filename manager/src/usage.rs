@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use aliquot_abi::region::HOST_ACCOUNT;
+use aliquot_abi::region::{DeviceWaits, HOST_ACCOUNT};
+use aliquot_arbiter::WAIT_BOUNDS_NS;
 use aliquot_proto::node::v1 as proto;
 
 use crate::audit::Finding;
 use crate::inventory::Inventory;
 use crate::live::{Attached, LiveSlice};
 use crate::region::view;
+use crate::size::Bytes;
 
 /// Between two entries of the history.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -75,6 +77,8 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
             core_used_ns: used_ns,
             overruns: counters.overruns.load(Ordering::Relaxed),
             overrun_ns: counters.overrun_ns.load(Ordering::Relaxed),
+            leases: counters.leases.load(Ordering::Relaxed),
+            lease_waits: Some(waits(live.waits(number))),
             memory_limit_bytes: part.memory_limit_bytes,
             memory_overhead_bytes: overhead_bytes,
             ..proto::PartUsage::default()
@@ -131,7 +135,46 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
             .cloned()
             .map(Into::into)
             .collect(),
+        priority_class: proto::PriorityClass::from(live.priority_class()).into(),
     }
+}
+
+fn waits(waits: &DeviceWaits) -> proto::WaitHistogram {
+    proto::WaitHistogram {
+        bounds_ns: WAIT_BOUNDS_NS.to_vec(),
+        counts: waits.by_length.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+        total_ns: waits.waited_ns.load(Ordering::Relaxed),
+        longest_ns: waits.longest_ns.load(Ordering::Relaxed),
+    }
+}
+
+/// What a slice's user should know although nothing is wrong: it holds more than its limit, which was lowered.
+#[must_use]
+pub(crate) fn warnings(live: &LiveSlice) -> Vec<String> {
+    if live.damage().is_some() {
+        return Vec::new();
+    }
+    let beyond = |used_bytes: u64, limit_bytes: u64, memory: String| {
+        (used_bytes > limit_bytes).then(|| {
+            format!(
+                "{} of {memory} are in use, and the limit is {}: nothing is taken away, and nothing more is given until less \
+                 is in use",
+                Bytes(used_bytes),
+                Bytes(limit_bytes)
+            )
+        })
+    };
+    let ledger = live.region.ledger();
+    let of_devices = live.parts().into_iter().enumerate().filter_map(|(number, part)| {
+        let overhead_bytes = live.region.device_limits(number).memory_overhead_bytes.load(Ordering::Relaxed);
+        let used_bytes = view::account(ledger, number).used_bytes.saturating_add(overhead_bytes);
+        beyond(used_bytes, part.memory_limit_bytes, format!("the memory of device {}", part.device))
+    });
+    let host_limit_bytes = Some(live.region.host_memory_limit_bytes()).filter(|&bytes| bytes != 0);
+    let of_host = host_limit_bytes.and_then(|limit_bytes| {
+        beyond(view::account(ledger, HOST_ACCOUNT).used_bytes, limit_bytes, "page-locked host memory".into())
+    });
+    of_devices.chain(of_host).collect()
 }
 
 /// What the slices use now, by name; only those of `names` if there are any.

@@ -7,11 +7,11 @@
 //! not moved: its bytes are the graph's. Discarding moves nothing. The forms of before CUDA 3.2, whose addresses have 32 bits, are not counted: no address
 //! of a 64-bit program fits into them.
 
-use crate::clock;
 use crate::gate;
 use crate::hooks::types;
 use crate::memory::Size;
 use crate::process::Process;
+use crate::synchronize::Wait;
 use aliquot_abi::cuda::{
     CU_MEM_LOCATION_TYPE_DEVICE, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUcontext, CUdevice,
     CUdeviceptr, CUmemLocation, CUresult, CUstream, NullStream, c_uint, c_void,
@@ -35,17 +35,12 @@ fn queued_together(result: CUresult, stream: CUstream, copies: usize, bytes: u64
     result
 }
 
-/// Out of line, as there are many hooks.
+/// Takes note of a copy that the host has waited for, with this result, which is returned.
 #[inline(never)]
-fn now_ns() -> u64 {
-    clock::now_ns()
-}
-
-/// Takes note of a copy that the host has waited for since `start_ns`, with this result, which is returned.
-#[inline(never)]
-fn waited_for(result: CUresult, bytes: u64, start_ns: u64) -> CUresult {
+fn waited_for(result: CUresult, bytes: u64, wait: Wait) -> CUresult {
+    let waited_ns = wait.end(bytes);
     if result.is_ok() {
-        count(1, bytes, CURRENT, now_ns().saturating_sub(start_ns));
+        count(1, bytes, CURRENT, waited_ns);
     }
     result
 }
@@ -69,10 +64,10 @@ pub(crate) unsafe fn linear<D, S, N: Size>(
     source: S,
     size: N,
 ) -> CUresult {
-    let start_ns = now_ns();
+    let wait = Wait::begin();
     // SAFETY: the host's call.
     let result = unsafe { real(destination, source, size) };
-    waited_for(result, size.bytes(), start_ns)
+    waited_for(result, size.bytes(), wait)
 }
 
 /// `cuMemcpyAsync` and its kinds between host and device.
@@ -99,10 +94,10 @@ pub(crate) unsafe fn peer(
     source_context: CUcontext,
     bytes: usize,
 ) -> CUresult {
-    let start_ns = now_ns();
+    let wait = Wait::begin();
     // SAFETY: the host's call.
     let result = unsafe { real(destination, destination_context, source, source_context, bytes) };
-    waited_for(result, bytes as u64, start_ns)
+    waited_for(result, bytes as u64, wait)
 }
 
 /// `cuMemcpyPeerAsync`.
@@ -146,10 +141,10 @@ pub(crate) unsafe fn array<A, B, C>(
     third: C,
     bytes: usize,
 ) -> CUresult {
-    let start_ns = now_ns();
+    let wait = Wait::begin();
     // SAFETY: the host's call.
     let result = unsafe { real(first, second, third, bytes) };
-    waited_for(result, bytes as u64, start_ns)
+    waited_for(result, bytes as u64, wait)
 }
 
 /// `cuMemcpyAtoHAsync`, `cuMemcpyHtoAAsync`.
@@ -177,10 +172,10 @@ pub(crate) unsafe fn arrays(
     source_offset: usize,
     bytes: usize,
 ) -> CUresult {
-    let start_ns = now_ns();
+    let wait = Wait::begin();
     // SAFETY: the host's call.
     let result = unsafe { real(destination, destination_offset, source, source_offset, bytes) };
-    waited_for(result, bytes as u64, start_ns)
+    waited_for(result, bytes as u64, wait)
 }
 
 /// The description of a copy of several rows.
@@ -241,10 +236,10 @@ pub(crate) unsafe fn shaped<T: Shape>(
     real: unsafe extern "C" fn(*const T) -> CUresult,
     shape: *const T,
 ) -> CUresult {
-    let start_ns = now_ns();
+    let wait = Wait::begin();
     // SAFETY: the host's call and structure.
     let (result, bytes) = unsafe { (real(shape), bytes_of(shape)) };
-    waited_for(result, bytes, start_ns)
+    waited_for(result, bytes, wait)
 }
 
 /// `cuMemcpy2DAsync`, `cuMemcpy3DAsync`.
@@ -420,10 +415,10 @@ pub(crate) unsafe fn set<V>(
     value: V,
     count: usize,
 ) -> CUresult {
-    let start_ns = now_ns();
+    let wait = Wait::begin();
     // SAFETY: the host's call.
     let result = unsafe { real(destination, value, count) };
-    waited_for(result, bytes_of_values::<V>(count), start_ns)
+    waited_for(result, bytes_of_values::<V>(count), wait)
 }
 
 /// `cuMemsetD8Async`, `cuMemsetD16Async`, `cuMemsetD32Async`.
@@ -450,10 +445,10 @@ pub(crate) unsafe fn set_rows<V>(
     width: usize,
     height: usize,
 ) -> CUresult {
-    let start_ns = now_ns();
+    let wait = Wait::begin();
     // SAFETY: the host's call.
     let result = unsafe { real(destination, pitch, value, width, height) };
-    waited_for(result, bytes_of_values::<V>(width).saturating_mul(height as u64), start_ns)
+    waited_for(result, bytes_of_values::<V>(width).saturating_mul(height as u64), wait)
 }
 
 /// `cuMemsetD2D8Async`, `cuMemsetD2D16Async`, `cuMemsetD2D32Async`.

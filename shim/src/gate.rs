@@ -5,13 +5,13 @@
 
 use crate::clock;
 use crate::hooks::real;
-use crate::markers;
+use crate::markers::{self, Launches};
+use crate::pacing::{self, Pacing};
 use crate::process::{Part, Process, SHARDS};
 use crate::sys;
 use aliquot_abi::cuda::{CU_STREAM_CAPTURE_STATUS_NONE, CUstream};
 use aliquot_abi::handshake;
-use aliquot_abi::region::{HEARTBEAT_STALE_NS, MARKERS_MAX, gate};
-use core::num::NonZeroU32;
+use aliquot_abi::region::gate;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A thread's launches into one stream. Threads and streams are spread over the shards; two that meet in one share its
@@ -27,21 +27,29 @@ pub(crate) struct Shard {
 }
 
 /// What a launch must do besides.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Pass {
     /// Nothing.
     Free,
-    /// Put a marker behind itself, which stands for so many launches.
-    Mark(u32),
+    /// Put a marker behind itself.
+    Mark(Marked),
     /// Fail: the slice was taken away, and no gate will open again.
     Refused,
 }
 
-/// A process without a manager launches in the first part of each such period, as long as its limit says.
-const PACE_PERIOD_NS: u64 = 100_000_000;
-/// Markers in flight without a manager: what is in flight when the period's part ends runs on, and nobody makes up for it, so it must
-/// be little however wrong the estimate of a launch's time is.
-const PACED_MARKERS_MAX: usize = 2;
+/// A launch that is to be marked.
+#[derive(Clone, Copy)]
+pub(crate) struct Marked {
+    /// What the marker stands for: the launch, and those before it that have none.
+    pub(crate) launches: Launches,
+    /// What the launch holds of the container's time until its marker is there: see [`pacing`].
+    pub(crate) held_ns: u64,
+    /// When the launch was admitted, if the container paces itself: its work cannot have begun before. 0: nobody asks.
+    pub(crate) admitted_ns: u64,
+}
+
+/// A thread that was woken because the gate is about to open looks at it for so long before it sleeps again.
+const SOON_NS: u64 = 1_000_000;
 /// A waiting thread looks at the heartbeat, and rings again, this often.
 const RING_INTERVAL_NS: u64 = 50_000_000;
 /// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager: it may be
@@ -54,7 +62,7 @@ pub(crate) fn passes_at_once(stream: CUstream, heavy: bool) -> bool {
     let Some((process, limits)) = Process::with_one_device() else { return false };
     // Pairs with the manager's store: what it wrote before opening the gate is seen.
     let word = limits.gate.load(Ordering::Acquire);
-    is_free(word) || (!heavy && process.only_shard(shard_of(stream)).is_some_and(|shard| shard.takes_one(word)))
+    !heavy && process.only_shard(shard_of(stream)).is_some_and(|shard| shard.takes_one(word))
 }
 
 /// Whether the device is not shared in time for now.
@@ -85,9 +93,6 @@ impl Shard {
 /// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels and always gets a marker.
 pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     let word = part.limits.gate.load(Ordering::Acquire);
-    if is_free(word) {
-        return Pass::Free;
-    }
     let Some(shard) = part.shard(shard_of(stream)) else { return Pass::Free };
     if !heavy && shard.takes_one(word) {
         return Pass::Free;
@@ -95,40 +100,56 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     if part.process.is_disabled() || is_capturing(stream) {
         return Pass::Free;
     }
+    let Some(admitted) = wait_for_admission(part, stream, shard) else { return Pass::Refused };
+    let launches = Launches::of_kernels(shard.take_unmarked()) + Launches::one(heavy);
+    // While the container paces itself each launch is marked: nobody else sees what it uses.
+    let given = if admitted.is_paced { 0 } else { markers::launches_per_marker(part, admitted.word) - 1 };
+    shard.given.store(given, Ordering::Relaxed);
+    shard.left.store(given, Ordering::Relaxed);
+    shard.gate.store(admitted.word, Ordering::Relaxed);
+    let admitted_ns = if admitted.is_paced { clock::now_ns() } else { 0 };
+    Pass::Mark(Marked { launches, held_ns: admitted.held_ns, admitted_ns })
+}
+
+/// A launch may be made.
+struct Granted {
+    /// The gate's word.
+    word: u32,
+    /// Whether it was the container itself that granted it, for want of a manager.
+    is_paced: bool,
+    held_ns: u64,
+}
+
+/// Waits until a launch may be made. `None`: never, the slice was taken away.
+fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Granted> {
     let mut unheard = 0;
-    let word = loop {
+    loop {
         let now_ns = clock::now_ns();
         let word = part.limits.gate.load(Ordering::Acquire);
-        if is_free(word) {
-            return Pass::Free;
-        }
         if part.limits.core_limit_percent.load(Ordering::Relaxed) == 0 {
-            return Pass::Refused;
+            return None;
         }
-        let is_stale = now_ns.saturating_sub(part.process.heartbeat_ns()) > HEARTBEAT_STALE_NS;
-        let is_paced = is_stale || unheard >= UNHEARD_MAX;
-        if is_paced {
-            pace(part, now_ns);
-        } else if word & gate::OPEN == 0 {
+        let is_paced = !is_free(word) && (unheard >= UNHEARD_MAX || pacing::is_unwatched(part, word, now_ns));
+        if !is_paced && word & gate::OPEN == 0 {
             // Whoever has the next lease must not be let in while launches that no marker stands for are still under way.
-            if let Some(unmarked) = NonZeroU32::new(shard.take_unmarked()) {
-                markers::put(part, stream, unmarked.get());
+            let unmarked = Launches::of_kernels(shard.take_unmarked());
+            if unmarked.count() > 0 {
+                markers::put(part, stream, unmarked, 0);
             }
             unheard = if wait(part, now_ns) { 0 } else { unheard + 1 };
             continue;
         }
-        let markers_max = if is_paced { PACED_MARKERS_MAX } else { MARKERS_MAX };
-        // The wait for room can outlast the container's part of the period.
-        if markers::has_room(part, word, markers_max) && (!is_paced || is_in_part(part, clock::now_ns())) {
-            break word;
+        if !markers::has_room(part, word) {
+            continue;
         }
-    };
-    let launches = 1 + shard.take_unmarked();
-    let given = markers::launches_per_marker(part) - 1;
-    shard.given.store(given, Ordering::Relaxed);
-    shard.left.store(given, Ordering::Relaxed);
-    shard.gate.store(word, Ordering::Relaxed);
-    Pass::Mark(launches)
+        let held_ns = match Pacing::of(part, now_ns).filter(|_| is_paced) {
+            Some(pacing) => pacing.admit(),
+            None => Some(0),
+        };
+        if let Some(held_ns) = held_ns {
+            return Some(Granted { word, is_paced, held_ns });
+        }
+    }
 }
 
 /// Waits at the closed gate until its word changes, or it is time to look at the heartbeat. Whether the manager knows of it.
@@ -138,33 +159,25 @@ fn wait(part: &Part, since_ns: u64) -> bool {
     let mut known = true;
     if now & gate::OPEN == 0 {
         known = !handshake::must_ring(now) || part.ring();
-        sys::futex_wait(&part.limits.gate, now, RING_INTERVAL_NS);
+        if now & gate::SOON == 0 || !part.stays_awake_for(|| opens_soon(&part.limits.gate, now)) {
+            sys::futex_wait(&part.limits.gate, now, RING_INTERVAL_NS);
+        }
     }
     slot.waiting.fetch_sub(1, Ordering::Relaxed);
     slot.throttled_ns.fetch_add(clock::now_ns().saturating_sub(since_ns), Ordering::Relaxed);
     known
 }
 
-/// Without a manager: waits for the container's part of the period. All processes of the container see the same clock and
-/// so share one part.
-fn pace(part: &Part, mut now_ns: u64) {
-    let since_ns = now_ns;
-    while !is_in_part(part, now_ns) {
-        sys::sleep_ns(PACE_PERIOD_NS - now_ns % PACE_PERIOD_NS);
-        now_ns = clock::now_ns();
-        if now_ns.saturating_sub(part.process.heartbeat_ns()) <= HEARTBEAT_STALE_NS {
-            break;
+/// Whether the gate's word changes from `seen` in a moment: waking up takes a good part of what the device would stay empty for.
+fn opens_soon(word: &AtomicU32, seen: u32) -> bool {
+    let until_ns = clock::now_ns().saturating_add(SOON_NS);
+    while clock::now_ns() < until_ns {
+        if word.load(Ordering::Acquire) != seen {
+            return true;
         }
+        core::hint::spin_loop();
     }
-    if let Some(slot) = part.work() {
-        slot.throttled_ns.fetch_add(now_ns.saturating_sub(since_ns), Ordering::Relaxed);
-    }
-}
-
-/// Whether a period's part that is the container's lasts at `now_ns`.
-fn is_in_part(part: &Part, now_ns: u64) -> bool {
-    let percent = u64::from(part.limits.core_limit_percent.load(Ordering::Relaxed).min(100));
-    now_ns % PACE_PERIOD_NS < PACE_PERIOD_NS / 100 * percent
+    false
 }
 
 /// Whether a launch into `stream` is recorded rather than run, or the driver does not say: then nothing may be put into the

@@ -5,10 +5,11 @@
 //! must not wait for a lease. What kernels launch by themselves, and graphs that the device launches, the host cannot hold back;
 //! their time is in the time until the marker behind the launch that began it.
 
-use crate::gate::{self, Pass};
+use crate::gate::{self, Marked, Pass};
 use crate::graph_memory;
 use crate::hooks::types;
 use crate::markers;
+use crate::pacing;
 use crate::process::{self, Part, Process};
 use aliquot_abi::cuda::{
     CUDA_LAUNCH_PARAMS, CUfunction, CUgraphExec, CUlaunchConfig, CUresult, CUstream, NullStream, c_int, c_uint, c_void,
@@ -27,16 +28,16 @@ fn gated(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUre
 #[inline(never)]
 fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(process) = Process::attached() else { return call() };
-    // Of a process with several devices the driver need not be asked whose the stream is while none of them is shared.
-    if process.has_free_gates() {
+    // Of a process with several devices the driver is not asked whose the stream is while none of them is shared.
+    if process.has_several_devices() && process.has_free_gates() {
         return call();
     }
     match Entry::of(process, stream, heavy) {
         Entry::Free => call(),
         Entry::Refused => CUresult::NOT_PERMITTED,
-        Entry::Marked(part, launches) => {
+        Entry::Marked(part, marked) => {
             let result = call();
-            leave_marker(&part, stream, launches, result);
+            leave_marker(&part, stream, marked, result);
             result
         }
     }
@@ -49,8 +50,8 @@ enum Entry {
     Free,
     /// The driver does not get to see it.
     Refused,
-    /// With a marker behind it, which stands for so many launches.
-    Marked(Part, u32),
+    /// With a marker behind it.
+    Marked(Part, Marked),
 }
 
 impl Entry {
@@ -65,18 +66,19 @@ impl Entry {
         match gate::pass(&part, stream, heavy) {
             Pass::Free => Entry::Free,
             Pass::Refused => Entry::Refused,
-            Pass::Mark(launches) => Entry::Marked(part, launches),
+            Pass::Mark(marked) => Entry::Marked(part, marked),
         }
     }
 }
 
 /// Puts a marker behind a launch with this result.
 #[inline(never)]
-fn leave_marker(part: &Part, stream: CUstream, launches: u32, result: CUresult) {
+fn leave_marker(part: &Part, stream: CUstream, marked: Marked, result: CUresult) {
     // One that fails takes nothing of the device, but earlier ones may wait for their marker.
-    if result.is_ok() || launches > 1 {
-        markers::put(part, stream, launches);
+    if result.is_ok() || marked.launches.count() > 1 {
+        markers::put(part, stream, marked.launches, marked.admitted_ns);
     }
+    pacing::give_back(part, marked.held_ns);
 }
 
 /// `cuLaunchKernel`.
@@ -168,8 +170,8 @@ pub(crate) unsafe fn cooperative_multi(
     }
     let result = call();
     for (entry, stream) in &entries {
-        if let Entry::Marked(part, launches) = entry {
-            leave_marker(part, *stream, *launches, result);
+        if let Entry::Marked(part, marked) = entry {
+            leave_marker(part, *stream, *marked, result);
         }
     }
     result

@@ -1,27 +1,35 @@
 //! Progress markers: how much work this process has in flight on a device.
 //!
 //! A marker is put into a stream behind a launch, and the device itself writes the marker's number into this process's slot
-//! when it gets there; so the manager sees progress without any help of the process. Where the device cannot do that, an
-//! event takes the marker's place, and the process writes the number when it finds the event done.
+//! when it gets there; so the manager sees progress without any help of the process ([`device_writes`]). Where the device cannot
+//! do that, or where the limits file asks for it, an event takes the marker's place, and the process writes the number when it finds
+//! the event done ([`events`]).
 
 use crate::clock;
-use crate::context;
+use crate::gate;
 use crate::hooks::real;
+use crate::pacing;
 use crate::process::{Part, Process};
 use crate::sys;
 use aliquot_abi::cuda::{
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_LEGACY,
-    CU_STREAM_PER_THREAD, CUcontext, CUdeviceptr, CUevent, CUresult, CUstream, c_uint, c_void,
+    CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUresult, CUstream, c_void,
 };
 use aliquot_abi::ledger;
-use aliquot_abi::region::{MARKERS_MAX, Slot, SlotDevice};
-use core::num::NonZeroU32;
+use aliquot_abi::region::{MARKERS_MAX, SlotDevice};
+use core::ops::Add;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
-/// What this process has in flight on one device.
+mod device_writes;
+mod estimate;
+mod events;
+
+pub(crate) use device_writes::{DeviceWrites, MarkerPage};
+use estimate::Estimate;
+
+/// What this process has in flight on one device. All zero: nothing, ever.
 #[repr(C, align(64))]
 pub(crate) struct Flight {
-    /// Launches of all threads, counted at markers.
+    /// [`Launches`] of all threads, counted at markers.
     launched: AtomicU64,
     /// [`Flight::launched`] when marker `n` was put into its stream, at `n % MARKERS_MAX`.
     launched_at: [AtomicU64; MARKERS_MAX],
@@ -29,8 +37,15 @@ pub(crate) struct Flight {
     done: AtomicU64,
     /// When that was seen.
     done_ns: AtomicU64,
-    /// Estimated time of one launch's work; 0: not known yet.
-    launch_ns: AtomicU32,
+    /// When it was last seen that it was not done yet.
+    undone_ns: AtomicU64,
+    /// When work was last seen in flight.
+    looked_ns: AtomicU64,
+    /// When all work was done, if none is in flight: as seen, or as the launches' number allows where nobody looked.
+    drained_ns: AtomicU64,
+    kernels: Estimate,
+    /// Graphs, each of which can stand for many kernels.
+    graphs: Estimate,
     /// Events in place of markers, at `n % MARKERS_MAX`.
     events: [AtomicPtr<c_void>; MARKERS_MAX],
     /// The number of the marker that an event was recorded for last.
@@ -43,24 +58,50 @@ pub(crate) struct Flight {
     stalled_at: AtomicU64,
 }
 
-/// Where the device writes markers.
-#[repr(C, align(64))]
-pub(crate) struct MarkerPage {
-    /// The slot's address as the device knows it; 0: not registered with the driver. As it is a page's, the lower bits are free to say
-    /// how often it was forgotten: what a thread learned before is not put here afterwards.
-    address: AtomicU64,
-    /// The context that it was registered in; null: not known.
-    context: AtomicPtr<c_void>,
-    /// Contexts that are about to end, and with them maybe the registration: see [`DeviceWrites`].
-    pauses: AtomicU32,
-    /// How often registering it was tried in vain.
-    failures: AtomicU32,
+/// Launches by kind: kernels in the lower 48 bits, graphs above them. The sum of two such numbers, and the difference, is one again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Launches(u64);
+
+impl Launches {
+    const GRAPH: u64 = 1 << 48;
+
+    pub(crate) fn of_kernels(kernels: u32) -> Launches {
+        Launches(kernels.into())
+    }
+
+    /// One launch of that kind.
+    pub(crate) fn one(is_graph: bool) -> Launches {
+        Launches(if is_graph { Launches::GRAPH } else { 1 })
+    }
+
+    fn since(self, before: Launches) -> Launches {
+        Launches(self.0.wrapping_sub(before.0))
+    }
+
+    fn kernels(self) -> u64 {
+        self.0 % Launches::GRAPH
+    }
+
+    fn graphs(self) -> u64 {
+        self.0 / Launches::GRAPH
+    }
+
+    pub(crate) fn count(self) -> u64 {
+        self.kernels() + self.graphs()
+    }
 }
 
-/// The part of [`MarkerPage::address`] that counts.
-const FORGOTTEN: u64 = 0xfff;
-/// After so many failures to let the device write markers, events take over.
-const FAILURES_MAX: u32 = 4;
+impl Add for Launches {
+    type Output = Launches;
+
+    fn add(self, other: Launches) -> Launches {
+        Launches(self.0.wrapping_add(other.0))
+    }
+}
+
+/// Work in flight that a launch may add to while nobody else uses the device: so much that a program hardly ever waits for it, and so
+/// little that who comes then does not wait for long.
+const ALONE_ROOM_NS: u64 = 100_000_000;
 /// Work that one marker stands for: a fraction of what may be in flight.
 const MARKERS_IN_FLIGHT: u64 = 4;
 /// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot deadlock.
@@ -69,23 +110,26 @@ const WAIT_NS_MAX: u64 = 1_000_000_000;
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
 
-/// Waits until there is room for one more launch, with fewer than `markers_max` markers in flight. `false` if the gate's word is not
-/// `gate` any more: look at it again.
-pub(crate) fn has_room(part: &Part, gate: u32, markers_max: usize) -> bool {
+/// Work in flight that a launch may add to while the gate's word is `gate`.
+fn room_ns(part: &Part, gate: u32) -> u64 {
+    if gate::is_free(gate) { ALONE_ROOM_NS } else { part.limits.inflight_ns_max.load(Ordering::Relaxed).into() }
+}
+
+/// Waits until there is room for one more launch. `false` if the gate's word is not `gate` any more: look at it again.
+pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
-    let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
+    let room_ns = room_ns(part, gate);
     let start_ns = clock::now_ns();
     let mut now_ns = start_ns;
     loop {
         let newest = slot.marker_submitted.load(Ordering::Acquire);
-        let done = look(part, slot, flight, newest, now_ns);
+        let done = look(part, slot, flight, newest, Look::Anytime, now_ns);
         if done >= newest {
             return true;
         }
-        let remaining_ns = flight.remaining_ns(done, slot.busy_since_ns.load(Ordering::Relaxed), now_ns);
-        // With no estimate yet, one launch at a time.
-        let excess_ns = remaining_ns.map_or(room_ns, |remaining_ns| remaining_ns.saturating_sub(room_ns));
-        if remaining_ns.is_some() && excess_ns == 0 && newest - done < markers_max as u64 {
+        let since_ns = flight.done_ns.load(Ordering::Relaxed).max(slot.busy_since_ns.load(Ordering::Relaxed));
+        let wait_ns = flight.wait_for_room_ns(done, now_ns.saturating_sub(since_ns), room_ns);
+        if wait_ns == 0 && newest - done < MARKERS_MAX as u64 {
             return true;
         }
         // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at each launch.
@@ -96,7 +140,7 @@ pub(crate) fn has_room(part: &Part, gate: u32, markers_max: usize) -> bool {
             flight.stalled_at.store(done + 1, Ordering::Relaxed);
             return true;
         }
-        sys::sleep_ns(excess_ns.clamp(SLEEP_NS_MIN, SLEEP_NS_MAX));
+        sys::sleep_ns(wait_ns.clamp(SLEEP_NS_MIN, SLEEP_NS_MAX));
         if part.limits.gate.load(Ordering::Relaxed) != gate {
             return false;
         }
@@ -104,75 +148,160 @@ pub(crate) fn has_room(part: &Part, gate: u32, markers_max: usize) -> bool {
     }
 }
 
-/// Launches that the next marker should stand for.
-pub(crate) fn launches_per_marker(part: &Part) -> u32 {
+/// Kernels that the next marker should stand for, while the gate's word is `gate`.
+pub(crate) fn launches_per_marker(part: &Part, gate: u32) -> u32 {
     let most = part.limits.marker_launches_max.load(Ordering::Relaxed).clamp(1, 1024);
-    let room_ns = part.limits.inflight_ns_max.load(Ordering::Relaxed);
-    let launch_ns = part.flight().map_or(0, |flight| flight.launch_ns.load(Ordering::Relaxed));
-    (room_ns / MARKERS_IN_FLIGHT as u32).checked_div(launch_ns).map_or(1, |launches| launches.min(most).max(1))
+    let typical_ns = part.flight().and_then(|flight| flight.kernels.get()).map_or(0, |(typical_ns, _)| typical_ns);
+    let launches = (room_ns(part, gate) / MARKERS_IN_FLIGHT).checked_div(typical_ns).unwrap_or(1);
+    (launches.min(most.into()) as u32).max(1)
+}
+
+/// The host is about to wait for work on some device.
+#[inline(never)]
+pub(crate) fn look_at_all(process: &'static Process) {
+    for part in shared_parts(process) {
+        let _ = look_now(&part, Look::Anytime);
+    }
+}
+
+/// The host has waited for something on some device.
+#[inline(never)]
+pub(crate) fn note_progress(process: &'static Process, when: Look) {
+    for part in shared_parts(process) {
+        let _ = look_now(&part, when);
+        pacing::pay_for_unwatched(&part);
+    }
+}
+
+/// The parts that are shared in time now.
+fn shared_parts(process: &'static Process) -> impl Iterator<Item = Part> {
+    process.all_parts().filter(|part| !gate::is_free(part.limits.gate.load(Ordering::Relaxed)))
+}
+
+/// When somebody looks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// What is done may have been so since the last look.
+    Anytime,
+    /// When the host has waited for work: what was not done before has just been done.
+    AfterWait,
+}
+
+/// What is seen of this process's work on a device.
+pub(crate) enum Seen {
+    /// There is some, since this time.
+    InFlight { since_ns: u64 },
+    /// All is done; the last was from the first time until the second one.
+    Drained { since_ns: u64, until_ns: u64 },
+}
+
+/// Looks which work is done.
+pub(crate) fn look_now(part: &Part, when: Look) -> Option<Seen> {
+    let (slot, flight) = (part.work()?, part.flight()?);
+    let newest = slot.marker_submitted.load(Ordering::Acquire);
+    let done = look(part, slot, flight, newest, when, clock::now_ns());
+    let since_ns = slot.busy_since_ns.load(Ordering::Relaxed);
+    Some(match done < newest {
+        true => Seen::InFlight { since_ns },
+        false => Seen::Drained { since_ns, until_ns: flight.drained_ns.load(Ordering::Relaxed) },
+    })
 }
 
 impl Flight {
-    /// Estimated time until all work in flight is done, where marker `done` and all before it are; `None` with no estimate of a
-    /// launch's time.
+    /// How long to wait until one more launch may be added to what is in flight behind marker `done`, the oldest of which has been at
+    /// it for `elapsed_ns`. 0: now.
     ///
     /// What the oldest launch has been at already does not count, so that the next one of a series of long kernels is let in
     /// shortly before the device would have nothing to do.
-    fn remaining_ns(&self, done: u64, busy_since_ns: u64, now_ns: u64) -> Option<u64> {
-        let launch_ns = u64::from(NonZeroU32::new(self.launch_ns.load(Ordering::Relaxed))?.get());
-        let in_flight = self.launched.load(Ordering::Relaxed).saturating_sub(self.launched_at(done)).max(1);
-        let since_ns = self.done_ns.load(Ordering::Relaxed).max(busy_since_ns);
-        let elapsed_ns = now_ns.saturating_sub(since_ns).min(launch_ns);
-        Some(in_flight.saturating_mul(launch_ns) - elapsed_ns)
+    fn wait_for_room_ns(&self, done: u64, elapsed_ns: u64, room_ns: u64) -> u64 {
+        let in_flight = self.launched().since(self.launched_at(done));
+        let (mut typical_ns, mut longest_ns, mut all_ns) = (0, 0, 0_u64);
+        for (count, estimate) in [(in_flight.kernels(), &self.kernels), (in_flight.graphs(), &self.graphs)] {
+            if count == 0 {
+                continue;
+            }
+            // With no estimate yet, one launch at a time.
+            let Some((typical, longest)) = estimate.get() else { return room_ns.max(1) };
+            typical_ns = typical.max(typical_ns);
+            longest_ns = longest.max(longest_ns);
+            all_ns = all_ns.saturating_add(count.saturating_mul(typical));
+        }
+        let oldest_ns = if elapsed_ns > typical_ns.saturating_mul(2) { longest_ns } else { typical_ns };
+        let left_ns = all_ns.saturating_sub(typical_ns).saturating_add(oldest_ns.saturating_sub(elapsed_ns));
+        left_ns.saturating_sub(room_ns)
     }
 
-    fn launched_at(&self, marker: u64) -> u64 {
-        self.launched_at.get(marker as usize % MARKERS_MAX).map_or(0, |count| count.load(Ordering::Relaxed))
+    fn launched(&self) -> Launches {
+        Launches(self.launched.load(Ordering::Relaxed))
+    }
+
+    fn launched_at(&self, marker: u64) -> Launches {
+        Launches(self.launched_at.get(marker as usize % MARKERS_MAX).map_or(0, |count| count.load(Ordering::Relaxed)))
+    }
+
+    /// Learns from launches that took so long, together. Time in which there were also kernels is the graphs' beyond what those take.
+    fn learn(&self, launches: Launches, at_least_ns: u64, at_most_ns: u64) {
+        if launches.graphs() == 0 {
+            return self.kernels.learn(launches.kernels(), at_least_ns, at_most_ns);
+        }
+        let kernel_ns = self.kernels.get().map_or(0, |(typical_ns, _)| typical_ns);
+        let kernels_ns = launches.kernels().saturating_mul(kernel_ns);
+        let of_graphs = |ns: u64| ns.saturating_sub(kernels_ns);
+        self.graphs.learn(launches.graphs(), of_graphs(at_least_ns), of_graphs(at_most_ns));
+    }
+
+    /// What launches would take if all were among the longest.
+    fn longest_ns(&self, launches: Launches) -> u64 {
+        let longest_ns = |estimate: &Estimate| estimate.get().map_or(0, |(_, longest_ns)| longest_ns);
+        let kernels_ns = launches.kernels().saturating_mul(longest_ns(&self.kernels));
+        launches.graphs().saturating_mul(longest_ns(&self.graphs)).saturating_add(kernels_ns)
+    }
+
+    /// Takes note that what was behind marker `before`, up to marker `done`, has now been seen done.
+    fn note_done(&self, slot: &SlotDevice, before: u64, done: u64, when: Look, now_ns: u64) {
+        let undone_ns = if when == Look::AfterWait { now_ns } else { self.looked_ns.load(Ordering::Relaxed) };
+        // The device was at work since the marker before was done, or since work came after it had drained.
+        let busy_since_ns = slot.busy_since_ns.load(Ordering::Relaxed);
+        let began_last_ns = self.done_ns.swap(now_ns, Ordering::Relaxed).max(busy_since_ns);
+        let began_first_ns = self.undone_ns.swap(undone_ns, Ordering::Relaxed).max(busy_since_ns);
+        let launches = self.launched_at(done).since(self.launched_at(before));
+        // Counts of markers that far apart have been overwritten.
+        if done - before < MARKERS_MAX as u64 {
+            self.learn(launches, undone_ns.saturating_sub(began_last_ns), now_ns.saturating_sub(began_first_ns));
+        }
+        let by_number_ns = began_last_ns.saturating_add(self.longest_ns(launches));
+        self.drained_ns.store(by_number_ns.max(undone_ns).min(now_ns), Ordering::Relaxed);
     }
 }
 
-/// Finds out which markers up to `newest` are done, and learns from it how long a launch takes. Returns the newest marker
+/// Finds out which markers up to `newest` are done, and learns from it how long launches take. Returns the newest marker
 /// before which all are done.
-fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, now_ns: u64) -> u64 {
+fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look, now_ns: u64) -> u64 {
     let Some(row) = part.slot().markers.get(part.index) else { return newest };
     if flight.uses_events.load(Ordering::Relaxed) != 0 {
-        query_events(flight, row, newest);
+        events::query(flight, row, newest);
     }
     let done = ledger::oldest_in_flight(newest, row).map_or(newest, |oldest| oldest.saturating_sub(1));
     let before = flight.done.load(Ordering::Relaxed);
     if done > before && flight.done.compare_exchange(before, done, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-        let done_ns = flight.done_ns.swap(now_ns, Ordering::Relaxed);
-        // The device was at work since the last marker was seen done, or since work came after it had drained.
-        let since_ns = done_ns.max(slot.busy_since_ns.load(Ordering::Relaxed));
-        let launches = flight.launched_at(done).saturating_sub(flight.launched_at(before));
-        // Counts of markers that far apart have been overwritten.
-        if done - before < MARKERS_MAX as u64
-            && let Some(sample_ns) = now_ns.saturating_sub(since_ns).checked_div(launches)
-        {
-            let sample_ns = sample_ns.clamp(1, 1 << 31) as u32;
-            let old_ns = flight.launch_ns.load(Ordering::Relaxed);
-            // With nothing left in flight the device may have been idle since: the sample says at most how long.
-            let new_ns = match old_ns {
-                0 => sample_ns,
-                _ if done == newest => sample_ns.min(old_ns),
-                _ => old_ns / 2 + sample_ns / 2,
-            };
-            flight.launch_ns.store(new_ns.max(1), Ordering::Relaxed);
-        }
+        flight.note_done(slot, before, done, when, now_ns);
+    }
+    if done < newest {
+        flight.looked_ns.store(now_ns, Ordering::Relaxed);
     }
     done
 }
 
-/// Puts a marker for `launches` launches behind the launch that has just been made into `stream`.
+/// Puts a marker for `launches` behind the last of them, which has just been made into `stream`, and not before `admitted_ns`; 0: just
+/// now. The calling thread may have been stopped in between, while the device was at work.
 #[cold]
-pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
+pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admitted_ns: u64) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.slot().markers.get(part.index) else { return };
     let now_ns = clock::now_ns();
-    let launches = u64::from(launches);
-    slot.launches.fetch_add(launches, Ordering::Relaxed);
-    let launched = flight.launched.fetch_add(launches, Ordering::Relaxed) + launches;
-    let by_device = marker_address(part).is_some();
+    slot.launches.fetch_add(launches.count(), Ordering::Relaxed);
+    let launched = Launches(flight.launched.fetch_add(launches.0, Ordering::Relaxed)) + launches;
+    let by_device = device_writes::address(part).is_some();
     slot.markers_by_device.store(u32::from(by_device), Ordering::Relaxed);
     let mut newest = slot.marker_submitted.load(Ordering::Relaxed);
     let number = loop {
@@ -182,7 +311,8 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
             return;
         }
         if oldest.is_none() {
-            slot.busy_since_ns.store(now_ns, Ordering::Relaxed);
+            let since_ns = if admitted_ns == 0 { now_ns } else { admitted_ns };
+            slot.busy_since_ns.store(since_ns, Ordering::Relaxed);
         }
         // Pairs with the manager's load: whoever sees the number sees its cell not yet written, or written for it.
         match slot.marker_submitted.compare_exchange(newest, newest + 1, Ordering::AcqRel, Ordering::Relaxed) {
@@ -193,16 +323,16 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
     slot.marker_submitted_ns.store(now_ns, Ordering::Relaxed);
     let place = number as usize % MARKERS_MAX;
     if let Some(count) = flight.launched_at.get(place) {
-        count.store(launched, Ordering::Relaxed);
+        count.store(launched.0, Ordering::Relaxed);
     }
     if let Some(context) = flight.contexts.get(place) {
         context.store(context_of(stream).0, Ordering::Relaxed);
     }
     // Pairs with the fence in `DeviceWrites::pause`: either the pause is seen below, or the marker is there.
     fence(Ordering::SeqCst);
-    let put = match marker_address(part) {
-        Some(address) => write_by_device(part, stream, address, place, number),
-        None => record_event(flight, stream, place, number),
+    let put = match device_writes::address(part) {
+        Some(address) => device_writes::write(part, stream, address, place, number),
+        None => events::record(flight, stream, place, number),
     };
     if !put.is_ok() {
         // A marker that no device will write must not be waited for.
@@ -210,31 +340,6 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: u32) {
             cell.store(number, Ordering::Release);
         }
         part.process.marker_page().forget_after(put);
-    }
-}
-
-fn write_by_device(part: &Part, stream: CUstream, address: CUdeviceptr, place: usize, number: u64) -> CUresult {
-    let row = core::mem::offset_of!(Slot, markers) + part.index * MARKERS_MAX * 8;
-    let cell = address + (row + place * 8) as u64;
-    // The second version of the call needs no special set-up of the driver; before CUDA 11.7 there is only the first.
-    match real!(cuStreamWriteValue64_v2).or_else(|| real!(cuStreamWriteValue64)) {
-        // SAFETY: the cell lies in the slot's page, which is registered with the driver and mapped for ever.
-        Some(write) => unsafe { write(stream, cell, number, 0) },
-        None => CUresult::NOT_FOUND,
-    }
-}
-
-/// The slot's address as the device knows it, registered with the driver at the first call; `None`: events must do.
-fn marker_address(part: &Part) -> Option<CUdeviceptr> {
-    let page = part.process.marker_page();
-    if page.pauses.load(Ordering::Acquire) != 0 {
-        return None;
-    }
-    let word = page.address.load(Ordering::Acquire);
-    match word & !FORGOTTEN {
-        0 if page.failures.load(Ordering::Relaxed) < FAILURES_MAX => page.register(part.slot(), word),
-        0 => None,
-        address => Some(address),
     }
 }
 
@@ -250,203 +355,6 @@ fn context_of(stream: CUstream) -> CUcontext {
         let _ = real!(cuStreamGetCtx).map(|get| unsafe { get(stream, &raw mut context) });
     }
     context
-}
-
-impl MarkerPage {
-    #[cold]
-    fn register(&self, slot: &Slot, word: u64) -> Option<CUdeviceptr> {
-        let start: *mut c_void = core::ptr::from_ref(slot).cast_mut().cast();
-        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-        let mut address = 0;
-        let registered = outside_capture(|| {
-            let (Some(register), Some(get)) = (real!(cuMemHostRegister_v2), real!(cuMemHostGetDevicePointer_v2)) else {
-                return CUresult::NOT_FOUND;
-            };
-            // SAFETY: the slot is a whole page that is mapped for ever.
-            match unsafe { register(start, size_of::<Slot>(), flags) } {
-                CUresult::SUCCESS => self.context.store(context_of(CUstream::NULL).0, Ordering::Relaxed),
-                // Another thread was first.
-                CUresult::HOST_MEMORY_ALREADY_REGISTERED => {}
-                error => return error,
-            }
-            // SAFETY: the pointer is valid.
-            unsafe { get(&raw mut address, start, 0) }
-        });
-        if !registered.is_ok() || address == 0 || address & FORGOTTEN != 0 {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        let known = address | word;
-        match self.address.compare_exchange(word, known, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Some(address),
-            Err(now) => (now == known).then_some(address),
-        }
-    }
-
-    /// Registers again next time. `false` if it was not registered.
-    fn forget(&self) -> bool {
-        let forgotten = |word: u64| Some(word.wrapping_add(1) & FORGOTTEN);
-        let before = self.address.fetch_update(Ordering::AcqRel, Ordering::Acquire, forgotten);
-        before.is_ok_and(|word| word & !FORGOTTEN != 0)
-    }
-
-    /// After a marker was refused: registers again next time, in case the context that the page was registered in is gone.
-    fn forget_after(&self, error: CUresult) {
-        const CAPTURE_ERRORS: core::ops::RangeInclusive<u32> = 900..=908;
-        if !CAPTURE_ERRORS.contains(&error.0) && self.forget() {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Records an event in place of marker `number`. An event of another context than the stream's, or of one that is gone, cannot be
-/// recorded; then a new one takes its place.
-fn record_event(flight: &Flight, stream: CUstream, place: usize, number: u64) -> CUresult {
-    let Some(record) = real!(cuEventRecord) else { return CUresult::NOT_FOUND };
-    let (Some(known), Some(recorded_for)) = (flight.events.get(place), flight.recorded.get(place)) else {
-        return CUresult::NOT_FOUND;
-    };
-    let mut event = CUevent(known.load(Ordering::Acquire));
-    // SAFETY: the driver checks both handles.
-    let mut recorded = if event.is_null() { CUresult::INVALID_HANDLE } else { unsafe { record(event, stream) } };
-    if !recorded.is_ok() {
-        event = match replace_event(event) {
-            Ok(event) => event,
-            Err(error) => {
-                known.store(core::ptr::null_mut(), Ordering::Release);
-                return error;
-            }
-        };
-        known.store(event.0, Ordering::Release);
-        // SAFETY: as above.
-        recorded = unsafe { record(event, stream) };
-    }
-    if recorded.is_ok() {
-        // Pairs with the load in `query_events`: before this the event may still tell of an earlier marker.
-        recorded_for.store(number, Ordering::Release);
-        flight.uses_events.store(1, Ordering::Relaxed);
-    }
-    recorded
-}
-
-/// Makes an event in the calling thread's context, and destroys `old`, which has served its time: with contexts that take turns
-/// events would else become ever more.
-fn replace_event(old: CUevent) -> Result<CUevent, CUresult> {
-    const DISABLE_TIMING: c_uint = 2;
-    let create = real!(cuEventCreate).ok_or(CUresult::NOT_FOUND)?;
-    let mut event = CUevent::NULL;
-    let created = outside_capture(|| {
-        if let (false, Some(destroy)) = (old.is_null(), real!(cuEventDestroy_v2)) {
-            // SAFETY: the driver checks the handle, whose context may be gone.
-            let _ = unsafe { destroy(old) };
-        }
-        // SAFETY: the pointer is valid.
-        unsafe { create(&raw mut event, DISABLE_TIMING) }
-    });
-    if created.is_ok() { Ok(event) } else { Err(created) }
-}
-
-/// Writes the markers whose events are done.
-fn query_events(flight: &Flight, row: &[AtomicU64; MARKERS_MAX], newest: u64) {
-    let Some(query) = real!(cuEventQuery) else { return };
-    let done = flight.done.load(Ordering::Relaxed);
-    for number in done.max(newest.saturating_sub(MARKERS_MAX as u64)) + 1..=newest {
-        let place = number as usize % MARKERS_MAX;
-        let (Some(cell), Some(event), Some(recorded)) =
-            (row.get(place), flight.events.get(place), flight.recorded.get(place))
-        else {
-            continue;
-        };
-        if recorded.load(Ordering::Acquire) != number || cell.load(Ordering::Relaxed) >= number {
-            continue;
-        }
-        let event = CUevent(event.load(Ordering::Acquire));
-        if event.is_null() {
-            continue;
-        }
-        // SAFETY: the driver checks the handle.
-        if outside_capture(|| unsafe { query(event) }) != CUresult::NOT_READY {
-            cell.store(number, Ordering::Release);
-        }
-    }
-}
-
-/// The devices' writes into the slot's page, while a context is about to end.
-///
-/// The page's registration may go with that context, and a marker that is yet to be written in another one would be a fault there.
-pub(crate) struct DeviceWrites {
-    process: &'static Process,
-    ending: CUcontext,
-    /// Whether the page may be registered in that context.
-    paused: bool,
-}
-
-impl DeviceWrites {
-    /// Call before `ending` (null: not known which) ends: new markers go by events, and those that devices are yet to write in other
-    /// contexts are waited for.
-    pub(crate) fn pause(process: &'static Process, ending: CUcontext, is_primary: bool) -> DeviceWrites {
-        let page = process.marker_page();
-        let registered_in = page.context.load(Ordering::Relaxed);
-        // What was registered in a green context is the primary one's, but under another handle.
-        let paused = is_primary || registered_in.is_null() || registered_in == ending.0;
-        if paused {
-            page.pauses.fetch_add(1, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            let start_ns = clock::now_ns();
-            while process.all_parts().any(|part| is_yet_to_write(&part, ending))
-                && clock::now_ns().saturating_sub(start_ns) < WAIT_NS_MAX
-            {
-                sys::sleep_ns(SLEEP_NS_MIN);
-            }
-        }
-        DeviceWrites { process, ending, paused }
-    }
-
-    /// The context lives on.
-    pub(crate) fn resume(self) {
-        if self.paused {
-            self.process.marker_page().pauses.fetch_sub(1, Ordering::Release);
-        }
-    }
-
-    /// The context has ended.
-    pub(crate) fn resume_without_context(self) {
-        if self.paused {
-            let page = self.process.marker_page();
-            page.context.store(core::ptr::null_mut(), Ordering::Relaxed);
-            page.forget();
-        }
-        for part in self.process.all_parts() {
-            forget_context(&part, self.ending);
-        }
-        self.resume();
-    }
-}
-
-/// Whether the device is yet to write a marker in another context than `ending`.
-fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
-    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return false };
-    let Some(row) = part.slot().markers.get(part.index) else { return false };
-    flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)).any(|marker| {
-        let is_event = marker.recorded.load(Ordering::Acquire) == marker.number;
-        !is_event && !marker.is_done() && marker.context() != Some(ending)
-    })
-}
-
-/// With a context have gone its events, and the streams that its markers were in: those are not waited for any more. Markers in
-/// contexts that live are: a write that comes late would be taken for that of a newer marker at the same place.
-fn forget_context(part: &Part, ended: CUcontext) {
-    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
-    let Some(row) = part.slot().markers.get(part.index) else { return };
-    for marker in flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)) {
-        let lives = marker.context().is_some_and(|context| context != ended && context::is_alive(context));
-        if !lives || marker.is_done() || marker.recorded.load(Ordering::Acquire) != marker.number {
-            marker.event.store(core::ptr::null_mut(), Ordering::Release);
-        }
-        if !lives {
-            marker.cell.fetch_max(marker.number, Ordering::Release);
-        }
-    }
 }
 
 /// One of the markers that were put last.

@@ -17,7 +17,6 @@ pub(crate) use crate::graph_memory::{
 pub(crate) use crate::host_memory::{host_alloc, host_alloc_flags, host_free, host_register, host_unregister};
 pub(crate) use crate::pools::{
     alloc_async, alloc_from_pool_async, free_async, pool_create, pool_destroy, pool_of_location, pool_trim,
-    synchronize_context, synchronize_event, synchronize_named_context, synchronize_stream,
 };
 pub(crate) use crate::vmm::{vmm_create, vmm_import, vmm_map, vmm_release, vmm_retain, vmm_unmap};
 

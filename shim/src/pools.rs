@@ -18,9 +18,8 @@ use crate::reserve::{Reserve, Settled, Settler};
 use crate::sys;
 use crate::vmm::payer_at;
 use aliquot_abi::cuda::{
-    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_STREAM_CAPTURE_STATUS_NONE, CUcontext,
-    CUdevice, CUdeviceptr, CUevent, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, NullStream,
-    c_uint,
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_STREAM_CAPTURE_STATUS_NONE, CUdevice,
+    CUdeviceptr, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, NullStream, c_uint,
 };
 use aliquot_abi::region::HOST_ACCOUNT;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -300,17 +299,14 @@ pub(crate) fn settle_all(process: &'static Process) {
 
 /// After a synchronisation, at which the driver gives back what is in reserve beyond the pools' thresholds.
 #[inline]
-fn synchronized(result: CUresult) -> CUresult {
-    if let Some(process) = Process::if_attached()
-        && process.pools.watched.load(Ordering::Relaxed) != 0
-    {
-        settle_synchronized(process);
+pub(crate) fn settle_synchronized(process: &'static Process) {
+    if process.pools.watched.load(Ordering::Relaxed) != 0 {
+        settle_watched(process);
     }
-    result
 }
 
 #[inline(never)]
-fn settle_synchronized(process: &'static Process) {
+fn settle_watched(process: &'static Process) {
     process.pools.watched.store(0, Ordering::SeqCst);
     let mut is_empty = true;
     for pool in process.pools.all() {
@@ -507,32 +503,4 @@ pub(crate) unsafe fn pool_trim(
         pool.settle(process, Settler::Observer);
     }
     result
-}
-
-/// `cuStreamSynchronize`.
-pub(crate) unsafe fn synchronize_stream(_: NullStream, real: types::cuStreamSynchronize, stream: CUstream) -> CUresult {
-    // SAFETY: the host's call.
-    synchronized(unsafe { real(stream) })
-}
-
-/// `cuEventSynchronize`.
-pub(crate) unsafe fn synchronize_event(_: NullStream, real: types::cuEventSynchronize, event: CUevent) -> CUresult {
-    // SAFETY: the host's call.
-    synchronized(unsafe { real(event) })
-}
-
-/// `cuCtxSynchronize`.
-pub(crate) unsafe fn synchronize_context(_: NullStream, real: types::cuCtxSynchronize) -> CUresult {
-    // SAFETY: the host's call.
-    synchronized(unsafe { real() })
-}
-
-/// `cuCtxSynchronize` of CUDA 13, which names the context.
-pub(crate) unsafe fn synchronize_named_context(
-    _: NullStream,
-    real: types::cuCtxSynchronize_v2,
-    context: CUcontext,
-) -> CUresult {
-    // SAFETY: the host's call.
-    synchronized(unsafe { real(context) })
 }

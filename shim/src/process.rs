@@ -15,7 +15,7 @@ use crate::sys::{self, Access, File};
 use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream, CUuuid};
 use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
 use aliquot_abi::region::{
-    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_DISABLED, Ledger, Limits, Slot, SlotDevice,
+    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_DISABLED, FLAG_EVENTS, Ledger, Limits, Slot, SlotDevice,
 };
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -51,6 +51,8 @@ pub(crate) struct Process {
     /// The known references to each of those devices' primary contexts.
     primary_references: [References; ORDINALS_MAX],
     marker_page: MarkerPage,
+    /// Not zero: a thread stays awake at that device's gate.
+    awake: [AtomicU32; DEVICES_MAX],
     flights: [Flight; DEVICES_MAX],
     pub(crate) pools: Pools,
     pub(crate) graph_memory: GraphMemory,
@@ -99,6 +101,11 @@ impl Process {
         // SAFETY: as above. Pairs with the store in `attach`: the rest of the block is complete.
         let limits = unsafe { process.only.load(Ordering::Acquire).as_ref() }?;
         Some((process, limits))
+    }
+
+    /// Whether a launch may be for one of several devices.
+    pub(crate) fn has_several_devices(&self) -> bool {
+        self.only.load(Ordering::Acquire).is_null()
     }
 
     /// Shard number `number` of the only device.
@@ -229,6 +236,11 @@ impl Process {
         self.limits().flags.load(Ordering::Relaxed) & FLAG_DISABLED != 0
     }
 
+    /// Whether progress markers are to be events.
+    pub(crate) fn marks_by_events(&self) -> bool {
+        self.limits().flags.load(Ordering::Relaxed) & FLAG_EVENTS != 0
+    }
+
     /// `CLOCK_MONOTONIC` in nanoseconds of the manager's last sign of life.
     pub(crate) fn heartbeat_ns(&self) -> u64 {
         self.limits().heartbeat_ns.load(Ordering::Relaxed)
@@ -268,9 +280,14 @@ impl Process {
     /// [`HOST_ACCOUNT`](aliquot_abi::region::HOST_ACCOUNT).
     #[inline]
     pub(crate) fn books(&self, number: usize) -> Option<(&'static Account, &'static AtomicU64)> {
+        Some((self.ledger().account(number)?, self.slot().memory(number)?))
+    }
+
+    /// The ledger. Valid once attached.
+    #[inline]
+    pub(crate) fn ledger(&self) -> &'static Ledger {
         // SAFETY: an attached process's pointers are set and valid for ever.
-        let ledger = unsafe { &*self.ledger.load(Ordering::Relaxed) };
-        Some((ledger.account(number)?, self.slot().memory(number)?))
+        unsafe { &*self.ledger.load(Ordering::Relaxed) }
     }
 
     /// This process's slot.
@@ -393,6 +410,18 @@ impl Part {
     #[inline]
     pub(crate) fn shard(&self, number: usize) -> Option<&'static Shard> {
         self.process.shards.get(self.index)?.get(number)
+    }
+
+    /// Calls `wait`, which does not sleep, unless another thread of this process does that for this device: one takes the processor
+    /// while nothing is to be done, and the others sleep. `false` if so.
+    pub(crate) fn stays_awake_for(&self, wait: impl FnOnce() -> bool) -> bool {
+        let Some(awake) = self.process.awake.get(self.index) else { return false };
+        if awake.swap(1, Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let result = wait();
+        awake.store(0, Ordering::Relaxed);
+        result
     }
 
     /// Tells the manager that a thread waits at this device's gate. `false` if it cannot be told.

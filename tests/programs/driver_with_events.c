@@ -11,6 +11,7 @@
 #define FORWARDED(X)                                                                                                   \
     X(cuInit) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain) X(cuCtxCreate_v2)   \
     X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuModuleLoadData) X(cuModuleGetFunction)                 \
+    X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemGetInfo_v2)                                                                \
     X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture) X(cuStreamIsCapturing)   \
     X(cuThreadExchangeStreamCaptureMode) X(cuEventRecord) X(cuEventQuery) X(cuLaunchKernel) X(cuGraphGetNodes)         \
     X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy)

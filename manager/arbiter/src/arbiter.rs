@@ -3,10 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::charge::{self, Span};
-use crate::container::{Container, ContainerId, Observation, Phase, Share, Usage};
+use crate::container::{Container, ContainerId, Observation, Phase, Share};
 use crate::fair::{self, Claim, VirtualClock};
+use crate::gang::Turn;
 use crate::lease::{self, Rivals, Verdict};
-use crate::timing::{BUDGET_OPEN_NS, DRAIN_POLL_NS, OVERRUN_LAST_NS, OVERRUN_MAX_NS, SHORT_LEASE_POLL_NS, TICK_NS};
+use crate::timing::{
+    BUDGET_OPEN_NS, DRAIN_POLL_NS, GANG_DRAIN_NS, GANG_GAP_NS, OVERRUN_LAST_NS, OVERRUN_MAX_NS, SHORT_LEASE_POLL_NS,
+    TICK_NS,
+};
+use crate::usage::Usage;
 
 /// What to do to a container's gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +23,12 @@ pub enum Action {
     },
     /// Open the gate for a container that is alone on the device, which needs no ticks and no markers; wake who waits.
     OpenFree {
+        /// Whose gate.
+        container: ContainerId,
+    },
+    /// Open the gate and wake who waits at it, but only for launches that the container's work on another device waits for: one at
+    /// a time, while there is such work.
+    Recall {
         /// Whose gate.
         container: ContainerId,
     },
@@ -40,6 +51,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// When to poll again at the latest; `None`: not before something happens.
     pub next_poll_ns: Option<u64>,
+    /// While work drains: whose gate will be opened next, as things stand. Nothing is promised.
+    pub next: Option<ContainerId>,
 }
 
 /// Shares one device's time between containers.
@@ -52,6 +65,10 @@ pub struct Arbiter {
     containers: BTreeMap<ContainerId, Container>,
     clock: VirtualClock,
     polled_ns: u64,
+    /// Nobody runs free.
+    charges_all: bool,
+    /// Since when the device is kept empty for a container whose other devices are about to be ready.
+    kept_empty_since_ns: Option<u64>,
 }
 
 impl Arbiter {
@@ -59,6 +76,13 @@ impl Arbiter {
     #[must_use]
     pub fn new(now_ns: u64) -> Self {
         Self { polled_ns: now_ns, ..Self::default() }
+    }
+
+    /// The same for a device of which nobody else tells how much it is used: a container that is alone there gets leases, too, so
+    /// that it is charged for what it uses.
+    #[must_use]
+    pub fn charging_all(now_ns: u64) -> Self {
+        Self { charges_all: true, ..Self::new(now_ns) }
     }
 
     /// Adds a container, whose gate may stand in any way: the next poll sets it. It has no processes yet. A container that
@@ -89,6 +113,13 @@ impl Arbiter {
         self.containers.get(&container).map(|container| container.usage)
     }
 
+    /// How a container with several devices stood on this one at the last poll. The arbiters of its other devices are to be told
+    /// ([`Observation::siblings`]), and polled soon where it [is news](Turn::is_news_after).
+    #[must_use]
+    pub fn turn(&self, container: ContainerId) -> Turn {
+        self.containers.get(&container).map_or(Turn::Absent, |container| container.turn)
+    }
+
     /// The containers, in the order of their numbers.
     pub fn containers(&self) -> impl Iterator<Item = ContainerId> {
         self.containers.keys().copied()
@@ -109,6 +140,7 @@ impl Arbiter {
             Some(container) => self.set_free(container, now_ns, &mut plan),
             None => self.share(now_ns, &mut plan),
         };
+        self.take_turns(now_ns);
         plan.next_poll_ns = [looked_at_again_ns, self.next_drain_poll_ns(now_ns)].into_iter().flatten().min();
         plan
     }
@@ -120,6 +152,7 @@ impl Arbiter {
             let seen = observed.iter().find(|seen| seen.container == container.id);
             spans.extend(container.observe(before_ns, now_ns, seen));
             container.account(before_ns, now_ns);
+            container.meet(seen.and_then(|seen| seen.siblings));
         }
         charge::split(&spans, |id, ns| {
             if let Some(container) = self.containers.get_mut(&id) {
@@ -169,6 +202,33 @@ impl Arbiter {
             container.absent = absent;
         }
         self.clock.advance(self.containers.values().filter(|container| !container.absent));
+        self.give_precedence();
+    }
+
+    /// Lets containers that are summoned go before others of their class, unless they are too far ahead of them.
+    fn give_precedence(&mut self) {
+        if self.containers.values().all(|container| container.siblings.is_none()) {
+            return;
+        }
+        let same_priority = self.same_priority();
+        let claims: Vec<Claim> =
+            self.contending().map(|container| fair::claim_by_time(container, same_priority)).collect();
+        for container in self.containers.values_mut() {
+            let own = fair::claim_by_time(container, same_priority);
+            let rivals = claims.iter().filter(|claim| claim.container != own.container && claim.class == own.class);
+            let least_ns = rivals.map(|claim| claim.middle_ns).min().unwrap_or(u64::MAX);
+            container.precedence = container.precedence(own.middle_ns.saturating_sub(least_ns));
+        }
+    }
+
+    fn contending(&self) -> impl Iterator<Item = &Container> {
+        self.containers.values().filter(|container| container.contending)
+    }
+
+    /// Whether all who want the device have one priority.
+    fn same_priority(&self) -> bool {
+        let first = self.contending().next().map(|container| container.share.priority);
+        self.contending().all(|container| Some(container.share.priority) == first)
     }
 
     /// Number of containers that use the device or want to.
@@ -178,6 +238,9 @@ impl Arbiter {
 
     /// The container that has the device for itself: no other one has processes, and it is not limited.
     fn alone(&self) -> Option<ContainerId> {
+        if self.charges_all {
+            return None;
+        }
         let mut attached = self.containers.values().filter(|container| container.processes > 0);
         match (attached.next(), attached.next()) {
             (Some(only), None) if !only.is_limited() => Some(only.id),
@@ -206,29 +269,83 @@ impl Arbiter {
         if let Some((holder, since_ns)) = holder {
             return self.review(holder, since_ns, now_ns, plan);
         }
-        if self.containers.values().any(|container| matches!(container.phase, Phase::Draining { .. })) {
-            return None;
-        }
-        let rivals = self.rivals(None);
-        let Some(next) = rivals.best else {
+        let rivals = self.rivals(None, now_ns);
+        let Some(first) = lease::next(None, &rivals) else {
             return self.next_budget_ns(now_ns);
         };
-        if self.containers.values().any(|container| keeps_out(container, next, rivals.same_priority, now_ns)) {
+        self.summon(first, now_ns);
+        let is_recalled = self.containers.get(&first.container).is_some_and(Container::is_awaited_elsewhere);
+        let keeps_out = |container: &Container| match container.phase {
+            Phase::Draining { closed_ns } => !(is_recalled && container.is_stuck(closed_ns, first, now_ns)),
+            Phase::Overrunning { closed_ns } => {
+                overrun_keeps_out(container, closed_ns, first, rivals.same_priority, now_ns)
+            }
+            _ => false,
+        };
+        if self.containers.values().any(keeps_out) {
+            plan.next = Some(first.container);
             return None;
         }
+        if let Some(until_ns) = self.joint_drain_until_ns(now_ns) {
+            return Some(until_ns);
+        }
+        if rivals.held == Some(first)
+            && let Some(until_ns) = self.keep_empty(first, rivals.best, now_ns)
+        {
+            plan.next = Some(first.container);
+            return Some(until_ns);
+        }
+        let next = if self.kept_empty_since_ns.take().is_some() { first } else { rivals.best.unwrap_or(first) };
         let container = self.containers.get_mut(&next.container)?;
         container.grant(now_ns);
-        plan.actions.push(Action::Open { container: container.id });
+        plan.actions.push(match container.recalled {
+            true => Action::Recall { container: container.id },
+            false => Action::Open { container: container.id },
+        });
         Some(now_ns + SHORT_LEASE_POLL_NS)
+    }
+
+    /// Until when the device is kept empty to see whether the work of the last lease ends on other devices, too.
+    fn joint_drain_until_ns(&self, now_ns: u64) -> Option<u64> {
+        let waiting_ns = self.containers.values().filter_map(|container| {
+            let until_ns = container.drained_ns.saturating_add(GANG_DRAIN_NS);
+            (container.is_awaited_elsewhere() && container.phase == Phase::Closed && until_ns > now_ns)
+                .then_some(until_ns)
+        });
+        waiting_ns.max()
+    }
+
+    /// Until when the device is kept empty for `held`, which is held back; `None` if `best` has it meanwhile, or if that
+    /// was long enough.
+    fn keep_empty(&mut self, held: Claim, best: Option<Claim>, now_ns: u64) -> Option<u64> {
+        let ready_ns = self.containers.get(&held.container)?.siblings_ready_ns(now_ns);
+        if best.is_none() {
+            // Only its own limit speaks against letting it in now.
+            return Some(ready_ns.min(now_ns + TICK_NS));
+        }
+        if ready_ns.saturating_sub(now_ns) > GANG_GAP_NS {
+            self.kept_empty_since_ns = None;
+            return None;
+        }
+        let until_ns = self.kept_empty_since_ns.get_or_insert(now_ns).saturating_add(GANG_GAP_NS);
+        (now_ns < until_ns).then_some(until_ns.min(ready_ns))
+    }
+
+    /// Has the siblings of the next one summoned.
+    fn summon(&mut self, next: Claim, now_ns: u64) {
+        if let Some(container) = self.containers.get_mut(&next.container) {
+            container.lead(now_ns);
+        }
     }
 
     /// Decides on the holder's lease, and ticks its gate.
     fn review(&mut self, holder: ContainerId, since_ns: u64, now_ns: u64, plan: &mut Plan) -> Option<u64> {
-        let rivals = self.rivals(Some(holder));
+        let rivals = self.rivals(Some(holder), now_ns);
         let container = self.containers.get_mut(&holder)?;
-        let until_ns = match lease::verdict(container, since_ns, &rivals, now_ns) {
+        let verdict = lease::verdict(container, since_ns, &rivals, now_ns);
+        let until_ns = match verdict {
             Verdict::Goes { until_ns } => until_ns,
-            Verdict::Renewed { until_ns } => {
+            Verdict::Renewed { until_ns, .. } => {
                 container.renew(now_ns);
                 until_ns
             }
@@ -239,9 +356,16 @@ impl Arbiter {
                     _ => container.close(now_ns),
                 }
                 plan.actions.push(Action::Close { container: holder });
+                let next = lease::next(None, &rivals);
+                plan.next = next.map(|next| next.container);
+                next.into_iter().for_each(|next| self.summon(next, now_ns));
                 return None;
             }
         };
+        if let (Verdict::Renewed { summons: true, .. }, Some(held)) = (verdict, rivals.held) {
+            self.summon(held, now_ns);
+        }
+        let container = self.containers.get_mut(&holder)?;
         if let Phase::Open { ticked_ns, .. } = &mut container.phase {
             if now_ns.saturating_sub(*ticked_ns) >= TICK_NS {
                 *ticked_ns = now_ns;
@@ -255,20 +379,49 @@ impl Arbiter {
     }
 
     /// Who competes for the device with `holder`, or for a device that nobody holds.
-    fn rivals(&self, holder: Option<ContainerId>) -> Rivals {
-        let contending = || self.containers.values().filter(|container| container.contending);
-        let first = contending().next().map(|container| container.share.priority);
-        let same_priority = contending().all(|container| Some(container.share.priority) == first);
-        let others = || contending().filter(|container| Some(container.id) != holder);
-        let best = |woken: bool| -> Option<Claim> {
-            others().filter(|other| other.woke || !woken).map(|other| fair::claim(other, same_priority)).min()
+    fn rivals(&self, holder: Option<ContainerId>, now_ns: u64) -> Rivals {
+        let same_priority = self.same_priority();
+        let drain_ns =
+            holder.and_then(|holder| self.containers.get(&holder)).map_or(0, |holder| holder.expected_drain_ns);
+        let contenders = self.contending().count();
+        let is_held = |container: &Container| {
+            let counts = container.is_limited() || contenders > 1;
+            counts && container.siblings_ready_ns(now_ns) > now_ns.saturating_add(drain_ns)
+        };
+        let others = || self.contending().filter(|container| Some(container.id) != holder);
+        let least = |which: &dyn Fn(&Container) -> bool| -> Option<Claim> {
+            others().filter(|other| which(other)).map(|other| fair::claim(other, same_priority)).min()
         };
         Rivals {
-            best: best(false),
-            best_woken: best(true),
-            weights: contending().map(Container::weight).sum(),
-            longest_drain_ns: contending().map(|container| container.expected_drain_ns).max().unwrap_or(0),
+            best: least(&|other| !is_held(other)),
+            held: least(&is_held),
+            best_woken: least(&|other| other.woke && !is_held(other)),
+            weights: self.contending().map(Container::weight).sum(),
+            longest_drain_ns: self.contending().map(|container| container.expected_drain_ns).max().unwrap_or(0),
             same_priority,
+        }
+    }
+
+    /// Notes how the containers with several devices stand here, for the arbiters of the others.
+    fn take_turns(&mut self, now_ns: u64) {
+        if self.containers.values().all(|container| container.siblings.is_none()) {
+            return;
+        }
+        let holder = self.containers.values().find(|container| lease::held_since_ns(container).is_some());
+        let rivals = self.rivals(holder.map(|holder| holder.id), now_ns);
+        let next = lease::next(holder, &rivals).map(|next| next.container);
+        let empty_ns = match self.containers.values().map(|container| drain_left_ns(container, now_ns)).max() {
+            None | Some(0) => 0,
+            Some(left_ns) => now_ns.saturating_add(left_ns),
+        };
+        let alone = self.present() <= 1;
+        for container in self.containers.values_mut() {
+            let ready_ns = match budget_wait_ns(container, alone) {
+                _ if next == Some(container.id) => empty_ns,
+                Some(wait_ns) if wait_ns > 0 => now_ns.saturating_add(wait_ns),
+                _ => u64::MAX,
+            };
+            container.turn = container.turn(ready_ns);
         }
     }
 
@@ -299,10 +452,23 @@ fn budget_wait_ns(container: &Container, alone: bool) -> Option<u64> {
 
 /// Whether the work of `container`, which goes on for too long, still keeps out `next`: with somebody beside it, it
 /// would get no more than its part of the device's time, even where it deserves more.
-fn keeps_out(container: &Container, next: Claim, same_priority: bool, now_ns: u64) -> bool {
-    matches!(container.phase, Phase::Overrunning { closed_ns } if now_ns.saturating_sub(closed_ns) < OVERRUN_LAST_NS)
+fn overrun_keeps_out(container: &Container, closed_ns: u64, next: Claim, same_priority: bool, now_ns: u64) -> bool {
+    now_ns.saturating_sub(closed_ns) < OVERRUN_LAST_NS
         && container.id != next.container
         && fair::claim(container, same_priority) < next
+}
+
+/// How long the container's work would be expected to keep others out if they were to be let in now.
+fn drain_left_ns(container: &Container, now_ns: u64) -> u64 {
+    match container.phase {
+        Phase::Open { .. } => container.expected_drain_ns,
+        Phase::Draining { closed_ns } => {
+            let elapsed_ns = now_ns.saturating_sub(closed_ns);
+            // What is overdue may go on for as long again.
+            container.expected_drain_ns.abs_diff(elapsed_ns)
+        }
+        _ => 0,
+    }
 }
 
 /// The closer work is to the time at which it is expected to be done, the more often it is looked at: the device is empty from

@@ -2,10 +2,12 @@
 
 use crate::bucket::Bucket;
 use crate::charge::Span;
+use crate::gang::{Precedence, Siblings, Turn};
 use crate::timing::{
     BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERRUN_REPORTED_NS,
     QUANTUM_MAX_NS, QUANTUM_MIN_NS,
 };
+use crate::usage::Usage;
 
 /// Names a container to its arbiter. The caller chooses the number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -47,25 +49,8 @@ pub struct Observation {
     /// When the oldest of the work in flight was submitted after all before it was done; of no account for a
     /// container that has submitted nothing lately.
     pub busy_since_ns: u64,
-}
-
-/// What a container has used, waited for and overrun, since it was added.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Usage {
-    /// Device time that was charged, in nanoseconds.
-    pub charged_ns: u64,
-    /// Since when it has waited for the lease that it waits for now.
-    pub waiting_since_ns: Option<u64>,
-    /// Time in which it waited for leases, without the wait that is under way, in nanoseconds.
-    pub waited_ns: u64,
-    /// The longest wait for a lease, in nanoseconds.
-    pub longest_wait_ns: u64,
-    /// Leases granted; a renewal is no new lease.
-    pub leases: u64,
-    /// Leases after whose end work stayed longer than [`OVERRUN_REPORTED_NS`].
-    pub overruns: u64,
-    /// How much longer, in nanoseconds.
-    pub overrun_ns: u64,
+    /// How the container stands on its other devices; `None` if it has only this one.
+    pub siblings: Option<Siblings>,
 }
 
 /// What the container's gate is, and why.
@@ -123,6 +108,8 @@ pub(crate) struct Container {
     pub(crate) unused: bool,
 
     pub(crate) waiting: bool,
+    /// It did at the look before.
+    pub(crate) waited: bool,
     pub(crate) in_flight: u32,
     markers: Option<u64>,
     /// It had work between the last two polls.
@@ -133,6 +120,23 @@ pub(crate) struct Container {
     pub(crate) last_active_ns: u64,
     /// When its work was done, if it is.
     pub(crate) drained_ns: u64,
+
+    /// How it stands on its other devices, if it has any.
+    pub(crate) siblings: Option<Siblings>,
+    /// How it stands here, for its siblings.
+    pub(crate) turn: Turn,
+    /// Since when its siblings are summoned from here.
+    pub(crate) session_ns: Option<u64>,
+    /// What it has before virtual time because of its siblings.
+    pub(crate) precedence: Precedence,
+    /// Since its lease began it was seen open on all devices that it wants.
+    pub(crate) together: bool,
+    /// It wants this device when it has its others, by experience.
+    pub(crate) follows: bool,
+    /// It is summoned, and will want this device.
+    pub(crate) is_expected: bool,
+    /// Its lease lets work on another device end.
+    pub(crate) recalled: bool,
 }
 
 impl Container {
@@ -158,12 +162,21 @@ impl Container {
             patience_ns: QUANTUM_MAX_NS,
             unused: false,
             waiting: false,
+            waited: false,
             in_flight: 0,
             markers: None,
             active: false,
             idle: true,
             last_active_ns: 0,
             drained_ns: 0,
+            siblings: None,
+            turn: Turn::Absent,
+            session_ns: None,
+            precedence: Precedence::None,
+            together: false,
+            follows: false,
+            is_expected: false,
+            recalled: false,
         }
     }
 
@@ -188,7 +201,7 @@ impl Container {
 
     /// It would launch work if it could, or does.
     pub(crate) fn wants(&self) -> bool {
-        self.processes > 0 && (self.waiting || matches!(self.phase, Phase::Open { .. }))
+        self.processes > 0 && (self.waiting || self.is_expected || matches!(self.phase, Phase::Open { .. }))
     }
 
     /// The part of its own running time that it does not earn back meanwhile.
@@ -211,6 +224,7 @@ impl Container {
         let open = matches!(self.phase, Phase::Open { .. });
 
         self.markers = alive.map(|seen| seen.markers).or(self.markers);
+        self.waited = self.waiting;
         self.waiting = alive.is_some_and(|seen| seen.waiting);
         self.active = in_flight > 0 || submitted;
         let processes = self.in_flight.max(in_flight);
@@ -248,14 +262,15 @@ impl Container {
             self.last_active_ns = now_ns;
             self.woke |= self.idle && self.waiting;
             self.idle = false;
-        } else if self.processes == 0 || now_ns.saturating_sub(self.last_active_ns) > IDLE_GRACE_NS {
+        } else if self.processes == 0
+            || (now_ns.saturating_sub(self.last_active_ns) > IDLE_GRACE_NS && !self.is_kept_elsewhere())
+        {
             self.idle = true;
             self.woke = false;
         }
-        match (self.waiting && !self.is_open(), self.usage.waiting_since_ns) {
-            (true, None) => self.usage.waiting_since_ns = Some(now_ns),
-            (false, Some(_)) => self.end_wait(now_ns),
-            _ => {}
+        match self.waiting && !self.is_open() {
+            true => self.usage.begin_wait(now_ns),
+            false => self.usage.end_wait(now_ns),
         }
         if let Phase::Draining { closed_ns } | Phase::Overrunning { closed_ns } = self.phase {
             let expected_end_ns = closed_ns.saturating_add(OVERRUN_REPORTED_NS);
@@ -264,14 +279,6 @@ impl Container {
                 self.usage.overruns += u64::from(before_ns <= expected_end_ns);
                 self.usage.overrun_ns += end_ns.saturating_sub(expected_end_ns.max(before_ns));
             }
-        }
-    }
-
-    fn end_wait(&mut self, now_ns: u64) {
-        if let Some(since_ns) = self.usage.waiting_since_ns.take() {
-            let waited_ns = now_ns.saturating_sub(since_ns);
-            self.usage.waited_ns += waited_ns;
-            self.usage.longest_wait_ns = self.usage.longest_wait_ns.max(waited_ns);
         }
     }
 
@@ -288,7 +295,8 @@ impl Container {
         self.lease_charged_ns += charged_ns;
         self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(charged_ns));
 
-        let held_off = (self.waiting && !self.is_open()) || (self.in_flight > 0 && shared);
+        // What goes before the first look that finds it waiting was its own pause, however long ago the look before was.
+        let held_off = (self.waited && !self.is_open()) || (self.in_flight > 0 && shared);
         let half_swing_ns = self.half_swing_ns();
         let pass = |bucket: &mut Bucket, idle_ns: u64| {
             let capacity_ns = if held_off {
@@ -317,29 +325,34 @@ impl Container {
     pub(crate) fn grant(&mut self, now_ns: u64) {
         self.phase = Phase::Open { since_ns: now_ns, ticked_ns: now_ns };
         self.usage.leases += 1;
-        self.end_wait(now_ns);
+        self.usage.end_wait(now_ns);
         self.woke = false;
         self.active = false;
         self.unused = true;
         self.last_active_ns = now_ns;
         self.lease_charged_ns = 0;
+        self.together = false;
+        self.recalled = self.is_awaited_elsewhere();
     }
 
     /// Gives it the device for itself.
     pub(crate) fn set_free(&mut self, now_ns: u64) {
         self.phase = Phase::Free;
-        self.end_wait(now_ns);
+        self.session_ns = None;
+        self.usage.end_wait(now_ns);
         self.woke = false;
     }
 
     /// Ends the lease; its work may still be there.
     pub(crate) fn close(&mut self, now_ns: u64) {
+        self.session_ns = None;
         self.phase = Phase::Draining { closed_ns: now_ns };
     }
 
     /// Hands the lease back because nothing was done with it.
     pub(crate) fn hand_back(&mut self, now_ns: u64) {
         self.idle_grace_ns = (self.idle_grace_ns / 2).max(IDLE_GRACE_MIN_NS);
+        self.follows &= !(self.unused && self.together);
         self.close(now_ns);
     }
 

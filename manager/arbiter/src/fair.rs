@@ -6,11 +6,13 @@
 //! by half a kernel at most.
 
 use crate::container::{Container, ContainerId};
+use crate::gang::Precedence;
 
 /// A claim to the next lease. The least has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Claim {
     pub(crate) class: Class,
+    pub(crate) precedence: Precedence,
     /// Virtual time in the middle of the lease.
     pub(crate) middle_ns: u64,
     pub(crate) container: ContainerId,
@@ -34,9 +36,15 @@ pub(crate) fn class(container: &Container, same_priority: bool) -> Class {
 
 /// The claim of a container that holds no lease.
 pub(crate) fn claim(container: &Container, same_priority: bool) -> Claim {
+    Claim { precedence: container.precedence, ..claim_by_time(container, same_priority) }
+}
+
+/// The claim of a container that holds no lease, whether it is summoned or not.
+pub(crate) fn claim_by_time(container: &Container, same_priority: bool) -> Claim {
     let half_ns = container.weighted_ns(container.expected_lease_ns / 2);
     Claim {
         class: class(container, same_priority),
+        precedence: Precedence::None,
         middle_ns: container.virtual_ns.saturating_add(half_ns),
         container: container.id,
     }
@@ -47,6 +55,7 @@ pub(crate) fn renewal(holder: &Container, quantum_ns: u64, same_priority: bool) 
     let ahead_ns = holder.weighted_ns(holder.expected_drain_ns.saturating_add(quantum_ns / 2));
     Claim {
         class: class(holder, same_priority),
+        precedence: holder.precedence,
         middle_ns: holder.virtual_ns.saturating_add(ahead_ns),
         container: holder.id,
     }

@@ -6,8 +6,10 @@ use crate::timing::{CYCLE_NS, IDLE_GRACE_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS, QUA
 
 /// Those who wait for the holder's lease.
 pub(crate) struct Rivals {
-    /// The best claim among them, if there are any.
+    /// The best claim among them, if there are any, without those that are held back.
     pub(crate) best: Option<Claim>,
+    /// The best claim among those that are held back until their other devices are ready.
+    pub(crate) held: Option<Claim>,
     /// The best claim among those who were idle before they began to wait.
     pub(crate) best_woken: Option<Claim>,
     /// Sum of the weights of all who want the device, the holder's included.
@@ -23,8 +25,13 @@ pub(crate) struct Rivals {
 pub(crate) enum Verdict {
     /// It goes on, and is looked at again at the time given, if nothing happens before.
     Goes { until_ns: u64 },
-    /// It goes on with a new quantum, which ends at the time given.
-    Renewed { until_ns: u64 },
+    /// It goes on with a new quantum.
+    Renewed {
+        /// When the new quantum ends.
+        until_ns: u64,
+        /// Somebody who is held back would have had the device, and is to be got ready on its other devices.
+        summons: bool,
+    },
     /// It ends because its holder does nothing with it.
     HandedBack,
     /// It ends because nothing was done with it, and somebody else waits.
@@ -41,6 +48,13 @@ pub(crate) fn verdict(holder: &Container, since_ns: u64, rivals: &Rivals, now_ns
     if !busy && idle_ns <= now_ns {
         return Verdict::HandedBack;
     }
+    let quantum_ns = quantum_ns(holder, rivals);
+    let renewal = fair::renewal(holder, quantum_ns, rivals.same_priority);
+    let is_summoned_away = |best: Claim| best.precedence < renewal.precedence && best < renewal;
+    let is_waste = holder.recalled || rivals.best.is_some() || holder.is_limited();
+    if rivals.best.is_some_and(is_summoned_away) || (holder.has_parted() && is_waste) {
+        return Verdict::Ended;
+    }
     if holder.unused {
         // Its threads are still waking up: ending the lease now would make them wait for the next one, and so on. But they may
         // be stopped, or not exist.
@@ -55,16 +69,15 @@ pub(crate) fn verdict(holder: &Container, since_ns: u64, rivals: &Rivals, now_ns
     };
     let until_ns = if busy { spent_ns } else { spent_ns.min(idle_ns) };
 
-    let quantum_ns = quantum_ns(holder, rivals);
     let end_ns = since_ns.saturating_add(gate_open_ns(holder, curtailed_ns(holder, quantum_ns, rivals)));
     if now_ns < end_ns {
         return Verdict::Goes { until_ns: until_ns.min(end_ns) };
     }
-    let renewal = fair::renewal(holder, quantum_ns, rivals.same_priority);
     if rivals.best.is_some_and(|best| best < renewal) {
         return Verdict::Ended;
     }
-    Verdict::Renewed { until_ns: until_ns.min(now_ns.saturating_add(gate_open_ns(holder, quantum_ns))) }
+    let summons = rivals.held.is_some_and(|held| held < renewal);
+    Verdict::Renewed { until_ns: until_ns.min(now_ns.saturating_add(gate_open_ns(holder, quantum_ns))), summons }
 }
 
 /// When a gate must close so that the work that is in flight then uses up the rest of the holder's budget.
@@ -76,6 +89,13 @@ fn budget_spent_ns(holder: &Container, now_ns: u64) -> Option<u64> {
     let left_ns = holder.cap.balance_ns().checked_sub(kept_ns)?;
     // While it runs it earns, too; looking again when what it has now is spent is soon enough.
     Some(now_ns.saturating_add(left_ns))
+}
+
+/// Who would have the device next if that were decided now; `None`: `holder` again.
+pub(crate) fn next(holder: Option<&Container>, rivals: &Rivals) -> Option<Claim> {
+    let renewal = holder.map(|holder| fair::renewal(holder, quantum_ns(holder, rivals), rivals.same_priority));
+    let first = [rivals.best, rivals.held].into_iter().flatten().min()?;
+    renewal.is_none_or(|renewal| first < renewal).then_some(first)
 }
 
 /// The holder's part of a cycle, by weight.

@@ -22,6 +22,8 @@
 //! * A container's **limit** is a token bucket (`bucket`). Between request and limit a container uses what others leave.
 //! * **Priority** decides who goes first among containers within their requests, and who gets what is left over. It takes
 //!   from nobody what they requested.
+//! * A container with **several devices** gets its leases on them together, and gives them back together: each device's arbiter
+//!   sees how the container stands on the others ([`Siblings`]) and says how it stands here ([`Turn`]). See `gang`.
 //! * A container that is alone on the device and not limited runs **free**: its gate stays open, nothing is observed or
 //!   charged.
 //!
@@ -35,13 +37,16 @@
 //! # Invariants
 //!
 //! * At most one container's gate is open at any time.
-//! * A gate is opened only when all other work is done or has overrun; a container without processes has no lease.
+//! * A gate is opened only when all other work is done or has overrun, or may wait for what is launched then; a container without
+//!   processes has no lease.
 //! * What is charged between two polls is never more than the time between them, all containers together.
 //! * Who waits and has budget is let in within finite time: at most the others' leases and overruns until its virtual time is
 //!   the least.
 //! * Over any time `t` a container is charged at most `limit * t`, plus [`timing::BURST_NS`] (or half a lease of its own,
 //!   where its kernels are so long that this is more), plus the limit's part of [`timing::HELD_OFF_MAX_NS`] if others kept
 //!   it waiting before, plus what was in flight when its gate closed.
+//! * Of a container with several devices the others lose at most [`timing::GANG_CREDIT_NS`] to its being let in together, and
+//!   [`timing::OVERRUN_MAX_NS`] to its work being let end; its virtual time pays for both.
 //! * No decision depends on a floating-point number, on the order of a hash, or on the order of the observations.
 //! * Observations come from memory that containers can write: no value in them can cause a panic or an endless wait of
 //!   another container.
@@ -53,8 +58,12 @@ mod bucket;
 mod charge;
 mod container;
 mod fair;
+mod gang;
 mod lease;
 pub mod timing;
+mod usage;
 
 pub use arbiter::{Action, Arbiter, Plan};
-pub use container::{ContainerId, Observation, Share, Usage};
+pub use container::{ContainerId, Observation, Share};
+pub use gang::{Siblings, Turn};
+pub use usage::{Usage, WAIT_BOUNDS_NS};

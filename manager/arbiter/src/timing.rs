@@ -47,3 +47,21 @@ pub const HELD_OFF_MAX_NS: u64 = 1_000_000_000;
 
 /// Longest lease or drain that the arbiter expects of a container, whatever it has seen.
 pub const EXPECTED_MAX_NS: u64 = 500_000_000;
+
+/// By how much device time a container with several devices may be ahead of the others on one of them, to be let in there
+/// together with the rest.
+pub const GANG_CREDIT_NS: u64 = QUANTUM_MAX_NS;
+
+/// How long a container with several devices is held back on one of them until the others are ready. Meanwhile its device is
+/// used by others.
+pub const GANG_HOLD_MAX_NS: u64 = 300_000_000;
+
+/// How long a device may be kept empty for a container whose other devices are about to be ready.
+pub const GANG_GAP_NS: u64 = 2_000_000;
+
+/// How long a device is kept empty after a lease, to see whether the container's work ends on its other devices, too.
+pub const GANG_DRAIN_NS: u64 = 500_000;
+
+/// How long work of a container with several devices may keep out, after its gate was closed, another such container whose
+/// work on another device waits, too: they may wait for each other.
+pub const GANG_STUCK_NS: u64 = 2_000_000;

@@ -8,6 +8,7 @@ use clap::builder::styling::{AnsiColor, Effects};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::priority::Priority;
 use crate::quantity::{CorePercent, HostMemory, Memory};
 
 const STYLES: Styles = Styles::styled()
@@ -126,6 +127,10 @@ pub(crate) struct ShareArgs {
     /// Page-locked host memory that is never exceeded: 4GiB, 512MiB, 4GB [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) host_memory: Option<HostMemory>,
+    /// Priority class. It takes from nobody what they requested: it decides who goes first among containers within their
+    /// requests, and who gets what is left over [default: standard, or what the manager's configuration says]
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) priority: Option<Priority>,
     /// How many devices to have such a share of; the manager chooses those that have room
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), conflicts_with = "device")]
     pub(crate) devices: u8,
@@ -156,7 +161,7 @@ pub(crate) enum SliceCommand {
 #[command(after_long_help = "\
 Examples:
   aliquot slice create train --gpu-core 30 --gpu-memory 4GiB
-  aliquot slice create serve --gpu-core 20 --gpu-core-limit 100 --gpu-memory 25%
+  aliquot slice create serve --gpu-core 20 --gpu-core-limit 100 --gpu-memory 25% --priority latency-critical
   aliquot slice create big --gpu-core 50 --gpu-memory 20GiB --devices 2
   podman run --rm --device aliquot.dev/slice=train IMAGE")]
 pub(crate) struct SliceCreateArgs {
@@ -175,20 +180,22 @@ pub(crate) struct SliceCreateArgs {
 
 /// Change what a slice has, also while programs run in it.
 ///
-/// What is not given stays as it is.
+/// What is not given stays as it is. The change holds when the command ends. A limit on memory below what is in use takes
+/// nothing away: nothing more is given until less is in use.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
   aliquot slice resize train --gpu-core 50
   aliquot slice resize train --gpu-core 20 --gpu-core-limit 100 --gpu-memory 8GiB
   aliquot slice resize train --host-memory 16GiB
+  aliquot slice resize train --priority batch
   aliquot slice resize big --device GPU-7d3c --gpu-memory 30GiB")]
 pub(crate) struct SliceResizeArgs {
     /// Name of the slice
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// New guaranteed share in percent
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, required_unless_present_any = ["gpu_core_limit", "gpu_memory", "host_memory"])]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, required_unless_present_any = ["gpu_core_limit", "gpu_memory", "host_memory", "priority"])]
     pub(crate) gpu_core: Option<CorePercent>,
     /// New share that is never exceeded, in percent
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
@@ -199,6 +206,9 @@ pub(crate) struct SliceResizeArgs {
     /// New limit on page-locked host memory, or "none"
     #[arg(long, value_name = "SIZE|none", allow_hyphen_values = true)]
     pub(crate) host_memory: Option<HostMemory>,
+    /// New priority class
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) priority: Option<Priority>,
     /// Only the slice's part of this device; may be given several times [default: all its parts]
     #[arg(long, value_name = "UUID")]
     pub(crate) device: Vec<String>,
@@ -242,16 +252,23 @@ pub(crate) struct SliceLsArgs {
 /// Show who uses what: slices, their devices, and what they use of them.
 ///
 /// CORE is the share of the device's time in the last 10 seconds, in percent, with what is guaranteed and what is never exceeded.
+/// WAIT P99 is the time within which 99 of 100 waits for a lease of the device ended, since the slice was made. The wide table also
+/// has the shares of the last 1, 10 and 60 seconds, the time that threads were throttled for, the leases granted, and how often work
+/// outlasted its lease.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
   aliquot ps
   aliquot ps train serve
+  aliquot ps --wide
   aliquot ps --json | jq '.slices[] | {name, used: .parts[0].memory_used_bytes}'")]
 pub(crate) struct PsArgs {
     /// Only these slices
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// Show more columns
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) wide: bool,
     /// Print JSON, with exact figures
     #[arg(long)]
     pub(crate) json: bool,
@@ -259,8 +276,9 @@ pub(crate) struct PsArgs {
 
 /// Watch who uses what.
 ///
-/// Draws the shares over time and the memory of each slice until q is pressed. Where standard output is no terminal, prints a
-/// table at each interval.
+/// Draws, until q is pressed, the share of each slice over time, as far back as the terminal is wide, with its request and its
+/// limit, and how much of the time it waits for the device. Where standard output is no terminal, prints a table at each
+/// interval.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -271,7 +289,7 @@ Examples:
 
 Keys:
   q, Esc, Ctrl-C   quit            p, Space   hold the picture
-  Up, Down, j, k   scroll")]
+  Up, Down, j, k   scroll          s          sort by name, share, wait, memory")]
 pub(crate) struct TopArgs {
     /// Only these slices
     #[arg(value_name = "NAME")]

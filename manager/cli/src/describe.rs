@@ -12,7 +12,7 @@ use crate::client;
 use crate::error::{Failure, Result};
 use crate::quantity::{bytes_exact, bytes_human, duration_human, millipercent_human};
 use crate::table::{Align, Table, definitions};
-use crate::{findings, json, output};
+use crate::{findings, json, output, priority, waits};
 
 /// Prints everything about a slice.
 pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Result<()> {
@@ -40,6 +40,7 @@ fn text(slice: &Slice, usage: &SliceUsage) -> String {
         ("Name:", slice.name.clone()),
         ("Id:", slice.id.clone()),
         ("Description:", or_none(&slice.description)),
+        ("Priority:", priority::name(slice.priority_class()).to_owned()),
         ("Created:", slice.created.as_ref().map_or("-".to_owned(), ToString::to_string)),
         ("Region:", slice.region_path.clone()),
         (
@@ -50,6 +51,7 @@ fn text(slice: &Slice, usage: &SliceUsage) -> String {
     if !slice.problem.is_empty() {
         lines.push(("Problem:", slice.problem.clone()));
     }
+    lines.extend(slice.warnings.iter().map(|warning| ("Warning:", warning.clone())));
     let mut text = definitions(&lines);
     for part in &usage.parts {
         text.push_str(&format!("\nDevice {} {}\n", part.device_index, part.device_uuid));
@@ -72,7 +74,7 @@ fn text(slice: &Slice, usage: &SliceUsage) -> String {
 
 fn part_lines(part: &PartUsage) -> Vec<(&'static str, String)> {
     let share = |millipercent: u32| format!("{} %", millipercent_human(millipercent.into()));
-    vec![
+    let mut lines = vec![
         ("Core guaranteed:", format!("{} %", part.core_request_percent)),
         ("Core limit:", format!("{} %", part.core_limit_percent)),
         (
@@ -87,8 +89,19 @@ fn part_lines(part: &PartUsage) -> Vec<(&'static str, String)> {
         ("Device time:", format!("{} in all, {} launches", duration_human(part.core_used_ns), part.launches)),
         (
             "Throttled:",
-            format!("{}{}", duration_human(part.throttled_ns), if part.waiting { ", waiting now" } else { "" }),
+            format!(
+                "{} in launches, of all threads together{}",
+                duration_human(part.throttled_ns),
+                if part.waiting { ", waiting now" } else { "" }
+            ),
         ),
+    ];
+    if let Some(waits) = &part.lease_waits {
+        lines.push(("Leases:", format!("{} granted", part.leases)));
+        lines.push(("Lease waits:", waits::summary(waits)));
+        lines.extend(waits::bars(waits).into_iter().map(|bar| ("", bar)));
+    }
+    lines.extend([
         ("Overruns:", format!("{}, {} in all", part.overruns, duration_human(part.overrun_ns))),
         ("Memory limit:", bytes_exact(part.memory_limit_bytes)),
         (
@@ -110,7 +123,8 @@ fn part_lines(part: &PartUsage) -> Vec<(&'static str, String)> {
                 duration_human(part.copy_ns)
             ),
         ),
-    ]
+    ]);
+    lines
 }
 
 fn host_memory_lines(usage: &HostMemoryUsage) -> [(&'static str, String); 3] {
@@ -150,7 +164,8 @@ fn processes(processes: &[Process]) -> String {
 /// The command lines that start something in the slice.
 fn ways(slice: &Slice) -> String {
     let uuids: Vec<_> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
-    let here = format!("LD_PRELOAD={} CUDA_VISIBLE_DEVICES={} CMD", slice.shim_path, uuids.join(","));
+    let more: String = slice.environment.iter().map(|entry| format!("{entry} ")).collect();
+    let here = format!("LD_PRELOAD={} CUDA_VISIBLE_DEVICES={} {more}CMD", slice.shim_path, uuids.join(","));
     if slice.cdi_device.is_empty() {
         return definitions(&[
             ("here:", here),
@@ -181,7 +196,7 @@ fn indented(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::Part;
+    use aliquot_proto::node::v1::{Part, PriorityClass, WaitHistogram};
 
     use super::*;
 
@@ -201,6 +216,8 @@ mod tests {
             parts: vec![part],
             shim_path: "/run/x/lib.so".to_owned(),
             cdi_device: "aliquot.dev/slice=train".to_owned(),
+            priority_class: PriorityClass::Batch.into(),
+            warnings: vec!["much".to_owned()],
             ..Slice::default()
         };
         let usage = SliceUsage {
@@ -211,6 +228,13 @@ mod tests {
                 core_used_10s_millipercent: 29_900,
                 throttled_ns: 1_500_000_000,
                 overruns: 3,
+                leases: 4,
+                lease_waits: Some(WaitHistogram {
+                    bounds_ns: vec![500_000],
+                    counts: vec![2, 1],
+                    total_ns: 2_400_000,
+                    longest_ns: 1_800_000,
+                }),
                 memory_limit_bytes: 4 << 30,
                 memory_refused: 2,
                 copies: 12,
@@ -238,7 +262,13 @@ mod tests {
         for expected in [
             "Name:         train\n",
             "29.9 % in 10 s",
-            "Throttled:        1.5 s, waiting now\n",
+            "Priority:     batch\n",
+            "Warning:      much\n",
+            "Throttled:        1.5 s in launches, of all threads together, waiting now\n",
+            "Leases:           4 granted\n",
+            "Lease waits:      3; p50 500.0 µs, p90 1.8 ms, p99 1.8 ms, longest 1.8 ms\n",
+            "                    ≤ 500 µs  2  ████████████████████████████████\n",
+            "                    > 500 µs  1  ████████████████\n",
             "Memory limit:     4GiB\n",
             "Memory refused:   2 requests\n",
             "Copies:           12, 3 GiB moved, 250.0 ms waited for\n",

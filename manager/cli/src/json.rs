@@ -1,10 +1,13 @@
 //! The manager's answers as JSON documents: exact figures, units in the names, fields named as in the gRPC contract.
 
 use aliquot_proto::node::v1::{
-    Device, DeviceHealth, Finding, GetUsageResponse, HostMemoryUsage, Node, Part, PartUsage, Process, Slice, SliceUsage,
+    Device, DeviceHealth, Finding, GetUsageResponse, HostMemoryUsage, Node, Part, PartUsage, Process, SharingMode,
+    Slice, SliceUsage, WaitHistogram,
 };
 use prost_types::Timestamp;
 use serde_json::{Value, json};
+
+use crate::{priority, waits};
 
 /// RFC 3339, or null.
 fn time(time: Option<&Timestamp>) -> Value {
@@ -36,6 +39,13 @@ fn device(device: &Device) -> Value {
         "healthy": device.health() == DeviceHealth::Healthy,
         "health_reason": device.health_reason,
         "mig_enabled": device.mig_enabled,
+        "mig_gpu_uuid": device.mig_gpu_uuid,
+        "mig_profile": device.mig_profile,
+        "sharing": match device.sharing() {
+            SharingMode::Mps => "mps",
+            SharingMode::Time | SharingMode::Unspecified => "time",
+        },
+        "has_mps_server": device.has_mps_server,
         "core_requested_percent": device.core_requested_percent,
         "memory_given_bytes": device.memory_given_bytes,
         "slices": device.slices,
@@ -52,8 +62,11 @@ pub(crate) fn slice(slice: &Slice) -> Value {
         "region_path": slice.region_path,
         "shim_path": slice.shim_path,
         "cdi_device": slice.cdi_device,
+        "environment": slice.environment,
         "processes": slice.processes,
         "host_memory_limit_bytes": slice.host_memory_limit_bytes,
+        "priority_class": priority::name(slice.priority_class()),
+        "warnings": slice.warnings,
         "parts": slice.parts.iter().map(part).collect::<Vec<_>>(),
     })
 }
@@ -80,6 +93,7 @@ pub(crate) fn slice_usage(usage: &SliceUsage) -> Value {
     json!({
         "name": usage.name,
         "id": usage.id,
+        "priority_class": priority::name(usage.priority_class()),
         "parts": usage.parts.iter().map(part_usage).collect::<Vec<_>>(),
         "host_memory": usage.host_memory.as_ref().map(host_memory),
         "processes": usage.processes.iter().map(process).collect::<Vec<_>>(),
@@ -98,6 +112,8 @@ fn part_usage(part: &PartUsage) -> Value {
         "core_used_60s_millipercent": part.core_used_60s_millipercent,
         "core_used_ns": part.core_used_ns,
         "throttled_ns": part.throttled_ns,
+        "leases": part.leases,
+        "lease_waits": part.lease_waits.as_ref().map(wait_histogram),
         "overruns": part.overruns,
         "overrun_ns": part.overrun_ns,
         "memory_limit_bytes": part.memory_limit_bytes,
@@ -110,6 +126,18 @@ fn part_usage(part: &PartUsage) -> Value {
         "copies": part.copies,
         "copied_bytes": part.copied_bytes,
         "copy_ns": part.copy_ns,
+    })
+}
+
+fn wait_histogram(waits: &WaitHistogram) -> Value {
+    json!({
+        "bounds_ns": waits.bounds_ns,
+        "counts": waits.counts,
+        "total_ns": waits.total_ns,
+        "longest_ns": waits.longest_ns,
+        "p50_ns": waits::percentile_ns(waits, 50),
+        "p90_ns": waits::percentile_ns(waits, 90),
+        "p99_ns": waits::percentile_ns(waits, 99),
     })
 }
 

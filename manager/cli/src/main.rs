@@ -16,6 +16,7 @@ mod json;
 mod nodes;
 mod output;
 mod parts;
+mod priority;
 mod ps;
 mod quantity;
 mod run;
@@ -23,6 +24,7 @@ mod simulated;
 mod slice;
 mod table;
 mod top;
+mod waits;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use aliquot_proto::node::v1::{Device, DeviceHealth, GetNodeRequest, Node};
+use aliquot_proto::node::v1::{Device, DeviceHealth, GetNodeRequest, Node, SharingMode};
 
 use crate::args::NodesArgs;
 use crate::client;
@@ -60,10 +60,23 @@ fn text(node: &Node) -> String {
 
 fn health(device: &Device) -> String {
     match (device.health(), device.health_reason.as_str()) {
-        (DeviceHealth::Healthy, _) => "healthy".to_owned(),
+        (DeviceHealth::Healthy, _) => healthy(device).to_owned(),
         (DeviceHealth::Unhealthy, "") => "unhealthy".to_owned(),
         (DeviceHealth::Unhealthy, reason) => format!("unhealthy: {reason}"),
         (DeviceHealth::Unspecified, _) => "unknown".to_owned(),
+    }
+}
+
+/// How a healthy device is used, where that is not the usual way.
+fn healthy(device: &Device) -> &'static str {
+    if device.mig_enabled {
+        "healthy, partitioned by MIG"
+    } else if device.sharing() == SharingMode::Mps {
+        "healthy, shared by MPS"
+    } else if device.has_mps_server {
+        "healthy, beside an MPS server"
+    } else {
+        "healthy"
     }
 }
 
@@ -99,5 +112,19 @@ mod tests {
              0 GPU-a  NVIDIA H100        30 %  70 %  80 GiB  4 GiB  76 GiB       1  unhealthy: XID 79\n"
         );
         assert!(text(&Node::default()).contains("aliquot doctor"));
+    }
+
+    #[test]
+    fn what_is_unusual_about_a_healthy_device_is_said() {
+        let healthy = || Device { health: DeviceHealth::Healthy.into(), ..Device::default() };
+        let mps = SharingMode::Mps.into();
+        for (device, expected) in [
+            (healthy(), "healthy"),
+            (Device { mig_enabled: true, ..healthy() }, "healthy, partitioned by MIG"),
+            (Device { sharing: mps, has_mps_server: true, ..healthy() }, "healthy, shared by MPS"),
+            (Device { has_mps_server: true, ..healthy() }, "healthy, beside an MPS server"),
+        ] {
+            assert_eq!(health(&device), expected);
+        }
     }
 }

@@ -144,6 +144,7 @@ mod tests {
             gpu_core_limit: None,
             gpu_memory: memory.map(|memory| memory.parse().unwrap()),
             host_memory: None,
+            priority: None,
             devices: 2,
             device: device.iter().map(|&uuid| uuid.to_owned()).collect(),
         }

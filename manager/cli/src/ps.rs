@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, ListFindingsRequest, PartUsage};
+use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, ListFindingsRequest, PartUsage, SliceUsage};
 
 use tonic::Code;
 
 use crate::args::PsArgs;
 use crate::client;
 use crate::error::Result;
-use crate::quantity::{bytes_human, millipercent_human};
+use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::{Align, Table};
-use crate::{findings, json, output};
+use crate::{findings, json, output, priority, waits};
 
 /// Prints what the slices use.
 pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
@@ -29,7 +29,8 @@ pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
             found.iter().filter(|finding| finding.slice.is_empty()).map(json::finding).collect();
         return output::print_json(&document);
     }
-    output::print(&(table(&usage) + &findings::lines(&found)))
+    let table = if args.wide { wide_table(&usage) } else { table(&usage) };
+    output::print(&(table + &findings::lines(&found)))
 }
 
 /// A line for each slice and device; a line with blanks for what continues the slice above. A mark stands behind the name of a
@@ -44,34 +45,91 @@ pub(crate) fn table(usage: &GetUsageResponse) -> String {
         ("CORE %", Align::Right),
         ("REQUEST", Align::Right),
         ("LIMIT", Align::Right),
+        ("WAIT P99", Align::Right),
         ("MEMORY", Align::Right),
         ("LIMIT", Align::Right),
         ("PROCESSES", Align::Left),
     ]);
     for slice in &usage.slices {
         for (index, part) in slice.parts.iter().enumerate() {
-            let first = index == 0;
-            let mark = if slice.findings.is_empty() { "" } else { " !" };
-            let processes = || match slice.processes.as_slice() {
-                [] => "-".to_owned(),
-                [process] => format!("{} {}", process.pid, short_command(&process.command)),
-                [process, others @ ..] => {
-                    format!("{} {} and {} more", process.pid, short_command(&process.command), others.len())
-                }
-            };
+            let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
             table.row([
-                if first { format!("{}{mark}", slice.name) } else { String::new() },
+                of_slice(&|| marked_name(slice)),
                 short_device(part),
                 millipercent_human(part.core_used_10s_millipercent.into()),
                 part.core_request_percent.to_string(),
                 part.core_limit_percent.to_string(),
+                waits::p99(part),
                 bytes_human(part.memory_used_bytes),
                 bytes_human(part.memory_limit_bytes),
-                if first { processes() } else { String::new() },
+                of_slice(&|| processes(slice)),
             ]);
         }
     }
     table.render()
+}
+
+/// The same with all that is known of time.
+fn wide_table(usage: &GetUsageResponse) -> String {
+    if usage.slices.is_empty() {
+        return table(usage);
+    }
+    let mut table = Table::new([
+        ("SLICE", Align::Left),
+        ("DEVICE", Align::Left),
+        ("PRIORITY", Align::Left),
+        ("REQUEST", Align::Right),
+        ("LIMIT", Align::Right),
+        ("CORE % 1 S", Align::Right),
+        ("10 S", Align::Right),
+        ("60 S", Align::Right),
+        ("THROTTLED", Align::Right),
+        ("LEASES", Align::Right),
+        ("WAIT P99", Align::Right),
+        ("OVERRUNS", Align::Right),
+        ("MEMORY", Align::Right),
+        ("LIMIT", Align::Right),
+        ("PROCESSES", Align::Left),
+    ]);
+    for slice in &usage.slices {
+        for (index, part) in slice.parts.iter().enumerate() {
+            let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
+            table.row([
+                of_slice(&|| marked_name(slice)),
+                short_device(part),
+                of_slice(&|| priority::name(slice.priority_class()).to_owned()),
+                part.core_request_percent.to_string(),
+                part.core_limit_percent.to_string(),
+                millipercent_human(part.core_used_1s_millipercent.into()),
+                millipercent_human(part.core_used_10s_millipercent.into()),
+                millipercent_human(part.core_used_60s_millipercent.into()),
+                duration_human(part.throttled_ns),
+                part.leases.to_string(),
+                waits::p99(part),
+                part.overruns.to_string(),
+                bytes_human(part.memory_used_bytes),
+                bytes_human(part.memory_limit_bytes),
+                of_slice(&|| processes(slice)),
+            ]);
+        }
+    }
+    table.render()
+}
+
+/// A slice's name, with a mark if the audit has found something in it.
+fn marked_name(slice: &SliceUsage) -> String {
+    let mark = if slice.findings.is_empty() { "" } else { " !" };
+    format!("{}{mark}", slice.name)
+}
+
+fn processes(slice: &SliceUsage) -> String {
+    match slice.processes.as_slice() {
+        [] => "-".to_owned(),
+        [process] => format!("{} {}", process.pid, short_command(&process.command)),
+        [process, others @ ..] => {
+            format!("{} {} and {} more", process.pid, short_command(&process.command), others.len())
+        }
+    }
 }
 
 /// A device in few characters: its index to find it, the beginning of its UUID to name it.
@@ -103,7 +161,7 @@ pub(crate) fn short_command(command: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::{Finding, Process, SliceUsage};
+    use aliquot_proto::node::v1::{Finding, PriorityClass, Process, WaitHistogram};
 
     use super::*;
 
@@ -116,6 +174,15 @@ mod tests {
             core_used_10s_millipercent: used,
             memory_limit_bytes: 4 << 30,
             memory_used_bytes: 3 << 29,
+            throttled_ns: 1_500_000_000,
+            overruns: 2,
+            leases: 7,
+            lease_waits: Some(WaitHistogram {
+                bounds_ns: vec![5_000_000],
+                counts: vec![10, 0],
+                total_ns: 30_000_000,
+                longest_ns: 4_900_000,
+            }),
             ..PartUsage::default()
         }
     }
@@ -127,6 +194,7 @@ mod tests {
             slices: vec![
                 SliceUsage {
                     name: "train".to_owned(),
+                    priority_class: PriorityClass::Batch.into(),
                     parts: vec![part(0, 29_960), part(1, 0)],
                     processes: vec![process(4711, "/usr/bin/python3 train.py"), process(4712, "python3")],
                     ..SliceUsage::default()
@@ -142,11 +210,18 @@ mod tests {
         };
         assert_eq!(
             table(&usage),
-            "SLICE   DEVICE          CORE %  REQUEST  LIMIT   MEMORY  LIMIT  PROCESSES\n\
-             train   0 GPU-0110c07a    30.0       30     60  1.5 GiB  4 GiB  4711 python3 train.py and 1 more\n        \
-                    1 GPU-1110c07a     0.0       30     60  1.5 GiB  4 GiB\n\
-             idle !  0 GPU-0110c07a     0.0       30     60  1.5 GiB  4 GiB  -\n"
+            "SLICE   DEVICE          CORE %  REQUEST  LIMIT  WAIT P99   MEMORY  LIMIT  PROCESSES\n\
+             train   0 GPU-0110c07a    30.0       30     60    4.9 ms  1.5 GiB  4 GiB  4711 python3 train.py and 1 more\n        \
+                     1 GPU-1110c07a     0.0       30     60    4.9 ms  1.5 GiB  4 GiB\n\
+             idle !  0 GPU-0110c07a     0.0       30     60    4.9 ms  1.5 GiB  4 GiB  -\n"
         );
+        let wide = wide_table(&usage);
+        let row: Vec<&str> = wide.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(
+            row.join(" "),
+            "train 0 GPU-0110c07a batch 30 60 0.0 30.0 0.0 1.5 s 7 4.9 ms 2 1.5 GiB 4 GiB 4711 python3 train.py and 1 more"
+        );
+        assert!(wide_table(&GetUsageResponse::default()).contains("aliquot run"));
     }
 
     #[test]

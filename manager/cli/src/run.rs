@@ -18,9 +18,9 @@ use crate::args::{RunArgs, ShareArgs};
 use crate::client::{self, Absent};
 use crate::embedded::Embedded;
 use crate::error::{Failure, Result, exit};
-use crate::parts;
 use crate::quantity::HostMemory;
 use crate::simulated::SimulatedGpu;
+use crate::{parts, priority};
 
 /// Runs the command and returns its exit status as this program's.
 pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
@@ -104,6 +104,7 @@ impl<'manager> OwnSlice<'manager> {
                 description,
                 owner_pid: std::process::id(),
                 host_memory_limit_bytes: share.host_memory.map_or(0, HostMemory::limit_bytes),
+                priority_class: priority::in_request(share.priority),
             };
             Ok::<_, Failure>(client.create_slice(request).await?.into_inner())
         })?;

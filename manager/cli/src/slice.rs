@@ -13,8 +13,8 @@ use crate::client::{self, Client};
 use crate::error::Result;
 use crate::ps::short_uuid;
 use crate::quantity::{HostMemory, bytes_exact, bytes_human};
-use crate::table::{Align, Table};
-use crate::{json, output, parts};
+use crate::table::{Align, Table, printable};
+use crate::{json, output, parts, priority};
 
 /// Does what `command` says.
 pub(crate) async fn slice(socket: Option<&Path>, command: &SliceCommand) -> Result<()> {
@@ -35,6 +35,7 @@ async fn create(client: &mut Client, args: &SliceCreateArgs) -> Result<()> {
         description: args.description.clone(),
         owner_pid: 0,
         host_memory_limit_bytes: args.share.host_memory.map_or(0, HostMemory::limit_bytes),
+        priority_class: priority::in_request(args.share.priority),
     };
     let slice = client.create_slice(request).await?.into_inner();
     if args.json {
@@ -55,10 +56,14 @@ async fn resize(client: &mut Client, args: &SliceResizeArgs) -> Result<()> {
         (None, None, None) => Vec::new(),
         (core, core_limit, memory) => parts::of_change(core, core_limit, memory, &args.device, &before.parts, &node)?,
     };
-    let request = ResizeSliceRequest { name: args.name.clone(), parts, host_memory_limit_bytes };
+    let priority_class = priority::in_request(args.priority);
+    let request = ResizeSliceRequest { name: args.name.clone(), parts, host_memory_limit_bytes, priority_class };
     let slice = client.resize_slice(request).await?.into_inner();
     if args.json {
         return output::print_json(&json::slice(&slice));
+    }
+    for warning in &slice.warnings {
+        eprintln!("warning: {}", printable(warning));
     }
     output::print(&said(&slice))
 }
@@ -82,12 +87,13 @@ async fn list(client: &mut Client, args: &SliceLsArgs) -> Result<()> {
 fn said(slice: &Slice) -> String {
     let parts = slice.parts.iter().map(|part| {
         format!(
-            "{}: {} % guaranteed, {} % at most, {} of {}\n",
+            "{}: {} % guaranteed, {} % at most, {} of {}, {}\n",
             slice.name,
             part.core_request_percent,
             part.core_limit_percent,
             bytes_exact(part.memory_limit_bytes),
-            part.device_uuid
+            part.device_uuid,
+            priority::name(slice.priority_class())
         )
     });
     let mut text: String = parts.collect();
@@ -108,6 +114,7 @@ fn table(slices: &[Slice]) -> String {
         ("REQUEST", Align::Right),
         ("LIMIT", Align::Right),
         ("MEMORY", Align::Right),
+        ("PRIORITY", Align::Left),
         ("PROCESSES", Align::Right),
         ("DESCRIPTION", Align::Left),
     ]);
@@ -120,6 +127,7 @@ fn table(slices: &[Slice]) -> String {
                 format!("{} %", part.core_request_percent),
                 format!("{} %", part.core_limit_percent),
                 bytes_human(part.memory_limit_bytes),
+                once(priority::name(slice.priority_class()).to_owned()),
                 once(slice.processes.to_string()),
                 once(slice.description.clone()),
             ]);
@@ -130,7 +138,7 @@ fn table(slices: &[Slice]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::Part;
+    use aliquot_proto::node::v1::{Part, PriorityClass};
 
     use super::*;
 
@@ -148,17 +156,19 @@ mod tests {
             processes: 2,
             description: "nightly".to_owned(),
             host_memory_limit_bytes: 2 << 30,
+            priority_class: PriorityClass::Batch.into(),
             ..Slice::default()
         };
         assert_eq!(
             said(&slice),
-            "train: 30 % guaranteed, 60 % at most, 4GiB of GPU-a\ntrain: 30 % guaranteed, 60 % at most, 4GiB of GPU-b\n\
+            "train: 30 % guaranteed, 60 % at most, 4GiB of GPU-a, batch\n\
+             train: 30 % guaranteed, 60 % at most, 4GiB of GPU-b, batch\n\
              train: 2GiB of page-locked host memory at most\n"
         );
         assert_eq!(
             table(&[slice]),
-            "SLICE  DEVICE  REQUEST  LIMIT  MEMORY  PROCESSES  DESCRIPTION\n\
-             train  GPU-a      30 %   60 %   4 GiB          2  nightly\n       \
+            "SLICE  DEVICE  REQUEST  LIMIT  MEMORY  PRIORITY  PROCESSES  DESCRIPTION\n\
+             train  GPU-a      30 %   60 %   4 GiB  batch             2  nightly\n       \
                     GPU-b      30 %   60 %   4 GiB\n"
         );
     }

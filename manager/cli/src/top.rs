@@ -1,5 +1,6 @@
 //! `aliquot top`: who uses what, over time.
 
+mod chart;
 mod history;
 mod screen;
 
@@ -95,6 +96,7 @@ fn screen_ends_with(screen: &mut Screen, key: KeyEvent) -> bool {
         KeyCode::Char('q') | KeyCode::Esc => return true,
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
         KeyCode::Char('p' | ' ') => screen.held = !screen.held,
+        KeyCode::Char('s') => screen.order = screen.order.next(),
         KeyCode::Up | KeyCode::Char('k') => screen.first = screen.first.saturating_sub(1),
         KeyCode::Down | KeyCode::Char('j') => screen.first = screen.first.saturating_add(1),
         _ => {}
@@ -139,6 +141,7 @@ async fn stream(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::top::screen::Order;
 
     #[test]
     fn keys() {
@@ -146,7 +149,8 @@ mod tests {
         let mut press = |code| screen_ends_with(&mut screen, KeyEvent::new(code, KeyModifiers::NONE));
         assert!(press(KeyCode::Char('q')) && press(KeyCode::Esc));
         assert!(!press(KeyCode::Char('p')) && !press(KeyCode::Down) && !press(KeyCode::Down) && !press(KeyCode::Up));
-        assert_eq!((screen.held, screen.first), (true, 1));
+        assert!(!press(KeyCode::Char('s')));
+        assert_eq!((screen.held, screen.first, screen.order), (true, 1, Order::Share));
         assert!(screen_ends_with(&mut screen, KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
     }
 }

@@ -18,7 +18,8 @@ pub(crate) enum Kind {
     TimeWithoutLease,
     /// A process of no slice uses a device of which there are slices.
     OutsideSlices,
-    /// An MPS server serves the device: this machine's, or one that a tenant has started in its slice.
+    /// An MPS server serves the device: this machine's, though the device is shared in time, or one that a tenant has started in
+    /// its slice.
     MpsServer,
 }
 

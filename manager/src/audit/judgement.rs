@@ -9,6 +9,8 @@ pub(super) struct Facts {
     pub(super) is_mps_server: bool,
     /// Such a server, of no slice, is on the device: what the driver says of pids there means nothing.
     pub(super) behind_mps: bool,
+    /// The node's configuration has MPS share the device: such a server belongs there.
+    pub(super) shared_by_mps: bool,
     /// Slices have parts of the device.
     pub(super) is_sliced: bool,
     /// It computes on the device. One that only draws needs no CUDA, and has no shim for it.
@@ -59,7 +61,8 @@ pub(super) fn judge(facts: &Facts, overhead_allowance_bytes: u64) -> Option<Verd
     let accused = |kind: Kind, is_certain| {
         Some(Verdict { kind, may_be_stopped: kind.may_be_stopped() && facts.computes && is_certain })
     };
-    if facts.is_mps_server && (facts.is_sliced || facts.slice.is_some()) {
+    let belongs = facts.shared_by_mps && facts.slice.is_none();
+    if facts.is_mps_server && !belongs && (facts.is_sliced || facts.slice.is_some()) {
         return told(Kind::MpsServer);
     }
     if facts.behind_mps {
@@ -132,6 +135,7 @@ mod tests {
         Facts {
             is_mps_server: false,
             behind_mps: false,
+            shared_by_mps: false,
             is_sliced: true,
             computes: true,
             slice: None,
@@ -195,10 +199,13 @@ mod tests {
     fn an_mps_server_is_told_of_wherever_it_is() {
         let server = Facts { is_mps_server: true, behind_mps: true, ..of_no_slice() };
         assert_eq!(judge(&server, GIB), told(Kind::MpsServer));
+        // Where it was asked for there is nothing to tell.
+        assert_eq!(judge(&Facts { shared_by_mps: true, ..server }, GIB), None);
         // A tenant's own is not stopped, and silences nothing.
         let tenants = Facts { behind_mps: false, ..server };
         let tenants = Facts { slice: Some(SliceFacts { is_registered: false, ..honest() }), ..tenants };
         assert_eq!(judge(&tenants, GIB), told(Kind::MpsServer));
+        assert_eq!(judge(&Facts { shared_by_mps: true, ..tenants }, GIB), told(Kind::MpsServer));
     }
 
     #[test]

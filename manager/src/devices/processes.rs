@@ -11,7 +11,7 @@ use tracing::debug;
 use crate::attribution::{Attribution, Census, Place, ProcessId};
 use crate::audit::{Audit, Auditor};
 use crate::clock::monotonic_ns;
-use crate::inventory::{DeviceProcess, DeviceSource, DeviceUuid, Inventory, UtilisationSample};
+use crate::inventory::{DeviceProcess, DeviceSource, DeviceUuid, Inventory, SharingMode, UtilisationSample};
 use crate::live::{LiveSlice, LiveSlices};
 use crate::procfs::Stat;
 use crate::region::view;
@@ -49,6 +49,8 @@ pub(crate) struct ProcessLook {
 pub(crate) struct DeviceLook {
     /// The device.
     pub device: DeviceUuid,
+    /// How it is shared.
+    pub sharing: SharingMode,
     /// The slices that have a part of it.
     pub parts: Vec<PartLook>,
     /// The processes on it, each once.
@@ -115,7 +117,8 @@ impl ProcessWatch {
         let mut free_now = BTreeSet::new();
         let mut looks = Vec::new();
         for (device, parts) in parts {
-            let Some(look) = self.look_at(source, &device, parts, &mut census) else { continue };
+            let sharing = inventory.device(&device).map(|device| device.sharing).unwrap_or_default();
+            let Some(look) = self.look_at(source, &device, sharing, parts, &mut census) else { continue };
             for part in &look.parts {
                 if part.slice.is_free(part.number) {
                     free_now.insert((part.slice.number, part.number));
@@ -133,6 +136,7 @@ impl ProcessWatch {
         &mut self,
         source: &mut dyn DeviceSource,
         device: &DeviceUuid,
+        sharing: SharingMode,
         mut parts: Vec<PartLook>,
         census: &mut Census<'_>,
     ) -> Option<DeviceLook> {
@@ -164,7 +168,7 @@ impl ProcessWatch {
             Some(ProcessLook { id, place: census.place(id), memory_bytes, computes, busy_percent })
         };
         let processes = each_once(&processes).into_values().filter_map(process).collect();
-        Some(DeviceLook { device: device.clone(), parts, processes })
+        Some(DeviceLook { device: device.clone(), sharing, parts, processes })
     }
 
     /// Writes down what a slice uses of a device.

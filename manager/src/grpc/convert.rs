@@ -1,13 +1,14 @@
 //! Between the manager's types and the contract's messages.
 
 use aliquot_proto::node::v1 as proto;
+use tonic::Status;
 
-use crate::audit::{Audit, Finding, Kind};
+use crate::audit::{self, Audit, Finding, Kind};
 use crate::config::AuditPolicy;
-use crate::inventory::{Device, DeviceUuid, Health};
+use crate::inventory::{Device, DeviceUuid, Health, SharingMode};
 use crate::manager::{Manager, SliceView};
 use crate::procfs;
-use crate::slices::{Part, PartRequest, Slices};
+use crate::slices::{Part, PartRequest, PriorityClass, Slices};
 
 pub(super) fn part_request(part: proto::Part) -> PartRequest {
     PartRequest {
@@ -27,6 +28,29 @@ fn part(part: Part) -> proto::Part {
     }
 }
 
+/// `None` where the request leaves it open.
+pub(super) fn priority_class(class: i32) -> Result<Option<PriorityClass>, Status> {
+    match proto::PriorityClass::try_from(class) {
+        Ok(proto::PriorityClass::Unspecified) => Ok(None),
+        Ok(proto::PriorityClass::LatencyCritical) => Ok(Some(PriorityClass::LatencyCritical)),
+        Ok(proto::PriorityClass::Standard) => Ok(Some(PriorityClass::Standard)),
+        Ok(proto::PriorityClass::Batch) => Ok(Some(PriorityClass::Batch)),
+        Err(_) => Err(Status::invalid_argument(format!(
+            "priority class {class} is not known; use latency-critical (1), standard (2) or batch (3)"
+        ))),
+    }
+}
+
+impl From<PriorityClass> for proto::PriorityClass {
+    fn from(class: PriorityClass) -> proto::PriorityClass {
+        match class {
+            PriorityClass::LatencyCritical => proto::PriorityClass::LatencyCritical,
+            PriorityClass::Standard => proto::PriorityClass::Standard,
+            PriorityClass::Batch => proto::PriorityClass::Batch,
+        }
+    }
+}
+
 pub(super) fn slice(view: SliceView) -> proto::Slice {
     proto::Slice {
         id: view.slice.id.to_string(),
@@ -40,18 +64,21 @@ pub(super) fn slice(view: SliceView) -> proto::Slice {
         description: view.slice.description,
         problem: view.problem.unwrap_or_default(),
         host_memory_limit_bytes: view.slice.host_memory_limit_bytes,
+        priority_class: proto::PriorityClass::from(view.slice.priority_class).into(),
+        warnings: view.warnings,
+        environment: view.environment,
     }
 }
 
 pub(super) fn node(manager: &Manager) -> proto::Node {
-    let (inventory, slices) = manager.given();
+    let ((inventory, slices), findings) = (manager.given(), manager.audit().findings());
     proto::Node {
         name: procfs::host_name(),
         manager_version: env!("CARGO_PKG_VERSION").into(),
         driver_version: inventory.driver_version.clone(),
         cuda_version: inventory.cuda_version.clone(),
         manager_started: Some(manager.started().into()),
-        devices: inventory.devices.iter().map(|of| device(of, &slices)).collect(),
+        devices: inventory.devices.iter().map(|of| device(of, &slices, &findings)).collect(),
         problem: manager.devices().known().problem.unwrap_or_default(),
     }
 }
@@ -94,7 +121,7 @@ pub(super) fn findings(audit: &Audit, names: &[String]) -> proto::ListFindingsRe
     }
 }
 
-fn device(device: &Device, slices: &Slices) -> proto::Device {
+fn device(device: &Device, slices: &Slices, findings: &[Finding]) -> proto::Device {
     let given = slices.given(&device.uuid, None);
     let (health, health_reason) = match &device.health {
         Health::Healthy => (proto::DeviceHealth::Healthy, String::new()),
@@ -116,6 +143,14 @@ fn device(device: &Device, slices: &Slices) -> proto::Device {
         health: health.into(),
         health_reason,
         mig_enabled: device.mig_enabled,
+        mig_gpu_uuid: device.mig_instance.as_ref().map(|instance| instance.gpu.to_string()).unwrap_or_default(),
+        mig_profile: device.mig_instance.as_ref().map(|instance| instance.profile.clone()).unwrap_or_default(),
+        sharing: match device.sharing {
+            SharingMode::Time => proto::SharingMode::Time,
+            SharingMode::Mps => proto::SharingMode::Mps,
+        }
+        .into(),
+        has_mps_server: audit::has_mps_server(findings, &device.uuid),
         core_requested_percent: given.core_request_percent,
         memory_given_bytes: given.memory_bytes,
         slices: slices.iter().filter(uses).map(|slice| slice.name.clone()).collect(),

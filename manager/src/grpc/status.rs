@@ -48,6 +48,7 @@ impl From<RemoveSliceError> for Status {
 fn step(error: &StepError) -> Code {
     match error {
         // Among these is an owner that has ended before its slice was there.
+        StepError::Mps(_) => Code::FailedPrecondition,
         StepError::Attach(source) if source.kind() == std::io::ErrorKind::NotFound => Code::FailedPrecondition,
         _ => Code::Internal,
     }
@@ -62,7 +63,7 @@ fn create(error: &CreateError) -> Code {
         | CreateError::DeviceTwice { .. } => Code::InvalidArgument,
         CreateError::Exists { .. } => Code::AlreadyExists,
         CreateError::Part(error) => part(error),
-        CreateError::NoDevice => Code::FailedPrecondition,
+        CreateError::NoDevice | CreateError::SharedOtherwise { .. } => Code::FailedPrecondition,
         CreateError::TooFewDevices { .. } => Code::ResourceExhausted,
         // Where one device only wants room, waiting for room can help.
         CreateError::NoRoom { refusals } => match refusals.iter().find(|error| error.is_want_of_room()) {

@@ -24,6 +24,7 @@ use crate::devices::Devices;
 use crate::inventory::DeviceSource;
 use crate::live::{LiveSlice, LiveSlices};
 use crate::manager::{Manager, State, StepError};
+use crate::mps::Mps;
 use crate::procfs;
 use crate::region::files::{CreateRegionError, RegionDirs};
 use crate::region::{OpenRegionError, Region};
@@ -176,16 +177,19 @@ impl Manager {
         let found = checkpoint.load()?;
         let dirs = RegionDirs::prepare(&config.runtime_dir)?;
         let live = Arc::new(LiveSlices::default());
-        let time_sharing = Arc::new(TimeSharing::default());
+        let mps = Arc::new(Mps::new(config.sharing.clone()));
+        let time_sharing = Arc::new(TimeSharing::new(Arc::clone(&mps)));
         let audit = Arc::new(Audit::new(config.audit.clone()));
         let manager = Manager {
-            state: Mutex::new(State::default()),
+            state: Mutex::new(State::new(config.default_priority_class)),
             dirs,
-            cdi: Cdi::new(config.cdi.clone()),
+            cdi: Cdi::new(config.cdi.clone(), Arc::clone(&mps)),
             checkpoint,
             boot_id: procfs::boot_id(),
-            devices: Devices::start(source, Arc::clone(&live), Arc::clone(&audit)).map_err(OpenError::Thread)?,
+            devices: Devices::start(source, Arc::clone(&live), Arc::clone(&audit), Arc::clone(&mps))
+                .map_err(OpenError::Thread)?,
             audit,
+            mps,
             attach: Attach::start(Arc::clone(&time_sharing), owner_gone).map_err(OpenError::Thread)?,
             time_sharing,
             heartbeat: heartbeat::start(Arc::clone(&live)).map_err(OpenError::Thread)?,
@@ -280,6 +284,6 @@ impl Manager {
         };
         let inventory = self.devices.known().inventory;
         self.cdi.publish(slice, &region, &inventory).map_err(|error| error.to_string())?;
-        self.start_slice(&Arc::new(LiveSlice::new(slice, region)), slice).map_err(|error| error.to_string())
+        self.start_slice(&Arc::new(LiveSlice::new(slice, region)), slice, &inventory).map_err(|error| error.to_string())
     }
 }

@@ -222,12 +222,17 @@ fn make_shared<T: Shared>(
     let make = || {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len(file_bytes as u64)?;
-        fallocate(&file, FallocateFlags::empty(), 0, size_of::<T>() as u64)?;
+        back::<T>(&file)?;
         fill(&file)?;
         // After the creation, where the umask would take bits away.
         file.set_permissions(Permissions::from_mode(mode))
     };
     make().map_err(io_at(path))
+}
+
+/// Backs the file as far as a `T` reaches; what is backed already stays as it is.
+pub(super) fn back<T: Shared>(file: &File) -> io::Result<()> {
+    Ok(fallocate(file, FallocateFlags::empty(), 0, size_of::<T>() as u64)?)
 }
 
 fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CreateRegionError> {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use aliquot_abi::ledger::{self, BYTES_MASK, MANAGER_PID};
+use aliquot_abi::ledger::{self, BYTES_MASK, BYTES_MAX, MANAGER_PID};
 use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, LEDGER_FILE_BYTES, Ledger, SLOTS_MAX};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -88,7 +88,7 @@ impl HostileLedger {
             // It can only if the tenant has left no operation in a slot that is nobody's.
             if ledger::settle(ledger, number) {
                 let parts = ledger.slots.iter().filter_map(|slot| slot.memory(number)).map(ledger::held_bytes);
-                let sum = parts.fold(0, u64::saturating_add).min(BYTES_MASK);
+                let sum = parts.fold(0, u64::saturating_add).min(BYTES_MAX);
                 assert_eq!(view::account(ledger, number).used_bytes, sum);
             }
         }

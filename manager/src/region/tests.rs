@@ -9,6 +9,7 @@ use super::files::RegionDirs;
 use super::view::SlotState;
 use super::*;
 use crate::inventory::DeviceUuid;
+use crate::slices::PriorityClass;
 
 fn slice() -> Slice {
     let part = Part {
@@ -22,6 +23,7 @@ fn slice() -> Slice {
         id: SliceId::from_random(7 << 64 | 9),
         parts: vec![part],
         host_memory_limit_bytes: 0,
+        priority_class: PriorityClass::default(),
         created: SystemTime::UNIX_EPOCH,
         description: String::new(),
         owner: None,
@@ -73,6 +75,24 @@ fn another_manager_takes_the_region_over_with_all_that_is_in_it() {
         [(slot.index, SlotState::Attached(me, slot.generation))]
     );
     assert_eq!(view::held_bytes(opened.ledger(), slot.index, 1), [600]);
+}
+
+#[test]
+fn a_region_of_a_manager_that_counted_no_waits_is_taken_over() {
+    let (_dir, _, region) = region();
+    let (id, dir) = (slice().id, region.dir().to_owned());
+    drop(region);
+    let limits = OpenOptions::new().write(true).open(dir.join(LIMITS_FILE)).unwrap();
+    // Version 2.0: what came later is a hole in the file.
+    limits.write_at(&0_u32.to_ne_bytes(), 12).unwrap();
+    limits.set_len(std::mem::offset_of!(Limits, waits) as u64).unwrap();
+    limits.set_len(LIMITS_FILE_BYTES as u64).unwrap();
+    let region = Region::open(id, &dir).unwrap();
+    assert_eq!(region.waits(0).waited_ns.load(Ordering::Relaxed), 0);
+    assert_eq!(region.counters(0).leases.load(Ordering::Relaxed), 0);
+    region.waits(DEVICES_MAX - 1).by_length[0].fetch_add(1, Ordering::Relaxed);
+    assert_eq!(Region::open(id, &dir).unwrap().waits(DEVICES_MAX - 1).by_length[0].load(Ordering::Relaxed), 1);
+    assert_eq!(region.damage(), None);
 }
 
 #[test]

@@ -151,6 +151,14 @@ pub enum CreateError {
         /// Which.
         device: DeviceUuid,
     },
+    /// Some devices of the slice are shared in time and others by MPS.
+    #[error(
+        "device {device} is not shared in the same way as the slice's other devices (in time, or by MPS); `aliquot nodes` shows how each is"
+    )]
+    SharedOtherwise {
+        /// Which.
+        device: DeviceUuid,
+    },
     /// One part cannot be given.
     #[error(transparent)]
     Part(#[from] PartError),
@@ -193,7 +201,9 @@ pub enum ResizeError {
         name: String,
     },
     /// Nothing is asked.
-    #[error("nothing to change in slice {name:?}; give gpu-core, gpu-core-limit, gpu-memory or host-memory")]
+    #[error(
+        "nothing to change in slice {name:?}; give gpu-core, gpu-core-limit, gpu-memory, host-memory or a priority class"
+    )]
     NoChange {
         /// The name.
         name: String,

@@ -20,6 +20,9 @@ fn inventory(devices: u32) -> Inventory {
         nvlink_peers: Vec::new(),
         compute_capability: None,
         mig_enabled: false,
+        mig_instance: None,
+        tells_utilisation: true,
+        sharing: SharingMode::Time,
         health: Health::Healthy,
     };
     Inventory { devices: (0..devices).map(device).collect(), ..Inventory::default() }
@@ -35,7 +38,7 @@ fn part(device: Option<u32>, core: u32, limit: u32, memory: u64) -> PartRequest 
 }
 
 fn resized(parts: Vec<PartRequest>) -> ResizeRequest {
-    ResizeRequest { parts, host_memory_limit_bytes: None }
+    ResizeRequest { parts, ..ResizeRequest::default() }
 }
 
 fn request(name: &str, parts: Vec<PartRequest>) -> CreateRequest {
@@ -184,7 +187,8 @@ fn host_memory_has_a_limit_of_its_own_that_is_given_changed_and_taken_away() {
     let slice = slices.create(&inventory, asked(GIB), id, SystemTime::UNIX_EPOCH).unwrap();
     assert_eq!(slice.host_memory_limit_bytes, GIB);
     slices.put(slice.clone());
-    let change = |bytes, parts| ResizeRequest { parts, host_memory_limit_bytes: Some(bytes) };
+    let change =
+        |bytes, parts| ResizeRequest { parts, host_memory_limit_bytes: Some(bytes), ..ResizeRequest::default() };
     let resized = slices.resize(&inventory, "a", &change(2 * GIB, vec![])).unwrap();
     assert_eq!(resized, Slice { host_memory_limit_bytes: 2 * GIB, ..slice.clone() });
     let resized = slices.resize(&inventory, "a", &change(0, vec![part(None, 20, 0, 0)])).unwrap();
@@ -192,8 +196,28 @@ fn host_memory_has_a_limit_of_its_own_that_is_given_changed_and_taken_away() {
     let error = slices.resize(&inventory, "a", &change(u64::MAX, vec![])).unwrap_err();
     assert_eq!(error, ResizeError::HostMemory(HostMemoryError { found_bytes: u64::MAX }));
     // What is not named stays.
-    let other = ResizeRequest { parts: vec![part(None, 30, 0, 0)], host_memory_limit_bytes: None };
+    let other = ResizeRequest { parts: vec![part(None, 30, 0, 0)], ..ResizeRequest::default() };
     assert_eq!(slices.resize(&inventory, "a", &other).unwrap().host_memory_limit_bytes, GIB);
+}
+
+#[test]
+fn a_priority_class_is_the_one_asked_for_or_the_nodes_default_and_changes_alone() {
+    let (mut slices, inventory) = (Slices::new(PriorityClass::Batch), inventory(1));
+    assert_eq!(
+        create(&mut slices, &inventory, "a", vec![part(None, 10, 0, 0)]).unwrap().priority_class,
+        PriorityClass::Batch
+    );
+    let asked =
+        CreateRequest { priority_class: Some(PriorityClass::Standard), ..request("b", vec![part(None, 10, 0, 0)]) };
+    let slice = slices.create(&inventory, asked, SliceId::from_random(1), SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(slice.priority_class, PriorityClass::Standard);
+    slices.put(slice.clone());
+    let change = ResizeRequest { priority_class: Some(PriorityClass::LatencyCritical), ..ResizeRequest::default() };
+    let changed = slices.resize(&inventory, "b", &change).unwrap();
+    assert_eq!(changed, Slice { priority_class: PriorityClass::LatencyCritical, ..slice });
+    slices.put(changed);
+    let other = slices.resize(&inventory, "b", &resized(vec![part(None, 20, 0, 0)])).unwrap();
+    assert_eq!(other.priority_class, PriorityClass::LatencyCritical);
 }
 
 #[test]

@@ -8,12 +8,14 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use aliquot_abi::region::gate;
-use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Usage};
+use aliquot_abi::region::{WAIT_LENGTHS, gate};
+use aliquot_arbiter::timing::DRAIN_POLL_NS;
+use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Usage, WAIT_BOUNDS_NS};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use tracing::debug;
 
+use super::hand_over;
 use crate::clock::monotonic_ns;
 use crate::inventory::DeviceUuid;
 use crate::live::LiveSlice;
@@ -25,10 +27,13 @@ const NICE: i32 = -20;
 /// Between two looks at the least.
 const POLL_INTERVAL_NS_MIN: u64 = 50_000;
 
+// The region has a counter for each length that the arbiter tells apart.
+const _: () = assert!(WAIT_LENGTHS == WAIT_BOUNDS_NS.len() + 1);
+
 /// What the thread is told.
 pub(super) enum Command {
     Add { live: Arc<LiveSlice>, part: usize, share: Share },
-    Resize { number: u64, share: Share },
+    Resize { number: u64, share: Share, done: Sender<()> },
     Remove { number: u64, done: Sender<()> },
     Stop,
 }
@@ -40,10 +45,12 @@ pub(super) struct DeviceThread {
 }
 
 impl DeviceThread {
-    pub(super) fn start(device: &DeviceUuid) -> io::Result<DeviceThread> {
+    /// Starts the thread of a device. `charges_all`: nobody else tells how much it is used.
+    pub(super) fn start(device: &DeviceUuid, charges_all: bool) -> io::Result<DeviceThread> {
         let (commands, inbox) = mpsc::channel();
         let device = device.clone();
-        let thread = thread::Builder::new().name("time-sharing".into()).spawn(move || run(&device, &inbox))?;
+        let thread =
+            thread::Builder::new().name("time-sharing".into()).spawn(move || run(&device, charges_all, &inbox))?;
         Ok(DeviceThread { commands, thread })
     }
 
@@ -75,7 +82,7 @@ impl DeviceThread {
 }
 
 /// A slice's part of this device.
-struct Member {
+pub(super) struct Member {
     live: Arc<LiveSlice>,
     part: usize,
     processes: u32,
@@ -86,7 +93,8 @@ struct Member {
 impl Member {
     /// What the slice's ledger shows of this device. It is the container's word; the policy is made for that.
     fn observe(&self, container: ContainerId) -> Observation {
-        let mut seen = Observation { container, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0 };
+        let siblings = self.live.turns.siblings(self.part);
+        let mut seen = Observation { container, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0, siblings };
         let ledger = self.live.region.ledger();
         for index in self.live.slots() {
             let Some(work) = view::work(ledger, index, self.part) else { continue };
@@ -106,34 +114,51 @@ impl Member {
         seen
     }
 
-    fn set_gate(&self, flags: u32) {
+    pub(super) fn set_gate(&self, flags: u32) {
         self.live.set_free(self.part, flags & gate::OPEN != 0 && flags & gate::FREE != 0);
         self.live.region.set_gate(self.part, flags);
     }
 
+    /// The gate's flags, if it is closed.
+    pub(super) fn closed_gate_flags(&self) -> Option<u32> {
+        let word = self.live.region.device_limits(self.part).gate.load(Ordering::Relaxed);
+        (word & gate::OPEN == 0).then_some(word & (gate::TICK - 1))
+    }
+
+    /// Whether its work on the device is done, as its ledger shows it.
+    pub(super) fn is_drained(&self) -> bool {
+        let ledger = self.live.region.ledger();
+        self.live.slots().filter_map(|index| view::work(ledger, index, self.part)).all(|work| work.drained)
+    }
+
     /// Whether the gate is closed, and if so whether those who wait at it know that they are watched.
     fn closed_gate(&self) -> Option<Watch> {
-        let word = self.live.region.device_limits(self.part).gate.load(Ordering::Relaxed);
-        match (word & gate::OPEN != 0, word & gate::WATCHED != 0) {
-            (true, _) => None,
-            (false, true) => Some(Watch::On),
-            (false, false) => Some(Watch::Off),
-        }
+        let flags = self.closed_gate_flags()?;
+        Some(if flags & gate::WATCHED != 0 { Watch::On } else { Watch::Off })
     }
 
     /// Adds to the slice's counters what has come to the arbiter's account: the counters are older than this arbiter.
     fn publish(&mut self, usage: Usage) {
-        let counters = self.live.counters(self.part);
+        if usage == self.published {
+            return;
+        }
+        let (counters, waits) = (self.live.counters(self.part), self.live.waits(self.part));
         let published = &self.published;
-        for (counter, now, before) in [
+        let lengths = waits.by_length.iter().zip(usage.waits).zip(published.waits);
+        let sums = [
             (&counters.charged_ns, usage.charged_ns, published.charged_ns),
             (&counters.overruns, usage.overruns, published.overruns),
             (&counters.overrun_ns, usage.overrun_ns, published.overrun_ns),
-        ] {
+            (&counters.leases, usage.leases, published.leases),
+            (&waits.waited_ns, usage.waited_ns, published.waited_ns),
+        ];
+        for (counter, now, before) in sums.into_iter().chain(lengths.map(|((count, now), before)| (count, now, before)))
+        {
             if now != before {
                 counter.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
             }
         }
+        waits.longest_ns.fetch_max(usage.longest_wait_ns, Ordering::Relaxed);
         self.published = usage;
     }
 }
@@ -147,7 +172,7 @@ enum Watch {
     Off,
 }
 
-fn run(device: &DeviceUuid, inbox: &Receiver<Command>) {
+fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
     // Sleeps here are a fraction of a millisecond: the kernel's usual slack would be a good part of them.
     if let Err(error) = nix::sys::prctl::set_timerslack(1) {
         debug!(%device, %error, "timers are less exact");
@@ -156,7 +181,8 @@ fn run(device: &DeviceUuid, inbox: &Receiver<Command>) {
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
         debug!(%device, %error, "time sharing runs at the usual priority");
     }
-    let mut arbiter = Arbiter::new(monotonic_ns());
+    let begun_ns = monotonic_ns();
+    let mut arbiter = if charges_all { Arbiter::charging_all(begun_ns) } else { Arbiter::new(begun_ns) };
     let mut members: BTreeMap<ContainerId, Member> = BTreeMap::new();
     loop {
         while let Ok(command) = inbox.try_recv() {
@@ -164,24 +190,29 @@ fn run(device: &DeviceUuid, inbox: &Receiver<Command>) {
                 Command::Add { live, part, share } => {
                     let container = ContainerId(live.number);
                     arbiter.add(container, share);
+                    live.turns.join(part, thread::current());
                     members.insert(container, Member { live, part, processes: 0, published: Usage::default() });
                 }
-                Command::Resize { number, share } => {
+                Command::Resize { number, share, done } => {
                     arbiter.resize(ContainerId(number), share);
+                    // Who asked may have given up waiting.
+                    let _ = done.send(());
                 }
                 Command::Remove { number, done } => {
                     arbiter.remove(ContainerId(number));
-                    members.remove(&ContainerId(number));
+                    if let Some(member) = members.remove(&ContainerId(number)) {
+                        member.live.turns.leave(member.part);
+                    }
                     // Who asked may have given up waiting.
                     let _ = done.send(());
                 }
                 Command::Stop => return,
             }
         }
-        let next_poll_ns = poll(&mut arbiter, &mut members);
+        let next = poll(&mut arbiter, &mut members);
         let polled_ns = monotonic_ns();
         // A wake-up that came meanwhile is not lost: parking returns at once then.
-        match next_poll_ns {
+        match next.poll_ns {
             None => {
                 if set_watch(&members, Watch::Off) {
                     // Who came to a gate before it said so has not rung: they are seen by one more look.
@@ -191,7 +222,10 @@ fn run(device: &DeviceUuid, inbox: &Receiver<Command>) {
             }
             Some(due_ns) => {
                 set_watch(&members, Watch::On);
-                match due_ns.saturating_sub(polled_ns) {
+                if next.hands_over && hand_over::wait_for_drain(&members, due_ns) {
+                    continue;
+                }
+                match due_ns.saturating_sub(monotonic_ns()) {
                     0 => {}
                     wait_ns => thread::park_timeout(Duration::from_nanos(wait_ns)),
                 }
@@ -205,8 +239,16 @@ fn run(device: &DeviceUuid, inbox: &Receiver<Command>) {
     }
 }
 
-/// Looks, lets the policy decide, and does it. Returns when to look again.
-fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> Option<u64> {
+/// What comes after a look.
+struct Next {
+    /// When to look again; `None`: not before something happens.
+    poll_ns: Option<u64>,
+    /// Whether a lease is about to end and another one to begin.
+    hands_over: bool,
+}
+
+/// Looks, lets the policy decide, and does it.
+fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> Next {
     for (&container, member) in members.iter_mut() {
         let processes = u32::try_from(member.live.processes().len()).unwrap_or(u32::MAX);
         if processes != member.processes {
@@ -220,7 +262,9 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> O
     let plan = arbiter.poll(now_ns, &observed);
     for action in plan.actions {
         match action {
-            Action::Open { container } => act(members, container, |member| member.set_gate(gate::OPEN)),
+            Action::Open { container } | Action::Recall { container } => {
+                act(members, container, |member| member.set_gate(gate::OPEN))
+            }
             Action::OpenFree { container } => {
                 act(members, container, |member| member.set_gate(gate::OPEN | gate::FREE))
             }
@@ -233,8 +277,12 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> O
         if let Some(usage) = arbiter.usage(container) {
             member.publish(usage);
         }
+        member.live.turns.publish(member.part, arbiter.turn(container));
     }
-    plan.next_poll_ns
+    let is_near = plan.next_poll_ns.is_some_and(|due_ns| due_ns.saturating_sub(now_ns) <= DRAIN_POLL_NS);
+    let ready = plan.next.filter(|_| is_near);
+    hand_over::announce(members, ready);
+    Next { poll_ns: plan.next_poll_ns, hands_over: ready.is_some() }
 }
 
 /// Tells those who wait at closed gates whether they must ring. Returns whether any had been told otherwise.

@@ -32,6 +32,11 @@ fn slices_and_devices_are_told_with_units_in_their_names() {
     assert_eq!(value(&node, "aliquot_slice_processes{slice=\"a\"}"), 0.0);
     assert_eq!(value(&node, "aliquot_slice_healthy{slice=\"a\"}"), 1.0);
     assert_eq!(value(&node, &format!("aliquot_device_memory_given_bytes{of_device}")), (4 * GIB) as f64);
+    let bucket = |bound: &str| {
+        format!("aliquot_slice_lease_wait_seconds_bucket{{le=\"{bound}\",slice=\"a\",device=\"{}\"}}", uuid(0))
+    };
+    assert_eq!((value(&node, &bucket("0.0001")), value(&node, &bucket("+Inf"))), (0.0, 0.0));
+    assert_eq!(value(&node, &format!("aliquot_slice_lease_wait_seconds_count{of_part}")), 0.0);
     assert_eq!(value(&node, "aliquot_audit_processes_stopped_total"), 0.0);
     assert!(get(&node, "GET /metrics").contains("# EOF"));
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use aliquot_manager::config::{CdiConfig, CdiSettings, Config};
 use aliquot_manager::daemon::{Daemon, StartError};
 use aliquot_manager::inventory::{
-    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, SourceError, UtilisationSample,
+    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, SharingMode, SourceError, UtilisationSample,
 };
 use aliquot_proto::node::v1 as proto;
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
@@ -51,6 +51,9 @@ impl DeviceSource for TestDevices {
             nvlink_peers: Vec::new(),
             compute_capability: Some((9, 0)),
             mig_enabled: false,
+            mig_instance: None,
+            tells_utilisation: true,
+            sharing: SharingMode::Time,
             health: Health::Healthy,
         };
         let devices = (0..self.0).map(device).collect();

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::ledger::{MANAGER_PID, OPERATION};
 use aliquot_abi::region::{gate, owner};
+use aliquot_proto::node::v1::WaitHistogram;
 
 use crate::node::{GIB, Node, eventually, part};
 use crate::tenant::{Tenant, ledger, limits};
@@ -35,6 +36,32 @@ fn slices_processes_and_books_are_the_same_after_a_restart() {
     tenant.tell("ring");
     let gate = &limits(Path::new(&slice.region_path)).devices[0].gate;
     eventually("the gate opens", || (gate.load(Ordering::Relaxed) & gate::OPEN != 0).then_some(()));
+}
+
+#[test]
+fn waits_for_leases_are_counted_once_told_by_length_and_outlive_the_manager() {
+    let mut node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    let waits = |node: &Node| node.usage("a").parts.remove(0).lease_waits.unwrap();
+    assert_eq!(waits(&node).counts, [0; 14]);
+    tenant.tell("wait");
+    tenant.tell("ring");
+    let counted =
+        eventually("its wait is counted", || Some(waits(&node)).filter(|waits| waits.counts.iter().sum::<u64>() > 0));
+    assert_eq!(counted.bounds_ns.len() + 1, counted.counts.len());
+    assert!(counted.longest_ns <= counted.total_ns, "{counted:?}");
+    assert!(node.usage("a").parts[0].leases > 0);
+    tenant.kill();
+    eventually("its end is seen", || (node.get("a").unwrap().processes == 0).then_some(()));
+    node.restart().unwrap();
+    let after = waits(&node);
+    let count = |waits: &WaitHistogram| waits.counts.iter().sum::<u64>();
+    assert!(count(&after) >= count(&counted) && after.total_ns >= counted.total_ns, "{counted:?}, then {after:?}");
+    let of_part = format!("{{slice=\"a\",device=\"{}\"}}", slice.parts[0].device_uuid);
+    let metric =
+        |name: &str| crate::metrics::value(&node, &format!("aliquot_slice_lease_wait_seconds_{name}{of_part}"));
+    assert_eq!((metric("count"), metric("sum")), (count(&after) as f64, after.total_ns as f64 / 1e9));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use aliquot_proto::node::v1 as proto;
+use aliquot_proto::node::v1::{self as proto, PriorityClass};
 use tokio_stream::StreamExt;
 use tonic::Code;
 
@@ -83,6 +83,57 @@ fn host_memory_has_a_limit_that_holds_is_changed_and_outlives_the_manager() {
     let limits = limits(Path::new(&slice.region_path));
     node.remove("a", true).unwrap();
     assert_eq!(limits.host_memory_limit_bytes.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_priority_class_is_given_changed_and_outlives_the_manager() {
+    let mut node = Node::start();
+    let class = |node: &Node, name: &str| (node.get(name).unwrap().priority_class(), node.usage(name).priority_class());
+    node.create("a", vec![part(30, GIB)]).unwrap();
+    assert_eq!(class(&node, "a"), (PriorityClass::Standard, PriorityClass::Standard));
+    let request = |number: i32| proto::CreateSliceRequest {
+        name: "b".into(),
+        parts: vec![part(30, GIB)],
+        priority_class: number,
+        ..proto::CreateSliceRequest::default()
+    };
+    refused(node.create_by(request(7)), Code::InvalidArgument, "priority class 7 is not known; use latency-critical");
+    let slice = node.create_by(request(PriorityClass::Batch.into())).unwrap();
+    assert_eq!(slice.priority_class(), PriorityClass::Batch);
+    let change = |class: PriorityClass| proto::ResizeSliceRequest {
+        name: "b".into(),
+        priority_class: class.into(),
+        ..proto::ResizeSliceRequest::default()
+    };
+    refused(node.resize_by(change(PriorityClass::Unspecified)), Code::InvalidArgument, "a priority class");
+    let changed = node.resize_by(change(PriorityClass::LatencyCritical)).unwrap();
+    assert_eq!((changed.priority_class(), &changed.parts), (PriorityClass::LatencyCritical, &slice.parts));
+    // A change of something else leaves it alone.
+    node.resize("b", vec![part(40, 0)]).unwrap();
+    node.restart().unwrap();
+    assert_eq!(class(&node, "b"), (PriorityClass::LatencyCritical, PriorityClass::LatencyCritical));
+}
+
+#[test]
+fn a_change_holds_when_its_answer_comes_and_says_who_is_beyond_the_new_limit() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    assert_eq!(tenant.tell("reserve 1000"), "Ok(())");
+    let limits = limits(Path::new(&slice.region_path));
+    let said = node.resize("a", vec![proto::Part { core_limit_percent: 60, ..part(20, 600) }]).unwrap();
+    let found = &limits.devices[0];
+    assert_eq!(found.core_request_percent.load(Ordering::Relaxed), 20);
+    assert_eq!(found.core_limit_percent.load(Ordering::Relaxed), 60);
+    assert_eq!(found.memory_limit_bytes.load(Ordering::Relaxed), 600);
+    assert_eq!(said.warnings.len(), 1, "{said:?}");
+    assert!(said.warnings[0].starts_with("1000 bytes of the memory of device GPU-"), "{said:?}");
+    assert!(said.warnings[0].contains("the limit is 600 bytes: nothing is taken away"), "{said:?}");
+    assert_eq!(tenant.tell("reserve 1"), "Err(OverLimit)");
+    assert_eq!(node.get("a").unwrap().warnings, said.warnings);
+    let said = node.resize("a", vec![part(0, 1001)]).unwrap();
+    assert_eq!(said.warnings, [""; 0]);
+    assert_eq!(tenant.tell("reserve 1"), "Ok(())");
 }
 
 #[test]

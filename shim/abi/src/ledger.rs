@@ -26,6 +26,8 @@ use crate::region::{ACCOUNTS, Account, Ledger, MARKERS_MAX, SLOTS_MAX, SlotDevic
 
 /// The part of an account's and of a slot's word that counts bytes.
 pub const BYTES_MASK: u64 = (1 << 48) - 1;
+/// The most bytes that an account can hold: more stand in one only when more was given back than it held, and it has wrapped.
+pub const BYTES_MAX: u64 = BYTES_MASK >> 1;
 /// One operation under way in a slot's word.
 pub const OPERATION: u64 = 1 << 48;
 /// One change of an account's word. The count wraps at the word's end.
@@ -56,7 +58,7 @@ pub fn used_bytes(account: &Account) -> u64 {
 pub fn reserve(account: &Account, part: &AtomicU64, bytes: u64, limit_bytes: u64) -> Result<(), OverLimit> {
     let after = |used: u64| {
         let after_bytes = (used & BYTES_MASK).checked_add(bytes)?;
-        (after_bytes <= limit_bytes && after_bytes <= BYTES_MASK).then(|| used.wrapping_add(CHANGE + bytes))
+        (after_bytes <= limit_bytes && after_bytes <= BYTES_MAX).then(|| used.wrapping_add(CHANGE + bytes))
     };
     let mut used = account.used.load(Ordering::Relaxed);
     if after(used).is_none() {
@@ -95,16 +97,21 @@ pub fn release(account: &Account, part: &AtomicU64, bytes: u64) {
 
 #[inline]
 fn give_back(account: &Account, bytes: u64) {
-    let mut used = account.used.load(Ordering::Relaxed);
-    loop {
-        // Saturating, because the ledger is writable by the container: a forged word must not wrap the total.
-        let left_bytes = (used & BYTES_MASK).saturating_sub(bytes);
-        let after = (used & !BYTES_MASK).wrapping_add(CHANGE) | left_bytes;
-        match account.used.compare_exchange_weak(used, after, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => used = now,
-        }
+    // One addition, which nobody can make fail: the count goes up by one, the bytes go down.
+    let change = CHANGE.wrapping_sub(bytes);
+    let after = account.used.fetch_add(change, Ordering::AcqRel).wrapping_add(change);
+    if after & BYTES_MASK > BYTES_MAX {
+        empty_overdrawn(account);
     }
+}
+
+/// Empties an account from which more was given back than it held. Only a forged ledger gets here: it is writable by the container.
+/// Until then the account shows more than the limit of any slice, so that nothing is reserved meanwhile.
+#[cold]
+fn empty_overdrawn(account: &Account) {
+    let emptied = |used: u64| (used & BYTES_MASK > BYTES_MAX).then_some((used & !BYTES_MASK).wrapping_add(CHANGE));
+    // It fails if another thread has emptied it, and then it may hold something again.
+    let _ = account.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, emptied);
 }
 
 /// Bytes that the process whose slot's word is `part` holds.
@@ -338,7 +345,7 @@ pub fn settle(ledger: &Ledger, number: usize) -> bool {
     if used & BYTES_MASK == sum {
         return account.used.load(Ordering::Acquire) == used;
     }
-    let settled = (used & !BYTES_MASK).wrapping_add(CHANGE) | sum.min(BYTES_MASK);
+    let settled = (used & !BYTES_MASK).wrapping_add(CHANGE) | sum.min(BYTES_MAX);
     account.used.compare_exchange(used, settled, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
@@ -481,13 +488,41 @@ mod tests {
     fn a_reservation_greater_than_a_word_counts_never_spills_into_the_operations() {
         let ledger = ledger();
         let (device, slot) = (&ledger.devices[0], &ledger.slots[1].devices[0].memory);
-        assert_eq!(reserve(device, slot, BYTES_MASK, u64::MAX), Ok(()));
-        for bytes in [1, BYTES_MASK, BYTES_MASK + 1, u64::MAX] {
+        assert_eq!(reserve(device, slot, BYTES_MAX, u64::MAX), Ok(()));
+        for bytes in [1, BYTES_MAX, BYTES_MASK, BYTES_MASK + 1, u64::MAX] {
             assert_eq!(reserve(device, slot, bytes, u64::MAX), Err(OverLimit));
         }
-        assert_eq!((used(&ledger), slot.load(Ordering::Relaxed)), (BYTES_MASK, BYTES_MASK));
-        release(device, slot, BYTES_MASK);
+        assert_eq!((used(&ledger), slot.load(Ordering::Relaxed)), (BYTES_MAX, BYTES_MAX));
+        release(device, slot, BYTES_MAX);
         assert_eq!((used(&ledger), slot.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn an_account_from_which_more_is_given_back_than_it_holds_is_empty() {
+        for (held_bytes, forged_bytes) in [(0, 1), (5, 10), (BYTES_MAX, BYTES_MASK), (0, BYTES_MAX), (7, BYTES_MAX)] {
+            let ledger = ledger();
+            let device = &ledger.devices[0];
+            device.used.store(held_bytes, Ordering::Relaxed);
+            give_back(device, forged_bytes);
+            assert_eq!(used(&ledger), 0, "{forged_bytes} of {held_bytes}");
+            // And it works again.
+            assert_eq!(reserve(device, &ledger.slots[1].devices[0].memory, 60, 100), Ok(()));
+            release(device, &ledger.slots[1].devices[0].memory, 60);
+            assert_eq!(used(&ledger), 0);
+        }
+    }
+
+    #[test]
+    fn an_overdrawn_account_grants_nothing_until_it_is_empty() {
+        let ledger = ledger();
+        let (device, slot) = (&ledger.devices[0], &ledger.slots[1].devices[0].memory);
+        // As a process leaves it that is killed between the two steps.
+        device.used.store(5_u64.wrapping_sub(10) & BYTES_MASK, Ordering::Relaxed);
+        for bytes in [1, 5, 6, BYTES_MAX] {
+            assert_eq!(reserve(device, slot, bytes, u64::MAX), Err(OverLimit));
+        }
+        give_back(device, 0);
+        assert_eq!((used(&ledger), reserve(device, slot, 6, u64::MAX)), (0, Ok(())));
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub const SLOTS_MAX: usize = if cfg!(loom) { 3 } else { 512 };
 pub const ACCOUNTS: usize = DEVICES_MAX + 1;
 /// Number of the account of page-locked host memory.
 pub const HOST_ACCOUNT: usize = DEVICES_MAX;
+/// Classes of length that waits for leases are counted by.
+pub const WAIT_LENGTHS: usize = 14;
 /// Progress markers that a process can have in flight on one device.
 pub const MARKERS_MAX: usize = if cfg!(loom) { 2 } else { 8 };
 
@@ -49,7 +51,7 @@ pub const LEDGER_FILE_BYTES: usize = 4 * 1024 * 1024;
 /// Version of the layout and the protocols in this crate that must agree exactly.
 pub const MAJOR: u32 = 2;
 /// Version of additions that older readers can ignore.
-pub const MINOR: u32 = 0;
+pub const MINOR: u32 = 1;
 
 /// [`Header::magic`] of a limits file: `ALIQLIMT`, read as a little-endian number.
 pub const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLIMT");
@@ -136,7 +138,7 @@ pub struct Limits {
     pub heartbeat_ns: AtomicU64,
     /// Devices in [`Limits::devices`]; the first so many are valid. Never more than [`DEVICES_MAX`], never changes.
     pub device_count: AtomicU32,
-    /// [`FLAG_DISABLED`].
+    /// [`FLAG_DISABLED`] and [`FLAG_EVENTS`].
     pub flags: AtomicU32,
     /// Bytes of page-locked host memory that are never exceeded; 0: no limit.
     pub host_memory_limit_bytes: AtomicU64,
@@ -146,10 +148,15 @@ pub struct Limits {
     pub devices: [DeviceLimits; DEVICES_MAX],
     /// What the container has used of each device. Kept here so that it outlives the manager.
     pub counters: [DeviceCounters; DEVICES_MAX],
+    /// How the container has waited for each device. Since minor version 1: zero in a region that is older.
+    pub waits: [DeviceWaits; DEVICES_MAX],
 }
 
 /// In [`Limits::flags`]: the manager has switched enforcement off; the shim accounts but refuses and delays nothing.
 pub const FLAG_DISABLED: u32 = 1;
+/// In [`Limits::flags`]: progress markers are events also where the device could write them, so that the two ways can be compared.
+/// Since minor version 1.
+pub const FLAG_EVENTS: u32 = 2;
 
 /// The manager writes [`Limits::heartbeat_ns`] this often.
 pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
@@ -207,8 +214,23 @@ pub struct DeviceCounters {
     /// Device time that the container used in the last second, in thousandths of the device's; what NVML's utilisation is made of
     /// in the container.
     pub used_permille: AtomicU64,
+    /// Leases granted. Since minor version 1.
+    pub leases: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 6],
+    pub reserved: [u64; 5],
+}
+
+/// How a container has waited for leases of one device since its slice was made: from the moment at which the first of its
+/// threads was seen to wait to the grant, once however many threads there are. Written by the manager, as [`DeviceCounters`].
+#[repr(C, align(128))]
+pub struct DeviceWaits {
+    /// Number of waits, by length. The bounds between the lengths are the arbiter's `WAIT_BOUNDS_NS`, and part of this
+    /// layout: a manager with others would need other fields.
+    pub by_length: [AtomicU64; WAIT_LENGTHS],
+    /// Nanoseconds of all these waits together.
+    pub waited_ns: AtomicU64,
+    /// The longest of them in nanoseconds.
+    pub longest_ns: AtomicU64,
 }
 
 /// The gate: how the manager lets a container use a device now. A process waits for it with a futex on this word.
@@ -219,13 +241,17 @@ pub struct DeviceCounters {
 pub mod gate {
     /// Set: launches may go on.
     pub const OPEN: u32 = 1;
-    /// Set together with [`OPEN`]: the device is not shared in time for now; launches need no markers.
+    /// Set together with [`OPEN`]: the device is not shared in time for now. There are no ticks, and what is in flight is bounded only
+    /// for the sake of those who may come.
     pub const FREE: u32 = 2;
     /// Set without [`OPEN`]: the manager is awake and looks at [`SlotDevice::waiting`](super::SlotDevice::waiting) by itself;
     /// who waits need not ring: see [`handshake`](crate::handshake).
     pub const WATCHED: u32 = 2;
+    /// Set together with [`WATCHED`]: the gate is likely to be opened in a moment, when the device is empty; who has been woken for
+    /// it stays awake for that moment. Since minor version 1: before, part of the count.
+    pub const SOON: u32 = 4;
     /// What the counting part advances by.
-    pub const TICK: u32 = 4;
+    pub const TICK: u32 = 8;
 }
 
 /// The ledger file.
@@ -261,8 +287,14 @@ pub struct Account {
     pub peak_bytes: AtomicU64,
     /// Requests for memory that were refused because of the limit.
     pub refused: AtomicU64,
+    /// `CLOCK_MONOTONIC` in nanoseconds up to which the container has paid for its device time while it paced itself: see
+    /// [`pacing`](crate::pacing). Since minor version 1.
+    pub charged_until_ns: AtomicU64,
+    /// `CLOCK_MONOTONIC` in nanoseconds at which the container has earned what it has paid for: until then it launches nothing
+    /// while it paces itself. Since minor version 1.
+    pub paced_until_ns: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 13],
+    pub reserved: [u64; 11],
 }
 
 impl Ledger {
@@ -438,7 +470,8 @@ const _: () = {
     assert!(offset_of!(DeviceLimits, uuid) == 40);
     assert!(offset_of!(DeviceLimits, reserved) == 56 && size_of::<DeviceCounters>() == 128);
     assert!(offset_of!(Limits, counters) == 128 + 128 * DEVICES_MAX);
-    assert!(size_of::<Limits>() == 128 + 256 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);
+    assert!(size_of::<DeviceWaits>() == 128 && offset_of!(Limits, waits) == 128 + 256 * DEVICES_MAX);
+    assert!(size_of::<Limits>() == 128 + 384 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);
     assert!(size_of::<Account>() == 128 && offset_of!(Ledger, devices) == 128);
     assert!(offset_of!(Ledger, host) == 128 + 128 * DEVICES_MAX);
     assert!(offset_of!(Ledger, owners) == 4096 && offset_of!(Ledger, start_times) == 8192);

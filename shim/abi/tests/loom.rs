@@ -19,6 +19,7 @@ use aliquot_abi::ledger::{
     BYTES_MASK, Identity, MANAGER_PID, OPERATION, Reclaimed, claim, held_bytes, identity, reclaim, release, repair,
     reserve, settle, used_bytes,
 };
+use aliquot_abi::pacing::charge;
 use aliquot_abi::region::{Account, Header, Ledger, SLOTS_MAX, Slot, SlotDevice, gate, owner};
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
@@ -61,7 +62,14 @@ fn word() -> AtomicU64 {
 }
 
 fn account() -> Account {
-    Account { used: word(), peak_bytes: word(), refused: word(), reserved: [0; _] }
+    Account {
+        used: word(),
+        peak_bytes: word(),
+        refused: word(),
+        charged_until_ns: word(),
+        paced_until_ns: word(),
+        reserved: [0; _],
+    }
 }
 
 fn slot_device() -> SlotDevice {
@@ -568,5 +576,20 @@ fn whoever_comes_through_an_open_gate_sees_what_was_written_before() {
         limit.store(LIMIT_BYTES, Ordering::Relaxed);
         assert_eq!(handshake::set(word, gate::OPEN), 0);
         waiter.join().unwrap();
+    });
+}
+
+/// One process pays for the first half of a stretch of time, another one for all of it, in any order.
+#[test]
+fn processes_that_pace_themselves_pay_for_time_once() {
+    explore(|| {
+        let account = Arc::new(account());
+        let payers = [50, 100].map(|until_ns| {
+            let account = Arc::clone(&account);
+            thread::spawn(move || charge(&account, 0, until_ns, 100, 50))
+        });
+        let paid_ns: u64 = payers.map(|payer| payer.join().unwrap()).iter().sum();
+        assert_eq!(paid_ns, 100);
+        assert_eq!(account.paced_until_ns.load(Ordering::Relaxed), 200);
     });
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p aliquot-bench              all of them
 //! cargo run --release -p aliquot-bench -- launch    some of them
+//! cargo run --release -p aliquot-bench -- shares --quick
 //! ```
 //!
 //! Runs with and without the shim alternate, and medians of them count: what else the machine does hits both alike.
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 
 use crate::client::Client;
+use crate::shares::Depth;
 use crate::table::Table;
 
 /// Measures what Aliquot costs, and how exactly it enforces.
@@ -37,6 +39,9 @@ struct Args {
     /// Runs of which the median counts
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
+    /// Short windows and few cases of each group of shares
+    #[arg(long)]
+    quick: bool,
 }
 
 /// What can be measured.
@@ -60,28 +65,77 @@ enum What {
     Deaths,
     /// Memory and processor time of the node manager.
     Manager,
-    /// Shares of device time.
+    /// Shares of device time: all of the following.
     Shares,
+    /// One container alone under a cap.
+    Capped,
+    /// Several processes, streams and graphs under one cap.
+    Inside,
+    /// Containers that are always busy side by side.
+    Neighbours,
+    /// Neighbours that are idle, or come and go.
+    IdleNeighbours,
+    /// Requests beside batch work.
+    Requests,
+    /// What sharing costs.
+    Cost,
+    /// Containers with two devices whose kernels wait for each other.
+    Collectives,
+    /// Processor time of the node manager while eight devices are shared.
+    ManagerTime,
+    /// Containers without a node manager.
+    SelfPacing,
+    /// Shares that change while programs run.
+    Resizing,
+    /// Markers that the device writes against events.
+    MarkerWays,
+}
+
+impl What {
+    /// The group of shares that this is.
+    fn shares(self) -> Option<shares::Case> {
+        use shares::Case;
+        Some(match self {
+            What::Capped => Case::Capped,
+            What::Inside => Case::Inside,
+            What::Neighbours => Case::Neighbours,
+            What::IdleNeighbours => Case::IdleNeighbours,
+            What::Requests => Case::Requests,
+            What::Cost => Case::Cost,
+            What::Collectives => Case::Collectives,
+            What::ManagerTime => Case::ManagerTime,
+            What::SelfPacing => Case::SelfPacing,
+            What::Resizing => Case::Resizing,
+            What::MarkerWays => Case::MarkerWays,
+            _ => return None,
+        })
+    }
+
+    fn is_wanted(self, args: &Args) -> bool {
+        let by_group = self.shares().is_some() && args.what.contains(&What::Shares);
+        args.what.is_empty() || args.what.contains(&self) || by_group
+    }
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let (client, runs) = (Client::build(), usize::from(args.runs));
+    let depth = if args.quick { Depth::Quick } else { Depth::Full };
     table::print_machine();
-    for what in What::value_variants().iter().filter(|what| args.what.is_empty() || args.what.contains(what)) {
-        let table: Table = match what {
-            What::Launch => launches::measure(&client, runs),
-            What::Memory => memory::measure(&client, runs),
-            What::Start => start::measure(&client, runs),
-            What::Together => together::measure(&client, runs),
-            What::IdleProcess => idle_process::measure(),
-            What::Library => library::measure(),
-            What::Race => race::measure(&client),
-            What::Deaths => deaths::measure(runs),
-            What::Manager => manager_cost::measure(),
-            What::Shares => shares::measure(),
+    for what in What::value_variants().iter().filter(|what| what.is_wanted(&args)) {
+        let table: Option<Table> = match what {
+            What::Launch => Some(launches::measure(&client, runs)),
+            What::Memory => Some(memory::measure(&client, runs)),
+            What::Start => Some(start::measure(&client, runs)),
+            What::Together => Some(together::measure(&client, runs)),
+            What::IdleProcess => Some(idle_process::measure()),
+            What::Library => Some(library::measure()),
+            What::Race => Some(race::measure(&client)),
+            What::Deaths => Some(deaths::measure(runs)),
+            What::Manager => Some(manager_cost::measure()),
+            other => other.shares().map(|case| shares::measure(case, &client, depth)),
         };
-        print!("{table}");
+        table.into_iter().for_each(|table| print!("{table}"));
     }
     ExitCode::SUCCESS
 }

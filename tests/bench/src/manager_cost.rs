@@ -61,7 +61,7 @@ fn query_ms(client: &mut Client, name: &str) -> f64 {
 }
 
 /// Processor time that a process has used: fields 14 and 15 of its stat file.
-fn cpu_seconds(pid: u32) -> f64 {
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the manager runs");
     let after_name = stat.rsplit_once(')').expect("a name in parentheses").1;
     let ticks: f64 =

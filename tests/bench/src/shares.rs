@@ -1,71 +1,102 @@
-//! Shares of device time, as the simulated device itself counts them.
+//! How exactly device time is shared, as the simulated device itself counts it, in real time.
+//!
+//! The device charges a process at the end of its turn, two milliseconds at most behind: 0.2 points of a second. Each row says for how
+//! long the machine itself stood still meanwhile, so that a reader can tell what it did from what Aliquot did.
 
-use std::time::{Duration, Instant};
+mod capped;
+mod collectives;
+mod cost;
+mod idle_neighbours;
+mod inside;
+mod judgement;
+mod manager_time;
+mod marker_ways;
+mod neighbours;
+mod recording;
+mod requests;
+mod resizing;
+mod self_pacing;
+mod stage;
 
-use aliquot_harness::{GIB, HostProgram, Node, Process, SimulatedGpu};
+use crate::client::Client;
+use crate::table::Table;
 
-use crate::table::{Table, yes_or_no};
-
-/// Percent of the slices that are at work together.
-const SLICES: [&[u32]; 6] = [&[10], &[30], &[50], &[80], &[30, 70], &[50, 50]];
-const KERNELS: [(&str, u64); 3] = [("50 µs", 50_000), ("1 ms", 1_000_000), ("20 ms", 20_000_000)];
-const WARM_UP: Duration = Duration::from_secs(2);
-const WINDOW: Duration = Duration::from_secs(10);
-const AIM_POINTS: f64 = 1.0;
-
-/// Lets slices share a device, and looks at the device's own account of them.
-pub(crate) fn measure() -> Table {
-    let mut table =
-        Table::new(&["share of device time over 10 s", "wanted %", "measured %", "points off", "aim", "met"]);
-    for (name, kernel_ns) in KERNELS {
-        for percents in SLICES {
-            let measured = together(percents, kernel_ns);
-            for (index, (&wanted, got)) in percents.iter().zip(measured).enumerate() {
-                let off = got - f64::from(wanted);
-                let others: Vec<String> = percents
-                    .iter()
-                    .enumerate()
-                    .filter(|&(other, _)| other != index)
-                    .map(|(_, percent)| format!(" beside {percent} %"))
-                    .collect();
-                table.row(vec![
-                    format!("kernels of {name}, {wanted} %{}", others.concat()),
-                    wanted.to_string(),
-                    format!("{got:.2}"),
-                    format!("{off:+.2}"),
-                    format!("±{AIM_POINTS}"),
-                    yes_or_no(off.abs() <= AIM_POINTS),
-                ]);
-            }
-        }
-    }
-    table
+/// How much is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Depth {
+    /// Short windows and few cases: minutes.
+    Quick,
+    /// Everything.
+    Full,
 }
 
-/// The shares, in percent, of one process in each of the slices.
-fn together(percents: &[u32], kernel_ns: u64) -> Vec<f64> {
-    let gpu = SimulatedGpu::new();
-    let node = Node::start(&gpu);
-    let busy = HostProgram::linked(&gpu, "busy");
-    let slices: Vec<_> = percents
-        .iter()
-        .enumerate()
-        .map(|(index, &percent)| node.slice(&format!("share-{index}"), percent, GIB))
-        .collect();
-    let mut programs: Vec<Process> = slices
-        .iter()
-        .map(|slice| Process::start(slice.preload_into(busy.on(&gpu).args([kernel_ns.to_string(), "0".to_owned()]))))
-        .collect();
-    programs.iter_mut().for_each(|program| program.wait_for("busy"));
-    std::thread::sleep(WARM_UP);
-    let busy_ns = || -> Vec<u64> {
-        let used = gpu.machine().device_use(0).processes;
-        let of = |pid| used.iter().find(|process| process.pid == pid).map_or(0, |process| process.busy_ns);
-        programs.iter().map(|program| of(program.id())).collect()
-    };
-    let (start, before) = (Instant::now(), busy_ns());
-    std::thread::sleep(WINDOW);
-    let (elapsed, after) = (start.elapsed(), busy_ns());
-    let share = |(after, before): (u64, u64)| (after - before) as f64 / elapsed.as_nanos() as f64 * 100.0;
-    after.into_iter().zip(before).map(share).collect()
+/// A group of cases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Case {
+    /// One container alone under a cap.
+    Capped,
+    /// Several processes, several streams, graphs under one cap.
+    Inside,
+    /// Several containers that are always busy.
+    Neighbours,
+    /// Neighbours that are idle or come and go.
+    IdleNeighbours,
+    /// Requests beside batch work.
+    Requests,
+    /// What sharing costs.
+    Cost,
+    /// Kernels that wait for each other.
+    Collectives,
+    /// What the node manager takes.
+    ManagerTime,
+    /// No manager.
+    SelfPacing,
+    /// Shares that change.
+    Resizing,
+    /// The two ways to see progress.
+    MarkerWays,
+}
+
+impl Depth {
+    /// How long shares are measured.
+    fn window_ns(self) -> u64 {
+        match self {
+            Depth::Quick => 3_000_000_000,
+            Depth::Full => 10_000_000_000,
+        }
+    }
+
+    /// All of `cases`, or as many of the first.
+    fn of<T>(self, cases: Vec<T>, quick: usize) -> Vec<T> {
+        match self {
+            Depth::Quick => cases.into_iter().take(quick).collect(),
+            Depth::Full => cases,
+        }
+    }
+}
+
+/// Measures one group.
+pub(crate) fn measure(case: Case, client: &Client, depth: Depth) -> Table {
+    match case {
+        Case::Capped => capped::measure(depth),
+        Case::Inside => inside::measure(depth),
+        Case::Neighbours => neighbours::measure(depth),
+        Case::IdleNeighbours => idle_neighbours::measure(depth),
+        Case::Requests => requests::measure(depth),
+        Case::Cost => cost::measure(depth),
+        Case::Collectives => collectives::measure(depth),
+        Case::ManagerTime => manager_time::measure(depth),
+        Case::SelfPacing => self_pacing::measure(depth),
+        Case::Resizing => resizing::measure(depth),
+        Case::MarkerWays => marker_ways::measure(client, depth),
+    }
+}
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A duration for people.
+fn duration(ns: u64) -> String {
+    if ns < MS { format!("{} µs", ns / US) } else { format!("{} ms", ns / MS) }
 }

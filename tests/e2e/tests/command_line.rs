@@ -220,3 +220,45 @@ fn the_views_show_what_is_there() {
     assert!(text.contains("16777216") && text.contains("67108864"), "{json:#}");
     assert!(said(&["describe", "seen"]).contains(&holder.id().to_string()));
 }
+
+#[test]
+fn a_priority_class_is_given_changed_and_shown() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let aliquot = |arguments: &[&str]| run(&mut aliquot(&gpu, &node, arguments));
+    let said = |arguments: &[&str]| aliquot(arguments).success().stdout;
+    let created = said(&["slice", "create", "serve", "--gpu-core", "20", "--priority", "latency-critical"]);
+    assert!(created.contains("latency-critical"), "{created}");
+    let shown = |class: &str| {
+        for arguments in [vec!["slice", "ls"], vec!["describe", "serve"], vec!["ps", "--wide"], vec!["ps", "--json"]] {
+            let text = said(&arguments);
+            assert!(text.contains(class), "{arguments:?}: {text}");
+        }
+    };
+    shown("latency-critical");
+    assert!(said(&["slice", "resize", "serve", "--priority", "batch"]).contains("batch"));
+    shown("batch");
+    let unknown = aliquot(&["slice", "resize", "serve", "--priority", "urgent"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(unknown.stderr.contains("urgent") && unknown.stderr.contains("latency-critical"), "{unknown:?}");
+    let run =
+        ["run", "--gpu-core", "10", "--priority", "batch", "--name", "job", "--", artifacts::cli().to_str().unwrap()];
+    assert!(said(&[&run[..], &["describe", "job"]].concat()).contains("Priority:     batch\n"));
+}
+
+#[test]
+fn a_limit_below_what_is_in_use_is_warned_of() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slice = node.slice("used", 30, 64 * MIB);
+    let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+    let mut holder = Process::start(slice.preload_into(command.arg((32 * MIB).to_string())));
+    holder.wait_for("held");
+    let resize =
+        |memory: &str| run(&mut aliquot(&gpu, &node, &["slice", "resize", "used", "--gpu-memory", memory])).success();
+    let outcome = resize("16MiB");
+    assert!(outcome.stderr.starts_with("warning: 32 MiB of the memory of device GPU-"), "{outcome:?}");
+    assert!(outcome.stdout.contains("16MiB"), "{outcome:?}");
+    assert!(run(&mut aliquot(&gpu, &node, &["describe", "used"])).success().stdout.contains("Warning:      32 MiB of"));
+    assert_eq!(resize("32MiB").stderr, "");
+}

@@ -3,9 +3,9 @@
 //!
 //! | complaint | shown by |
 //! | --- | --- |
-//! | a limit on time is inexact, swings, or is off for one that is alone | `time_sharing::a_limit_holds_for_one_that_is_alone`, `two_that_are_always_busy_get_what_they_asked_for` |
-//! | large GPUs are hardly limited | `time_sharing::the_length_of_kernels_does_not_matter`: time is charged by the clock, not by blocks |
-//! | graphs are not limited, or broken | `time_sharing::graphs_are_charged_for_all_that_they_hold`, `capture::*`, `graph_memory::*` |
+//! | a limit on time is inexact, swings, or is off for one that is alone | the second table |
+//! | large GPUs are hardly limited | `requests::each_device_has_its_own_limit_whatever_its_size_and_number` of `time_sharing` |
+//! | graphs are not limited, or broken | `launchers::four_streams_and_graphs_of_a_hundred_kernels_are_charged_in_full` of `time_sharing`, `capture::*`, `graph_memory::*` |
 //! | a form of launch is forgotten | [`no_form_of_launch_passes_a_closed_gate`], `headers::every_function_of_the_driver_is_classified_once` |
 //! | a process killed in the middle leaves a lock behind | `many_processes::a_storm_of_kills_leaves_nothing_charged`, [`killed_processes_leave_no_lock_behind`] |
 //! | hundreds of processes start one after the other | `many_processes::two_hundred_that_start_at_once_are_all_counted`, `what_a_process_does_to_start_does_not_grow_with_how_many_there_are` |
@@ -23,6 +23,31 @@
 //! | a program waits for its registration | [`a_manager_that_listens_and_never_answers_holds_nobody_up`], `manager_death::*` |
 //! | null pointers crash, errors are not the driver's | [`null_arguments_are_the_drivers_to_refuse`], `differential::*` |
 //! | nothing is counted without a limit; a limit on one thing is off with that on another | `memory_cap::*` with all of the time, `usage::the_share_of_a_container_with_a_device_to_itself_is_shown_in_it`, `host_memory::without_a_limit_the_host_s_memory_is_counted_all_the_same` |
+//!
+//! Limits on device time that are inexact have causes of their own. Their tests are in `time_sharing` where nothing else is said.
+//!
+//! | why limits on time are inexact elsewhere | shown by |
+//! | --- | --- |
+//! | what is measured is whether a kernel is there: one of a single block, or tiny ones, look like a whole device | `requests::neither_the_length_nor_the_blocks_of_kernels_matter` |
+//! | samples come late, and a controller swings after them; too much passes before it bites | `debt::idle_time_is_not_saved_up`, the arbiter's own tests in virtual time, from the first second on |
+//! | a launch costs its blocks, which say nothing about its time; cost ends at some number of threads | `requests::neither_the_length_nor_the_blocks_of_kernels_matter` |
+//! | a grid greater than the budget is never let in | the same, with a million blocks |
+//! | steps grow with the device: large ones are hardly limited, small ones crawl | `requests::each_device_has_its_own_limit_whatever_its_size_and_number` |
+//! | a launch is let in before it is paid for, and any single kernel passes | `debt::a_kernel_that_is_longer_than_any_lease_is_made_up_for`, `debt::beside_huge_kernels_the_others_have_their_share` |
+//! | each process has a budget of its own | `launchers::four_processes_have_one_limit`, `self_pacing::processes_share_the_limit` |
+//! | NVML without samples, or with an error, counts as an idle device | `requests::a_limit_holds_where_nvml_has_no_samples_of_processes` |
+//! | the wrong device is looked at where CUDA and NVML number them otherwise; only the first has a limit | `requests::each_device_has_its_own_limit_whatever_its_size_and_number` |
+//! | a thread in each process asks NVML without a rest | `bystanders::in_a_program_that_does_nothing_nothing_is_done` |
+//! | a lock is held while processes are looked for | [`killed_processes_leave_no_lock_behind`], `many_processes::*`: there is no lock |
+//! | graphs, cooperative and extended launches are free | [`no_form_of_launch_passes_a_closed_gate`], `launchers::*` |
+//! | a limit is off for one that is alone, or for good once a process is not found | `requests::a_limit_holds_for_one_that_is_alone`, `containers::two_containers_share_a_device_as_asked` |
+//! | what one does not use nobody may use | `idle::what_others_leave_may_be_used_up_to_the_limit`, `idle::beside_one_that_pauses_the_device_is_used_and_shares_return` |
+//! | a container that is alone gets less than its limit, by a controller that keeps below it | `requests::a_limit_holds_for_one_that_is_alone` |
+//! | shares between containers are not those that were asked for | `requests::two_that_are_always_busy_get_what_they_asked_for` |
+//! | a device is given away for seconds | `latency::requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn` |
+//! | limits end when a heartbeat is old | `self_pacing::*`, `holders::a_manager_that_is_killed_among_leases_and_comes_back_lets_nobody_gain_or_hang` |
+//! | one process, or one device, is all that is thought of | `launchers::*`, `devices::kernels_that_wait_for_each_other_on_two_devices_make_progress` |
+//! | who is kept waiting is whoever uses the device, copies and host functions included | `bystanders::*` |
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;

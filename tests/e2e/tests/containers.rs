@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use aliquot_fake_machine::now_ns;
-use aliquot_harness::{Container, HostProgram, Image, MIB, Node, SimulatedGpu, wait};
+use aliquot_harness::{Container, HostProgram, Image, MIB, Node, Shares, SimulatedGpu, wait};
 
 /// A name that no other test has published.
 fn unique(name: &str) -> String {
@@ -61,18 +60,7 @@ fn two_containers_share_a_device_as_asked() {
         wait::until("the manager knows the process", || Some(node.client().usage(name).unwrap().processes.first()?.pid))
     };
     let pids = [pid_in(&small), pid_in(&large)];
-    let busy_ns = || {
-        let used = gpu.machine().device_use(0);
-        pids.map(|pid| used.processes.iter().find(|used| used.pid == pid).map_or(0, |used| used.busy_ns))
-    };
-    wait::until_true("both use the device", || busy_ns().iter().all(|&used| used > 150_000_000));
-    let (before, start_ns) = (busy_ns(), now_ns());
-    std::thread::sleep(std::time::Duration::from_secs(4));
-    let (after, window_ns) = (busy_ns(), (now_ns() - start_ns) as f64);
-    let used_ns: [f64; 2] = std::array::from_fn(|index| (after[index] - before[index]) as f64);
-    let share = used_ns[0] * 100.0 / (used_ns[0] + used_ns[1]);
-    assert!((share - 30.0).abs() <= 3.0, "the container of 30 % had {share:.2} % of what both had");
-    assert!(used_ns[0] + used_ns[1] >= 0.8 * window_ns, "the device was idle: {used_ns:?} ns in {window_ns} ns");
+    Shares::of(&gpu).exactly(30, &pids[..1]).exactly(70, &pids[1..]).assert_kept();
     drop(containers);
     drop(slices);
 }

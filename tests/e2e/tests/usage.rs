@@ -1,10 +1,11 @@
 //! What a container uses is written where its processes can read it: for their own views of the device.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use aliquot_abi::region::SlotDevice;
 use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice, run, wait};
-use aliquot_proto::node::v1::{CreateSliceRequest, Part};
+use aliquot_proto::node::v1::{CreateSliceRequest, Part, PartUsage, PriorityClass, ResizeSliceRequest};
 
 fn busy(gpu: &SimulatedGpu, slice: &Slice) -> Process {
     let mut command = HostProgram::linked(gpu, "busy").on(gpu);
@@ -108,4 +109,100 @@ fn host_memory_and_copies_are_told_of_programs_that_have_ended() {
     let after = usage().parts.remove(0);
     assert_eq!((after.copies - before.copies, after.copied_bytes - before.copied_bytes), (2, 2 * 4096));
     assert!(after.copy_ns > before.copy_ns, "{after:?}");
+}
+
+/// What the manager says of the slice's first device.
+fn part(node: &Node, slice: &Slice) -> PartUsage {
+    node.client().usage(slice.name()).unwrap().parts.remove(0)
+}
+
+fn waits(part: &PartUsage) -> u64 {
+    part.lease_waits.as_ref().unwrap().counts.iter().sum()
+}
+
+#[test]
+fn waits_for_leases_are_told_apart_from_what_threads_are_throttled_and_outlive_the_manager() {
+    let gpu = SimulatedGpu::new();
+    let mut node = Node::start(&gpu);
+    let (first, second) = (node.slice("first", 50, GIB), node.slice("second", 50, GIB));
+    let processes = [busy(&gpu, &first), busy(&gpu, &second)];
+    wait::until_true("each waits for the other's leases to end", || {
+        [&first, &second].into_iter().all(|slice| waits(&part(&node, slice)) >= 20)
+    });
+    let told = part(&node, &first);
+    let histogram = told.lease_waits.clone().unwrap();
+    assert!(told.leases > 0 && told.throttled_ns > 0, "{told:?}");
+    // A wait lies in the bucket that says how long it was, and no wait is longer than the longest.
+    let (mut least_ns, mut from_ns) = (0, 0);
+    for (index, count) in histogram.counts.iter().enumerate() {
+        assert!(*count == 0 || histogram.longest_ns > from_ns || from_ns == 0, "{histogram:?}");
+        least_ns += count * from_ns;
+        from_ns = histogram.bounds_ns.get(index).copied().unwrap_or(u64::MAX);
+    }
+    assert!((least_ns..=waits(&told) * histogram.longest_ns).contains(&histogram.total_ns), "{histogram:?}");
+
+    drop(processes);
+    wait::until_true("their end is noticed", || node.client().usage("first").unwrap().processes.is_empty());
+    node.kill();
+    node.restart();
+    let after = part(&node, &first);
+    assert!(waits(&after) >= waits(&told) && after.leases >= told.leases, "{told:?}, then {after:?}");
+    assert!(after.lease_waits.unwrap().longest_ns >= histogram.longest_ns);
+}
+
+#[test]
+fn a_resize_of_a_running_container_holds_when_its_answer_comes() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slice = node.slice("changing", 20, 64 * MIB);
+    let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+    let mut holder = Process::start(slice.preload_into(command.arg((32 * MIB).to_string())));
+    holder.wait_for("held");
+    let worker = busy(&gpu, &slice);
+    wait::until_true("both are known", || node.client().usage("changing").unwrap().processes.len() == 2);
+
+    let changed = ResizeSliceRequest {
+        name: "changing".into(),
+        parts: vec![Part {
+            core_request_percent: 40,
+            core_limit_percent: 80,
+            memory_limit_bytes: 16 * MIB,
+            ..Part::default()
+        }],
+        priority_class: PriorityClass::LatencyCritical.into(),
+        ..ResizeSliceRequest::default()
+    };
+    let answer = node.client().resize(changed).unwrap();
+    // Looked at without waiting: the answer says that it is so.
+    let limits = &slice.limits().devices[0];
+    let percent =
+        (limits.core_request_percent.load(Ordering::Relaxed), limits.core_limit_percent.load(Ordering::Relaxed));
+    assert_eq!((percent, limits.memory_limit_bytes.load(Ordering::Relaxed)), ((40, 80), 16 * MIB));
+    let usage = node.client().usage("changing").unwrap();
+    assert_eq!((usage.priority_class(), usage.parts[0].core_limit_percent), (PriorityClass::LatencyCritical, 80));
+    // What it holds beyond the new limit is said, and it gets nothing more.
+    assert!(answer.warnings.len() == 1 && answer.warnings[0].contains("the limit is 16 MiB"), "{answer:?}");
+    let mut more = HostProgram::linked(&gpu, "exact").on(&gpu);
+    let refused = run(slice.preload_into(more.arg("1")));
+    assert!(refused.stdout.starts_with("free: 0\n"), "{refused:?}");
+    drop(holder);
+    wait::until_true("below its limit nothing is said", || {
+        node.client().slices().unwrap().iter().all(|slice| slice.warnings.is_empty())
+    });
+
+    // The arbiter shares by the new figures: more than the old limit as soon as the machine lets it, and never more than the new
+    // one.
+    let used_ns = || part(&node, &slice).core_used_ns;
+    let (mut begun, mut before_ns) = (Instant::now(), used_ns());
+    wait::until_true("it uses more than it might before", || {
+        let (now, now_ns) = (Instant::now(), used_ns());
+        let (window_ns, used_ns) = (begun.elapsed().as_nanos() as u64, now_ns - before_ns);
+        if window_ns < 500_000_000 {
+            return false;
+        }
+        assert!(used_ns <= window_ns / 100 * 82 + 100_000_000, "{used_ns} ns of {window_ns} ns");
+        (begun, before_ns) = (now, now_ns);
+        used_ns > window_ns / 100 * 30
+    });
+    drop(worker);
 }

@@ -12,7 +12,8 @@ use crate::launcher::Launcher;
 use crate::manager::Manager;
 use crate::overhead;
 use crate::report::{CaseResult, Report};
-use crate::shares::Plan;
+use crate::shares::{self, Compared, Plan};
+use crate::simulated::SimulatedGpu;
 use crate::torch;
 use crate::way::{LIMITED_MEMORY_BYTES, Share, Way};
 use crate::workers::{NO_DEVICE, Probe};
@@ -20,6 +21,8 @@ use crate::{Options, Part};
 
 /// Slices of this check need a device of at least twice the limited one.
 const DEVICE_MEMORY_BYTES_MIN: u64 = 2 * LIMITED_MEMORY_BYTES;
+/// The node manager, beside the other programs.
+const MANAGER: &str = "aliquot-manager";
 /// The case that is run once more without a node manager.
 const CASE_WITHOUT_MANAGER: &str = "views";
 
@@ -43,9 +46,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if !aliquot.exists() {
         bail!("{} does not exist; --programs names the directory that holds it", aliquot.display());
     }
-    let manager = Manager::start(&programs.join("aliquot-manager"))?;
+    let manager = Manager::start(&programs.join(MANAGER), &[])?;
     let device_uuid = device.uuid.clone();
-    let launcher = Launcher { aliquot, socket: Some(manager.socket().to_owned()), device_uuid };
+    let socket = Some(manager.socket().to_owned());
+    let launcher = Launcher { aliquot, socket, device_uuid, environment: Vec::new() };
 
     let mut report = Report::new(device, options.quick, SystemTime::now());
     report.print_head();
@@ -60,8 +64,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         report.print_overhead();
     }
     if wanted(Part::Shares) {
-        let plan = Plan::new(options.quick, lead);
-        report.shares = Some(plan.measure(&launcher, |what| progress(&format!("shares: {what}")))?);
+        report.shares = Some(shares(&launcher, &programs, &Plan::new(options.quick, lead))?);
         report.print_shares();
     }
     if wanted(Part::Torch) {
@@ -73,6 +76,25 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     report.write(&options.json)?;
     println!("All results: {}", options.json.display());
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Measures shares on the device, and where the simulated GPU is at hand there, too.
+fn shares(launcher: &Launcher, programs: &Path, plan: &Plan) -> anyhow::Result<Vec<Compared>> {
+    let measured = plan.measure(launcher, |what| progress(&format!("shares: {what}")))?;
+    let Some(gpu) = SimulatedGpu::set_up(programs)? else {
+        progress("no simulated GPU to compare with lies beside the programs");
+        return Ok(shares::compare(measured, &[]));
+    };
+    let environment = gpu.environment();
+    let manager = Manager::start(&programs.join(MANAGER), &environment)?;
+    let on_simulated = Launcher {
+        aliquot: launcher.aliquot.clone(),
+        socket: Some(manager.socket().to_owned()),
+        device_uuid: gpu.uuid(),
+        environment,
+    };
+    let simulated = plan.measure(&on_simulated, |what| progress(&format!("shares on the simulated GPU: {what}")))?;
+    Ok(shares::compare(measured, &simulated))
 }
 
 /// Says on standard error what is being done, for whoever waits.
@@ -112,7 +134,12 @@ fn conformance(launcher: &Launcher) -> Vec<CaseResult> {
             results.push(CaseResult { case: case.name.to_owned(), way, findings });
         }
     }
-    let alone = Launcher { socket: None, aliquot: launcher.aliquot.clone(), device_uuid: launcher.device_uuid.clone() };
+    let alone = Launcher {
+        socket: None,
+        aliquot: launcher.aliquot.clone(),
+        device_uuid: launcher.device_uuid.clone(),
+        environment: Vec::new(),
+    };
     let findings = run_case(&alone, CASE_WITHOUT_MANAGER, Way::Limited, Way::Limited.share().as_ref());
     let case = format!("{CASE_WITHOUT_MANAGER}, without a manager");
     results.push(CaseResult { case, way: Way::Limited, findings });

@@ -1,5 +1,6 @@
 //! Starts workers, bare or in a slice, and hears what they say.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,21 +28,25 @@ pub(crate) struct Launcher {
     pub(crate) socket: Option<PathBuf>,
     /// The device that is checked, where there are several.
     pub(crate) device_uuid: String,
+    /// Variables of all that is started, beside those of this process.
+    pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
 impl Launcher {
     /// The command that runs `program` in a slice of `share`, or as it is.
     pub(crate) fn command(&self, share: Option<&Share>, program: &Path, args: &[&str]) -> Command {
-        let Some(Share { core_percent, memory }) = share else {
+        let Some(Share { core_percent, core_limit_percent, memory }) = share else {
             let mut command = Command::new(program);
-            command.args(args).env("CUDA_VISIBLE_DEVICES", &self.device_uuid);
+            command.args(args).env("CUDA_VISIBLE_DEVICES", &self.device_uuid).envs(self.environment.iter().cloned());
             return command;
         };
         let mut command = Command::new(&self.aliquot);
+        command.envs(self.environment.iter().cloned());
         if let Some(socket) = &self.socket {
             command.arg("--socket").arg(socket);
         }
-        command.args(["run", "--gpu-core", &core_percent.to_string(), "--gpu-memory", memory]);
+        command.args(["run", "--gpu-core", &core_percent.to_string()]);
+        command.args(["--gpu-core-limit", &core_limit_percent.to_string(), "--gpu-memory", memory]);
         command.args(["--device", &self.device_uuid, "--"]).arg(program).args(args);
         command
     }

@@ -8,7 +8,7 @@
 //! main ── check.rs ── launcher.rs: starts workers, bare or through `aliquot run`; manager.rs: the node manager
 //!            ├── cases*:       conformance, in the worker; findings.rs: what it sends back
 //!            ├── overhead.rs:  what a call costs
-//!            ├── shares.rs:    shares of device time
+//!            ├── shares.rs:    shares of device time, there and on simulated.rs
 //!            └── torch.rs:     PyTorch, where it is installed
 //! report.rs: the table and the JSON
 //! ```
@@ -25,6 +25,7 @@ mod overhead;
 mod report;
 mod scene;
 mod shares;
+mod simulated;
 mod torch;
 mod way;
 mod workers;

@@ -1,5 +1,6 @@
 //! The node manager of the check: `aliquot-manager` as an ordinary user's daemon, with a directory of its own.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -23,13 +24,14 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// Starts `program` and waits until it serves.
-    pub(crate) fn start(program: &Path) -> anyhow::Result<Manager> {
+    /// Starts `program`, with these variables beside its own, and waits until it serves.
+    pub(crate) fn start(program: &Path, environment: &[(OsString, OsString)]) -> anyhow::Result<Manager> {
         let dir = tempfile::Builder::new().prefix("aliquot-check-").tempdir()?;
         let (socket, log) = (dir.path().join("manager.sock"), dir.path().join("log"));
         let mut command = Command::new(program);
         command.arg("--runtime-dir").arg(dir.path().join("run")).arg("--state-dir").arg(dir.path().join("state"));
         command.arg("--socket").arg(&socket).args(["--cdi-dir", "off"]).stdin(Stdio::null());
+        command.envs(environment.iter().cloned());
         command.stdout(File::create(&log)?).stderr(File::options().append(true).open(&log)?);
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let mut manager = Manager { child, socket, _dir: dir };

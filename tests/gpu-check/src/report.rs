@@ -7,8 +7,8 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::findings::{Findings, Verdict};
-use crate::overhead::Overhead;
-use crate::shares::Measured;
+use crate::overhead::{Overhead, median};
+use crate::shares::{Compared, Measurement};
 use crate::torch::Torch;
 use crate::way::Way;
 use crate::workers::Probe;
@@ -46,7 +46,7 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) overhead: Option<Vec<Overhead>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) shares: Option<Vec<Measured>>,
+    pub(crate) shares: Option<Vec<Compared>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) torch: Option<Torch>,
     /// Whether every conformance case holds; set when the report is written.
@@ -133,23 +133,47 @@ impl Report {
         print_table(&rows);
     }
 
-    /// Prints the shares of device time.
+    /// Prints the shares of device time, and by how much the device and the simulated one differ.
     pub(crate) fn print_shares(&self) {
-        let head = ["share of device time", "beside", "wanted %", "measured %", "points off", "exact"];
+        let head = [
+            "share of device time",
+            "beside",
+            "wanted %",
+            "measured %",
+            "points off",
+            "exact",
+            "first second %",
+            "worst second %",
+            "simulated %",
+        ];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        for Measured { load, beside, wanted_percent, measured_percent } in self.shares.iter().flatten() {
+        for compared in self.shares.iter().flatten() {
+            let Measurement { wanted_percent, measured_percent, .. } = compared.measured;
             let off = measured_percent - wanted_percent;
             let exact = if off.abs() <= SHARE_POINTS { "yes" } else { "no" };
+            let beside = &compared.measured.beside;
             rows.push(vec![
-                load.clone(),
+                compared.measured.load.clone(),
                 if beside.is_empty() { "nothing".to_owned() } else { beside.clone() },
                 format!("{wanted_percent:.0}"),
                 format!("{measured_percent:.2}"),
                 format!("{off:+.2}"),
                 exact.to_owned(),
+                format!("{:.1}", compared.measured.first_second_percent),
+                format!("{:.1}", compared.measured.worst_second_percent),
+                compared.simulated_percent.map_or("-".to_owned(), |percent| format!("{percent:.2}")),
             ]);
         }
         print_table(&rows);
+        let differences: Vec<f64> =
+            self.shares.iter().flatten().filter_map(Compared::difference).map(f64::abs).collect();
+        if !differences.is_empty() {
+            println!(
+                "shares here and on the simulated GPU of this machine differ by {:.2} points in the median, {:.2} at most",
+                median(differences.clone()),
+                differences.into_iter().fold(0.0, f64::max)
+            );
+        }
     }
 
     /// Prints what PyTorch found.
@@ -159,14 +183,21 @@ impl Report {
             println!("\nPyTorch: skipped: {}", torch.skipped);
             return;
         }
-        let head = ["PyTorch", "steps/s", "findings"];
+        let head = ["PyTorch", "steps/s", "by graphs", "findings"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for (way, run) in &torch.ways {
-            rows.push(vec![way.to_string(), format!("{:.1}", run.steps_per_second), summary(&run.findings)]);
+            rows.push(vec![
+                way.to_string(),
+                format!("{:.1}", run.steps_per_second),
+                format!("{:.1}", run.graph_steps_per_second),
+                summary(&run.findings),
+            ]);
         }
         print_table(&rows);
-        if let Some(percent) = torch.limited_percent {
-            println!("in the limited slice it does {percent:.1} % of the work that it does without");
+        for (how, percent) in [("", torch.limited_percent), (" by CUDA graphs", torch.limited_graph_percent)] {
+            if let Some(percent) = percent {
+                println!("in the limited slice it does{how} {percent:.1} % of the work that it does without");
+            }
         }
         for (way, run) in &torch.ways {
             print_exceptions(&format!("PyTorch, {way}"), &run.findings);

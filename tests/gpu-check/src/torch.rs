@@ -25,6 +25,9 @@ pub(crate) struct Torch {
     /// Training steps in the limited slice, in percent of those without; absent if they were not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limited_percent: Option<f64>,
+    /// The same of steps that are CUDA graphs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limited_graph_percent: Option<f64>,
 }
 
 /// What the script says.
@@ -35,6 +38,8 @@ pub(crate) struct Run {
     pub(crate) findings: Findings,
     /// Training steps in a second.
     pub(crate) steps_per_second: f64,
+    /// Training steps in a second, each launched as one CUDA graph.
+    pub(crate) graph_steps_per_second: f64,
 }
 
 /// Runs the script in each way.
@@ -57,17 +62,19 @@ pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64, qui
         let mut run: Run = ran.unwrap_or_else(|error| {
             let mut findings = Findings::default();
             findings.expect("the script runs to its end", false, format!("{error:#}"));
-            Run { findings, steps_per_second: 0.0 }
+            Run { findings, steps_per_second: 0.0, graph_steps_per_second: 0.0 }
         });
         if let Some(bare) = torch.ways.get(&Way::Bare) {
             run.findings.compare(&bare.findings);
         }
         torch.ways.insert(way, run);
     }
-    let rate = |way| torch.ways.get(&way).map_or(0.0, |run| run.steps_per_second);
-    if rate(Way::Bare) > 0.0 && rate(Way::Limited) > 0.0 {
-        torch.limited_percent = Some(rate(Way::Limited) / rate(Way::Bare) * 100.0);
-    }
+    let limited_percent = |rate: fn(&Run) -> f64| {
+        let [bare, limited] = [Way::Bare, Way::Limited].map(|way| torch.ways.get(&way).map_or(0.0, rate));
+        (bare > 0.0 && limited > 0.0).then(|| limited / bare * 100.0)
+    };
+    let percents = (limited_percent(|run| run.steps_per_second), limited_percent(|run| run.graph_steps_per_second));
+    (torch.limited_percent, torch.limited_graph_percent) = percents;
     torch
 }
 

@@ -30,7 +30,7 @@ impl Way {
     pub(crate) fn share(self) -> Option<Share> {
         match self {
             Way::Bare => None,
-            Way::Unlimited => Some(Share { core_percent: 100, memory: "100%".to_owned() }),
+            Way::Unlimited => Some(Share { core_percent: 100, core_limit_percent: 100, memory: "100%".to_owned() }),
             Way::Limited => Some(Share::new(LIMITED_CORE_PERCENT, LIMITED_MEMORY_BYTES)),
         }
     }
@@ -51,6 +51,8 @@ impl fmt::Display for Way {
 pub(crate) struct Share {
     /// `--gpu-core`.
     pub(crate) core_percent: u32,
+    /// `--gpu-core-limit`.
+    pub(crate) core_limit_percent: u32,
     /// `--gpu-memory`.
     pub(crate) memory: String,
 }
@@ -58,6 +60,6 @@ pub(crate) struct Share {
 impl Share {
     /// A slice of so much time and memory.
     pub(crate) fn new(core_percent: u32, memory_bytes: u64) -> Share {
-        Share { core_percent, memory: format!("{memory_bytes}B") }
+        Share { core_percent, core_limit_percent: core_percent, memory: format!("{memory_bytes}B") }
     }
 }

@@ -13,7 +13,7 @@ use crate::findings::Findings;
 use crate::nvml::Nvml;
 use crate::overhead;
 use crate::scene::Scene;
-use crate::shares;
+use crate::shares::Load;
 use crate::way::Way;
 
 /// What a worker does.
@@ -36,7 +36,7 @@ pub(crate) enum WorkerCommand {
     /// Measure what calls cost.
     Overhead,
     /// Keep the device busy, and count.
-    Load(shares::Load),
+    Load(Load),
 }
 
 /// The device and its driver.

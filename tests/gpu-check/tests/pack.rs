@@ -5,7 +5,9 @@ use std::process::{Command, Output};
 
 use aliquot_harness::SimulatedGpu;
 
-const FOLDER_BYTES_MAX: u64 = 40 << 20;
+const FOLDER_BYTES_MAX: u64 = 64 << 20;
+
+const TOLERANCE_POINTS: f64 = 5.0;
 
 fn run(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
@@ -38,9 +40,13 @@ fn the_packed_folder_checks_a_simulated_gpu() {
     assert_eq!(results["holds"], true);
     assert_eq!(results["schema"], "aliquot-gpu-check/1");
     assert!(results["conformance"].as_array().unwrap().len() > 30);
-    assert!(
-        results["shares"].as_array().unwrap().iter().all(|share| share["measured_percent"].as_f64().unwrap() > 0.0)
-    );
+    // Single shares mean little on a machine that runs tests: nobody has more than he may, and both devices were measured.
+    for share in results["shares"].as_array().unwrap() {
+        let percent = |field: &str| share[field].as_f64().unwrap_or_else(|| panic!("{field}: {share}"));
+        for measured in [percent("measured_percent"), percent("simulated_percent")] {
+            assert!(measured > 0.0 && measured <= percent("wanted_percent") + TOLERANCE_POINTS, "{share}");
+        }
+    }
 
     let again = run(Command::new(env!("CARGO_BIN_EXE_pack-gpu-check")).arg(&folder));
     assert!(!again.status.success());

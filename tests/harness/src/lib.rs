@@ -15,6 +15,8 @@
 //! | [`Sysroot`] | an older C library |
 //! | [`RootFs`], [`Image`], [`Container`] | root file systems, and containers that podman runs in them |
 //! | [`Process`], [`wait`] | processes that cannot hang a test, and waiting for what must come |
+//! | [`Shares`] | shares of device time, judged so that they hold on a busy machine |
+//! | [`Witness`] | how long the machine itself stood still meanwhile |
 //!
 //! A test puts together a [`Command`](std::process::Command), shows it a GPU ([`SimulatedGpu::show_to`]), lets it enter
 //! a slice ([`Region::preload_into`] or [`Slice::preload_into`]) or not, and runs it ([`run`]). Everything is a test's
@@ -37,6 +39,8 @@ mod publishing;
 mod python;
 mod region;
 mod root;
+mod shares;
+mod stall;
 mod sysroot;
 mod tool;
 mod unchanged;
@@ -54,6 +58,8 @@ pub use program::HostProgram;
 pub use python::PythonEnvironment;
 pub use region::{Part, Region};
 pub use root::{RootFs, libraries_of};
+pub use shares::Shares;
+pub use stall::Witness;
 pub use sysroot::Sysroot;
 pub use tool::tool;
 pub use unchanged::{like_a_device_of, unchanged_in_a_slice};

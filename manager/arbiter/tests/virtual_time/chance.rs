@@ -5,7 +5,7 @@ use aliquot_arbiter::{ContainerId, Share, timing};
 use crate::process::{MARKED_MAX_NS, Program};
 use crate::world::{MS, SECOND, World};
 
-const RUNS: u64 = 2_000;
+const RUNS: u64 = 5_000;
 const RUN_NS: u64 = 120 * MS;
 const US: u64 = 1_000;
 
@@ -19,6 +19,9 @@ struct Life {
     world: World,
     containers: u64,
     request_left: u32,
+    /// The requests that they began with.
+    granted: [u32; 4],
+    least_request: [u32; 4],
     greatest_limit: [u32; 4],
     disturbed: u64,
 }
@@ -27,7 +30,15 @@ impl Life {
     fn new(seed: u64) -> Self {
         let mut world = World::new(seed, 1);
         let containers = world.random.between(1, 4);
-        let mut life = Self { world, containers, request_left: 100, greatest_limit: [0; 4], disturbed: 0 };
+        let mut life = Self {
+            world,
+            containers,
+            request_left: 100,
+            granted: [0; 4],
+            least_request: [0; 4],
+            greatest_limit: [0; 4],
+            disturbed: 0,
+        };
         for number in 0..containers {
             let share = life.share(number);
             life.world.add_container(0, ContainerId(number), share);
@@ -48,8 +59,10 @@ impl Life {
             1 => self.world.random.between(request_percent.into(), 100) as u32,
             _ => 100,
         };
+        self.granted[number as usize] = request_percent;
+        self.least_request[number as usize] = request_percent;
         self.greatest_limit[number as usize] = limit_percent;
-        Share { request_percent, limit_percent, priority: i32::from(self.world.random.one_in(4)) }
+        Share { request_percent, limit_percent, priority: *self.world.random.pick(&[-1, 0, 0, 0, 1]) }
     }
 
     fn start(&mut self, container: ContainerId) {
@@ -73,12 +86,21 @@ impl Life {
                 let dead = *self.world.random.pick(&own);
                 self.world.kill(dead);
             }
-            6..=8 => {
+            6..=7 => {
                 let before = self.world.record(0, container).share.unwrap();
-                let limit_percent = self.world.random.between(before.request_percent.into(), 100) as u32;
+                let granted = self.granted[container.0 as usize];
+                let request_percent = self.world.random.between(u64::from(granted / 2), granted.into()) as u32;
+                let limit_percent = self.world.random.between(request_percent.into(), 100) as u32;
                 let greatest = &mut self.greatest_limit[container.0 as usize];
                 *greatest = limit_percent.max(*greatest);
-                self.world.resize(0, container, Share { limit_percent, ..before });
+                let least = &mut self.least_request[container.0 as usize];
+                *least = request_percent.min(*least);
+                self.world.resize(0, container, Share { request_percent, limit_percent, ..before });
+            }
+            8 if !own.is_empty() => {
+                // Stopped by a debugger, say: it never wakes up again.
+                let deaf = *self.world.random.pick(&own);
+                self.world.processes[deaf].as_mut().unwrap().deaf = true;
             }
             9 => {
                 self.disturbed += 1;
@@ -108,7 +130,7 @@ impl Life {
             );
 
             // Everybody else's lease, then its own debt, paid off at the least of its rates.
-            let rate = u64::from(share.request_percent.min(share.limit_percent));
+            let rate = u64::from(self.least_request[number as usize]);
             let bound_ns = self.containers * (lease_ns + timing::QUANTUM_MAX_NS) + 2 * lease_ns * 100 / rate;
             let wait_ns = self.world.longest_wait_ns(0, container);
             assert!(wait_ns <= bound_ns, "seed {seed}: {share:?} waited for {wait_ns} ns, the bound is {bound_ns} ns");

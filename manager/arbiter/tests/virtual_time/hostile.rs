@@ -40,6 +40,7 @@ fn any_observation_is_taken() {
                     in_flight: *random.pick(&[0, 0, 1, u32::MAX]),
                     markers: *random.pick(&[0, 1, u64::MAX]),
                     busy_since_ns: *random.pick(&[0, now_ns, u64::MAX]),
+                    siblings: None,
                 })
                 .collect();
             now_ns += *random.pick(&[0, 1, MS, 10 * MS, 3600 * SECOND]);
@@ -47,7 +48,7 @@ fn any_observation_is_taken() {
             assert!(plan.next_poll_ns.is_none_or(|next_ns| next_ns > now_ns), "seed {seed}");
             for action in plan.actions {
                 match action {
-                    Action::Open { container } | Action::OpenFree { container } => {
+                    Action::Open { container } | Action::OpenFree { container } | Action::Recall { container } => {
                         let before = open.replace(container);
                         let gone = before.is_none_or(|before| arbiter.usage(before).is_none());
                         assert!(gone || before == Some(container), "seed {seed}: two gates are open");
@@ -73,8 +74,14 @@ fn charged_beside(lie: impl Fn(u64) -> Observation) -> u64 {
     }
     let (mut now_ns, mut open) = (0, false);
     while now_ns < 5 * SECOND {
-        let honest =
-            Observation { container: HONEST, waiting: !open, in_flight: u32::from(open), markers: 1, busy_since_ns: 0 };
+        let honest = Observation {
+            container: HONEST,
+            waiting: !open,
+            in_flight: u32::from(open),
+            markers: 1,
+            busy_since_ns: 0,
+            siblings: None,
+        };
         let plan = arbiter.poll(now_ns, &[lie(now_ns), honest]);
         for action in &plan.actions {
             match action {
@@ -90,7 +97,8 @@ fn charged_beside(lie: impl Fn(u64) -> Observation) -> u64 {
 
 #[test]
 fn no_lie_keeps_the_others_out() {
-    let quiet = Observation { container: LIAR, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0 };
+    let quiet =
+        Observation { container: LIAR, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0, siblings: None };
     let always_waiting = charged_beside(|_| Observation { waiting: true, ..quiet });
     let never_drained = charged_beside(|_| Observation { waiting: true, in_flight: 1, ..quiet });
     let never_busy =

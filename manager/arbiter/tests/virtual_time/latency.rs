@@ -1,6 +1,6 @@
 //! How long those wait who want little.
 
-use aliquot_arbiter::{ContainerId, Share, timing};
+use aliquot_arbiter::{ContainerId, Share, Usage, WAIT_BOUNDS_NS, timing};
 
 use crate::process::Program;
 use crate::shares::{burstable, capped};
@@ -29,6 +29,54 @@ fn a_service_of_higher_priority_waits_for_the_shortest_lease_and_one_kernel() {
         let (usage, wait_ns) = (world.usage(0, SERVICE), world.longest_wait_ns(0, SERVICE));
         assert!(usage.leases > 80, "{usage:?}");
         assert!(wait_ns <= timing::QUANTUM_MIN_NS + kernel_ns + SLACK_NS, "{wait_ns} beside {kernel_ns}");
+    }
+}
+
+/// Part of the waits that were no longer than `bound_ns`, one of the histogram's, in hundredths of a percent.
+fn waits_within_bp(usage: &Usage, bound_ns: u64) -> u64 {
+    let buckets = WAIT_BOUNDS_NS.iter().position(|&bound| bound == bound_ns).unwrap() + 1;
+    usage.waits[..buckets].iter().sum::<u64>() * 10_000 / usage.waits.iter().sum::<u64>().max(1)
+}
+
+/// A service with priority beside three containers with kernels of 20 ms that are always busy, for twenty seconds.
+fn beside_three_batches(seed: u64, service: Share, program: Program) -> World {
+    let mut world = World::new(seed, 1);
+    for (number, percent) in [(0, 30), (2, 20), (3, 20)] {
+        world.add_container(0, ContainerId(number), burstable(percent));
+        world.start(0, ContainerId(number), Program::endless(&[20 * MS]));
+    }
+    world.add_container(0, SERVICE, service);
+    world.start(0, SERVICE, program);
+    world.run_until(20 * SECOND);
+    world
+}
+
+#[test]
+fn requests_that_come_at_any_time_wait_for_a_quantum_and_a_kernel() {
+    // Requests of different lengths drift past the batches' kernels.
+    let requests = [700_000, MS, 1_300_000];
+    for seed in 0..10 {
+        // One request at a time, and bursts of them; within what is requested.
+        for (burst, pause_ns) in [(1, 17 * MS), (20, 130 * MS)] {
+            let program = Program { kernels_ns: requests.to_vec(), burst, pause_ns };
+            let world = beside_three_batches(seed, Share { priority: 1, ..burstable(30) }, program);
+            let (usage, wait_ns) = (world.usage(0, SERVICE), world.longest_wait_ns(0, SERVICE));
+            let prompt = waits_within_bp(&usage, 25 * MS);
+            assert!(usage.waits.iter().sum::<u64>() > 50, "seed {seed}: {usage:?}");
+            assert!(prompt >= 9_900, "seed {seed}, bursts of {burst}: {prompt} bp within 25 ms, {usage:?}");
+            assert!(wait_ns <= timing::QUANTUM_MIN_NS + 20 * MS + SLACK_NS, "seed {seed}: {wait_ns}");
+        }
+    }
+}
+
+#[test]
+fn priority_takes_from_nobody_what_they_requested() {
+    for seed in 0..5 {
+        let world = beside_three_batches(seed, Share { priority: 1, ..burstable(30) }, Program::endless(&[MS]));
+        for (number, percent) in [(0, 30), (1, 30), (2, 20), (3, 20)] {
+            let used_bp = world.record(0, ContainerId(number)).used_ns * 10_000 / world.now_ns;
+            assert!(used_bp.abs_diff(percent * 100) <= 100, "seed {seed}: {number} used {used_bp} bp of {percent} %");
+        }
     }
 }
 

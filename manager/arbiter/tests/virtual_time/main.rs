@@ -1,5 +1,6 @@
 //! The arbiter drives simulated devices in virtual time; each run is reproducible from its seed.
 
+mod alone;
 mod chance;
 mod collectives;
 mod hostile;

@@ -58,20 +58,28 @@ enum State {
     Full,
     /// It waits until all its work is done.
     Synchronizing,
+    /// Its thread is busy with another device.
+    Elsewhere,
 }
 
 pub(crate) struct Process {
     pub(crate) device: usize,
     pub(crate) container: ContainerId,
     pub(crate) program: Program,
-    /// The process on another device with which all its kernels run together.
-    pub(crate) peer: Option<usize>,
+    /// The processes on other devices with which some of its kernels run together, ...
+    pub(crate) peers: Vec<usize>,
+    /// ... namely one of so many.
+    pub(crate) meets_every: u64,
+    /// It does not wake up any more when its gate is opened.
+    pub(crate) deaf: bool,
+    /// Of one thread that launches on several devices in turn: the process that it launches for just before.
+    pub(crate) after: Option<usize>,
     pub(crate) queue: VecDeque<Kernel>,
     state: State,
     gate_seen: Option<u32>,
     unmarked_ns: u64,
     burst_done: u64,
-    launches: u64,
+    pub(crate) launches: u64,
     submitted: u64,
     done: u64,
     busy_since_ns: u64,
@@ -84,6 +92,8 @@ pub(crate) struct Process {
 pub(crate) struct Gate {
     pub(crate) open: bool,
     pub(crate) free: bool,
+    /// Open only for what work on another device waits for.
+    pub(crate) recalled: bool,
     pub(crate) count: u32,
 }
 
@@ -93,7 +103,10 @@ impl Process {
             device,
             container,
             program,
-            peer: None,
+            peers: Vec::new(),
+            meets_every: 1,
+            deaf: false,
+            after: None,
             queue: VecDeque::new(),
             state: State::Running(now_ns),
             gate_seen: None,
@@ -132,18 +145,34 @@ impl Process {
     }
 
     pub(crate) fn wake(&mut self, now_ns: u64, random: &mut Random) {
-        if self.state == State::AtGate {
+        if self.state == State::AtGate && !self.deaf {
             self.state = State::Waking(now_ns + random.between(20_000, 80_000));
         }
     }
 
+    /// Its thread is busy with another device.
+    pub(crate) fn leave(&mut self) {
+        self.state = State::Elsewhere;
+    }
+
+    /// Its thread is done with another device.
+    pub(crate) fn come_back(&mut self, now_ns: u64) {
+        if self.state == State::Elsewhere {
+            self.state = State::Running(now_ns + LAUNCH_NS);
+        }
+    }
+
     /// It is its turn on the processor. Returns whether it begins to wait at the gate.
-    pub(crate) fn run(&mut self, now_ns: u64, gate: Gate, random: &mut Random) -> bool {
+    pub(crate) fn run(&mut self, now_ns: u64, gate: Gate, is_awaited: bool, random: &mut Random) -> bool {
         if !gate.open {
             self.mark(now_ns);
             let began = self.state != State::AtGate;
             self.state = State::AtGate;
             return began;
+        }
+        if gate.recalled && !(is_awaited && self.queue.is_empty()) {
+            self.state = State::Running(now_ns + random.between(20_000, 80_000));
+            return false;
         }
         let full = if gate.free {
             self.queue.len() >= QUEUE_MAX
@@ -157,10 +186,11 @@ impl Process {
         }
         self.launches += 1;
         let left_ns = *random.pick(&self.program.kernels_ns);
-        let collective = self.peer.map(|_| self.launches);
+        let collective =
+            (!self.peers.is_empty() && self.launches.is_multiple_of(self.meets_every)).then_some(self.launches);
         self.queue.push_back(Kernel { left_ns, marker: None, collective });
         self.unmarked_ns += left_ns;
-        if !gate.free && (self.gate_seen != Some(gate.count) || self.unmarked_ns >= MARKED_MAX_NS) {
+        if !gate.free && (gate.recalled || self.gate_seen != Some(gate.count) || self.unmarked_ns >= MARKED_MAX_NS) {
             self.gate_seen = Some(gate.count);
             self.mark(now_ns);
         }
@@ -174,7 +204,7 @@ impl Process {
     }
 
     /// Puts a marker behind the newest kernel, if it has none.
-    fn mark(&mut self, now_ns: u64) {
+    pub(crate) fn mark(&mut self, now_ns: u64) {
         let Some(kernel) = self.queue.back_mut().filter(|kernel| kernel.marker.is_none()) else { return };
         if self.done == self.submitted {
             self.busy_since_ns = now_ns;

@@ -1,6 +1,6 @@
 //! Programs that are always busy get exactly their shares, from the first second, whatever their kernels.
 
-use aliquot_arbiter::{ContainerId, Share};
+use aliquot_arbiter::{ContainerId, Share, timing};
 
 use crate::process::Program;
 use crate::random::Random;
@@ -54,6 +54,10 @@ fn assert_capped(percent: u32, programs: &[Program]) {
     let charged_ns = world.charged_ns(0, container);
     let error = basis_points(record.used_ns, 10 * SECOND) - i64::from(percent) * 100;
     assert!(error.abs() <= 100, "{what}: off by {error} bp in 10 s, {charged_ns} charged for {}", record.used_ns);
+    let second = (SECOND / SAMPLE_NS) as usize;
+    let first = basis_points(record.samples[second], SECOND) - i64::from(percent) * 100;
+    let kernels = basis_points(*longest_ns * programs.len() as u64, SECOND);
+    assert!(first.abs() <= 100 + kernels, "{what}: off by {first} bp in the first second");
     let worst = worst_second_bp(&record.samples, percent);
     // Use is centred on the limit: a second can begin with half a long kernel's budget, and end with a kernel too many.
     let forced = basis_points(*longest_ns * programs.len() as u64 * 3 / 2, SECOND);
@@ -198,6 +202,30 @@ fn alone_and_unlimited_costs_nothing() {
     world.run_until(2 * SECOND);
     let shared = basis_points(world.record(0, container).used_ns - used_ns, SECOND);
     assert!(shared.abs_diff(5_000) <= 400, "{shared}");
+}
+
+#[test]
+fn what_was_queued_by_who_ran_free_is_charged_and_keeps_nobody_out_for_long() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 1);
+        let (old, new) = (ContainerId(0), ContainerId(1));
+        for container in [old, new] {
+            world.add_container(0, container, burstable(50));
+        }
+        // As many as the driver's queue takes: a second of work.
+        world.start(0, old, Program::endless(&[16 * MS]));
+        world.run_until(SECOND);
+        let used_ns = world.record(0, old).used_ns;
+        world.start(0, new, Program::endless(&[MS]));
+        world.run_until(2 * SECOND);
+        let wait_ns = world.longest_wait_ns(0, new);
+        assert!(wait_ns <= timing::OVERRUN_LAST_NS + 10 * MS, "seed {seed}: let in after {wait_ns}");
+        world.run_until(11 * SECOND);
+        let shared = basis_points(world.record(0, old).used_ns - used_ns, 10 * SECOND);
+        assert!(shared.abs_diff(5_000) <= 150, "seed {seed}: {shared} bp since somebody else came");
+        let (charged_ns, used_ns) = (world.charged_ns(0, old), world.record(0, old).used_ns - used_ns);
+        assert!(charged_ns.abs_diff(used_ns) <= 100 * MS, "seed {seed}: {charged_ns} charged for {used_ns}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Usage};
+use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Siblings, Turn, Usage};
 
 use crate::process::{Gate, Process, Program};
 use crate::random::Random;
@@ -22,6 +22,8 @@ pub(crate) const SECOND: u64 = 1_000 * MS;
 #[derive(Default)]
 pub(crate) struct Record {
     gate: Gate,
+    /// How it stands here, for its other devices.
+    turn: Turn,
     pub(crate) share: Option<Share>,
     /// Device time that its processes really had, in nanoseconds.
     pub(crate) used_ns: u64,
@@ -98,12 +100,54 @@ impl World {
         self.processes.len() - 1
     }
 
-    /// Two processes on two devices, all of whose kernels run together or not at all.
-    pub(crate) fn start_pair(&mut self, container: ContainerId, devices: [usize; 2], kernel_ns: u64) {
-        let numbers = devices.map(|device| self.start(device, container, Program::endless(&[kernel_ns])));
-        for (own, peer) in [(numbers[0], numbers[1]), (numbers[1], numbers[0])] {
-            self.processes[own].as_mut().unwrap().peer = Some(peer);
+    /// A process on each of the devices; one of `meets_every` kernels runs together with its peers or not at all. Returns the
+    /// processes' numbers.
+    pub(crate) fn start_gang(
+        &mut self,
+        container: ContainerId,
+        devices: &[usize],
+        program: &Program,
+        meets_every: u64,
+    ) -> Vec<usize> {
+        let numbers: Vec<usize> =
+            devices.iter().map(|&device| self.start(device, container, program.clone())).collect();
+        for &own in &numbers {
+            let peers = numbers.iter().copied().filter(|&peer| peer != own).collect();
+            let process = self.processes[own].as_mut().unwrap();
+            (process.peers, process.meets_every) = (peers, meets_every);
         }
+        numbers
+    }
+
+    /// The same with kernels that all have peers, and one thread that makes all launches, device by device.
+    pub(crate) fn start_gang_of_one_thread(
+        &mut self,
+        container: ContainerId,
+        devices: &[usize],
+        program: &Program,
+    ) -> Vec<usize> {
+        let numbers = self.start_gang(container, devices, program, 1);
+        for (place, &own) in numbers.iter().enumerate() {
+            let before = (place + numbers.len() - 1) % numbers.len();
+            self.processes[own].as_mut().unwrap().after = Some(numbers[before]);
+        }
+        numbers
+    }
+
+    /// Whether the container of process `number` has marked work in flight on another device.
+    fn is_awaited(&self, number: usize) -> bool {
+        self.processes[number].as_ref().is_some_and(|own| {
+            let mut others = self.processes.iter().flatten().filter(|other| other.device != own.device);
+            others.any(|other| other.container == own.container && other.marked_in_flight())
+        })
+    }
+
+    /// Whether the thread that launches for process `number` is busy with another device.
+    fn is_elsewhere(&self, number: usize) -> bool {
+        let launches = |number: usize| self.processes[number].as_ref().map_or(u64::MAX, |process| process.launches);
+        let Some(before) = self.processes[number].as_ref().and_then(|process| process.after) else { return false };
+        // The devices of a thread come in the order of their processes' numbers.
+        launches(before) < launches(number) + u64::from(before < number)
     }
 
     pub(crate) fn kill(&mut self, number: usize) {
@@ -200,14 +244,17 @@ impl World {
         let head = |process: &Process| process.queue.front().and_then(|kernel| kernel.collective);
         let rate = |process: &Process| {
             let among = busy[process.device];
-            match (process.queue.front(), process.peer) {
-                (None, _) => (0, 0),
-                (Some(_), None) => (among, among),
-                (Some(_), Some(peer)) => match self.processes[peer].as_ref() {
-                    Some(peer) if head(peer) == head(process) => (among, among.max(busy[peer.device])),
-                    _ => (among, 0),
-                },
+            if process.queue.is_empty() {
+                return (0, 0);
             }
+            if head(process).is_none() {
+                return (among, among);
+            }
+            let peers = || process.peers.iter().map(|&peer| self.processes[peer].as_ref());
+            if peers().any(|peer| peer.is_none_or(|peer| head(peer) != head(process))) {
+                return (among, 0);
+            }
+            (among, peers().flatten().map(|peer| busy[peer.device]).max().unwrap_or(0).max(among))
         };
         self.processes.iter().map(|process| process.as_ref().map_or((0, 0), rate)).collect()
     }
@@ -249,16 +296,44 @@ impl World {
 
     fn run_processes(&mut self) {
         let now_ns = self.now_ns;
-        for process in self.processes.iter_mut().flatten() {
-            if process.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
-                let device = &mut self.devices[process.device];
-                let gate = device.records[&process.container].gate;
-                if process.run(now_ns, gate, &mut self.random) {
-                    let heard_ns = now_ns + self.random.between(20_000, 150_000);
-                    device.poll_ns = Some(device.poll_ns.map_or(heard_ns, |poll_ns| poll_ns.min(heard_ns)));
+        for number in 0..self.processes.len() {
+            if self.processes[number].as_ref().and_then(Process::next_ns).is_none_or(|at_ns| at_ns > now_ns) {
+                continue;
+            }
+            let is_elsewhere = self.is_elsewhere(number);
+            let is_awaited = self.is_awaited(number);
+            let process = self.processes[number].as_mut().unwrap();
+            if is_elsewhere {
+                process.leave();
+                continue;
+            }
+            let device = &mut self.devices[process.device];
+            let gate = device.records[&process.container].gate;
+            let launches = process.launches;
+            if process.run(now_ns, gate, is_awaited, &mut self.random) {
+                let heard_ns = now_ns + self.random.between(20_000, 150_000);
+                device.poll_by(heard_ns);
+                // A thread that begins to wait leaves nothing without a marker, on none of its devices.
+                let others = if process.after.is_some() { process.peers.clone() } else { Vec::new() };
+                for peer in others {
+                    self.processes[peer].as_mut().into_iter().for_each(|peer| peer.mark(now_ns));
                 }
             }
+            if self.processes[number].as_ref().is_some_and(|process| process.launches > launches) {
+                self.processes.iter_mut().flatten().filter(|process| process.after == Some(number)).for_each(
+                    |process| {
+                        process.come_back(now_ns);
+                    },
+                );
+            }
         }
+    }
+
+    /// The numbers of the container's other devices.
+    fn siblings_of(&self, device: usize, container: ContainerId) -> Vec<usize> {
+        (0..self.devices.len())
+            .filter(|&other| other != device && self.devices[other].records.contains_key(&container))
+            .collect()
     }
 
     fn poll(&mut self, number: usize) {
@@ -266,6 +341,8 @@ impl World {
         let mut observed: Vec<Observation> = Vec::new();
         for &container in self.devices[number].records.keys() {
             let processes = || self.processes_of(number, container);
+            let siblings = self.siblings_of(number, container);
+            let turns = siblings.iter().map(|&other| self.devices[other].records[&container].turn);
             observed.push(Observation {
                 container,
                 waiting: processes().any(Process::waits),
@@ -277,6 +354,7 @@ impl World {
                     .min()
                     .or_else(|| processes().map(Process::busy_since_ns).max())
                     .unwrap_or(0),
+                siblings: (!siblings.is_empty()).then(|| Siblings::of(turns)),
             });
         }
         let device = &mut self.devices[number];
@@ -289,29 +367,51 @@ impl World {
             next_ns + late_ns
         });
         for action in plan.actions {
-            let (container, open, free) = match action {
-                Action::Open { container } => (container, true, false),
-                Action::OpenFree { container } => (container, true, true),
-                Action::Close { container } => (container, false, false),
+            let open = Gate { open: true, ..Gate::default() };
+            let (container, gate) = match action {
+                Action::Open { container } => (container, open),
+                Action::OpenFree { container } => (container, Gate { free: true, ..open }),
+                Action::Recall { container } => (container, Gate { recalled: true, ..open }),
+                Action::Close { container } => (container, Gate::default()),
                 Action::Tick { container } => {
                     assert!(device.records[&container].gate.open, "a tick of a closed gate");
-                    (container, true, false)
+                    (container, device.records[&container].gate)
                 }
             };
-            let gate = &mut device.records.get_mut(&container).unwrap().gate;
-            *gate = Gate { open, free, count: gate.count + 1 };
+            let before = &mut device.records.get_mut(&container).unwrap().gate;
+            *before = Gate { count: before.count + 1, ..gate };
             for process in self.processes.iter_mut().flatten() {
-                if open && process.device == number && process.container == container {
+                if gate.open && process.device == number && process.container == container {
                     process.wake(now_ns, &mut self.random);
                 }
             }
         }
         let open = device.records.values().filter(|record| record.gate.open).count();
         assert!(open <= 1, "{open} gates are open");
+        for seen in observed {
+            self.tell_siblings(number, seen.container);
+        }
+    }
+
+    /// Lets the arbiters of a container's other devices know how it stands here.
+    fn tell_siblings(&mut self, number: usize, container: ContainerId) {
+        let device = &mut self.devices[number];
+        let turn = device.arbiter.turn(container);
+        let before = std::mem::replace(&mut device.records.get_mut(&container).unwrap().turn, turn);
+        if turn.is_news_after(before) {
+            for other in self.siblings_of(number, container) {
+                let heard_ns = self.now_ns + self.random.between(20_000, 150_000);
+                self.devices[other].poll_by(heard_ns);
+            }
+        }
     }
 }
 
 impl Device {
+    fn poll_by(&mut self, by_ns: u64) {
+        self.poll_ns = Some(self.poll_ns.map_or(by_ns, |poll_ns| poll_ns.min(by_ns)));
+    }
+
     /// Writes down by how much containers are beyond their limits.
     fn watch_limits(&mut self, now_ns: u64) {
         let elapsed_ns = (now_ns - self.polled_ns) as i64;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::checks::Check;
+use super::checks::{Check, Together};
 use super::stage::{Sharer, Shown, share_millipercent};
 use crate::output::{Colour, paint};
 use crate::quantity::{bytes_human, millipercent_human};
@@ -46,16 +46,14 @@ pub(super) fn text(shown: &Shown, checks: &[Check], colours: bool) -> String {
         text.push_str(&format!("{} {}\n", paint(word, colour, colours), check.text));
     }
     let failed = checks.iter().filter(|check| !check.holds).count();
-    text.push_str(&match failed {
-        0 => {
-            paint("\nIt holds: each program had its share, and no byte more than its limit.\n", Colour::Green, colours)
+    let (verdict, colour) = match failed {
+        0 => ("It holds: each program had its share, and no byte more than its limit.".to_owned(), Colour::Green),
+        failed if !Together::of(&shown.sharers).kept_it_busy() => {
+            (format!("This machine was too busy to tell: {failed} of {} checks failed.", checks.len()), Colour::Red)
         }
-        failed => paint(
-            &format!("\nIt does not hold: {failed} of {} promises were broken.\n", checks.len()),
-            Colour::Red,
-            colours,
-        ),
-    });
+        failed => (format!("It does not hold: {failed} of {} checks failed.", checks.len()), Colour::Red),
+    };
+    text.push_str(&paint(&format!("\n{verdict}\n"), colour, colours));
     text
 }
 
@@ -92,6 +90,7 @@ pub(super) fn json(shown: &Shown, checks: &[Check], simulated: bool) -> Value {
             "memory_overhead_bytes": third.usage.memory_overhead_bytes,
         },
         "fourth_slice_refusal": shown.fourth_refusal,
+        "kept_device_busy": Together::of(&shown.sharers).kept_it_busy(),
         "checks": checks.iter().map(|check| json!({ "text": check.text, "holds": check.holds })).collect::<Vec<_>>(),
         "holds": checks.iter().all(|check| check.holds),
     })

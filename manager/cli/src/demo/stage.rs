@@ -174,6 +174,7 @@ impl<'run> Stage<'run> {
             gpu_core_limit: None,
             gpu_memory: Some(Memory::Bytes(cast.memory_bytes)),
             host_memory: None,
+            priority: None,
             devices: 1,
             device: vec![self.device.uuid.clone()],
         })

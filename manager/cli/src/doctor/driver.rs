@@ -123,21 +123,26 @@ fn device_findings(what: &str, device: &Device) -> Vec<Finding> {
         Ok(memory) => vec![Finding::ok(what, format!("{name}, {}, healthy", bytes_human(memory.total)))],
         Err(error) => return vec![unwell(what.to_owned(), &error)],
     };
-    if let Ok(mode) = device.compute_mode()
-        && mode != ComputeMode::Default
-    {
-        findings.push(Finding::fail(
-            format!("{what} compute mode"),
+    let what_mode = format!("{what} compute mode");
+    match device.compute_mode() {
+        Ok(ComputeMode::ExclusiveProcess) => findings.push(Finding::warn(
+            what_mode,
+            "ExclusiveProcess: processes cannot share the device but by MPS",
+            "where the manager's configuration does not share it by MPS: sudo nvidia-smi -c DEFAULT",
+        )),
+        Ok(ComputeMode::Default) | Err(_) => {}
+        Ok(mode) => findings.push(Finding::fail(
+            what_mode,
             format!("{mode:?}: processes cannot share the device"),
             "sudo nvidia-smi -c DEFAULT",
-        ));
+        )),
     }
     if let Ok(mode) = device.mig_mode()
         && mode.current != 0
     {
         findings.push(Finding::warn(
             format!("{what} MIG"),
-            "on: each MIG instance is a device of its own",
+            "on: each MIG instance is a device of its own, and slices are made on those",
             "where slices of the whole device are wanted: sudo nvidia-smi -mig 0",
         ));
     }
@@ -152,7 +157,7 @@ fn unwell(what: String, error: &NvmlError) -> Finding {
     )
 }
 
-/// With MPS, processes of different slices run on the device at the same time, which leases cannot divide.
+/// Leases hold under MPS, as they hold up launches. But the driver does not tell apart what the server's clients use.
 fn mps() -> Option<Finding> {
     let running = fs::read_dir("/proc").ok()?.flatten().any(|process| {
         fs::read_to_string(process.path().join("comm")).is_ok_and(|command| command.starts_with("nvidia-cuda-mps"))
@@ -160,8 +165,9 @@ fn mps() -> Option<Finding> {
     running.then(|| {
         Finding::warn(
             "MPS",
-            "a control daemon or server runs",
-            "stop it where slices are used: echo quit | nvidia-cuda-mps-control",
+            "a control daemon or server runs: leases hold, but nobody on its devices can be audited",
+            "where the manager's configuration does not share devices by MPS ([sharing] mode = \"mps\"), stop it: echo quit \
+             | nvidia-cuda-mps-control",
         )
     })
 }

@@ -21,6 +21,7 @@ pub(crate) fn command_in(
     command
         .args(args)
         .envs(environment)
+        .envs(slice.environment.iter().filter_map(|entry| entry.split_once('=')))
         .env("LD_PRELOAD", preload(&slice.shim_path, env::var_os("LD_PRELOAD").as_deref())?)
         .env("CUDA_VISIBLE_DEVICES", &devices)
         .env("NVIDIA_VISIBLE_DEVICES", &devices);
@@ -69,13 +70,18 @@ mod tests {
     #[test]
     fn the_environment_names_the_devices_in_order() {
         let part = |uuid: &str| Part { device_uuid: uuid.to_owned(), ..Part::default() };
-        let slice =
-            Slice { parts: vec![part("GPU-b"), part("GPU-a")], shim_path: "/r/a.so".to_owned(), ..Slice::default() };
+        let slice = Slice {
+            parts: vec![part("GPU-b"), part("GPU-a")],
+            shim_path: "/r/a.so".to_owned(),
+            environment: vec!["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30".to_owned()],
+            ..Slice::default()
+        };
         let command = command_in(&slice, OsStr::new("true"), ["x"], [("A".into(), "1".into())]).unwrap();
         let value = |name: &str| command.get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value);
         assert_eq!(value("CUDA_VISIBLE_DEVICES"), Some(OsStr::new("GPU-b,GPU-a")));
         assert_eq!(value("NVIDIA_VISIBLE_DEVICES"), Some(OsStr::new("GPU-b,GPU-a")));
         assert_eq!(value("A"), Some(OsStr::new("1")));
+        assert_eq!(value("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), Some(OsStr::new("30")));
         assert!(value("LD_PRELOAD").unwrap().to_string_lossy().starts_with("/r/a.so"));
     }
 }

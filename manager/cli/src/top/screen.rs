@@ -1,22 +1,60 @@
-//! The picture: for each slice and device the share over time and the memory.
+//! The picture: for each slice and device the share over time, and what is to be known beside it.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use aliquot_proto::node::v1::{PartUsage, SliceUsage};
+use prost_types::Timestamp;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::widgets::{Block, Gauge, Paragraph, RenderDirection, Sparkline, Wrap};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Borders, Paragraph, Wrap};
 
+use super::chart::{self, Chart};
 use super::history::History;
 use crate::ps::short_device;
 use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::printable;
+use crate::{priority, waits};
 
-/// Lines of one part, with its frame.
-const PART_LINES: u16 = 5;
-/// The whole device in thousandths of a percent.
-const WHOLE_MILLIPERCENT: u64 = 100_000;
+/// Lines of one part: a heading, the chart, a line of figures.
+const PART_LINES_MIN: u16 = 5;
+const PART_LINES_MAX: u16 = 20;
+
+/// In what order parts are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As the manager tells them.
+    Name,
+    /// Who uses most of its device first.
+    Share,
+    /// Who waits most first.
+    Wait,
+    /// Who has most memory in use first.
+    Memory,
+}
+
+impl Order {
+    /// The order that comes after this one.
+    pub(super) fn next(self) -> Order {
+        match self {
+            Order::Name => Order::Share,
+            Order::Share => Order::Wait,
+            Order::Wait => Order::Memory,
+            Order::Memory => Order::Name,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Order::Name => "name",
+            Order::Share => "share",
+            Order::Wait => "wait",
+            Order::Memory => "memory",
+        }
+    }
+}
 
 /// What is seen of the history.
 pub(super) struct Screen {
@@ -24,83 +62,157 @@ pub(super) struct Screen {
     pub(super) held: bool,
     /// The first part that is seen.
     pub(super) first: usize,
+    /// In what order.
+    pub(super) order: Order,
     interval: Duration,
     colours: bool,
 }
 
 impl Screen {
     pub(super) fn new(interval: Duration, colours: bool) -> Screen {
-        Screen { held: false, first: 0, interval, colours }
+        Screen { held: false, first: 0, order: Order::Name, interval, colours }
     }
 
     /// Draws the newest answer.
     pub(super) fn draw(&mut self, frame: &mut Frame, history: &History) {
         let [heading, body, footing] =
             Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
-        let slices = &history.newest.slices;
-        let parts: Vec<_> = slices.iter().flat_map(|slice| slice.parts.iter().map(move |part| (slice, part))).collect();
-        let time = history
-            .newest
-            .time
-            .as_ref()
-            .map_or_else(|| "waiting for the node manager …".to_owned(), ToString::to_string);
-        let held = if self.held { "   held" } else { "" };
-        let text =
-            format!("aliquot top   {} slices   {time}   every {} s{held}", slices.len(), self.interval.as_secs_f64());
-        frame.render_widget(Paragraph::new(text).style(Style::new().add_modifier(Modifier::BOLD)), heading);
-        frame.render_widget(Paragraph::new("q quit   p hold   ↑ ↓ scroll"), footing);
-        if parts.is_empty() && history.newest.time.is_some() {
-            let text = "No slices. Make one: aliquot run --gpu-core 30 --gpu-memory 4GiB -- CMD";
-            frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), body);
+        let parts = self.parts(history);
+        frame.render_widget(
+            Paragraph::new(self.heading(history, body.width)).style(Style::new().add_modifier(Modifier::BOLD)),
+            heading,
+        );
+        frame.render_widget(Paragraph::new("q quit   p hold   s sort   ↑ ↓ scroll"), footing);
+        if parts.is_empty() {
+            if history.newest.time.is_some() {
+                let text = "No slices. Make one: aliquot run --gpu-core 30 --gpu-memory 4GiB -- CMD";
+                frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), body);
+            }
             return;
         }
-        let visible = usize::from(body.height / PART_LINES).max(1);
+        let count = u16::try_from(parts.len()).unwrap_or(u16::MAX);
+        let lines = (body.height / count).clamp(PART_LINES_MIN, PART_LINES_MAX);
+        let visible = usize::from(body.height / lines).max(1);
         self.first = self.first.min(parts.len().saturating_sub(visible));
-        let areas = Layout::vertical(vec![Constraint::Length(PART_LINES); visible]).split(body);
+        let areas = Layout::vertical(vec![Constraint::Length(lines); visible]).split(body);
+        let greatest_limit = parts.iter().map(|(_, part)| millipercent(part.core_limit_percent)).max().unwrap_or(0);
         for (&(slice, part), &area) in parts.iter().skip(self.first).zip(areas.iter()) {
-            self.draw_part(frame, area, history, slice, part);
+            self.draw_part(frame, area, history, slice, part, greatest_limit);
         }
     }
 
-    fn draw_part(&self, frame: &mut Frame, area: Rect, history: &History, slice: &SliceUsage, part: &PartUsage) {
+    fn heading(&self, history: &History, width: u16) -> String {
+        let Some(Timestamp { seconds, .. }) = history.newest.time else {
+            return "waiting for the node manager …".to_owned();
+        };
+        let time = Timestamp { seconds, nanos: 0 };
+        let shown = self.interval * u32::from(chart::points(width));
+        let held = if self.held { "held   " } else { "" };
+        format!(
+            "{held}{} slices by {}   every {} s, {} shown   {time}",
+            history.newest.slices.len(),
+            self.order.name(),
+            self.interval.as_secs_f64(),
+            duration_human(u64::try_from(shown.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+
+    fn parts<'history>(&self, history: &'history History) -> Vec<(&'history SliceUsage, &'history PartUsage)> {
+        let slices = &history.newest.slices;
+        let mut parts: Vec<_> =
+            slices.iter().flat_map(|slice| slice.parts.iter().map(move |part| (slice, part))).collect();
+        match self.order {
+            Order::Name => {}
+            Order::Share => parts.sort_by_key(|(_, part)| Reverse(part.core_used_1s_millipercent)),
+            Order::Wait => {
+                parts.sort_by_key(|(slice, part)| Reverse(history.waited_permille(&slice.id, &part.device_uuid)));
+            }
+            Order::Memory => parts.sort_by_key(|(_, part)| Reverse(part.memory_used_bytes)),
+        }
+        parts
+    }
+
+    fn draw_part(
+        &self,
+        frame: &mut Frame,
+        area: Rect,
+        history: &History,
+        slice: &SliceUsage,
+        part: &PartUsage,
+        greatest_limit: u64,
+    ) {
         let title = format!(
-            " {}  {}  {} % of {}..{} %  {} ",
+            " {}  {} %  of device {}  {} ",
             printable(&slice.name),
-            short_device(part),
             millipercent_human(part.core_used_1s_millipercent.into()),
-            part.core_request_percent,
-            part.core_limit_percent,
-            processes(slice.processes.len()),
+            short_device(part),
+            priority::name(slice.priority_class()),
         );
-        let block = Block::bordered().title(title);
+        let state = state(part, history.waited_permille(&slice.id, &part.device_uuid));
+        let block = Block::new()
+            .borders(Borders::TOP)
+            .title_top(Line::from(title).style(Style::new().add_modifier(Modifier::BOLD)))
+            .title_top(Line::from(format!(" {state} ")).right_aligned());
         let inside = block.inner(area);
         frame.render_widget(block, area);
-        let [left, right] = Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).spacing(1).areas(inside);
-        let mut shares = history.newest_shares(&slice.id, &part.device_uuid, usize::from(left.width));
-        shares.reverse();
-        // The newest at the right edge, so that the picture moves to the left.
-        let sparkline =
-            Sparkline::default().data(shares).max(WHOLE_MILLIPERCENT).direction(RenderDirection::RightToLeft);
-        frame.render_widget(sparkline.style(self.foreground(Color::Green)), left);
-        let [gauge_area, text_area] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(right);
-        let (used, limit) = (part.memory_used_bytes, part.memory_limit_bytes);
-        let ratio = if limit == 0 { 0.0 } else { (used as f64 / limit as f64).clamp(0.0, 1.0) };
-        let colour = if ratio > 0.95 { Color::Yellow } else { Color::Cyan };
-        let gauge = Gauge::default().ratio(ratio).label(format!("{} of {}", bytes_human(used), bytes_human(limit)));
-        frame.render_widget(gauge.gauge_style(self.foreground(colour)), gauge_area);
-        let text = format!(
-            "peak {}, {} refused\nthrottled {}{}",
-            bytes_human(part.memory_peak_bytes),
-            part.memory_refused,
-            duration_human(part.throttled_ns),
-            if part.waiting { ", waits" } else { "" }
-        );
-        frame.render_widget(Paragraph::new(text), text_area);
+        let [chart_area, figures_area] = Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(inside);
+        let count = usize::from(chart::points(chart_area.width));
+        let chart = Chart {
+            shares: &history.newest_shares(&slice.id, &part.device_uuid, count),
+            request: millipercent(part.core_request_percent),
+            limit: millipercent(part.core_limit_percent),
+            greatest_limit,
+            within: self.foreground(Color::Green),
+            beyond: self.foreground(Color::Yellow),
+        };
+        frame.render_widget(chart, chart_area);
+        frame.render_widget(Paragraph::new(figures(slice, part, figures_area.width)), figures_area);
     }
 
     fn foreground(&self, colour: Color) -> Style {
         if self.colours { Style::new().fg(colour) } else { Style::new() }
     }
+}
+
+fn millipercent(percent: u32) -> u64 {
+    u64::from(percent) * 1000
+}
+
+/// What a part does now, in words.
+fn state(part: &PartUsage, waited_permille: u64) -> String {
+    match (part.waiting, waited_permille.div_ceil(10)) {
+        (false, 0) if part.core_used_1s_millipercent == 0 => "idle".to_owned(),
+        (false, 0) => "runs".to_owned(),
+        (true, 0) => "waits".to_owned(),
+        (false, percent) => format!("waited {percent} % of the time"),
+        (true, percent) => format!("waits, {percent} % of the time"),
+    }
+}
+
+/// As many figures as there is room for, the most wanted first.
+fn figures(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
+    let share = |millipercent: u32| millipercent_human(millipercent.into());
+    let figures = [
+        format!("10 s {} %", share(part.core_used_10s_millipercent)),
+        format!("60 s {} %", share(part.core_used_60s_millipercent)),
+        format!("wait p99 {}", waits::p99(part)),
+        format!("memory {} of {}", bytes_human(part.memory_used_bytes), bytes_human(part.memory_limit_bytes)),
+        processes(slice.processes.len()),
+        format!("{} overruns", part.overruns),
+        format!("threads throttled {}", duration_human(part.throttled_ns)),
+        format!("peak {}", bytes_human(part.memory_peak_bytes)),
+        format!("{} refused", part.memory_refused),
+    ];
+    let mut line = String::new();
+    for figure in figures {
+        let gap = if line.is_empty() { " " } else { "   " };
+        if line.chars().count() + gap.len() + figure.chars().count() > usize::from(width) {
+            break;
+        }
+        line.push_str(gap);
+        line.push_str(&figure);
+    }
+    line
 }
 
 fn processes(count: usize) -> String {
@@ -112,14 +224,14 @@ fn processes(count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::GetUsageResponse;
-    use prost_types::Timestamp;
+    use aliquot_proto::node::v1::{GetUsageResponse, WaitHistogram};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
 
-    fn slice(name: &str, share: u32) -> SliceUsage {
+    /// A slice of 30 to 60 percent that has used `share` and waits for 700 ms of each second.
+    fn slice(name: &str, share: u32, seconds: u64) -> SliceUsage {
         let part = PartUsage {
             device_uuid: "GPU-a110c07a-5130".to_owned(),
             core_request_percent: 30,
@@ -127,6 +239,12 @@ mod tests {
             core_used_1s_millipercent: share,
             memory_limit_bytes: 4 << 30,
             memory_used_bytes: 1 << 30,
+            lease_waits: Some(WaitHistogram {
+                bounds_ns: vec![5_000_000],
+                counts: vec![seconds * 100, 0],
+                total_ns: seconds * 700_000_000,
+                longest_ns: 4_000_000,
+            }),
             waiting: true,
             ..PartUsage::default()
         };
@@ -141,21 +259,43 @@ mod tests {
 
     fn history(names: &[&str]) -> History {
         let mut history = History::default();
-        for share in [0, 50_000, 100_000] {
-            let slices = names.iter().map(|name| slice(name, share)).collect();
-            history.add(GetUsageResponse { slices, time: Some(Timestamp { seconds: 0, nanos: 0 }) });
+        for (seconds, share) in [0, 30_000, 60_000].into_iter().enumerate() {
+            let slices = names.iter().map(|name| slice(name, share, seconds as u64)).collect();
+            let time = Some(Timestamp { seconds: seconds as i64, nanos: 0 });
+            history.add(GetUsageResponse { slices, time });
         }
         history
     }
 
     #[test]
-    fn shares_over_time_and_memory() {
-        let text = picture(&mut Screen::new(Duration::from_secs(1), true), &history(&["train"]), 100, 8);
-        assert!(text.contains(" train  0 GPU-a110c07a  100.0 % of 30..60 %  0 processes "), "{text}");
-        assert!(text.contains("1 GiB of 4 GiB") && text.contains("waits"), "{text}");
-        // The newest point, a full column, is at the right edge of the left half.
-        let bars: Vec<_> = text.lines().filter(|line| line.contains('█')).collect();
-        assert!(bars.len() >= 3, "{text}");
+    fn a_part_is_drawn_over_time_with_its_request_its_limit_and_how_it_waits() {
+        let mut screen = Screen::new(Duration::from_secs(1), false);
+        let text = picture(&mut screen, &history(&["train"]), 80, 24);
+        for expected in [
+            "1 slices by name   every 1 s, 1 min 7 s shown",
+            " train  60.0 %  of device 0 GPU-a110c07a  standard ──",
+            "── waits, 70 % of the time ",
+            "━━ 60 % limit",
+            "┈┈▓ 30 % req.",
+            "wait p99 4.0 ms   memory 1 GiB of 4 GiB   0 processes",
+        ] {
+            assert!(text.contains(expected), "{expected:?} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn parts_stand_in_the_order_asked_for() {
+        let mut history = History::default();
+        let slices = vec![slice("a", 10_000, 0), slice("b", 50_000, 0), slice("c", 30_000, 0)];
+        history.add(GetUsageResponse { slices, time: Some(Timestamp { seconds: 0, nanos: 0 }) });
+        let mut screen = Screen::new(Duration::from_secs(1), false);
+        let order = |screen: &Screen| -> String {
+            screen.parts(&history).iter().map(|(slice, _)| slice.name.as_str()).collect()
+        };
+        assert_eq!(order(&screen), "abc");
+        screen.order = screen.order.next();
+        assert_eq!((screen.order, order(&screen).as_str()), (Order::Share, "bca"));
+        assert_eq!(screen.order.next().next().next(), Order::Name);
     }
 
     #[test]
@@ -168,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn a_tiny_terminal_and_no_slices_are_fine() {
-        for (width, height) in [(1, 1), (3, 2), (10, 3), (20, 6)] {
-            picture(&mut Screen::new(Duration::from_secs(1), true), &history(&["train"]), width, height);
+    fn any_size_of_terminal_and_no_slices_are_fine() {
+        for (width, height) in [(1, 1), (3, 2), (10, 3), (20, 6), (80, 24), (300, 100)] {
+            picture(&mut Screen::new(Duration::from_secs(1), true), &history(&["train", "serve"]), width, height);
         }
         let empty = history(&[]);
         assert!(picture(&mut Screen::new(Duration::from_secs(1), true), &empty, 90, 5).contains("aliquot run"));

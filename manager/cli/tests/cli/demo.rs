@@ -33,14 +33,14 @@ fn it_shares_limits_and_leaves_nothing_behind() {
     assert!(value["fourth_slice_refusal"].is_string());
     assert!(stderr(&ended).contains("The manager says who uses what"));
     assert_eq!(entries(dir.path(), ""), Vec::<String>::new());
-    // On a machine that is busy with other tests device time is lost, and the demonstration says so. What is left must be
-    // divided as asked for, and the exit code must say what the text says.
-    let measured = |index: usize| value["sharers"][index]["core_measured_millipercent"].as_u64().unwrap();
-    let small_percent = measured(0) * 100 / (measured(0) + measured(1)).max(1);
-    assert!((25..=35).contains(&small_percent), "{text}");
+    // A machine that is busy with other tests may not keep the device busy; shares then judge nothing, and the exit code says
+    // what the text says.
+    let checks = value["checks"].as_array().unwrap();
+    assert_eq!(value["holds"], checks.iter().all(|check| check["holds"] == true), "{text}");
     assert_eq!(ended.status.code(), Some(if value["holds"] == true { 0 } else { 1 }), "{text}");
-    let other_checks = value["checks"].as_array().unwrap()[4..].iter();
-    assert!(other_checks.clone().count() >= 6 && other_checks.clone().all(|check| check["holds"] == true), "{text}");
+    assert_eq!(value["kept_device_busy"], checks[0]["holds"], "{text}");
+    let judged = if value["kept_device_busy"] == true { &checks[1..] } else { &checks[5..] };
+    assert!(judged.len() >= 6 && judged.iter().all(|check| check["holds"] == true), "{text}");
 }
 
 /// A demonstration that has begun to measure.

@@ -82,8 +82,8 @@ macro_rules! cuda_api {
             forward call: cuCtxGetFlags = cuCtxGetFlags @ 7000 (flags: *mut c_uint);
             forward call: cuCtxSetFlags = cuCtxSetFlags @ 12010 (flags: c_uint);
             forward call: cuCtxGetId = cuCtxGetId @ 12000 (ctx: CUcontext, ctx_id: *mut u64);
-            memory synchronize_context: cuCtxSynchronize = cuCtxSynchronize @ 2000 ();
-            memory synchronize_named_context: cuCtxSynchronize_v2 = cuCtxSynchronize @ 13000 (ctx: CUcontext);
+            synchronize context: cuCtxSynchronize = cuCtxSynchronize @ 2000 ();
+            synchronize named_context: cuCtxSynchronize_v2 = cuCtxSynchronize @ 13000 (ctx: CUcontext);
             forward call: cuCtxSetLimit = cuCtxSetLimit @ 3010 (limit: c_uint, value: usize);
             forward call: cuCtxGetLimit = cuCtxGetLimit @ 3010 (pvalue: *mut usize, limit: c_uint);
             forward call: cuCtxGetCacheConfig = cuCtxGetCacheConfig @ 3020 (pconfig: *mut c_uint);
@@ -354,7 +354,7 @@ macro_rules! cuda_api {
             forward call: cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz = cuStreamGetCaptureInfo @ 11030 (h_stream: CUstream, capture_status_out: *mut c_uint, id_out: *mut u64, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, num_dependencies_out: *mut usize);
             forward call: cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz = cuStreamGetCaptureInfo @ 12030 (h_stream: CUstream, capture_status_out: *mut c_uint, id_out: *mut u64, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edge_data_out: *mut *const c_void, num_dependencies_out: *mut usize);
             forward call: cuStreamQuery | cuStreamQuery_ptsz = cuStreamQuery @ 2000 (h_stream: CUstream);
-            memory synchronize_stream: cuStreamSynchronize | cuStreamSynchronize_ptsz = cuStreamSynchronize @ 2000 (h_stream: CUstream);
+            synchronize stream: cuStreamSynchronize | cuStreamSynchronize_ptsz = cuStreamSynchronize @ 2000 (h_stream: CUstream);
             forward call: cuStreamDestroy = cuStreamDestroy @ 2000 (h_stream: CUstream);
             forward call: cuStreamDestroy_v2 = cuStreamDestroy @ 4000 (h_stream: CUstream);
             forward call: cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz = cuStreamCopyAttributes @ 11000 (dst_stream: CUstream, src_stream: CUstream);
@@ -380,7 +380,7 @@ macro_rules! cuda_api {
             forward call: cuEventRecord | cuEventRecord_ptsz = cuEventRecord @ 2000 (h_event: CUevent, h_stream: CUstream);
             forward call: cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz = cuEventRecordWithFlags @ 11010 (h_event: CUevent, h_stream: CUstream, flags: c_uint);
             forward call: cuEventQuery = cuEventQuery @ 2000 (h_event: CUevent);
-            memory synchronize_event: cuEventSynchronize = cuEventSynchronize @ 2000 (h_event: CUevent);
+            synchronize event: cuEventSynchronize = cuEventSynchronize @ 2000 (h_event: CUevent);
             forward call: cuEventDestroy = cuEventDestroy @ 2000 (h_event: CUevent);
             forward call: cuEventDestroy_v2 = cuEventDestroy @ 4000 (h_event: CUevent);
             forward call: cuEventElapsedTime = cuEventElapsedTime @ 2000 (p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent);

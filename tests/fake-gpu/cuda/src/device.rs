@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 
 use aliquot_abi::cuda::{CUdevice, CUdevprop, CUmemoryPool, CUresult, CUuuid};
-use aliquot_fake_machine::{Config, DeviceConfig};
+use aliquot_fake_machine::{Config, DeviceConfig, Machine};
 
 use crate::Done;
 use crate::arena::Arena;
@@ -71,21 +71,34 @@ pub(crate) fn make_primary_contexts(process: &'static Process) {
 
 /// The machine's indices of the devices that `CUDA_VISIBLE_DEVICES` shows: indices, UUIDs or their beginnings, up to the
 /// first entry that names no device, or none at all if one is named twice.
-pub(crate) fn visible_devices(config: &Config, variable: Option<&str>) -> Vec<usize> {
-    let Some(variable) = variable else { return (0..config.devices.len()).collect() };
+///
+/// Instances of a GPU in MIG mode stand in its place. As soon as one is among them it is the only device: a process has one
+/// instance, and no GPU beside it.
+pub(crate) fn visible_devices(machine: &Machine, variable: Option<&str>) -> Vec<usize> {
+    let config = machine.config();
     let mut visible = Vec::new();
-    for entry in variable.split(',').map(str::trim) {
-        let index = match entry.parse::<usize>() {
-            Ok(index) => (index < config.devices.len()).then_some(index),
-            Err(_) => device_by_uuid(config, entry),
-        };
-        match index {
-            Some(index) if visible.contains(&index) => return Vec::new(),
-            Some(index) => visible.push(index),
-            None => break,
+    match variable {
+        None => visible.extend((0..config.devices.len()).filter(|&index| is_usable(machine, index))),
+        Some(variable) => {
+            for entry in variable.split(',').map(str::trim) {
+                let gpu = |index: usize| (index < config.devices.len()).then_some(index);
+                let index = entry.parse::<usize>().map_or_else(|_| device_by_uuid(config, entry), gpu);
+                match index.filter(|&index| is_usable(machine, index)) {
+                    Some(index) if visible.contains(&index) => return Vec::new(),
+                    Some(index) => visible.push(index),
+                    None => break,
+                }
+            }
         }
     }
-    visible
+    match visible.iter().find(|&&index| config.devices[index].gpu.is_some()) {
+        Some(&instance) => vec![instance],
+        None => visible,
+    }
+}
+
+fn is_usable(machine: &Machine, index: usize) -> bool {
+    machine.is_present(index) && !machine.is_in_mig_mode(index)
 }
 
 fn device_by_uuid(config: &Config, entry: &str) -> Option<usize> {

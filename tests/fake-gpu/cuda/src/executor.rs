@@ -125,15 +125,18 @@ fn run_piece(
     lane: usize,
     running: &mut Running,
 ) -> MutexGuard<'static, Queues> {
+    if queues.waits_for_peer(lane) {
+        // It runs on, and looks again after a while.
+        let end_ns = (running.cursor_ns + POLL.as_nanos() as u64).max(now_ns()).min(running.turn.end_ns);
+        queues = pass_until(device, queues, end_ns);
+        running.busy_ns += end_ns - running.cursor_ns;
+        running.cursor_ns = end_ns;
+        return queues;
+    }
     let Some(remaining) = queues.remaining_ns(lane) else { return queues };
     let piece_ns = (*remaining).min(running.turn.end_ns - running.cursor_ns);
     let end_ns = running.cursor_ns + piece_ns;
-    while let Some(wait_ns) = end_ns.checked_sub(now_ns()).filter(|&wait_ns| wait_ns > 0) {
-        let wait = if queues.polls(device.ordinal) { POLL.as_nanos() as u64 } else { wait_ns };
-        let wait = Duration::from_nanos(wait.min(wait_ns));
-        queues = device.executor.work.wait_timeout(queues, wait).unwrap_or_else(PoisonError::into_inner).0;
-        while queues.run_untimed(device) {}
-    }
+    queues = pass_until(device, queues, end_ns);
     running.cursor_ns = end_ns;
     running.busy_ns += piece_ns;
     let Some(remaining) = queues.remaining_ns(lane) else { return queues };
@@ -150,6 +153,21 @@ fn run_piece(
         queues = self::queues();
     }
     queues.complete_first(lane, end_ns);
+    queues
+}
+
+/// Waits until an instant of the device's timeline, and does meanwhile what takes no device time.
+fn pass_until(
+    device: &'static Device,
+    mut queues: MutexGuard<'static, Queues>,
+    end_ns: u64,
+) -> MutexGuard<'static, Queues> {
+    while let Some(wait_ns) = end_ns.checked_sub(now_ns()).filter(|&wait_ns| wait_ns > 0) {
+        let wait = if queues.polls(device.ordinal) { POLL.as_nanos() as u64 } else { wait_ns };
+        let wait = Duration::from_nanos(wait.min(wait_ns));
+        queues = device.executor.work.wait_timeout(queues, wait).unwrap_or_else(PoisonError::into_inner).0;
+        while queues.run_untimed(device) {}
+    }
     queues
 }
 

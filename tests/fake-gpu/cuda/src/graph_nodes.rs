@@ -87,6 +87,10 @@ impl NodeKind {
     ) -> Done<NodeKind> {
         shape.check(function)?;
         arguments.check()?;
+        // A graph keeps how long a kernel takes, and of these nobody knows.
+        if function.meets {
+            return Err(CUresult::NOT_SUPPORTED);
+        }
         let duration_ns = duration_ns(function, &shape, &arguments)?;
         let arguments = Arc::new(StoredArguments::copy(function, &arguments)?);
         Ok(NodeKind::Kernel(KernelNode { handle, shape, duration_ns, arguments }))

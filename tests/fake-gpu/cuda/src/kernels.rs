@@ -81,6 +81,8 @@ pub(crate) struct Function {
     pub(crate) name: CString,
     /// Whether its first parameter says how long it takes.
     pub(crate) spins: bool,
+    /// Whether it waits for a kernel on another device.
+    pub(crate) meets: bool,
     pub(crate) settings: Settings,
     /// Offset and size of each parameter, where the image tells them.
     pub(crate) parameters: Option<Vec<(usize, usize)>>,
@@ -110,6 +112,7 @@ impl Function {
         Function {
             module,
             spins: is_spin_kernel(name.to_bytes()),
+            meets: name.to_bytes().starts_with(b"rendezvous"),
             name,
             settings: Settings::new(),
             parameters,

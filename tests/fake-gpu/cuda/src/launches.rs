@@ -12,6 +12,7 @@ use crate::caller::{get, get_all};
 use crate::capture::{self, Issue};
 use crate::graph_nodes::NodeKind;
 use crate::kernels::{Function, THREADS_PER_BLOCK_MAX, function, known_function};
+use crate::meetings::Meeting;
 use crate::process::initialised;
 use crate::queue::{self, Work};
 use crate::streams::{Stream, stream};
@@ -89,6 +90,18 @@ impl Arguments {
         Ok((start, bytes))
     }
 
+    /// The first arguments, all of 64 bits, where they are passed one by one.
+    pub(crate) fn words<const N: usize>(&self) -> Done<[u64; N]> {
+        if self.parameters.is_null() {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let mut words = [0; N];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = get(get(self.parameters.wrapping_add(index))?.cast_const().cast())?;
+        }
+        Ok(words)
+    }
+
     /// The first argument, which says how long a spin kernel takes.
     fn spin_ns(&self) -> Done<u64> {
         if !self.parameters.is_null() {
@@ -128,8 +141,12 @@ fn launch(stream: &'static Stream, handle: CUfunction, shape: Shape, arguments: 
     if let Issue::Captured = capture::issue_with(stream, kernel)? {
         return Ok(());
     }
-    let duration_ns = if process.instant { 0 } else { duration_ns(function, &shape, &arguments)? };
-    queue::submit(stream, Work::Task { duration_ns, effect: None }, true);
+    let work = match () {
+        () if process.instant => Work::Task { duration_ns: 0, effect: None },
+        () if function.meets => Work::Meeting(Meeting::of(&arguments)?),
+        () => Work::Task { duration_ns: duration_ns(function, &shape, &arguments)?, effect: None },
+    };
+    queue::submit(stream, work, true);
     Ok(())
 }
 

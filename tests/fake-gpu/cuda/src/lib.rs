@@ -48,6 +48,7 @@ mod launches;
 mod linking;
 mod locations;
 mod lookup;
+mod meetings;
 mod memory;
 mod memory_operations;
 mod modules;

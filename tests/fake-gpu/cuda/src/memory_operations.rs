@@ -93,6 +93,13 @@ impl ValueWrite {
         MemoryOperation::Write(ValueWrite { address, value, width: Width::Bits64 })
     }
 
+    /// To a 64-bit word, by a kernel.
+    pub(crate) fn by_kernel(address: u64, value: u64) -> Done<ValueWrite> {
+        check(address, Width::Bits64)?;
+        touch(address);
+        Ok(ValueWrite { address, value, width: Width::Bits64 })
+    }
+
     pub(crate) fn carry_out(&self) {
         // SAFETY: the address was checked to be aligned and in memory that the driver knows, which by the API's contract
         // the caller keeps until the operation is done. Others access it as a device does, so the store is atomic.
@@ -122,6 +129,12 @@ impl ValueWait {
     pub(crate) fn own(address: u64, value: u64) -> MemoryOperation {
         let (width, condition) = (Width::Bits64, Condition::GreaterOrEqual);
         MemoryOperation::Wait(ValueWait { address, value, width, condition })
+    }
+
+    /// Until a 64-bit word holds at least a value, by a kernel.
+    pub(crate) fn by_kernel(address: u64, value: u64) -> Done<ValueWait> {
+        check(address, Width::Bits64)?;
+        Ok(ValueWait { address, value, width: Width::Bits64, condition: Condition::GreaterOrEqual })
     }
 
     pub(crate) fn is_satisfied(&self) -> bool {

@@ -71,7 +71,7 @@ fn start() -> Done {
     let config = Config::from_env().map_err(report)?;
     let machine: &'static Machine = Box::leak(Box::new(Machine::open(config).map_err(report)?));
     let config = machine.config();
-    let visible = visible_devices(config, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
+    let visible = visible_devices(machine, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
     if visible.is_empty() {
         return Err(CUresult::NO_DEVICE);
     }

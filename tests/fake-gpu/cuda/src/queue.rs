@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::events::Event;
 use crate::executor::POLL;
+use crate::meetings::Meeting;
 use crate::memory_operations::{ValueWait, ValueWrite};
 use crate::process::{Process, initialised};
 use crate::streams::{Stream, StreamKind};
@@ -27,6 +28,8 @@ pub(crate) type Effect = Box<dyn FnOnce() + Send>;
 pub(crate) enum Work {
     /// A kernel, copy or set: device time, then an effect.
     Task { duration_ns: u64, effect: Option<Effect> },
+    /// A kernel that waits for another one, and then is a task.
+    Meeting(Meeting),
     /// The completion of an event's record with this number.
     Record(&'static Event, u64),
     /// A wait for the event's record with this number.
@@ -211,7 +214,8 @@ impl Queues {
 
     /// The task to run next on a device whose time is given out up to `cursor_ns`: its lane, and when it may begin.
     pub(crate) fn next_task(&self, ordinal: usize, cursor_ns: u64) -> Option<(usize, u64)> {
-        let tasks = self.ready(ordinal).filter(|(_, _, first, _)| matches!(first.work, Work::Task { .. }));
+        let tasks =
+            self.ready(ordinal).filter(|(_, _, first, _)| matches!(first.work, Work::Task { .. } | Work::Meeting(_)));
         let best = tasks.min_by_key(|(_, lane, first, ready)| ((*ready).max(cursor_ns), lane.priority, first.place));
         best.map(|(index, _, _, ready_ns)| (index, ready_ns))
     }
@@ -231,7 +235,7 @@ impl Queues {
             Work::Task { duration_ns, .. } => *duration_ns == 0,
             Work::Wait(event, number) => event.completed_at(*number).is_some(),
             Work::WaitValue(wait) => wait.is_satisfied(),
-            Work::HostRunning => false,
+            Work::Meeting(_) | Work::HostRunning => false,
             Work::Record(..) | Work::Host(_) | Work::Write(_) => true,
         };
         let ready = self.ready(device.ordinal).filter(|(_, _, first, _)| runnable(first));
@@ -260,9 +264,21 @@ impl Queues {
                 crate::executor::call_host(function, device, index);
                 return;
             }
-            Work::HostRunning => return,
+            Work::Meeting(_) | Work::HostRunning => return,
         }
         self.complete_first(index, end_ns);
+    }
+
+    /// Whether the first operation of a lane is a kernel whose peer has not come. One whose peer has is a task from now on.
+    pub(crate) fn waits_for_peer(&mut self, index: usize) -> bool {
+        let Some(first) = self.lanes[index].operations.front_mut() else { return false };
+        let Work::Meeting(meeting) = &first.work else { return false };
+        if !meeting.is_complete() {
+            return true;
+        }
+        // A task without device time would be none for the executor.
+        first.work = Work::Task { duration_ns: meeting.duration_ns.max(1), effect: None };
+        false
     }
 
     /// The device time that the first task of a lane still needs.

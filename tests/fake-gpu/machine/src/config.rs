@@ -63,6 +63,10 @@ pub struct DeviceConfig {
     pub uuid: [u8; 16],
     /// Whether it is an instance of a GPU in MIG mode, whose UUID begins with `MIG-`, rather than a whole one.
     pub is_mig: bool,
+    /// For an instance: the device that it is part of, if that is there as well.
+    pub gpu: Option<usize>,
+    /// Whether it is a GPU that can be in MIG mode; it is at first.
+    pub has_mig_mode: bool,
     /// Devices to which an NVLink leads.
     pub nvlink: Vec<usize>,
     /// The NUMA node it is attached to.
@@ -99,6 +103,17 @@ struct FileDevice {
     #[serde(default)]
     numa_node: u32,
     pci_bus_id: Option<String>,
+    mig: Option<Vec<FileInstance>>,
+}
+
+/// An instance of a GPU in MIG mode.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileInstance {
+    profile: String,
+    memory: Size,
+    sm_count: u32,
+    uuid: Option<String>,
 }
 
 /// Bytes, as a number or as text with a unit.
@@ -135,21 +150,34 @@ impl Config {
 
     fn check(file: File, path: &Path) -> Result<Config, MachineError> {
         let invalid = |reason: String| MachineError::Invalid { path: path.to_owned(), reason };
-        let entries = file.device.unwrap_or_else(|| vec![FileDevice::default()]);
-        if entries.len() > DEVICES_MAX {
-            return Err(invalid(format!("it has {} devices; at most {DEVICES_MAX} are possible", entries.len())));
+        let mut entries = file.device.unwrap_or_else(|| vec![FileDevice::default()]);
+        // What is left of the key says that there is one.
+        let instances: Vec<Vec<FileInstance>> =
+            entries.iter_mut().map(|entry| entry.mig.as_mut().map(std::mem::take).unwrap_or_default()).collect();
+        let all = entries.len() + instances.iter().map(Vec::len).sum::<usize>();
+        if all > DEVICES_MAX {
+            return Err(invalid(format!("it has {all} devices; at most {DEVICES_MAX} are possible")));
         }
         let count = entries.len();
-        let mut devices: Vec<DeviceConfig> = Vec::with_capacity(count);
+        let mut devices: Vec<DeviceConfig> = Vec::with_capacity(all);
         for (index, entry) in entries.into_iter().enumerate() {
             let device = entry.check(index, count).map_err(|reason| invalid(format!("device {index}: {reason}")))?;
-            if let Some(twin) = devices.iter().position(|other| other.uuid == device.uuid) {
-                return Err(invalid(format!("devices {twin} and {index} have the same uuid")));
-            }
             if let Some(twin) = devices.iter().position(|other| other.pci == device.pci) {
                 return Err(invalid(format!("devices {twin} and {index} have the same pci_bus_id")));
             }
             devices.push(device);
+        }
+        // Behind all GPUs, so that these have the numbers that the file gives them.
+        for (gpu, instances) in instances.into_iter().enumerate() {
+            for instance in instances {
+                let device = instance.check(devices.len(), gpu, &devices[gpu]);
+                devices.push(device.map_err(|reason| invalid(format!("device {gpu}: an instance: {reason}")))?);
+            }
+        }
+        for (index, device) in devices.iter().enumerate() {
+            if let Some(twin) = devices[..index].iter().position(|other| other.uuid == device.uuid) {
+                return Err(invalid(format!("devices {twin} and {index} have the same uuid")));
+            }
         }
         let timeslice_us =
             in_range("timeslice_us", file.timeslice_us.unwrap_or(2000), 1, 10_000_000).map_err(invalid)?;
@@ -217,15 +245,33 @@ impl FileDevice {
             sm_count: in_range("sm_count", u64::from(self.sm_count.unwrap_or(132)), 1, 1024)? as u32,
             compute_capability,
             is_mig: self.uuid.as_ref().is_some_and(|text| text.starts_with("MIG-")),
-            uuid: match &self.uuid {
-                None => default_uuid(index),
-                Some(text) => parse_uuid(text).ok_or_else(|| {
-                    format!("uuid {text:?} must look like \"GPU-01234567-89ab-cdef-0123-456789abcdef\"")
-                })?,
-            },
+            gpu: None,
+            has_mig_mode: self.mig.is_some(),
+            uuid: uuid_or_default(self.uuid.as_deref(), index)?,
             nvlink: self.nvlink,
             numa_node: self.numa_node,
             pci,
+        })
+    }
+}
+
+impl FileInstance {
+    /// An instance that is device `index`, of the GPU that is device `gpu`.
+    fn check(self, index: usize, gpu: usize, of: &DeviceConfig) -> Result<DeviceConfig, String> {
+        let memory_bytes = in_range("memory", self.memory.bytes("memory")?, 1 << 20, of.memory_bytes)?;
+        if self.uuid.as_ref().is_some_and(|text| !text.starts_with("MIG-")) {
+            return Err(format!("uuid {:?} must begin with MIG-", self.uuid.unwrap_or_default()));
+        }
+        Ok(DeviceConfig {
+            name: format!("{} MIG {}", of.name, self.profile),
+            memory_bytes,
+            sm_count: in_range("sm_count", u64::from(self.sm_count), 1, u64::from(of.sm_count))? as u32,
+            uuid: uuid_or_default(self.uuid.as_deref(), index)?,
+            is_mig: true,
+            gpu: Some(gpu),
+            has_mig_mode: false,
+            nvlink: Vec::new(),
+            ..of.clone()
         })
     }
 }
@@ -284,6 +330,11 @@ fn default_state(path: &Path) -> PathBuf {
     // SAFETY: `getuid` only returns a number.
     let user = unsafe { libc::getuid() };
     PathBuf::from(format!("/dev/shm/aliquot-fake-gpu-{user}-{:016x}", hasher.finish()))
+}
+
+fn uuid_or_default(text: Option<&str>, index: usize) -> Result<[u8; 16], String> {
+    let Some(text) = text else { return Ok(default_uuid(index)) };
+    parse_uuid(text).ok_or_else(|| format!("uuid {text:?} must look like \"GPU-01234567-89ab-cdef-0123-456789abcdef\""))
 }
 
 fn default_uuid(index: usize) -> [u8; 16] {
@@ -358,6 +409,20 @@ mod tests {
     }
 
     #[test]
+    fn the_instances_of_a_gpu_in_mig_mode_come_behind_all_gpus() {
+        let config = check(
+            "[[device]]\nmemory = '80GiB'\nmig = [{ profile = '3g.40gb', memory = '40GiB', sm_count = 60 }, \
+             { profile = '1g.10gb', memory = '10GiB', sm_count = 16 }]\n[[device]]\nnvlink = [0]\n",
+        )
+        .unwrap();
+        let [gpu, other, large, small] = &config.devices[..] else { panic!("{config:?}") };
+        assert!(gpu.has_mig_mode && !other.has_mig_mode && !gpu.is_mig && large.is_mig && !large.has_mig_mode);
+        assert_eq!((large.gpu, small.gpu, other.nvlink.as_slice()), (Some(0), Some(0), &[0][..]));
+        assert_eq!((small.name.as_str(), small.pci), ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", gpu.pci));
+        assert!(small.uuid_text().starts_with("MIG-") && small.uuid != large.uuid);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, words) in [
             ("colour = 'red'", "colour"),
@@ -370,6 +435,8 @@ mod tests {
             ("[[device]]\nnvlink = [0]", "device 0"),
             ("[[device]]\ncompute_capability = '9'", "compute_capability"),
             ("[[device]]\npci_bus_id = 'zz:00.0'", "pci_bus_id"),
+            ("[[device]]\nmig = [{ profile = '1g', memory = '90GiB', sm_count = 1 }]", "an instance: memory"),
+            ("[[device]]\nmig = [{ profile = '1g', memory = '1GiB', sm_count = 133 }]", "sm_count 133"),
             ("[[device]]\npci_bus_id = '10:00.0'\n[[device]]\npci_bus_id = '10:00.0'", "same pci_bus_id"),
         ] {
             let error = check(text).expect_err(text);

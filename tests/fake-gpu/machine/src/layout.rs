@@ -15,7 +15,7 @@ pub(crate) const HISTORY_SAMPLES: usize = 8;
 /// `alq-fake` in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"alq-fake");
 /// Changes with every change of this file.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The whole file.
 #[repr(C)]
@@ -59,6 +59,8 @@ pub(crate) struct Device {
     pub(crate) next_ticket: AtomicU64,
     /// Device time used by all processes since the state was made, those that have ended included.
     pub(crate) busy_ns: AtomicU64,
+    /// Not 0: its MIG mode was switched off.
+    pub(crate) mig_is_off: AtomicU32,
     pub(crate) history: History,
 }
 

@@ -75,6 +75,25 @@ impl Machine {
         &self.config
     }
 
+    /// Whether device `device` is a GPU in MIG mode.
+    #[must_use]
+    pub fn is_in_mig_mode(&self, device: usize) -> bool {
+        let is_off = &self.state.devices[device].mig_is_off;
+        self.config.devices[device].has_mig_mode && is_off.load(Ordering::Relaxed) == 0
+    }
+
+    /// Switches the MIG mode of device `device`, which must have one, as an administrator does: with its instances gone, or
+    /// back. Processes that have CUDA started keep what they see.
+    pub fn set_mig_mode(&self, device: usize, is_on: bool) {
+        self.state.devices[device].mig_is_off.store(u32::from(!is_on), Ordering::Relaxed);
+    }
+
+    /// Whether device `device` is there: all are but instances of a GPU that is not in MIG mode.
+    #[must_use]
+    pub fn is_present(&self, device: usize) -> bool {
+        self.config.devices[device].gpu.is_none_or(|gpu| self.is_in_mig_mode(gpu))
+    }
+
     /// Takes a record for this process, which it keeps for life.
     ///
     /// # Errors

@@ -15,8 +15,14 @@ const BRAND_NVIDIA: c_uint = 14;
 const PCI_DEVICE_ID: c_uint = 0x2330_10de;
 const PCI_SUBSYSTEM_ID: c_uint = 0x16c1_10de;
 
+/// How many devices have an index: all but instances of a GPU that is there as well, which come behind these.
+fn indexed() -> Done<usize> {
+    let devices = &machine()?.config().devices;
+    Ok(devices.iter().filter(|device| device.gpu.is_none()).count())
+}
+
 pub(crate) fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Done {
-    put(count, machine()?.config().devices.len() as c_uint)
+    put(count, indexed()? as c_uint)
 }
 
 pub(crate) fn nvmlDeviceGetCount(count: *mut c_uint) -> Done {
@@ -24,7 +30,7 @@ pub(crate) fn nvmlDeviceGetCount(count: *mut c_uint) -> Done {
 }
 
 pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, target: *mut nvmlDevice_t) -> Done {
-    if index as usize >= machine()?.config().devices.len() {
+    if index as usize >= indexed()? {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
     put(target, handle(index as usize))
@@ -35,8 +41,9 @@ pub(crate) fn nvmlDeviceGetHandleByIndex(index: c_uint, target: *mut nvmlDevice_
 }
 
 fn put_found(target: *mut nvmlDevice_t, wanted: impl Fn(usize, &DeviceConfig) -> bool) -> Done {
-    let devices = &machine()?.config().devices;
-    let found = devices.iter().enumerate().position(|(index, device)| wanted(index, device));
+    let machine = machine()?;
+    let mut devices = machine.config().devices.iter().enumerate();
+    let found = devices.position(|(index, device)| machine.is_present(index) && wanted(index, device));
     put(target, handle(found.ok_or(nvmlReturn_t::NOT_FOUND)?))
 }
 
@@ -77,6 +84,9 @@ pub(crate) fn nvmlDeviceGetIndex(handle: nvmlDevice_t, index: *mut c_uint) -> Do
 }
 
 pub(crate) fn nvmlDeviceGetMinorNumber(handle: nvmlDevice_t, minor: *mut c_uint) -> Done {
+    if device(handle)?.gpu.is_some() {
+        return Err(nvmlReturn_t::NOT_SUPPORTED);
+    }
     put(minor, index_of(handle)? as c_uint)
 }
 

@@ -1,5 +1,5 @@
-//! MIG: a device whose UUID begins with `MIG-` is an instance of a GPU. Its GPU is not there, so that an instance is found as
-//! a GPU is; each is the first compute instance of a GPU instance of its own.
+//! MIG: GPUs in MIG mode, and their instances, each the first compute instance of a GPU instance of its own. A device whose
+//! UUID begins with `MIG-` and whose GPU is not there is found as a GPU is.
 
 use core::ffi::c_uint;
 
@@ -7,7 +7,10 @@ use aliquot_abi::nvml::{nvmlDevice_t, nvmlDeviceAttributes_t, nvmlReturn_t};
 
 use crate::Done;
 use crate::caller::put;
-use crate::session::{device, index_of, not_supported};
+use crate::session::{device, handle as handle_of, index_of, machine};
+
+/// GPU instances that a GPU can have at most.
+const INSTANCES_MAX: c_uint = 7;
 
 /// Which instances a device is.
 pub(crate) struct Instances {
@@ -31,6 +34,15 @@ fn check_mig(handle: nvmlDevice_t) -> Done {
     if device(handle)?.is_mig { Ok(()) } else { Err(nvmlReturn_t::NOT_SUPPORTED) }
 }
 
+/// Refuses what NVML does not tell of GPUs in MIG mode and of their instances: how busy they are.
+pub(crate) fn check_no_mig(handle: nvmlDevice_t) -> Done {
+    let is_instance = device(handle)?.gpu.is_some();
+    if is_instance || machine()?.is_in_mig_mode(index_of(handle)?) {
+        return Err(nvmlReturn_t::NOT_SUPPORTED);
+    }
+    Ok(())
+}
+
 pub(crate) fn nvmlDeviceGetAttributes_v2(handle: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t) -> Done {
     check_mig(handle)?;
     let device = device(handle)?;
@@ -46,8 +58,14 @@ pub(crate) fn nvmlDeviceGetAttributes_v2(handle: nvmlDevice_t, attributes: *mut 
     )
 }
 
-pub(crate) fn nvmlDeviceGetMigMode(handle: nvmlDevice_t, _current: *mut c_uint, _pending: *mut c_uint) -> Done {
-    not_supported(handle)
+/// A change of the mode is never pending: it comes at once.
+pub(crate) fn nvmlDeviceGetMigMode(handle: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) -> Done {
+    if !device(handle)?.has_mig_mode {
+        return Err(nvmlReturn_t::NOT_SUPPORTED);
+    }
+    let mode = c_uint::from(machine()?.is_in_mig_mode(index_of(handle)?));
+    put(current, mode)?;
+    put(pending, mode)
 }
 
 pub(crate) fn nvmlDeviceIsMigDeviceHandle(handle: nvmlDevice_t, is_mig: *mut c_uint) -> Done {
@@ -55,16 +73,23 @@ pub(crate) fn nvmlDeviceIsMigDeviceHandle(handle: nvmlDevice_t, is_mig: *mut c_u
 }
 
 pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(handle: nvmlDevice_t, count: *mut c_uint) -> Done {
-    index_of(handle)?;
-    put(count, 0)
+    put(count, if device(handle)?.has_mig_mode { INSTANCES_MAX } else { 0 })
 }
 
 pub(crate) fn nvmlDeviceGetMigDeviceHandleByIndex(
     handle: nvmlDevice_t,
-    _index: c_uint,
-    _target: *mut nvmlDevice_t,
+    index: c_uint,
+    target: *mut nvmlDevice_t,
 ) -> Done {
-    not_supported(handle)
+    let gpu = index_of(handle)?;
+    if !device(handle)?.has_mig_mode {
+        return Err(nvmlReturn_t::NOT_SUPPORTED);
+    }
+    let machine = machine()?;
+    let devices = machine.config().devices.iter().enumerate();
+    let mut instances = devices.filter(|(index, device)| device.gpu == Some(gpu) && machine.is_present(*index));
+    let (instance, _) = instances.nth(index as usize).ok_or(nvmlReturn_t::NOT_FOUND)?;
+    put(target, handle_of(instance))
 }
 
 pub(crate) fn nvmlDeviceGetGpuInstanceId(handle: nvmlDevice_t, id: *mut c_uint) -> Done {
@@ -77,6 +102,6 @@ pub(crate) fn nvmlDeviceGetComputeInstanceId(handle: nvmlDevice_t, id: *mut c_ui
     put(id, instances(handle)?.compute)
 }
 
-pub(crate) fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle: nvmlDevice_t, _target: *mut nvmlDevice_t) -> Done {
-    not_supported(handle)
+pub(crate) fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle: nvmlDevice_t, target: *mut nvmlDevice_t) -> Done {
+    put(target, handle_of(device(handle)?.gpu.ok_or(nvmlReturn_t::NOT_SUPPORTED)?))
 }

@@ -36,8 +36,11 @@ pub(crate) fn handle(index: usize) -> nvmlDevice_t {
 
 /// The index of the device that a handle names.
 pub(crate) fn index_of(device: nvmlDevice_t) -> Done<usize> {
-    let count = machine()?.config().devices.len();
-    (0..count).find(|&index| handle(index) == device).ok_or(nvmlReturn_t::INVALID_ARGUMENT)
+    let machine = machine()?;
+    let mut devices = 0..machine.config().devices.len();
+    let index = devices.find(|&index| handle(index) == device).ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
+    // The handle of an instance means nothing any more when that is gone.
+    if machine.is_present(index) { Ok(index) } else { Err(nvmlReturn_t::INVALID_ARGUMENT) }
 }
 
 /// The configuration of the device that a handle names.

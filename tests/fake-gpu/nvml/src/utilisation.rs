@@ -13,6 +13,7 @@ use aliquot_fake_machine::ProcessUse;
 
 use crate::Done;
 use crate::caller::{get, put, put_list};
+use crate::mig::check_no_mig;
 use crate::processes::processes;
 use crate::session::{index_of, machine, not_supported};
 
@@ -20,6 +21,7 @@ const SAMPLING_PERIOD_US: c_uint = 1_000_000;
 
 /// Kernels here are not known to use memory or not, and copies are not told from them: the memory's part is always none.
 fn rates(handle: nvmlDevice_t) -> Done<nvmlUtilization_t> {
+    check_no_mig(handle)?;
     let gpu = machine()?.device_use(index_of(handle)?).utilization_percent;
     Ok(nvmlUtilization_t { gpu, memory: 0 })
 }
@@ -62,6 +64,7 @@ pub(crate) fn nvmlDeviceGetDecoderUtilization(
 /// Samples of the processes that were at work in the last second; an error if there are none that are newer than the last
 /// ones seen.
 fn busy<T>(handle: nvmlDevice_t, last_seen_us: u64, sample: impl Fn(ProcessUse, u64) -> T) -> Done<Vec<T>> {
+    check_no_mig(handle)?;
     let now_us = now_us();
     let busy = processes(handle)?.filter(|process| process.utilization_percent > 0 && now_us > last_seen_us);
     let found = busy.map(|process| sample(process, now_us)).collect::<Vec<_>>();

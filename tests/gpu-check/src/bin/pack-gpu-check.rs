@@ -20,12 +20,15 @@ use object::read::elf::{ElfFile64, FileHeader};
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The oldest C library that the programs must start with: that of Debian 11 and Ubuntu 20.04.
 const GLIBC_FLOOR: (u32, u32) = (2, 31);
-const FOLDER_BYTES_MAX: u64 = 40 << 20;
+const FOLDER_BYTES_MAX: u64 = 64 << 20;
 /// The linker, by its version on PyPI.
 const ZIG: &str = "ziglang==0.17.1";
 /// Packages and their programs.
 const PROGRAMS: [(&str, &str); 3] =
     [("aliquot-cli", "aliquot"), ("aliquot-manager", "aliquot-manager"), ("aliquot-gpu-check", "aliquot-gpu-check")];
+/// Packages and their libraries: the simulated GPU, with which the real one is compared.
+const LIBRARIES: [(&str, &str); 2] =
+    [("aliquot-fake-cuda", "libaliquot_fake_cuda.so"), ("aliquot-fake-nvml", "libaliquot_fake_nvml.so")];
 /// Files of folder/ that go along.
 const FILES: [&str; 3] = ["run.sh", "check_torch.py", "README.txt"];
 
@@ -65,8 +68,8 @@ fn pack(args: &Args) -> anyhow::Result<()> {
     let built = build(&workspace, &build_dir, &linker)?;
 
     fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
-    for (_, program) in PROGRAMS {
-        let (from, to) = (built.join(program), out_dir.join(program));
+    for (_, file) in PROGRAMS.iter().chain(&LIBRARIES) {
+        let (from, to) = (built.join(file), out_dir.join(file));
         check_floor(&from)?;
         fs::copy(&from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     }
@@ -112,7 +115,7 @@ fn linker(build_dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(script)
 }
 
-/// Builds the programs, and returns the directory that holds them.
+/// Builds the programs and libraries, and returns the directory that holds them.
 fn build(workspace: &Path, build_dir: &Path, linker: &Path) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace).args(["build", "--release", "--target", TARGET, "--target-dir"]).arg(build_dir);
@@ -121,6 +124,8 @@ fn build(workspace: &Path, build_dir: &Path, linker: &Path) -> anyhow::Result<Pa
     for (package, program) in PROGRAMS {
         cargo.args(["--package", package, "--bin", program]);
     }
+    // Libraries are what a package without programs is asked for.
+    cargo.arg("--lib").args(LIBRARIES.iter().flat_map(|(package, _)| ["--package", package]));
     run(&mut cargo)?;
     Ok(build_dir.join(TARGET).join("release"))
 }

@@ -2,9 +2,10 @@
 
 use aliquot_abi::cuda::*;
 use aliquot_fake_machine::kernel_duration_ns;
+use aliquot_harness::wait;
 
 use crate::library::{Driver, Expect};
-use crate::scenario::{World, alone, together};
+use crate::scenario::{World, alone, say, together, wait_for_end};
 
 #[test]
 fn kernels_take_as_long_as_the_rule_says() {
@@ -29,6 +30,44 @@ fn kernels_take_as_long_as_the_rule_says() {
         driver.cuEventRecord(end, stream).ok();
         driver.cuStreamSynchronize(stream).ok();
         assert!((driver.elapsed_ms(start, end) - 0.032).abs() < 0.001);
+    });
+}
+
+#[test]
+fn a_kernel_that_waits_for_another_device_keeps_its_own() {
+    const TEST: &str = "durations::a_kernel_that_waits_for_another_device_keeps_its_own";
+    let direct = |world: &World| {
+        let mut player = world.start("both");
+        player.hear("one waits");
+        let busy_ns = |device: usize| world.machine().device_use(device).busy_ns;
+        wait::until_true("the kernel that waits uses its device", || busy_ns(0) > 10_000_000);
+        assert_eq!(busy_ns(1), 0);
+        player.finish();
+    };
+    together(TEST, &["[[device]]\n[[device]]\n"], direct, |_| {
+        const DURATION_NS: u64 = 3_000_000;
+        let driver = Driver::with_context();
+        let mut counters = core::ptr::null_mut();
+        driver.cuMemHostAlloc(&mut counters, 16, 1).ok();
+        let counters = [counters.addr() as u64, counters.addr() as u64 + 8];
+        let launch = |own: u64, peer: u64| {
+            let (kernel, stream) = (driver.function(c"rendezvous"), driver.stream(1));
+            let mut values = [own, peer, 1, DURATION_NS];
+            let mut parameters = values.each_mut().map(|value| core::ptr::from_mut(value).cast::<c_void>());
+            let none = core::ptr::null_mut();
+            driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), none).ok();
+            stream
+        };
+        let first = launch(counters[0], counters[1]);
+        say("one waits", "");
+        wait_for_end();
+        driver.cuStreamQuery(first).is(CUresult::NOT_READY);
+        let mut other = CUcontext::NULL;
+        driver.cuDevicePrimaryCtxRetain(&mut other, 1).ok();
+        driver.cuCtxSetCurrent(other).ok();
+        let second = launch(counters[1], counters[0]);
+        driver.cuStreamSynchronize(second).ok();
+        driver.cuStreamSynchronize(first).ok();
     });
 }
 

@@ -172,3 +172,36 @@ fn visible_devices_are_chosen_as_the_driver_does() {
         }
     });
 }
+
+#[test]
+fn a_process_sees_one_instance_of_a_gpu_in_mig_mode_and_no_gpu_beside_it() {
+    const TEST: &str = "errors::a_process_sees_one_instance_of_a_gpu_in_mig_mode_and_no_gpu_beside_it";
+    let instance = |profile: &str| format!("{{ profile = '{profile}', memory = '1GiB', sm_count = 8 }}");
+    let devices =
+        format!("[[device]]\nname = 'a'\nmig = [{}, {}]\n[[device]]\nname = 'b'\n", instance("x"), instance("y"));
+    let cases = [
+        ("1", "b"),
+        ("0", ""),
+        ("GPU-a1", ""),
+        ("MIG-83", "a MIG x"),
+        ("MIG-92,MIG-83", "a MIG y"),
+        ("1,MIG-83", "a MIG x"),
+    ];
+    let direct = |world: &World| {
+        for (visible, seen) in cases {
+            world.start_with(seen, &[("CUDA_VISIBLE_DEVICES", visible)]).finish();
+        }
+    };
+    together(TEST, &[&devices], direct, |seen| {
+        let driver = Driver::load();
+        if seen.is_empty() {
+            return driver.cuInit(0).is(CUresult::NO_DEVICE);
+        }
+        driver.cuInit(0).ok();
+        let (mut count, mut name) = (0, [0; 16]);
+        driver.cuDeviceGetCount(&mut count).ok();
+        driver.cuDeviceGetName(name.as_mut_ptr(), 16, 0).ok();
+        let name = name.map(|byte| byte as u8);
+        assert_eq!((count, &name[..=seen.len()]), (1, [seen.as_bytes(), b"\0"].concat().as_slice()));
+    });
+}

@@ -3,10 +3,12 @@
 use aliquot_abi::cuda::*;
 use libloading::Library;
 
-/// PTX with a kernel that takes as long as its argument says, one with several parameters, and a variable.
+/// PTX with a kernel that takes as long as its argument says, one with several parameters, one that waits for another, and a
+/// variable.
 pub(crate) const PTX: &[u8] =
     b".version 8.0\n.target sm_90\n.address_size 64\n.visible .global .align 4 .b8 table[64];\n\
-    .visible .entry spin_ns(.param .u64 ns){ret;}\n.visible .entry plain(.param .u32 a,.param .u64 b){ret;}\n\0";
+    .visible .entry spin_ns(.param .u64 ns){ret;}\n.visible .entry plain(.param .u32 a,.param .u64 b){ret;}\n\
+    .visible .entry rendezvous(.param .u64 own,.param .u64 peer,.param .u64 number,.param .u64 ns){ret;}\n\0";
 
 /// Where a process finds the library, which its test has built.
 pub(crate) const LIBRARY_VARIABLE: &str = "FAKE_GPU_TEST_LIBRARY";

@@ -16,13 +16,18 @@ const CONFIGURATION: &str =
 
 /// Starts this test again, in a process of its own on a machine of its own, to run `body`.
 fn alone(test: &str, body: impl FnOnce()) {
+    alone_on(test, CONFIGURATION, body);
+}
+
+/// The same on a machine with the keys `configuration`.
+fn alone_on(test: &str, configuration: &str, body: impl FnOnce()) {
     if std::env::var(ROLE_VARIABLE).is_ok_and(|role| role == "alone") {
         return body();
     }
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("machine.toml");
     let state = folder.path().join("state");
-    let text = format!("state = {:?}\n{CONFIGURATION}", state.to_str().expect("a path in UTF-8"));
+    let text = format!("state = {:?}\n{configuration}", state.to_str().expect("a path in UTF-8"));
     std::fs::write(&path, text).expect("the configuration can be written");
     let mut command = again(test, "alone");
     command.env(CONFIG_VARIABLE, path).env(LIBRARY_VARIABLE, artifacts::fake_nvml());
@@ -62,6 +67,45 @@ fn devices_are_those_of_the_configuration() {
         nvml.nvmlDeviceGetMemoryInfo_v2(device, &mut memory).is(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
         let mut current = 0;
         nvml.nvmlDeviceGetMigMode(device, &mut current, &mut count).is(nvmlReturn_t::NOT_SUPPORTED);
+    });
+}
+
+#[test]
+fn instances_are_found_through_their_gpu_while_it_is_in_mig_mode() {
+    const GPUS: &str = "[[device]]\nmig = [{ profile = '1g.10gb', memory = '10GiB', sm_count = 16 }]\n[[device]]\n";
+    alone_on("instances_are_found_through_their_gpu_while_it_is_in_mig_mode", GPUS, || {
+        let nvml = Nvml::load();
+        nvml.nvmlInit_v2().ok();
+        let (mut count, mut mode, mut pending, mut name) = (0, 0, 0, [0; 96]);
+        let nobody = nvmlDevice_t(core::ptr::null_mut());
+        let (mut gpu, mut instance, mut parent) = (nobody, nobody, nobody);
+        nvml.nvmlDeviceGetCount_v2(&mut count).ok();
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, &mut gpu).ok();
+        nvml.nvmlDeviceGetMigMode(gpu, &mut mode, &mut pending).ok();
+        assert_eq!((count, mode, pending), (2, 1, 1));
+        nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0, &mut instance).ok();
+        nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 1, &mut parent).is(nvmlReturn_t::NOT_FOUND);
+        nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance, &mut parent).ok();
+        assert!(parent == gpu && instance != gpu);
+        let mut memory = nvmlMemory_t::default();
+        nvml.nvmlDeviceGetMemoryInfo(instance, &mut memory).ok();
+        nvml.nvmlDeviceGetName(instance, name.as_mut_ptr(), 96).ok();
+        assert_eq!(memory.total, 10 << 30);
+        nvml.nvmlDeviceGetMinorNumber(instance, &mut count).is(nvmlReturn_t::NOT_SUPPORTED);
+        // How busy it is NVML does not tell, neither of the GPU nor of the instance.
+        for device in [gpu, instance] {
+            let mut rates = nvmlUtilization_t::default();
+            nvml.nvmlDeviceGetUtilizationRates(device, &mut rates).is(nvmlReturn_t::NOT_SUPPORTED);
+            count = 0;
+            nvml.nvmlDeviceGetProcessUtilization(device, core::ptr::null_mut(), &mut count, 0)
+                .is(nvmlReturn_t::NOT_SUPPORTED);
+        }
+        let machine = Machine::open(Config::from_env().expect("a valid configuration")).expect("a machine");
+        machine.set_mig_mode(0, false);
+        nvml.nvmlDeviceGetMigMode(gpu, &mut mode, &mut pending).ok();
+        assert_eq!(mode, 0);
+        nvml.nvmlDeviceGetMemoryInfo(instance, &mut memory).is(nvmlReturn_t::INVALID_ARGUMENT);
+        nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0, &mut instance).is(nvmlReturn_t::NOT_FOUND);
     });
 }
 

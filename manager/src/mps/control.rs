@@ -1,0 +1,162 @@
+//! A conversation with the MPS control daemon, by way of the program that NVIDIA has for it.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::config::MpsSettings;
+
+/// An answer must be there within this time: the daemon has it in memory.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two looks whether the program has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// No answer is longer: a server's pid has ten digits at most.
+const ANSWER_BYTES_MAX: u64 = 4096;
+
+/// Why the control daemon does not do what it is told.
+#[derive(Debug, thiserror::Error)]
+pub enum MpsError {
+    /// Its program cannot be run.
+    #[error("cannot run {}, which speaks to the MPS control daemon: {source}; set sharing.mps.control", program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It does not answer.
+    #[error(
+        "the MPS control daemon at {} does not answer within {} s; restart it: echo quit | nvidia-cuda-mps-control, then \
+         nvidia-cuda-mps-control -d",
+        pipe_directory.display(), PATIENCE.as_secs()
+    )]
+    Silent {
+        /// Where it is.
+        pipe_directory: PathBuf,
+    },
+    /// It refuses, or is not there.
+    #[error(
+        "the MPS control daemon at {} does not do {command:?} ({status}{}); start it: \
+         CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control -d",
+        pipe_directory.display(), said(answer), pipe_directory.display()
+    )]
+    Refused {
+        /// Where it is.
+        pipe_directory: PathBuf,
+        /// What it was told.
+        command: String,
+        /// How its program ended.
+        status: ExitStatus,
+        /// What it answered.
+        answer: String,
+    },
+    /// It answers what cannot be understood.
+    #[error(
+        "the MPS control daemon answers {answer:?} to {command:?}; its version may be too old: use a driver of R515 or later"
+    )]
+    Unclear {
+        /// What it was told.
+        command: String,
+        /// What it answered.
+        answer: String,
+    },
+}
+
+fn said(answer: &str) -> String {
+    if answer.is_empty() { String::new() } else { format!(": {answer}") }
+}
+
+/// The control daemon.
+#[derive(Debug)]
+pub(super) struct Control {
+    settings: MpsSettings,
+}
+
+impl Control {
+    pub(super) fn new(settings: MpsSettings) -> Control {
+        Control { settings }
+    }
+
+    /// The percentage of a device's threads that the clients of the next server can have at most.
+    pub(super) fn default_percentage(&self) -> Result<u32, MpsError> {
+        self.percentage("get_default_active_thread_percentage".into())
+    }
+
+    /// The same for new clients of the server `pid`.
+    pub(super) fn percentage_of(&self, server: u32) -> Result<u32, MpsError> {
+        self.percentage(format!("get_active_thread_percentage {server}"))
+    }
+
+    pub(super) fn set_default_percentage(&self, percent: u32) -> Result<(), MpsError> {
+        self.tell(&format!("set_default_active_thread_percentage {percent}")).map(drop)
+    }
+
+    pub(super) fn set_percentage_of(&self, server: u32, percent: u32) -> Result<(), MpsError> {
+        self.tell(&format!("set_active_thread_percentage {server} {percent}")).map(drop)
+    }
+
+    /// The pids of the servers that run.
+    pub(super) fn servers(&self) -> Result<Vec<u32>, MpsError> {
+        let command = "get_server_list";
+        let answer = self.tell(command)?;
+        let pids = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>();
+        pids.map_err(|_| MpsError::Unclear { command: command.into(), answer })
+    }
+
+    fn percentage(&self, command: String) -> Result<u32, MpsError> {
+        let answer = self.tell(&command)?;
+        // It is told with decimals, which are nought for what was set here.
+        let percent = answer.trim().parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
+        percent.map(|percent| percent.round() as u32).ok_or(MpsError::Unclear { command, answer })
+    }
+
+    /// Says `command`, and returns the answer.
+    fn tell(&self, command: &str) -> Result<String, MpsError> {
+        let MpsSettings { control, pipe_directory, .. } = &self.settings;
+        let failed = |source| MpsError::Run { program: control.clone(), source };
+        // A file, not a pipe: it has room for every answer, and its end does not depend on who else holds it open.
+        let mut output: File =
+            memfd_create("mps-control", MemfdFlags::CLOEXEC).map_err(io::Error::from).map_err(failed)?.into();
+        let copy = || output.try_clone().map(Stdio::from).map_err(failed);
+        let mut program = Command::new(control);
+        program.env("CUDA_MPS_PIPE_DIRECTORY", pipe_directory).stdin(Stdio::piped()).stdout(copy()?).stderr(copy()?);
+        let mut child = program.spawn().map_err(failed)?;
+        if let Some(mut input) = child.stdin.take() {
+            // One that ends without reading says why by its status.
+            let _ = writeln!(input, "{command}");
+        }
+        let Some(status) = wait(&mut child).map_err(failed)? else {
+            return Err(MpsError::Silent { pipe_directory: pipe_directory.clone() });
+        };
+        let mut answer = Vec::new();
+        output.rewind().and_then(|()| output.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)).map_err(failed)?;
+        let answer = String::from_utf8_lossy(&answer).trim().to_owned();
+        if status.success() {
+            Ok(answer)
+        } else {
+            let pipe_directory = pipe_directory.clone();
+            Err(MpsError::Refused { pipe_directory, command: command.into(), status, answer })
+        }
+    }
+}
+
+/// Waits for the program's end; `None` if it takes too long, and is killed for it.
+fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if begun.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+}

@@ -1,0 +1,67 @@
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::*;
+use crate::config::MpsSettings;
+
+/// A control daemon's program that does what `script` says with the line `$line`.
+fn mps(dir: &Path, script: &str) -> Mps {
+    let control = dir.join("control");
+    fs::write(&control, format!("#!/bin/sh\nread -r line\n{script}\n")).unwrap();
+    fs::set_permissions(&control, Permissions::from_mode(0o755)).unwrap();
+    let mps = MpsSettings { control, pipe_directory: dir.into(), ..MpsSettings::default() };
+    Mps::new(SharingSettings { mode: SharingMode::Mps, devices: Vec::new(), mps })
+}
+
+fn part(device: &str, limit: u32) -> Part {
+    Part { device: DeviceUuid::new(device), core_request_percent: 10, core_limit_percent: limit, memory_limit_bytes: 1 }
+}
+
+#[test]
+fn a_client_gets_its_least_limit_and_the_servers_the_greatest_of_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let mps = mps(dir.path(), "exit 1");
+    let parts = [part("GPU-1", 60), part("GPU-2", 40)];
+    let client = mps.client(&parts).unwrap();
+    let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={}", dir.path().display());
+    assert_eq!(client.environment, [pipes, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40".to_owned()]);
+    assert_eq!(client.mounts[1], ("/dev/shm".into(), "/dev/shm".into()));
+    assert_eq!(mps.ceiling_percent(&parts), Some(60));
+    let by_time = Mps::new(SharingSettings::default());
+    assert_eq!((by_time.client(&parts), by_time.ceiling_percent(&parts)), (None, None));
+}
+
+#[test]
+fn what_is_set_already_is_not_set_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"echo "$line" >>"$CUDA_MPS_PIPE_DIRECTORY/log"
+case "$line" in
+get_default*) echo 100.0 ;;
+get_server_list) printf '7\n8\n' ;;
+"get_active_thread_percentage 7") echo 30.000000 ;;
+"get_active_thread_percentage 8") echo 50 ;;
+esac"#;
+    mps(dir.path(), script).hold(Some(30)).unwrap();
+    let set = |log: String| log.lines().filter(|line| line.starts_with("set")).map(str::to_owned).collect::<Vec<_>>();
+    let log = fs::read_to_string(dir.path().join("log")).unwrap();
+    assert_eq!(set(log), ["set_default_active_thread_percentage 30", "set_active_thread_percentage 8 30"]);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    for (script, words) in [
+        ("echo Cannot find MPS control daemon process; exit 1", "Cannot find MPS control daemon process); start it"),
+        ("echo 'Unknown command'", "Unknown command"),
+        ("sleep 60", "does not answer within 2 s"),
+    ] {
+        let mps = mps(dir.path(), script);
+        let error = mps.hold(None).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        assert_eq!(mps.problem.lock().as_ref(), Some(&error));
+    }
+    let missing = MpsSettings { control: dir.path().join("none"), ..MpsSettings::default() };
+    let missing = Mps::new(SharingSettings { mps: missing, ..SharingSettings::default() });
+    assert!(missing.hold(None).unwrap_err().to_string().contains("set sharing.mps.control"));
+}

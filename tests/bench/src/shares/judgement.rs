@@ -1,0 +1,59 @@
+//! Rows that say how far a share is off.
+
+use crate::shares::SECOND_NS;
+use crate::shares::recording::Recording;
+use crate::table::{Table, yes_or_no};
+
+/// The whole time may be off by so much.
+const WHOLE_POINTS: f64 = 1.0;
+/// Any second may, beside what a kernel's length forces.
+const SECOND_POINTS: f64 = 3.0;
+
+/// A share that was asked for.
+pub(super) struct Wanted {
+    /// What ran.
+    pub(super) what: String,
+    pub(super) percent: f64,
+    /// The longest piece of work that cannot be divided, if single seconds are judged.
+    pub(super) longest_ns: Option<u64>,
+}
+
+/// A table of such rows.
+pub(super) fn table(what: &'static str) -> Table {
+    Table::new(&[
+        what,
+        "wanted %",
+        "whole time %",
+        "off",
+        "worst second %",
+        "first second %",
+        "aim: points off",
+        "met",
+        "machine lost, ms",
+    ])
+}
+
+/// Adds a row for the recording's user number `user`.
+pub(super) fn add(table: &mut Table, wanted: Wanted, recording: &Recording, user: usize) {
+    let Wanted { what, percent, longest_ns } = wanted;
+    let (whole, first) = (recording.share(user), recording.first_second(user));
+    let worst = recording.worst_second(user, percent);
+    let second_points = longest_ns.map(|ns| SECOND_POINTS + ns as f64 * 100.0 / SECOND_NS as f64);
+    let holds = |measured: f64, points: f64| (measured - percent).abs() <= points;
+    let met = holds(whole, WHOLE_POINTS) && second_points.is_none_or(|points| holds(worst, points));
+    let aim = match second_points {
+        None => format!("±{WHOLE_POINTS}"),
+        Some(points) => format!("±{WHOLE_POINTS}; a second ±{points:.1}"),
+    };
+    table.row(vec![
+        what,
+        format!("{percent}"),
+        format!("{whole:.2}"),
+        format!("{:+.2}", whole - percent),
+        format!("{worst:.1}"),
+        format!("{first:.1}"),
+        aim,
+        yes_or_no(met),
+        format!("{:.0}", recording.lost_ms()),
+    ]);
+}

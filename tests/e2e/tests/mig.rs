@@ -1,0 +1,194 @@
+//! MIG: an instance of a GPU is a device of its own, with its own memory and its own time.
+
+use std::fs;
+use std::process::Command;
+use std::time::Instant;
+
+use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice, artifacts, run, wait};
+use aliquot_proto::node::v1::{CreateSliceRequest, Device, FindingKind, Part};
+use tonic::Code;
+
+/// Where the machine's devices are: the GPU first, then its instances.
+const GPU: usize = 0;
+const LARGE: usize = 1;
+const SMALL: usize = 2;
+
+/// A GPU in MIG mode with two instances, whose contexts take 6 MiB each.
+fn partitioned() -> SimulatedGpu {
+    SimulatedGpu::with(
+        "context_memory = '6MiB'\n[[device]]\nmemory = '80GiB'\nmig = [\
+         { profile = '3g.40gb', memory = '40GiB', sm_count = 60 }, \
+         { profile = '1g.10gb', memory = '10GiB', sm_count = 16 }]\n",
+    )
+}
+
+fn part(gpu: &SimulatedGpu, device: usize, core_percent: u32, memory_limit_bytes: u64) -> Part {
+    let device_uuid = gpu.uuid(device);
+    Part { device_uuid, core_request_percent: core_percent, memory_limit_bytes, ..Part::default() }
+}
+
+/// The program `name` in the slice, which has one device.
+fn program(gpu: &SimulatedGpu, slice: &Slice, name: &str, arguments: &[&str]) -> Command {
+    let mut command = HostProgram::linked(gpu, name).on(gpu);
+    command.args(arguments).env("CUDA_VISIBLE_DEVICES", &slice.description().parts[0].device_uuid);
+    slice.preload_into(&mut command);
+    command
+}
+
+fn busy(gpu: &SimulatedGpu, slice: &Slice) -> Process {
+    let mut process = Process::start(&mut program(gpu, slice, "busy", &["500000", "0"]));
+    process.wait_for("busy");
+    process
+}
+
+fn devices(node: &Node) -> Vec<Device> {
+    node.client().node().unwrap().devices
+}
+
+#[test]
+fn the_instances_are_devices_with_their_own_memory_and_profile() {
+    let gpu = partitioned();
+    let node = Node::start(&gpu);
+    let found = devices(&node);
+    let told = |device: &Device| {
+        let Device { uuid, memory_bytes, mig_enabled, mig_gpu_uuid, mig_profile, .. } = device.clone();
+        (uuid, memory_bytes / GIB, mig_enabled, mig_gpu_uuid, mig_profile)
+    };
+    let parent = gpu.uuid(GPU);
+    assert_eq!(
+        found.iter().map(told).collect::<Vec<_>>(),
+        [
+            (parent.clone(), 80, true, String::new(), String::new()),
+            (gpu.uuid(LARGE), 40, false, parent.clone(), "3g.40gb".to_owned()),
+            (gpu.uuid(SMALL), 10, false, parent, "1g.10gb".to_owned()),
+        ]
+    );
+    assert!(gpu.uuid(LARGE).starts_with("MIG-") && found.iter().all(|device| device.health_reason.is_empty()));
+    let mut nodes = Command::new(artifacts::cli());
+    let shown = run(nodes.arg("--socket").arg(node.socket()).arg("nodes")).success();
+    assert!(shown.stdout.contains("healthy, partitioned by MIG") && shown.stdout.contains("MIG 1g.10gb"), "{shown:?}");
+}
+
+#[test]
+fn a_slice_is_made_on_an_instance_and_never_on_the_gpu_itself() {
+    let gpu = partitioned();
+    let node = Node::start(&gpu);
+    let request = |part| CreateSliceRequest { parts: vec![part], ..CreateSliceRequest::default() };
+    let refused = node.client().create(request(part(&gpu, GPU, 50, GIB))).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("partitioned by MIG; use one of its instances"), "{}", refused.message());
+    // Half of the instance's memory, not of the GPU's.
+    let half = node.slice_of("half", vec![part(&gpu, SMALL, 50, 0)]);
+    assert_eq!(half.description().parts[0].memory_limit_bytes, 5 * GIB);
+    // Of any device: the one with the least room that is enough.
+    let any = node.slice("any", 60, GIB);
+    assert_eq!(any.description().parts[0].device_uuid, gpu.uuid(LARGE));
+}
+
+#[test]
+fn programs_and_containers_are_told_the_instance_by_its_uuid() {
+    let gpu = partitioned();
+    let cdi = tempfile::tempdir().unwrap();
+    let node = Node::with(&gpu, &format!("cdi_dir = {:?}\n", cdi.path()));
+    let slice = node.slice_of("told", vec![part(&gpu, SMALL, 50, GIB)]);
+    let spec = fs::read_to_string(cdi.path().join("aliquot.dev-slice-told.json")).unwrap();
+    for variable in ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"] {
+        assert!(spec.contains(&format!("{variable}={}", gpu.uuid(SMALL))), "{spec}");
+    }
+    let seen = run(&mut program(&gpu, &slice, "devices", &[])).success();
+    assert!(seen.stdout.starts_with("device 0: total 1073741824, "), "{seen:?}");
+    assert_eq!(seen.stdout.lines().count(), 1, "{seen:?}");
+    let mut aliquot = Command::new(artifacts::cli());
+    gpu.show_to(&mut aliquot).env("ALIQUOT_SOCKET", node.socket());
+    let uuid = gpu.uuid(LARGE);
+    aliquot.args(["run", "--gpu-core", "30", "--gpu-memory", "64MiB", "--device", &uuid, "--"]);
+    let outcome = run(aliquot.arg(HostProgram::linked(&gpu, "devices").path())).success();
+    assert!(outcome.stdout.starts_with("device 0: total 67108864, "), "{outcome:?}");
+    assert_eq!(outcome.stdout.lines().count(), 1, "{outcome:?}");
+}
+
+#[test]
+fn two_instances_of_a_gpu_share_no_time() {
+    let gpu = partitioned();
+    let node = Node::start(&gpu);
+    let slices = [(LARGE, "large"), (SMALL, "small")]
+        .map(|(device, name)| node.slice_of(name, vec![part(&gpu, device, 80, GIB)]));
+    let _busy = slices.each_ref().map(|slice| busy(&gpu, slice));
+    let used_ns = || [LARGE, SMALL].map(|device| gpu.machine().device_use(device).busy_ns);
+    // On one device both together could not be at work for more than all of the time.
+    wait::until_true("both are at work at the same time", || {
+        let (begun, before) = (Instant::now(), used_ns());
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let (elapsed_ns, after) = (begun.elapsed().as_nanos() as u64, used_ns());
+        let used = [0, 1].map(|instance| after[instance] - before[instance]);
+        for used_ns in used {
+            assert!(used_ns * 100 < elapsed_ns * 95, "{used:?} of {elapsed_ns}: more than the limit");
+        }
+        used.iter().sum::<u64>() * 100 > elapsed_ns * 120
+    });
+}
+
+#[test]
+fn use_of_an_instance_is_known_though_the_driver_does_not_tell_how_busy_it_is() {
+    let gpu = partitioned();
+    let node = Node::start(&gpu);
+    // Alone and without a limit: on a GPU it would be the driver's samples that say what it uses.
+    let slice = node.slice_of("whole", vec![part(&gpu, LARGE, 100, GIB)]);
+    let _process = busy(&gpu, &slice);
+    let usage = || node.client().usage("whole").unwrap();
+    wait::until_true("its share is told", || usage().parts[0].core_used_1s_millipercent > 50_000);
+    wait::until_true("so is what its context takes", || usage().parts[0].memory_overhead_bytes == 6 * MIB);
+    assert_eq!(usage().processes.len(), 1);
+    let (charged_ns, used_ns) = (usage().parts[0].core_used_ns, gpu.machine().device_use(LARGE).busy_ns);
+    assert!(charged_ns <= used_ns + used_ns / 10 + 100_000_000, "{charged_ns} charged, {used_ns} used");
+}
+
+#[test]
+fn a_program_on_another_instance_than_its_slice_s_is_found() {
+    let gpu = partitioned();
+    let node = Node::start(&gpu);
+    let request = CreateSliceRequest {
+        name: "watched".into(),
+        parts: vec![part(&gpu, LARGE, 50, GIB)],
+        // Whatever this test starts is in the slice.
+        owner_pid: std::process::id(),
+        ..CreateSliceRequest::default()
+    };
+    let slice = Slice::open(node.client().create(request).unwrap());
+    let mut honest = Process::start(&mut program(&gpu, &slice, "hold", &["4096"]));
+    honest.wait_for("held");
+    let mut stranger = HostProgram::linked(&gpu, "hold").on(&gpu);
+    let mut stranger = Process::start(stranger.arg("4096").env("CUDA_VISIBLE_DEVICES", gpu.uuid(SMALL)));
+    stranger.wait_for("held");
+    let found = wait::until("it is found", || node.client().findings().unwrap().findings.into_iter().next());
+    assert_eq!((found.pid, found.kind()), (stranger.id(), FindingKind::ForeignDevice), "{found:?}");
+    assert_eq!((found.device_uuid, found.slice), (gpu.uuid(SMALL), "watched".to_owned()));
+    assert_eq!(node.client().findings().unwrap().findings.len(), 1);
+}
+
+#[test]
+fn a_change_of_the_mode_is_seen_while_the_manager_runs() {
+    let gpu = partitioned();
+    let node = Node::start(&gpu);
+    let problem = |name: &str| {
+        let slices = node.client().slices().unwrap();
+        slices.into_iter().find(|slice| slice.name == name).unwrap().problem
+    };
+    let _on_instance = node.slice_of("on-instance", vec![part(&gpu, SMALL, 50, GIB)]);
+    assert_eq!(problem("on-instance"), "");
+
+    gpu.machine().set_mig_mode(GPU, false);
+    wait::until_true("the instances are gone", || devices(&node).len() == 1);
+    assert!(!devices(&node)[0].mig_enabled);
+    assert!(problem("on-instance").contains("is not there any more"), "{}", problem("on-instance"));
+    let request = |part| CreateSliceRequest { parts: vec![part], ..CreateSliceRequest::default() };
+    let refused = node.client().create(request(part(&gpu, SMALL, 1, MIB))).unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound, "{refused:?}");
+    let _on_gpu = node.slice_of("on-gpu", vec![part(&gpu, GPU, 50, GIB)]);
+    assert_eq!(problem("on-gpu"), "");
+
+    gpu.machine().set_mig_mode(GPU, true);
+    wait::until_true("the instances are back", || devices(&node).len() == 3);
+    assert!(problem("on-gpu").contains("was partitioned by MIG"), "{}", problem("on-gpu"));
+    assert_eq!(problem("on-instance"), "");
+}

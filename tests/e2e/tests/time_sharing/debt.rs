@@ -1,0 +1,49 @@
+//! What goes beyond a share, because a kernel cannot be stopped, is made up for; what was not used is not saved up.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aliquot_harness::{GIB, Node, Shares, SimulatedGpu, wait};
+
+use crate::{alone_on_the_machine, busy, go, ready};
+
+#[test]
+fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slice = node.slice("huge", 20, GIB);
+    let process = ready(&gpu, &slice, &["kernels=200000000", "sync=1"]);
+    let start = Instant::now();
+    go(&process);
+    wait::until_true("the third kernel is at work", || gpu.machine().device_use(0).busy_ns > 410_000_000);
+    // The two before it took 400 ms, which is the container's part of two seconds.
+    assert!(start.elapsed() > Duration::from_millis(1900), "the third kernel began after {:?}", start.elapsed());
+}
+
+#[test]
+fn beside_huge_kernels_the_others_have_their_share() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slices = [node.slice("huge", 40, GIB), node.slice("small", 60, GIB)];
+    let huge = ready(&gpu, &slices[0], &["kernels=80000000"]);
+    go(&huge);
+    let small = busy(&gpu, &slices[1], 500_000);
+    Shares::of(&gpu).exactly(40, &[huge.id()]).exactly(60, &[small.id()]).assert_kept();
+}
+
+#[test]
+fn idle_time_is_not_saved_up() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slice = node.slice("rested", 20, GIB);
+    let process = ready(&gpu, &slice, &["kernels=1000000"]);
+    // A second of its own would be 200 ms of the device's.
+    thread::sleep(Duration::from_secs(1));
+    let start = Instant::now();
+    go(&process);
+    wait::until_true("150 ms are used", || gpu.machine().device_use(0).busy_ns > 150_000_000);
+    assert!(start.elapsed() > Duration::from_millis(600), "150 ms of the device's time in {:?}", start.elapsed());
+}

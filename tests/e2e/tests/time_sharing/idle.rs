@@ -1,0 +1,34 @@
+//! What one does not use others may have, until it is wanted again.
+
+use aliquot_harness::{Node, Shares, SimulatedGpu};
+
+use crate::{alone_on_the_machine, busy, go, part, ready};
+
+#[test]
+fn what_others_leave_may_be_used_up_to_the_limit() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let bursting = node.slice_of("bursting", vec![part(20, 60)]);
+    let other = node.slice_of("other", vec![part(80, 80)]);
+    let first = busy(&gpu, &bursting, 500_000);
+    let second = ready(&gpu, &other, &["kernels=500000"]);
+    Shares::of(&gpu).exactly(60, &[first.id()]).assert_kept();
+    go(&second);
+    // What the second one does not use, as on a machine that is too busy for that, is the first one's to use.
+    Shares::of(&gpu).between(20..=60, &[first.id()]).exactly(80, &[second.id()]).assert_kept();
+}
+
+#[test]
+fn beside_one_that_pauses_the_device_is_used_and_shares_return() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slices = [node.slice_of("pausing", vec![part(50, 100)]), node.slice_of("steady", vec![part(50, 100)])];
+    let pausing = ready(&gpu, &slices[0], &["kernels=500000", "on_ms=100", "off_ms=100"]);
+    let steady = busy(&gpu, &slices[1], 500_000);
+    go(&pausing);
+    // The one wants the device for half of the time, and gets half of it then; nothing is left unused.
+    let both = [pausing.id(), steady.id()];
+    Shares::of(&gpu).between(25..=50, &both[..1]).between(97..=100, &both).assert_kept();
+}

@@ -1,0 +1,45 @@
+//! Whoever launches in a container, and however: it has one share.
+
+use aliquot_harness::{GIB, Node, Shares, SimulatedGpu};
+
+use crate::{alone_on_the_machine, at_work, busy, go, ready};
+
+#[test]
+fn four_processes_have_one_limit() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slice = node.slice("four", 50, GIB);
+    let processes = [300_000, 300_000, 1_000_000, 5_000_000].map(|kernel_ns| busy(&gpu, &slice, kernel_ns));
+    let pids = processes.each_ref().map(|process| process.id());
+    Shares::of(&gpu).exactly(50, &pids).assert_kept();
+}
+
+#[test]
+fn four_streams_and_graphs_of_a_hundred_kernels_are_charged_in_full() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let slices = [node.slice("streams", 30, GIB), node.slice("graphs", 70, GIB)];
+    let streams = ready(&gpu, &slices[0], &["streams=4", "kernels=300000"]);
+    let graphs = ready(&gpu, &slices[1], &["graph=100", "kernels=50000"]);
+    go(&streams);
+    go(&graphs);
+    Shares::of(&gpu).exactly(30, &[streams.id()]).exactly(70, &[graphs.id()]).assert_kept();
+}
+
+#[test]
+fn contexts_default_streams_of_threads_and_cooperative_kernels_are_charged_in_full() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let ways = [("contexts", 20), ("per-thread", 30), ("cooperative", 50)];
+    let slices = ways.map(|(way, percent)| node.slice(way, percent, GIB));
+    let processes = slices.each_ref().map(|slice| at_work(&gpu, slice, "busy_ways", &[slice.name()]));
+    let shares = Shares::of(&gpu);
+    let shares = ways
+        .iter()
+        .zip(&processes)
+        .fold(shares, |shares, (&(_, percent), process)| shares.exactly(percent, &[process.id()]));
+    shares.assert_kept();
+}

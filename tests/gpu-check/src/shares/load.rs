@@ -1,0 +1,302 @@
+//! The worker: a program that keeps the device busy, and counts what it gets done.
+
+use std::collections::VecDeque;
+use std::ffi::{CString, c_void};
+use std::process::{Child, Command, Stdio};
+use std::ptr;
+use std::time::Duration;
+
+use aliquot_abi::cuda::{CUDA_KERNEL_NODE_PARAMS_V1, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUstream};
+use anyhow::{Context, bail};
+use clap::Args;
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::cuda::{Cuda, Done, Kernel, Shape, call};
+use crate::shares::{MS, SECOND_NS};
+
+/// Kernels that are waited for together last about so long.
+const BATCH_NS: u64 = MS;
+/// Batches in flight.
+const BATCHES: usize = 4;
+/// Before the measurement begins, the load runs so long.
+pub(super) const WARM_UP_NS: u64 = SECOND_NS;
+/// After it ends, it runs on so long, so that who is measured beside it is never alone.
+pub(super) const COOL_DOWN_NS: u64 = SECOND_NS / 2;
+/// What was done is counted in pieces of so much time.
+pub(super) const PIECE_NS: u64 = SECOND_NS / 10;
+
+/// A load on the device: what a worker is told.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub(crate) struct Load {
+    /// The kernel.
+    #[arg(long)]
+    pub(super) kernel: String,
+    /// Its parameters, which are used in turn.
+    #[arg(long, value_delimiter = ',')]
+    pub(super) parameters: Vec<u64>,
+    /// Its blocks of 256 threads; 0: one thread.
+    #[arg(long, default_value_t = 0)]
+    pub(super) blocks: u32,
+    /// About how long each takes alone, in nanoseconds.
+    #[arg(long)]
+    pub(super) kernel_ns: u64,
+    /// Waits for each kernel, or graph, before it launches the next.
+    #[arg(long)]
+    pub(super) waits: bool,
+    /// Streams, used in turn.
+    #[arg(long, default_value_t = 1)]
+    pub(super) streams: usize,
+    /// Kernels of a graph that is launched in their place; 0: none.
+    #[arg(long, default_value_t = 0)]
+    pub(super) graph: u32,
+    /// Processes that each do this.
+    #[arg(long, default_value_t = 1)]
+    pub(super) processes: usize,
+    /// Opens the device and does nothing.
+    #[arg(long)]
+    pub(super) idle: bool,
+    /// `CLOCK_MONOTONIC` in nanoseconds at which to begin.
+    #[arg(long, default_value_t = 0)]
+    pub(super) start_ns: u64,
+    /// How long to measure, in nanoseconds.
+    #[arg(long, default_value_t = 0)]
+    pub(super) window_ns: u64,
+}
+
+/// What a load did.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Work {
+    /// Kernels in a second, between the first and the last completion in the window that were seen.
+    pub(super) kernels_per_second: f64,
+    /// Kernels that completed in each piece of time since the beginning, warm-up included.
+    pub(super) pieces: Vec<u64>,
+}
+
+impl Work {
+    fn add(&mut self, other: &Work) {
+        self.kernels_per_second += other.kernels_per_second;
+        self.pieces.resize(self.pieces.len().max(other.pieces.len()), 0);
+        self.pieces.iter_mut().zip(&other.pieces).for_each(|(sum, piece)| *sum += piece);
+    }
+}
+
+/// What is put into a stream and waited for as one.
+struct Batch {
+    event: CUevent,
+    kernels: u64,
+}
+
+impl Load {
+    /// A load of kernels that spin for so long.
+    pub(super) fn spin(kernels_ns: &[u64]) -> Load {
+        Load {
+            kernel: "spin_ns".to_owned(),
+            parameters: kernels_ns.to_vec(),
+            blocks: 0,
+            kernel_ns: kernels_ns.iter().sum::<u64>() / kernels_ns.len().max(1) as u64,
+            waits: false,
+            streams: 1,
+            graph: 0,
+            processes: 1,
+            idle: false,
+            start_ns: 0,
+            window_ns: 0,
+        }
+    }
+
+    /// Runs the load, in a worker.
+    pub(crate) fn run(&self) -> anyhow::Result<Work> {
+        if self.processes > 1 {
+            return self.run_in_processes();
+        }
+        let cuda = Cuda::open()?;
+        let kernel = cuda.kernel(&CString::new(self.kernel.as_str())?)?;
+        let streams = (0..self.streams).map(|_| cuda.stream()).collect::<Result<Vec<_>, _>>()?;
+        let graph = if self.graph > 0 { Some(self.make_graph(&cuda, kernel)?) } else { None };
+        // A process that has not touched the device may be none to the driver: this takes no time of account.
+        cuda.finish(streams[0])?;
+        let wait = self.start_ns.checked_sub(monotonic_ns()?).context("the worker was not ready in time")?;
+        std::thread::sleep(Duration::from_nanos(wait));
+        if self.idle {
+            std::thread::sleep(Duration::from_nanos(WARM_UP_NS + self.window_ns + COOL_DOWN_NS));
+            return Ok(Work::default());
+        }
+        self.work(&cuda, kernel, graph, &streams)
+    }
+
+    fn work(
+        &self,
+        cuda: &Cuda,
+        kernel: Kernel,
+        graph: Option<CUgraphExec>,
+        streams: &[CUstream],
+    ) -> anyhow::Result<Work> {
+        let (from_ns, to_ns) = (self.start_ns + WARM_UP_NS, self.start_ns + WARM_UP_NS + self.window_ns);
+        let in_flight = if self.waits { 1 } else { BATCHES };
+        let mut idle = (0..in_flight).map(|_| cuda.event()).collect::<Result<Vec<_>, _>>()?;
+        let mut recorded: VecDeque<Batch> = VecDeque::new();
+        let mut pieces = vec![0; (WARM_UP_NS + self.window_ns).div_ceil(PIECE_NS) as usize];
+        let (mut first_ns, mut last_ns, mut done, mut launched) = (None, 0, 0, 0);
+        for stream in streams.iter().cycle() {
+            let unused = if monotonic_ns()? <= to_ns + COOL_DOWN_NS { idle.pop() } else { None };
+            if let Some(event) = unused {
+                let kernels = self.launch_batch(cuda, kernel, graph, *stream, &mut launched)?;
+                cuda.record(event, *stream)?;
+                recorded.push_back(Batch { event, kernels });
+                continue;
+            }
+            let Some(Batch { event, kernels }) = recorded.pop_front() else { break };
+            cuda.wait(event)?;
+            idle.push(event);
+            let now_ns = monotonic_ns()?;
+            if let Some(piece) = pieces.get_mut(((now_ns - self.start_ns) / PIECE_NS) as usize) {
+                *piece += kernels;
+            }
+            if !(from_ns..=to_ns).contains(&now_ns) {
+                continue;
+            }
+            match first_ns {
+                None => first_ns = Some(now_ns),
+                Some(_) => done += kernels,
+            }
+            last_ns = now_ns;
+        }
+        let first_ns = first_ns.context("no kernel completed in the window")?;
+        if done == 0 {
+            bail!("only one kernel completed in the window");
+        }
+        Ok(Work { kernels_per_second: done as f64 * 1e9 / (last_ns - first_ns).max(1) as f64, pieces })
+    }
+
+    /// Launches what is waited for together. Returns its kernels.
+    fn launch_batch(
+        &self,
+        cuda: &Cuda,
+        kernel: Kernel,
+        graph: Option<CUgraphExec>,
+        stream: CUstream,
+        launched: &mut usize,
+    ) -> Done<u64> {
+        if let Some(graph) = graph {
+            // SAFETY: the graph was instantiated and is never destroyed; the driver checks the stream.
+            unsafe { call!(cuda, cuGraphLaunch(graph, stream))? };
+            return Ok(u64::from(self.graph));
+        }
+        let kernels = if self.waits { 1 } else { (BATCH_NS / self.kernel_ns.max(1)).max(1) };
+        // Whole rounds of the parameters, so that every batch is the same work.
+        let kernels = kernels.next_multiple_of(self.parameters.len() as u64);
+        for _ in 0..kernels {
+            cuda.launch(kernel, self.shape(), stream, self.parameters[*launched % self.parameters.len()])?;
+            *launched += 1;
+        }
+        Ok(kernels)
+    }
+
+    fn shape(&self) -> Shape {
+        if self.blocks == 0 { Shape::ONE } else { Shape { blocks: self.blocks, threads: 256 } }
+    }
+
+    /// A graph of kernels one behind the other.
+    fn make_graph(&self, cuda: &Cuda, kernel: Kernel) -> Done<CUgraphExec> {
+        let (mut graph, mut executable) = (CUgraph::NULL, CUgraphExec::NULL);
+        let Shape { blocks, threads } = self.shape();
+        let mut parameter = self.parameters[0];
+        let mut parameters: [*mut c_void; 1] = [(&raw mut parameter).cast()];
+        let node = CUDA_KERNEL_NODE_PARAMS_V1 {
+            func: kernel.0,
+            grid_dim: [blocks, 1, 1],
+            block_dim: [threads, 1, 1],
+            shared_mem_bytes: 0,
+            kernel_params: parameters.as_mut_ptr(),
+            extra: ptr::null_mut(),
+        };
+        // SAFETY: outputs are live locals; the driver copies the node's parameters, one of eight bytes, in each call.
+        unsafe {
+            call!(cuda, cuGraphCreate(&mut graph, 0))?;
+            let mut before = CUgraphNode::NULL;
+            for index in 0..self.graph {
+                let mut added = CUgraphNode::NULL;
+                call!(cuda, cuGraphAddKernelNode(&mut added, graph, &before, usize::from(index > 0), &node))?;
+                before = added;
+            }
+            call!(cuda, cuGraphInstantiateWithFlags(&mut executable, graph, 0))?;
+        }
+        Ok(executable)
+    }
+
+    /// Does it in several processes, all in the slice of this one.
+    fn run_in_processes(&self) -> anyhow::Result<Work> {
+        let one = Load { processes: 1, ..self.clone() };
+        let start = || -> anyhow::Result<Child> {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg("worker").args(one.args()).stdin(Stdio::null()).stdout(Stdio::piped());
+            Ok(command.spawn()?)
+        };
+        let children = (0..self.processes).map(|_| start()).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut sum = Work::default();
+        for child in children {
+            let output = child.wait_with_output()?;
+            if !output.status.success() {
+                bail!("one of its processes ended with {}", output.status);
+            }
+            sum.add(&serde_json::from_slice(&output.stdout)?);
+        }
+        Ok(sum)
+    }
+
+    /// The worker's command line.
+    pub(super) fn args(&self) -> Vec<String> {
+        let parameters: Vec<String> = self.parameters.iter().map(u64::to_string).collect();
+        let named = [
+            ("--kernel", self.kernel.clone()),
+            ("--parameters", parameters.join(",")),
+            ("--blocks", self.blocks.to_string()),
+            ("--kernel-ns", self.kernel_ns.to_string()),
+            ("--streams", self.streams.to_string()),
+            ("--graph", self.graph.to_string()),
+            ("--processes", self.processes.to_string()),
+            ("--start-ns", self.start_ns.to_string()),
+            ("--window-ns", self.window_ns.to_string()),
+        ];
+        let flags = [("--waits", self.waits), ("--idle", self.idle)];
+        std::iter::once("load".to_owned())
+            .chain(named.into_iter().flat_map(|(name, value)| [name.to_owned(), value]))
+            .chain(flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name.to_owned()))
+            .collect()
+    }
+}
+
+/// `CLOCK_MONOTONIC`, which is the same in all processes.
+pub(super) fn monotonic_ns() -> anyhow::Result<u64> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    Ok(now.tv_sec() as u64 * SECOND_NS + now.tv_nsec() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        load: Load,
+    }
+
+    #[test]
+    fn a_worker_understands_what_it_is_told() {
+        let load = Load { waits: true, streams: 4, graph: 100, start_ns: 7, ..Load::spin(&[50_000, 1_000_000]) };
+        assert_eq!(Cli::try_parse_from(load.args()).unwrap().load, load);
+    }
+
+    #[test]
+    fn the_work_of_processes_is_added_up() {
+        let mut sum = Work::default();
+        for pieces in [vec![1, 2], vec![10]] {
+            sum.add(&Work { kernels_per_second: 5.0, pieces });
+        }
+        assert_eq!((sum.kernels_per_second, sum.pieces), (10.0, vec![11, 2]));
+    }
+}

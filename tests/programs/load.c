@@ -1,0 +1,138 @@
+/*
+ * Says "ready", waits for the signal USR1, and then keeps the device busy until it is ended. Arguments are of the form name=value:
+ *
+ *   kernels=NS,NS,...  how long kernels take, one of these at random [1000000]
+ *   blocks=N           blocks of a kernel [1]
+ *   sync=N             kernels between two synchronisations; 0: none, the driver's queue is bounded [0]
+ *   streams=N          streams, used in turn [1]
+ *   graph=N            kernels of a graph, which is launched in their place; 0: no graph [0]
+ *   on_ms=N off_ms=N   launches for so long, waits for all, pauses for so long, says when it goes on; 0: no pauses [0]
+ *   seed=N             where the numbers for what is random begin [1]
+ */
+#include "program.h"
+
+#include <signal.h>
+#include <time.h>
+
+enum { KERNELS_MAX = 16, STREAMS_MAX = 32 };
+
+static uint64_t kernels_ns[KERNELS_MAX] = {1000000};
+static int kernel_count = 1;
+static unsigned long blocks = 1, sync_after, stream_count = 1, graph_kernels, on_ms, off_ms, seed = 1;
+
+static CUfunction kernel;
+static CUstream streams[STREAMS_MAX];
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void read_kernels(char *list) {
+    kernel_count = 0;
+    for (char *piece = strtok(list, ","); piece; piece = strtok(NULL, ",")) {
+        EXPECT(kernel_count < KERNELS_MAX);
+        kernels_ns[kernel_count++] = strtoull(piece, NULL, 0);
+    }
+    EXPECT(kernel_count > 0);
+}
+
+static void read_arguments(int count, char **arguments) {
+    const struct {
+        const char *name;
+        unsigned long *value;
+    } numbers[] = {{"blocks", &blocks}, {"sync", &sync_after}, {"streams", &stream_count}, {"graph", &graph_kernels},
+                   {"on_ms", &on_ms},   {"off_ms", &off_ms},   {"seed", &seed}};
+    for (int i = 1; i < count; i++) {
+        char *value = strchr(arguments[i], '=');
+        EXPECT(value != NULL);
+        *value++ = '\0';
+        int known = !strcmp(arguments[i], "kernels");
+        if (known)
+            read_kernels(value);
+        for (size_t number = 0; number < sizeof numbers / sizeof *numbers; number++) {
+            if (strcmp(arguments[i], numbers[number].name))
+                continue;
+            *numbers[number].value = strtoul(value, NULL, 0);
+            known = 1;
+        }
+        EXPECT(known);
+    }
+    EXPECT(stream_count >= 1 && stream_count <= STREAMS_MAX);
+}
+
+/* A duration, by the same sequence in every run of a seed. */
+static uint64_t next_ns(void) {
+    static uint64_t state;
+    state = state ? state : seed;
+    state = state * 6364136223846793005 + 1442695040888963407;
+    return kernels_ns[(state >> 33) % kernel_count];
+}
+
+static CUresult launch_kernel(CUstream stream) {
+    uint64_t duration_ns = next_ns();
+    void *parameters[] = {&duration_ns};
+    return cuLaunchKernel(kernel, blocks, 1, 1, 128, 1, 1, 0, stream, parameters, NULL);
+}
+
+static CUgraphExec make_graph(void) {
+    CUgraph graph;
+    CUgraphExec executable;
+    REQUIRE(cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (unsigned long i = 0; i < graph_kernels; i++)
+        REQUIRE(launch_kernel(streams[0]));
+    REQUIRE(cuStreamEndCapture(streams[0], &graph));
+    REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    return executable;
+}
+
+static void wait_for_all(void) {
+    for (unsigned long i = 0; i < stream_count; i++)
+        REQUIRE(cuStreamSynchronize(streams[i]));
+}
+
+static void wait_for_signal(void) {
+    sigset_t wanted;
+    int signal;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGUSR1);
+    printf("ready\n");
+    fflush(stdout);
+    EXPECT(sigwait(&wanted, &signal) == 0);
+}
+
+static void block_signal(void) {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    EXPECT(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0);
+}
+
+int main(int count, char **arguments) {
+    CUgraphExec graph = NULL;
+    read_arguments(count, arguments);
+    block_signal();
+    use_device();
+    kernel = spin_kernel();
+    for (unsigned long i = 0; i < stream_count; i++)
+        REQUIRE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    if (graph_kernels)
+        graph = make_graph();
+    wait_for_signal();
+    uint64_t pause_ns = now_ns() + on_ms * 1000000;
+    for (unsigned long launched = 1;; launched++) {
+        CUstream stream = streams[launched % stream_count];
+        REQUIRE(graph ? cuGraphLaunch(graph, stream) : launch_kernel(stream));
+        if (sync_after && launched % sync_after == 0)
+            wait_for_all();
+        if (!off_ms || now_ns() < pause_ns)
+            continue;
+        wait_for_all();
+        usleep(off_ms * 1000);
+        uint64_t now = now_ns();
+        printf("goes on %llu\n", (unsigned long long)now);
+        fflush(stdout);
+        pause_ns = now + on_ms * 1000000;
+    }
+}
