@@ -52,7 +52,7 @@ impl Service {
 }
 
 fn all_known(manager: &Manager, names: &[String]) -> Result<(), Status> {
-    names.iter().find(|name| manager.get(name).is_none()).map_or(Ok(()), |name| Err(no_such_slice(name)))
+    names.iter().find(|name| !manager.has(name)).map_or(Ok(()), |name| Err(no_such_slice(name)))
 }
 
 /// What slices use, once every name is known to be one.

@@ -41,6 +41,20 @@ pub(crate) struct AttachedSlot {
     pub identity: Identity,
 }
 
+/// The processes of a slice, and what is asked of them many times a second.
+struct Members {
+    processes: Arc<[Attached]>,
+    /// The slots that they use, each once, with the shared one.
+    slots: Arc<[usize]>,
+}
+
+impl Members {
+    fn of(processes: Vec<Attached>) -> Members {
+        let own = processes.iter().filter_map(|process| Some(process.slot?.index));
+        Members { slots: std::iter::once(SHARED_SLOT).chain(own).collect(), processes: processes.into() }
+    }
+}
+
 /// A slice at work.
 pub(crate) struct LiveSlice {
     /// Names it within this run of the manager.
@@ -65,7 +79,7 @@ pub(crate) struct LiveSlice {
     priority_class: RwLock<PriorityClass>,
     /// The greatest memory limits that it has had, part by part.
     memory_limits_max_bytes: Vec<AtomicU64>,
-    processes: Mutex<Arc<[Attached]>>,
+    members: Mutex<Members>,
     damage: Mutex<Option<String>>,
 }
 
@@ -87,7 +101,7 @@ impl LiveSlice {
             parts: RwLock::new(slice.parts.clone()),
             priority_class: RwLock::new(slice.priority_class),
             memory_limits_max_bytes: slice.parts.iter().map(|part| AtomicU64::new(part.memory_limit_bytes)).collect(),
-            processes: Mutex::new(Arc::new([])),
+            members: Mutex::new(Members::of(Vec::new())),
             damage: Mutex::new(None),
         }
     }
@@ -168,13 +182,13 @@ impl LiveSlice {
     /// The processes in it now.
     #[must_use]
     pub(crate) fn processes(&self) -> Arc<[Attached]> {
-        Arc::clone(&self.processes.lock())
+        Arc::clone(&self.members.lock().processes)
     }
 
     /// The slots that its processes use now, each once. The shared one is always among them.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let own: Vec<usize> = self.processes().iter().filter_map(|process| Some(process.slot?.index)).collect();
-        std::iter::once(SHARED_SLOT).chain(own)
+        let slots = Arc::clone(&self.members.lock().slots);
+        (0..slots.len()).filter_map(move |at| slots.get(at).copied())
     }
 
     /// Says which processes are in it. With the last of them, what it used beyond its ledger is free again at once.
@@ -184,7 +198,7 @@ impl LiveSlice {
                 self.region.device_limits(part).memory_overhead_bytes.store(0, Ordering::Relaxed);
             }
         }
-        *self.processes.lock() = processes.into();
+        *self.members.lock() = Members::of(processes);
     }
 
     /// Whether the process `pid` has the slice's ledger mapped, as the shim does when a program begins to use the driver.

@@ -191,6 +191,12 @@ impl Manager {
         state.slices.iter().map(|slice| self.view(&state, slice)).collect()
     }
 
+    /// Whether there is a slice of that name.
+    #[must_use]
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.state.lock().slices.get(name).is_some()
+    }
+
     /// The slice of that name.
     #[must_use]
     pub(crate) fn get(&self, name: &str) -> Option<SliceView> {
@@ -267,21 +273,28 @@ impl Manager {
     /// Changes a slice.
     ///
     /// # Errors
-    /// It may not be changed, or that cannot be noted; then nothing has changed.
+    /// It may not be changed, or a step fails; then nothing has changed.
     pub(crate) fn resize(&self, name: &str, request: &ResizeRequest) -> Result<SliceView, ResizeSliceError> {
         let mut state = self.state.lock();
         let inventory = self.devices.known().inventory;
         let slice = state.slices.resize(&inventory, name, request)?;
-        self.raise_ceiling(&state.slices, &slice)?;
+        let before = state.slices.get(name).map(|before| before.parts.as_slice()).unwrap_or_default();
+        let stale_client = self.mps.client(before) != self.mps.client(&slice.parts);
+        // What has nothing to do with MPS can be changed while that does not answer.
+        if self.mps.ceiling_percent(before) != self.mps.ceiling_percent(&slice.parts) {
+            self.raise_ceiling(&state.slices, &slice)?;
+        }
+        let live = self.live.get(name);
+        let mut rollback = Rollback::default();
         self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
-        let client = state.slices.get(name).map(|before| self.mps.client(&before.parts));
-        let stale_client = client != Some(self.mps.client(&slice.parts));
-        if let Some(live) = self.live.get(name) {
+        rollback.did("note the change", || self.save(&state.slices, None));
+        if let Some(live) = live.as_ref().filter(|_| stale_client) {
+            self.cdi.publish(&slice, &live.region, &inventory).map_err(StepError::from)?;
+        }
+        rollback.commit();
+        if let Some(live) = live {
             live.resize(&slice);
             self.time_sharing.resize(&live);
-            if stale_client {
-                self.cdi.publish(&slice, &live.region, &inventory).map_err(StepError::from)?;
-            }
         }
         state.slices.put(slice.clone());
         info!(slice = name, "changed a slice");

@@ -140,7 +140,7 @@ fn slices(registry: &mut Registry, manager: &Manager) {
     registry.register_with_unit("core_used", "Device time used", Unit::Seconds, seconds(|part| part.core_used_ns));
     registry.register_collector(Box::new(Histograms {
         name: "lease_wait",
-        help: "Waits for leases, from the first thread's wait to the grant",
+        help: "Waits for leases, from the first thread's wait to the grant.",
         of: parts.iter().filter_map(|(labels, part)| Some((labels.clone(), part.lease_waits.clone()?))).collect(),
     }));
     registry.register("leases", "Leases granted, without renewals", count(|part| part.leases));

@@ -107,15 +107,22 @@ impl Mps {
         }
         // The default is for servers to come.
         for server in self.control.servers()? {
-            match self.control.percentage_of(server) {
-                Ok(found) if found == ceiling => {}
-                Ok(_) => {
-                    self.control.set_percentage_of(server, ceiling)?;
-                    info!(server, percent = ceiling, "the MPS server grants no client more from now on");
+            match self.hold_server(server, ceiling) {
+                Ok(()) => {}
+                // A server ends with its last client, also while it is spoken of.
+                Err(error) if !self.control.servers()?.contains(&server) => {
+                    debug!(server, %error, "an MPS server has ended")
                 }
-                // Servers end with their last client.
-                Err(error) => debug!(server, %error, "an MPS server says nothing of its percentage"),
+                Err(error) => return Err(error),
             }
+        }
+        Ok(())
+    }
+
+    fn hold_server(&self, server: u32, ceiling: u32) -> Result<(), MpsError> {
+        if self.control.percentage_of(server)? != ceiling {
+            self.control.set_percentage_of(server, ceiling)?;
+            info!(server, percent = ceiling, "the MPS server grants no client more from now on");
         }
         Ok(())
     }

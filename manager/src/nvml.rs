@@ -186,10 +186,15 @@ impl Loaded {
 
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
         let device = self.open(uuid)?;
-        let gpu_instance = self.known.get(uuid).and_then(|device| device.mig_instance.as_ref()?.gpu_instance);
+        let instance = self.known.get(uuid).and_then(|device| device.mig_instance.as_ref());
         // One of an instance must not be taken for one of another that is listed with it.
+        let is_same =
+            |here: Option<u32>, number: Option<u32>| here.zip(number).is_none_or(|(here, number)| here == number);
         let is_here = |process: &ProcessInfo| {
-            gpu_instance.is_none_or(|here| process.gpu_instance_id.is_none_or(|number| number == here))
+            instance.is_none_or(|here| {
+                is_same(here.gpu_instance, process.gpu_instance_id)
+                    && is_same(here.compute_instance, process.compute_instance_id)
+            })
         };
         let mut computing = device.running_compute_processes().map_err(|error| told(uuid, &error))?;
         computing.retain(is_here);
@@ -278,7 +283,7 @@ fn describe(uuid: &DeviceUuid, handle: &NvmlDevice, before: Option<&Device>) -> 
         compute_capability: capability
             .and_then(|capability| Some((capability.major.try_into().ok()?, capability.minor.try_into().ok()?))),
         mig_enabled,
-        mig_instance: parent.as_ref().and_then(|gpu| mig_instance(gpu, handle, &name)),
+        mig_instance: parent.as_ref().map(|gpu| mig_instance(gpu, handle, &name)).transpose()?,
         model: name,
         tells_utilisation: before.map_or_else(|| tells_utilisation(handle), |before| before.tells_utilisation),
         sharing: SharingMode::default(),
@@ -286,10 +291,10 @@ fn describe(uuid: &DeviceUuid, handle: &NvmlDevice, before: Option<&Device>) -> 
     })
 }
 
-fn mig_instance(gpu: &NvmlDevice, handle: &NvmlDevice, name: &str) -> Option<MigInstance> {
+fn mig_instance(gpu: &NvmlDevice, handle: &NvmlDevice, name: &str) -> Result<MigInstance, NvmlError> {
     let (gpu_instance, compute_instance) = instance::numbers(handle);
-    Some(MigInstance {
-        gpu: DeviceUuid::new(gpu.uuid().ok()?),
+    Ok(MigInstance {
+        gpu: DeviceUuid::new(gpu.uuid()?),
         // The name ends with it, as in `NVIDIA H100 80GB HBM3 MIG 3g.40gb`.
         profile: name.rsplit_once(" MIG ").map(|(_, profile)| profile.to_owned()).unwrap_or_default(),
         gpu_instance,

@@ -214,19 +214,14 @@ impl Region {
         self.limits.heartbeat_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Sets the gate of a device to `flags`, with a new count. Wakes all who wait for it if it is open now, and one of them if it
-    /// will be soon.
+    /// Sets the gate of a device to `flags`, with a new count. Wakes all who wait for it if it is open now.
     pub(crate) fn set_gate(&self, device: usize, flags: u32) {
         let gate = &self.limits.devices[device].gate;
         let before = handshake::set(gate, flags);
-        let has_become = |flag: u32| flags & flag != 0 && before & flag == 0;
-        let woken = match (has_become(gate::OPEN), has_become(gate::SOON)) {
-            (true, _) => i32::MAX as u32,
-            (false, true) => 1,
-            (false, false) => return,
-        };
-        // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
-        let _ = futex::wake(gate, futex::Flags::empty(), woken);
+        if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
+            // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
+            let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
+        }
     }
 
     /// Advances the gate's count and leaves its flags.

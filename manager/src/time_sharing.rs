@@ -20,7 +20,6 @@ use crate::mps::Mps;
 use crate::slices::{Part, PriorityClass};
 
 mod device_thread;
-mod hand_over;
 mod turns;
 
 pub(crate) use turns::Turns;

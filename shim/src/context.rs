@@ -1,15 +1,16 @@
-//! The end of a context, which frees all that was allocated in it.
+//! The end of a context, which frees all that was allocated in it, and of a stream, which frees nothing.
 //!
 //! A green context holds no memory: what is allocated while one is current belongs to the primary context of its device. But it keeps
 //! that alive, so its end can be the primary's.
 
 use crate::allocations::{Charge, Ending};
+use crate::gate;
 use crate::hooks::{real, types};
 use crate::markers::DeviceWrites;
 use crate::process::{self, Process};
 use crate::references::Release;
 use crate::{arrays, pools};
-use aliquot_abi::cuda::{CUcontext, CUdevice, CUgreenCtx, CUresult, NullStream, c_uint};
+use aliquot_abi::cuda::{CUcontext, CUdevice, CUgreenCtx, CUresult, CUstream, NullStream, c_uint};
 
 /// `cuCtxDestroy`.
 pub(crate) unsafe fn destroy(_: NullStream, real: types::cuCtxDestroy, context: CUcontext) -> CUresult {
@@ -21,6 +22,15 @@ pub(crate) unsafe fn destroy(_: NullStream, real: types::cuCtxDestroy, context: 
 pub(crate) unsafe fn detach(_: NullStream, real: types::cuCtxDetach, context: CUcontext) -> CUresult {
     // SAFETY: the host's call.
     Subject::of(context).ending(&|| unsafe { real(context) }, &|result| result.is_ok() && !is_alive(context))
+}
+
+/// `cuStreamDestroy`.
+pub(crate) unsafe fn destroy_stream(_: NullStream, real: types::cuStreamDestroy, stream: CUstream) -> CUresult {
+    if let Some(process) = Process::if_attached() {
+        gate::forget_stream(process, stream);
+    }
+    // SAFETY: the host's call.
+    unsafe { real(stream) }
 }
 
 /// Whether the driver still knows `context`.
@@ -142,7 +152,7 @@ fn primary_context(device: CUdevice) -> CUcontext {
 }
 
 /// Calls `question` with `context` current. `None` if the driver does not take it.
-fn with_current<T>(context: CUcontext, question: impl FnOnce() -> Option<T>) -> Option<T> {
+pub(crate) fn with_current<T>(context: CUcontext, question: impl FnOnce() -> Option<T>) -> Option<T> {
     let mut popped = CUcontext::NULL;
     let (push, pop) = (real!(cuCtxPushCurrent_v2)?, real!(cuCtxPopCurrent_v2)?);
     // SAFETY: the driver checks the handle.
@@ -175,6 +185,9 @@ impl Subject {
     /// lives on elsewhere is left alone. What other threads allocate in the context between that question and its end, the driver does
     /// not know any more afterwards. This is as slow as there are allocations, and as rare as contexts end.
     fn ending(&self, call: &dyn Fn() -> CUresult, ended: &dyn Fn(CUresult) -> bool) -> CUresult {
+        if let Some(process) = Process::if_attached() {
+            gate::forget_all_streams(process);
+        }
         let process = Process::attached().filter(|_| !self.context.is_null() || self.account.is_some());
         let Some(process) = process else { return call() };
         let end = Ending::new();

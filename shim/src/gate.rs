@@ -7,24 +7,18 @@ use crate::clock;
 use crate::hooks::real;
 use crate::markers::{self, Launches};
 use crate::pacing::{self, Pacing};
-use crate::process::{Part, Process, SHARDS};
+use crate::process::{Part, Process};
 use crate::sys;
 use aliquot_abi::cuda::{CU_STREAM_CAPTURE_STATUS_NONE, CUstream};
 use aliquot_abi::handshake;
 use aliquot_abi::region::gate;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
-/// A thread's launches into one stream. Threads and streams are spread over the shards; two that meet in one share its
-/// count, which makes markers a little more frequent.
-#[repr(C, align(64))]
-pub(crate) struct Shard {
-    /// The gate's word that was seen last.
-    gate: AtomicU32,
-    /// Launches left before the next marker.
-    left: AtomicU32,
-    /// Launches that were given with the last marker.
-    given: AtomicU32,
-}
+mod shard;
+
+pub(crate) use shard::mark_all;
+use shard::shard_of;
+pub(crate) use shard::{Shard, forget_all_streams, forget_stream};
 
 /// What a launch must do besides.
 #[derive(Clone, Copy)]
@@ -48,8 +42,6 @@ pub(crate) struct Marked {
     pub(crate) admitted_ns: u64,
 }
 
-/// A thread that was woken because the gate is about to open looks at it for so long before it sleeps again.
-const SOON_NS: u64 = 1_000_000;
 /// A waiting thread looks at the heartbeat, and rings again, this often.
 const RING_INTERVAL_NS: u64 = 50_000_000;
 /// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager: it may be
@@ -62,7 +54,7 @@ pub(crate) fn passes_at_once(stream: CUstream, heavy: bool) -> bool {
     let Some((process, limits)) = Process::with_one_device() else { return false };
     // Pairs with the manager's store: what it wrote before opening the gate is seen.
     let word = limits.gate.load(Ordering::Acquire);
-    !heavy && process.only_shard(shard_of(stream)).is_some_and(|shard| shard.takes_one(word))
+    is_free(word) || (!heavy && process.only_shard(shard_of(stream)).is_some_and(|shard| shard.takes_one(word)))
 }
 
 /// Whether the device is not shared in time for now.
@@ -71,28 +63,12 @@ pub(crate) fn is_free(word: u32) -> bool {
     word & (gate::OPEN | gate::FREE) == gate::OPEN | gate::FREE
 }
 
-impl Shard {
-    /// Takes one launch, if the thread has seen the gate's `word` and has one left.
-    #[inline]
-    fn takes_one(&self, word: u32) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        let takes = left > 0 && word & gate::OPEN != 0 && self.gate.load(Ordering::Relaxed) == word;
-        if takes {
-            self.left.store(left - 1, Ordering::Relaxed);
-        }
-        takes
-    }
-
-    /// Launches since the last marker; a marker will stand for them.
-    fn take_unmarked(&self) -> u32 {
-        let left = self.left.swap(0, Ordering::Relaxed);
-        self.given.swap(0, Ordering::Relaxed).saturating_sub(left)
-    }
-}
-
 /// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels and always gets a marker.
 pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     let word = part.limits.gate.load(Ordering::Acquire);
+    if is_free(word) {
+        return Pass::Free;
+    }
     let Some(shard) = part.shard(shard_of(stream)) else { return Pass::Free };
     if !heavy && shard.takes_one(word) {
         return Pass::Free;
@@ -101,12 +77,15 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
         return Pass::Free;
     }
     let Some(admitted) = wait_for_admission(part, stream, shard) else { return Pass::Refused };
+    // Another thread may have begun to capture while this one waited: a marker would become part of the graph.
+    if is_capturing(stream) {
+        pacing::give_back(part, admitted.held_ns);
+        return Pass::Free;
+    }
     let launches = Launches::of_kernels(shard.take_unmarked()) + Launches::one(heavy);
     // While the container paces itself each launch is marked: nobody else sees what it uses.
-    let given = if admitted.is_paced { 0 } else { markers::launches_per_marker(part, admitted.word) - 1 };
-    shard.given.store(given, Ordering::Relaxed);
-    shard.left.store(given, Ordering::Relaxed);
-    shard.gate.store(admitted.word, Ordering::Relaxed);
+    let given = if admitted.is_paced { 0 } else { markers::launches_per_marker(part) - 1 };
+    shard.give(given, admitted.word, stream);
     let admitted_ns = if admitted.is_paced { clock::now_ns() } else { 0 };
     Pass::Mark(Marked { launches, held_ns: admitted.held_ns, admitted_ns })
 }
@@ -122,24 +101,31 @@ struct Granted {
 
 /// Waits until a launch may be made. `None`: never, the slice was taken away.
 fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Granted> {
-    let mut unheard = 0;
+    let unheard = part.process.unheard();
+    let mut marked_all = false;
     loop {
         let now_ns = clock::now_ns();
         let word = part.limits.gate.load(Ordering::Acquire);
         if part.limits.core_limit_percent.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let is_paced = !is_free(word) && (unheard >= UNHEARD_MAX || pacing::is_unwatched(part, word, now_ns));
+        let is_paced = !is_free(word)
+            && (unheard.load(Ordering::Relaxed) >= UNHEARD_MAX || pacing::is_unwatched(part, word, now_ns));
         if !is_paced && word & gate::OPEN == 0 {
             // Whoever has the next lease must not be let in while launches that no marker stands for are still under way.
-            let unmarked = Launches::of_kernels(shard.take_unmarked());
-            if unmarked.count() > 0 {
-                markers::put(part, stream, unmarked, 0);
+            markers::put_for(part, stream, Launches::of_kernels(shard.take_unmarked()));
+            if !marked_all {
+                mark_all(part.process);
+                marked_all = true;
             }
-            unheard = if wait(part, now_ns) { 0 } else { unheard + 1 };
+            if wait(part, now_ns) {
+                unheard.store(0, Ordering::Relaxed);
+            } else {
+                unheard.fetch_add(1, Ordering::Relaxed);
+            }
             continue;
         }
-        if !markers::has_room(part, word) {
+        if !is_free(word) && !markers::has_room(part, stream, word) {
             continue;
         }
         let held_ns = match Pacing::of(part, now_ns).filter(|_| is_paced) {
@@ -159,25 +145,11 @@ fn wait(part: &Part, since_ns: u64) -> bool {
     let mut known = true;
     if now & gate::OPEN == 0 {
         known = !handshake::must_ring(now) || part.ring();
-        if now & gate::SOON == 0 || !part.stays_awake_for(|| opens_soon(&part.limits.gate, now)) {
-            sys::futex_wait(&part.limits.gate, now, RING_INTERVAL_NS);
-        }
+        sys::futex_wait(&part.limits.gate, now, RING_INTERVAL_NS);
     }
     slot.waiting.fetch_sub(1, Ordering::Relaxed);
     slot.throttled_ns.fetch_add(clock::now_ns().saturating_sub(since_ns), Ordering::Relaxed);
     known
-}
-
-/// Whether the gate's word changes from `seen` in a moment: waking up takes a good part of what the device would stay empty for.
-fn opens_soon(word: &AtomicU32, seen: u32) -> bool {
-    let until_ns = clock::now_ns().saturating_add(SOON_NS);
-    while clock::now_ns() < until_ns {
-        if word.load(Ordering::Acquire) != seen {
-            return true;
-        }
-        core::hint::spin_loop();
-    }
-    false
 }
 
 /// Whether a launch into `stream` is recorded rather than run, or the driver does not say: then nothing may be put into the
@@ -187,16 +159,4 @@ pub(crate) fn is_capturing(stream: CUstream) -> bool {
     let Some(is_capturing) = real!(cuStreamIsCapturing) else { return false };
     // SAFETY: the pointer is valid; the driver checks the stream.
     !unsafe { is_capturing(stream, &raw mut status) }.is_ok() || status != CU_STREAM_CAPTURE_STATUS_NONE
-}
-
-/// The shard of the calling thread, which its thread pointer names, and the stream: a marker stands for the launches of its own
-/// stream.
-#[inline]
-fn shard_of(stream: CUstream) -> usize {
-    let pointer = sys::thread_pointer();
-    // Control blocks lie a stack apart, so no two in one page: the golden ratio spreads the pages' numbers. With smaller units
-    // the usual distance, 8 MiB and a guard page, times the golden ratio comes so near to a half that every second thread
-    // would meet in one shard.
-    let key = (pointer >> 12) ^ (stream.0.addr() >> 4);
-    (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
 }

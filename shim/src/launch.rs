@@ -16,20 +16,24 @@ use aliquot_abi::cuda::{
 };
 use aliquot_abi::region::DEVICES_MAX;
 
-/// Makes a launch into `stream` when the gate of the calling thread's device lets it. `heavy`: the launch may stand for many
-/// kernels, and always gets a marker when there are markers at all.
-#[inline]
-fn gated(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUresult {
-    // The usual case is decided without a call; everything else is kept out of the way of it.
-    if gate::passes_at_once(stream, heavy) { call() } else { gated_slowly(stream, heavy, call) }
+/// Makes the launch `$call` into `$stream` when the gate lets it. `$heavy`: the launch may stand for many kernels, and always gets a
+/// marker when there are markers at all.
+///
+/// The usual case is decided without a call, and everything else is kept out of the way of it. This is no function: a closure for both
+/// ways would be put together, from a dozen arguments, before it is known which one is taken.
+macro_rules! gated {
+    ($stream:expr, $heavy:expr, $call:expr) => {{
+        let stream = $stream;
+        if gate::passes_at_once(stream, $heavy) { $call } else { gated_slowly(stream, $heavy, move || $call) }
+    }};
 }
 
 #[cold]
 #[inline(never)]
 fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(process) = Process::attached() else { return call() };
-    // Of a process with several devices the driver is not asked whose the stream is while none of them is shared.
-    if process.has_several_devices() && process.has_free_gates() {
+    // Of a process with several devices the driver need not be asked whose the stream is while none of them is shared.
+    if process.has_free_gates() {
         return call();
     }
     match Entry::of(process, stream, heavy) {
@@ -74,6 +78,7 @@ impl Entry {
 /// Puts a marker behind a launch with this result.
 #[inline(never)]
 fn leave_marker(part: &Part, stream: CUstream, marked: Marked, result: CUresult) {
+    markers::note_failure(result);
     // One that fails takes nothing of the device, but earlier ones may wait for their marker.
     if result.is_ok() || marked.launches.count() > 1 {
         markers::put(part, stream, marked.launches, marked.admitted_ns);
@@ -100,7 +105,7 @@ pub(crate) unsafe fn kernel(
     extra: *mut *mut c_void,
 ) -> CUresult {
     // SAFETY: the host's call.
-    gated(null.explicit(stream), false, move || unsafe {
+    gated!(null.explicit(stream), false, unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments, extra)
     })
 }
@@ -121,7 +126,7 @@ pub(crate) unsafe fn kernel_ex(
     // SAFETY: a pointer that is not null is the host's structure.
     let stream = unsafe { config.as_ref() }.map_or(CUstream::NULL, |config| config.stream);
     // SAFETY: the host's call.
-    gated(null.explicit(stream), false, move || unsafe { real(config, function, arguments, extra) })
+    gated!(null.explicit(stream), false, unsafe { real(config, function, arguments, extra) })
 }
 
 /// `cuLaunchCooperativeKernel`.
@@ -141,7 +146,7 @@ pub(crate) unsafe fn cooperative(
     arguments: *mut *mut c_void,
 ) -> CUresult {
     // SAFETY: the host's call.
-    gated(null.explicit(stream), false, move || unsafe {
+    gated!(null.explicit(stream), false, unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments)
     })
 }
@@ -180,7 +185,7 @@ pub(crate) unsafe fn cooperative_multi(
 /// `cuLaunch`, of CUDA before 4.0.
 pub(crate) unsafe fn legacy(null: NullStream, real: types::cuLaunch, function: CUfunction) -> CUresult {
     // SAFETY: the host's call.
-    gated(null.explicit(CUstream::NULL), false, move || unsafe { real(function) })
+    gated!(null.explicit(CUstream::NULL), false, unsafe { real(function) })
 }
 
 /// `cuLaunchGrid`, of CUDA before 4.0.
@@ -192,7 +197,7 @@ pub(crate) unsafe fn legacy_grid(
     height: c_int,
 ) -> CUresult {
     // SAFETY: the host's call.
-    gated(null.explicit(CUstream::NULL), false, move || unsafe { real(function, width, height) })
+    gated!(null.explicit(CUstream::NULL), false, unsafe { real(function, width, height) })
 }
 
 /// `cuLaunchGridAsync`, of CUDA before 4.0.
@@ -205,7 +210,7 @@ pub(crate) unsafe fn legacy_grid_async(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the host's call.
-    gated(null.explicit(stream), false, move || unsafe { real(function, width, height, stream) })
+    gated!(null.explicit(stream), false, unsafe { real(function, width, height, stream) })
 }
 
 /// `cuGraphLaunch`: one call, any number of kernels, and the memory of its allocation nodes.
@@ -216,5 +221,5 @@ pub(crate) unsafe fn graph(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the host's call.
-    gated(null.explicit(stream), true, move || graph_memory::launched(graph, || unsafe { real(graph, stream) }))
+    gated!(null.explicit(stream), true, graph_memory::launched(graph, || unsafe { real(graph, stream) }))
 }

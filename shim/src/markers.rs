@@ -16,15 +16,16 @@ use aliquot_abi::cuda::{
 };
 use aliquot_abi::ledger;
 use aliquot_abi::region::{MARKERS_MAX, SlotDevice};
-use core::ops::Add;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 mod device_writes;
 mod estimate;
 mod events;
+mod launches;
 
 pub(crate) use device_writes::{DeviceWrites, MarkerPage};
-use estimate::Estimate;
+use estimate::Estimates;
+pub(crate) use launches::Launches;
 
 /// What this process has in flight on one device. All zero: nothing, ever.
 #[repr(C, align(64))]
@@ -43,82 +44,43 @@ pub(crate) struct Flight {
     looked_ns: AtomicU64,
     /// When all work was done, if none is in flight: as seen, or as the launches' number allows where nobody looked.
     drained_ns: AtomicU64,
-    kernels: Estimate,
-    /// Graphs, each of which can stand for many kernels.
-    graphs: Estimate,
+    estimates: Estimates,
     /// Events in place of markers, at `n % MARKERS_MAX`.
     events: [AtomicPtr<c_void>; MARKERS_MAX],
     /// The number of the marker that an event was recorded for last.
     recorded: [AtomicU64; MARKERS_MAX],
     /// The context of the stream that marker `n` was put into, at `n % MARKERS_MAX`; null: not known.
     contexts: [AtomicPtr<c_void>; MARKERS_MAX],
+    /// That stream.
+    streams: [AtomicPtr<c_void>; MARKERS_MAX],
+    /// The [`Launches`] that marker `n` stands for, at `n % MARKERS_MAX`.
+    stands_for: [AtomicU64; MARKERS_MAX],
     /// Not zero once an event has taken a marker's place.
     uses_events: AtomicU32,
     /// One more than [`Flight::done`] was when a launch last waited for room in vain.
     stalled_at: AtomicU64,
 }
 
-/// Launches by kind: kernels in the lower 48 bits, graphs above them. The sum of two such numbers, and the difference, is one again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Launches(u64);
-
-impl Launches {
-    const GRAPH: u64 = 1 << 48;
-
-    pub(crate) fn of_kernels(kernels: u32) -> Launches {
-        Launches(kernels.into())
-    }
-
-    /// One launch of that kind.
-    pub(crate) fn one(is_graph: bool) -> Launches {
-        Launches(if is_graph { Launches::GRAPH } else { 1 })
-    }
-
-    fn since(self, before: Launches) -> Launches {
-        Launches(self.0.wrapping_sub(before.0))
-    }
-
-    fn kernels(self) -> u64 {
-        self.0 % Launches::GRAPH
-    }
-
-    fn graphs(self) -> u64 {
-        self.0 / Launches::GRAPH
-    }
-
-    pub(crate) fn count(self) -> u64 {
-        self.kernels() + self.graphs()
-    }
-}
-
-impl Add for Launches {
-    type Output = Launches;
-
-    fn add(self, other: Launches) -> Launches {
-        Launches(self.0.wrapping_add(other.0))
-    }
-}
-
-/// Work in flight that a launch may add to while nobody else uses the device: so much that a program hardly ever waits for it, and so
-/// little that who comes then does not wait for long.
-const ALONE_ROOM_NS: u64 = 100_000_000;
 /// Work that one marker stands for: a fraction of what may be in flight.
 const MARKERS_IN_FLIGHT: u64 = 4;
 /// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot deadlock.
 const WAIT_NS_MAX: u64 = 1_000_000_000;
+/// Errors after which a context does nothing any more: by the driver's description of them it must be destroyed, or the process end.
+/// (`CUDA_ERROR_ECC_UNCORRECTABLE`, `_NVLINK_UNCORRECTABLE`, `_ILLEGAL_ADDRESS`, `_LAUNCH_TIMEOUT`, `_CONTEXT_IS_DESTROYED`, `_ASSERT`,
+/// `_HARDWARE_STACK_ERROR` to `_LAUNCH_FAILED`.)
+const FATAL: [u32; 12] = [214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719];
 /// A launch that waits for room looks again after such a time.
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
 
-/// Work in flight that a launch may add to while the gate's word is `gate`.
-fn room_ns(part: &Part, gate: u32) -> u64 {
-    if gate::is_free(gate) { ALONE_ROOM_NS } else { part.limits.inflight_ns_max.load(Ordering::Relaxed).into() }
-}
-
-/// Waits until there is room for one more launch. `false` if the gate's word is not `gate` any more: look at it again.
-pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
+/// Waits until there is room for one more launch into `stream`. `false` if the gate's word is not `gate` any more: look at it again.
+///
+/// What counts is the stream's own work: another stream's may go on for long, or wait for a peer. All streams together are bounded by
+/// the number of markers, unless the oldest of these has been there for longer than usual.
+pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
-    let room_ns = room_ns(part, gate);
+    let Some(row) = part.slot().markers.get(part.index) else { return true };
+    let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
     let start_ns = clock::now_ns();
     let mut now_ns = start_ns;
     loop {
@@ -128,8 +90,10 @@ pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
             return true;
         }
         let since_ns = flight.done_ns.load(Ordering::Relaxed).max(slot.busy_since_ns.load(Ordering::Relaxed));
-        let wait_ns = flight.wait_for_room_ns(done, now_ns.saturating_sub(since_ns), room_ns);
-        if wait_ns == 0 && newest - done < MARKERS_MAX as u64 {
+        let elapsed_ns = now_ns.saturating_sub(since_ns);
+        let in_flight = flight.in_flight_of(stream, row, newest);
+        let wait_ns = flight.estimates.wait_for_room_ns(in_flight, elapsed_ns, room_ns);
+        if wait_ns == 0 && (newest - done < MARKERS_MAX as u64 || elapsed_ns > room_ns) {
             return true;
         }
         // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at each launch.
@@ -148,11 +112,17 @@ pub(crate) fn has_room(part: &Part, gate: u32) -> bool {
     }
 }
 
-/// Kernels that the next marker should stand for, while the gate's word is `gate`.
-pub(crate) fn launches_per_marker(part: &Part, gate: u32) -> u32 {
+/// Whether the process has ever put a marker there.
+pub(crate) fn has_launched(part: &Part) -> bool {
+    part.flight().is_some_and(|flight| flight.launched().count() > 0)
+}
+
+/// Kernels that the next marker should stand for.
+pub(crate) fn launches_per_marker(part: &Part) -> u32 {
     let most = part.limits.marker_launches_max.load(Ordering::Relaxed).clamp(1, 1024);
-    let typical_ns = part.flight().and_then(|flight| flight.kernels.get()).map_or(0, |(typical_ns, _)| typical_ns);
-    let launches = (room_ns(part, gate) / MARKERS_IN_FLIGHT).checked_div(typical_ns).unwrap_or(1);
+    let typical_ns = part.flight().map_or(0, |flight| flight.estimates.kernel_ns());
+    let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
+    let launches = (room_ns / MARKERS_IN_FLIGHT).checked_div(typical_ns).unwrap_or(1);
     (launches.min(most.into()) as u32).max(1)
 }
 
@@ -208,53 +178,12 @@ pub(crate) fn look_now(part: &Part, when: Look) -> Option<Seen> {
 }
 
 impl Flight {
-    /// How long to wait until one more launch may be added to what is in flight behind marker `done`, the oldest of which has been at
-    /// it for `elapsed_ns`. 0: now.
-    ///
-    /// What the oldest launch has been at already does not count, so that the next one of a series of long kernels is let in
-    /// shortly before the device would have nothing to do.
-    fn wait_for_room_ns(&self, done: u64, elapsed_ns: u64, room_ns: u64) -> u64 {
-        let in_flight = self.launched().since(self.launched_at(done));
-        let (mut typical_ns, mut longest_ns, mut all_ns) = (0, 0, 0_u64);
-        for (count, estimate) in [(in_flight.kernels(), &self.kernels), (in_flight.graphs(), &self.graphs)] {
-            if count == 0 {
-                continue;
-            }
-            // With no estimate yet, one launch at a time.
-            let Some((typical, longest)) = estimate.get() else { return room_ns.max(1) };
-            typical_ns = typical.max(typical_ns);
-            longest_ns = longest.max(longest_ns);
-            all_ns = all_ns.saturating_add(count.saturating_mul(typical));
-        }
-        let oldest_ns = if elapsed_ns > typical_ns.saturating_mul(2) { longest_ns } else { typical_ns };
-        let left_ns = all_ns.saturating_sub(typical_ns).saturating_add(oldest_ns.saturating_sub(elapsed_ns));
-        left_ns.saturating_sub(room_ns)
-    }
-
     fn launched(&self) -> Launches {
         Launches(self.launched.load(Ordering::Relaxed))
     }
 
     fn launched_at(&self, marker: u64) -> Launches {
         Launches(self.launched_at.get(marker as usize % MARKERS_MAX).map_or(0, |count| count.load(Ordering::Relaxed)))
-    }
-
-    /// Learns from launches that took so long, together. Time in which there were also kernels is the graphs' beyond what those take.
-    fn learn(&self, launches: Launches, at_least_ns: u64, at_most_ns: u64) {
-        if launches.graphs() == 0 {
-            return self.kernels.learn(launches.kernels(), at_least_ns, at_most_ns);
-        }
-        let kernel_ns = self.kernels.get().map_or(0, |(typical_ns, _)| typical_ns);
-        let kernels_ns = launches.kernels().saturating_mul(kernel_ns);
-        let of_graphs = |ns: u64| ns.saturating_sub(kernels_ns);
-        self.graphs.learn(launches.graphs(), of_graphs(at_least_ns), of_graphs(at_most_ns));
-    }
-
-    /// What launches would take if all were among the longest.
-    fn longest_ns(&self, launches: Launches) -> u64 {
-        let longest_ns = |estimate: &Estimate| estimate.get().map_or(0, |(_, longest_ns)| longest_ns);
-        let kernels_ns = launches.kernels().saturating_mul(longest_ns(&self.kernels));
-        launches.graphs().saturating_mul(longest_ns(&self.graphs)).saturating_add(kernels_ns)
     }
 
     /// Takes note that what was behind marker `before`, up to marker `done`, has now been seen done.
@@ -267,9 +196,13 @@ impl Flight {
         let launches = self.launched_at(done).since(self.launched_at(before));
         // Counts of markers that far apart have been overwritten.
         if done - before < MARKERS_MAX as u64 {
-            self.learn(launches, undone_ns.saturating_sub(began_last_ns), now_ns.saturating_sub(began_first_ns));
+            self.estimates.learn(
+                launches,
+                undone_ns.saturating_sub(began_last_ns),
+                now_ns.saturating_sub(began_first_ns),
+            );
         }
-        let by_number_ns = began_last_ns.saturating_add(self.longest_ns(launches));
+        let by_number_ns = began_last_ns.saturating_add(self.estimates.longest_ns(launches));
         self.drained_ns.store(by_number_ns.max(undone_ns).min(now_ns), Ordering::Relaxed);
     }
 }
@@ -292,6 +225,13 @@ fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look
     done
 }
 
+/// Puts a marker behind launches into `stream` of which the last was made a while ago, if there are any.
+pub(crate) fn put_for(part: &Part, stream: CUstream, launches: Launches) {
+    if launches.count() > 0 {
+        put(part, stream, launches, 0);
+    }
+}
+
 /// Puts a marker for `launches` behind the last of them, which has just been made into `stream`, and not before `admitted_ns`; 0: just
 /// now. The calling thread may have been stopped in between, while the device was at work.
 #[cold]
@@ -304,10 +244,10 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admitted_ns
     let by_device = device_writes::address(part).is_some();
     slot.markers_by_device.store(u32::from(by_device), Ordering::Relaxed);
     let mut newest = slot.marker_submitted.load(Ordering::Relaxed);
-    let number = loop {
+    let (number, was_drained) = loop {
         let oldest = ledger::oldest_in_flight(newest, row);
         if oldest.is_some_and(|oldest| newest + 1 >= oldest + MARKERS_MAX as u64) {
-            // Other threads have filled the row since this one found room; their markers stand for this launch too.
+            // Other streams have filled the row: as long as it is full the process counts as at work, and this launch with it.
             return;
         }
         if oldest.is_none() {
@@ -316,17 +256,25 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admitted_ns
         }
         // Pairs with the manager's load: whoever sees the number sees its cell not yet written, or written for it.
         match slot.marker_submitted.compare_exchange(newest, newest + 1, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => break newest + 1,
+            Ok(_) => break (newest + 1, oldest.is_none()),
             Err(now) => newest = now,
         }
     };
     slot.marker_submitted_ns.store(now_ns, Ordering::Relaxed);
     let place = number as usize % MARKERS_MAX;
+    if was_drained && let Some(count) = flight.launched_at.get((number - 1) as usize % MARKERS_MAX) {
+        // Those before the last one are done: nothing is to be learnt from how long they take from now on.
+        count.store(launched.before(launches.last()).0, Ordering::Relaxed);
+    }
     if let Some(count) = flight.launched_at.get(place) {
         count.store(launched.0, Ordering::Relaxed);
     }
-    if let Some(context) = flight.contexts.get(place) {
+    if let (Some(context), Some(known), Some(stands_for)) =
+        (flight.contexts.get(place), flight.streams.get(place), flight.stands_for.get(place))
+    {
         context.store(context_of(stream).0, Ordering::Relaxed);
+        known.store(stream.0, Ordering::Relaxed);
+        stands_for.store(launches.0, Ordering::Relaxed);
     }
     // Pairs with the fence in `DeviceWrites::pause`: either the pause is seen below, or the marker is there.
     fence(Ordering::SeqCst);
@@ -343,8 +291,18 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admitted_ns
     }
 }
 
+/// After a call that ended like this: work of the calling thread's context that will never be done is in flight no longer.
+pub(crate) fn note_failure(result: CUresult) {
+    if FATAL.contains(&result.0)
+        && let Some(process) = Process::if_attached()
+    {
+        let failed = context_of(CUstream::NULL);
+        process.all_parts().for_each(|part| device_writes::forget_context(&part, failed));
+    }
+}
+
 /// The context of a stream; null if the driver does not say.
-fn context_of(stream: CUstream) -> CUcontext {
+pub(crate) fn context_of(stream: CUstream) -> CUcontext {
     let mut context = CUcontext::NULL;
     // The default streams are those of the calling thread's context.
     if [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream) {
@@ -364,9 +322,19 @@ struct Marker<'a> {
     event: &'a AtomicPtr<c_void>,
     recorded: &'a AtomicU64,
     context: &'a AtomicPtr<c_void>,
+    stream: &'a AtomicPtr<c_void>,
+    stands_for: &'a AtomicU64,
 }
 
 impl Marker<'_> {
+    fn stream(&self) -> CUstream {
+        CUstream(self.stream.load(Ordering::Relaxed))
+    }
+
+    fn stands_for(&self) -> Launches {
+        Launches(self.stands_for.load(Ordering::Relaxed))
+    }
+
     fn is_done(&self) -> bool {
         self.cell.load(Ordering::Acquire) >= self.number
     }
@@ -379,6 +347,12 @@ impl Marker<'_> {
 }
 
 impl Flight {
+    /// Launches behind markers in `stream` that are not done.
+    fn in_flight_of(&self, stream: CUstream, row: &[AtomicU64; MARKERS_MAX], newest: u64) -> Launches {
+        let own = self.newest_markers(row, newest).filter(|marker| marker.stream() == stream && !marker.is_done());
+        own.fold(Launches::NONE, |sum, marker| sum + marker.stands_for())
+    }
+
     /// The markers up to `newest` whose places no newer one has taken.
     fn newest_markers<'a>(
         &'a self,
@@ -393,6 +367,8 @@ impl Flight {
                 event: self.events.get(place)?,
                 recorded: self.recorded.get(place)?,
                 context: self.contexts.get(place)?,
+                stream: self.streams.get(place)?,
+                stands_for: self.stands_for.get(place)?,
             })
         })
     }

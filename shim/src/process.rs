@@ -51,8 +51,10 @@ pub(crate) struct Process {
     /// The known references to each of those devices' primary contexts.
     primary_references: [References; ORDINALS_MAX],
     marker_page: MarkerPage,
-    /// Not zero: a thread stays awake at that device's gate.
-    awake: [AtomicU32; DEVICES_MAX],
+    /// Rings that the manager was not to be reached with, since it last was.
+    unheard: AtomicU32,
+    /// Threads that put markers into streams that are not those of a call of theirs.
+    marking: AtomicU32,
     flights: [Flight; DEVICES_MAX],
     pub(crate) pools: Pools,
     pub(crate) graph_memory: GraphMemory,
@@ -101,11 +103,6 @@ impl Process {
         // SAFETY: as above. Pairs with the store in `attach`: the rest of the block is complete.
         let limits = unsafe { process.only.load(Ordering::Acquire).as_ref() }?;
         Some((process, limits))
-    }
-
-    /// Whether a launch may be for one of several devices.
-    pub(crate) fn has_several_devices(&self) -> bool {
-        self.only.load(Ordering::Acquire).is_null()
     }
 
     /// Shard number `number` of the only device.
@@ -250,6 +247,16 @@ impl Process {
     pub(crate) fn has_free_gates(&'static self) -> bool {
         let is_free = |part: Part| gate::is_free(part.limits.gate.load(Ordering::Acquire));
         (0..self.ordinals()).all(|ordinal| self.part(ordinal).is_some_and(is_free))
+    }
+
+    /// The number of rings that the manager was not to be reached with, since it last was.
+    pub(crate) fn unheard(&self) -> &AtomicU32 {
+        &self.unheard
+    }
+
+    /// The number of threads that put markers into streams that are not those of a call of theirs.
+    pub(crate) fn marking(&self) -> &AtomicU32 {
+        &self.marking
     }
 
     /// Where the device writes this process's markers.
@@ -412,16 +419,9 @@ impl Part {
         self.process.shards.get(self.index)?.get(number)
     }
 
-    /// Calls `wait`, which does not sleep, unless another thread of this process does that for this device: one takes the processor
-    /// while nothing is to be done, and the others sleep. `false` if so.
-    pub(crate) fn stays_awake_for(&self, wait: impl FnOnce() -> bool) -> bool {
-        let Some(awake) = self.process.awake.get(self.index) else { return false };
-        if awake.swap(1, Ordering::Relaxed) != 0 {
-            return false;
-        }
-        let result = wait();
-        awake.store(0, Ordering::Relaxed);
-        result
+    /// All shards of this process's launches on this device.
+    pub(crate) fn shards(&self) -> &'static [Shard] {
+        self.process.shards.get(self.index).map_or(&[], |shards| shards)
     }
 
     /// Tells the manager that a thread waits at this device's gate. `false` if it cannot be told.

@@ -4,6 +4,7 @@
 //! device is not shared in time and no pool is used, a synchronisation costs a few loads more.
 
 use crate::clock;
+use crate::gate;
 use crate::hooks::types;
 use crate::markers::{self, Look};
 use crate::pools;
@@ -15,6 +16,7 @@ use aliquot_abi::cuda::{CUcontext, CUevent, CUresult, CUstream, NullStream};
 fn synchronize(call: impl FnOnce() -> CUresult) -> CUresult {
     look_at_work();
     let result = call();
+    markers::note_failure(result);
     note_progress(Look::AfterWait);
     if let Some(process) = Process::if_attached() {
         pools::settle_synchronized(process);
@@ -45,13 +47,14 @@ impl Wait {
     }
 }
 
-/// Before a wait: what is done by now was so before.
+/// Before a wait: what is done by now was so before, and what is left behind must be seen while the thread does not launch.
 #[inline]
 fn look_at_work() {
     if let Some(process) = Process::if_attached()
         && !process.has_free_gates()
     {
         markers::look_at_all(process);
+        gate::mark_all(process);
     }
 }
 
@@ -75,6 +78,20 @@ pub(crate) unsafe fn stream(_: NullStream, real: types::cuStreamSynchronize, str
 pub(crate) unsafe fn event(_: NullStream, real: types::cuEventSynchronize, event: CUevent) -> CUresult {
     // SAFETY: the host's call.
     synchronize(|| unsafe { real(event) })
+}
+
+/// `cuStreamQuery`: programs that ask again and again wait, too.
+pub(crate) unsafe fn query_stream(_: NullStream, real: types::cuStreamQuery, stream: CUstream) -> CUresult {
+    look_at_work();
+    // SAFETY: the host's call.
+    unsafe { real(stream) }
+}
+
+/// `cuEventQuery`, likewise.
+pub(crate) unsafe fn query_event(_: NullStream, real: types::cuEventQuery, event: CUevent) -> CUresult {
+    look_at_work();
+    // SAFETY: the host's call.
+    unsafe { real(event) }
 }
 
 /// `cuCtxSynchronize`.

@@ -4,6 +4,8 @@
  *   kernels=NS,NS,...  how long kernels take, one of these at random [1000000]
  *   blocks=N           blocks of a kernel [1]
  *   sync=N             kernels between two synchronisations; 0: none, the driver's queue is bounded [0]
+ *   last_ns=N          how long the last kernel before a synchronisation takes; 0: as the others [0]
+ *   poll=N             not 0: waits by asking again and again [0]
  *   streams=N          streams, used in turn [1]
  *   graph=N            kernels of a graph, which is launched in their place; 0: no graph [0]
  *   on_ms=N off_ms=N   launches for so long, waits for all, pauses for so long, says when it goes on; 0: no pauses [0]
@@ -18,7 +20,7 @@ enum { KERNELS_MAX = 16, STREAMS_MAX = 32 };
 
 static uint64_t kernels_ns[KERNELS_MAX] = {1000000};
 static int kernel_count = 1;
-static unsigned long blocks = 1, sync_after, stream_count = 1, graph_kernels, on_ms, off_ms, seed = 1;
+static unsigned long blocks = 1, sync_after, last_ns, poll, stream_count = 1, graph_kernels, on_ms, off_ms, seed = 1;
 
 static CUfunction kernel;
 static CUstream streams[STREAMS_MAX];
@@ -42,8 +44,8 @@ static void read_arguments(int count, char **arguments) {
     const struct {
         const char *name;
         unsigned long *value;
-    } numbers[] = {{"blocks", &blocks}, {"sync", &sync_after}, {"streams", &stream_count}, {"graph", &graph_kernels},
-                   {"on_ms", &on_ms},   {"off_ms", &off_ms},   {"seed", &seed}};
+    } numbers[] = {{"blocks", &blocks}, {"sync", &sync_after}, {"last_ns", &last_ns}, {"poll", &poll}, {"streams", &stream_count},
+                   {"graph", &graph_kernels}, {"on_ms", &on_ms}, {"off_ms", &off_ms}, {"seed", &seed}};
     for (int i = 1; i < count; i++) {
         char *value = strchr(arguments[i], '=');
         EXPECT(value != NULL);
@@ -70,8 +72,7 @@ static uint64_t next_ns(void) {
     return kernels_ns[(state >> 33) % kernel_count];
 }
 
-static CUresult launch_kernel(CUstream stream) {
-    uint64_t duration_ns = next_ns();
+static CUresult launch_kernel(CUstream stream, uint64_t duration_ns) {
     void *parameters[] = {&duration_ns};
     return cuLaunchKernel(kernel, blocks, 1, 1, 128, 1, 1, 0, stream, parameters, NULL);
 }
@@ -81,15 +82,19 @@ static CUgraphExec make_graph(void) {
     CUgraphExec executable;
     REQUIRE(cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     for (unsigned long i = 0; i < graph_kernels; i++)
-        REQUIRE(launch_kernel(streams[0]));
+        REQUIRE(launch_kernel(streams[0], next_ns()));
     REQUIRE(cuStreamEndCapture(streams[0], &graph));
     REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0));
     return executable;
 }
 
 static void wait_for_all(void) {
-    for (unsigned long i = 0; i < stream_count; i++)
-        REQUIRE(cuStreamSynchronize(streams[i]));
+    for (unsigned long i = 0; i < stream_count; i++) {
+        CUresult result = CUDA_ERROR_NOT_READY;
+        while (poll && (result = cuStreamQuery(streams[i])) == CUDA_ERROR_NOT_READY)
+            usleep(100);
+        REQUIRE(poll ? result : cuStreamSynchronize(streams[i]));
+    }
 }
 
 static void wait_for_signal(void) {
@@ -123,8 +128,10 @@ int main(int count, char **arguments) {
     uint64_t pause_ns = now_ns() + on_ms * 1000000;
     for (unsigned long launched = 1;; launched++) {
         CUstream stream = streams[launched % stream_count];
-        REQUIRE(graph ? cuGraphLaunch(graph, stream) : launch_kernel(stream));
-        if (sync_after && launched % sync_after == 0)
+        int is_last = sync_after && launched % sync_after == 0;
+        uint64_t duration_ns = is_last && last_ns ? last_ns : next_ns();
+        REQUIRE(graph ? cuGraphLaunch(graph, stream) : launch_kernel(stream, duration_ns));
+        if (is_last)
             wait_for_all();
         if (!off_ms || now_ns() < pause_ns)
             continue;

@@ -26,12 +26,6 @@ pub enum Action {
         /// Whose gate.
         container: ContainerId,
     },
-    /// Open the gate and wake who waits at it, but only for launches that the container's work on another device waits for: one at
-    /// a time, while there is such work.
-    Recall {
-        /// Whose gate.
-        container: ContainerId,
-    },
     /// Close the gate.
     Close {
         /// Whose gate.
@@ -51,8 +45,6 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// When to poll again at the latest; `None`: not before something happens.
     pub next_poll_ns: Option<u64>,
-    /// While work drains: whose gate will be opened next, as things stand. Nothing is promised.
-    pub next: Option<ContainerId>,
 }
 
 /// Shares one device's time between containers.
@@ -283,7 +275,6 @@ impl Arbiter {
             _ => false,
         };
         if self.containers.values().any(keeps_out) {
-            plan.next = Some(first.container);
             return None;
         }
         if let Some(until_ns) = self.joint_drain_until_ns(now_ns) {
@@ -292,16 +283,12 @@ impl Arbiter {
         if rivals.held == Some(first)
             && let Some(until_ns) = self.keep_empty(first, rivals.best, now_ns)
         {
-            plan.next = Some(first.container);
             return Some(until_ns);
         }
         let next = if self.kept_empty_since_ns.take().is_some() { first } else { rivals.best.unwrap_or(first) };
         let container = self.containers.get_mut(&next.container)?;
         container.grant(now_ns);
-        plan.actions.push(match container.recalled {
-            true => Action::Recall { container: container.id },
-            false => Action::Open { container: container.id },
-        });
+        plan.actions.push(Action::Open { container: container.id });
         Some(now_ns + SHORT_LEASE_POLL_NS)
     }
 
@@ -357,7 +344,6 @@ impl Arbiter {
                 }
                 plan.actions.push(Action::Close { container: holder });
                 let next = lease::next(None, &rivals);
-                plan.next = next.map(|next| next.container);
                 next.into_iter().for_each(|next| self.summon(next, now_ns));
                 return None;
             }

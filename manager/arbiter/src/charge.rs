@@ -10,12 +10,14 @@ pub(crate) struct Span {
     pub(crate) end_ns: u64,
     /// Processes with work there: the device switches between processes, giving each the same time.
     pub(crate) processes: u32,
+    /// The work should have been done long ago, and may not be work at all: nobody else pays less for it.
+    pub(crate) overdue: bool,
 }
 
 /// Calls `charge` with what each container has to pay.
 ///
 /// Time in which only one had work is its own; other time is split by numbers of processes. The sum of all charges is
-/// the time in which anybody had work, to the nanosecond.
+/// the time in which anybody had work, to the nanosecond; what is overdue pays besides.
 pub(crate) fn split(spans: &[Span], mut charge: impl FnMut(ContainerId, u64)) {
     if let [only] = spans {
         return charge(only.container, only.end_ns.saturating_sub(only.start_ns));
@@ -23,17 +25,33 @@ pub(crate) fn split(spans: &[Span], mut charge: impl FnMut(ContainerId, u64)) {
     let mut edges: Vec<u64> = spans.iter().flat_map(|span| [span.start_ns, span.end_ns]).collect();
     edges.sort_unstable();
     for (&from, &to) in edges.iter().zip(edges.iter().skip(1)).filter(|(from, to)| from < to) {
-        let present = || spans.iter().filter(|span| span.start_ns <= from && span.end_ns >= to);
-        let mut processes: u64 = present().map(|span| u64::from(span.processes.max(1))).sum();
-        let mut rest = to - from;
-        for span in present() {
-            let own = u64::from(span.processes.max(1));
-            // Dividing what is left by who is left loses nothing to rounding.
-            let part = u64::try_from(u128::from(rest) * u128::from(own) / u128::from(processes)).unwrap_or(rest);
-            processes -= own;
-            rest -= part;
-            charge(span.container, part);
+        let present = |span: &&Span| span.start_ns <= from && span.end_ns >= to;
+        split_evenly(to - from, spans.iter().filter(present).filter(|span| !span.overdue), &mut charge);
+        if spans.iter().filter(present).any(|span| span.overdue) {
+            split_evenly(to - from, spans.iter().filter(present), &mut |container, ns| {
+                if spans.iter().any(|span| span.container == container && span.overdue) {
+                    charge(container, ns);
+                }
+            });
         }
+    }
+}
+
+/// Splits a stretch of time between those who had work in all of it.
+fn split_evenly<'a>(
+    length_ns: u64,
+    present: impl Iterator<Item = &'a Span> + Clone,
+    charge: &mut impl FnMut(ContainerId, u64),
+) {
+    let mut processes: u64 = present.clone().map(|span| u64::from(span.processes.max(1))).sum();
+    let mut rest = length_ns;
+    for span in present {
+        let own = u64::from(span.processes.max(1));
+        // Dividing what is left by who is left loses nothing to rounding.
+        let part = u64::try_from(u128::from(rest) * u128::from(own) / u128::from(processes)).unwrap_or(rest);
+        processes -= own;
+        rest -= part;
+        charge(span.container, part);
     }
 }
 
@@ -51,7 +69,14 @@ mod tests {
     }
 
     fn span(container: u64, start_ns: u64, end_ns: u64, processes: u32) -> Span {
-        Span { container: ContainerId(container), start_ns, end_ns, processes }
+        Span { container: ContainerId(container), start_ns, end_ns, processes, overdue: false }
+    }
+
+    #[test]
+    fn what_is_overdue_pays_and_spares_nobody() {
+        let stuck = Span { overdue: true, ..span(2, 0, 100, 3) };
+        assert_eq!(charges(&[span(1, 0, 100, 1), stuck]), BTreeMap::from([(1, 100), (2, 75)]));
+        assert_eq!(charges(&[stuck]), BTreeMap::from([(2, 100)]));
     }
 
     #[test]

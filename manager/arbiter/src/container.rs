@@ -4,8 +4,8 @@ use crate::bucket::Bucket;
 use crate::charge::Span;
 use crate::gang::{Precedence, Siblings, Turn};
 use crate::timing::{
-    BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERRUN_REPORTED_NS,
-    QUANTUM_MAX_NS, QUANTUM_MIN_NS,
+    BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERDUE_NS,
+    OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS,
 };
 use crate::usage::Usage;
 
@@ -249,7 +249,11 @@ impl Container {
         if in_flight == 0 {
             self.drained_ns = end_ns;
         }
-        Some(Span { container: self.id, start_ns, end_ns, processes })
+        let overdue = matches!(
+            self.phase,
+            Phase::Overrunning { closed_ns } if now_ns.saturating_sub(closed_ns) >= OVERDUE_NS
+        );
+        Some(Span { container: self.id, start_ns, end_ns, processes, overdue })
     }
 
     /// Keeps track of activity, waits and overruns; called after [`Container::observe`].
@@ -361,6 +365,8 @@ impl Container {
     pub(crate) fn forfeit(&mut self, since_ns: u64, now_ns: u64) {
         let held_ns = self.weighted_ns(now_ns.saturating_sub(since_ns));
         self.virtual_ns = self.virtual_ns.saturating_add(held_ns);
+        // What it did not show it may yet have used.
+        self.cap.spend(now_ns.saturating_sub(since_ns));
         self.patience_ns = (self.patience_ns / 2).max(QUANTUM_MIN_NS);
         self.close(now_ns);
     }

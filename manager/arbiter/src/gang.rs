@@ -12,16 +12,26 @@
 //!   ready too soon is lent out or, for [`GANG_GAP_NS`] at most, kept empty.
 //! * When the lease ends on one device, it ends on all where somebody else wants the device or a limit counts.
 //! * Work may then be left whose peer was not launched any more. Where the container has drained while a sibling has not, it is
-//!   **recalled**: let in for what that work waits for, and nothing else, until the sibling has drained, too. Two containers whose work
-//!   is left on each other's devices would keep each other out: after [`GANG_STUCK_NS`] the older one is let in beside the other.
+//!   **recalled**: let in until the sibling has drained, too. Two containers whose work is left on each other's devices would keep
+//!   each other out: after [`GANG_STUCK_NS`] the older one is let in beside the other.
 //!
-//! Nothing of this is waited for without bound: after [`GANG_HOLD_MAX_NS`] each device goes its own way.
+//! A container that is recalled launches what it likes, and not only what is waited for. So where each device has a process of its
+//! own whose kernels wait for peers, new such work is left behind again and again: such programs progress, but do as little as a
+//! fifth of what they could, and several of them on overlapping sets of devices cost neighbours a part of their shares. Programs
+//! that launch on all devices from one thread lose little.
+//!
+//! Nothing of this is waited for without bound: after [`GANG_HOLD_MAX_NS`] each device goes its own way, and so it does as long as the
+//! container is behind its share there ([`GANG_OWED_NS`]): shares may differ from device to device, and so may the work.
 
+use crate::bucket::Bucket;
 use crate::container::{Container, Phase};
 use crate::fair::Claim;
 #[cfg(doc)]
 use crate::timing::GANG_GAP_NS;
-use crate::timing::{GANG_CREDIT_NS, GANG_HOLD_MAX_NS, GANG_STUCK_NS, OVERRUN_MAX_NS, TICK_NS};
+use crate::timing::{
+    GANG_CREDIT_NS, GANG_HOLD_MAX_NS, GANG_OWED_NS, GANG_STUCK_NS, HELD_OFF_MAX_NS, OVERRUN_MAX_NS, QUANTUM_MAX_NS,
+    TICK_NS,
+};
 
 /// How a container stands on one device, for the arbiters of its other devices.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -135,13 +145,22 @@ impl Siblings {
 impl Container {
     /// Takes in how it stands on its other devices.
     pub(crate) fn meet(&mut self, siblings: Option<Siblings>) {
-        self.siblings = siblings;
+        self.siblings = siblings.filter(|_| !self.is_owed());
         self.together |= self.is_open() && siblings.is_some_and(|siblings| siblings.open && !siblings.apart);
         self.follows |= (self.waiting || self.in_flight > 0) && siblings.is_some_and(|siblings| siblings.open);
         self.is_expected = self.follows && siblings.is_some_and(|siblings| siblings.session_ns.is_some());
         if !self.contending && self.phase == Phase::Closed {
             self.session_ns = None;
         }
+    }
+
+    /// Whether it is so far behind its share of this device that it does not wait for the others any more.
+    fn is_owed(&self) -> bool {
+        let owes = |bucket: &Bucket| {
+            let idle_ns = QUANTUM_MAX_NS.saturating_add(self.half_swing_ns());
+            bucket.balance_ns() > GANG_OWED_NS.min(bucket.earned_ns(HELD_OFF_MAX_NS) / 2).max(idle_ns)
+        };
+        owes(&self.guarantee) || (self.is_limited() && owes(&self.cap))
     }
 
     /// It is this device's choice: summons its siblings, if none of them has summoned it.

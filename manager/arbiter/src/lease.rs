@@ -61,6 +61,7 @@ pub(crate) fn verdict(holder: &Container, since_ns: u64, rivals: &Rivals, now_ns
         let patience_end_ns = since_ns.saturating_add(holder.patience_ns);
         return match (now_ns < patience_end_ns, rivals.best) {
             (false, Some(_)) => Verdict::NotUsed,
+            (false, None) if holder.is_limited() => Verdict::NotUsed,
             _ => Verdict::Goes { until_ns: if busy { patience_end_ns.max(now_ns) } else { idle_ns } },
         };
     }

@@ -39,7 +39,8 @@
 //! * At most one container's gate is open at any time.
 //! * A gate is opened only when all other work is done or has overrun, or may wait for what is launched then; a container without
 //!   processes has no lease.
-//! * What is charged between two polls is never more than the time between them, all containers together.
+//! * What is charged between two polls is never more than the time between them, all containers together, but for work that has
+//!   outlasted [`timing::OVERDUE_NS`]: that pays its part, and nobody beside it pays less for it.
 //! * Who waits and has budget is let in within finite time: at most the others' leases and overruns until its virtual time is
 //!   the least.
 //! * Over any time `t` a container is charged at most `limit * t`, plus [`timing::BURST_NS`] (or half a lease of its own,

@@ -33,6 +33,9 @@ pub const OVERRUN_MAX_NS: u64 = 100_000_000;
 /// How long work in flight may keep out anybody after its gate was closed.
 pub const OVERRUN_LAST_NS: u64 = 300_000_000;
 
+/// Work that is still there so long after its gate was closed may not be work at all; nobody pays less because of it.
+pub const OVERDUE_NS: u64 = 5_000_000_000;
+
 /// How long after the gate was closed work in flight is as expected; what goes on longer is reported as overrun.
 pub const OVERRUN_REPORTED_NS: u64 = 5_000_000;
 
@@ -55,6 +58,10 @@ pub const GANG_CREDIT_NS: u64 = QUANTUM_MAX_NS;
 /// How long a container with several devices is held back on one of them until the others are ready. Meanwhile its device is
 /// used by others.
 pub const GANG_HOLD_MAX_NS: u64 = 300_000_000;
+
+/// A container that has saved up so much on a device, or half of what it can, is let in there as if it had no other: to be together
+/// costs nobody its share.
+pub const GANG_OWED_NS: u64 = 150_000_000;
 
 /// How long a device may be kept empty for a container whose other devices are about to be ready.
 pub const GANG_GAP_NS: u64 = 2_000_000;

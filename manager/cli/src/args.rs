@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::Styles;
 use clap::builder::styling::{AnsiColor, Effects};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::priority::Priority;
@@ -161,7 +161,7 @@ pub(crate) enum SliceCommand {
 #[command(after_long_help = "\
 Examples:
   aliquot slice create train --gpu-core 30 --gpu-memory 4GiB
-  aliquot slice create serve --gpu-core 20 --gpu-core-limit 100 --gpu-memory 25% --priority latency-critical
+  aliquot slice create serve --gpu-core 20 --gpu-core-limit 100 --priority latency-critical
   aliquot slice create big --gpu-core 50 --gpu-memory 20GiB --devices 2
   podman run --rm --device aliquot.dev/slice=train IMAGE")]
 pub(crate) struct SliceCreateArgs {
@@ -180,27 +180,33 @@ pub(crate) struct SliceCreateArgs {
 
 /// Change what a slice has, also while programs run in it.
 ///
-/// What is not given stays as it is. The change holds when the command ends. A limit on memory below what is in use takes
-/// nothing away: nothing more is given until less is in use.
+/// What is not given stays as it is, but a core limit that is the same as the guaranteed share goes with it. The change holds
+/// when the command ends. A limit on memory below what is in use takes nothing away: nothing more is given until less is in use.
 #[derive(Args, Debug)]
-#[command(after_long_help = "\
+#[command(
+    override_usage = "aliquot slice resize [OPTIONS] <NAME>",
+    group = ArgGroup::new("change")
+        .args(["gpu_core", "gpu_core_limit", "gpu_memory", "host_memory", "priority"]).multiple(true).required(true),
+    group = ArgGroup::new("change_of_parts").args(["gpu_core", "gpu_core_limit", "gpu_memory"]).multiple(true),
+    after_long_help = "\
 Examples:
   aliquot slice resize train --gpu-core 50
   aliquot slice resize train --gpu-core 20 --gpu-core-limit 100 --gpu-memory 8GiB
   aliquot slice resize train --host-memory 16GiB
   aliquot slice resize train --priority batch
-  aliquot slice resize big --device GPU-7d3c --gpu-memory 30GiB")]
+  aliquot slice resize big --device GPU-7d3c --gpu-memory 30GiB"
+)]
 pub(crate) struct SliceResizeArgs {
     /// Name of the slice
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// New guaranteed share in percent
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, required_unless_present_any = ["gpu_core_limit", "gpu_memory", "host_memory", "priority"])]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core: Option<CorePercent>,
     /// New share that is never exceeded, in percent
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core_limit: Option<CorePercent>,
-    /// New memory limit
+    /// New limit on the memory of each device: 4GiB, 512MiB, 4GB, or 25% of the device
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) gpu_memory: Option<Memory>,
     /// New limit on page-locked host memory, or "none"
@@ -209,8 +215,8 @@ pub(crate) struct SliceResizeArgs {
     /// New priority class
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
-    /// Only the slice's part of this device; may be given several times [default: all its parts]
-    #[arg(long, value_name = "UUID")]
+    /// Change core and memory only of the slice's part of this device; may be given several times [default: of all its parts]
+    #[arg(long, value_name = "UUID", requires = "change_of_parts")]
     pub(crate) device: Vec<String>,
     /// Print JSON
     #[arg(long)]
@@ -219,7 +225,8 @@ pub(crate) struct SliceResizeArgs {
 
 /// Remove slices.
 ///
-/// Refused while programs run in a slice, unless forced: they can then use nothing more.
+/// Refused while programs run in a slice, unless forced: they can then use nothing more. Of several slices, those that can be
+/// removed are, whatever there is against the others.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use aliquot_proto::node::v1::{
-    GetSliceRequest, GetUsageRequest, HostMemoryUsage, PartUsage, Process, Slice, SliceUsage,
+    Device, GetNodeRequest, GetSliceRequest, GetUsageRequest, HostMemoryUsage, PartUsage, Process, SharingMode, Slice,
+    SliceUsage,
 };
 use serde_json::json;
 
@@ -31,10 +32,11 @@ pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Resu
     if args.json {
         return output::print_json(&json!({ "slice": json::slice(&slice), "usage": json::slice_usage(&usage) }));
     }
-    output::print(&text(&slice, &usage))
+    let node = client.get_node(GetNodeRequest {}).await?.into_inner();
+    output::print(&text(&slice, &usage, &node.devices))
 }
 
-fn text(slice: &Slice, usage: &SliceUsage) -> String {
+fn text(slice: &Slice, usage: &SliceUsage, devices: &[Device]) -> String {
     let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let mut lines = vec![
         ("Name:", slice.name.clone()),
@@ -55,6 +57,10 @@ fn text(slice: &Slice, usage: &SliceUsage) -> String {
     let mut text = definitions(&lines);
     for part in &usage.parts {
         text.push_str(&format!("\nDevice {} {}\n", part.device_index, part.device_uuid));
+        let device = devices.iter().find(|device| device.uuid == part.device_uuid);
+        if device.is_some_and(|device| device.sharing() == SharingMode::Mps) {
+            text.push_str("  Shared by MPS: the core limit holds; nothing is guaranteed, and there are no leases.\n");
+        }
         text.push_str(&indented(&definitions(&part_lines(part))));
     }
     if let Some(host_memory) = &usage.host_memory {
@@ -203,7 +209,7 @@ mod tests {
     #[test]
     fn a_slice_that_is_not_at_work_says_why() {
         let slice = Slice { name: "train".to_owned(), problem: "its region is gone".to_owned(), ..Slice::default() };
-        let text = text(&slice, &SliceUsage::default());
+        let text = text(&slice, &SliceUsage::default(), &[]);
         assert!(text.contains("Problem:      its region is gone\n"), "{text}");
     }
 
@@ -258,10 +264,12 @@ mod tests {
             }],
             ..SliceUsage::default()
         };
-        let text = text(&slice, &usage);
+        let device = Device { uuid: "GPU-a".to_owned(), sharing: SharingMode::Mps.into(), ..Device::default() };
+        let text = text(&slice, &usage, &[device]);
         for expected in [
             "Name:         train\n",
             "29.9 % in 10 s",
+            "  Shared by MPS: the core limit holds;",
             "Priority:     batch\n",
             "Warning:      much\n",
             "Throttled:        1.5 s in launches, of all threads together, waiting now\n",

@@ -43,15 +43,17 @@ fn text(node: &Node) -> String {
         ("HEALTH", Align::Left),
     ]);
     for device in &node.devices {
+        // Of a GPU that is partitioned nothing is given out: its instances are.
+        let given = |text: String| if device.mig_enabled { "-".to_owned() } else { text };
         table.row([
             format!("{} {}", device.index, device.uuid),
             device.model.clone(),
-            format!("{} %", device.core_requested_percent),
-            format!("{} %", 100u32.saturating_sub(device.core_requested_percent)),
+            given(format!("{} %", device.core_requested_percent)),
+            given(format!("{} %", 100u32.saturating_sub(device.core_requested_percent))),
             bytes_human(device.memory_bytes),
-            bytes_human(device.memory_given_bytes),
-            bytes_human(device.memory_bytes.saturating_sub(device.memory_given_bytes)),
-            device.slices.len().to_string(),
+            given(bytes_human(device.memory_given_bytes)),
+            given(bytes_human(device.memory_bytes.saturating_sub(device.memory_given_bytes))),
+            given(device.slices.len().to_string()),
             health(device),
         ]);
     }
@@ -112,6 +114,21 @@ mod tests {
              0 GPU-a  NVIDIA H100        30 %  70 %  80 GiB  4 GiB  76 GiB       1  unhealthy: XID 79\n"
         );
         assert!(text(&Node::default()).contains("aliquot doctor"));
+    }
+
+    #[test]
+    fn nothing_of_a_partitioned_gpu_is_free() {
+        let device = Device {
+            uuid: "GPU-a".to_owned(),
+            model: "H100".to_owned(),
+            memory_bytes: 80 << 30,
+            mig_enabled: true,
+            health: DeviceHealth::Healthy.into(),
+            ..Device::default()
+        };
+        let text = text(&Node { devices: vec![device], ..Node::default() });
+        let row: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(row.join(" "), "0 GPU-a H100 - - 80 GiB - - - healthy, partitioned by MIG");
     }
 
     #[test]

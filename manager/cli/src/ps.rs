@@ -140,10 +140,8 @@ pub(crate) fn short_device(part: &PartUsage) -> String {
 /// The beginning of a UUID: enough to name a device of one node.
 pub(crate) fn short_uuid(uuid: &str) -> &str {
     const PREFIX: usize = "GPU-01234567".len();
-    match uuid.strip_prefix("MIG-") {
-        Some(_) => uuid,
-        None => uuid.get(..PREFIX).unwrap_or(uuid),
-    }
+    // Drivers before R470 name an instance after its GPU, and tell instances apart at the end of the name only.
+    if uuid.starts_with("MIG-GPU-") { uuid } else { uuid.get(..PREFIX).unwrap_or(uuid) }
 }
 
 /// The program of a command line without its directory, and as much of its arguments as a table has room for.
@@ -227,6 +225,13 @@ mod tests {
     #[test]
     fn nothing_to_show_says_how_to_begin() {
         assert!(table(&GetUsageResponse::default()).contains("aliquot run"));
+    }
+
+    #[test]
+    fn a_short_uuid_still_tells_devices_apart() {
+        assert_eq!(short_uuid("GPU-0110c07a-5130-4a7e-8000-000000000000"), "GPU-0110c07a");
+        assert_eq!(short_uuid("MIG-9210c07a-5130-4a7e-8000-000000000003"), "MIG-9210c07a");
+        assert_eq!(short_uuid("MIG-GPU-0110c07a-5130-4a7e-8000-000000000000/3/0").len(), 48);
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use aliquot_proto::node::v1::{
-    CreateSliceRequest, GetNodeRequest, GetSliceRequest, ListSlicesRequest, RemoveSliceRequest, ResizeSliceRequest,
-    Slice,
+    CreateSliceRequest, GetNodeRequest, GetSliceRequest, ListSlicesRequest, Node, Part, RemoveSliceRequest,
+    ResizeSliceRequest, SharingMode, Slice,
 };
 use serde_json::json;
 
 use crate::args::{SliceCommand, SliceCreateArgs, SliceLsArgs, SliceResizeArgs, SliceRmArgs};
 use crate::client::{self, Client};
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::ps::short_uuid;
 use crate::quantity::{HostMemory, bytes_exact, bytes_human};
 use crate::table::{Align, Table, printable};
@@ -41,7 +41,7 @@ async fn create(client: &mut Client, args: &SliceCreateArgs) -> Result<()> {
     if args.json {
         return output::print_json(&json::slice(&slice));
     }
-    let mut text = said(&slice);
+    let mut text = said(&slice, &node);
     if !slice.cdi_device.is_empty() {
         text.push_str(&format!("Run a container in it: podman run --device {} IMAGE\n", slice.cdi_device));
     }
@@ -65,14 +65,20 @@ async fn resize(client: &mut Client, args: &SliceResizeArgs) -> Result<()> {
     for warning in &slice.warnings {
         eprintln!("warning: {}", printable(warning));
     }
-    output::print(&said(&slice))
+    output::print(&said(&slice, &node))
 }
 
 async fn remove(client: &mut Client, args: &SliceRmArgs) -> Result<()> {
+    let mut result = Ok(());
     for name in &args.names {
-        client.remove_slice(RemoveSliceRequest { name: name.clone(), force: args.force }).await?;
+        let request = RemoveSliceRequest { name: name.clone(), force: args.force };
+        if let Err(status) = client.remove_slice(request).await
+            && let Err(before) = std::mem::replace(&mut result, Err(Failure::from(status)))
+        {
+            eprintln!("{before}");
+        }
     }
-    Ok(())
+    result
 }
 
 async fn list(client: &mut Client, args: &SliceLsArgs) -> Result<()> {
@@ -84,17 +90,15 @@ async fn list(client: &mut Client, args: &SliceLsArgs) -> Result<()> {
 }
 
 /// What a slice has, in a sentence for each part.
-fn said(slice: &Slice) -> String {
+fn said(slice: &Slice, node: &Node) -> String {
     let parts = slice.parts.iter().map(|part| {
-        format!(
-            "{}: {} % guaranteed, {} % at most, {} of {}, {}\n",
-            slice.name,
-            part.core_request_percent,
-            part.core_limit_percent,
-            bytes_exact(part.memory_limit_bytes),
-            part.device_uuid,
-            priority::name(slice.priority_class())
-        )
+        let memory = format!("{} of {}", bytes_exact(part.memory_limit_bytes), part.device_uuid);
+        let limit = part.core_limit_percent;
+        if is_shared_by_mps(part, node) {
+            return format!("{}: {limit} % at most, by MPS, which guarantees nothing, {memory}\n", slice.name);
+        }
+        let (request, priority) = (part.core_request_percent, priority::name(slice.priority_class()));
+        format!("{}: {request} % guaranteed, {limit} % at most, {memory}, {priority}\n", slice.name)
     });
     let mut text: String = parts.collect();
     if slice.host_memory_limit_bytes != 0 {
@@ -102,6 +106,10 @@ fn said(slice: &Slice) -> String {
         text.push_str(&format!("{}: {limit} of page-locked host memory at most\n", slice.name));
     }
     text
+}
+
+fn is_shared_by_mps(part: &Part, node: &Node) -> bool {
+    node.devices.iter().any(|device| device.uuid == part.device_uuid && device.sharing() == SharingMode::Mps)
 }
 
 fn table(slices: &[Slice]) -> String {
@@ -138,7 +146,7 @@ fn table(slices: &[Slice]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::{Part, PriorityClass};
+    use aliquot_proto::node::v1::{Device, PriorityClass};
 
     use super::*;
 
@@ -159,10 +167,17 @@ mod tests {
             priority_class: PriorityClass::Batch.into(),
             ..Slice::default()
         };
+        let device = |uuid: &str, sharing: SharingMode| Device {
+            uuid: uuid.to_owned(),
+            sharing: sharing.into(),
+            ..Device::default()
+        };
+        let devices = vec![device("GPU-a", SharingMode::Time), device("GPU-b", SharingMode::Mps)];
+        let node = Node { devices, ..Node::default() };
         assert_eq!(
-            said(&slice),
+            said(&slice, &node),
             "train: 30 % guaranteed, 60 % at most, 4GiB of GPU-a, batch\n\
-             train: 30 % guaranteed, 60 % at most, 4GiB of GPU-b, batch\n\
+             train: 60 % at most, by MPS, which guarantees nothing, 4GiB of GPU-b\n\
              train: 2GiB of page-locked host memory at most\n"
         );
         assert_eq!(

@@ -8,13 +8,14 @@ use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, WatchUsageRequest};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::args::TopArgs;
+use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::{client, output, ps};
 use history::History;
@@ -22,6 +23,15 @@ use screen::Screen;
 
 /// How often the keyboard and the stream are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A manager that has ended is started again by systemd, and goes on where it was: for so long that is waited for.
+const RESTART_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two tries to reach the manager again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// An answer that is later than its interval and this is missed.
+const DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// Shows it until it is told to end.
 pub(crate) fn top(socket: Option<&Path>, args: &TopArgs) -> Result<()> {
@@ -68,10 +78,12 @@ fn pictures(
     let failed = |error: std::io::Error| Failure::new(format!("the terminal fails: {error}"));
     let mut history = History::default();
     let mut screen = Screen::new(interval, output::colours_wanted());
+    let mut answered = Instant::now();
     loop {
         match answers.recv_timeout(Duration::ZERO) {
             Ok(answer) => {
                 let answer = answer?;
+                answered = Instant::now();
                 if !screen.held {
                     history.add(answer);
                 }
@@ -79,6 +91,7 @@ fn pictures(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(gone()),
         }
+        screen.is_old = answered.elapsed() > interval + DELAY_MAX;
         terminal.draw(|frame| screen.draw(frame, &history)).map_err(failed)?;
         if event::poll(LOOK_INTERVAL).map_err(failed)?
             && let Event::Key(key) = event::read().map_err(failed)?
@@ -105,7 +118,8 @@ fn screen_ends_with(screen: &mut Screen, key: KeyEvent) -> bool {
 }
 
 fn gone() -> Failure {
-    Failure::new("the node manager has ended").hint("see its log: journalctl -u aliquot-manager")
+    Failure::new(format!("the node manager has ended, and there is no other one for {} s", RESTART_PATIENCE.as_secs()))
+        .hint("see its log: journalctl -u aliquot-manager")
 }
 
 /// Receives the manager's answers on a thread of its own, until the receiver is dropped.
@@ -129,13 +143,43 @@ async fn stream(
 ) -> Result<()> {
     let mut client = client::connect(socket).await?;
     let interval = prost_types::Duration { seconds: interval.as_secs() as i64, nanos: interval.subsec_nanos() as i32 };
-    let mut answers = client.watch_usage(WatchUsageRequest { slices, interval: Some(interval) }).await?.into_inner();
+    let request = WatchUsageRequest { slices, interval: Some(interval) };
+    let mut lost_since = None;
+    loop {
+        match relay(&mut client, request.clone(), sender, &mut lost_since).await {
+            Ok(Relayed::NobodyListens) => return Ok(()),
+            // What the manager itself answers has no source; a broken connection has.
+            Err(status) if std::error::Error::source(&status).is_none() => return Err(status.into()),
+            Ok(Relayed::ManagerEnded) | Err(_) => {}
+        }
+        if lost_since.get_or_insert_with(Instant::now).elapsed() > RESTART_PATIENCE {
+            return Err(gone());
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
+/// Why a stream of answers has come to its end.
+enum Relayed {
+    ManagerEnded,
+    NobodyListens,
+}
+
+/// Passes the manager's answers on to `sender`; each says that the manager is not lost.
+async fn relay(
+    client: &mut Client,
+    request: WatchUsageRequest,
+    sender: &Sender<Result<GetUsageResponse>>,
+    lost_since: &mut Option<Instant>,
+) -> std::result::Result<Relayed, tonic::Status> {
+    let mut answers = client.watch_usage(request).await?.into_inner();
     while let Some(answer) = answers.message().await? {
+        *lost_since = None;
         if sender.send(Ok(answer)).is_err() {
-            break;
+            return Ok(Relayed::NobodyListens);
         }
     }
-    Ok(())
+    Ok(Relayed::ManagerEnded)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::config::MpsSettings;
 
@@ -15,8 +15,10 @@ use crate::config::MpsSettings;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two looks whether the program has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
-/// No answer is longer: a server's pid has ten digits at most.
-const ANSWER_BYTES_MAX: u64 = 4096;
+/// No answer is longer: a server's pid has ten digits at most, and each user of the machine has one server.
+const ANSWER_BYTES_MAX: u64 = 16 * 1024;
+/// So much of an answer stands in a message.
+const QUOTED_CHARS_MAX: usize = 200;
 
 /// Why the control daemon does not do what it is told.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +73,14 @@ fn said(answer: &str) -> String {
     if answer.is_empty() { String::new() } else { format!(": {answer}") }
 }
 
+fn unclear(command: String, answer: &str) -> MpsError {
+    MpsError::Unclear { command, answer: beginning(answer) }
+}
+
+fn beginning(answer: &str) -> String {
+    answer.chars().take(QUOTED_CHARS_MAX).collect()
+}
+
 /// The control daemon.
 #[derive(Debug)]
 pub(super) struct Control {
@@ -93,11 +103,16 @@ impl Control {
     }
 
     pub(super) fn set_default_percentage(&self, percent: u32) -> Result<(), MpsError> {
-        self.tell(&format!("set_default_active_thread_percentage {percent}")).map(drop)
+        let command = format!("set_default_active_thread_percentage {percent}");
+        let answer = self.tell(&command)?;
+        // What it refuses it says in words: the program's status need not tell.
+        if self.default_percentage()? == percent { Ok(()) } else { Err(unclear(command, &answer)) }
     }
 
     pub(super) fn set_percentage_of(&self, server: u32, percent: u32) -> Result<(), MpsError> {
-        self.tell(&format!("set_active_thread_percentage {server} {percent}")).map(drop)
+        let command = format!("set_active_thread_percentage {server} {percent}");
+        let answer = self.tell(&command)?;
+        if self.percentage_of(server)? == percent { Ok(()) } else { Err(unclear(command, &answer)) }
     }
 
     /// The pids of the servers that run.
@@ -105,23 +120,21 @@ impl Control {
         let command = "get_server_list";
         let answer = self.tell(command)?;
         let pids = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>();
-        pids.map_err(|_| MpsError::Unclear { command: command.into(), answer })
+        pids.map_err(|_| unclear(command.into(), &answer))
     }
 
     fn percentage(&self, command: String) -> Result<u32, MpsError> {
         let answer = self.tell(&command)?;
         // It is told with decimals, which are nought for what was set here.
         let percent = answer.trim().parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
-        percent.map(|percent| percent.round() as u32).ok_or(MpsError::Unclear { command, answer })
+        percent.map(|percent| percent.round() as u32).ok_or_else(|| unclear(command, &answer))
     }
 
     /// Says `command`, and returns the answer.
     fn tell(&self, command: &str) -> Result<String, MpsError> {
         let MpsSettings { control, pipe_directory, .. } = &self.settings;
         let failed = |source| MpsError::Run { program: control.clone(), source };
-        // A file, not a pipe: it has room for every answer, and its end does not depend on who else holds it open.
-        let mut output: File =
-            memfd_create("mps-control", MemfdFlags::CLOEXEC).map_err(io::Error::from).map_err(failed)?.into();
+        let mut output = answer_file().map_err(failed)?;
         let copy = || output.try_clone().map(Stdio::from).map_err(failed);
         let mut program = Command::new(control);
         program.env("CUDA_MPS_PIPE_DIRECTORY", pipe_directory).stdin(Stdio::piped()).stdout(copy()?).stderr(copy()?);
@@ -134,15 +147,26 @@ impl Control {
             return Err(MpsError::Silent { pipe_directory: pipe_directory.clone() });
         };
         let mut answer = Vec::new();
-        output.rewind().and_then(|()| output.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)).map_err(failed)?;
+        // The program has moved the position that it shares to where its answer ends.
+        let answer_bytes = output.stream_position().map_err(failed)?;
+        output.rewind().and_then(|()| output.take(answer_bytes).read_to_end(&mut answer)).map_err(failed)?;
         let answer = String::from_utf8_lossy(&answer).trim().to_owned();
         if status.success() {
             Ok(answer)
         } else {
             let pipe_directory = pipe_directory.clone();
-            Err(MpsError::Refused { pipe_directory, command: command.into(), status, answer })
+            Err(MpsError::Refused { pipe_directory, command: command.into(), status, answer: beginning(&answer) })
         }
     }
+}
+
+/// A file for an answer. Not a pipe: its end does not depend on who else holds it open. It cannot grow, so that a program that
+/// never stops talking fills no memory.
+fn answer_file() -> io::Result<File> {
+    let file = memfd_create("mps-control", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, ANSWER_BYTES_MAX)?;
+    fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK)?;
+    Ok(file.into())
 }
 
 /// Waits for the program's end; `None` if it takes too long, and is killed for it.

@@ -35,17 +35,51 @@ fn a_client_gets_its_least_limit_and_the_servers_the_greatest_of_all() {
 #[test]
 fn what_is_set_already_is_not_set_again() {
     let dir = tempfile::tempdir().unwrap();
-    let script = r#"echo "$line" >>"$CUDA_MPS_PIPE_DIRECTORY/log"
+    let script = r#"cd "$CUDA_MPS_PIPE_DIRECTORY"; echo "$line" >>log
 case "$line" in
-get_default*) echo 100.0 ;;
+get_default*) cat default 2>/dev/null || echo 100.0 ;;
+set_default*) echo "${line##* }.0" >default ;;
 get_server_list) printf '7\n8\n' ;;
 "get_active_thread_percentage 7") echo 30.000000 ;;
-"get_active_thread_percentage 8") echo 50 ;;
+"get_active_thread_percentage 8") cat server 2>/dev/null || echo 50 ;;
+set_active*) echo "${line##* }" >server ;;
 esac"#;
     mps(dir.path(), script).hold(Some(30)).unwrap();
     let set = |log: String| log.lines().filter(|line| line.starts_with("set")).map(str::to_owned).collect::<Vec<_>>();
     let log = fs::read_to_string(dir.path().join("log")).unwrap();
     assert_eq!(set(log), ["set_default_active_thread_percentage 30", "set_active_thread_percentage 8 30"]);
+}
+
+#[test]
+fn a_server_that_ends_meanwhile_is_no_problem_and_one_that_refuses_is() {
+    let dir = tempfile::tempdir().unwrap();
+    // The server is listed once only: it ends when it is spoken of.
+    let script = r#"cd "$CUDA_MPS_PIPE_DIRECTORY"
+case "$line" in
+get_default*) echo 30.0 ;;
+get_server_list) [ -e listed ] || echo 7; : >listed ;;
+*) echo "no server" ;;
+esac"#;
+    mps(dir.path(), script).hold(Some(30)).unwrap();
+    let script = r#"case "$line" in
+get_default*) echo 30.0 ;;
+get_server_list) echo 7 ;;
+get_active*) echo 100.0 ;;
+*) echo "not permitted" ;;
+esac"#;
+    let error = mps(dir.path(), script).hold(Some(30)).unwrap_err().to_string();
+    assert!(error.contains("not permitted") && error.contains("set_active_thread_percentage 7 30"), "{error}");
+}
+
+#[test]
+fn a_program_that_never_stops_talking_fills_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    // What does not fit into the answer's file is refused to it.
+    let script = r#"head -c 100000000 /dev/zero 2>/dev/null; wc -c </proc/$$/fd/1 >"$CUDA_MPS_PIPE_DIRECTORY/size""#;
+    let error = mps(dir.path(), script).hold(None).unwrap_err().to_string();
+    assert!(error.contains("answers") && error.len() < 2000, "{} bytes", error.len());
+    let size_bytes: u64 = fs::read_to_string(dir.path().join("size")).unwrap().trim().parse().unwrap();
+    assert!(size_bytes <= 16 * 1024, "{size_bytes}");
 }
 
 #[test]

@@ -9,13 +9,11 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use aliquot_abi::region::{WAIT_LENGTHS, gate};
-use aliquot_arbiter::timing::DRAIN_POLL_NS;
 use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Usage, WAIT_BOUNDS_NS};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use tracing::debug;
 
-use super::hand_over;
 use crate::clock::monotonic_ns;
 use crate::inventory::DeviceUuid;
 use crate::live::LiveSlice;
@@ -82,7 +80,7 @@ impl DeviceThread {
 }
 
 /// A slice's part of this device.
-pub(super) struct Member {
+struct Member {
     live: Arc<LiveSlice>,
     part: usize,
     processes: u32,
@@ -114,27 +112,19 @@ impl Member {
         seen
     }
 
-    pub(super) fn set_gate(&self, flags: u32) {
+    fn set_gate(&self, flags: u32) {
         self.live.set_free(self.part, flags & gate::OPEN != 0 && flags & gate::FREE != 0);
         self.live.region.set_gate(self.part, flags);
     }
 
-    /// The gate's flags, if it is closed.
-    pub(super) fn closed_gate_flags(&self) -> Option<u32> {
-        let word = self.live.region.device_limits(self.part).gate.load(Ordering::Relaxed);
-        (word & gate::OPEN == 0).then_some(word & (gate::TICK - 1))
-    }
-
-    /// Whether its work on the device is done, as its ledger shows it.
-    pub(super) fn is_drained(&self) -> bool {
-        let ledger = self.live.region.ledger();
-        self.live.slots().filter_map(|index| view::work(ledger, index, self.part)).all(|work| work.drained)
-    }
-
     /// Whether the gate is closed, and if so whether those who wait at it know that they are watched.
     fn closed_gate(&self) -> Option<Watch> {
-        let flags = self.closed_gate_flags()?;
-        Some(if flags & gate::WATCHED != 0 { Watch::On } else { Watch::Off })
+        let word = self.live.region.device_limits(self.part).gate.load(Ordering::Relaxed);
+        match (word & gate::OPEN != 0, word & gate::WATCHED != 0) {
+            (true, _) => None,
+            (false, true) => Some(Watch::On),
+            (false, false) => Some(Watch::Off),
+        }
     }
 
     /// Adds to the slice's counters what has come to the arbiter's account: the counters are older than this arbiter.
@@ -209,10 +199,10 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
                 Command::Stop => return,
             }
         }
-        let next = poll(&mut arbiter, &mut members);
+        let next_poll_ns = poll(&mut arbiter, &mut members);
         let polled_ns = monotonic_ns();
         // A wake-up that came meanwhile is not lost: parking returns at once then.
-        match next.poll_ns {
+        match next_poll_ns {
             None => {
                 if set_watch(&members, Watch::Off) {
                     // Who came to a gate before it said so has not rung: they are seen by one more look.
@@ -222,10 +212,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
             }
             Some(due_ns) => {
                 set_watch(&members, Watch::On);
-                if next.hands_over && hand_over::wait_for_drain(&members, due_ns) {
-                    continue;
-                }
-                match due_ns.saturating_sub(monotonic_ns()) {
+                match due_ns.saturating_sub(polled_ns) {
                     0 => {}
                     wait_ns => thread::park_timeout(Duration::from_nanos(wait_ns)),
                 }
@@ -239,16 +226,8 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
     }
 }
 
-/// What comes after a look.
-struct Next {
-    /// When to look again; `None`: not before something happens.
-    poll_ns: Option<u64>,
-    /// Whether a lease is about to end and another one to begin.
-    hands_over: bool,
-}
-
-/// Looks, lets the policy decide, and does it.
-fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> Next {
+/// Looks, lets the policy decide, and does it. Returns when to look again; `None`: not before something happens.
+fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> Option<u64> {
     for (&container, member) in members.iter_mut() {
         let processes = u32::try_from(member.live.processes().len()).unwrap_or(u32::MAX);
         if processes != member.processes {
@@ -262,9 +241,7 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> N
     let plan = arbiter.poll(now_ns, &observed);
     for action in plan.actions {
         match action {
-            Action::Open { container } | Action::Recall { container } => {
-                act(members, container, |member| member.set_gate(gate::OPEN))
-            }
+            Action::Open { container } => act(members, container, |member| member.set_gate(gate::OPEN)),
             Action::OpenFree { container } => {
                 act(members, container, |member| member.set_gate(gate::OPEN | gate::FREE))
             }
@@ -279,10 +256,7 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> N
         }
         member.live.turns.publish(member.part, arbiter.turn(container));
     }
-    let is_near = plan.next_poll_ns.is_some_and(|due_ns| due_ns.saturating_sub(now_ns) <= DRAIN_POLL_NS);
-    let ready = plan.next.filter(|_| is_near);
-    hand_over::announce(members, ready);
-    Next { poll_ns: plan.next_poll_ns, hands_over: ready.is_some() }
+    plan.next_poll_ns
 }
 
 /// Tells those who wait at closed gates whether they must ring. Returns whether any had been told otherwise.

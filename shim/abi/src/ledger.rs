@@ -109,9 +109,15 @@ fn give_back(account: &Account, bytes: u64) {
 /// Until then the account shows more than the limit of any slice, so that nothing is reserved meanwhile.
 #[cold]
 fn empty_overdrawn(account: &Account) {
-    let emptied = |used: u64| (used & BYTES_MASK > BYTES_MAX).then_some((used & !BYTES_MASK).wrapping_add(CHANGE));
-    // It fails if another thread has emptied it, and then it may hold something again.
-    let _ = account.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, emptied);
+    let mut used = account.used.load(Ordering::Relaxed);
+    // Once another thread has emptied it, it may hold something again.
+    while used & BYTES_MASK > BYTES_MAX {
+        let emptied = (used & !BYTES_MASK).wrapping_add(CHANGE);
+        match account.used.compare_exchange_weak(used, emptied, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => used = now,
+        }
+    }
 }
 
 /// Bytes that the process whose slot's word is `part` holds.

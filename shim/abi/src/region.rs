@@ -247,11 +247,8 @@ pub mod gate {
     /// Set without [`OPEN`]: the manager is awake and looks at [`SlotDevice::waiting`](super::SlotDevice::waiting) by itself;
     /// who waits need not ring: see [`handshake`](crate::handshake).
     pub const WATCHED: u32 = 2;
-    /// Set together with [`WATCHED`]: the gate is likely to be opened in a moment, when the device is empty; who has been woken for
-    /// it stays awake for that moment. Since minor version 1: before, part of the count.
-    pub const SOON: u32 = 4;
     /// What the counting part advances by.
-    pub const TICK: u32 = 8;
+    pub const TICK: u32 = 4;
 }
 
 /// The ledger file.

@@ -540,6 +540,22 @@ fn the_count_of_changes_wraps_without_touching_the_bytes() {
 }
 
 #[test]
+fn an_account_that_is_given_back_more_than_it_holds_ends_empty() {
+    explore(|| {
+        let ledger = ledger();
+        // Forged: the two hold three bytes, and the account says one.
+        settle_down(&ledger, 1, 11, 2, 1);
+        settle_down(&ledger, 2, 12, 1, 0);
+        let other = run(&ledger, |ledger| Worker { ledger, index: 1 }.release(2));
+        Worker { ledger: &ledger, index: 2 }.release(1);
+        other.join().unwrap();
+        assert_eq!(used(&ledger), 0);
+        is_in_order_at_rest(&ledger);
+        assert!(Worker { ledger: &ledger, index: 2 }.reserve(LIMIT_BYTES));
+    });
+}
+
+#[test]
 fn whoever_waits_at_a_gate_rings_or_is_seen_by_the_manager_that_goes_to_sleep() {
     explore(|| {
         let gate = Arc::new((AtomicU32::new(gate::WATCHED), AtomicU32::new(0)));

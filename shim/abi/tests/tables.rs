@@ -121,7 +121,7 @@ fn a_per_thread_form_is_named_after_its_function() {
 
 #[test]
 fn what_passes_by_has_no_policy_and_all_else_has_one() {
-    const CLASSES: [&str; 7] = ["start", "memory", "launch", "copy", "view", "context", "forward"];
+    const CLASSES: [&str; 8] = ["start", "memory", "launch", "copy", "synchronize", "view", "context", "forward"];
     let cuda = CUDA.iter().map(|function| (function.class, function.policy, function.symbol));
     for (class, policy, symbol) in cuda.chain(NVML.iter().copied()) {
         assert!(CLASSES.contains(&class), "{symbol} is of the unknown class {class}");

@@ -167,7 +167,7 @@ fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
 
 /// With a context have gone its events, and the streams that its markers were in: those are not waited for any more. Markers in
 /// contexts that live are: a write that comes late would be taken for that of a newer marker at the same place.
-fn forget_context(part: &Part, ended: CUcontext) {
+pub(super) fn forget_context(part: &Part, ended: CUcontext) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.slot().markers.get(part.index) else { return };
     for marker in flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)) {

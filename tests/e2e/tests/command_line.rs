@@ -170,6 +170,34 @@ fn a_slice_in_use_is_removed_only_by_force() {
 }
 
 #[test]
+fn of_several_slices_those_that_can_be_removed_are() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    for name in ["one", "two"] {
+        let _ = run(&mut aliquot(&gpu, &node, &["slice", "create", name, "--gpu-core", "10"])).success();
+    }
+    let outcome = run(&mut aliquot(&gpu, &node, &["slice", "rm", "one", "nowhere", "two", "no-more"]));
+    assert_refused(&outcome, 1, &["nowhere", "no-more"]);
+    assert!(node.client().slices().unwrap().is_empty());
+}
+
+#[test]
+fn a_resize_that_would_change_nothing_says_what_can_be_changed() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let _ = run(&mut aliquot(&gpu, &node, &["slice", "create", "train", "--gpu-core", "10"])).success();
+    let device = gpu.uuid(0);
+    let resize = |options: &[&str]| run(&mut aliquot(&gpu, &node, &[&["slice", "resize", "train"], options].concat()));
+    let parts = ["--gpu-core <", "--gpu-core-limit <", "--gpu-memory <"];
+    assert_refused(&resize(&[]), 2, &[&parts[..], &["--host-memory <", "--priority <"]].concat());
+    // The class is the slice's, not a device's.
+    assert_refused(&resize(&["--device", &device, "--priority", "batch"]), 2, &parts);
+    let _ = resize(&["--device", &device, "--gpu-memory", "1GiB"]).success();
+    // What was never exceeded and what is guaranteed were the same, and are again.
+    assert!(resize(&["--gpu-core", "50"]).success().stdout.contains("50 % guaranteed, 50 % at most, 1GiB"));
+}
+
+#[test]
 fn without_a_manager_commands_say_so_and_run_brings_its_own() {
     let gpu = SimulatedGpu::new();
     let nowhere = tempfile::tempdir().unwrap();
@@ -219,6 +247,23 @@ fn the_views_show_what_is_there() {
     let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert!(text.contains("16777216") && text.contains("67108864"), "{json:#}");
     assert!(said(&["describe", "seen"]).contains(&holder.id().to_string()));
+}
+
+#[test]
+fn top_goes_on_when_the_manager_is_started_again() {
+    let gpu = SimulatedGpu::new();
+    let mut node = Node::start(&gpu);
+    let create = |node: &Node, name: &str| {
+        let _ = run(&mut aliquot(&gpu, node, &["slice", "create", name, "--gpu-core", "10"])).success();
+    };
+    create(&node, "before");
+    let mut top = Process::start(&mut aliquot(&gpu, &node, &["top", "--interval", "0.1"]));
+    top.wait_for("before");
+    node.kill();
+    node.restart();
+    create(&node, "afterwards");
+    top.wait_for("afterwards");
+    assert!(!top.has_ended(), "{}", top.errors());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Launches wait for the device that they run on, whichever the calling thread's is, and for nothing else.
 
+use std::ops::RangeInclusive;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::Ordering;
 
@@ -103,4 +104,47 @@ fn work_is_in_flight_though_a_context_beside_it_has_ended() {
     process.signal(Signal::USR1);
     process.wait().success().assert_said("ended\ndone\n");
     assert!(drained());
+}
+
+/// Launches that markers stand for.
+fn marked(region: &Region, part: usize) -> u64 {
+    region.ledger().slots.iter().map(|slot| slot.devices[part].launches.load(Ordering::Relaxed)).sum()
+}
+
+/// Runs `left_behind` with the gate of the first device closed: while it waits there, so many of its nine launches on the second device
+/// must be marked.
+#[track_caller]
+fn assert_leaves_behind(way: &str, expected: RangeInclusive<u64>) {
+    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    let region = Region::with_parts(&gpu, &[0, 1].map(|device| Part { device, memory_limit_bytes: GIB }));
+    let limits = &region.limits().devices;
+    limits[0].gate.store(gate::WATCHED, Ordering::SeqCst);
+    open(&region, 1);
+    // Enough for one marker to stand for all that follow.
+    limits[1].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
+    let mut command = HostProgram::linked(&gpu, "left_behind").on(&gpu);
+    let mut process = Process::start(region.preload_into(command.arg(way)));
+    process.wait_for("launches\n");
+    wait::until_true("the launch waits", || waiting(&region, 0) == 1);
+    let found = marked(&region, 1);
+    assert!(expected.contains(&found), "{way}: {found} of 9");
+    open(&region, 0);
+    process.wait().success().assert_said("launches\ndone\n");
+}
+
+#[test]
+fn a_thread_that_waits_leaves_no_launch_on_another_device_without_a_marker() {
+    assert_leaves_behind("stream", 9..=9);
+    assert_leaves_behind("default", 9..=9);
+}
+
+#[test]
+fn what_a_destroyed_stream_still_does_has_a_marker() {
+    assert_leaves_behind("destroyed", 9..=9);
+}
+
+/// The launches that have no marker keep waiting for one: in a stream that captures it would be a part of the graph.
+#[test]
+fn a_thread_that_waits_puts_no_marker_into_a_capture() {
+    assert_leaves_behind("captured", 1..=8);
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::gate;
 use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice, artifacts, run, wait};
-use aliquot_proto::node::v1::{CreateSliceRequest, FindingKind, Part, ResizeSliceRequest, SharingMode};
+use aliquot_proto::node::v1::{CreateSliceRequest, FindingKind, Part, PriorityClass, ResizeSliceRequest, SharingMode};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -249,6 +249,50 @@ fn a_new_limit_is_for_new_processes_and_is_told_so() {
     // Downwards the ceiling follows.
     let _ = resize(20, 20);
     wait::until_true("the ceiling falls", || percent(&mps.pipes().join("percent")) == "20.0");
+}
+
+#[test]
+fn a_resize_that_containers_cannot_be_told_of_changes_nothing() {
+    let gpu = SimulatedGpu::new();
+    let (mps, cdi) = (Mps::new(), tempfile::tempdir().unwrap());
+    let mut node = Node::with(&gpu, &format!("cdi_dir = {:?}\n{}", cdi.path(), mps.settings(Some(&gpu.uuid(0)))));
+    let slice = node.slice_of("kept", vec![limited(&gpu, 0, 30, 30)]);
+    let resize = |node: &Node| {
+        let part = Part { core_request_percent: 60, ..Part::default() };
+        let request = ResizeSliceRequest { name: "kept".into(), parts: vec![part], ..ResizeSliceRequest::default() };
+        node.client().resize(request)
+    };
+    // No file can be put where a directory is.
+    let spec = cdi.path().join("aliquot.dev-slice-kept.json");
+    fs::remove_file(&spec).unwrap();
+    fs::create_dir(&spec).unwrap();
+    assert!(resize(&node).unwrap_err().message().contains("cannot change the CDI specification"));
+    let request = |node: &Node| node.client().slices().unwrap()[0].parts[0].core_request_percent;
+    let given = |node: &Node| node.client().node().unwrap().devices[0].core_requested_percent;
+    assert_eq!((request(&node), given(&node)), (30, 30));
+    assert_eq!(slice.limits().devices[0].core_request_percent.load(Ordering::Relaxed), 30);
+    fs::remove_dir(&spec).unwrap();
+    node.kill();
+    node.restart();
+    assert_eq!((request(&node), given(&node)), (30, 30));
+    assert_eq!(slice.limits().devices[0].core_request_percent.load(Ordering::Relaxed), 30);
+    let _ = resize(&node).unwrap();
+    assert_eq!((request(&node), given(&node)), (60, 60));
+}
+
+#[test]
+fn without_a_control_daemon_a_slice_s_priority_can_be_changed() {
+    let gpu = SimulatedGpu::new();
+    let mps = Mps::new();
+    let node = Node::with(&gpu, &format!("cdi_dir = 'off'\n{}", mps.settings(Some(&gpu.uuid(0)))));
+    let _slice = node.slice_of("changed", vec![limited(&gpu, 0, 30, 30)]);
+    mps.stop_daemon();
+    let request = ResizeSliceRequest {
+        name: "changed".into(),
+        priority_class: PriorityClass::Batch.into(),
+        ..ResizeSliceRequest::default()
+    };
+    assert_eq!(node.client().resize(request).unwrap().priority_class(), PriorityClass::Batch);
 }
 
 #[test]

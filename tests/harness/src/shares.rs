@@ -15,7 +15,7 @@ use crate::{SimulatedGpu, Witness, wait};
 
 /// What shares are exact to here. The aim itself is a figure of the benchmarks.
 const TOLERANCE_POINTS: f64 = 3.0;
-/// Nothing is said about less time than this.
+/// Nothing is said about less time than this, if not told otherwise.
 const WINDOW_MIN: Duration = Duration::from_millis(1500);
 /// What is wrong until then is wrong.
 const WINDOW_MAX: Duration = Duration::from_secs(15);
@@ -27,6 +27,7 @@ pub struct Shares<'a> {
     gpu: &'a SimulatedGpu,
     device: usize,
     users: Vec<User>,
+    window_min: Duration,
 }
 
 /// Processes with a share in common.
@@ -45,7 +46,7 @@ impl<'a> Shares<'a> {
     /// Shares of device number `device`.
     #[must_use]
     pub fn of_device(gpu: &'a SimulatedGpu, device: usize) -> Shares<'a> {
-        Shares { gpu, device, users: Vec::new() }
+        Shares { gpu, device, users: Vec::new(), window_min: WINDOW_MIN }
     }
 
     /// The processes `pids` should together use exactly `percent` of the device's time.
@@ -62,6 +63,13 @@ impl<'a> Shares<'a> {
         self
     }
 
+    /// Says nothing about less time than this, where shares go wrong slowly.
+    #[must_use]
+    pub fn over_at_least(mut self, window: Duration) -> Shares<'a> {
+        self.window_min = window;
+        self
+    }
+
     /// Watches the device until the shares are as they should be. Fails the test if they do not become so.
     #[track_caller]
     pub fn assert_kept(self) {
@@ -70,7 +78,7 @@ impl<'a> Shares<'a> {
             used().iter().zip(&self.users).all(|(&used_ns, user)| used_ns > 0 || *user.percent.start() == 0.0)
         });
         let (before, start_ns, witness) = (used(), now_ns(), Witness::start());
-        thread::sleep(WINDOW_MIN - LOOK_INTERVAL);
+        thread::sleep(self.window_min - LOOK_INTERVAL);
         loop {
             thread::sleep(LOOK_INTERVAL);
             let (after, window_ns, lost_ns) = (used(), now_ns() - start_ns, witness.lost_ns());

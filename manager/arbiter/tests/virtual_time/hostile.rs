@@ -48,7 +48,7 @@ fn any_observation_is_taken() {
             assert!(plan.next_poll_ns.is_none_or(|next_ns| next_ns > now_ns), "seed {seed}");
             for action in plan.actions {
                 match action {
-                    Action::Open { container } | Action::OpenFree { container } | Action::Recall { container } => {
+                    Action::Open { container } | Action::OpenFree { container } => {
                         let before = open.replace(container);
                         let gone = before.is_none_or(|before| arbiter.usage(before).is_none());
                         assert!(gone || before == Some(container), "seed {seed}: two gates are open");

@@ -92,8 +92,6 @@ pub(crate) struct Process {
 pub(crate) struct Gate {
     pub(crate) open: bool,
     pub(crate) free: bool,
-    /// Open only for what work on another device waits for.
-    pub(crate) recalled: bool,
     pub(crate) count: u32,
 }
 
@@ -163,16 +161,12 @@ impl Process {
     }
 
     /// It is its turn on the processor. Returns whether it begins to wait at the gate.
-    pub(crate) fn run(&mut self, now_ns: u64, gate: Gate, is_awaited: bool, random: &mut Random) -> bool {
+    pub(crate) fn run(&mut self, now_ns: u64, gate: Gate, random: &mut Random) -> bool {
         if !gate.open {
             self.mark(now_ns);
             let began = self.state != State::AtGate;
             self.state = State::AtGate;
             return began;
-        }
-        if gate.recalled && !(is_awaited && self.queue.is_empty()) {
-            self.state = State::Running(now_ns + random.between(20_000, 80_000));
-            return false;
         }
         let full = if gate.free {
             self.queue.len() >= QUEUE_MAX
@@ -190,7 +184,7 @@ impl Process {
             (!self.peers.is_empty() && self.launches.is_multiple_of(self.meets_every)).then_some(self.launches);
         self.queue.push_back(Kernel { left_ns, marker: None, collective });
         self.unmarked_ns += left_ns;
-        if !gate.free && (gate.recalled || self.gate_seen != Some(gate.count) || self.unmarked_ns >= MARKED_MAX_NS) {
+        if !gate.free && (self.gate_seen != Some(gate.count) || self.unmarked_ns >= MARKED_MAX_NS) {
             self.gate_seen = Some(gate.count);
             self.mark(now_ns);
         }

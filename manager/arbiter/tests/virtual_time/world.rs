@@ -134,14 +134,6 @@ impl World {
         numbers
     }
 
-    /// Whether the container of process `number` has marked work in flight on another device.
-    fn is_awaited(&self, number: usize) -> bool {
-        self.processes[number].as_ref().is_some_and(|own| {
-            let mut others = self.processes.iter().flatten().filter(|other| other.device != own.device);
-            others.any(|other| other.container == own.container && other.marked_in_flight())
-        })
-    }
-
     /// Whether the thread that launches for process `number` is busy with another device.
     fn is_elsewhere(&self, number: usize) -> bool {
         let launches = |number: usize| self.processes[number].as_ref().map_or(u64::MAX, |process| process.launches);
@@ -301,7 +293,6 @@ impl World {
                 continue;
             }
             let is_elsewhere = self.is_elsewhere(number);
-            let is_awaited = self.is_awaited(number);
             let process = self.processes[number].as_mut().unwrap();
             if is_elsewhere {
                 process.leave();
@@ -310,7 +301,7 @@ impl World {
             let device = &mut self.devices[process.device];
             let gate = device.records[&process.container].gate;
             let launches = process.launches;
-            if process.run(now_ns, gate, is_awaited, &mut self.random) {
+            if process.run(now_ns, gate, &mut self.random) {
                 let heard_ns = now_ns + self.random.between(20_000, 150_000);
                 device.poll_by(heard_ns);
                 // A thread that begins to wait leaves nothing without a marker, on none of its devices.
@@ -371,7 +362,6 @@ impl World {
             let (container, gate) = match action {
                 Action::Open { container } => (container, open),
                 Action::OpenFree { container } => (container, Gate { free: true, ..open }),
-                Action::Recall { container } => (container, Gate { recalled: true, ..open }),
                 Action::Close { container } => (container, Gate::default()),
                 Action::Tick { container } => {
                     assert!(device.records[&container].gate.open, "a tick of a closed gate");

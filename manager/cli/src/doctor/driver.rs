@@ -140,10 +140,9 @@ fn device_findings(what: &str, device: &Device) -> Vec<Finding> {
     if let Ok(mode) = device.mig_mode()
         && mode.current != 0
     {
-        findings.push(Finding::warn(
+        findings.push(Finding::ok(
             format!("{what} MIG"),
-            "on: each MIG instance is a device of its own, and slices are made on those",
-            "where slices of the whole device are wanted: sudo nvidia-smi -mig 0",
+            "on: slices are made on its instances, each of which is a device of its own",
         ));
     }
     findings

@@ -21,7 +21,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 use super::status;
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Result, exit};
 
 /// Signals that are handed on.
 const FORWARDED: [Signal; 9] = [
@@ -77,7 +77,11 @@ impl Supervisor {
         command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy();
             let code = status::of_start_error(&error);
-            Failure::new(format!("cannot run {program:?}: {error}")).exit(code)
+            let hint = match code {
+                exit::NOT_FOUND => "write the path of a program, or the name of one on the PATH",
+                _ => "it must be a program for this machine that this user may execute",
+            };
+            Failure::new(format!("cannot run {program:?}: {error}")).hint(hint).exit(code)
         })
     }
 

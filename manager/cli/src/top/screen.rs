@@ -13,7 +13,7 @@ use ratatui::widgets::{Block, Borders, Paragraph, Wrap};
 
 use super::chart::{self, Chart};
 use super::history::History;
-use crate::ps::short_device;
+use crate::ps::short_uuid;
 use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::printable;
 use crate::{priority, waits};
@@ -60,6 +60,8 @@ impl Order {
 pub(super) struct Screen {
     /// The picture stands still.
     pub(super) held: bool,
+    /// The manager does not answer any more: the picture is of a while ago.
+    pub(super) is_old: bool,
     /// The first part that is seen.
     pub(super) first: usize,
     /// In what order.
@@ -70,7 +72,7 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(interval: Duration, colours: bool) -> Screen {
-        Screen { held: false, first: 0, order: Order::Name, interval, colours }
+        Screen { held: false, is_old: false, first: 0, order: Order::Name, interval, colours }
     }
 
     /// Draws the newest answer.
@@ -107,9 +109,13 @@ impl Screen {
         };
         let time = Timestamp { seconds, nanos: 0 };
         let shown = self.interval * u32::from(chart::points(width));
-        let held = if self.held { "held   " } else { "" };
+        let state = match (self.is_old, self.held) {
+            (true, _) => "no answer by the node manager   ",
+            (false, true) => "held   ",
+            (false, false) => "",
+        };
         format!(
-            "{held}{} slices by {}   every {} s, {} shown   {time}",
+            "{state}{} slices by {}   every {} s, {} shown   {time}",
             history.newest.slices.len(),
             self.order.name(),
             self.interval.as_secs_f64(),
@@ -141,18 +147,12 @@ impl Screen {
         part: &PartUsage,
         greatest_limit: u64,
     ) {
-        let title = format!(
-            " {}  {} %  of device {}  {} ",
-            printable(&slice.name),
-            millipercent_human(part.core_used_1s_millipercent.into()),
-            short_device(part),
-            priority::name(slice.priority_class()),
-        );
-        let state = state(part, history.waited_permille(&slice.id, &part.device_uuid));
+        let state = format!(" {} ", state(part, history.waited_permille(&slice.id, &part.device_uuid)));
+        let title = title(slice, part, area.width.saturating_sub(state.chars().count() as u16));
         let block = Block::new()
             .borders(Borders::TOP)
             .title_top(Line::from(title).style(Style::new().add_modifier(Modifier::BOLD)))
-            .title_top(Line::from(format!(" {state} ")).right_aligned());
+            .title_top(Line::from(state).right_aligned());
         let inside = block.inner(area);
         frame.render_widget(block, area);
         let [chart_area, figures_area] = Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(inside);
@@ -189,7 +189,17 @@ fn state(part: &PartUsage, waited_permille: u64) -> String {
     }
 }
 
-/// As many figures as there is room for, the most wanted first.
+/// What a part is, in `width` columns.
+fn title(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
+    let words = [
+        format!("{}  {} %", printable(&slice.name), millipercent_human(part.core_used_1s_millipercent.into())),
+        format!("of {}", short_uuid(&part.device_uuid)),
+        format!(" {}", priority::name(slice.priority_class())),
+    ];
+    line_of(words, " ", width.saturating_sub(1)) + " "
+}
+
+/// What a part uses, in `width` columns.
 fn figures(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
     let share = |millipercent: u32| millipercent_human(millipercent.into());
     let figures = [
@@ -203,14 +213,19 @@ fn figures(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
         format!("peak {}", bytes_human(part.memory_peak_bytes)),
         format!("{} refused", part.memory_refused),
     ];
+    line_of(figures, "   ", width)
+}
+
+/// A line of as many words as there is room for, the most wanted first.
+fn line_of(words: impl IntoIterator<Item = String>, between: &str, width: u16) -> String {
     let mut line = String::new();
-    for figure in figures {
-        let gap = if line.is_empty() { " " } else { "   " };
-        if line.chars().count() + gap.len() + figure.chars().count() > usize::from(width) {
+    for word in words {
+        let gap = if line.is_empty() { " " } else { between };
+        if line.chars().count() + gap.len() + word.chars().count() > usize::from(width) {
             break;
         }
         line.push_str(gap);
-        line.push_str(&figure);
+        line.push_str(&word);
     }
     line
 }
@@ -273,7 +288,7 @@ mod tests {
         let text = picture(&mut screen, &history(&["train"]), 80, 24);
         for expected in [
             "1 slices by name   every 1 s, 1 min 7 s shown",
-            " train  60.0 %  of device 0 GPU-a110c07a  standard ──",
+            " train  60.0 % of GPU-a110c07a  standard ──",
             "── waits, 70 % of the time ",
             "━━ 60 % limit",
             "┈┈▓ 30 % req.",
@@ -296,6 +311,24 @@ mod tests {
         screen.order = screen.order.next();
         assert_eq!((screen.order, order(&screen).as_str()), (Order::Share, "bca"));
         assert_eq!(screen.order.next().next().next(), Order::Name);
+    }
+
+    #[test]
+    fn a_title_leaves_out_what_there_is_no_room_for() {
+        let slice = slice("train", 60_000, 0);
+        let title = |width| title(&slice, &slice.parts[0], width);
+        assert_eq!(title(41), " train  60.0 % of GPU-a110c07a  standard ");
+        assert_eq!(title(40), " train  60.0 % of GPU-a110c07a ");
+        assert_eq!(title(30), " train  60.0 % ");
+        assert_eq!(title(0), " ");
+    }
+
+    #[test]
+    fn a_picture_that_is_old_says_so() {
+        let mut screen = Screen::new(Duration::from_secs(1), false);
+        screen.is_old = true;
+        let text = picture(&mut screen, &history(&["train"]), 80, 24);
+        assert!(text.starts_with("\"no answer by the node manager   1 slices by name"), "{text}");
     }
 
     #[test]

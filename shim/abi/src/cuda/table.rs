@@ -12,8 +12,8 @@
 //!
 //! * `class` says what the function can do to a slice: `start` (start-up and look-up), `memory` (takes or gives back
 //!   memory, or lets the driver do so), `launch` (makes the device work), `copy` (moves or sets memory: counted, never held
-//!   back), `view` (shows the size of the device), `context` (ends a context and all it holds, or keeps one alive),
-//!   `forward` (none of these: the shim does not touch it).
+//!   back), `synchronize` (waits for the device), `view` (shows the size of the device), `context` (ends a context or a
+//!   stream and all it holds, or keeps a context alive), `forward` (none of these: the shim does not touch it).
 //! * `policy` names the one rule that the function shares with its other versions; the shim has one function for each.
 //! * `symbol` is the exported symbol; `| per-thread symbol` the form with per-thread default streams, where there is one.
 //! * `name @ version` is how `cuGetProcAddress` knows it: the unversioned name and the first CUDA version (`11020` is
@@ -353,10 +353,10 @@ macro_rules! cuda_api {
             forward call: cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz = cuStreamGetCaptureInfo @ 10010 (h_stream: CUstream, capture_status_out: *mut c_uint, id_out: *mut u64);
             forward call: cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz = cuStreamGetCaptureInfo @ 11030 (h_stream: CUstream, capture_status_out: *mut c_uint, id_out: *mut u64, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, num_dependencies_out: *mut usize);
             forward call: cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz = cuStreamGetCaptureInfo @ 12030 (h_stream: CUstream, capture_status_out: *mut c_uint, id_out: *mut u64, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edge_data_out: *mut *const c_void, num_dependencies_out: *mut usize);
-            forward call: cuStreamQuery | cuStreamQuery_ptsz = cuStreamQuery @ 2000 (h_stream: CUstream);
+            synchronize query_stream: cuStreamQuery | cuStreamQuery_ptsz = cuStreamQuery @ 2000 (h_stream: CUstream);
             synchronize stream: cuStreamSynchronize | cuStreamSynchronize_ptsz = cuStreamSynchronize @ 2000 (h_stream: CUstream);
-            forward call: cuStreamDestroy = cuStreamDestroy @ 2000 (h_stream: CUstream);
-            forward call: cuStreamDestroy_v2 = cuStreamDestroy @ 4000 (h_stream: CUstream);
+            context destroy_stream: cuStreamDestroy = cuStreamDestroy @ 2000 (h_stream: CUstream);
+            context destroy_stream: cuStreamDestroy_v2 = cuStreamDestroy @ 4000 (h_stream: CUstream);
             forward call: cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz = cuStreamCopyAttributes @ 11000 (dst_stream: CUstream, src_stream: CUstream);
             forward call: cuStreamGetAttribute | cuStreamGetAttribute_ptsz = cuStreamGetAttribute @ 11000 (h_stream: CUstream, attr: c_uint, value: *mut c_void);
             forward call: cuStreamSetAttribute | cuStreamSetAttribute_ptsz = cuStreamSetAttribute @ 11000 (h_stream: CUstream, attr: c_uint, param: *const c_void);
@@ -379,7 +379,7 @@ macro_rules! cuda_api {
             forward call: cuEventCreate = cuEventCreate @ 2000 (ph_event: *mut CUevent, flags: c_uint);
             forward call: cuEventRecord | cuEventRecord_ptsz = cuEventRecord @ 2000 (h_event: CUevent, h_stream: CUstream);
             forward call: cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz = cuEventRecordWithFlags @ 11010 (h_event: CUevent, h_stream: CUstream, flags: c_uint);
-            forward call: cuEventQuery = cuEventQuery @ 2000 (h_event: CUevent);
+            synchronize query_event: cuEventQuery = cuEventQuery @ 2000 (h_event: CUevent);
             synchronize event: cuEventSynchronize = cuEventSynchronize @ 2000 (h_event: CUevent);
             forward call: cuEventDestroy = cuEventDestroy @ 2000 (h_event: CUevent);
             forward call: cuEventDestroy_v2 = cuEventDestroy @ 4000 (h_event: CUevent);

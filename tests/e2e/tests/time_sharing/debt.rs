@@ -21,6 +21,20 @@ fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
     assert!(start.elapsed() > Duration::from_millis(1900), "the third kernel began after {:?}", start.elapsed());
 }
 
+/// Between two markers there are many launches of small kernels: a long one among them must be seen before the program waits for it.
+#[test]
+fn a_long_kernel_behind_small_ones_is_made_up_for() {
+    let _alone = alone_on_the_machine();
+    for way in ["poll=0", "poll=1"] {
+        let gpu = SimulatedGpu::new();
+        let node = Node::start(&gpu);
+        let slice = node.slice("tail", 20, GIB);
+        let process = ready(&gpu, &slice, &["kernels=10000", "sync=61", "last_ns=50000000", way]);
+        go(&process);
+        Shares::of(&gpu).exactly(20, &[process.id()]).assert_kept();
+    }
+}
+
 #[test]
 fn beside_huge_kernels_the_others_have_their_share() {
     let _alone = alone_on_the_machine();

@@ -1,7 +1,8 @@
 //! Who answers requests goes before who works through a batch.
 
-use aliquot_harness::{HostProgram, Node, SimulatedGpu, Slice, run};
+use aliquot_harness::{HostProgram, Node, Process, SimulatedGpu, Slice};
 use aliquot_proto::node::v1::{CreateSliceRequest, PriorityClass};
+use rustix::process::Signal;
 
 use crate::{alone_on_the_machine, busy, part};
 
@@ -29,7 +30,10 @@ fn requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn() {
     command.args([&REQUESTS.to_string(), "1000000", "2000", "1"]);
     let used_ns = || gpu.machine().device_use(0).busy_ns;
     let before_ns = used_ns();
-    let _ = run(service.preload_into(&mut command)).success();
+    let mut process = Process::start(service.preload_into(&mut command));
+    process.wait_for("ready\n");
+    process.signal(Signal::USR1);
+    let _ = process.wait().success();
     // By the device's clock: a machine that is slow delays the batches as well.
     let meanwhile_ns = (used_ns() - before_ns) / REQUESTS;
     let found = format!("from a request's end to the next one's the device works for {meanwhile_ns} ns");

@@ -1,0 +1,158 @@
+//! Launches that no marker stands for yet.
+//!
+//! They are marked behind the next launch into their stream. A thread that begins to wait, at a gate or for the device, does not get
+//! there: what is left behind is marked first, in all streams and on all devices, as it would run unseen, and for nothing, meanwhile.
+
+use super::is_capturing;
+use crate::clock;
+use crate::context;
+use crate::markers::{self, Launches};
+use crate::process::{Part, Process, SHARDS};
+use crate::sys;
+use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUstream, c_void};
+use aliquot_abi::region::gate;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// A thread's launches into one stream. Threads and streams are spread over the shards; two that meet in one share its
+/// count, which makes markers a little more frequent.
+#[repr(C, align(64))]
+pub(crate) struct Shard {
+    /// The gate's word that was seen last.
+    gate: AtomicU32,
+    /// Launches left before the next marker.
+    left: AtomicU32,
+    /// Launches that were given with the last marker.
+    given: AtomicU32,
+    /// The thread that put the last marker: its thread pointer.
+    thread: AtomicUsize,
+    /// The stream that it was put into. Null: none that is known to live, and that nothing else is about to use.
+    stream: AtomicPtr<c_void>,
+    /// The context of that stream if it is a default one; else null.
+    context: AtomicPtr<c_void>,
+}
+
+/// The end of a stream waits no longer than this for threads that put markers.
+const MARKING_NS_MAX: u64 = 100_000_000;
+
+impl Shard {
+    /// Takes one launch, if the thread has seen the gate's `word` and has one left.
+    #[inline]
+    pub(super) fn takes_one(&self, word: u32) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        let takes = left > 0 && word & gate::OPEN != 0 && self.gate.load(Ordering::Relaxed) == word;
+        if takes {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        takes
+    }
+
+    /// Launches since the last marker; a marker will stand for them.
+    pub(super) fn take_unmarked(&self) -> u32 {
+        let left = self.left.swap(0, Ordering::Relaxed);
+        self.given.swap(0, Ordering::Relaxed).saturating_sub(left)
+    }
+
+    /// Gives the calling thread, which is about to put a marker into `stream`, so many launches until the next one.
+    pub(super) fn give(&self, launches: u32, word: u32, stream: CUstream) {
+        let will_be_left = if launches > 0 { stream } else { CUstream::NULL };
+        if !will_be_left.is_null() {
+            self.thread.store(sys::thread_pointer(), Ordering::Relaxed);
+            let is_default = [CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream);
+            let context = if is_default { markers::context_of(stream) } else { CUcontext::NULL };
+            self.context.store(context.0, Ordering::Relaxed);
+        }
+        self.stream.store(will_be_left.0, Ordering::Release);
+        self.given.store(launches, Ordering::Relaxed);
+        self.left.store(launches, Ordering::Relaxed);
+        self.gate.store(word, Ordering::Relaxed);
+    }
+
+    fn has_unmarked(&self) -> bool {
+        self.given.load(Ordering::Relaxed) > self.left.load(Ordering::Relaxed)
+    }
+
+    /// Marks the shard's launches, in `stream`, which lives.
+    fn mark(&self, part: &Part, stream: CUstream) {
+        // A default stream is another one in each context, and an event is made in the current one.
+        let known = CUcontext(self.context.load(Ordering::Relaxed));
+        let context = if known.is_null() { markers::context_of(stream) } else { known };
+        let _ = context::with_current(context, || {
+            // Of a stream in capture they stay for the next marker.
+            if !is_capturing(stream) {
+                markers::put_for(part, stream, Launches::of_kernels(self.take_unmarked()));
+            }
+            Some(())
+        });
+    }
+}
+
+/// Marks all launches of the calling thread, wherever they are, and those of other threads into legacy default streams. Other streams
+/// of theirs may begin to be captured at any moment.
+#[inline(never)]
+pub(crate) fn mark_all(process: &'static Process) {
+    let thread = sys::thread_pointer();
+    for part in launched_parts(process) {
+        for shard in part.shards().iter().filter(|shard| shard.has_unmarked()) {
+            let is_legacy = shard.stream.load(Ordering::Relaxed) == CU_STREAM_LEGACY.0;
+            if !is_legacy && shard.thread.load(Ordering::Relaxed) != thread {
+                continue;
+            }
+            // Whoever ends the stream finds it in the shard, or waits: see `forget_stream`.
+            process.marking().fetch_add(1, Ordering::SeqCst);
+            let stream = CUstream(shard.stream.swap(core::ptr::null_mut(), Ordering::SeqCst));
+            if !stream.is_null() {
+                shard.mark(&part, stream);
+            }
+            process.marking().fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// `stream` is about to be destroyed. What is in it still runs, so that its launches are marked before.
+pub(crate) fn forget_stream(process: &'static Process, stream: CUstream) {
+    for part in launched_parts(process) {
+        for shard in part.shards() {
+            let taken =
+                || shard.stream.compare_exchange(stream.0, core::ptr::null_mut(), Ordering::SeqCst, Ordering::SeqCst);
+            if shard.stream.load(Ordering::SeqCst) == stream.0 && taken().is_ok() && shard.has_unmarked() {
+                shard.mark(&part, stream);
+            }
+        }
+    }
+    wait_for_marking(process);
+}
+
+/// Some context is about to end, and with it its streams and what runs in them.
+pub(crate) fn forget_all_streams(process: &'static Process) {
+    for part in launched_parts(process) {
+        for shard in part.shards() {
+            shard.stream.swap(core::ptr::null_mut(), Ordering::SeqCst);
+        }
+    }
+    wait_for_marking(process);
+}
+
+/// The parts on which this process has ever launched anything through a gate.
+fn launched_parts(process: &'static Process) -> impl Iterator<Item = Part> {
+    process.all_parts().filter(markers::has_launched)
+}
+
+/// Waits until no thread puts markers into streams that it has taken from a shard.
+fn wait_for_marking(process: &Process) {
+    let start_ns = clock::now_ns();
+    while process.marking().load(Ordering::SeqCst) != 0 && clock::now_ns().saturating_sub(start_ns) < MARKING_NS_MAX {
+        sys::yield_now();
+    }
+}
+
+/// The shard of the calling thread, which its thread pointer names, and the stream: a marker stands for the launches of its own
+/// stream.
+#[inline]
+pub(super) fn shard_of(stream: CUstream) -> usize {
+    let pointer = sys::thread_pointer();
+    // Control blocks lie a stack apart, so no two in one page: the golden ratio spreads the pages' numbers. With smaller units
+    // the usual distance, 8 MiB and a guard page, times the golden ratio comes so near to a half that every second thread
+    // would meet in one shard.
+    let key = (pointer >> 12) ^ (stream.0.addr() >> 4);
+    (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
+}

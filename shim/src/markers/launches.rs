@@ -1,0 +1,59 @@
+//! How many launches, and of which kind.
+
+use core::ops::Add;
+
+/// Launches by kind: kernels in the lower 48 bits, graphs above them. The sum of two such numbers, and the difference, is one again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Launches(pub(super) u64);
+
+impl Launches {
+    const GRAPH: u64 = 1 << 48;
+
+    /// No launch.
+    pub(super) const NONE: Launches = Launches(0);
+
+    pub(crate) fn of_kernels(kernels: u32) -> Launches {
+        Launches(kernels.into())
+    }
+
+    /// One launch of that kind.
+    pub(crate) fn one(is_graph: bool) -> Launches {
+        Launches(if is_graph { Launches::GRAPH } else { 1 })
+    }
+
+    /// What came after `before`; nothing if that is the newer number: threads that put markers at once can take notes in another order.
+    pub(super) fn since(self, before: Launches) -> Launches {
+        let since = self.0.wrapping_sub(before.0);
+        if since >> 63 == 0 { Launches(since) } else { Launches::NONE }
+    }
+
+    /// Without `later`, which is among them.
+    pub(super) fn before(self, later: Launches) -> Launches {
+        Launches(self.0.wrapping_sub(later.0))
+    }
+
+    /// The last of those that one marker stands for: a graph always has its own.
+    pub(super) fn last(self) -> Launches {
+        Launches::one(self.graphs() > 0)
+    }
+
+    pub(super) fn kernels(self) -> u64 {
+        self.0 % Launches::GRAPH
+    }
+
+    pub(super) fn graphs(self) -> u64 {
+        self.0 / Launches::GRAPH
+    }
+
+    pub(crate) fn count(self) -> u64 {
+        self.kernels() + self.graphs()
+    }
+}
+
+impl Add for Launches {
+    type Output = Launches;
+
+    fn add(self, other: Launches) -> Launches {
+        Launches(self.0.wrapping_add(other.0))
+    }
+}
