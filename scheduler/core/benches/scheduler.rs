@@ -1,0 +1,117 @@
+//! How long the scheduler's parts take.
+
+use aliquot_scheduler_core::placement::{Engine, ExpectedWaste, Mix, Weights};
+use aliquot_scheduler_core::{
+    Allowance, Claim, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec, Outcome,
+    Queue, Request, Statement, entitlements,
+};
+use criterion::{Criterion, criterion_group, criterion_main};
+
+/// 1,000 queues in three levels, all of which ask for more than there is.
+fn queues() -> Vec<Queue> {
+    let queue = |index: usize| Queue {
+        parent: match index {
+            0..10 => None,
+            10..100 => Some(index % 10),
+            _ => Some(10 + index % 90),
+        },
+        priority: i32::try_from(index % 3).unwrap_or(0),
+        allowances: (0..5)
+            .map(|_| Allowance { quota: Some(50 + index as u64 % 700), limit: None, weight: 1 + index as u64 % 7 })
+            .collect(),
+        requested: vec![if index < 100 { 0 } else { 1 + (index as u64 * 7919) % 40_000 }; 5],
+        usage_ppm: vec![(index as u64 * 104_729) % 2000; 5],
+    };
+    (0..1000).map(queue).collect()
+}
+
+fn fair_shares(criterion: &mut Criterion) {
+    let queues = queues();
+    let totals = [4_000_000, 8_000_000, 2_000_000, 6_000_000, 5_000_000];
+    criterion.bench_function("entitlements of 1000 queues, 5 resources", |bencher| {
+        bencher.iter(|| entitlements(&totals, &queues, 1000));
+    });
+}
+
+fn share(core: u32, cpu: u64) -> Request {
+    let devices = DeviceRequest::share(DeviceCore::new(core));
+    Request { cpu: MilliCpu::new(cpu), devices, ..Request::default() }
+}
+
+fn whole(count: u16, cpu: u64) -> Request {
+    Request { cpu: MilliCpu::new(cpu), devices: DeviceRequest::whole(count), ..Request::default() }
+}
+
+fn add(cluster: &mut Cluster, request: &Request) -> ClaimId {
+    match cluster.apply(Event::ClaimAdded(Claim { request: request.clone(), ..Claim::default() })) {
+        Ok(Outcome::Claim(id)) => id,
+        other => panic!("a claim could not be added: {other:?}"),
+    }
+}
+
+/// Nodes with eight devices, filled to four fifths.
+fn cluster(nodes: usize, requests: &[Request]) -> (Cluster, Engine<ExpectedWaste>, Vec<ClaimId>) {
+    let mut cluster = Cluster::new();
+    for number in 0..nodes {
+        let spec = NodeSpec {
+            name: format!("node-{number}"),
+            cpu: MilliCpu::new(96_000),
+            devices: vec![DeviceSpec::default(); 8],
+            ..NodeSpec::default()
+        };
+        assert!(cluster.apply(Event::NodeAdded(spec)).is_ok());
+    }
+    let mut engine = Engine::new(ExpectedWaste::new(&Mix::of(requests), Weights::default()));
+    let (mut placed, mut used) = (Vec::new(), 0);
+    for request in requests.iter().cycle() {
+        if used >= nodes as u64 * 6400 {
+            break;
+        }
+        let claim = add(&mut cluster, request);
+        if cycle(&mut cluster, &mut engine, claim) {
+            used += request.devices.total_core();
+            placed.push(claim);
+        }
+    }
+    (cluster, engine, placed)
+}
+
+fn cycle(cluster: &mut Cluster, engine: &mut Engine<ExpectedWaste>, claim: ClaimId) -> bool {
+    let allocation = cluster.class_of(claim).and_then(|class| engine.place(cluster, class));
+    allocation.is_some_and(|allocation| cluster.apply(Event::ClaimPlaced(claim, allocation)).is_ok())
+}
+
+fn decisions(criterion: &mut Criterion) {
+    let requests =
+        [share(470, 8000), share(810, 3000), whole(1, 11_000), share(230, 4000), whole(2, 16_000), whole(8, 64_000)];
+    let (mut cluster, mut engine, mut placed) = cluster(10_000, &requests);
+    let mut next = 0;
+    criterion.bench_function("one claim leaves, one is placed; 10000 nodes", |bencher| {
+        bencher.iter(|| {
+            let gone = placed.swap_remove(next * 7919 % placed.len());
+            let request = requests[next % requests.len()].clone();
+            next += 1;
+            assert!(cluster.apply(Event::ClaimRemoved(gone)).is_ok());
+            let claim = add(&mut cluster, &request);
+            if cycle(&mut cluster, &mut engine, claim) {
+                placed.push(claim);
+            }
+        });
+    });
+    let gang: Vec<ClaimId> = (0..10).map(|_| add(&mut cluster, &whole(8, 90_000))).collect();
+    criterion.bench_function("a gang of 80 devices is tried and rolled back; 10000 nodes", |bencher| {
+        bencher.iter(|| {
+            let mut statement = Statement::new(&mut cluster);
+            for claim in &gang {
+                let class = statement.cluster().class_of(*claim);
+                let allocation = class.and_then(|class| engine.place(statement.cluster(), class));
+                if allocation.is_none_or(|allocation| statement.place(*claim, allocation).is_err()) {
+                    break;
+                }
+            }
+        });
+    });
+}
+
+criterion_group!(benches, fair_shares, decisions);
+criterion_main!(benches);

@@ -1,0 +1,36 @@
+//! Best fit, as published with FGD.
+
+use crate::claim::NodeId;
+use crate::node::Node;
+use crate::placement::policy::{Bid, Choice, Policy};
+use crate::request::Request;
+
+/// CPU and devices of the largest node, by which amounts are put in proportion: 128 cores, 8 devices.
+pub(crate) const CPU_MAX: i64 = 128_000;
+/// In thousandths of a device.
+pub(crate) const DEVICES_MAX: i64 = 8_000;
+
+/// The node with the least CPU and devices left: the score is 100 times 1 less the mean of both in proportion to the largest node,
+/// rounded down.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BestFit;
+
+impl Policy for BestFit {
+    fn bid(&self, _: NodeId, node: &Node, request: &Request) -> Bid {
+        let cpu = signed(node.cpu_free().saturating_sub(request.cpu).get());
+        let devices = device_core_free(node) - signed(request.devices.total_core());
+        // 100 * (1 - (cpu / CPU_MAX + devices / DEVICES_MAX) / 2), over the common denominator.
+        let whole = 2 * CPU_MAX * DEVICES_MAX;
+        let score = (100 * (whole - cpu * DEVICES_MAX - devices * CPU_MAX)) / whole;
+        Bid { cost: i32::try_from(-score).unwrap_or(0), forgone: 0, choice: Choice::Tightest }
+    }
+}
+
+/// Time of all devices of a node that is free, in thousandths of a device.
+pub(crate) fn device_core_free(node: &Node) -> i64 {
+    node.devices().iter().map(|device| i64::from(device.core_free().get())).sum()
+}
+
+pub(crate) fn signed(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}

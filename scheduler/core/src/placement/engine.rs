@@ -1,0 +1,158 @@
+//! Asks a policy, and remembers what it said.
+
+use std::collections::BTreeMap;
+
+use crate::claim::{Allocation, NodeId};
+use crate::class::ClassId;
+use crate::cluster::Cluster;
+use crate::placement::devices;
+use crate::placement::filter::{admits, has_room};
+use crate::placement::index::BidIndex;
+use crate::placement::policy::{NodeChange, Policy, Selection};
+use crate::request::Request;
+
+/// Classes whose bids are kept at most; those that were not asked for longest go first.
+const CLASSES_MAX: usize = 1024;
+
+/// A decision.
+pub type Placement = Allocation;
+
+/// Finds the best node for a claim by a policy.
+///
+/// An engine belongs to one cluster's history: it follows the cluster's changes, and asked about another cluster it would answer
+/// nonsense.
+#[derive(Debug)]
+pub struct Engine<P> {
+    policy: P,
+    /// How far the policy knows the cluster's changes.
+    read: u64,
+    classes: BTreeMap<ClassId, ClassBids>,
+    /// Number of decisions.
+    decisions: u64,
+    /// The decision at which each node was last looked at.
+    looked_at: Vec<u64>,
+}
+
+/// A class's bids.
+#[derive(Debug, Default)]
+struct ClassBids {
+    index: BidIndex,
+    /// Nodes on which the class's tasks may run at all, one bit each.
+    admitted: Vec<u64>,
+    /// How far the bids follow the cluster's changes; `None`: not at all.
+    read: Option<u64>,
+    /// The decision for which they were last asked.
+    used: u64,
+}
+
+impl<P: Policy> Engine<P> {
+    /// An engine that knows nothing of any cluster yet.
+    pub fn new(policy: P) -> Self {
+        Self { policy, read: 0, classes: BTreeMap::new(), decisions: 0, looked_at: Vec::new() }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// Where one more task of a class should go; `None` if it fits nowhere. Nothing is reserved.
+    pub fn place(&mut self, cluster: &Cluster, class: ClassId) -> Option<Placement> {
+        self.follow(cluster);
+        self.decisions += 1;
+        let request = cluster.class(class)?.request();
+        self.forget_oldest(class);
+        let bids = self.classes.entry(class).or_default();
+        bids.used = self.decisions;
+        self.looked_at.resize(cluster.node_slots(), 0);
+        bids.follow(cluster, request, &self.policy, &mut self.looked_at);
+        let node = match self.policy.selection() {
+            Selection::Least => bids.index.least(|forgone| self.policy.surcharge(forgone))?,
+            Selection::Uniform => {
+                let fitting = u64::try_from(bids.index.count()).ok().filter(|count| *count > 0)?;
+                bids.index.nth(usize::try_from(self.policy.draw(fitting)).ok()?)?
+            }
+        };
+        let node = NodeId(u32::try_from(node).ok()?);
+        let books = cluster.node(node)?;
+        let choice = self.policy.bid(node, books, request).choice;
+        Some(Allocation { node, devices: devices::chosen(books, request, choice)? })
+    }
+
+    /// Tells the policy what has changed.
+    fn follow(&mut self, cluster: &Cluster) {
+        let mut all_changed = false;
+        match cluster.changes().since(self.read) {
+            Some(changes) => {
+                for change in changes {
+                    all_changed |= self.tell(cluster, change.node, change.spec);
+                }
+            }
+            None => {
+                for index in 0..cluster.node_slots() {
+                    let Ok(id) = u32::try_from(index).map(NodeId) else { break };
+                    all_changed |= self.tell(cluster, id, true);
+                }
+            }
+        }
+        self.read = cluster.changes().end();
+        if all_changed {
+            self.classes.clear();
+        }
+    }
+
+    fn tell(&mut self, cluster: &Cluster, id: NodeId, spec: bool) -> bool {
+        self.policy.node_changed(NodeChange { id, node: cluster.node(id), spec })
+    }
+
+    fn forget_oldest(&mut self, but: ClassId) {
+        if self.classes.len() >= CLASSES_MAX && !self.classes.contains_key(&but) {
+            let oldest = self.classes.iter().min_by_key(|(_, bids)| bids.used).map(|(class, _)| *class);
+            oldest.map(|class| self.classes.remove(&class));
+        }
+    }
+}
+
+impl ClassBids {
+    /// Makes the bids anew on what has changed. `looked_at` holds no later decision than the one that is being made, whose number is
+    /// `self.used`.
+    fn follow(&mut self, cluster: &Cluster, request: &Request, policy: &impl Policy, looked_at: &mut [u64]) {
+        let slots = cluster.node_slots();
+        self.index.grow(slots);
+        self.admitted.resize(slots.div_ceil(64), 0);
+        match self.read.and_then(|read| cluster.changes().since(read)) {
+            Some(changes) => {
+                for change in changes {
+                    let Some(looked_at) = looked_at.get_mut(change.node.index()) else { continue };
+                    // A node that has changed several times is looked at once, as it is now.
+                    if std::mem::replace(looked_at, self.used) == self.used && !change.spec {
+                        continue;
+                    }
+                    self.update(cluster, change.node, change.spec, request, policy);
+                }
+            }
+            None => {
+                for index in 0..slots {
+                    let Ok(id) = u32::try_from(index).map(NodeId) else { break };
+                    self.update(cluster, id, true, request, policy);
+                }
+            }
+        }
+        self.read = Some(cluster.changes().end());
+    }
+
+    fn update(&mut self, cluster: &Cluster, id: NodeId, spec: bool, request: &Request, policy: &impl Policy) {
+        let node = cluster.node(id);
+        let (word, bit) = (id.index() / 64, 1 << (id.index() % 64));
+        if spec {
+            let admitted = node.is_some_and(|node| admits(node.spec(), request).is_ok());
+            match admitted {
+                true => self.admitted[word] |= bit,
+                false => self.admitted[word] &= !bit,
+            }
+        }
+        let admitted = node.filter(|node| self.admitted[word] & bit != 0 && has_room(node, request));
+        let bid = admitted.map(|node| policy.bid(id, node, request));
+        self.index.set(id.index(), bid.map(|bid| (bid.cost, bid.forgone)));
+    }
+}

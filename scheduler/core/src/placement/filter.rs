@@ -1,0 +1,103 @@
+//! Whether a task can run on a node as it is now. Pure: nothing is reserved by asking.
+
+use crate::node::{Device, Node};
+use crate::quantity::{Bytes, MilliCpu};
+use crate::request::{Constraints, Request};
+use crate::spec::NodeSpec;
+
+/// Why a task cannot run on a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Misfit {
+    /// The node takes nothing new.
+    Cordoned,
+    /// Its labels are not those asked for, or it has a taint that is not tolerated.
+    NotAdmitted,
+    /// Fewer of its devices, used or not, are of a model that is asked for, than are wanted.
+    Models {
+        /// Devices of such a model.
+        admitted: u16,
+    },
+    /// Too little CPU is free.
+    Cpu {
+        /// What is free.
+        free: MilliCpu,
+    },
+    /// Too little memory is free.
+    Memory {
+        /// What is free.
+        free: Bytes,
+    },
+    /// Fewer devices have as much free as is wanted of each.
+    Devices {
+        /// Devices that have.
+        fitting: u16,
+    },
+}
+
+/// Whether a node is one on which such tasks may run at all: what does not change as tasks come and go.
+pub(crate) fn admits(node: &NodeSpec, request: &Request) -> Result<(), Misfit> {
+    if node.cordoned {
+        return Err(Misfit::Cordoned);
+    }
+    if !request.constraints.admit(node) {
+        return Err(Misfit::NotAdmitted);
+    }
+    let admitted = node.devices.iter().filter(|device| request.constraints.admit_model(&device.model)).count();
+    let admitted = u16::try_from(admitted).unwrap_or(u16::MAX);
+    if admitted < request.devices.count {
+        return Err(Misfit::Models { admitted });
+    }
+    Ok(())
+}
+
+/// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and looking at the
+/// devices last.
+pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
+    let devices = &request.devices;
+    if node.cpu_free() < request.cpu || node.memory_free() < request.memory {
+        return false;
+    }
+    if devices.count == 0 {
+        return true;
+    }
+    if node.core_free_max() < devices.core {
+        return false;
+    }
+    let wanted = usize::from(devices.count);
+    fitting_devices(node, request).take(wanted).count() == wanted
+}
+
+/// Whether one more task of this request can run on a node now.
+///
+/// # Errors
+/// With the first reason why not.
+pub fn fits(node: &Node, request: &Request) -> Result<(), Misfit> {
+    admits(node.spec(), request)?;
+    if node.cpu_free() < request.cpu {
+        return Err(Misfit::Cpu { free: node.cpu_free() });
+    }
+    if node.memory_free() < request.memory {
+        return Err(Misfit::Memory { free: node.memory_free() });
+    }
+    let fitting = fitting_devices(node, request).count();
+    if fitting < usize::from(request.devices.count) {
+        return Err(Misfit::Devices { fitting: u16::try_from(fitting).unwrap_or(u16::MAX) });
+    }
+    Ok(())
+}
+
+/// The node's devices that have as much free as is wanted of each, and what will be usable of them afterwards, by ascending index.
+pub(crate) fn fitting_devices<'a>(
+    node: &'a Node,
+    request: &'a Request,
+) -> impl Iterator<Item = (u16, &'a Device, u16)> + 'a {
+    let any = node.has_one_model() || request.constraints.models.is_empty();
+    (0u16..).zip(node.devices()).filter_map(move |(index, device)| {
+        let after = device.usable_after(request.devices.core, request.devices.memory.on(device.memory()))?;
+        (any || admits_device(&request.constraints, node, index)).then_some((index, device, after))
+    })
+}
+
+fn admits_device(constraints: &Constraints, node: &Node, index: u16) -> bool {
+    node.spec().devices.get(usize::from(index)).is_some_and(|device| constraints.admit_model(&device.model))
+}

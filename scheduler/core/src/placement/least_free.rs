@@ -1,0 +1,38 @@
+//! Binpack and spread: by how much is free, and nothing else.
+
+use crate::claim::NodeId;
+use crate::node::Node;
+use crate::placement::filter::fitting_devices;
+use crate::placement::policy::{Bid, Choice, Policy};
+use crate::request::Request;
+
+/// The fullest node, and on it the fullest device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Binpack;
+
+/// The emptiest node, and on it the emptiest device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spread;
+
+impl Policy for Binpack {
+    fn bid(&self, _: NodeId, node: &Node, request: &Request) -> Bid {
+        Bid { cost: free(node, request), forgone: 0, choice: Choice::Tightest }
+    }
+}
+
+impl Policy for Spread {
+    fn bid(&self, _: NodeId, node: &Node, request: &Request) -> Bid {
+        let emptiest = fitting_devices(node, request).max_by_key(|(index, _, after)| (*after, u16::MAX - index));
+        let choice = match emptiest {
+            Some((index, ..)) if request.devices.count == 1 => Choice::Device(index),
+            _ => Choice::Tightest,
+        };
+        Bid { cost: -free(node, request), forgone: 0, choice }
+    }
+}
+
+/// What decides: devices for a task with devices, in thousandths of one; CPU for others, in thousandths of a core.
+fn free(node: &Node, request: &Request) -> i32 {
+    let free = if request.devices.count > 0 { u64::from(node.usable_thousandths()) } else { node.cpu_free().get() };
+    i32::try_from(free).unwrap_or(i32::MAX - 1)
+}

@@ -1,0 +1,105 @@
+//! What a placement policy is.
+
+use crate::claim::NodeId;
+use crate::node::Node;
+use crate::request::Request;
+
+/// What it would cost to place a task on a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bid {
+    /// The less the better; below [`Bid::NONE`]. The unit is the policy's.
+    pub cost: i32,
+    /// What the node could do before and cannot do afterwards, in the policy's own terms: what this adds to the cost depends on the
+    /// rest of the cluster, and is asked for at the moment of the decision ([`Policy::surcharge`]).
+    pub forgone: u8,
+    /// The devices to take.
+    pub choice: Choice,
+}
+
+impl Bid {
+    /// More than any cost.
+    pub const NONE: i32 = i32::MAX;
+}
+
+/// Which devices of a node a task takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// Those with the least left afterwards, among equals those of lowest index.
+    Tightest,
+    /// The one with this index; only for requests of one device.
+    Device(u16),
+}
+
+/// How a node is taken from among those that fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Selection {
+    /// The one with the least cost.
+    Least,
+    /// Any of them with equal chance.
+    Uniform,
+}
+
+/// What has happened to a node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeChange<'a> {
+    /// Its id.
+    pub id: NodeId,
+    /// The node; `None` if it was removed.
+    pub node: Option<&'a Node>,
+    /// Whether more may have changed than what is free.
+    pub spec: bool,
+}
+
+/// Decides between nodes that fit.
+///
+/// A bid may depend on nothing but the request, the node and what the policy was told in [`Policy::node_changed`] before it last
+/// answered that all bids have changed: bids are kept until then.
+pub trait Policy {
+    /// What it would cost to place one more task of this request on a node that has room for it.
+    fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid;
+
+    /// What is added to the cost of a bid for what is forgone by it, as things are now. Nothing is added for 0.
+    fn surcharge(&self, forgone: u8) -> i32 {
+        let _ = forgone;
+        0
+    }
+
+    /// Is told of each node that was added, removed, or has changed. Returns whether all bids have changed by this.
+    fn node_changed(&mut self, change: NodeChange<'_>) -> bool {
+        let _ = change;
+        false
+    }
+
+    /// How nodes are taken.
+    fn selection(&self) -> Selection {
+        Selection::Least
+    }
+
+    /// A number below `bound`, which is not 0, from the policy's own source of chance; for [`Selection::Uniform`].
+    fn draw(&mut self, bound: u64) -> u64 {
+        let _ = bound;
+        0
+    }
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid {
+        (**self).bid(id, node, request)
+    }
+
+    fn surcharge(&self, forgone: u8) -> i32 {
+        (**self).surcharge(forgone)
+    }
+
+    fn node_changed(&mut self, change: NodeChange<'_>) -> bool {
+        (**self).node_changed(change)
+    }
+
+    fn selection(&self) -> Selection {
+        (**self).selection()
+    }
+
+    fn draw(&mut self, bound: u64) -> u64 {
+        (**self).draw(bound)
+    }
+}

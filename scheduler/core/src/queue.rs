@@ -1,0 +1,156 @@
+//! Trees of queues: what each is entitled to, and whose turn it is.
+
+use std::cmp::Ordering;
+
+use crate::fair_share::{Demand, divide};
+
+/// What a queue may have of one resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Allowance {
+    /// What it deserves; `None`: all there is.
+    pub quota: Option<u64>,
+    /// What it never exceeds; `None`: no limit.
+    pub limit: Option<u64>,
+    /// Its weight for what others leave.
+    pub weight: u64,
+}
+
+/// A queue of a tree.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Queue {
+    /// The index of its parent, which stands before it; `None`: none.
+    pub parent: Option<usize>,
+    /// Queues of higher priority are given what is left over first.
+    pub priority: i32,
+    /// By resource.
+    pub allowances: Vec<Allowance>,
+    /// By resource, what its own claims ask for, running or waiting; what its children ask for is added.
+    pub requested: Vec<u64>,
+    /// By resource, what it has used lately, in millionths of what there was.
+    pub usage_ppm: Vec<u64>,
+}
+
+/// What a queue is entitled to of one resource. Everything follows from it: whose turn it is, who may reclaim, and from whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entitlement {
+    /// Its part of what there is.
+    pub fair_share: u64,
+    /// What it deserves; `None`: all there is.
+    pub quota: Option<u64>,
+    /// What it never exceeds; `None`: no limit.
+    pub limit: Option<u64>,
+}
+
+impl Entitlement {
+    /// What it may hold before others go first: its quota even where it does not ask for all of it now, otherwise its fair share.
+    #[must_use]
+    pub fn allocatable(&self) -> u64 {
+        let limit = self.limit.unwrap_or(u64::MAX);
+        self.quota.map_or(limit, |quota| quota.max(self.fair_share).min(limit))
+    }
+}
+
+/// What queues of a tree are entitled to, by queue and resource. The queues stand parents first and, among siblings, the oldest first.
+///
+/// `totals` is what there is of each resource. Children divide what their parent gets. See [`divide`] for `usage_weight`.
+#[must_use]
+pub fn entitlements(totals: &[u64], queues: &[Queue], usage_weight: u64) -> Vec<Vec<Entitlement>> {
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); queues.len()];
+    let mut roots = Vec::new();
+    for (index, queue) in queues.iter().enumerate() {
+        match queue.parent.filter(|parent| *parent < index) {
+            Some(parent) => children[parent].push(index),
+            None => roots.push(index),
+        }
+    }
+    let mut entitled = vec![Vec::with_capacity(totals.len()); queues.len()];
+    for (resource, total) in totals.iter().enumerate() {
+        let allowance = |index: usize| queues[index].allowances.get(resource).copied().unwrap_or_default();
+        let own = |amounts: &[u64]| amounts.get(resource).copied().unwrap_or(0);
+        let mut requested: Vec<u64> = queues.iter().map(|queue| own(&queue.requested)).collect();
+        for index in (0..queues.len()).rev() {
+            for child in &children[index] {
+                let limit = allowance(*child).limit.unwrap_or(u64::MAX);
+                requested[index] = requested[index].saturating_add(requested[*child].min(limit));
+            }
+        }
+        let demand = |index: &usize| Demand {
+            quota: allowance(*index).quota,
+            limit: allowance(*index).limit,
+            weight: allowance(*index).weight,
+            priority: queues[*index].priority,
+            requested: requested[*index],
+            usage_ppm: own(&queues[*index].usage_ppm),
+        };
+        let mut shares = vec![0; queues.len()];
+        let mut share = |amount: u64, siblings: &[usize]| {
+            let demands: Vec<Demand> = siblings.iter().map(demand).collect();
+            for (index, part) in siblings.iter().zip(divide(amount, &demands, usage_weight)) {
+                shares[*index] = part;
+            }
+            siblings.iter().map(|index| shares[*index]).collect::<Vec<u64>>()
+        };
+        let mut waiting: Vec<(usize, u64)> = roots.iter().copied().zip(share(*total, &roots)).collect();
+        while let Some((parent, amount)) = waiting.pop() {
+            let siblings = &children[parent];
+            waiting.extend(siblings.iter().copied().zip(share(amount, siblings)));
+        }
+        for (index, entitled) in entitled.iter_mut().enumerate() {
+            let Allowance { quota, limit, .. } = allowance(index);
+            entitled.push(Entitlement { fair_share: shares[index], quota, limit });
+        }
+    }
+    entitled
+}
+
+/// The greatest part that a queue holds of what it is entitled to, over all resources: the less, the sooner it is its turn.
+#[derive(Clone, Copy, Debug)]
+pub struct DominantShare {
+    held: u64,
+    of: u64,
+}
+
+impl DominantShare {
+    /// Of a queue that holds `allocated`, by resource.
+    #[must_use]
+    pub fn new(allocated: &[u64], entitled: &[Entitlement]) -> Self {
+        let shares =
+            allocated.iter().zip(entitled).map(|(held, entitled)| Self { held: *held, of: entitled.allocatable() });
+        shares.max().unwrap_or(Self { held: 0, of: 1 })
+    }
+
+    /// Whether it holds more than it is entitled to of some resource.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.held > self.of
+    }
+}
+
+impl Ord for DominantShare {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Who holds something that it is not entitled to at all comes after everybody else; nothing of nothing is nothing.
+        let unentitled = |share: &Self| share.of == 0 && share.held > 0;
+        match (unentitled(self), unentitled(other)) {
+            (true, true) => self.held.cmp(&other.held),
+            (false, false) => {
+                let product = |held: u64, of: u64| u128::from(held) * u128::from(of.max(1));
+                product(self.held, other.of).cmp(&product(other.held, self.of))
+            }
+            (one, another) => one.cmp(&another),
+        }
+    }
+}
+
+impl PartialOrd for DominantShare {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for DominantShare {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for DominantShare {}

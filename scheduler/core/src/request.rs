@@ -1,0 +1,148 @@
+//! What one task asks for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::spec::{NodeSpec, Taint};
+
+/// All that decides where a task can run. Tasks with equal requests are interchangeable to placement: they form a class.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Request {
+    /// CPU of the task, not per device.
+    pub cpu: MilliCpu,
+    /// Memory of the task, not per device.
+    pub memory: Bytes,
+    /// Devices and parts of devices.
+    pub devices: DeviceRequest,
+    /// Where it may run.
+    pub constraints: Constraints,
+}
+
+/// Equal parts of a number of devices of one node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct DeviceRequest {
+    /// Number of different devices; 0: none, and what follows is of no account.
+    pub count: u16,
+    /// Time of each device.
+    pub core: DeviceCore,
+    /// Memory of each device.
+    pub memory: DeviceMemory,
+}
+
+impl DeviceRequest {
+    /// A part of one device, without memory.
+    #[must_use]
+    pub fn share(core: DeviceCore) -> Self {
+        Self { count: 1, core, memory: DeviceMemory::default() }
+    }
+
+    /// Whole devices with all their memory.
+    #[must_use]
+    pub fn whole(count: u16) -> Self {
+        Self { count, core: DeviceCore::WHOLE, memory: DeviceMemory::Thousandths(1000) }
+    }
+
+    /// Time of all devices together, in thousandths of one.
+    #[must_use]
+    pub fn total_core(&self) -> u64 {
+        u64::from(self.count) * u64::from(self.core.get())
+    }
+}
+
+/// Memory of a device: an amount, or a part of what the chosen device has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum DeviceMemory {
+    /// This much.
+    Bytes(Bytes),
+    /// So many thousandths of the device's memory, at most 1000.
+    Thousandths(u32),
+}
+
+impl Default for DeviceMemory {
+    fn default() -> Self {
+        Self::Bytes(Bytes::ZERO)
+    }
+}
+
+impl DeviceMemory {
+    /// What this is on a device with `memory`.
+    #[must_use]
+    pub fn on(self, memory: Bytes) -> Bytes {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Thousandths(part) => memory.thousandths(part),
+        }
+    }
+}
+
+/// Where a task may run.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Constraints {
+    /// Models of which each of its devices must be one; empty: any.
+    pub models: BTreeSet<String>,
+    /// Labels that the node must have, with these values.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that do not keep it away.
+    pub tolerations: BTreeSet<Taint>,
+}
+
+impl Constraints {
+    /// Whether a node's labels and taints allow the task there. Models are a matter of each device.
+    #[must_use]
+    pub fn admit(&self, node: &NodeSpec) -> bool {
+        self.labels.iter().all(|(key, value)| node.labels.get(key) == Some(value))
+            && node.taints.iter().all(|taint| self.tolerations.contains(taint))
+    }
+
+    /// Whether a device of this model will do.
+    #[must_use]
+    pub fn admit_model(&self, model: &str) -> bool {
+        self.models.is_empty() || self.models.contains(model)
+    }
+}
+
+impl Request {
+    /// Says what is wrong with a request that can never be met as it stands.
+    ///
+    /// # Errors
+    /// If a part of a device is more than a device, or devices are asked for of which nothing is wanted.
+    pub fn validate(&self) -> Result<(), RequestError> {
+        let devices = &self.devices;
+        if devices.count == 0 {
+            return Ok(());
+        }
+        if devices.core > DeviceCore::WHOLE {
+            return Err(RequestError::CorePerDevice { core: devices.core });
+        }
+        match devices.memory {
+            DeviceMemory::Thousandths(part) if part > 1000 => Err(RequestError::MemoryPerDevice { thousandths: part }),
+            DeviceMemory::Thousandths(0) | DeviceMemory::Bytes(Bytes::ZERO) if devices.core == DeviceCore::ZERO => {
+                Err(RequestError::NothingOfADevice { count: devices.count })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A request that makes no sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RequestError {
+    /// More time of a device than a device has.
+    #[error("{} thousandths of each device's time are asked for, a device has 1000; ask for more devices", core.get())]
+    CorePerDevice {
+        /// What is asked for.
+        core: DeviceCore,
+    },
+    /// A larger part of a device's memory than all of it.
+    #[error("{thousandths} thousandths of each device's memory are asked for, a device has 1000; ask for more devices")]
+    MemoryPerDevice {
+        /// What is asked for.
+        thousandths: u32,
+    },
+    /// Devices are asked for, but neither time nor memory of them.
+    #[error("{count} devices are asked for, but neither time nor memory of them; ask for some, or for no device")]
+    NothingOfADevice {
+        /// How many devices.
+        count: u16,
+    },
+}

@@ -1,0 +1,131 @@
+//! Numbered slots that are used again, with keys that are not.
+
+use std::marker::PhantomData;
+
+/// Names what was numbered, for as long as it is there. Keys are given out in the same order for the same calls.
+pub struct Key<T> {
+    index: u32,
+    generation: u32,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Key<T> {
+    /// The slot's number, for tables beside the slab.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// A number that no other key of the same slab has or will have.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+}
+
+impl<T> Clone for Key<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Key<T> {}
+
+impl<T> PartialEq for Key<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number() == other.number()
+    }
+}
+
+impl<T> Eq for Key<T> {}
+
+impl<T> PartialOrd for Key<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Key<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.index, self.generation).cmp(&(other.index, other.generation))
+    }
+}
+
+impl<T> std::fmt::Debug for Key<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "#{}.{}", self.index, self.generation)
+    }
+}
+
+/// Values by key. `K` is what the keys say that they name.
+#[derive(Clone, Debug)]
+pub(crate) struct Slab<T, K = T> {
+    slots: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+    keys: PhantomData<fn() -> K>,
+}
+
+impl<T, K> Default for Slab<T, K> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), keys: PhantomData }
+    }
+}
+
+impl<T, K> Slab<T, K> {
+    pub(crate) fn insert(&mut self, value: T) -> Key<K> {
+        if let Some(index) = self.free.pop()
+            && let Some((generation, slot)) = self.slots.get_mut(index as usize)
+        {
+            *slot = Some(value);
+            return Key { index, generation: *generation, of: PhantomData };
+        }
+        let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 entries");
+        self.slots.push((0, Some(value)));
+        Key { index, generation: 0, of: PhantomData }
+    }
+
+    pub(crate) fn remove(&mut self, key: Key<K>) -> Option<T> {
+        let (generation, slot) =
+            self.slots.get_mut(key.index()).filter(|(generation, _)| *generation == key.generation)?;
+        let value = slot.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(key.index);
+        Some(value)
+    }
+
+    pub(crate) fn get(&self, key: Key<K>) -> Option<&T> {
+        self.slots.get(key.index()).filter(|(generation, _)| *generation == key.generation)?.1.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
+        self.slots.get_mut(key.index()).filter(|(generation, _)| *generation == key.generation)?.1.as_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key<K>, &T)> {
+        self.slots.iter().zip(0u32..).filter_map(|((generation, slot), index)| {
+            Some((Key { index, generation: *generation, of: PhantomData }, slot.as_ref()?))
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_nothing_once_its_value_is_gone() {
+        let mut slab: Slab<&str> = Slab::default();
+        let first = slab.insert("first");
+        assert_eq!(slab.remove(first), Some("first"));
+        let second = slab.insert("second");
+        assert_eq!(second.index(), first.index());
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(second), Some(&"second"));
+        assert_eq!(slab.len(), 1);
+    }
+}

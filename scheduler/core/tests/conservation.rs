@@ -1,0 +1,213 @@
+//! Nothing is given out twice and nothing gets lost, whatever happens.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::{
+    Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec,
+    Event, Health, MilliCpu, NodeId, NodeSpec, Outcome, Request, Statement,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// What a test does next; numbers are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Move {
+    AddNode { devices: u8, memory_mib: u64 },
+    RemoveNode(usize),
+    Health { node: usize, device: u8, healthy: bool },
+    Add(Request),
+    Remove(usize),
+    Place { claim: usize, node: usize, first: u16 },
+    Evict(usize),
+    Resize { claim: usize, request: Request },
+    Trial { moves: Vec<(usize, usize, u16)>, rollback_to: usize, commit: bool },
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let memory = prop_oneof![
+        (0u64..40_000).prop_map(|mib| DeviceMemory::Bytes(Bytes::from_mib(mib))),
+        (0u32..1100).prop_map(DeviceMemory::Thousandths),
+    ];
+    (0u64..40_000, 0u64..60_000, 0u16..4, 0u32..1100, memory).prop_map(|(cpu, mib, count, core, memory)| Request {
+        cpu: MilliCpu::new(cpu),
+        memory: Bytes::from_mib(mib),
+        devices: DeviceRequest { count, core: DeviceCore::new(core), memory },
+        ..Request::default()
+    })
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        1 => (0u8..6, 1u64..80_000).prop_map(|(devices, memory_mib)| Move::AddNode { devices, memory_mib }),
+        1 => any::<usize>().prop_map(Move::RemoveNode),
+        1 => (any::<usize>(), 0u8..6, any::<bool>()).prop_map(|(node, device, healthy)| Move::Health { node, device, healthy }),
+        6 => request().prop_map(Move::Add),
+        1 => any::<usize>().prop_map(Move::Remove),
+        8 => (any::<usize>(), any::<usize>(), 0u16..5).prop_map(|(claim, node, first)| Move::Place { claim, node, first }),
+        2 => any::<usize>().prop_map(Move::Evict),
+        2 => (any::<usize>(), request()).prop_map(|(claim, request)| Move::Resize { claim, request }),
+        2 => (vec((any::<usize>(), any::<usize>(), 0u16..5), 0..8), 0usize..8, any::<bool>())
+            .prop_map(|(moves, rollback_to, commit)| Move::Trial { moves, rollback_to, commit }),
+    ]
+}
+
+/// An allocation on neighbouring devices, possible or not.
+fn allocation(cluster: &Cluster, claim: ClaimId, node: NodeId, first: u16) -> Option<Allocation> {
+    let wanted = cluster.claim(claim)?.request.devices;
+    let devices = (first..first.saturating_add(wanted.count)).map(|device| {
+        let memory = cluster.node(node).and_then(|node| node.devices().get(usize::from(device)));
+        let memory = wanted.memory.on(memory.map_or(Bytes::ZERO, |device| device.memory()));
+        DeviceAllocation { device, core: wanted.core, memory }
+    });
+    Some(Allocation { node, devices: devices.collect() })
+}
+
+/// Everything that can be seen of the state.
+type Picture = (Vec<String>, Vec<(ClaimId, Request, Option<Allocation>)>);
+
+fn picture(cluster: &Cluster) -> Picture {
+    let nodes = cluster.nodes().map(|(id, node)| format!("{id:?} {node:?}")).collect();
+    let claims = cluster.claims().map(|(id, claim, at)| (id, claim.request.clone(), at.cloned())).collect();
+    (nodes, claims)
+}
+
+/// The law: what is free and what is held add up to what there is, on each node and on each device.
+fn assert_conserved(cluster: &Cluster) {
+    let mut held: BTreeMap<NodeId, Vec<(&Claim, &Allocation)>> = BTreeMap::new();
+    for (_, claim, allocation) in cluster.claims() {
+        if let Some(allocation) = allocation {
+            assert!(cluster.node(allocation.node).is_some(), "a claim is placed on a node that is gone");
+            held.entry(allocation.node).or_default().push((claim, allocation));
+        }
+    }
+    for (id, node) in cluster.nodes() {
+        let held = held.remove(&id).unwrap_or_default();
+        assert_eq!(held.len(), node.claims().count());
+        let cpu: MilliCpu = held.iter().map(|(claim, _)| claim.request.cpu).sum();
+        assert_eq!(node.cpu_free().checked_add(cpu), Some(node.spec().cpu));
+        let memory: Bytes = held.iter().map(|(claim, _)| claim.request.memory).sum();
+        assert_eq!(node.memory_free().checked_add(memory), Some(node.spec().memory));
+        for (index, device) in node.devices().iter().enumerate() {
+            let parts = || held.iter().flat_map(|(_, at)| &at.devices).filter(|part| usize::from(part.device) == index);
+            let core: DeviceCore = parts().map(|part| part.core).sum();
+            assert_eq!(device.core_free().checked_add(core), Some(DeviceCore::WHOLE));
+            let memory: Bytes = parts().map(|part| part.memory).sum();
+            assert_eq!(device.memory_free().checked_add(memory), Some(device.memory()));
+        }
+        let idle = node.devices().iter().filter(|device| device.is_idle()).count();
+        assert_eq!(usize::from(node.idle_devices()), idle);
+    }
+}
+
+fn nth<T: Copy>(items: &[T], number: usize) -> Option<T> {
+    items.get(number.checked_rem(items.len())?).copied()
+}
+
+fn play(cluster: &mut Cluster, step: &Move, count: &mut u32) {
+    let nodes: Vec<NodeId> = cluster.nodes().map(|(id, _)| id).collect();
+    let claims: Vec<ClaimId> = cluster.claims().map(|(id, ..)| id).collect();
+    let event = match step {
+        Move::AddNode { devices, memory_mib } => {
+            *count += 1;
+            let device = DeviceSpec { memory: Bytes::from_mib(*memory_mib), ..DeviceSpec::default() };
+            Some(Event::NodeAdded(NodeSpec {
+                name: format!("node-{count}"),
+                cpu: MilliCpu::new(96_000),
+                memory: Bytes::from_mib(200_000),
+                devices: vec![device; usize::from(*devices)],
+                ..NodeSpec::default()
+            }))
+        }
+        Move::RemoveNode(node) => nth(&nodes, *node).map(Event::NodeRemoved),
+        Move::Health { node, device, healthy } => nth(&nodes, *node).map(|node| Event::DeviceHealthChanged {
+            node,
+            device: u16::from(*device),
+            health: if *healthy { Health::Healthy } else { Health::Unhealthy },
+        }),
+        Move::Add(request) => Some(Event::ClaimAdded(Claim { request: request.clone(), ..Claim::default() })),
+        Move::Remove(claim) => nth(&claims, *claim).map(Event::ClaimRemoved),
+        Move::Place { claim, node, first } => nth(&claims, *claim).zip(nth(&nodes, *node)).and_then(|(claim, node)| {
+            allocation(cluster, claim, node, *first).map(|allocation| Event::ClaimPlaced(claim, allocation))
+        }),
+        Move::Evict(claim) => nth(&claims, *claim).map(Event::ClaimEvicted),
+        Move::Resize { claim, request } => {
+            nth(&claims, *claim).map(|claim| Event::ClaimResized(claim, request.clone()))
+        }
+        Move::Trial { moves, rollback_to, commit } => {
+            trial(cluster, &nodes, &claims, moves, *rollback_to, *commit);
+            None
+        }
+    };
+    if let Some(event) = event {
+        let before = picture(cluster);
+        if cluster.apply(event).is_err() {
+            assert_eq!(picture(cluster), before, "an event that was refused has changed something");
+        }
+    }
+}
+
+/// Places and evicts in a statement, rolls back to a checkpoint, then commits or drops it.
+fn trial(
+    cluster: &mut Cluster,
+    nodes: &[NodeId],
+    claims: &[ClaimId],
+    moves: &[(usize, usize, u16)],
+    rollback_to: usize,
+    commit: bool,
+) {
+    let before = picture(cluster);
+    let mut statement = Statement::new(cluster);
+    let mut at_checkpoint = None;
+    for (number, (claim, node, first)) in moves.iter().enumerate() {
+        if number == rollback_to {
+            at_checkpoint = Some((statement.checkpoint(), picture(statement.cluster())));
+        }
+        let (Some(claim), Some(node)) = (nth(claims, *claim), nth(nodes, *node)) else { continue };
+        let placed = allocation(statement.cluster(), claim, node, *first).map(|at| statement.place(claim, at));
+        if placed.is_none_or(|placed| placed.is_err()) {
+            let _ = statement.evict(claim);
+        }
+        assert_conserved(statement.cluster());
+    }
+    if let Some((checkpoint, picture_then)) = at_checkpoint {
+        statement.rollback(checkpoint);
+        assert_eq!(picture(statement.cluster()), picture_then);
+    }
+    let now = picture(statement.cluster());
+    if commit {
+        let _ = statement.commit();
+        assert_eq!(picture(cluster), now);
+    } else {
+        drop(statement);
+        assert_eq!(picture(cluster), before);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn what_is_free_and_what_is_held_add_up_to_what_there_is(steps in vec(moves(), 1..120)) {
+        let mut cluster = Cluster::new();
+        let mut count = 0;
+        for step in &steps {
+            play(&mut cluster, step, &mut count);
+            assert_conserved(&cluster);
+        }
+    }
+}
+
+#[test]
+fn a_claim_on_a_node_that_goes_away_waits_again() {
+    let mut cluster = Cluster::new();
+    let node = NodeSpec { name: "n".into(), devices: vec![DeviceSpec::default()], ..NodeSpec::default() };
+    let Ok(Outcome::Node(node)) = cluster.apply(Event::NodeAdded(node)) else { panic!("a node can be added") };
+    let request = Request { devices: DeviceRequest::share(DeviceCore::from_percent(30)), ..Request::default() };
+    let claim = Claim { request, ..Claim::default() };
+    let Ok(Outcome::Claim(claim)) = cluster.apply(Event::ClaimAdded(claim)) else { panic!("a claim can be added") };
+    let at = allocation(&cluster, claim, node, 0).expect("there is such a claim");
+    assert_eq!(cluster.apply(Event::ClaimPlaced(claim, at)), Ok(Outcome::Done));
+    assert_eq!(cluster.apply(Event::NodeRemoved(node)), Ok(Outcome::Displaced(vec![claim])));
+    assert_eq!(cluster.allocation(claim), None);
+    assert_conserved(&cluster);
+}

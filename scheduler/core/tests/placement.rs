@@ -1,0 +1,290 @@
+//! Placement engine and policies: what they answer, on random clusters.
+
+use std::collections::BTreeSet;
+
+use aliquot_scheduler_core::placement::{
+    BestFit, Bid, Binpack, DotProduct, Engine, ExpectedWaste, Fragmentation, FragmentationGradient, GpuClustering,
+    GpuPacking, Mix, NodeChange, Policy, Spread, Weights, fits,
+};
+use aliquot_scheduler_core::{
+    Allocation, Bytes, Claim, ClaimId, Cluster, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec,
+    Event, Health, MilliCpu, NodeId, NodeSpec, Outcome, Request,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const MODELS: [&str; 3] = ["A", "B", "C"];
+
+fn node(name: &str, cpu_cores: u64, devices: usize, model: &str) -> NodeSpec {
+    let device = |index| DeviceSpec {
+        uuid: format!("{name}/{index}"),
+        model: model.into(),
+        memory: Bytes::from_mib(16_000),
+        ..DeviceSpec::default()
+    };
+    NodeSpec {
+        name: name.into(),
+        cpu: MilliCpu::new(cpu_cores * 1000),
+        memory: Bytes::from_mib(cpu_cores * 4096),
+        devices: (0..devices).map(device).collect(),
+        ..NodeSpec::default()
+    }
+}
+
+fn request(cpu_cores: u64, count: u16, core: u32, memory_mib: u64, models: &[&str]) -> Request {
+    Request {
+        cpu: MilliCpu::new(cpu_cores * 1000),
+        memory: Bytes::from_mib(cpu_cores * 2048),
+        devices: DeviceRequest {
+            count,
+            core: DeviceCore::new(core),
+            memory: DeviceMemory::Bytes(Bytes::from_mib(memory_mib)),
+        },
+        constraints: Constraints {
+            models: models.iter().map(|model| (*model).to_owned()).collect::<BTreeSet<_>>(),
+            ..Constraints::default()
+        },
+    }
+}
+
+fn add(cluster: &mut Cluster, request: &Request) -> ClaimId {
+    let claim = Claim { request: request.clone(), ..Claim::default() };
+    match cluster.apply(Event::ClaimAdded(claim)) {
+        Ok(Outcome::Claim(id)) => id,
+        other => panic!("a claim could not be added: {other:?}"),
+    }
+}
+
+fn add_node(cluster: &mut Cluster, spec: NodeSpec) -> NodeId {
+    match cluster.apply(Event::NodeAdded(spec)) {
+        Ok(Outcome::Node(id)) => id,
+        other => panic!("a node could not be added: {other:?}"),
+    }
+}
+
+/// Kinds of tasks that the random tests play with: shares, whole devices, memory-bound ones, several devices, CPU only.
+fn requests() -> Vec<Request> {
+    vec![
+        request(4, 0, 0, 0, &[]),
+        request(2, 1, 470, 4000, &[]),
+        request(3, 1, 810, 1000, &[]),
+        request(1, 1, 160, 9000, &[]),
+        request(8, 1, 1000, 16_000, &["A"]),
+        request(6, 1, 300, 5000, &["B", "C"]),
+        request(16, 2, 1000, 16_000, &[]),
+        request(30, 4, 1000, 16_000, &[]),
+        request(60, 8, 1000, 16_000, &["C"]),
+        request(2, 3, 250, 3000, &[]),
+    ]
+}
+
+fn policies(mix: &Mix) -> Vec<Box<dyn Policy>> {
+    vec![
+        Box::new(ExpectedWaste::new(mix, Weights::default())),
+        Box::new(FragmentationGradient::new(mix)),
+        Box::new(BestFit),
+        Box::new(DotProduct),
+        Box::new(GpuPacking),
+        Box::new(GpuClustering),
+        Box::new(Binpack),
+        Box::new(Spread),
+    ]
+}
+
+/// Looks at every node: the one with the least cost, the first among equals.
+fn scan(cluster: &Cluster, policy: &impl Policy, request: &Request) -> Option<NodeId> {
+    let fitting = cluster.nodes().filter(|(_, node)| fits(node, request).is_ok());
+    let total = |(id, node): (NodeId, _)| {
+        let bid: Bid = policy.bid(id, node, request);
+        (i64::from(bid.cost) + i64::from(policy.surcharge(bid.forgone)), id)
+    };
+    fitting.map(total).min().map(|(_, id)| id)
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Place(usize),
+    Remove(usize),
+    Health { node: usize, device: u16, healthy: bool },
+    Cordon { node: usize, cordoned: bool },
+    RemoveNode(usize),
+    AddNode { cpu: u64, devices: usize, model: usize },
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        12 => (0usize..10).prop_map(Move::Place),
+        4 => any::<usize>().prop_map(Move::Remove),
+        1 => (any::<usize>(), 0u16..8, any::<bool>()).prop_map(|(node, device, healthy)| Move::Health { node, device, healthy }),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(node, cordoned)| Move::Cordon { node, cordoned }),
+        1 => any::<usize>().prop_map(Move::RemoveNode),
+        1 => (8u64..100, 0usize..9, 0usize..3).prop_map(|(cpu, devices, model)| Move::AddNode { cpu, devices, model }),
+    ]
+}
+
+/// Plays moves with an engine, and looks at each decision.
+fn play(policy: Box<dyn Policy>, first: &[Move], steps: &[Move]) -> Result<(), TestCaseError> {
+    let mut cluster = Cluster::new();
+    let mut engine = Engine::new(policy);
+    let requests = requests();
+    for (number, step) in first.iter().chain(steps).enumerate() {
+        let nodes: Vec<NodeId> = cluster.nodes().map(|(id, _)| id).collect();
+        let pick = |number: usize| nodes.get(number.checked_rem(nodes.len())?).copied();
+        let event = match step {
+            Move::Place(kind) => {
+                let request = &requests[*kind];
+                let claim = add(&mut cluster, request);
+                let class = cluster.class_of(claim).expect("the claim was added");
+                let placed = engine.place(&cluster, class);
+                let expected = scan(&cluster, engine.policy(), request);
+                prop_assert_eq!(placed.as_ref().map(|at| at.node), expected, "move {}: {:?}", number, request);
+                Some(match placed {
+                    Some(allocation) => Event::ClaimPlaced(claim, allocation),
+                    None => Event::ClaimRemoved(claim),
+                })
+            }
+            Move::Remove(number) => {
+                let claims: Vec<ClaimId> = cluster.claims().map(|(id, ..)| id).collect();
+                number.checked_rem(claims.len()).map(|index| Event::ClaimRemoved(claims[index]))
+            }
+            Move::Health { node, device, healthy } => pick(*node)
+                .filter(|id| cluster.node(*id).is_some_and(|node| node.devices().len() > usize::from(*device)))
+                .map(|node| Event::DeviceHealthChanged {
+                    node,
+                    device: *device,
+                    health: if *healthy { Health::Healthy } else { Health::Unhealthy },
+                }),
+            Move::Cordon { node, cordoned } => pick(*node).map(|id| {
+                let spec = cluster.node(id).expect("the node is there").spec().clone();
+                Event::NodeRelabelled(id, NodeSpec { cordoned: *cordoned, ..spec })
+            }),
+            Move::RemoveNode(node) => pick(*node).map(Event::NodeRemoved),
+            Move::AddNode { cpu, devices, model } => {
+                Some(Event::NodeAdded(node(&format!("node-{number}"), *cpu, *devices, MODELS[*model])))
+            }
+        };
+        if let Some(event) = event {
+            prop_assert!(cluster.apply(event.clone()).is_ok(), "refused: {event:?}");
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn an_engine_that_follows_changes_decides_as_a_scan_of_all_nodes(
+        nodes in vec((8u64..100, 0usize..9, 0usize..3), 1..40),
+        steps in vec(moves(), 1..200),
+    ) {
+        let requests = requests();
+        let mix = Mix::of(&requests);
+        let first: Vec<Move> =
+            nodes.into_iter().map(|(cpu, devices, model)| Move::AddNode { cpu, devices, model }).collect();
+        for policy in policies(&mix) {
+            play(policy, &first, &steps)?;
+        }
+    }
+}
+
+/// The measure by its definition, in thousandths of a device, times the number of tasks.
+fn fragmentation_by_definition(cluster: &Cluster, id: NodeId, tasks: &[Request]) -> i64 {
+    let node = cluster.node(id).expect("the node is there");
+    let free: Vec<i64> = node.devices().iter().map(|device| i64::from(device.core_free().get())).collect();
+    let unusable = |task: &Request| -> i64 {
+        let wanted = i64::from(task.devices.core.get());
+        let model = node.spec().devices.first().map_or("", |device| device.model.as_str());
+        let admitted = task.constraints.models.is_empty() || task.constraints.models.contains(model);
+        let fitting = free.iter().filter(|free| **free >= wanted).count();
+        let runs = task.devices.count > 0
+            && admitted
+            && node.cpu_free() >= task.cpu
+            && fitting >= usize::from(task.devices.count);
+        match runs {
+            true => free.iter().filter(|free| **free < wanted).sum(),
+            false => free.iter().sum(),
+        }
+    };
+    tasks.iter().map(unusable).sum()
+}
+
+#[test]
+fn the_tabulated_measure_is_the_published_one() {
+    let tasks: Vec<Request> = vec![
+        request(4, 0, 0, 0, &[]),
+        request(2, 1, 470, 0, &[]),
+        request(2, 1, 470, 0, &[]),
+        request(3, 1, 810, 0, &[]),
+        request(1, 1, 160, 0, &["B"]),
+        request(8, 1, 1000, 0, &["A"]),
+        request(16, 2, 1000, 0, &[]),
+        request(40, 4, 1000, 0, &[]),
+    ];
+    let mix = Mix::of(&tasks);
+    let mut measure = Fragmentation::new(&mix);
+    let mut cluster = Cluster::new();
+    let nodes: Vec<NodeId> = [(96, 8, "A"), (64, 4, "B"), (20, 2, "A"), (9, 2, "C"), (64, 0, "C")]
+        .into_iter()
+        .enumerate()
+        .map(|(number, (cpu, devices, model))| add_node(&mut cluster, node(&format!("n{number}"), cpu, devices, model)))
+        .collect();
+    for id in &nodes {
+        measure.learn(NodeChange { id: *id, node: cluster.node(*id), spec: true });
+    }
+    let mut engine = Engine::new(Spread);
+    let mut compared = 0;
+    for round in 0..60 {
+        let claim = add(&mut cluster, &tasks[round * 5 % tasks.len()]);
+        let class = cluster.class_of(claim).expect("the claim was added");
+        if let Some(allocation) = engine.place(&cluster, class) {
+            cluster.apply(Event::ClaimPlaced(claim, allocation)).expect("the engine places only what fits");
+        }
+        for id in &nodes {
+            let node = cluster.node(*id).expect("the node is there");
+            assert_eq!(
+                measure.of(*id, node),
+                fragmentation_by_definition(&cluster, *id, &tasks),
+                "round {round}, {id:?}"
+            );
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 300);
+}
+
+#[test]
+fn memory_counts_as_much_as_time() {
+    let mut cluster = Cluster::new();
+    add_node(&mut cluster, node("n", 96, 2, "A"));
+    let big = request(1, 1, 100, 12_000, &[]);
+    let small = request(1, 1, 100, 5_000, &[]);
+    let mix = Mix::of([&big, &small]);
+    let mut engine = Engine::new(ExpectedWaste::new(&mix, Weights::default()));
+    let mut place = |request: &Request| -> Option<Allocation> {
+        let claim = add(&mut cluster, request);
+        let class = cluster.class_of(claim).expect("the claim was added");
+        let allocation = engine.place(&cluster, class)?;
+        cluster.apply(Event::ClaimPlaced(claim, allocation.clone())).expect("the engine places only what fits");
+        Some(allocation)
+    };
+    assert!(place(&big).is_some() && place(&big).is_some());
+    assert_eq!(place(&big), None, "no device has 12,000 MiB left");
+    assert_eq!(place(&small), None, "nor 5,000");
+}
+
+#[test]
+fn a_pair_of_parts_takes_two_different_devices() {
+    let mut cluster = Cluster::new();
+    add_node(&mut cluster, node("n", 96, 2, "A"));
+    let pair = request(1, 2, 500, 1000, &[]);
+    let mut engine = Engine::new(Binpack);
+    let mut place = || {
+        let claim = add(&mut cluster, &pair);
+        let class = cluster.class_of(claim).expect("the claim was added");
+        let allocation = engine.place(&cluster, class)?;
+        cluster.apply(Event::ClaimPlaced(claim, allocation.clone())).expect("the engine places only what fits");
+        Some(allocation.devices.iter().map(|part| part.device).collect::<Vec<u16>>())
+    };
+    assert_eq!([place(), place(), place()], [Some(vec![0, 1]), Some(vec![0, 1]), None]);
+}

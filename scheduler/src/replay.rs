@@ -1,0 +1,146 @@
+//! Plays a trace through a policy: tasks come one by one, are placed at once or dropped, and never leave.
+
+use std::time::{Duration, Instant};
+
+use aliquot_scheduler_core::placement::{Engine, Fragmentation, Mix, NodeChange, Policy};
+use aliquot_scheduler_core::{Allocation, Claim, Cluster, Event, NodeSpec, Outcome, Request};
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use crate::curve::{Curve, Point};
+use crate::trace::Task;
+
+/// What came of a replay.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Number of devices.
+    pub devices: usize,
+    /// Number of tasks that arrived.
+    pub arrived: usize,
+    /// Number of tasks that were placed.
+    pub placed: usize,
+    /// Device time that is allocated when as much demand has arrived as there are devices, in percent.
+    pub allocated_at_100: Option<f64>,
+    /// The same when 130 % have arrived.
+    pub allocated_at_130: Option<f64>,
+    /// Demand that had arrived when the first task could not be placed, in percent.
+    pub first_unplaced_at: Option<f64>,
+    /// Tasks that were not placed until 100 % of demand had arrived.
+    pub unplaced_at_100: Unplaced,
+    /// Tasks that were not placed at all.
+    pub unplaced: Unplaced,
+    /// Device time allocated, by demand that has arrived.
+    pub allocated: Vec<Point>,
+    /// Fragmentation by FGD's measure, by demand that has arrived, at each whole percent.
+    pub fragmented: Vec<Point>,
+}
+
+/// Tasks that were not placed, by what they ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Unplaced {
+    /// All of them.
+    pub total: usize,
+    /// Without devices.
+    pub cpu_only: usize,
+    /// For a part of a device.
+    pub shared: usize,
+    /// For one device.
+    pub one_device: usize,
+    /// For several devices.
+    pub several_devices: usize,
+}
+
+impl Unplaced {
+    fn count(&mut self, request: &Request) {
+        self.total += 1;
+        match (request.devices.count, request.devices.core.get()) {
+            (0, _) => self.cpu_only += 1,
+            (1, 1000) => self.one_device += 1,
+            (1, _) => self.shared += 1,
+            _ => self.several_devices += 1,
+        }
+    }
+}
+
+/// A finished replay.
+#[derive(Debug)]
+pub struct Replay {
+    /// What came of it.
+    pub summary: Summary,
+    /// Where each task was placed: the node's index in the list, and what it got there.
+    pub placements: Vec<Option<(usize, Allocation)>>,
+    /// How long each decision took.
+    pub decisions: Vec<Duration>,
+}
+
+/// Plays `tasks` onto `nodes`. `measure` is the mix that fragmentation is measured over; without it, it is not measured.
+///
+/// # Errors
+/// If two nodes have the same name, or the policy places a task where it does not fit.
+pub fn replay(nodes: &[NodeSpec], tasks: &[Task], policy: impl Policy, measure: Option<&Mix>) -> Result<Replay> {
+    let mut cluster = Cluster::new();
+    for node in nodes {
+        cluster.apply(Event::NodeAdded(node.clone()))?;
+    }
+    let mut measure = measure.map(Fragmentation::new);
+    if let Some(measure) = &mut measure {
+        cluster.nodes().for_each(|(id, node)| measure.learn(NodeChange { id, node: Some(node), spec: true }));
+    }
+    let devices: usize = nodes.iter().map(|node| node.devices.len()).sum();
+    let capacity = devices as f64 * 1000.0;
+    let percent = |thousandths: u64| 100.0 * thousandths as f64 / capacity;
+
+    let mut engine = Engine::new(policy);
+    let mut placements = Vec::with_capacity(tasks.len());
+    let mut decisions = Vec::with_capacity(tasks.len());
+    let (mut allocated, mut fragmented) = (Curve::default(), Curve::default());
+    let (mut unplaced, mut unplaced_at_100, mut first_unplaced_at) = (Unplaced::default(), Unplaced::default(), None);
+    let (mut arrived, mut used, mut measured) = (0, 0, None);
+    for task in tasks {
+        let demand = task.request.devices.total_core();
+        arrived += demand;
+        let claim = Claim { request: task.request.clone(), ..Claim::default() };
+        let Outcome::Claim(claim) = cluster.apply(Event::ClaimAdded(claim))? else { bail!("a claim got no id") };
+        let began = Instant::now();
+        let placement = cluster.class_of(claim).and_then(|class| engine.place(&cluster, class));
+        decisions.push(began.elapsed());
+        if let Some(allocation) = placement {
+            cluster.apply(Event::ClaimPlaced(claim, allocation.clone()))?;
+            used += demand;
+            placements.push(Some((allocation.node.index(), allocation)));
+        } else {
+            cluster.apply(Event::ClaimRemoved(claim))?;
+            first_unplaced_at.get_or_insert(percent(arrived));
+            unplaced.count(&task.request);
+            if percent(arrived) <= 100.0 {
+                unplaced_at_100.count(&task.request);
+            }
+            placements.push(None);
+        }
+        allocated.note(percent(arrived), percent(used));
+        let whole_percent = percent(arrived).floor();
+        if let Some(measure) = &measure
+            && measured.is_none_or(|measured| measured < whole_percent)
+        {
+            measured = Some(whole_percent);
+            let sum: i64 = cluster.nodes().map(|(id, node)| measure.of(id, node)).sum();
+            fragmented.note(whole_percent, 100.0 * sum as f64 / measure.tasks() as f64 / capacity);
+        }
+    }
+    let summary = Summary {
+        nodes: nodes.len(),
+        devices,
+        arrived: tasks.len(),
+        placed: placements.iter().flatten().count(),
+        allocated_at_100: allocated.at(100),
+        allocated_at_130: allocated.at(130),
+        first_unplaced_at,
+        unplaced_at_100,
+        unplaced,
+        allocated: allocated.points(),
+        fragmented: fragmented.points(),
+    };
+    Ok(Replay { summary, placements, decisions })
+}

@@ -1,0 +1,147 @@
+//! Traces in files: nodes, and tasks in the order in which they arrive.
+//!
+//! Comma-separated values with a line of column names, without quotes; columns that are not named here are passed over.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use aliquot_scheduler_core::{
+    Allocation, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, Request,
+};
+use anyhow::{Context, Result, bail};
+
+/// A task of a trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Task {
+    /// Its name.
+    pub name: String,
+    /// What it asks for.
+    pub request: Request,
+}
+
+/// Reads nodes: `sn,cpu_milli,memory_mib,gpu,model`, and `gpu_memory_mib` if there is such a column. Of equally good nodes the one
+/// that stands earlier is taken.
+///
+/// # Errors
+/// If the file cannot be read or a line makes no sense; the error names it.
+pub fn read_nodes(path: &Path) -> Result<Vec<NodeSpec>> {
+    read(path, |row| {
+        let devices = row.number("gpu")?;
+        let device = |index: u64| DeviceSpec {
+            uuid: format!("{}/{index}", row.text("sn").unwrap_or_default()),
+            model: row.text("model").unwrap_or_default().to_owned(),
+            memory: Bytes::from_mib(row.number_or("gpu_memory_mib", 0).unwrap_or_default()),
+            ..DeviceSpec::default()
+        };
+        row.number_or("gpu_memory_mib", 0)?;
+        if devices > 1024 {
+            bail!("a node with {devices} devices; at most 1024 are understood");
+        }
+        Ok(NodeSpec {
+            name: row.text("sn")?.to_owned(),
+            cpu: MilliCpu::new(row.number("cpu_milli")?),
+            memory: Bytes::from_mib(row.number("memory_mib")?),
+            devices: (0..devices).map(device).collect(),
+            ..NodeSpec::default()
+        })
+    })
+}
+
+/// Reads tasks: `name,cpu_milli,memory_mib,num_gpu,gpu_milli`, and `gpu_spec` (models joined by `|`) and `gpu_memory_mib` (of each
+/// device) if there are such columns.
+///
+/// # Errors
+/// If the file cannot be read or a line makes no sense; the error names it.
+pub fn read_tasks(path: &Path) -> Result<Vec<Task>> {
+    read(path, |row| {
+        let count = u16::try_from(row.number("num_gpu")?).context("too many devices in column num_gpu")?;
+        let with_devices = count > 0;
+        let milli = if with_devices { row.number("gpu_milli")?.min(1000) } else { 0 };
+        let memory = if with_devices { row.number_or("gpu_memory_mib", 0)? } else { 0 };
+        let models = row.text_or_empty("gpu_spec").split('|').filter(|model| with_devices && !model.is_empty());
+        let request = Request {
+            cpu: MilliCpu::new(row.number("cpu_milli")?),
+            memory: Bytes::from_mib(row.number("memory_mib")?),
+            devices: DeviceRequest {
+                count,
+                core: DeviceCore::new(u32::try_from(milli)?),
+                memory: DeviceMemory::Bytes(Bytes::from_mib(memory)),
+            },
+            constraints: Constraints {
+                models: models.map(str::to_owned).collect::<BTreeSet<_>>(),
+                ..Default::default()
+            },
+        };
+        request.validate()?;
+        Ok(Task { name: row.text("name")?.to_owned(), request })
+    })
+}
+
+/// Where tasks were placed, as `pod,node,gpus`: the devices' indexes joined by `-`; empty for a task that was not placed.
+#[must_use]
+pub fn placements<'a>(placed: impl IntoIterator<Item = (&'a Task, Option<(&'a str, &'a Allocation)>)>) -> String {
+    let mut text = String::from("pod,node,gpus\n");
+    for (task, placement) in placed {
+        text.push_str(&task.name);
+        text.push(',');
+        if let Some((node, allocation)) = placement {
+            text.push_str(node);
+            text.push(',');
+            for (number, part) in allocation.devices.iter().enumerate() {
+                let joint = if number > 0 { "-" } else { "" };
+                let _ = write!(text, "{joint}{}", part.device);
+            }
+        } else {
+            text.push(',');
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A line's fields by column name.
+struct Row<'a> {
+    columns: &'a [&'a str],
+    fields: Vec<&'a str>,
+}
+
+impl<'a> Row<'a> {
+    fn field(&self, column: &str) -> Option<&'a str> {
+        let index = self.columns.iter().position(|name| *name == column)?;
+        self.fields.get(index).copied()
+    }
+
+    fn text(&self, column: &str) -> Result<&'a str> {
+        self.field(column).filter(|text| !text.is_empty()).with_context(|| format!("nothing in column {column}"))
+    }
+
+    fn text_or_empty(&self, column: &str) -> &'a str {
+        self.field(column).unwrap_or_default()
+    }
+
+    fn number(&self, column: &str) -> Result<u64> {
+        let text = self.text(column)?;
+        // Some lists write whole numbers as 1000.0.
+        let whole = text.strip_suffix(".0").unwrap_or(text);
+        whole.parse().with_context(|| format!("{text:?} in column {column} is not a whole number"))
+    }
+
+    fn number_or(&self, column: &str, absent: u64) -> Result<u64> {
+        if self.text_or_empty(column).is_empty() { Ok(absent) } else { self.number(column) }
+    }
+}
+
+fn read<T>(path: &Path, parse: impl Fn(&Row<'_>) -> Result<T>) -> Result<Vec<T>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut lines = text.lines();
+    let columns: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    let lines = (2usize..).zip(lines).filter(|(_, line)| !line.is_empty());
+    lines
+        .map(|(number, line)| {
+            let row = Row { columns: &columns, fields: line.split(',').collect() };
+            parse(&row).with_context(|| format!("{}, line {number}", path.display()))
+        })
+        .collect()
+}
