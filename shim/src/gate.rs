@@ -44,6 +44,8 @@ pub(crate) struct Marked {
 
 /// A waiting thread looks at the heartbeat, and rings again, this often.
 const RING_INTERVAL_NS: u64 = 50_000_000;
+/// While it waits for its own work to be done it looks at the events behind that this often.
+const EVENT_INTERVAL_NS: u64 = 200_000;
 /// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager: it may be
 /// in a root directory from which the socket is not seen.
 const UNHEARD_MAX: u32 = 20;
@@ -145,7 +147,18 @@ fn wait(part: &Part, since_ns: u64) -> bool {
     let mut known = true;
     if now & gate::OPEN == 0 {
         known = !handshake::must_ring(now) || part.ring();
-        sys::futex_wait(&part.limits.gate, now, RING_INTERVAL_NS);
+        let until_ns = clock::now_ns().saturating_add(RING_INTERVAL_NS);
+        // Where no device writes markers, nobody but this process can tell the manager that its work is done.
+        while markers::is_told_by_events(part)
+            && part.limits.gate.load(Ordering::Acquire) == now
+            && clock::now_ns() < until_ns
+        {
+            sys::futex_wait(&part.limits.gate, now, EVENT_INTERVAL_NS);
+        }
+        let left_ns = until_ns.saturating_sub(clock::now_ns());
+        if left_ns > 0 {
+            sys::futex_wait(&part.limits.gate, now, left_ns);
+        }
     }
     slot.waiting.fetch_sub(1, Ordering::Relaxed);
     slot.throttled_ns.fetch_add(clock::now_ns().saturating_sub(since_ns), Ordering::Relaxed);

@@ -126,6 +126,12 @@ pub(crate) fn launches_per_marker(part: &Part) -> u32 {
     (launches.min(most.into()) as u32).max(1)
 }
 
+/// Whether there is work in flight of which the manager learns only by this process's looking at events.
+pub(crate) fn is_told_by_events(part: &Part) -> bool {
+    let uses_events = part.flight().is_some_and(|flight| flight.uses_events.load(Ordering::Relaxed) != 0);
+    uses_events && matches!(look_now(part, Look::Anytime), Some(Seen::InFlight { .. }))
+}
+
 /// The host is about to wait for work on some device.
 #[inline(never)]
 pub(crate) fn look_at_all(process: &'static Process) {
