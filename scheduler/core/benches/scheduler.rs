@@ -3,13 +3,13 @@
 use aliquot_scheduler_core::placement::{Engine, ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_core::{
     Allowance, Claim, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec, Outcome,
-    Queue, Request, Statement, entitlements,
+    QueueDemand, Request, Statement, entitlements,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 
 /// 1,000 queues in three levels, all of which ask for more than there is.
-fn queues() -> Vec<Queue> {
-    let queue = |index: usize| Queue {
+fn queues() -> Vec<QueueDemand> {
+    let queue = |index: usize| QueueDemand {
         parent: match index {
             0..10 => None,
             10..100 => Some(index % 10),
@@ -17,7 +17,11 @@ fn queues() -> Vec<Queue> {
         },
         priority: i32::try_from(index % 3).unwrap_or(0),
         allowances: (0..5)
-            .map(|_| Allowance { quota: Some(50 + index as u64 % 700), limit: None, weight: 1 + index as u64 % 7 })
+            .map(|_| Allowance {
+                quota: Some(50 + index as u64 % 700),
+                weight: 1 + index as u64 % 7,
+                ..Allowance::default()
+            })
             .collect(),
         requested: vec![if index < 100 { 0 } else { 1 + (index as u64 * 7919) % 40_000 }; 5],
         usage_ppm: vec![(index as u64 * 104_729) % 2000; 5],

@@ -3,13 +3,13 @@
 //! It has no clock, does no I/O and starts no thread. State is changed by [`Event`]s ([`Cluster::apply`]); trials are
 //! [`Statement`]s that can be rolled back; an [`Engine`](placement::Engine) says where a claim should go.
 //!
-//! What queues are entitled to is a function of amounts ([`entitlements`]): fair shares, the order of turns ([`DominantShare`]) and, later, reclaim and
-//! the choice of victims follow from the one [`Entitlement`].
+//! What queues are entitled to is a function of amounts ([`entitlements`]): fair shares, the order of turns
+//! ([`DominantShare`]) and, later, reclaim and the choice of victims follow from the one [`Entitlement`].
 //!
 //! # Invariants
 //!
-//! * For each node's CPU and memory, and for each device's time and memory: what is free and what the placed claims hold add up to
-//!   what there is. No sequence of events, errors and rollbacks changes that.
+//! * For each node's CPU and memory, and for each device's time and memory: what is free and what the placed claims
+//!   hold add up to what there is. No sequence of events, errors and rollbacks changes that.
 //! * No decision depends on a floating-point number or on the order of a hash: equal events give equal plans.
 //! * An event that contradicts the state is refused and changes nothing.
 
@@ -24,23 +24,19 @@ mod fair_share;
 mod node;
 pub mod placement;
 mod quantity;
-mod queue;
 mod request;
 mod slab;
 mod spec;
 mod statement;
-mod usage;
 
 pub use claim::{Allocation, Claim, ClaimId, DeviceAllocation, NodeId};
 pub use class::{Class, ClassId};
 pub use cluster::Cluster;
 pub use event::{Event, EventError, Outcome};
-pub use fair_share::{Demand, divide};
+pub use fair_share::{Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
 pub use node::{Device, Node, NotEnough};
 pub use quantity::{Bytes, DeviceCore, MilliCpu};
-pub use queue::{Allowance, DominantShare, Entitlement, Queue, entitlements};
 pub use request::{Constraints, DeviceMemory, DeviceRequest, Request, RequestError};
 pub use slab::Key;
 pub use spec::{DeviceSpec, Health, NodeSpec, Taint};
 pub use statement::{Checkpoint, Statement, Step};
-pub use usage::DecayedUsage;

@@ -1,6 +1,6 @@
 //! What queues are entitled to: worked examples, and the laws that hold for any numbers.
 
-use aliquot_scheduler_core::{Allowance, Demand, DominantShare, Entitlement, Queue, divide, entitlements};
+use aliquot_scheduler_core::{Allowance, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -62,10 +62,10 @@ fn who_has_used_more_lately_gets_less_of_what_is_left() {
 
 #[test]
 fn children_divide_what_their_parent_gets() {
-    let queue = |parent: Option<usize>, quota: u64, requested: u64| Queue {
+    let queue = |parent: Option<usize>, quota: u64, requested: u64| QueueDemand {
         parent,
         priority: 100,
-        allowances: vec![Allowance { quota: Some(quota), limit: None, weight: 1 }],
+        allowances: vec![Allowance { quota: Some(quota), weight: 1, ..Allowance::default() }],
         requested: vec![requested],
         usage_ppm: vec![0],
     };
@@ -112,11 +112,15 @@ fn demands() -> impl Strategy<Value = Vec<Demand>> {
     vec(demand, 1..12)
 }
 
+fn usage_weights() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0u64), 0u64..3000]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn the_laws_of_division(total in 0u64..10_000, queues in demands(), usage_weight in prop_oneof![Just(0u64), 0u64..3000]) {
+    fn the_laws_of_division(total in 0u64..10_000, queues in demands(), usage_weight in usage_weights()) {
         let shares = divide(total, &queues, usage_weight);
         let sum: u64 = shares.iter().sum();
         prop_assert!(sum <= total);
@@ -132,7 +136,9 @@ proptest! {
     }
 
     #[test]
-    fn to_ask_for_more_never_gets_less(total in 0u64..10_000, queues in demands(), which in any::<usize>(), more in 1u64..3000) {
+    fn to_ask_for_more_never_gets_less(
+        total in 0u64..10_000, queues in demands(), which in any::<usize>(), more in 1u64..3000,
+    ) {
         let which = which % queues.len();
         let before = divide(total, &queues, 0)[which];
         let mut asking = queues;

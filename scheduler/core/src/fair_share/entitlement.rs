@@ -1,8 +1,6 @@
-//! Trees of queues: what each is entitled to, and whose turn it is.
+//! Trees of queues: what each is entitled to.
 
-use std::cmp::Ordering;
-
-use crate::fair_share::{Demand, divide};
+use crate::fair_share::divide::{Demand, divide};
 
 /// What a queue may have of one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -13,14 +11,16 @@ pub struct Allowance {
     pub limit: Option<u64>,
     /// Its weight for what others leave.
     pub weight: u64,
+    /// Its priority for what others leave; `None`: the queue's own.
+    pub priority: Option<i32>,
 }
 
-/// A queue of a tree.
+/// What decides a queue's entitlement: what it is allowed, what it asks for, and what it has used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Queue {
+pub struct QueueDemand {
     /// The index of its parent, which stands before it; `None`: none.
     pub parent: Option<usize>,
-    /// Queues of higher priority are given what is left over first.
+    /// Queues of higher priority are given what is left over first; [`Allowance::priority`] goes before it.
     pub priority: i32,
     /// By resource.
     pub allowances: Vec<Allowance>,
@@ -30,7 +30,8 @@ pub struct Queue {
     pub usage_ppm: Vec<u64>,
 }
 
-/// What a queue is entitled to of one resource. Everything follows from it: whose turn it is, who may reclaim, and from whom.
+/// What a queue is entitled to of one resource. Everything follows from it: whose turn it is, who may reclaim, and from
+/// whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entitlement {
     /// Its part of what there is.
@@ -42,7 +43,8 @@ pub struct Entitlement {
 }
 
 impl Entitlement {
-    /// What it may hold before others go first: its quota even where it does not ask for all of it now, otherwise its fair share.
+    /// What it may hold before others go first: its quota even where it does not ask for all of it now, otherwise its
+    /// fair share.
     #[must_use]
     pub fn allocatable(&self) -> u64 {
         let limit = self.limit.unwrap_or(u64::MAX);
@@ -50,11 +52,13 @@ impl Entitlement {
     }
 }
 
-/// What queues of a tree are entitled to, by queue and resource. The queues stand parents first and, among siblings, the oldest first.
+/// What queues of a tree are entitled to, by queue and resource. The queues stand parents first and, among siblings,
+/// the oldest first.
 ///
-/// `totals` is what there is of each resource. Children divide what their parent gets. See [`divide`] for `usage_weight`.
+/// `totals` is what there is of each resource. Children divide what their parent gets. See [`divide`] for
+/// `usage_weight`.
 #[must_use]
-pub fn entitlements(totals: &[u64], queues: &[Queue], usage_weight: u64) -> Vec<Vec<Entitlement>> {
+pub fn entitlements(totals: &[u64], queues: &[QueueDemand], usage_weight: u64) -> Vec<Vec<Entitlement>> {
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); queues.len()];
     let mut roots = Vec::new();
     for (index, queue) in queues.iter().enumerate() {
@@ -78,7 +82,7 @@ pub fn entitlements(totals: &[u64], queues: &[Queue], usage_weight: u64) -> Vec<
             quota: allowance(*index).quota,
             limit: allowance(*index).limit,
             weight: allowance(*index).weight,
-            priority: queues[*index].priority,
+            priority: allowance(*index).priority.unwrap_or(queues[*index].priority),
             requested: requested[*index],
             usage_ppm: own(&queues[*index].usage_ppm),
         };
@@ -102,55 +106,3 @@ pub fn entitlements(totals: &[u64], queues: &[Queue], usage_weight: u64) -> Vec<
     }
     entitled
 }
-
-/// The greatest part that a queue holds of what it is entitled to, over all resources: the less, the sooner it is its turn.
-#[derive(Clone, Copy, Debug)]
-pub struct DominantShare {
-    held: u64,
-    of: u64,
-}
-
-impl DominantShare {
-    /// Of a queue that holds `allocated`, by resource.
-    #[must_use]
-    pub fn new(allocated: &[u64], entitled: &[Entitlement]) -> Self {
-        let shares =
-            allocated.iter().zip(entitled).map(|(held, entitled)| Self { held: *held, of: entitled.allocatable() });
-        shares.max().unwrap_or(Self { held: 0, of: 1 })
-    }
-
-    /// Whether it holds more than it is entitled to of some resource.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.held > self.of
-    }
-}
-
-impl Ord for DominantShare {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // Who holds something that it is not entitled to at all comes after everybody else; nothing of nothing is nothing.
-        let unentitled = |share: &Self| share.of == 0 && share.held > 0;
-        match (unentitled(self), unentitled(other)) {
-            (true, true) => self.held.cmp(&other.held),
-            (false, false) => {
-                let product = |held: u64, of: u64| u128::from(held) * u128::from(of.max(1));
-                product(self.held, other.of).cmp(&product(other.held, self.of))
-            }
-            (one, another) => one.cmp(&another),
-        }
-    }
-}
-
-impl PartialOrd for DominantShare {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for DominantShare {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for DominantShare {}

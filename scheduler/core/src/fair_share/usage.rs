@@ -20,7 +20,8 @@ const ROOTS: [u128; 10] = [
 /// The natural logarithm of 2, in 2^48ths.
 const LN_2: u128 = 195_103_586_505_167;
 
-/// An amount that was held over time, decayed. Two of them with the same half-life can be compared: what a queue has used, and what there was.
+/// An amount that was held over time, decayed. Two of them with the same half-life can be compared: what a queue has
+/// used, and what there was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecayedUsage {
     half_life_ms: u64,
