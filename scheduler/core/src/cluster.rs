@@ -1,6 +1,6 @@
 //! The state: nodes, claims, and who is where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::change_log::{Change, ChangeLog};
 use crate::claim::{Allocation, Claim, ClaimId, NodeId};
@@ -16,6 +16,8 @@ use crate::spec::{Health, NodeSpec};
 pub struct Cluster {
     nodes: Vec<Option<Node>>,
     by_name: BTreeMap<String, NodeId>,
+    /// Nodes that are kept for somebody: nothing else is placed there.
+    held: BTreeSet<NodeId>,
     claims: Slab<ClaimState, Claim>,
     classes: Classes,
     changes: ChangeLog,
@@ -70,6 +72,12 @@ impl Cluster {
     /// The nodes, in the order in which they were added.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         (0..).map(NodeId).zip(&self.nodes).filter_map(|(id, node)| Some((id, node.as_ref()?)))
+    }
+
+    /// Whether a node is kept for somebody, so that an engine places nothing there.
+    #[must_use]
+    pub fn is_held(&self, id: NodeId) -> bool {
+        self.held.contains(&id)
     }
 
     /// One more than the greatest number of a node's id so far.
@@ -151,6 +159,7 @@ impl Cluster {
         let slot = self.nodes.get_mut(id.index()).and_then(Option::take);
         let node = slot.ok_or(EventError::NoSuchNode(id))?;
         self.by_name.remove(&node.spec().name);
+        self.held.remove(&id);
         let displaced: Vec<ClaimId> = node.claims().collect();
         for claim in &displaced {
             if let Some(state) = self.claims.get_mut(*claim) {
@@ -182,6 +191,19 @@ impl Cluster {
         let state = self.claims.remove(id).ok_or(EventError::NoSuchClaim(id))?;
         self.classes.leave(state.class);
         Ok(state.claim)
+    }
+
+    /// Keeps a node for somebody, or opens it to all again.
+    ///
+    /// # Errors
+    /// If there is no such node.
+    pub fn set_held(&mut self, id: NodeId, held: bool) -> Result<(), EventError> {
+        self.node_mut(id)?;
+        let changed = if held { self.held.insert(id) } else { self.held.remove(&id) };
+        if changed {
+            self.note(id, true);
+        }
+        Ok(())
     }
 
     /// Places a claim.

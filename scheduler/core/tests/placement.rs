@@ -91,14 +91,19 @@ fn policies(mix: &Mix) -> Vec<Box<dyn Policy>> {
     ]
 }
 
-/// Looks at every node: the one with the least cost, the first among equals.
-fn scan(cluster: &Cluster, policy: &impl Policy, request: &Request) -> Option<NodeId> {
-    let fitting = cluster.nodes().filter(|(_, node)| fits(node, request).is_ok());
+/// Looks at every node that is `open`: the one with the least cost, the first among equals, and that cost.
+fn scan(
+    cluster: &Cluster,
+    policy: &impl Policy,
+    request: &Request,
+    open: impl Fn(NodeId) -> bool,
+) -> Option<(i64, NodeId)> {
+    let open = cluster.nodes().filter(|(id, _)| open(*id) && !cluster.is_held(*id));
     let total = |(id, node): (NodeId, _)| {
         let bid: Bid = policy.bid(id, node, request);
         (i64::from(bid.cost) + i64::from(policy.surcharge(bid.forgone)), id)
     };
-    fitting.map(total).min().map(|(_, id)| id)
+    open.filter(|(_, node)| fits(node, request).is_ok()).map(total).min()
 }
 
 #[derive(Clone, Debug)]
@@ -107,6 +112,7 @@ enum Move {
     Remove(usize),
     Health { node: usize, device: u16, healthy: bool },
     Cordon { node: usize, cordoned: bool },
+    Hold { node: usize, held: bool },
     RemoveNode(usize),
     AddNode { cpu: u64, devices: usize, model: usize },
 }
@@ -117,6 +123,7 @@ fn moves() -> impl Strategy<Value = Move> {
         4 => any::<usize>().prop_map(Move::Remove),
         1 => (any::<usize>(), 0u16..8, any::<bool>()).prop_map(|(node, device, healthy)| Move::Health { node, device, healthy }),
         1 => (any::<usize>(), any::<bool>()).prop_map(|(node, cordoned)| Move::Cordon { node, cordoned }),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(node, held)| Move::Hold { node, held }),
         1 => any::<usize>().prop_map(Move::RemoveNode),
         1 => (8u64..100, 0usize..9, 0usize..3).prop_map(|(cpu, devices, model)| Move::AddNode { cpu, devices, model }),
     ]
@@ -136,8 +143,17 @@ fn play(policy: Box<dyn Policy>, first: &[Move], steps: &[Move]) -> Result<(), T
                 let claim = add(&mut cluster, request);
                 let class = cluster.class_of(claim).expect("the claim was added");
                 let placed = engine.place(&cluster, class);
-                let expected = scan(&cluster, engine.policy(), request);
-                prop_assert_eq!(placed.as_ref().map(|at| at.node), expected, "move {}: {:?}", number, request);
+                let expected = scan(&cluster, engine.policy(), request, |_| true);
+                let node = expected.map(|(_, node)| node);
+                prop_assert_eq!(placed.as_ref().map(|at| at.node), node, "move {}: {:?}", number, request);
+                let costs = nodes.iter().filter_map(|id| engine.cost_on(&cluster, class, *id));
+                prop_assert_eq!(costs.min(), expected.map(|(cost, _)| cost));
+                // Every second node, in an order that must not matter.
+                let open = |id: NodeId| id.index() % 2 == number % 2;
+                let among = nodes.iter().rev().copied().filter(|id| open(*id));
+                let among = engine.place_among(&cluster, class, among).map(|at| at.node);
+                let expected = scan(&cluster, engine.policy(), request, open).map(|(_, node)| node);
+                prop_assert_eq!(among, expected, "move {} among some: {:?}", number, request);
                 Some(match placed {
                     Some(allocation) => Event::ClaimPlaced(claim, allocation),
                     None => Event::ClaimRemoved(claim),
@@ -158,6 +174,10 @@ fn play(policy: Box<dyn Policy>, first: &[Move], steps: &[Move]) -> Result<(), T
                 let spec = cluster.node(id).expect("the node is there").spec().clone();
                 Event::NodeRelabelled(id, NodeSpec { cordoned: *cordoned, ..spec })
             }),
+            Move::Hold { node, held } => {
+                prop_assert!(pick(*node).is_none_or(|id| cluster.set_held(id, *held).is_ok()));
+                None
+            }
             Move::RemoveNode(node) => pick(*node).map(Event::NodeRemoved),
             Move::AddNode { cpu, devices, model } => {
                 Some(Event::NodeAdded(node(&format!("node-{number}"), *cpu, *devices, MODELS[*model])))

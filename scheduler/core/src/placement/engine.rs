@@ -1,6 +1,6 @@
 //! Asks a policy, and remembers what it said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{Allocation, NodeId};
 use crate::class::ClassId;
@@ -37,7 +37,7 @@ pub struct Engine<P> {
 #[derive(Debug, Default)]
 struct ClassBids {
     index: BidIndex,
-    /// Nodes on which the class's tasks may run at all, one bit each.
+    /// Nodes on which the class's tasks may run at all and that are not held, one bit each.
     admitted: Vec<u64>,
     /// How far the bids follow the cluster's changes; `None`: not at all.
     read: Option<u64>,
@@ -56,25 +56,67 @@ impl<P: Policy> Engine<P> {
         &self.policy
     }
 
-    /// Where one more task of a class should go; `None` if it fits nowhere. Nothing is reserved.
+    /// Where one more task of a class should go; `None` if it fits nowhere. Nothing is reserved. Held nodes are passed over.
     pub fn place(&mut self, cluster: &Cluster, class: ClassId) -> Option<Placement> {
+        self.make_bids(cluster, class)?;
+        let index = &self.classes.get(&class)?.index;
+        let node = match self.policy.selection() {
+            Selection::Least => index.least(|forgone| self.policy.surcharge(forgone))?,
+            Selection::Uniform => {
+                let fitting = u64::try_from(index.count()).ok().filter(|count| *count > 0)?;
+                index.nth(usize::try_from(self.policy.draw(fitting)).ok()?)?
+            }
+        };
+        let node = NodeId(u32::try_from(node).ok()?);
+        self.placement_on(cluster, class, node)
+    }
+
+    /// Where one more task of a class should go if only these nodes are open to it; `None` if it fits on none of them. The order of
+    /// preference is that of [`Engine::place`], and held nodes are passed over too: who holds one releases it before.
+    pub fn place_among(
+        &mut self,
+        cluster: &Cluster,
+        class: ClassId,
+        nodes: impl IntoIterator<Item = NodeId>,
+    ) -> Option<Placement> {
+        self.make_bids(cluster, class)?;
+        let index = &self.classes.get(&class)?.index;
+        let fitting = nodes.into_iter().filter_map(|id| Some((index.get(id.index())?, id)));
+        let node = match self.policy.selection() {
+            Selection::Least => fitting.map(|(bid, id)| (total(&self.policy, bid), id)).min()?.1,
+            Selection::Uniform => {
+                let fitting: BTreeSet<NodeId> = fitting.map(|(_, id)| id).collect();
+                let count = u64::try_from(fitting.len()).ok().filter(|count| *count > 0)?;
+                fitting.into_iter().nth(usize::try_from(self.policy.draw(count)).ok()?)?
+            }
+        };
+        self.placement_on(cluster, class, node)
+    }
+
+    /// What it costs to place one more task of a class on a node, by which nodes can be compared in this state; `None` if it does not
+    /// fit there or the node is held.
+    pub fn cost_on(&mut self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<i64> {
+        self.make_bids(cluster, class)?;
+        let bid = self.classes.get(&class)?.index.get(node.index())?;
+        Some(total(&self.policy, bid))
+    }
+
+    /// Brings the class's bids up to what the cluster is now; `None` if there is no such class.
+    fn make_bids(&mut self, cluster: &Cluster, class: ClassId) -> Option<()> {
         self.follow(cluster);
         self.decisions += 1;
         let request = cluster.class(class)?.request();
         self.forget_oldest(class);
+        self.looked_at.resize(cluster.node_slots(), 0);
         let bids = self.classes.entry(class).or_default();
         bids.used = self.decisions;
-        self.looked_at.resize(cluster.node_slots(), 0);
         bids.follow(cluster, request, &self.policy, &mut self.looked_at);
-        let node = match self.policy.selection() {
-            Selection::Least => bids.index.least(|forgone| self.policy.surcharge(forgone))?,
-            Selection::Uniform => {
-                let fitting = u64::try_from(bids.index.count()).ok().filter(|count| *count > 0)?;
-                bids.index.nth(usize::try_from(self.policy.draw(fitting)).ok()?)?
-            }
-        };
-        let node = NodeId(u32::try_from(node).ok()?);
-        let books = cluster.node(node)?;
+        Some(())
+    }
+
+    /// The devices that the policy takes on a node.
+    fn placement_on(&self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<Placement> {
+        let (books, request) = (cluster.node(node)?, cluster.class(class)?.request());
         let choice = self.policy.bid(node, books, request).choice;
         Some(Allocation { node, devices: devices::chosen(books, request, choice)? })
     }
@@ -113,6 +155,12 @@ impl<P: Policy> Engine<P> {
     }
 }
 
+/// A bid's cost with what is added for what is forgone.
+fn total(policy: &impl Policy, (cost, forgone): (i32, u8)) -> i64 {
+    let surcharge = if forgone == 0 { 0 } else { policy.surcharge(forgone) };
+    i64::from(cost) + i64::from(surcharge)
+}
+
 impl ClassBids {
     /// Makes the bids anew on what has changed. `looked_at` holds no later decision than the one that is being made, whose number is
     /// `self.used`.
@@ -145,7 +193,7 @@ impl ClassBids {
         let node = cluster.node(id);
         let (word, bit) = (id.index() / 64, 1 << (id.index() % 64));
         if spec {
-            let admitted = node.is_some_and(|node| admits(node.spec(), request).is_ok());
+            let admitted = node.is_some_and(|node| !cluster.is_held(id) && admits(node.spec(), request).is_ok());
             match admitted {
                 true => self.admitted[word] |= bit,
                 false => self.admitted[word] &= !bit,

@@ -51,6 +51,13 @@ impl BidIndex {
         }
     }
 
+    /// A node's bid: its cost, and what is forgone.
+    pub(crate) fn get(&self, node: usize) -> Option<(i32, u8)> {
+        let cost = self.costs.get(node).copied().filter(|cost| *cost != NONE)?;
+        let group = self.groups.get(usize::from(*self.group_of.get(node)?))?;
+        Some((cost, group.forgone))
+    }
+
     /// The node with the least cost and surcharge, the first one among equals; `surcharge` says what is added for what is forgone.
     pub(crate) fn least(&self, surcharge: impl Fn(u8) -> i32) -> Option<usize> {
         let mut best: Option<(i64, usize)> = None;
@@ -151,6 +158,7 @@ mod tests {
             for (node, bid) in bids {
                 index.set(node % nodes, bid);
                 all[node % nodes] = bid;
+                prop_assert_eq!(index.get(node % nodes), bid);
                 let surcharge = |forgone: u8| if forgone == 0 { 0 } else { prices[usize::from(forgone)] };
                 let scan = all.iter().enumerate()
                     .filter_map(|(node, bid)| bid.map(|(cost, forgone)| (cost + surcharge(forgone), node)))
