@@ -1,5 +1,6 @@
 //! Claims: what users ask for, and what they were given.
 
+use crate::group::GroupId;
 use crate::quantity::{Bytes, DeviceCore};
 use crate::request::Request;
 use crate::slab::Key;
@@ -23,20 +24,27 @@ impl NodeId {
 /// One task's request, with what decides its turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Claim {
+    /// Its name, for who reads plans. The scheduler tells claims apart by [`ClaimId`].
+    pub name: String,
     /// What it needs.
     pub request: Request,
     /// The namespace that it belongs to.
     pub namespace: String,
-    /// The queue that it waits in.
+    /// The queue that it waits in; empty: the namespace's, or [`DEFAULT_QUEUE`](crate::DEFAULT_QUEUE). In a pod group the group's queue
+    /// counts.
     pub queue: String,
-    /// Its priority class's value; the greater goes first.
+    /// Its priority class's value; the greater goes first. In a pod group the group's counts.
     pub priority: i32,
-    /// Whether it may be evicted for others.
+    /// Whether it may be evicted for others. In a pod group the group's word counts.
     pub preemptible: bool,
-    /// How long it runs before it may be evicted, in milliseconds.
+    /// How long it runs before it may be evicted, in milliseconds. In a pod group the group's value counts.
     pub min_runtime_ms: u64,
-    /// The pod group that it is a member of.
+    /// The pod group of its namespace that it is a member of.
     pub pod_group: Option<String>,
+    /// The sub-group of the pod group.
+    pub sub_group: Option<String>,
+    /// The disruption budget of its namespace that protects it.
+    pub disruption_budget: Option<String>,
 }
 
 /// Where a claim was placed, and what it holds there.
@@ -57,4 +65,32 @@ pub struct DeviceAllocation {
     pub core: DeviceCore,
     /// Memory, in bytes even if a part was asked for.
     pub memory: Bytes,
+}
+
+/// Why a claim was evicted last.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Displacement {
+    /// What was done.
+    pub action: Action,
+    /// The group that its room was needed for.
+    pub by: Option<GroupId>,
+    /// That group's name, or that of its only member.
+    pub by_name: String,
+    /// When.
+    pub at_ms: u64,
+}
+
+/// What a scheduler does to place claims.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Action {
+    /// Gives what is free.
+    Allocate,
+    /// Moves claims so that what is free is in one place.
+    Consolidate,
+    /// Takes back from queues above their fair share.
+    Reclaim,
+    /// Takes from claims of lower priority in the same queue.
+    Preempt,
+    /// Evicts what is left of a gang that has lost members.
+    StaleGang,
 }

@@ -1,40 +1,98 @@
-//! The state: nodes, claims, and who is where.
+//! The state: nodes, queues, pod groups, claims, and who is where.
+
+mod claims;
+mod groups;
+mod leaving;
+mod nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::change_log::{Change, ChangeLog};
-use crate::claim::{Allocation, Claim, ClaimId, NodeId};
+use crate::budget::Budgets;
+use crate::change_log::ChangeLog;
+use crate::claim::{Allocation, Claim, ClaimId, Displacement, NodeId};
 use crate::class::{Class, ClassId, Classes};
 use crate::event::{Event, EventError, Outcome};
+use crate::fair_share::DecayedUsage;
+use crate::group::{Group, GroupId, Groups};
 use crate::node::Node;
-use crate::request::Request;
+use crate::queue::{Queue, QueueId, Queues};
+use crate::resource::{Resource, Resources};
 use crate::slab::Slab;
-use crate::spec::{Health, NodeSpec};
 
 /// What is known of the cluster. It changes by events only, each of which is applied as a whole or not at all.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Cluster {
+    now_ms: u64,
     nodes: Vec<Option<Node>>,
     by_name: BTreeMap<String, NodeId>,
     /// Nodes that are kept for somebody: nothing else is placed there.
     held: BTreeSet<NodeId>,
     claims: Slab<ClaimState, Claim>,
+    /// Claims are numbered as they are added.
+    next_claim: u64,
     classes: Classes,
     changes: ChangeLog,
+    resources: Resources,
+    queues: Queues,
+    groups: Groups,
+    budgets: Budgets,
+    /// Claims on their way out of an old place, by its node.
+    leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
+    /// Claims that wait for one that is leaving.
+    waiting_for: BTreeMap<ClaimId, BTreeSet<ClaimId>>,
 }
 
 #[derive(Clone, Debug)]
 struct ClaimState {
     claim: Claim,
+    sequence: u64,
     class: ClassId,
+    group: GroupId,
     allocation: Option<Allocation>,
+    /// Since when it runs; `None`: it does not, even if it is placed.
+    started_ms: Option<u64>,
+    /// The place that it is on its way out of.
+    leaving: Option<Allocation>,
+    /// Claims that must be gone before it can start.
+    starts_after: Vec<ClaimId>,
+    displaced: Option<Box<Displacement>>,
+}
+
+/// Past usage counts half as much after a week, unless a cluster is made otherwise.
+const HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self::with_usage_half_life(HALF_LIFE_MS)
+    }
 }
 
 impl Cluster {
-    /// An empty cluster.
+    /// An empty cluster, in which past usage counts half as much after a week.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty cluster, in which past usage counts half as much after so many milliseconds.
+    #[must_use]
+    pub fn with_usage_half_life(half_life_ms: u64) -> Self {
+        Self {
+            now_ms: 0,
+            nodes: Vec::new(),
+            by_name: BTreeMap::new(),
+            held: BTreeSet::new(),
+            claims: Slab::default(),
+            next_claim: 0,
+            classes: Classes::default(),
+            changes: ChangeLog::default(),
+            resources: Resources::default(),
+            queues: Queues::new(half_life_ms),
+            groups: Groups::default(),
+            budgets: Budgets::default(),
+            leaving: BTreeMap::new(),
+            waiting_for: BTreeMap::new(),
+        }
     }
 
     /// Applies one event.
@@ -50,11 +108,38 @@ impl Cluster {
                 self.set_health(node, device, health).map(|()| Outcome::Done)
             }
             Event::ClaimAdded(claim) => self.add_claim(claim).map(Outcome::Claim),
-            Event::ClaimRemoved(claim) => self.remove_claim(claim).map(|_| Outcome::Done),
-            Event::ClaimPlaced(claim, allocation) => self.place(claim, allocation).map(|()| Outcome::Done),
-            Event::ClaimEvicted(claim) => self.evict(claim).map(|_| Outcome::Displaced(vec![claim])),
+            Event::ClaimRemoved(claim) => self.remove_claim(claim).map(Outcome::Ready),
+            Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(|()| Outcome::Done),
+            Event::ClaimEvicted(claim) => self.stop(claim).map(|()| Outcome::Displaced(vec![claim])),
+            Event::ClaimGone(claim) => self.gone(claim).map(Outcome::Ready),
             Event::ClaimResized(claim, request) => self.resize(claim, &request).map(|()| Outcome::Done),
+            Event::PodGroupAdded(group) => self.add_group(group).map(Outcome::Group),
+            Event::PodGroupRemoved(group) => self.remove_group(group).map(|()| Outcome::Done),
+            Event::QueueAdded(spec) => Ok(Outcome::Queue(self.queues.add(spec, &mut self.resources, self.now_ms)?)),
+            Event::QueueChanged(spec) => Ok(self.queues.change(spec, &mut self.resources).map(|()| Outcome::Done)?),
+            Event::QueueRemoved(name) => Ok(self.queues.remove(&name).map(|()| Outcome::Done)?),
+            Event::BudgetChanged(budget) => {
+                self.budgets.change(budget);
+                Ok(Outcome::Done)
+            }
+            Event::BudgetRemoved(namespace, name) => match self.budgets.remove(namespace.clone(), name.clone()) {
+                true => Ok(Outcome::Done),
+                false => Err(EventError::UnknownBudget { namespace, name }),
+            },
+            Event::TimeAdvanced(then_ms) if then_ms < self.now_ms => {
+                Err(EventError::TimeBackwards { now_ms: self.now_ms, then_ms })
+            }
+            Event::TimeAdvanced(then_ms) => {
+                self.now_ms = then_ms;
+                Ok(Outcome::Done)
+            }
         }
+    }
+
+    /// The time of the last [`Event::TimeAdvanced`].
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
     }
 
     /// A node, by its id.
@@ -98,16 +183,88 @@ impl Cluster {
         self.claim_state(id).ok()?.allocation.as_ref()
     }
 
+    /// Since when a claim runs. A claim that is placed where others are still leaving does not run yet.
+    #[must_use]
+    pub fn started_ms(&self, id: ClaimId) -> Option<u64> {
+        self.claim_state(id).ok()?.started_ms
+    }
+
+    /// The place that a claim was evicted or moved from and that it has not left yet.
+    #[must_use]
+    pub fn leaving(&self, id: ClaimId) -> Option<&Allocation> {
+        self.claim_state(id).ok()?.leaving.as_ref()
+    }
+
+    /// The claims that must be gone before this one, which is placed, can start.
+    #[must_use]
+    pub fn starts_after(&self, id: ClaimId) -> &[ClaimId] {
+        self.claim_state(id).map_or(&[], |state| &state.starts_after)
+    }
+
+    /// Why a claim was evicted last.
+    #[must_use]
+    pub fn displaced(&self, id: ClaimId) -> Option<&Displacement> {
+        self.claim_state(id).ok()?.displaced.as_deref()
+    }
+
+    /// The number of a claim in the order in which claims were added.
+    #[must_use]
+    pub fn sequence(&self, id: ClaimId) -> Option<u64> {
+        self.claim_state(id).ok().map(|state| state.sequence)
+    }
+
     /// The class of a claim's request.
     #[must_use]
     pub fn class_of(&self, id: ClaimId) -> Option<ClassId> {
         self.claim_state(id).ok().map(|state| state.class)
     }
 
+    /// The pod group that a claim is a member of, or that was made for it alone.
+    #[must_use]
+    pub fn group_of(&self, id: ClaimId) -> Option<GroupId> {
+        self.claim_state(id).ok().map(|state| state.group)
+    }
+
     /// A class; `None` when no claim is in it any more.
     #[must_use]
     pub fn class(&self, id: ClassId) -> Option<&Class> {
         self.classes.get(id)
+    }
+
+    /// A pod group.
+    #[must_use]
+    pub fn group(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id)
+    }
+
+    /// A declared pod group's id, by its namespace and name.
+    #[must_use]
+    pub fn group_named(&self, namespace: &str, name: &str) -> Option<GroupId> {
+        self.groups.named(namespace, name)
+    }
+
+    /// The pod groups, single claims' included, in an order that depends on nothing but the events so far.
+    pub fn groups(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+        self.groups.iter()
+    }
+
+    /// A queue.
+    #[must_use]
+    pub fn queue(&self, id: QueueId) -> Option<&Queue> {
+        self.queues.get(id)
+    }
+
+    /// A queue's id, by its name.
+    #[must_use]
+    pub fn queue_named(&self, name: &str) -> Option<QueueId> {
+        self.queues.named(name)
+    }
+
+    /// What a queue and those below it hold of a resource.
+    #[must_use]
+    pub fn allocated(&self, queue: QueueId, resource: &Resource) -> u64 {
+        let number = self.resources.find(resource);
+        number.zip(self.queues.get(queue)).map_or(0, |(number, queue)| queue.allocated().get(number))
     }
 
     /// The claims, in an order that depends on nothing but the events so far.
@@ -126,141 +283,30 @@ impl Cluster {
         &self.changes
     }
 
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    pub(crate) fn resources(&self) -> &Resources {
+        &self.resources
+    }
+
+    pub(crate) fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// Brings all queues' usage up to the present.
+    pub(crate) fn note_usage(&mut self) {
+        let totals = self.totals();
+        self.queues.use_until(self.now_ms, &totals);
+    }
+
+    /// What there was of each resource, by number, decayed like the queues' usage.
+    pub(crate) fn capacity_used(&self) -> &[DecayedUsage] {
+        self.queues.capacity()
+    }
+
     fn claim_state(&self, id: ClaimId) -> Result<&ClaimState, EventError> {
         self.claims.get(id).ok_or(EventError::NoSuchClaim(id))
-    }
-
-    fn node_mut(&mut self, id: NodeId) -> Result<&mut Node, EventError> {
-        self.nodes.get_mut(id.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(id))
-    }
-
-    fn note(&mut self, node: NodeId, spec: bool) {
-        self.changes.push(Change { node, spec }, self.nodes.len());
-    }
-
-    fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, EventError> {
-        if self.by_name.contains_key(&spec.name) {
-            return Err(EventError::NodeExists(spec.name));
-        }
-        let id = NodeId(u32::try_from(self.nodes.len()).expect("fewer than 2^32 nodes"));
-        self.by_name.insert(spec.name.clone(), id);
-        self.nodes.push(Some(Node::new(spec)));
-        self.note(id, true);
-        Ok(id)
-    }
-
-    fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
-        self.node_mut(id)?.set_labels_and_taints(spec);
-        self.note(id, true);
-        Ok(())
-    }
-
-    fn remove_node(&mut self, id: NodeId) -> Result<Vec<ClaimId>, EventError> {
-        let slot = self.nodes.get_mut(id.index()).and_then(Option::take);
-        let node = slot.ok_or(EventError::NoSuchNode(id))?;
-        self.by_name.remove(&node.spec().name);
-        self.held.remove(&id);
-        let displaced: Vec<ClaimId> = node.claims().collect();
-        for claim in &displaced {
-            if let Some(state) = self.claims.get_mut(*claim) {
-                state.allocation = None;
-            }
-        }
-        self.note(id, true);
-        Ok(displaced)
-    }
-
-    fn set_health(&mut self, id: NodeId, device: u16, health: Health) -> Result<(), EventError> {
-        if !self.node_mut(id)?.set_health(device, health) {
-            return Err(EventError::NoSuchDevice { node: id, device });
-        }
-        self.note(id, true);
-        Ok(())
-    }
-
-    fn add_claim(&mut self, claim: Claim) -> Result<ClaimId, EventError> {
-        claim.request.validate()?;
-        let class = self.classes.join(&claim.request);
-        Ok(self.claims.insert(ClaimState { claim, class, allocation: None }))
-    }
-
-    fn remove_claim(&mut self, id: ClaimId) -> Result<Claim, EventError> {
-        if self.claim_state(id)?.allocation.is_some() {
-            self.evict(id)?;
-        }
-        let state = self.claims.remove(id).ok_or(EventError::NoSuchClaim(id))?;
-        self.classes.leave(state.class);
-        Ok(state.claim)
-    }
-
-    /// Keeps a node for somebody, or opens it to all again.
-    ///
-    /// # Errors
-    /// If there is no such node.
-    pub fn set_held(&mut self, id: NodeId, held: bool) -> Result<(), EventError> {
-        self.node_mut(id)?;
-        let changed = if held { self.held.insert(id) } else { self.held.remove(&id) };
-        if changed {
-            self.note(id, true);
-        }
-        Ok(())
-    }
-
-    /// Places a claim.
-    pub(crate) fn place(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
-        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
-        if state.allocation.is_some() {
-            return Err(EventError::Placed(id));
-        }
-        let node = allocation.node;
-        let books = self.nodes.get_mut(node.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(node))?;
-        let taken = books.take(id, &state.claim.request, &allocation);
-        taken.map_err(|reason| EventError::NotEnough { node, reason })?;
-        state.allocation = Some(allocation);
-        self.note(node, false);
-        Ok(())
-    }
-
-    /// Takes a claim from where it is placed, and says where that was.
-    pub(crate) fn evict(&mut self, id: ClaimId) -> Result<Allocation, EventError> {
-        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
-        let allocation = state.allocation.take().ok_or(EventError::NotPlaced(id))?;
-        let node = allocation.node;
-        if let Some(books) = self.nodes.get_mut(node.index()).and_then(Option::as_mut) {
-            books.give_back(id, &state.claim.request, &allocation);
-        }
-        self.note(node, false);
-        Ok(allocation)
-    }
-
-    fn resize(&mut self, id: ClaimId, request: &Request) -> Result<(), EventError> {
-        request.validate()?;
-        let before = self.claim_state(id)?.allocation.clone();
-        if let Some(before) = &before {
-            let mut after = before.clone();
-            let node = self.node(before.node).ok_or(EventError::NoSuchNode(before.node))?;
-            for part in &mut after.devices {
-                let memory = node.devices().get(usize::from(part.device)).map_or(part.memory, |device| device.memory());
-                (part.core, part.memory) = (request.devices.core, request.devices.memory.on(memory));
-            }
-            self.evict(id)?;
-            let old = self.exchange_request(id, request)?;
-            if let Err(error) = self.place(id, after) {
-                self.exchange_request(id, &old)?;
-                self.place(id, before.clone())?;
-                return Err(error);
-            }
-        } else {
-            self.exchange_request(id, request)?;
-        }
-        Ok(())
-    }
-
-    /// Gives a claim another request and returns the old one.
-    fn exchange_request(&mut self, id: ClaimId, request: &Request) -> Result<Request, EventError> {
-        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
-        let class = self.classes.join(request);
-        self.classes.leave(std::mem::replace(&mut state.class, class));
-        Ok(std::mem::replace(&mut state.claim.request, request.clone()))
     }
 }

@@ -1,7 +1,10 @@
 //! What happens to a cluster.
 
+use crate::budget::DisruptionBudget;
 use crate::claim::{Allocation, Claim, ClaimId, NodeId};
+use crate::group::{GroupId, PodGroup};
 use crate::node::NotEnough;
+use crate::queue::{QueueError, QueueId, QueueSpec};
 use crate::request::{Request, RequestError};
 use crate::spec::{Health, NodeSpec};
 
@@ -27,12 +30,30 @@ pub enum Event {
     ClaimAdded(Claim),
     /// A claim is gone; what it held is free.
     ClaimRemoved(ClaimId),
-    /// A claim was placed.
+    /// A claim was placed, and runs.
     ClaimPlaced(ClaimId, Allocation),
-    /// A claim was evicted, and waits again.
+    /// A claim no longer runs where it was placed, and waits again.
     ClaimEvicted(ClaimId),
+    /// A claim that a plan evicted or moved is gone from its old place.
+    ClaimGone(ClaimId),
     /// A claim asks for other amounts now; where it is placed, it keeps its devices.
     ClaimResized(ClaimId, Request),
+    /// A pod group was declared; claims that name it come afterwards.
+    PodGroupAdded(PodGroup),
+    /// A pod group is no longer declared; it has no members any more.
+    PodGroupRemoved(GroupId),
+    /// There is a new queue.
+    QueueAdded(QueueSpec),
+    /// The queue of this name is configured so from now on.
+    QueueChanged(QueueSpec),
+    /// The queue of this name, which nothing is in, is gone.
+    QueueRemoved(String),
+    /// A disruption budget is so from now on.
+    BudgetChanged(DisruptionBudget),
+    /// The disruption budget of this namespace and name is gone.
+    BudgetRemoved(String, String),
+    /// It is so late now, in milliseconds since whenever the shell began to count.
+    TimeAdvanced(u64),
 }
 
 /// What an event led to.
@@ -42,6 +63,12 @@ pub enum Outcome {
     Node(NodeId),
     /// A claim was given its id.
     Claim(ClaimId),
+    /// A pod group was given its id.
+    Group(GroupId),
+    /// A queue was given its id.
+    Queue(QueueId),
+    /// These claims were waiting for room that was still held, and can start.
+    Ready(Vec<ClaimId>),
     /// These claims wait again that were placed before.
     Displaced(Vec<ClaimId>),
     /// Nothing else than what the event says.
@@ -77,6 +104,58 @@ pub enum EventError {
     /// The request makes no sense.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// A queue cannot be so.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// There is a pod group of this name.
+    #[error("namespace {namespace:?} has a pod group named {name:?}; remove it first")]
+    GroupExists {
+        /// The namespace.
+        namespace: String,
+        /// The name.
+        name: String,
+    },
+    /// There is no such pod group.
+    #[error("namespace {namespace:?} has no pod group {name:?}; add it before its members")]
+    UnknownGroup {
+        /// The namespace.
+        namespace: String,
+        /// The name.
+        name: String,
+    },
+    /// There is no such pod group (any more).
+    #[error("there is no pod group {0:?}")]
+    NoSuchGroup(GroupId),
+    /// The group has no such sub-group.
+    #[error("pod group {group:?} has no sub-group {sub_group:?}")]
+    UnknownSubGroup {
+        /// The group.
+        group: String,
+        /// The sub-group.
+        sub_group: String,
+    },
+    /// The group has members.
+    #[error("pod group {0:?} has members; remove them first")]
+    GroupInUse(String),
+    /// The claim is not on its way out of an old place.
+    #[error("claim {0:?} is not being evicted")]
+    NotLeaving(ClaimId),
+    /// There is no such disruption budget.
+    #[error("namespace {namespace:?} has no disruption budget {name:?}")]
+    UnknownBudget {
+        /// The namespace.
+        namespace: String,
+        /// The name.
+        name: String,
+    },
+    /// Time does not run backwards.
+    #[error("it is {now_ms} ms already and cannot become {then_ms} ms")]
+    TimeBackwards {
+        /// Now.
+        now_ms: u64,
+        /// What the event says.
+        then_ms: u64,
+    },
     /// The node cannot take what the allocation says.
     #[error("node {}: {reason}", node.index())]
     NotEnough {

@@ -15,28 +15,40 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod change_log;
 mod claim;
 mod class;
 mod cluster;
+mod entitled;
 mod event;
 mod fair_share;
+mod group;
+mod limits;
 mod node;
 pub mod placement;
 mod quantity;
+mod queue;
 mod request;
+mod resource;
+mod shares;
 mod slab;
 mod spec;
 mod statement;
+mod unit;
 
-pub use claim::{Allocation, Claim, ClaimId, DeviceAllocation, NodeId};
+pub use budget::DisruptionBudget;
+pub use claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
 pub use class::{Class, ClassId};
 pub use cluster::Cluster;
 pub use event::{Event, EventError, Outcome};
 pub use fair_share::{Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
+pub use group::{Group, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
 pub use node::{Device, Node, NotEnough};
 pub use quantity::{Bytes, DeviceCore, MilliCpu};
+pub use queue::{DEFAULT_QUEUE, Queue, QueueError, QueueId, QueueSpec};
 pub use request::{Constraints, DeviceMemory, DeviceRequest, Request, RequestError};
+pub use resource::Resource;
 pub use slab::Key;
 pub use spec::{DeviceSpec, Health, NodeSpec, Taint};
 pub use statement::{Checkpoint, Statement, Step};

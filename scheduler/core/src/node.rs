@@ -27,6 +27,8 @@ pub struct Node {
     /// The most time that is free on one device that may be given out.
     core_free_max: DeviceCore,
     one_model: bool,
+    /// By device, the number of its model's resource.
+    models: Vec<usize>,
 }
 
 /// What is free on a device.
@@ -171,7 +173,7 @@ pub enum NotEnough {
 }
 
 impl Node {
-    pub(crate) fn new(spec: NodeSpec) -> Self {
+    pub(crate) fn new(spec: NodeSpec, models: Vec<usize>) -> Self {
         let devices: Vec<Device> = spec.devices.iter().map(Device::new).collect();
         let one_model = spec.devices.windows(2).all(|pair| pair[0].model == pair[1].model);
         let mut node = Self {
@@ -184,6 +186,7 @@ impl Node {
             usable_thousandths: 0,
             core_free_max: DeviceCore::ZERO,
             one_model,
+            models,
             spec,
         };
         node.derive();
@@ -246,6 +249,11 @@ impl Node {
     #[must_use]
     pub fn has_one_model(&self) -> bool {
         self.one_model
+    }
+
+    /// The number of the resource of a device's model.
+    pub(crate) fn model_resource(&self, device: u16) -> Option<usize> {
+        self.models.get(usize::from(device)).copied()
     }
 
     pub(crate) fn set_labels_and_taints(&mut self, spec: &NodeSpec) {

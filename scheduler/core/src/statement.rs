@@ -1,46 +1,91 @@
 //! Trials: changes that are made as a whole or not at all.
 
-use crate::claim::{Allocation, ClaimId};
+use std::collections::BTreeMap;
+
+use crate::claim::{Allocation, ClaimId, Displacement};
 use crate::cluster::Cluster;
 use crate::event::EventError;
 
 /// A step of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Place the claim.
-    Place(ClaimId, Allocation),
-    /// Evict the claim from where it is.
-    Evict(ClaimId, Allocation),
+    /// Evict the claim from where it is; it waits again.
+    Evict {
+        /// The claim.
+        claim: ClaimId,
+        /// Where it is.
+        from: Allocation,
+    },
+    /// Evict the claim from where it is and start it elsewhere.
+    Move {
+        /// The claim.
+        claim: ClaimId,
+        /// Where it is.
+        from: Allocation,
+        /// Where it goes.
+        to: Allocation,
+        /// Claims that must be gone before it can start there.
+        starts_after: Vec<ClaimId>,
+    },
+    /// Start the claim.
+    Place {
+        /// The claim.
+        claim: ClaimId,
+        /// Where it goes.
+        to: Allocation,
+        /// Claims that must be gone before it can start there.
+        starts_after: Vec<ClaimId>,
+    },
+}
+
+impl Step {
+    /// The claim that the step is about.
+    #[must_use]
+    pub fn claim(&self) -> ClaimId {
+        match self {
+            Self::Evict { claim, .. } | Self::Move { claim, .. } | Self::Place { claim, .. } => *claim,
+        }
+    }
+
+    /// The claim, if it is placed after the step.
+    #[must_use]
+    pub fn placed(&self) -> Option<ClaimId> {
+        match self {
+            Self::Evict { .. } => None,
+            Self::Move { claim, .. } | Self::Place { claim, .. } => Some(*claim),
+        }
+    }
+}
+
+/// What was done, so that it can be undone.
+#[derive(Debug)]
+enum Change {
+    Placed(ClaimId),
+    Evicted(ClaimId, Allocation),
 }
 
 /// How far a [`Statement`] had come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Checkpoint(usize);
 
-/// A transaction on a cluster's state: its steps take effect at once, can be undone back to any checkpoint, and are all
-/// undone when it is dropped without having been committed. A gang, a reclaim and a preemption are one statement each.
+/// A transaction on a cluster's state: its changes are in the books at once, can be undone back to any checkpoint, and are all undone
+/// when it is dropped without having been committed. A gang, a reclaim and a preemption are one statement each.
 #[derive(Debug)]
 pub struct Statement<'a> {
     cluster: &'a mut Cluster,
-    steps: Vec<Step>,
+    changes: Vec<Change>,
 }
 
 impl<'a> Statement<'a> {
     /// Begins a transaction.
     pub fn new(cluster: &'a mut Cluster) -> Self {
-        Self { cluster, steps: Vec::new() }
+        Self { cluster, changes: Vec::new() }
     }
 
-    /// The state as it is with the steps so far.
+    /// The state as it is with the changes so far.
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         self.cluster
-    }
-
-    /// The steps so far.
-    #[must_use]
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
     }
 
     /// Places a claim.
@@ -48,8 +93,8 @@ impl<'a> Statement<'a> {
     /// # Errors
     /// If it is placed already or there is not enough; nothing is changed then.
     pub fn place(&mut self, claim: ClaimId, allocation: Allocation) -> Result<(), EventError> {
-        self.cluster.place(claim, allocation.clone())?;
-        self.steps.push(Step::Place(claim, allocation));
+        self.cluster.place(claim, allocation)?;
+        self.changes.push(Change::Placed(claim));
         Ok(())
     }
 
@@ -59,33 +104,57 @@ impl<'a> Statement<'a> {
     /// If it is not placed; nothing is changed then.
     pub fn evict(&mut self, claim: ClaimId) -> Result<(), EventError> {
         let allocation = self.cluster.evict(claim)?;
-        self.steps.push(Step::Evict(claim, allocation));
+        self.changes.push(Change::Evicted(claim, allocation));
         Ok(())
     }
 
     /// A point to come back to.
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint(self.steps.len())
+        Checkpoint(self.changes.len())
     }
 
     /// Undoes everything since a checkpoint of this statement.
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
-        while self.steps.len() > checkpoint.0 {
-            // The reverse of a step that was made is always possible: nobody else changes the state meanwhile.
-            let undone = match self.steps.pop() {
-                Some(Step::Place(claim, _)) => self.cluster.evict(claim).map(|_| ()),
-                Some(Step::Evict(claim, allocation)) => self.cluster.place(claim, allocation),
+        while self.changes.len() > checkpoint.0 {
+            // The reverse of a change that was made is always possible: nobody else changes the state meanwhile.
+            let undone = match self.changes.pop() {
+                Some(Change::Placed(claim)) => self.cluster.evict(claim).map(|_| ()),
+                Some(Change::Evicted(claim, allocation)) => self.cluster.place(claim, allocation),
                 None => break,
             };
             debug_assert_eq!(undone, Ok(()));
         }
     }
 
-    /// Makes the steps final and returns them, for whoever carries them out.
+    /// Makes the changes final and returns what is to be done, for whoever does it: evictions and moves first. What was evicted and
+    /// placed again where it was is left out. Evicted claims remember the cause.
     #[must_use]
-    pub fn commit(mut self) -> Vec<Step> {
-        std::mem::take(&mut self.steps)
+    pub fn commit(mut self, cause: &Displacement) -> Vec<Step> {
+        // Where each claim was before, in the order in which it was first touched.
+        let mut before: BTreeMap<ClaimId, (usize, Option<Allocation>)> = BTreeMap::new();
+        for (order, change) in std::mem::take(&mut self.changes).into_iter().enumerate() {
+            let (claim, was) = match change {
+                Change::Placed(claim) => (claim, None),
+                Change::Evicted(claim, allocation) => (claim, Some(allocation)),
+            };
+            before.entry(claim).or_insert((order, was));
+        }
+        let mut touched: Vec<(usize, ClaimId, Option<Allocation>)> =
+            before.into_iter().map(|(claim, (order, was))| (order, claim, was)).collect();
+        touched.sort_unstable_by_key(|(order, claim, was)| (was.is_none(), *order, *claim));
+        let steps = touched.into_iter().filter_map(|(_, claim, was)| {
+            let is = self.cluster.allocation(claim).cloned();
+            match (was, is) {
+                (Some(from), Some(to)) if from == to => None,
+                (Some(from), Some(to)) => Some(Step::Move { claim, from, to, starts_after: Vec::new() }),
+                (Some(from), None) => Some(Step::Evict { claim, from }),
+                (None, Some(to)) => Some(Step::Place { claim, to, starts_after: Vec::new() }),
+                (None, None) => None,
+            }
+        });
+        let steps = steps.collect();
+        self.cluster.settle(steps, cause)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec,
-    Event, Health, MilliCpu, NodeId, NodeSpec, Outcome, Request, Statement,
+    Action, Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest,
+    DeviceSpec, Displacement, Event, Health, MilliCpu, NodeId, NodeSpec, Outcome, Request, Statement,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -175,7 +175,8 @@ fn trial(
     }
     let now = picture(statement.cluster());
     if commit {
-        let _ = statement.commit();
+        let cause = Displacement { action: Action::Preempt, by: None, by_name: String::new(), at_ms: 0 };
+        let _ = statement.commit(&cause);
         assert_eq!(picture(cluster), now);
     } else {
         drop(statement);

@@ -15,6 +15,11 @@ pub struct Allowance {
     pub priority: Option<i32>,
 }
 
+impl Allowance {
+    /// Of a resource that a queue does not name: nothing for certain, and an equal part of what others leave.
+    pub const UNNAMED: Self = Self { quota: Some(0), limit: None, weight: 1, priority: None };
+}
+
 /// What decides a queue's entitlement: what it is allowed, what it asks for, and what it has used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct QueueDemand {

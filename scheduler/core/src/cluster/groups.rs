@@ -1,0 +1,80 @@
+//! Pod groups and the queues that they wait in.
+
+use std::cmp::Reverse;
+
+use super::Cluster;
+use crate::claim::ClaimId;
+use crate::event::EventError;
+use crate::group::{Group, GroupId, PodGroup};
+use crate::queue::{DEFAULT_QUEUE, QueueId, Turn};
+
+impl Cluster {
+    pub(super) fn add_group(&mut self, spec: PodGroup) -> Result<GroupId, EventError> {
+        if self.groups.named(&spec.namespace, &spec.name).is_some() {
+            return Err(EventError::GroupExists { namespace: spec.namespace, name: spec.name });
+        }
+        let queue = self.queue_for(&spec.queue, &spec.namespace)?;
+        Ok(self.groups.add(spec, true, queue, self.now_ms))
+    }
+
+    pub(super) fn remove_group(&mut self, id: GroupId) -> Result<(), EventError> {
+        let group = self.groups.get(id).filter(|group| group.is_declared()).ok_or(EventError::NoSuchGroup(id))?;
+        if !group.is_empty() {
+            return Err(EventError::GroupInUse(group.spec().name.clone()));
+        }
+        self.groups.remove(id);
+        Ok(())
+    }
+
+    /// The leaf queue of who names `queue`.
+    pub(super) fn queue_for(&self, queue: &str, namespace: &str) -> Result<QueueId, EventError> {
+        let _ = namespace;
+        let name = if queue.is_empty() { DEFAULT_QUEUE } else { queue };
+        Ok(self.queues.leaf(name)?)
+    }
+
+    /// Changes a group and keeps its place in its queue true.
+    pub(super) fn change_group(&mut self, id: GroupId, change: impl FnOnce(&mut Group)) {
+        let Some(group) = self.groups.get_mut(id) else { return };
+        let before = (waiting_turn(id, group), placed_turn(id, group));
+        change(group);
+        let after = (waiting_turn(id, group), placed_turn(id, group));
+        let Some(queue) = self.queues.get_mut(group.queue()) else { return };
+        if before.0 != after.0 {
+            before.0.into_iter().for_each(|turn| queue.note_waiting(turn, false));
+            after.0.into_iter().for_each(|turn| queue.note_waiting(turn, true));
+        }
+        if before.1 != after.1 {
+            before.1.into_iter().for_each(|turn| queue.note_placed(turn, false));
+            after.1.into_iter().for_each(|turn| queue.note_placed(turn, true));
+        }
+    }
+
+    /// Removes a group that stood for a single claim, which is gone.
+    pub(super) fn forget_single_group(&mut self, id: GroupId) {
+        if self.groups.get(id).is_some_and(|group| !group.is_declared() && group.is_empty()) {
+            self.groups.remove(id);
+        }
+    }
+
+    /// Notes since when a claim's group is incomplete; to be called when a change is final.
+    pub(super) fn settle_group_of(&mut self, claim: ClaimId) {
+        let now_ms = self.now_ms;
+        let group = self.claims.get(claim).map(|state| state.group);
+        if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
+            group.note_staleness(now_ms);
+        }
+    }
+}
+
+fn waiting_turn(id: GroupId, group: &Group) -> Option<Turn> {
+    group.has_waiting().then(|| turn(id, group, group.has_minimum()))
+}
+
+fn placed_turn(id: GroupId, group: &Group) -> Option<Turn> {
+    (group.placed_members() > 0).then(|| turn(id, group, false))
+}
+
+fn turn(id: GroupId, group: &Group, elastic: bool) -> Turn {
+    Turn { priority: Reverse(group.spec().priority), elastic, sequence: group.sequence(), group: id }
+}

@@ -1,0 +1,105 @@
+//! Nodes that come, change and go.
+
+use super::Cluster;
+use crate::change_log::Change;
+use crate::claim::{ClaimId, NodeId};
+use crate::event::EventError;
+use crate::node::Node;
+use crate::spec::{Health, NodeSpec};
+
+impl Cluster {
+    pub(super) fn node_mut(&mut self, id: NodeId) -> Result<&mut Node, EventError> {
+        self.nodes.get_mut(id.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(id))
+    }
+
+    /// Notes that a node has changed, for who keeps something about each.
+    pub(super) fn note(&mut self, node: NodeId, spec: bool) {
+        self.changes.push(Change { node, spec }, self.nodes.len());
+    }
+
+    pub(super) fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, EventError> {
+        if self.by_name.contains_key(&spec.name) {
+            return Err(EventError::NodeExists(spec.name));
+        }
+        let id = NodeId(u32::try_from(self.nodes.len()).expect("fewer than 2^32 nodes"));
+        let mut models = Vec::with_capacity(spec.devices.len());
+        let mut news = false;
+        for device in &spec.devices {
+            let (model, is_new) = self.resources.learn_device(&device.model, device.memory);
+            models.push(model);
+            news |= is_new;
+        }
+        self.by_name.insert(spec.name.clone(), id);
+        self.nodes.push(Some(Node::new(spec, models)));
+        if news {
+            self.recount_requested();
+        }
+        self.note(id, true);
+        Ok(id)
+    }
+
+    pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
+        self.node_mut(id)?.set_labels_and_taints(spec);
+        self.note(id, true);
+        Ok(())
+    }
+
+    pub(super) fn remove_node(&mut self, id: NodeId) -> Result<Vec<ClaimId>, EventError> {
+        let displaced: Vec<ClaimId> = self.node(id).ok_or(EventError::NoSuchNode(id))?.claims().collect();
+        for claim in &displaced {
+            self.stop(*claim)?;
+        }
+        for claim in self.leaving.get(&id).cloned().unwrap_or_default() {
+            self.gone(claim)?;
+        }
+        if let Some(node) = self.nodes.get_mut(id.index()).and_then(Option::take) {
+            self.by_name.remove(&node.spec().name);
+        }
+        self.held.remove(&id);
+        self.note(id, true);
+        Ok(displaced)
+    }
+
+    pub(super) fn set_health(&mut self, id: NodeId, device: u16, health: Health) -> Result<(), EventError> {
+        if !self.node_mut(id)?.set_health(device, health) {
+            return Err(EventError::NoSuchDevice { node: id, device });
+        }
+        self.note(id, true);
+        Ok(())
+    }
+
+    /// Keeps a node for somebody, or opens it to all again.
+    ///
+    /// # Errors
+    /// If there is no such node.
+    pub fn set_held(&mut self, id: NodeId, held: bool) -> Result<(), EventError> {
+        self.node_mut(id)?;
+        let changed = if held { self.held.insert(id) } else { self.held.remove(&id) };
+        if changed {
+            self.note(id, true);
+        }
+        Ok(())
+    }
+
+    /// What the nodes that take claims have of each resource, by its number.
+    pub(crate) fn totals(&self) -> Vec<u64> {
+        let mut totals = vec![0_u64; self.resources.len()];
+        let mut add = |number: usize, amount: u64| totals[number] = totals[number].saturating_add(amount);
+        for (_, node) in self.nodes().filter(|(_, node)| !node.spec().cordoned) {
+            add(0, node.spec().cpu.get());
+            add(1, node.spec().memory.get());
+            for (index, device) in (0..).zip(&node.spec().devices) {
+                if device.health != Health::Healthy {
+                    continue;
+                }
+                let core = u64::from(crate::spec::DeviceSpec::CORE.get());
+                add(2, core);
+                add(3, device.memory.get());
+                if let Some(model) = node.model_resource(index) {
+                    add(model, core);
+                }
+            }
+        }
+        totals
+    }
+}

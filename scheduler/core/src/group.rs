@@ -1,0 +1,311 @@
+//! Pod groups: members that are placed all together or not at all, and then one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::claim::ClaimId;
+use crate::queue::QueueId;
+use crate::slab::{Key, Slab};
+
+/// Names a pod group to the cluster that it was added to. A claim without a pod group has one of its own.
+pub type GroupId = Key<PodGroup>;
+
+/// Claims that are admitted together.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PodGroup {
+    /// Its name; no two groups of a namespace share one.
+    pub name: String,
+    /// The namespace that it belongs to.
+    pub namespace: String,
+    /// The queue that it waits in; empty: the namespace's, or [`DEFAULT_QUEUE`](crate::DEFAULT_QUEUE).
+    pub queue: String,
+    /// Its priority class's value; the greater goes first.
+    pub priority: i32,
+    /// Whether its members may be evicted for others.
+    pub preemptible: bool,
+    /// How long a member runs before it may be evicted, in milliseconds.
+    pub min_runtime_ms: u64,
+    /// How long it waits before others are evicted for it, in milliseconds.
+    pub preemption_delay_ms: u64,
+    /// How long it may run with fewer members than it needs before the rest is evicted, in milliseconds; `None`: forever.
+    pub staleness_grace_ms: Option<u64>,
+    /// Members that must be placed together; the rest follows one by one. 0: all of them follow one by one.
+    pub min_members: u32,
+    /// Sorts of members, each with a minimum of its own; members that name none of them only count for the group.
+    pub sub_groups: Vec<SubGroup>,
+    /// Where its members may be, relative to each other.
+    pub spread: GroupPlacement,
+}
+
+/// One sort of members of a pod group, such as a head or its workers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SubGroup {
+    /// Its name, by which claims say that they belong to it.
+    pub name: String,
+    /// Members of this sort that must be placed together with the rest of the minimum.
+    pub min_members: u32,
+    /// The topology level, a label of nodes, in one domain of which its members must be.
+    pub required_level: Option<String>,
+}
+
+/// Where a group's members may be, relative to each other.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GroupPlacement {
+    /// How members are distributed.
+    pub strategy: PlacementStrategy,
+    /// The topology level, a label of nodes, in one domain of which all members must be.
+    pub required_level: Option<String>,
+    /// The topology level in one domain of which all members should be if that can be had.
+    pub preferred_level: Option<String>,
+    /// Devices that its members together may have on one node; `None`: any number.
+    pub max_devices_per_node: Option<u16>,
+}
+
+/// How a group's members are distributed over nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PlacementStrategy {
+    /// Each where it fits best.
+    #[default]
+    BestFit,
+    /// So that no node has more than one member more than another one that could take it.
+    SpreadEvenly,
+    /// All on one node.
+    SingleNode,
+}
+
+/// A pod group in a cluster's state.
+#[derive(Clone, Debug)]
+pub struct Group {
+    spec: PodGroup,
+    /// Whether it was declared, and not made for a single claim.
+    declared: bool,
+    queue: QueueId,
+    /// Groups are numbered as they are added.
+    sequence: u64,
+    added_ms: u64,
+    /// By sequence number of the claim: its id, its sub-group, and whether it is placed.
+    members: BTreeMap<u64, Member>,
+    placed: u32,
+    /// Placed members by sub-group; the last place is for those of none.
+    placed_by_sub_group: Vec<u32>,
+    /// Since when fewer than the minimum are placed although some are.
+    stale_since_ms: Option<u64>,
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Member {
+    pub(crate) claim: ClaimId,
+    pub(crate) sub_group: usize,
+    pub(crate) placed: bool,
+}
+
+impl Group {
+    /// What it is.
+    #[must_use]
+    pub fn spec(&self) -> &PodGroup {
+        &self.spec
+    }
+
+    /// The leaf queue that it waits in.
+    #[must_use]
+    pub fn queue(&self) -> QueueId {
+        self.queue
+    }
+
+    /// Whether it was declared as a pod group; otherwise it stands for a single claim.
+    #[must_use]
+    pub fn is_declared(&self) -> bool {
+        self.declared
+    }
+
+    /// Its number in the order in which groups were added.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// When it was added.
+    #[must_use]
+    pub fn added_ms(&self) -> u64 {
+        self.added_ms
+    }
+
+    /// Since when it has fewer members placed than it needs, but some.
+    #[must_use]
+    pub fn stale_since_ms(&self) -> Option<u64> {
+        self.stale_since_ms
+    }
+
+    /// Its members in the order in which they were added.
+    pub fn members(&self) -> impl Iterator<Item = ClaimId> + '_ {
+        self.members.values().map(|member| member.claim)
+    }
+
+    /// Number of members that are placed.
+    #[must_use]
+    pub fn placed_members(&self) -> u32 {
+        self.placed
+    }
+
+    /// Whether as many members are placed as must be placed together.
+    #[must_use]
+    pub fn has_minimum(&self) -> bool {
+        let minimum = |(index, sub_group): (usize, &SubGroup)| self.placed_of(index) >= sub_group.min_members;
+        self.placed >= self.spec.min_members && self.spec.sub_groups.iter().enumerate().all(minimum)
+    }
+
+    fn placed_of(&self, sub_group: usize) -> u32 {
+        self.placed_by_sub_group.get(sub_group).copied().unwrap_or(0)
+    }
+
+    /// The members that wait and would together complete the minimum, in the order in which they were added; `Err` with how many
+    /// are still missing if there are not enough of them.
+    pub(crate) fn missing_core(&self) -> Result<Vec<ClaimId>, u32> {
+        let missing = |(index, sub): (usize, &SubGroup)| sub.min_members.saturating_sub(self.placed_of(index));
+        let wanted = self.spec.sub_groups.iter().enumerate().map(missing).collect();
+        let (chosen, missing) = self.choose(false, wanted, self.spec.min_members.saturating_sub(self.placed));
+        match missing {
+            0 => Ok(chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect()),
+            _ => Err(missing),
+        }
+    }
+
+    /// Chooses members, placed or waiting ones, the first come first: so many of each sub-group as are `wanted`, and then anybody
+    /// until there are `total`. Also says how many are missing.
+    fn choose(&self, placed: bool, mut wanted: Vec<u32>, mut total: u32) -> (BTreeSet<u64>, u32) {
+        let mut chosen = BTreeSet::new();
+        let candidates = || self.members.iter().filter(|(_, member)| member.placed == placed);
+        for (sequence, member) in candidates() {
+            if let Some(wanted) = wanted.get_mut(member.sub_group).filter(|wanted| **wanted > 0) {
+                *wanted -= 1;
+                total = total.saturating_sub(1);
+                chosen.insert(*sequence);
+            }
+        }
+        for (sequence, _) in candidates() {
+            if total > 0 && chosen.insert(*sequence) {
+                total -= 1;
+            }
+        }
+        (chosen, wanted.iter().sum::<u32>().max(total))
+    }
+
+    /// The members that wait, in the order in which they were added.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = ClaimId> + '_ {
+        self.members.values().filter(|member| !member.placed).map(|member| member.claim)
+    }
+
+    /// The placed members: those that the minimum needs, and those beyond it. If the minimum is not reached, all count as needed.
+    pub(crate) fn placed_parts(&self) -> (Vec<ClaimId>, Vec<ClaimId>) {
+        let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
+        let (needed, _) = self.choose(true, wanted, self.spec.min_members);
+        let of = |is_needed: bool| {
+            let placed = self.members.iter().filter(|(_, member)| member.placed);
+            let part = placed.filter(|(sequence, _)| needed.contains(sequence) == is_needed);
+            part.map(|(_, member)| member.claim).collect()
+        };
+        (of(true), of(false))
+    }
+
+    /// The number of a sub-group; one more than the last for who names none.
+    pub(crate) fn sub_group(&self, name: Option<&str>) -> Option<usize> {
+        let Some(name) = name else { return Some(self.spec.sub_groups.len()) };
+        self.spec.sub_groups.iter().position(|sub_group| sub_group.name == name)
+    }
+
+    pub(crate) fn join(&mut self, sequence: u64, claim: ClaimId, sub_group: usize) {
+        self.members.insert(sequence, Member { claim, sub_group, placed: false });
+    }
+
+    pub(crate) fn leave(&mut self, sequence: u64) {
+        debug_assert!(self.members.get(&sequence).is_none_or(|member| !member.placed), "evicted before it goes");
+        self.members.remove(&sequence);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.members.len() > self.placed as usize
+    }
+
+    /// Notes that a member was placed or is no longer.
+    pub(crate) fn set_placed(&mut self, sequence: u64, placed: bool) {
+        let Some(member) = self.members.get_mut(&sequence).filter(|member| member.placed != placed) else { return };
+        member.placed = placed;
+        let count = &mut self.placed_by_sub_group[member.sub_group];
+        if placed {
+            *count += 1;
+            self.placed += 1;
+        } else {
+            *count -= 1;
+            self.placed -= 1;
+        }
+    }
+
+    /// Notes since when the group has too few members; to be called when a change is final, not in a trial.
+    pub(crate) fn note_staleness(&mut self, now_ms: u64) {
+        let stale = self.placed > 0 && !self.has_minimum();
+        self.stale_since_ms = stale.then(|| self.stale_since_ms.unwrap_or(now_ms));
+    }
+
+    pub(crate) fn replace_spec(&mut self, spec: PodGroup, queue: QueueId) {
+        (self.spec, self.queue) = (spec, queue);
+    }
+}
+
+/// The groups of a cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Groups {
+    groups: Slab<Group, PodGroup>,
+    /// Declared groups by namespace and name.
+    by_name: BTreeMap<(String, String), GroupId>,
+    next: u64,
+}
+
+impl Groups {
+    pub(crate) fn get(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(id)
+    }
+
+    pub(crate) fn named(&self, namespace: &str, name: &str) -> Option<GroupId> {
+        self.by_name.get(&(namespace.to_owned(), name.to_owned())).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+        self.groups.iter()
+    }
+
+    /// Adds a group, which is `declared` or stands for a single claim.
+    pub(crate) fn add(&mut self, spec: PodGroup, declared: bool, queue: QueueId, now_ms: u64) -> GroupId {
+        let name = declared.then(|| (spec.namespace.clone(), spec.name.clone()));
+        let sub_groups = spec.sub_groups.len() + 1;
+        let group = Group {
+            spec,
+            declared,
+            queue,
+            sequence: self.next,
+            added_ms: now_ms,
+            members: BTreeMap::new(),
+            placed: 0,
+            placed_by_sub_group: vec![0; sub_groups],
+            stale_since_ms: None,
+        };
+        self.next += 1;
+        let id = self.groups.insert(group);
+        if let Some(name) = name {
+            self.by_name.insert(name, id);
+        }
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: GroupId) {
+        let Some(group) = self.groups.remove(id).filter(|group| group.declared) else { return };
+        self.by_name.remove(&(group.spec.namespace, group.spec.name));
+    }
+}

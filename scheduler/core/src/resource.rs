@@ -1,0 +1,243 @@
+//! Resources that queues are given parts of, and amounts of all of them.
+
+use std::collections::BTreeMap;
+
+use crate::claim::Allocation;
+use crate::node::Node;
+use crate::quantity::Bytes;
+use crate::request::{DeviceMemory, Request};
+
+/// What can be shared between queues. Amounts are integers in the unit that each names.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Resource {
+    /// CPU, in thousandths of a core.
+    Cpu,
+    /// Memory of nodes, in bytes.
+    Memory,
+    /// Time of devices of any model, in thousandths of one device's.
+    DeviceCore,
+    /// Memory of devices of any model, in bytes.
+    DeviceMemory,
+    /// Time of devices of this model, in thousandths of one device's.
+    ModelCore(String),
+}
+
+impl std::fmt::Display for Resource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cpu => write!(f, "cpu"),
+            Self::Memory => write!(f, "memory"),
+            Self::DeviceCore => write!(f, "gpu-core"),
+            Self::DeviceMemory => write!(f, "gpu-memory"),
+            Self::ModelCore(model) => write!(f, "gpu-core of {model}"),
+        }
+    }
+}
+
+/// Resources that exist whatever devices there are.
+const FIXED: usize = 4;
+
+/// Numbers the resources: those of every cluster first, then the models in the order in which they became known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Resources {
+    models: Vec<ModelKind>,
+    by_model: BTreeMap<String, usize>,
+}
+
+#[derive(Clone, Debug)]
+struct ModelKind {
+    name: String,
+    /// The least and the most memory of a device of this model that was seen; `None` until one was.
+    memory: Option<(Bytes, Bytes)>,
+}
+
+impl Resources {
+    /// Number of resources.
+    pub(crate) fn len(&self) -> usize {
+        FIXED + self.models.len()
+    }
+
+    /// A resource's number; a model that was not known becomes so.
+    pub(crate) fn number(&mut self, resource: &Resource) -> usize {
+        match (self.find(resource), resource) {
+            (None, Resource::ModelCore(model)) => FIXED + self.model(model),
+            (number, _) => number.unwrap_or_default(),
+        }
+    }
+
+    /// A resource's number, if it is known.
+    pub(crate) fn find(&self, resource: &Resource) -> Option<usize> {
+        match resource {
+            Resource::Cpu => Some(0),
+            Resource::Memory => Some(1),
+            Resource::DeviceCore => Some(2),
+            Resource::DeviceMemory => Some(3),
+            Resource::ModelCore(model) => self.by_model.get(model).map(|number| FIXED + number),
+        }
+    }
+
+    /// The resource of a number.
+    pub(crate) fn resource(&self, number: usize) -> Resource {
+        match number {
+            0 => Resource::Cpu,
+            1 => Resource::Memory,
+            2 => Resource::DeviceCore,
+            3 => Resource::DeviceMemory,
+            _ => Resource::ModelCore(self.models.get(number - FIXED).map(|kind| kind.name.clone()).unwrap_or_default()),
+        }
+    }
+
+    fn model(&mut self, name: &str) -> usize {
+        if let Some(number) = self.by_model.get(name) {
+            return *number;
+        }
+        let number = self.models.len();
+        self.models.push(ModelKind { name: name.to_owned(), memory: None });
+        self.by_model.insert(name.to_owned(), number);
+        number
+    }
+
+    /// Takes in a device that a node has. Returns the number of its model's resource, and whether a memory size is new.
+    pub(crate) fn learn_device(&mut self, model: &str, memory: Bytes) -> (usize, bool) {
+        let number = self.model(model);
+        let known = &mut self.models[number].memory;
+        let now = known.map_or((memory, memory), |(least, most)| (least.min(memory), most.max(memory)));
+        (FIXED + number, known.replace(now) != Some(now))
+    }
+
+    /// What a request is charged at least, wherever it is placed.
+    pub(crate) fn least_charge(&self, request: &Request) -> Charge {
+        let mut charge = self.charge(request, |least, _| least, u64::min);
+        // Which of several models it will be is not known yet.
+        if charge.models.len() > 1 {
+            charge.models.clear();
+        }
+        charge
+    }
+
+    /// What a request is charged at most, wherever it is placed: what its queue is taken to ask for.
+    pub(crate) fn most_charge(&self, request: &Request) -> Charge {
+        self.charge(request, |_, most| most, u64::max)
+    }
+
+    fn charge(
+        &self,
+        request: &Request,
+        of: impl Fn(Bytes, Bytes) -> Bytes,
+        extreme: impl Fn(u64, u64) -> u64,
+    ) -> Charge {
+        let devices = &request.devices;
+        let mut charge = Charge { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: Vec::new() };
+        if devices.count == 0 {
+            return charge;
+        }
+        let count = u64::from(devices.count);
+        charge.fixed[2] = devices.total_core();
+        let mut memory = None;
+        for (number, kind) in self.models.iter().enumerate() {
+            let Some((least, most)) = kind.memory.filter(|_| request.constraints.admit_model(&kind.name)) else {
+                continue;
+            };
+            let each = devices.memory.on(of(least, most)).get();
+            memory = Some(memory.map_or(each, |memory| extreme(memory, each)));
+            charge.models.push((FIXED + number, devices.total_core()));
+        }
+        let memory = match devices.memory {
+            DeviceMemory::Bytes(bytes) => bytes.get(),
+            DeviceMemory::Thousandths(_) => memory.unwrap_or(0),
+        };
+        charge.fixed[3] = memory.saturating_mul(count);
+        charge
+    }
+}
+
+/// What one claim takes of the resources.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Charge {
+    fixed: [u64; FIXED],
+    /// By number of the model's resource.
+    models: Vec<(usize, u64)>,
+}
+
+impl Charge {
+    /// What a claim that is placed on `node` takes, exactly.
+    pub(crate) fn of(request: &Request, allocation: &Allocation, node: &Node) -> Self {
+        let mut charge = Self { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: Vec::new() };
+        for part in &allocation.devices {
+            let core = u64::from(part.core.get());
+            charge.fixed[2] += core;
+            charge.fixed[3] = charge.fixed[3].saturating_add(part.memory.get());
+            let Some(model) = node.model_resource(part.device) else { continue };
+            match charge.models.last_mut().filter(|(number, _)| *number == model) {
+                Some((_, sum)) => *sum += core,
+                None => charge.models.push((model, core)),
+            }
+        }
+        charge
+    }
+
+    /// The amounts that are not zero, by number of the resource. A number may occur more than once.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let fixed = self.fixed.iter().copied().enumerate();
+        fixed.chain(self.models.iter().copied()).filter(|(_, amount)| *amount > 0)
+    }
+
+    /// Time of devices, in thousandths of one.
+    pub(crate) fn device_core(&self) -> u64 {
+        self.fixed[2]
+    }
+
+    /// CPU, in thousandths of a core.
+    pub(crate) fn cpu(&self) -> u64 {
+        self.fixed[0]
+    }
+
+    /// Adds what another claim takes.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, amount) in self.fixed.iter_mut().zip(other.fixed) {
+            *sum = sum.saturating_add(amount);
+        }
+        for (number, amount) in &other.models {
+            match self.models.iter_mut().find(|(known, _)| known == number) {
+                Some((_, sum)) => *sum = sum.saturating_add(*amount),
+                None => self.models.push((*number, *amount)),
+            }
+        }
+    }
+}
+
+/// Amounts of all resources, by number.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Amounts(Vec<u64>);
+
+impl Amounts {
+    /// The amount of a resource.
+    pub(crate) fn get(&self, number: usize) -> u64 {
+        self.0.get(number).copied().unwrap_or(0)
+    }
+
+    /// The amounts, by number; those that are not there are zero.
+    pub(crate) fn as_slice(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// Adds what a claim takes.
+    pub(crate) fn add(&mut self, charge: &Charge) {
+        for (number, amount) in charge.parts() {
+            if self.0.len() <= number {
+                self.0.resize(number + 1, 0);
+            }
+            self.0[number] = self.0[number].saturating_add(amount);
+        }
+    }
+
+    /// Takes away what a claim has added.
+    pub(crate) fn subtract(&mut self, charge: &Charge) {
+        for (number, amount) in charge.parts() {
+            if let Some(sum) = self.0.get_mut(number) {
+                debug_assert!(*sum >= amount, "only what was added can be taken away");
+                *sum = sum.saturating_sub(amount);
+            }
+        }
+    }
+}

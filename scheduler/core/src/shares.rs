@@ -1,0 +1,90 @@
+//! What every queue is entitled to, as the cluster is now.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::Cluster;
+use crate::fair_share::{Allowance, DecayedUsage, DominantShare, Entitlement, QueueDemand, entitlements};
+use crate::queue::{Queue, QueueId};
+use crate::resource::Charge;
+
+/// The entitlements of all queues. They follow from what there is, what is asked for and what was used lately, and not from who is
+/// placed where: they stay the same as claims are placed and evicted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares {
+    by_queue: BTreeMap<QueueId, Vec<Entitlement>>,
+}
+
+impl Shares {
+    /// The entitlements; `usage_weight` as in [`divide`](crate::divide).
+    pub(crate) fn of(cluster: &Cluster, usage_weight: u64) -> Self {
+        let queues = cluster.queues();
+        let order = queues.parents_first();
+        let totals = cluster.totals();
+        let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
+        let all: Vec<&Queue> = order.iter().filter_map(|id| queues.get(*id)).collect();
+        // Models that no queue names are not shared out: nobody has a part of them that others could not have.
+        let shared = |number: usize| number < 4 || all.iter().any(|queue| queue.named_allowance(number).is_some());
+        let shared: Vec<bool> = (0..totals.len()).map(shared).collect();
+        let there_was = cluster.capacity_used();
+        let demand = |queue: &&Queue| QueueDemand {
+            parent: queue.parent().and_then(|parent| index.get(&parent).copied()),
+            priority: queue.spec().priority,
+            allowances: (0..totals.len())
+                .map(|number| match shared[number] {
+                    true => queue.allowance(number),
+                    false => Allowance::default(),
+                })
+                .collect(),
+            // What children ask for is added by who divides.
+            requested: match queue.children().is_empty() {
+                true => (0..totals.len()).map(|number| queue.requested().get(number)).collect(),
+                false => vec![0; totals.len()],
+            },
+            usage_ppm: (0..totals.len()).map(|number| usage_ppm(queue, number, there_was)).collect(),
+        };
+        let demands: Vec<QueueDemand> = all.iter().map(demand).collect();
+        let mut entitled = entitlements(&totals, &demands, usage_weight);
+        for entitled in &mut entitled {
+            for (entitlement, _) in entitled.iter_mut().zip(&shared).filter(|(_, shared)| !**shared) {
+                *entitlement = Entitlement { fair_share: u64::MAX, quota: None, limit: None };
+            }
+        }
+        Self { by_queue: order.into_iter().zip(entitled).collect() }
+    }
+
+    /// What a queue is entitled to of each resource, by number.
+    pub(crate) fn get(&self, queue: QueueId) -> &[Entitlement] {
+        self.by_queue.get(&queue).map_or(&[], Vec::as_slice)
+    }
+
+    /// A queue's fair share of a resource.
+    pub(crate) fn fair_share(&self, queue: QueueId, number: usize) -> u64 {
+        self.get(queue).get(number).map_or(0, |entitlement| entitlement.fair_share)
+    }
+
+    /// The first resource of which a queue would be above its fair share with `charge` on top of what it holds.
+    pub(crate) fn exceeded(&self, cluster: &Cluster, queue: QueueId, charge: &Charge) -> Option<usize> {
+        let held = cluster.queue(queue)?.allocated();
+        let exceeds = |(number, amount): &(usize, u64)| {
+            held.get(*number).saturating_add(*amount) > self.fair_share(queue, *number)
+        };
+        charge.parts().find(exceeds).map(|(number, _)| number)
+    }
+
+    /// The greatest part that a queue holds of what it is entitled to, with `charge` on top.
+    pub(crate) fn dominant(&self, cluster: &Cluster, queue: QueueId, charge: Option<&Charge>) -> DominantShare {
+        let Some(state) = cluster.queue(queue) else { return DominantShare::new(&[], &[]) };
+        let mut held = state.allocated().clone();
+        if let Some(charge) = charge {
+            held.add(charge);
+        }
+        DominantShare::new(held.as_slice(), self.get(queue))
+    }
+}
+
+fn usage_ppm(queue: &Queue, number: usize, there_was: &[DecayedUsage]) -> u64 {
+    match (queue.usage().get(number), there_was.get(number)) {
+        (Some(used), Some(there_was)) => used.ppm_of(there_was),
+        _ => 0,
+    }
+}

@@ -1,0 +1,83 @@
+//! Units: what is placed or evicted as a whole.
+
+use std::cmp::Reverse;
+
+use crate::claim::ClaimId;
+use crate::cluster::Cluster;
+use crate::group::GroupId;
+use crate::queue::QueueId;
+use crate::resource::Charge;
+
+/// A unit's place in the fixed order of its leaf queue, the first first. What a group needs comes before what it could use
+/// beyond that, and nothing in it depends on what is placed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Rank {
+    pub(crate) priority: Reverse<i32>,
+    elastic: bool,
+    group: u64,
+    member: u64,
+}
+
+/// The core of a pod group, or one member beyond it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Unit {
+    pub(crate) rank: Rank,
+    pub(crate) group: GroupId,
+    pub(crate) queue: QueueId,
+    /// Its members, in the order in which they were added.
+    pub(crate) claims: Vec<ClaimId>,
+    pub(crate) elastic: bool,
+}
+
+impl Unit {
+    fn new(cluster: &Cluster, id: GroupId, claims: Vec<ClaimId>, elastic: bool) -> Option<Self> {
+        let group = cluster.group(id)?;
+        let member = match elastic {
+            true => cluster.sequence(*claims.first()?)?,
+            false => 0,
+        };
+        let rank = Rank { priority: Reverse(group.spec().priority), elastic, group: group.sequence(), member };
+        Some(Self { rank, group: id, queue: group.queue(), claims, elastic })
+    }
+
+    /// What a group would have placed next; `Err` with the number of members that are missing if there are too few. A group that has
+    /// all it needs has its members placed one by one.
+    pub(crate) fn next(cluster: &Cluster, id: GroupId) -> Result<Option<Self>, u32> {
+        let Some(group) = cluster.group(id) else { return Ok(None) };
+        if group.has_minimum() {
+            return Ok(group.waiting().next().and_then(|claim| Self::new(cluster, id, vec![claim], true)));
+        }
+        let claims = group.missing_core()?;
+        Ok(Self::new(cluster, id, claims, false))
+    }
+
+    /// The units of a group that are placed: its core, and each member beyond.
+    pub(crate) fn placed(cluster: &Cluster, id: GroupId) -> Vec<Self> {
+        let Some(group) = cluster.group(id).filter(|group| group.placed_members() > 0) else { return Vec::new() };
+        let (core, beyond) = group.placed_parts();
+        let core = (!core.is_empty()).then(|| Self::new(cluster, id, core, false)).flatten();
+        core.into_iter()
+            .chain(beyond.into_iter().filter_map(|claim| Self::new(cluster, id, vec![claim], true)))
+            .collect()
+    }
+
+    /// What its members that are placed take.
+    pub(crate) fn charge(&self, cluster: &Cluster) -> Charge {
+        let mut sum = Charge::default();
+        self.claims.iter().filter_map(|claim| cluster.charge(*claim)).for_each(|charge| sum.add(&charge));
+        sum
+    }
+
+    /// What its members take at least, wherever they are placed.
+    pub(crate) fn least_charge(&self, cluster: &Cluster) -> Charge {
+        let mut sum = Charge::default();
+        let requests = self.claims.iter().filter_map(|claim| cluster.claim(*claim));
+        requests.for_each(|claim| sum.add(&cluster.resources().least_charge(&claim.request)));
+        sum
+    }
+
+    /// Whether its members may be evicted.
+    pub(crate) fn is_preemptible(&self, cluster: &Cluster) -> bool {
+        cluster.group(self.group).is_some_and(|group| group.spec().preemptible)
+    }
+}
