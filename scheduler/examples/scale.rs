@@ -1,5 +1,5 @@
-//! How long a decision takes on large clusters: the nodes of a trace many times over, filled to a part of their devices, then one task
-//! leaves and another one comes, again and again.
+//! How long a decision takes on large clusters: the nodes of a trace many times over, filled to a part of their
+//! devices, then one task leaves and another one comes, again and again.
 
 use std::fs;
 use std::path::PathBuf;
@@ -109,8 +109,8 @@ fn measure(args: &Args, copies: usize, nodes: &[NodeSpec], tasks: &[Task], polic
     let mean = times.iter().sum::<Duration>() / u32::try_from(times.len())?;
     let at = |thousandths: usize| times[(times.len() * thousandths / 1000).min(times.len() - 1)];
     println!(
-        "{:?}: {} nodes, {} claims, filled in {filled_in:.1?}: decision mean {mean:.1?} ({:.0}/s), p50 {:.1?}, p99 {:.1?}, \
-         p99.9 {:.1?}, max {:.1?}; {} KiB for nodes, {} KiB in all",
+        "{:?}: {} nodes, {} claims, filled in {filled_in:.1?}: decision mean {mean:.1?} ({:.0}/s), p50 {:.1?}, \
+         p99 {:.1?}, p99.9 {:.1?}, max {:.1?}; {} KiB for nodes, {} KiB in all",
         args.policy,
         copies * nodes.len(),
         running.len(),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Sums by percent of demand that has arrived, in the manner of the published experiment: the value at a percentage is the mean over
-/// all arrivals at which the arrived demand, rounded, is that.
+/// Sums by percent of demand that has arrived, in the manner of the published experiment: the value at a percentage is
+/// the mean over all arrivals at which the arrived demand, rounded, is that.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     sums: BTreeMap<u32, (f64, u32)>,

@@ -32,7 +32,8 @@ struct ReplayArgs {
     /// The nodes: sn,cpu_milli,memory_mib,gpu,model[,gpu_memory_mib]; of equally good ones the earlier is taken.
     #[arg(long)]
     nodes: PathBuf,
-    /// The tasks, in the order in which they arrive: name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,gpu_memory_mib].
+    /// The tasks, in the order in which they arrive:
+    /// name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,gpu_memory_mib].
     #[arg(long)]
     arrivals: PathBuf,
     /// Tasks whose mix is known in advance, in the same format; the arrivals themselves by default.

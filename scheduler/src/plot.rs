@@ -27,8 +27,10 @@ pub fn svg(title: &str, series: &[Series<'_>]) -> String {
     let x = |percent: f64| MARGIN + (WIDTH - 2.0 * MARGIN) * percent / x_max;
     let y = |percent: f64| HEIGHT - MARGIN - (HEIGHT - 2.0 * MARGIN) * percent / 100.0;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n<text x=\"{MARGIN}\" y=\"24\" font-size=\"14\">{}</text>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
+         <text x=\"{MARGIN}\" y=\"24\" font-size=\"14\">{}</text>\n",
         escaped(title)
     );
     for percent in (0..=10).map(|tenth| f64::from(tenth) * 10.0) {

@@ -75,7 +75,8 @@ pub struct Replay {
     pub decisions: Vec<Duration>,
 }
 
-/// Plays `tasks` onto `nodes`. `measure` is the mix that fragmentation is measured over; without it, it is not measured.
+/// Plays `tasks` onto `nodes`. `measure` is the mix that fragmentation is measured over; without it, it is not
+/// measured.
 ///
 /// # Errors
 /// If two nodes have the same name, or the policy places a task where it does not fit.

@@ -21,8 +21,8 @@ pub struct Task {
     pub request: Request,
 }
 
-/// Reads nodes: `sn,cpu_milli,memory_mib,gpu,model`, and `gpu_memory_mib` if there is such a column. Of equally good nodes the one
-/// that stands earlier is taken.
+/// Reads nodes: `sn,cpu_milli,memory_mib,gpu,model`, and `gpu_memory_mib` if there is such a column. Of equally good
+/// nodes the one that stands earlier is taken.
 ///
 /// # Errors
 /// If the file cannot be read or a line makes no sense; the error names it.
@@ -49,8 +49,8 @@ pub fn read_nodes(path: &Path) -> Result<Vec<NodeSpec>> {
     })
 }
 
-/// Reads tasks: `name,cpu_milli,memory_mib,num_gpu,gpu_milli`, and `gpu_spec` (models joined by `|`) and `gpu_memory_mib` (of each
-/// device) if there are such columns.
+/// Reads tasks: `name,cpu_milli,memory_mib,num_gpu,gpu_milli`, and `gpu_spec` (models joined by `|`) and
+/// `gpu_memory_mib` (of each device) if there are such columns.
 ///
 /// # Errors
 /// If the file cannot be read or a line makes no sense; the error names it.
@@ -79,7 +79,8 @@ pub fn read_tasks(path: &Path) -> Result<Vec<Task>> {
     })
 }
 
-/// Where tasks were placed, as `pod,node,gpus`: the devices' indexes joined by `-`; empty for a task that was not placed.
+/// Where tasks were placed, as `pod,node,gpus`: the devices' indexes joined by `-`; empty for a task that was not
+/// placed.
 #[must_use]
 pub fn placements<'a>(placed: impl IntoIterator<Item = (&'a Task, Option<(&'a str, &'a Allocation)>)>) -> String {
     let mut text = String::from("pod,node,gpus\n");

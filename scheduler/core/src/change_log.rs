@@ -35,7 +35,8 @@ impl ChangeLog {
         self.forgotten + self.changes.len() as u64
     }
 
-    /// What has changed since a reader stood at `position`; `None` if that is forgotten and everything may have changed.
+    /// What has changed since a reader stood at `position`; `None` if that is forgotten and everything may have
+    /// changed.
     pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = Change>> {
         let skip = usize::try_from(position.checked_sub(self.forgotten)?).ok()?;
         Some(self.changes.iter().skip(skip).copied())

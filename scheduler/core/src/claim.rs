@@ -8,8 +8,8 @@ use crate::slab::Key;
 /// Names a claim to the cluster that it was added to.
 pub type ClaimId = Key<Claim>;
 
-/// Names a node to the cluster that it was added to. Ids are given in the order in which nodes are added and never used again,
-/// so among nodes that are equally good the one that was added first is taken.
+/// Names a node to the cluster that it was added to. Ids are given in the order in which nodes are added and never used
+/// again, so among nodes that are equally good the one that was added first is taken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub(crate) u32);
 

@@ -9,8 +9,8 @@ use crate::spec::{DeviceSpec, Health, NodeSpec};
 
 /// A node, what is free on it, and who is there.
 ///
-/// At all times, for CPU and memory of the node and for time and memory of each device: what is free and what its claims hold add up to
-/// what it has.
+/// At all times, for CPU and memory of the node and for time and memory of each device: what is free and what its
+/// claims hold add up to what it has.
 #[derive(Clone, Debug)]
 pub struct Node {
     spec: NodeSpec,
@@ -80,13 +80,15 @@ impl Device {
         self.holders == 0 && self.healthy
     }
 
-    /// The part of the device that can still be given out in time and memory alike, in thousandths; 0 if it may not be given out.
+    /// The part of the device that can still be given out in time and memory alike, in thousandths; 0 if it may not be
+    /// given out.
     #[must_use]
     pub fn usable_thousandths(&self) -> u16 {
         self.usable_thousandths
     }
 
-    /// What [`Device::usable_thousandths`] will be when `core` and `memory` of it are taken; `None` if there is not so much.
+    /// What [`Device::usable_thousandths`] will be when `core` and `memory` of it are taken; `None` if there is not so
+    /// much.
     #[must_use]
     pub fn usable_after(&self, core: DeviceCore, memory: Bytes) -> Option<u16> {
         if !self.healthy {
@@ -275,7 +277,8 @@ impl Node {
         true
     }
 
-    /// Takes what an allocation says, all of it or nothing. Whether devices are healthy is not asked: what ran before stays in the books.
+    /// Takes what an allocation says, all of it or nothing. Whether devices are healthy is not asked: what ran before
+    /// stays in the books.
     pub(crate) fn take(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) -> Result<(), NotEnough> {
         let cpu = self.cpu_free.checked_sub(request.cpu);
         let cpu_left = cpu.ok_or(NotEnough::Cpu { wanted: request.cpu, free: self.cpu_free })?;

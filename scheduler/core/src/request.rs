@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::spec::{NodeSpec, Taint};
 
-/// All that decides where a task can run. Tasks with equal requests are interchangeable to placement: they form a class.
+/// All that decides where a task can run. Tasks with equal requests are interchangeable to placement: they form a
+/// class.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Request {
     /// CPU of the task, not per device.

@@ -40,10 +40,12 @@ fn moves() -> impl Strategy<Value = Move> {
     prop_oneof![
         1 => (0u8..6, 1u64..80_000).prop_map(|(devices, memory_mib)| Move::AddNode { devices, memory_mib }),
         1 => any::<usize>().prop_map(Move::RemoveNode),
-        1 => (any::<usize>(), 0u8..6, any::<bool>()).prop_map(|(node, device, healthy)| Move::Health { node, device, healthy }),
+        1 => (any::<usize>(), 0u8..6, any::<bool>())
+            .prop_map(|(node, device, healthy)| Move::Health { node, device, healthy }),
         6 => request().prop_map(Move::Add),
         1 => any::<usize>().prop_map(Move::Remove),
-        8 => (any::<usize>(), any::<usize>(), 0u16..5).prop_map(|(claim, node, first)| Move::Place { claim, node, first }),
+        8 => (any::<usize>(), any::<usize>(), 0u16..5)
+            .prop_map(|(claim, node, first)| Move::Place { claim, node, first }),
         2 => any::<usize>().prop_map(Move::Evict),
         2 => (any::<usize>(), request()).prop_map(|(claim, request)| Move::Resize { claim, request }),
         2 => (vec((any::<usize>(), any::<usize>(), 0u16..5), 0..8), 0usize..8, any::<bool>())

@@ -1,8 +1,8 @@
-//! Plays many arrival orders of a trace family through two policies and compares them: means over seeds of what was allocated at 100 and
-//! 130 % of demand, and of the tasks that were left out by 100 %.
+//! Plays many arrival orders of a trace family through two policies and compares them: means over seeds of what was
+//! allocated at 100 and 130 % of demand, and of the tasks that were left out by 100 %.
 //!
-//! Orders are generated (`order`), and so are traces with another mix (`variant`), so that a policy is not judged on the few that are
-//! published.
+//! Orders are generated (`order`), and so are traces with another mix (`variant`), so that a policy is not judged on
+//! the few that are published.
 
 mod order;
 mod random;
@@ -23,9 +23,9 @@ struct Args {
     /// Folder with the lists of nodes and tasks.
     #[arg(long)]
     data: PathBuf,
-    /// Traces, separated by commas: a list's name, and possibly what is changed about it, as in default+multi30 (30 % of the demand
-    /// for several devices), +share60 (60 % for parts of a device), +cpu200 (twice as many tasks without devices), +spec20 (20 % of the tasks
-    /// restricted to models).
+    /// Traces, separated by commas: a list's name, and possibly what is changed about it, as in default+multi30 (30 %
+    /// of the demand for several devices), +share60 (60 % for parts of a device), +cpu200 (twice as many tasks without
+    /// devices), +spec20 (20 % of the tasks restricted to models).
     #[arg(long, value_delimiter = ',', default_value = "default,cpu250,gpushare40,multigpu20,gpuspec33")]
     traces: Vec<String>,
     /// Number of arrival orders.

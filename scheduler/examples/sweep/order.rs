@@ -8,8 +8,8 @@ use crate::random::Random;
 /// Demand that arrives in all, in percent of the devices.
 const DEMAND_PERCENT: u64 = 130;
 
-/// The nodes in a random order, and the tasks in another one: each once, then drawn again until demand is 130 % of capacity; if
-/// demand is more than that, tasks taken out at random.
+/// The nodes in a random order, and the tasks in another one: each once, then drawn again until demand is 130 % of
+/// capacity; if demand is more than that, tasks taken out at random.
 pub(crate) fn arrivals(nodes: &[NodeSpec], tasks: &[Task], seed: u64) -> (Vec<NodeSpec>, Vec<Task>) {
     let mut random = Random::new(seed);
     let mut nodes = nodes.to_vec();

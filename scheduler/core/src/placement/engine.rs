@@ -19,8 +19,8 @@ pub type Placement = Allocation;
 
 /// Finds the best node for a claim by a policy.
 ///
-/// An engine belongs to one cluster's history: it follows the cluster's changes, and asked about another cluster it would answer
-/// nonsense.
+/// An engine belongs to one cluster's history: it follows the cluster's changes, and asked about another cluster it
+/// would answer nonsense.
 #[derive(Debug)]
 pub struct Engine<P> {
     policy: P,
@@ -56,7 +56,8 @@ impl<P: Policy> Engine<P> {
         &self.policy
     }
 
-    /// Where one more task of a class should go; `None` if it fits nowhere. Nothing is reserved. Held nodes are passed over.
+    /// Where one more task of a class should go; `None` if it fits nowhere. Nothing is reserved. Held nodes are passed
+    /// over.
     pub fn place(&mut self, cluster: &Cluster, class: ClassId) -> Option<Placement> {
         self.make_bids(cluster, class)?;
         let index = &self.classes.get(&class)?.index;
@@ -71,8 +72,9 @@ impl<P: Policy> Engine<P> {
         self.placement_on(cluster, class, node)
     }
 
-    /// Where one more task of a class should go if only these nodes are open to it; `None` if it fits on none of them. The order of
-    /// preference is that of [`Engine::place`], and held nodes are passed over too: who holds one releases it before.
+    /// Where one more task of a class should go if only these nodes are open to it; `None` if it fits on none of them.
+    /// The order of preference is that of [`Engine::place`], and held nodes are passed over too: who holds one releases
+    /// it before.
     pub fn place_among(
         &mut self,
         cluster: &Cluster,
@@ -93,8 +95,8 @@ impl<P: Policy> Engine<P> {
         self.placement_on(cluster, class, node)
     }
 
-    /// What it costs to place one more task of a class on a node, by which nodes can be compared in this state; `None` if it does not
-    /// fit there or the node is held.
+    /// What it costs to place one more task of a class on a node, by which nodes can be compared in this state; `None`
+    /// if it does not fit there or the node is held.
     pub fn cost_on(&mut self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<i64> {
         self.make_bids(cluster, class)?;
         let bid = self.classes.get(&class)?.index.get(node.index())?;
@@ -162,8 +164,8 @@ fn total(policy: &impl Policy, (cost, forgone): (i32, u8)) -> i64 {
 }
 
 impl ClassBids {
-    /// Makes the bids anew on what has changed. `looked_at` holds no later decision than the one that is being made, whose number is
-    /// `self.used`.
+    /// Makes the bids anew on what has changed. `looked_at` holds no later decision than the one that is being made,
+    /// whose number is `self.used`.
     fn follow(&mut self, cluster: &Cluster, request: &Request, policy: &impl Policy, looked_at: &mut [u64]) {
         let slots = cluster.node_slots();
         self.index.grow(slots);

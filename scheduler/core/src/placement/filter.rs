@@ -50,8 +50,8 @@ pub(crate) fn admits(node: &NodeSpec, request: &Request) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and looking at the
-/// devices last.
+/// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and
+/// looking at the devices last.
 pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
     let devices = &request.devices;
     if node.cpu_free() < request.cpu || node.memory_free() < request.memory {
@@ -86,7 +86,8 @@ pub fn fits(node: &Node, request: &Request) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// The node's devices that have as much free as is wanted of each, and what will be usable of them afterwards, by ascending index.
+/// The node's devices that have as much free as is wanted of each, and what will be usable of them afterwards, by
+/// ascending index.
 pub(crate) fn fitting_devices<'a>(
     node: &'a Node,
     request: &'a Request,

@@ -1,4 +1,5 @@
-//! How much of what is free is of no use to the work that is expected: the measure of *Beware of Fragmentation* (USENIX ATC'23).
+//! How much of what is free is of no use to the work that is expected: the measure of *Beware of Fragmentation* (USENIX
+//! ATC'23).
 
 use crate::claim::NodeId;
 use crate::node::Node;
@@ -10,9 +11,9 @@ use crate::request::{DeviceMemory, Request};
 
 /// The measure over a mix, tabulated.
 ///
-/// For one request, all that is free of a node's devices is of no use if the task cannot run there; otherwise what is free on those
-/// devices that have less left than the task wants of each. A mix's fragmentation is the mean over its tasks. Here it is kept as a
-/// sum, so that it is an integer: divide by [`Fragmentation::tasks`].
+/// For one request, all that is free of a node's devices is of no use if the task cannot run there; otherwise what is
+/// free on those devices that have less left than the task wants of each. A mix's fragmentation is the mean over its
+/// tasks. Here it is kept as a sum, so that it is an integer: divide by [`Fragmentation::tasks`].
 ///
 /// What is free of a device is what is free in time and memory alike.
 #[derive(Clone, Debug)]

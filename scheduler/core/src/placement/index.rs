@@ -7,8 +7,9 @@ const FAN_OUT: usize = 64;
 /// No bid.
 const NONE: i32 = Bid::NONE;
 
-/// Costs by node, with the least of each block of nodes and of each superblock of blocks, separately for each *forgone* (see
-/// [`Bid::forgone`]): what is added for that differs from decision to decision, but is the same for all nodes of a group.
+/// Costs by node, with the least of each block of nodes and of each superblock of blocks, separately for each *forgone*
+/// (see [`Bid::forgone`]): what is added for that differs from decision to decision, but is the same for all nodes of a
+/// group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BidIndex {
     costs: Vec<i32>,
@@ -58,7 +59,8 @@ impl BidIndex {
         Some((cost, group.forgone))
     }
 
-    /// The node with the least cost and surcharge, the first one among equals; `surcharge` says what is added for what is forgone.
+    /// The node with the least cost and surcharge, the first one among equals; `surcharge` says what is added for what
+    /// is forgone.
     pub(crate) fn least(&self, surcharge: impl Fn(u8) -> i32) -> Option<usize> {
         let mut best: Option<(i64, usize)> = None;
         for (number, group) in (0u8..).zip(&self.groups) {
@@ -107,7 +109,8 @@ impl BidIndex {
         u8::try_from(number).expect("a group for each of 256 values at most")
     }
 
-    /// Finds the least of a block and its superblock again after a node that cost `old` has left the group or become dearer.
+    /// Finds the least of a block and its superblock again after a node that cost `old` has left the group or become
+    /// dearer.
     fn refresh(&mut self, number: u8, node: usize, old: i32) {
         let block = node / FAN_OUT;
         let group = &mut self.groups[usize::from(number)];
@@ -143,13 +146,14 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
         fn the_least_is_the_one_that_a_scan_finds(
             nodes in 1usize..9000,
-            bids in proptest::collection::vec((any::<usize>(), proptest::option::weighted(0.7, (0i32..20, 0u8..4))), 1..400),
+            bids in vec((any::<usize>(), proptest::option::weighted(0.7, (0i32..20, 0u8..4))), 1..400),
             prices in proptest::array::uniform4(0i32..10),
         ) {
             let mut index = BidIndex::default();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::quantity::Bytes;
 use crate::request::Request;
 
-/// Requests, and how often each of them occurs: what claims are expected to ask for. It may be known in advance or counted as
-/// claims come; the order in which they will come is nobody's knowledge.
+/// Requests, and how often each of them occurs: what claims are expected to ask for. It may be known in advance or
+/// counted as claims come; the order in which they will come is nobody's knowledge.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mix {
     requests: Vec<(Request, u64)>,

@@ -9,8 +9,8 @@ use crate::request::Request;
 pub struct Bid {
     /// The less the better; below [`Bid::NONE`]. The unit is the policy's.
     pub cost: i32,
-    /// What the node could do before and cannot do afterwards, in the policy's own terms: what this adds to the cost depends on the
-    /// rest of the cluster, and is asked for at the moment of the decision ([`Policy::surcharge`]).
+    /// What the node could do before and cannot do afterwards, in the policy's own terms: what this adds to the cost
+    /// depends on the rest of the cluster, and is asked for at the moment of the decision ([`Policy::surcharge`]).
     pub forgone: u8,
     /// The devices to take.
     pub choice: Choice,
@@ -52,8 +52,8 @@ pub struct NodeChange<'a> {
 
 /// Decides between nodes that fit.
 ///
-/// A bid may depend on nothing but the request, the node and what the policy was told in [`Policy::node_changed`] before it last
-/// answered that all bids have changed: bids are kept until then.
+/// A bid may depend on nothing but the request, the node and what the policy was told in [`Policy::node_changed`]
+/// before it last answered that all bids have changed: bids are kept until then.
 pub trait Policy {
     /// What it would cost to place one more task of this request on a node that has room for it.
     fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid;

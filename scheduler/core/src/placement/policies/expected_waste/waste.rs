@@ -1,8 +1,8 @@
 //! What a free part of a device is worth less than its size.
 
-use crate::placement::fixed_point::{ONE, ratio};
 use crate::placement::mix::Mix;
-use crate::placement::packing_prices::{prices, values};
+use crate::placement::policies::expected_waste::fixed_point::{ONE, ratio};
+use crate::placement::policies::expected_waste::packing_prices::{prices, values};
 
 /// For each part of a device that can be left free, how much of it the expected work cannot turn into value.
 #[derive(Clone, Debug)]
@@ -12,8 +12,8 @@ pub(crate) struct WasteTable {
 }
 
 impl WasteTable {
-    /// Of a mix: each part of one device that is asked for has its price ([`prices`]); what a free part could be filled with at these prices
-    /// is of use, the rest is waste. In thousandths of a device times `scale`.
+    /// Of a mix: each part of one device that is asked for has its price ([`prices`]); what a free part could be filled
+    /// with at these prices is of use, the rest is waste. In thousandths of a device times `scale`.
     pub(crate) fn new(mix: &Mix, scale: i64) -> Self {
         let mut counts = [0u64; 1001];
         for (request, count) in mix.requests().filter(|(request, _)| request.devices.count == 1) {

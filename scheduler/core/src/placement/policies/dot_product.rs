@@ -2,12 +2,12 @@
 
 use crate::claim::NodeId;
 use crate::node::Node;
-use crate::placement::best_fit::{CPU_MAX, DEVICES_MAX, device_core_free, signed};
+use crate::placement::policies::best_fit::{CPU_MAX, DEVICES_MAX, device_core_free, signed};
 use crate::placement::policy::{Bid, Choice, Policy};
 use crate::request::Request;
 
-/// The node where what is free and what is asked for point least in the same direction: the score is 100 times 1 less half of the dot product
-/// of both in proportion to the largest node, rounded down.
+/// The node where what is free and what is asked for point least in the same direction: the score is 100 times 1 less
+/// half of the dot product of both in proportion to the largest node, rounded down.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DotProduct;
 

@@ -8,8 +8,9 @@ use crate::placement::mix::Mix;
 use crate::placement::policy::NodeChange;
 use crate::request::{Constraints, Request};
 
-/// What the devices of each kind of node cost for being wanted by tasks that can run nowhere else: the demand of those tasks
-/// over the devices that they may use, each task restricted to several kinds counting for each of them, less what the least wanted kind costs.
+/// What the devices of each kind of node cost for being wanted by tasks that can run nowhere else: the demand of those
+/// tasks over the devices that they may use, each task restricted to several kinds counting for each of them, less what
+/// the least wanted kind costs.
 #[derive(Clone, Debug)]
 pub(crate) struct Scarcity {
     kinds: Kinds,
@@ -51,8 +52,8 @@ impl Scarcity {
         self.kinds.of(node).and_then(|kind| self.prices.get(kind)).copied().unwrap_or(0)
     }
 
-    /// Takes in a node that was added, removed, or has changed. Returns whether prices have changed: only when the cluster has
-    /// changed by a sixteenth, because then all bids are made anew.
+    /// Takes in a node that was added, removed, or has changed. Returns whether prices have changed: only when the
+    /// cluster has changed by a sixteenth, because then all bids are made anew.
     pub(crate) fn learn(&mut self, change: NodeChange<'_>) -> bool {
         if !change.spec || self.restricted.is_empty() {
             return false;
@@ -83,7 +84,8 @@ impl Scarcity {
             let kinds: Vec<usize> = (0..self.devices.len()).filter(|kind| self.kinds.allow(*kind, *request)).collect();
             let devices: i64 = kinds.iter().map(|kind| self.devices[*kind]).sum();
             for kind in kinds {
-                // What is wanted of each of these devices, in millionths, if all tasks together want as much as there is.
+                // What is wanted of each of these devices, in millionths, if all tasks together want as much as there
+                // is.
                 wanted[kind] += part * all / devices.max(1);
             }
         }

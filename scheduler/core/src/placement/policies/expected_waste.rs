@@ -1,14 +1,22 @@
 //! The default policy: a task goes where it makes least unusable for the work that is expected.
 
+mod fixed_point;
+mod hosts;
+mod packing_prices;
+mod scarcity;
+mod waste;
+
+pub use hosts::HostPrice;
+
 use crate::claim::NodeId;
 use crate::node::Node;
 use crate::placement::devices::chosen;
 use crate::placement::filter::fitting_devices;
-use crate::placement::hosts::{HostPrice, Hosts};
 use crate::placement::mix::Mix;
+use crate::placement::policies::expected_waste::hosts::Hosts;
+use crate::placement::policies::expected_waste::scarcity::Scarcity;
+use crate::placement::policies::expected_waste::waste::WasteTable;
 use crate::placement::policy::{Bid, Choice, NodeChange, Policy};
-use crate::placement::scarcity::Scarcity;
-use crate::placement::waste::WasteTable;
 use crate::quantity::MilliCpu;
 use crate::request::Request;
 
@@ -67,7 +75,8 @@ impl Default for Weights {
 /// 2. devices that the node's CPU can no longer feed, and CPU for which it has no device;
 /// 3. room for tasks of several devices, at a price that rises as it runs short (`Hosts`);
 /// 4. devices of models that others are restricted to;
-/// 5. small charges for CPU that is left on the node, and for starting idle devices and nodes, which fill one node after another.
+/// 5. small charges for CPU that is left on the node, and for starting idle devices and nodes, which fill one node
+///    after another.
 #[derive(Clone, Debug)]
 pub struct ExpectedWaste {
     weights: Weights,

@@ -1,15 +1,16 @@
 //! What parts of a device are worth, given how often each size is asked for.
 
-use crate::placement::fixed_point::{ONE, fixed, ratio, solve};
+use crate::placement::policies::expected_waste::fixed_point::{ONE, fixed, ratio, solve};
 
 /// What is smaller is the error of rounding.
 const LEAST: i128 = ONE >> 28;
 /// Enough for any mix; each round brings the prices nearer.
 const ROUNDS_MAX: usize = 1000;
 
-/// Prices of sizes, in thousandths of a device, at which no packing of a device is worth more than 1 and all tasks together are worth most: the
-/// dual of packing them, taken as divisible, onto as few devices as possible. A size that can only be packed with waste bears
-/// the cost of that waste; one that fits into what others leave is worth little. Solved by column generation.
+/// Prices of sizes, in thousandths of a device, at which no packing of a device is worth more than 1 and all tasks
+/// together are worth most: the dual of packing them, taken as divisible, onto as few devices as possible. A size that
+/// can only be packed with waste bears the cost of that waste; one that fits into what others leave is worth little.
+/// Solved by column generation.
 ///
 /// `sizes` are ascending, different, and between 1 and 1000; `counts` are how often each is asked for.
 pub(crate) fn prices(sizes: &[u16], counts: &[u64]) -> Vec<i128> {

@@ -10,8 +10,8 @@ pub(crate) const CPU_MAX: i64 = 128_000;
 /// In thousandths of a device.
 pub(crate) const DEVICES_MAX: i64 = 8_000;
 
-/// The node with the least CPU and devices left: the score is 100 times 1 less the mean of both in proportion to the largest node,
-/// rounded down.
+/// The node with the least CPU and devices left: the score is 100 times 1 less the mean of both in proportion to the
+/// largest node, rounded down.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BestFit;
 

@@ -1,4 +1,5 @@
-//! Room for tasks that need several whole devices of one node: how much there is, how much will be wanted, and what it is worth.
+//! Room for tasks that need several whole devices of one node: how much there is, how much will be wanted, and what it
+//! is worth.
 
 use crate::node::Node;
 use crate::placement::mix::Mix;
@@ -34,10 +35,10 @@ struct Level {
 
 /// The levels of a mix and the room that there is for each.
 ///
-/// A task for eight whole devices fails when no idle node is left, even if hundreds of devices are. Without a price nothing keeps
-/// idle nodes for it; with a fixed one they are kept too early, when it does not matter, or given away too late. The price here follows
-/// from what is left: the devices that are free will be filled by tasks of the mix, of which a known part needs such nodes. As
-/// long as there are more nodes than that, they cost little.
+/// A task for eight whole devices fails when no idle node is left, even if hundreds of devices are. Without a price
+/// nothing keeps idle nodes for it; with a fixed one they are kept too early, when it does not matter, or given away
+/// too late. The price here follows from what is left: the devices that are free will be filled by tasks of the mix, of
+/// which a known part needs such nodes. As long as there are more nodes than that, they cost little.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     levels: Vec<Level>,

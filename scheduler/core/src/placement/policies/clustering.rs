@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::claim::NodeId;
 use crate::node::Node;
-use crate::placement::best_fit::{DEVICES_MAX, device_core_free};
+use crate::placement::policies::best_fit::{DEVICES_MAX, device_core_free};
 use crate::placement::policy::{Bid, Choice, Policy};
 use crate::request::Request;
 
-/// Tasks of one sort together: shares of a device, one device, two devices, and so on. A node scores 75 if it has only tasks of the sort, 50 if
-/// also others, 25 if none, otherwise 0, and up to 25 for being full.
+/// Tasks of one sort together: shares of a device, one device, two devices, and so on. A node scores 75 if it has only
+/// tasks of the sort, 50 if also others, 25 if none, otherwise 0, and up to 25 for being full.
 #[derive(Clone, Debug, Default)]
 pub struct GpuClustering;
 

@@ -6,15 +6,16 @@ use crate::placement::devices::chosen;
 use crate::placement::filter::fitting_devices;
 use crate::placement::fragmentation::Fragmentation;
 use crate::placement::mix::Mix;
+use crate::placement::policies::sigmoid::Hundredths;
 use crate::placement::policy::{Bid, Choice, NodeChange, Policy};
-use crate::placement::sigmoid::Hundredths;
 use crate::request::Request;
 
 /// The tasks that the measure is over, in percent of all.
 const TYPICAL_PERCENT: u64 = 95;
 
-/// A task goes where fragmentation grows least. The published score is the logistic function of the decrease, in hundredths, *rounded
-/// down*: near-equals are equal then, and the first of them is filled. Without the rounding the policy is much worse.
+/// A task goes where fragmentation grows least. The published score is the logistic function of the decrease, in
+/// hundredths, *rounded down*: near-equals are equal then, and the first of them is filled. Without the rounding the
+/// policy is much worse.
 #[derive(Clone, Debug)]
 pub struct FragmentationGradient {
     measure: Fragmentation,
