@@ -73,6 +73,7 @@ pub fn read_tasks(path: &Path) -> Result<Vec<Task>> {
                 models: models.map(str::to_owned).collect::<BTreeSet<_>>(),
                 ..Default::default()
             },
+            ..Request::default()
         };
         request.validate()?;
         Ok(Task { name: row.text("name")?.to_owned(), request })

@@ -47,7 +47,7 @@ pub use group::{Group, GroupId, GroupPlacement, PlacementStrategy, PodGroup, Sub
 pub use node::{Device, Node, NotEnough};
 pub use quantity::{Bytes, DeviceCore, MilliCpu};
 pub use queue::{DEFAULT_QUEUE, Queue, QueueError, QueueId, QueueSpec};
-pub use request::{Constraints, DeviceMemory, DeviceRequest, Request, RequestError};
+pub use request::{Alignment, Constraints, DeviceMemory, DeviceRequest, PlacementRules, Request, RequestError};
 pub use resource::Resource;
 pub use slab::Key;
 pub use spec::{DeviceSpec, Health, NodeSpec, Taint};

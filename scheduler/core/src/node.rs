@@ -29,6 +29,7 @@ pub struct Node {
     one_model: bool,
     /// By device, the number of its model's resource.
     models: Vec<usize>,
+    one_numa_node: bool,
 }
 
 /// What is free on a device.
@@ -80,6 +81,12 @@ impl Device {
         self.holders == 0 && self.healthy
     }
 
+    /// Whether it may be given out.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.healthy
+    }
+
     /// The part of the device that can still be given out in time and memory alike, in thousandths; 0 if it may not be
     /// given out.
     #[must_use]
@@ -97,6 +104,15 @@ impl Device {
         let core_left = self.core_free.checked_sub(core)?;
         let memory_left = self.memory_free.checked_sub(memory)?;
         Some(usable_thousandths(core_left, memory_left, self.memory))
+    }
+
+    /// Memory that can be taken while at most `threshold_percent` of it are used; `None` if more is used already.
+    #[must_use]
+    pub fn memory_below(&self, threshold_percent: Option<u8>) -> Option<Bytes> {
+        let Some(percent) = threshold_percent else { return Some(self.memory_free) };
+        // Rounded up, so that no more is used than the percentage.
+        let kept = (u128::from(self.memory.get()) * u128::from(100 - percent.min(100))).div_ceil(100);
+        self.memory_free.checked_sub(Bytes::new(u64::try_from(kept).unwrap_or(u64::MAX)))
     }
 
     fn derive(&mut self) {
@@ -178,6 +194,7 @@ impl Node {
     pub(crate) fn new(spec: NodeSpec, models: Vec<usize>) -> Self {
         let devices: Vec<Device> = spec.devices.iter().map(Device::new).collect();
         let one_model = spec.devices.windows(2).all(|pair| pair[0].model == pair[1].model);
+        let one_numa_node = spec.devices.windows(2).all(|pair| pair[0].numa == pair[1].numa);
         let mut node = Self {
             cpu_free: spec.cpu,
             memory_free: spec.memory,
@@ -189,6 +206,7 @@ impl Node {
             core_free_max: DeviceCore::ZERO,
             one_model,
             models,
+            one_numa_node,
             spec,
         };
         node.derive();
@@ -256,6 +274,12 @@ impl Node {
     /// The number of the resource of a device's model.
     pub(crate) fn model_resource(&self, device: u16) -> Option<usize> {
         self.models.get(usize::from(device)).copied()
+    }
+
+    /// Whether all its devices are attached to the same NUMA node, as far as is known.
+    #[must_use]
+    pub fn has_one_numa_node(&self) -> bool {
+        self.one_numa_node
     }
 
     pub(crate) fn set_labels_and_taints(&mut self, spec: &NodeSpec) {

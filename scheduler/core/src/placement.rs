@@ -13,6 +13,7 @@ mod kinds;
 mod mix;
 mod policies;
 mod policy;
+mod room;
 
 pub use engine::{Engine, Placement};
 pub use filter::{Misfit, fits};
@@ -23,3 +24,4 @@ pub use policies::{
     Spread, Weights,
 };
 pub use policy::{Bid, Choice, NodeChange, Policy, Selection};
+pub use room::room;

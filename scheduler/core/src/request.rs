@@ -17,6 +17,8 @@ pub struct Request {
     pub devices: DeviceRequest,
     /// Where it may run.
     pub constraints: Constraints,
+    /// Which devices of a node it may or should have.
+    pub rules: PlacementRules,
 }
 
 /// Equal parts of a number of devices of one node.
@@ -41,6 +43,12 @@ impl DeviceRequest {
     #[must_use]
     pub fn whole(count: u16) -> Self {
         Self { count, core: DeviceCore::WHOLE, memory: DeviceMemory::Thousandths(1000) }
+    }
+
+    /// Whether nothing of such a device is left for others, neither time nor memory.
+    #[must_use]
+    pub fn takes_whole_devices(&self) -> bool {
+        self.core == DeviceCore::WHOLE || self.memory == DeviceMemory::Thousandths(1000)
     }
 
     /// Time of all devices together, in thousandths of one.
@@ -102,11 +110,49 @@ impl Constraints {
     }
 }
 
+/// Which devices of a node a task may or should have.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct PlacementRules {
+    /// Devices that reach each other by NVLink.
+    pub nvlink: Alignment,
+    /// Devices that are attached to the same switch. Where both are preferred, NVLink is preferred more.
+    pub switch: Alignment,
+    /// Never a device of whose memory more than this is used then, in percent; what the task itself takes counts.
+    pub memory_threshold_percent: Option<u8>,
+}
+
+impl PlacementRules {
+    /// Whether it matters which devices a task has together.
+    #[must_use]
+    pub fn align(&self) -> bool {
+        self.nvlink != Alignment::Any || self.switch != Alignment::Any
+    }
+
+    /// Whether some devices are out of the question together.
+    #[must_use]
+    pub fn require_alignment(&self) -> bool {
+        self.nvlink == Alignment::Required || self.switch == Alignment::Required
+    }
+}
+
+/// Whether a task's devices should be near each other. For a single device it is of no account.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Alignment {
+    /// It does not matter.
+    #[default]
+    Any,
+    /// If that can be had, on any node.
+    Preferred,
+    /// Without that the task does not run.
+    Required,
+}
+
 impl Request {
     /// Says what is wrong with a request that can never be met as it stands.
     ///
     /// # Errors
-    /// If a part of a device is more than a device, or devices are asked for of which nothing is wanted.
+    /// If a part of a device is more than a device, devices are asked for of which nothing is wanted, or a rule can never be
+    /// met.
     pub fn validate(&self) -> Result<(), RequestError> {
         let devices = &self.devices;
         if devices.count == 0 {
@@ -114,6 +160,17 @@ impl Request {
         }
         if devices.core > DeviceCore::WHOLE {
             return Err(RequestError::CorePerDevice { core: devices.core });
+        }
+        if let Some(percent) = self.rules.memory_threshold_percent {
+            if !(1..=100).contains(&percent) {
+                return Err(RequestError::MemoryThreshold { percent });
+            }
+            match devices.memory {
+                DeviceMemory::Thousandths(part) if part <= 1000 && part > u32::from(percent) * 10 => {
+                    return Err(RequestError::AboveMemoryThreshold { thousandths: part, percent });
+                }
+                _ => {}
+            }
         }
         match devices.memory {
             DeviceMemory::Thousandths(part) if part > 1000 => Err(RequestError::MemoryPerDevice { thousandths: part }),
@@ -139,6 +196,23 @@ pub enum RequestError {
     MemoryPerDevice {
         /// What is asked for.
         thousandths: u32,
+    },
+    /// A threshold that is no percentage above 0.
+    #[error("a memory threshold of {percent} % makes no sense; it must be between 1 and 100")]
+    MemoryThreshold {
+        /// What is asked for.
+        percent: u8,
+    },
+    /// More memory of each device than may be used of it by the task's own rule.
+    #[error(
+        "{thousandths} thousandths of each device's memory are asked for, but no device of whose memory more than \
+         {percent} % is used; raise the memory threshold or ask for less"
+    )]
+    AboveMemoryThreshold {
+        /// What is asked for of each device's memory.
+        thousandths: u32,
+        /// The threshold.
+        percent: u8,
     },
     /// Devices are asked for, but neither time nor memory of them.
     #[error("{count} devices are asked for, but neither time nor memory of them; ask for some, or for no device")]

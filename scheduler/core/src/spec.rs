@@ -9,7 +9,7 @@ use crate::quantity::{Bytes, DeviceCore, MilliCpu};
 pub struct NodeSpec {
     /// Its name; no two nodes share one.
     pub name: String,
-    /// Labels that claims can ask for.
+    /// Labels that claims can ask for, and that say where the node stands in the cluster's topology.
     pub labels: BTreeMap<String, String>,
     /// What keeps away claims that do not tolerate it.
     pub taints: Vec<Taint>,
@@ -19,10 +19,6 @@ pub struct NodeSpec {
     pub memory: Bytes,
     /// Its devices, in the machine's order.
     pub devices: Vec<DeviceSpec>,
-    /// The rack that it stands in, if that is known.
-    pub rack: Option<String>,
-    /// The zone that it stands in, if that is known.
-    pub zone: Option<String>,
     /// Nothing new is placed here; what is here stays.
     pub cordoned: bool,
 }

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::{Allocation, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
+use crate::node::Node;
 use crate::placement::devices;
 use crate::placement::filter::{admits, has_room};
 use crate::placement::index::BidIndex;
-use crate::placement::policy::{NodeChange, Policy, Selection};
+use crate::placement::policy::{Bid, NodeChange, Policy, Selection};
 use crate::request::Request;
 
 /// Classes whose bids are kept at most; those that were not asked for longest go first.
@@ -163,6 +164,26 @@ fn total(policy: &impl Policy, (cost, forgone): (i32, u8)) -> i64 {
     i64::from(cost) + i64::from(surcharge)
 }
 
+/// What is added to a cost where devices cannot be had as a task prefers them: more than any policy's cost, so that a node
+/// where they can be had goes first.
+const NOT_BY_NVLINK: i32 = 1 << 30;
+const NOT_ON_ONE_SWITCH: i32 = 1 << 29;
+/// Costs are clipped to this for tasks with such preferences.
+const COST_MAX: i32 = (1 << 28) - 1;
+
+/// The cost of a bid for a task that prefers or requires devices near each other.
+fn aligned_cost(bid: &Bid, node: &Node, request: &Request) -> i32 {
+    let misses = devices::misses(node, request, bid.choice).unwrap_or_default();
+    let mut cost = bid.cost.clamp(-COST_MAX, COST_MAX);
+    if misses.nvlink {
+        cost += NOT_BY_NVLINK;
+    }
+    if misses.switch {
+        cost += NOT_ON_ONE_SWITCH;
+    }
+    cost
+}
+
 impl ClassBids {
     /// Makes the bids anew on what has changed. `looked_at` holds no later decision than the one that is being made,
     /// whose number is `self.used`.
@@ -202,7 +223,13 @@ impl ClassBids {
             }
         }
         let admitted = node.filter(|node| self.admitted[word] & bit != 0 && has_room(node, request));
-        let bid = admitted.map(|node| policy.bid(id, node, request));
-        self.index.set(id.index(), bid.map(|bid| (bid.cost, bid.forgone)));
+        let bid = admitted.map(|node| {
+            let bid = policy.bid(id, node, request);
+            match request.rules.align() {
+                true => (aligned_cost(&bid, node, request), bid.forgone),
+                false => (bid.cost, bid.forgone),
+            }
+        });
+        self.index.set(id.index(), bid);
     }
 }

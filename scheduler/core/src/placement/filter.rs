@@ -1,6 +1,7 @@
 //! Whether a task can run on a node as it is now. Pure: nothing is reserved by asking.
 
 use crate::node::{Device, Node};
+use crate::placement::room::room;
 use crate::quantity::{Bytes, MilliCpu};
 use crate::request::{Constraints, Request};
 use crate::spec::NodeSpec;
@@ -29,6 +30,11 @@ pub enum Misfit {
     },
     /// Fewer devices have as much free as is wanted of each.
     Devices {
+        /// Devices that have.
+        fitting: u16,
+    },
+    /// Enough devices have as much free as is wanted, but not enough of one NVLink group or on one switch, as is required.
+    Alignment {
         /// Devices that have.
         fitting: u16,
     },
@@ -64,7 +70,10 @@ pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
         return false;
     }
     let wanted = usize::from(devices.count);
-    fitting_devices(node, request).take(wanted).count() == wanted
+    if fitting_devices(node, request).take(wanted).count() < wanted {
+        return false;
+    }
+    !request.rules.require_alignment() || room(node, request) > 0
 }
 
 /// Whether one more task of this request can run on a node now.
@@ -83,6 +92,9 @@ pub fn fits(node: &Node, request: &Request) -> Result<(), Misfit> {
     if fitting < usize::from(request.devices.count) {
         return Err(Misfit::Devices { fitting: u16::try_from(fitting).unwrap_or(u16::MAX) });
     }
+    if request.rules.require_alignment() && room(node, request) == 0 {
+        return Err(Misfit::Alignment { fitting: u16::try_from(fitting).unwrap_or(u16::MAX) });
+    }
     Ok(())
 }
 
@@ -92,9 +104,14 @@ pub(crate) fn fitting_devices<'a>(
     node: &'a Node,
     request: &'a Request,
 ) -> impl Iterator<Item = (u16, &'a Device, u16)> + 'a {
+    let threshold = request.rules.memory_threshold_percent;
     let any = node.has_one_model() || request.constraints.models.is_empty();
     (0u16..).zip(node.devices()).filter_map(move |(index, device)| {
-        let after = device.usable_after(request.devices.core, request.devices.memory.on(device.memory()))?;
+        let memory = request.devices.memory.on(device.memory());
+        let after = device.usable_after(request.devices.core, memory)?;
+        if threshold.is_some() && device.memory_below(threshold)? < memory {
+            return None;
+        }
         (any || admits_device(&request.constraints, node, index)).then_some((index, device, after))
     })
 }

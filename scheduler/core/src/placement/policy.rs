@@ -21,11 +21,19 @@ impl Bid {
     pub const NONE: i32 = i32::MAX;
 }
 
-/// Which devices of a node a task takes.
+/// Which devices of a node a task takes, of those that its rules allow and prefer ([`PlacementRules`]). Where all else is
+/// equal, those of one NUMA node.
+///
+/// [`PlacementRules`]: crate::PlacementRules
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
     /// Those with the least left afterwards, among equals those of lowest index.
     Tightest,
+    /// Those after which as many more such tasks have room as possible, among these the tightest. For parts of several
+    /// devices, which must be different ones: the tightest alone would leave one device with room for two parts.
+    Roomiest,
+    /// Those with the most left afterwards, among equals those of lowest index.
+    Emptiest,
     /// The one with this index; only for requests of one device.
     Device(u16),
 }

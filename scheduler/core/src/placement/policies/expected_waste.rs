@@ -140,6 +140,10 @@ impl Policy for ExpectedWaste {
                 (cost, used, started, choice) = (waste, taken, idle, Choice::Device(index));
             }
         } else if request.devices.count > 1 {
+            // Whole devices leave nothing that parts of them could be put on.
+            if !request.devices.takes_whole_devices() {
+                choice = Choice::Roomiest;
+            }
             for part in chosen(node, request, choice).unwrap_or_default() {
                 let Some(device) = node.devices().get(usize::from(part.device)) else { continue };
                 let now = device.usable_thousandths();

@@ -2,7 +2,6 @@
 
 use crate::claim::NodeId;
 use crate::node::Node;
-use crate::placement::filter::fitting_devices;
 use crate::placement::policy::{Bid, Choice, Policy};
 use crate::request::Request;
 
@@ -22,12 +21,7 @@ impl Policy for Binpack {
 
 impl Policy for Spread {
     fn bid(&self, _: NodeId, node: &Node, request: &Request) -> Bid {
-        let emptiest = fitting_devices(node, request).max_by_key(|(index, _, after)| (*after, u16::MAX - index));
-        let choice = match emptiest {
-            Some((index, ..)) if request.devices.count == 1 => Choice::Device(index),
-            _ => Choice::Tightest,
-        };
-        Bid { cost: -free(node, request), forgone: 0, choice }
+        Bid { cost: -free(node, request), forgone: 0, choice: Choice::Emptiest }
     }
 }
 

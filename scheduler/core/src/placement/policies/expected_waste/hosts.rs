@@ -59,7 +59,7 @@ impl Hosts {
     pub(crate) fn new(mix: &Mix, scale: i32, price: impl Fn(u16) -> HostPrice) -> Self {
         let mut tasks: Vec<(u16, MilliCpu, Bytes, u64)> = mix
             .requests()
-            .filter(|(request, _)| request.devices.count > 1)
+            .filter(|(request, _)| request.devices.count > 1 && request.devices.takes_whole_devices())
             .map(|(request, count)| (request.devices.count.next_power_of_two(), request.cpu, request.memory, count))
             .collect();
         // The most demanding first.

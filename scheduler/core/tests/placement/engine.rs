@@ -1,66 +1,16 @@
 //! Placement engine and policies: what they answer, on random clusters.
 
-use std::collections::BTreeSet;
-
 use aliquot_scheduler_core::placement::{
     BestFit, Bid, Binpack, DotProduct, Engine, ExpectedWaste, Fragmentation, FragmentationGradient, GpuClustering,
     GpuPacking, Mix, NodeChange, Policy, Spread, Weights, fits,
 };
-use aliquot_scheduler_core::{
-    Allocation, Bytes, Claim, ClaimId, Cluster, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec,
-    Event, Health, MilliCpu, NodeId, NodeSpec, Outcome, Request,
-};
+use aliquot_scheduler_core::{ClaimId, Cluster, Event, Health, NodeId, NodeSpec, Request};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::cases::{add, add_node, node, request};
+
 const MODELS: [&str; 3] = ["A", "B", "C"];
-
-fn node(name: &str, cpu_cores: u64, devices: usize, model: &str) -> NodeSpec {
-    let device = |index| DeviceSpec {
-        uuid: format!("{name}/{index}"),
-        model: model.into(),
-        memory: Bytes::from_mib(16_000),
-        ..DeviceSpec::default()
-    };
-    NodeSpec {
-        name: name.into(),
-        cpu: MilliCpu::new(cpu_cores * 1000),
-        memory: Bytes::from_mib(cpu_cores * 4096),
-        devices: (0..devices).map(device).collect(),
-        ..NodeSpec::default()
-    }
-}
-
-fn request(cpu_cores: u64, count: u16, core: u32, memory_mib: u64, models: &[&str]) -> Request {
-    Request {
-        cpu: MilliCpu::new(cpu_cores * 1000),
-        memory: Bytes::from_mib(cpu_cores * 2048),
-        devices: DeviceRequest {
-            count,
-            core: DeviceCore::new(core),
-            memory: DeviceMemory::Bytes(Bytes::from_mib(memory_mib)),
-        },
-        constraints: Constraints {
-            models: models.iter().map(|model| (*model).to_owned()).collect::<BTreeSet<_>>(),
-            ..Constraints::default()
-        },
-    }
-}
-
-fn add(cluster: &mut Cluster, request: &Request) -> ClaimId {
-    let claim = Claim { request: request.clone(), ..Claim::default() };
-    match cluster.apply(Event::ClaimAdded(claim)) {
-        Ok(Outcome::Claim(id)) => id,
-        other => panic!("a claim could not be added: {other:?}"),
-    }
-}
-
-fn add_node(cluster: &mut Cluster, spec: NodeSpec) -> NodeId {
-    match cluster.apply(Event::NodeAdded(spec)) {
-        Ok(Outcome::Node(id)) => id,
-        other => panic!("a node could not be added: {other:?}"),
-    }
-}
 
 /// Kinds of tasks that the random tests play with: shares, whole devices, memory-bound ones, several devices, CPU only.
 fn requests() -> Vec<Request> {
@@ -121,7 +71,8 @@ fn moves() -> impl Strategy<Value = Move> {
     prop_oneof![
         12 => (0usize..10).prop_map(Move::Place),
         4 => any::<usize>().prop_map(Move::Remove),
-        1 => (any::<usize>(), 0u16..8, any::<bool>()).prop_map(|(node, device, healthy)| Move::Health { node, device, healthy }),
+        1 => (any::<usize>(), 0u16..8, any::<bool>())
+            .prop_map(|(node, device, healthy)| Move::Health { node, device, healthy }),
         1 => (any::<usize>(), any::<bool>()).prop_map(|(node, cordoned)| Move::Cordon { node, cordoned }),
         1 => (any::<usize>(), any::<bool>()).prop_map(|(node, held)| Move::Hold { node, held }),
         1 => any::<usize>().prop_map(Move::RemoveNode),
@@ -271,40 +222,4 @@ fn the_tabulated_measure_is_the_published_one() {
         }
     }
     assert_eq!(compared, 300);
-}
-
-#[test]
-fn memory_counts_as_much_as_time() {
-    let mut cluster = Cluster::new();
-    add_node(&mut cluster, node("n", 96, 2, "A"));
-    let big = request(1, 1, 100, 12_000, &[]);
-    let small = request(1, 1, 100, 5_000, &[]);
-    let mix = Mix::of([&big, &small]);
-    let mut engine = Engine::new(ExpectedWaste::new(&mix, Weights::default()));
-    let mut place = |request: &Request| -> Option<Allocation> {
-        let claim = add(&mut cluster, request);
-        let class = cluster.class_of(claim).expect("the claim was added");
-        let allocation = engine.place(&cluster, class)?;
-        cluster.apply(Event::ClaimPlaced(claim, allocation.clone())).expect("the engine places only what fits");
-        Some(allocation)
-    };
-    assert!(place(&big).is_some() && place(&big).is_some());
-    assert_eq!(place(&big), None, "no device has 12,000 MiB left");
-    assert_eq!(place(&small), None, "nor 5,000");
-}
-
-#[test]
-fn a_pair_of_parts_takes_two_different_devices() {
-    let mut cluster = Cluster::new();
-    add_node(&mut cluster, node("n", 96, 2, "A"));
-    let pair = request(1, 2, 500, 1000, &[]);
-    let mut engine = Engine::new(Binpack);
-    let mut place = || {
-        let claim = add(&mut cluster, &pair);
-        let class = cluster.class_of(claim).expect("the claim was added");
-        let allocation = engine.place(&cluster, class)?;
-        cluster.apply(Event::ClaimPlaced(claim, allocation.clone())).expect("the engine places only what fits");
-        Some(allocation.devices.iter().map(|part| part.device).collect::<Vec<u16>>())
-    };
-    assert_eq!([place(), place(), place()], [Some(vec![0, 1]), Some(vec![0, 1]), None]);
 }

@@ -1,0 +1,6 @@
+//! Placement: engine, policies, devices, topology, and how near to the optimum it comes.
+
+mod cases;
+mod devices;
+mod engine;
+mod packings;
