@@ -1,0 +1,99 @@
+//! Placing a unit: all of its members, or none.
+
+use crate::claim::{Allocation, ClaimId, NodeId};
+use crate::cluster::Cluster;
+use crate::limits::{self, Exceeded};
+use crate::placement::{Engine, Policy};
+use crate::statement::Statement;
+use crate::unit::Unit;
+
+/// Finds places for tasks that do not fit anywhere as it is.
+pub(crate) trait MakeRoom {
+    /// Where a claim that fits nowhere can go, perhaps after evictions, which are part of the statement; only on one of the nodes of
+    /// `among`, if that is given.
+    fn make_room(
+        &mut self,
+        statement: &mut Statement<'_>,
+        engine: &mut Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        among: Option<&[NodeId]>,
+    ) -> Option<Allocation>;
+}
+
+/// Takes only what is free.
+pub(crate) struct FreeRoom;
+
+impl MakeRoom for FreeRoom {
+    fn make_room(
+        &mut self,
+        _: &mut Statement<'_>,
+        _: &mut Engine<Box<dyn Policy>>,
+        _: ClaimId,
+        _: Option<&[NodeId]>,
+    ) -> Option<Allocation> {
+        None
+    }
+}
+
+/// Why a unit cannot be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unplaceable {
+    /// Its queue would hold more than it may.
+    Limit(Exceeded),
+    /// This member fits nowhere, when `placed` of the unit's members had found a place.
+    NoRoom { claim: ClaimId, placed: usize },
+    /// No domain of a topology level has room for all members that must be in one.
+    Topology { claim: ClaimId, placed: usize },
+}
+
+/// Places the members of a unit in a statement: all of them, or none.
+pub(crate) fn place_unit(
+    statement: &mut Statement<'_>,
+    engine: &mut Engine<Box<dyn Policy>>,
+    unit: &Unit,
+    room: &mut dyn MakeRoom,
+) -> Result<(), Unplaceable> {
+    let preemptible = unit.is_preemptible(statement.cluster());
+    let least = unit.least_charge(statement.cluster());
+    limits::check(statement.cluster(), unit.queue, &least, preemptible, false).map_err(Unplaceable::Limit)?;
+    let start = statement.checkpoint();
+    let placed = place_members(statement, engine, unit, room);
+    // Only now is it known what exactly the members take.
+    let charge = unit.charge(statement.cluster());
+    let within = placed.and_then(|()| {
+        limits::check(statement.cluster(), unit.queue, &charge, preemptible, true).map_err(Unplaceable::Limit)
+    });
+    if within.is_err() {
+        statement.rollback(start);
+    }
+    within
+}
+
+fn place_members(
+    statement: &mut Statement<'_>,
+    engine: &mut Engine<Box<dyn Policy>>,
+    unit: &Unit,
+    room: &mut dyn MakeRoom,
+) -> Result<(), Unplaceable> {
+    for (placed, claim) in demanding_first(statement.cluster(), &unit.claims).into_iter().enumerate() {
+        let class = statement.cluster().class_of(claim);
+        let free = class.and_then(|class| engine.place(statement.cluster(), class));
+        let allocation = free.or_else(|| room.make_room(statement, engine, claim, None));
+        let taken = allocation.is_some_and(|allocation| statement.place(claim, allocation).is_ok());
+        if !taken {
+            return Err(Unplaceable::NoRoom { claim, placed });
+        }
+    }
+    Ok(())
+}
+
+/// Members in the order in which places are sought: who needs most has the fewest to choose from.
+fn demanding_first(cluster: &Cluster, claims: &[ClaimId]) -> Vec<ClaimId> {
+    let mut claims = claims.to_vec();
+    let demand = |claim: &ClaimId| {
+        let request = cluster.claim(*claim).map(|claim| &claim.request);
+        request.map(|request| (request.devices.total_core(), request.cpu, request.memory))
+    };
+    claims.sort_by(|left, right| demand(right).cmp(&demand(left)));
+    claims
+}

@@ -1,0 +1,129 @@
+//! One cycle: from what waits to a plan.
+
+use crate::claim::{Action, Displacement};
+use crate::cluster::Cluster;
+use crate::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit};
+use crate::group::GroupId;
+use crate::placement::{Engine, Policy};
+use crate::plan::{Obstacle, Pending, Plan, PlannedStep};
+use crate::shares::Shares;
+use crate::signature::Failures;
+use crate::statement::{Statement, Step};
+use crate::turns::Turns;
+use crate::unit::Unit;
+
+/// How a scheduler decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// How strongly past usage counts against a queue, in thousandths; see [`divide`](crate::divide). 0: not at all.
+    pub usage_weight: u64,
+    /// Device time that may be evicted for a unit, in thousandths of what the unit asks for. One unit may always be evicted.
+    pub disruption_per_mille: u64,
+    /// Nodes and victims that are looked at for one unit at most.
+    pub search_budget: u32,
+    /// Claims that are moved in a cycle at most to make room in one place.
+    pub moves_per_cycle: u32,
+    /// How long the first unit of a queue waits for room before nodes are kept for it, in milliseconds; `None`: forever.
+    pub hold_after_ms: Option<u64>,
+    /// Nodes that are kept at most, in thousandths of all; but at least one.
+    pub held_nodes_per_mille: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            usage_weight: 0,
+            disruption_per_mille: 2000,
+            search_budget: 100_000,
+            moves_per_cycle: 16,
+            hold_after_ms: Some(300_000),
+            held_nodes_per_mille: 50,
+        }
+    }
+}
+
+/// Decides which claims go where.
+///
+/// A scheduler belongs to one cluster's history, like its [`Engine`].
+pub struct Scheduler {
+    pub(crate) engine: Engine<Box<dyn Policy>>,
+    pub(crate) settings: Settings,
+}
+
+impl std::fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scheduler").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// A scheduler that has not seen a cluster yet.
+    #[must_use]
+    pub fn new(policy: Box<dyn Policy>, settings: Settings) -> Self {
+        Self { engine: Engine::new(policy), settings }
+    }
+
+    /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events what became of it.
+    pub fn cycle(&mut self, cluster: &mut Cluster) -> Plan {
+        cluster.note_usage();
+        let shares = Shares::of(cluster, self.settings.usage_weight);
+        let mut plan = Plan::default();
+        self.allocate(cluster, &shares, &mut plan);
+        plan
+    }
+
+    /// Places what fits into what is free.
+    fn allocate(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) {
+        let mut failures = Failures::default();
+        let mut waiting = Vec::new();
+        let mut turns = Turns::new(cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
+        while let Some(next) = turns.next() {
+            let Ok(Some(unit)) = Unit::next(cluster, next.turn.group) else { break };
+            let placed = self.try_unit(cluster, &unit, Action::Allocate, &mut FreeRoom);
+            let is_placed = placed.is_ok();
+            match placed {
+                Ok(steps) => plan.add(steps, Action::Allocate, unit.group),
+                Err(obstacle) => {
+                    failures.note(cluster, &unit, obstacle);
+                    waiting.push((unit.group, Obstacle::Unplaceable(obstacle)));
+                }
+            }
+            turns.advance(next, is_placed, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
+        }
+        plan.pending = waiting.into_iter().map(|(group, obstacle)| Pending { group, obstacle }).collect();
+    }
+
+    /// Places a unit in a statement of its own and makes that final.
+    pub(crate) fn try_unit(
+        &mut self,
+        cluster: &mut Cluster,
+        unit: &Unit,
+        action: Action,
+        room: &mut dyn MakeRoom,
+    ) -> Result<Vec<Step>, Unplaceable> {
+        let cause = cause(cluster, action, unit.group);
+        let mut statement = Statement::new(cluster);
+        place_unit(&mut statement, &mut self.engine, unit, room)?;
+        Ok(statement.commit(&cause))
+    }
+}
+
+/// Why somebody is evicted for a group.
+pub(crate) fn cause(cluster: &Cluster, action: Action, group: GroupId) -> Displacement {
+    let name = cluster.group(group).map(|of| match of.is_declared() {
+        true => of.spec().name.clone(),
+        false => of
+            .members()
+            .next()
+            .and_then(|claim| cluster.claim(claim))
+            .map(|claim| claim.name.clone())
+            .unwrap_or_default(),
+    });
+    Displacement { action, by: Some(group), by_name: name.unwrap_or_default(), at_ms: cluster.now_ms() }
+}
+
+impl Plan {
+    pub(crate) fn add(&mut self, steps: Vec<Step>, action: Action, group: GroupId) {
+        self.steps.extend(steps.into_iter().map(|step| PlannedStep { step, action, for_group: Some(group) }));
+    }
+}
