@@ -25,6 +25,7 @@ mod event;
 mod fair_share;
 mod gang;
 mod group;
+mod holds;
 mod limits;
 mod node;
 pub mod placement;

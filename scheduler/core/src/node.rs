@@ -213,6 +213,12 @@ impl Node {
         node
     }
 
+    /// The node as it would be if nobody were there.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self::new(self.spec.clone(), self.models.clone())
+    }
+
     /// What the node is.
     #[must_use]
     pub fn spec(&self) -> &NodeSpec {

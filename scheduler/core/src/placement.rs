@@ -16,6 +16,7 @@ mod policy;
 mod room;
 
 pub use engine::{Engine, Placement};
+pub(crate) use filter::fitting_devices;
 pub use filter::{Misfit, fits};
 pub use fragmentation::Fragmentation;
 pub use mix::Mix;

@@ -1,9 +1,12 @@
 //! One cycle: from what waits to a plan.
 
+use std::collections::BTreeSet;
+
 use crate::claim::{Action, Displacement};
 use crate::cluster::Cluster;
 use crate::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit};
-use crate::group::GroupId;
+use crate::group::{Group, GroupId};
+use crate::holds::Holds;
 use crate::placement::{Engine, Policy};
 use crate::plan::{Obstacle, Pending, Plan, PlannedStep};
 use crate::shares::Shares;
@@ -48,6 +51,7 @@ impl Default for Settings {
 pub struct Scheduler {
     pub(crate) engine: Engine<Box<dyn Policy>>,
     pub(crate) settings: Settings,
+    holds: Holds,
 }
 
 impl std::fmt::Debug for Scheduler {
@@ -60,7 +64,7 @@ impl Scheduler {
     /// A scheduler that has not seen a cluster yet.
     #[must_use]
     pub fn new(policy: Box<dyn Policy>, settings: Settings) -> Self {
-        Self { engine: Engine::new(policy), settings }
+        Self { engine: Engine::new(policy), settings, holds: Holds::default() }
     }
 
     /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events what became of it.
@@ -69,6 +73,7 @@ impl Scheduler {
         let shares = Shares::of(cluster, self.settings.usage_weight);
         let mut plan = Plan::default();
         self.allocate(cluster, &shares, &mut plan);
+        self.hold(cluster, &shares, &plan);
         plan
     }
 
@@ -79,7 +84,9 @@ impl Scheduler {
         let mut turns = Turns::new(cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
         while let Some(next) = turns.next() {
             let Ok(Some(unit)) = Unit::next(cluster, next.turn.group) else { break };
+            self.holds.open(cluster, unit.group);
             let placed = self.try_unit(cluster, &unit, Action::Allocate, &mut FreeRoom);
+            self.holds.close(cluster, unit.group);
             let is_placed = placed.is_ok();
             match placed {
                 Ok(steps) => plan.add(steps, Action::Allocate, unit.group),
@@ -91,6 +98,25 @@ impl Scheduler {
             turns.advance(next, is_placed, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
         }
         plan.pending = waiting.into_iter().map(|(group, obstacle)| Pending { group, obstacle }).collect();
+    }
+
+    /// Keeps nodes for those who have been the first of their queue for long and find no room.
+    fn hold(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &Plan) {
+        let mut seen = BTreeSet::new();
+        let mut blocked = Vec::new();
+        for pending in &plan.pending {
+            let Some(queue) = cluster.group(pending.group).map(Group::queue) else { continue };
+            let Obstacle::Unplaceable(Unplaceable::NoRoom { .. }) = pending.obstacle else { continue };
+            if seen.contains(&queue) {
+                continue;
+            }
+            let Ok(Some(unit)) = Unit::next(cluster, pending.group) else { continue };
+            seen.insert(queue);
+            blocked.push(unit);
+        }
+        let nodes = cluster.nodes().count() as u64 * u64::from(self.settings.held_nodes_per_mille) / 1000;
+        let nodes_max = usize::try_from(nodes).unwrap_or(usize::MAX).max(1);
+        self.holds.update(cluster, shares, &blocked, self.settings.hold_after_ms, nodes_max);
     }
 
     /// Places a unit in a statement of its own and makes that final.

@@ -113,3 +113,37 @@ fn a_gang_is_placed_as_a_whole_or_not_at_all_and_grows_afterwards() {
     scheduler.cycle(&mut cluster);
     assert_eq!(placed(&cluster, &members), 8, "all six, and two of the three others");
 }
+
+/// Small claims come as fast as others end, on two nodes of four devices, beside a large one that needs a whole node. Says after how
+/// many minutes the large one was placed, if ever in two hours, and how many small ones ran meanwhile.
+fn minutes_until_the_large_one_is_placed(settings: Settings) -> (Option<u64>, usize) {
+    let mut cluster = cluster(2, 4);
+    let mut scheduler = Scheduler::new(Box::new(BestFit), settings);
+    let mut small: Vec<ClaimId> = (0..12).map(|_| add(&mut cluster, "", 50, 1)).collect();
+    scheduler.cycle(&mut cluster);
+    let large = add(&mut cluster, "", 50, 4);
+    let mut ran = placed(&cluster, &small);
+    for minute in 1..=120 {
+        cluster.apply(Event::TimeAdvanced(minute * 60_000)).expect("time goes on");
+        let ended = small.iter().position(|claim| cluster.allocation(*claim).is_some()).expect("some run");
+        cluster.apply(Event::ClaimRemoved(small.remove(ended))).expect("it is there");
+        small.push(add(&mut cluster, "", 50, 1));
+        let before = placed(&cluster, &small);
+        scheduler.cycle(&mut cluster);
+        ran += placed(&cluster, &small) - before;
+        if cluster.allocation(large).is_some() {
+            return (Some(minute), ran);
+        }
+    }
+    (None, ran)
+}
+
+#[test]
+fn small_claims_fill_what_a_large_one_cannot_use_but_do_not_keep_it_waiting_for_ever() {
+    let never = minutes_until_the_large_one_is_placed(Settings { hold_after_ms: None, ..Settings::default() });
+    assert_eq!(never, (None, 8 + 120), "whatever ends, a small one is there at once");
+    let (placed_after, ran) = minutes_until_the_large_one_is_placed(Settings::default());
+    // Four older ones start before it; five minutes later a node is kept for it, whose claims are all gone after eight more.
+    assert!(placed_after.is_some_and(|minute| (10..=18).contains(&minute)), "{placed_after:?}");
+    assert!(ran >= 8 + 10, "only {ran} small ones ran meanwhile");
+}

@@ -1,0 +1,137 @@
+//! Nodes that are kept for a unit that has waited long, so that smaller ones do not take for ever what it is waiting for.
+//!
+//! Small claims go where a large one does not fit: nothing is gained by leaving that free. But if they always do, the large one never
+//! finds enough in one place. So the first unit of a queue, if it would be within the queue's fair share and has waited for room longer than
+//! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms), is given the nodes that are nearest to having room: nothing new is placed there
+//! until it is.
+
+use std::collections::BTreeMap;
+
+use crate::claim::NodeId;
+use crate::cluster::Cluster;
+use crate::entitled::Entitled;
+use crate::group::GroupId;
+use crate::node::Node;
+use crate::placement::{fitting_devices, room};
+use crate::request::Request;
+use crate::shares::Shares;
+use crate::unit::Unit;
+
+/// Who waits since when, and which nodes are kept for whom.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holds {
+    blocked_since_ms: BTreeMap<GroupId, u64>,
+    nodes: BTreeMap<NodeId, GroupId>,
+}
+
+impl Holds {
+    /// Opens the nodes that are kept for a group; to be closed again by [`Holds::close`] if it was not placed.
+    pub(crate) fn open(&self, cluster: &mut Cluster, group: GroupId) {
+        self.set(cluster, group, false);
+    }
+
+    /// Keeps the nodes of a group again.
+    pub(crate) fn close(&self, cluster: &mut Cluster, group: GroupId) {
+        self.set(cluster, group, true);
+    }
+
+    fn set(&self, cluster: &mut Cluster, group: GroupId, held: bool) {
+        for (node, _) in self.nodes.iter().filter(|(_, holder)| **holder == group) {
+            // A node that is gone is not held, and forgotten at the end of the cycle.
+            let _ = cluster.set_held(*node, held);
+        }
+    }
+
+    /// Since when a group waits for room as the first of its queue.
+    pub(crate) fn blocked_since_ms(&self, group: GroupId) -> Option<u64> {
+        self.blocked_since_ms.get(&group).copied()
+    }
+
+    /// The nodes that are kept for a group.
+    pub(crate) fn of(&self, group: GroupId) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.iter().filter(move |(_, holder)| **holder == group).map(|(node, _)| *node)
+    }
+
+    /// Takes in which units, each the first of its queue, have found no room in this cycle, and keeps nodes for those that have waited
+    /// for `after_ms`; `nodes_max` nodes at most.
+    pub(crate) fn update(
+        &mut self,
+        cluster: &mut Cluster,
+        shares: &Shares,
+        blocked: &[Unit],
+        after_ms: Option<u64>,
+        nodes_max: usize,
+    ) {
+        let now_ms = cluster.now_ms();
+        let since = std::mem::take(&mut self.blocked_since_ms);
+        for unit in blocked {
+            self.blocked_since_ms.insert(unit.group, since.get(&unit.group).copied().unwrap_or(now_ms));
+        }
+        // Who is no longer blocked needs no nodes.
+        for (node, group) in std::mem::take(&mut self.nodes) {
+            if self.blocked_since_ms.contains_key(&group) && cluster.node(node).is_some() {
+                self.nodes.insert(node, group);
+            } else {
+                let _ = cluster.set_held(node, false);
+            }
+        }
+        let Some(after_ms) = after_ms else { return };
+        let mut due: Vec<(u64, &Unit)> = blocked
+            .iter()
+            .filter(|unit| !self.nodes.values().any(|holder| *holder == unit.group))
+            .filter_map(|unit| Some((self.blocked_since_ms(unit.group)?, unit)))
+            .filter(|(since_ms, _)| now_ms.saturating_sub(*since_ms) >= after_ms)
+            .collect();
+        due.sort_by_key(|(since_ms, unit)| (*since_ms, unit.rank));
+        for (_, unit) in due {
+            let left = nodes_max.saturating_sub(self.nodes.len());
+            if left == 0 {
+                break;
+            }
+            let entitled = Entitled::of(cluster, shares, unit.queue);
+            if !entitled.would_entitle(cluster, unit.rank, &unit.least_charge(cluster)) {
+                continue;
+            }
+            for node in nearest(cluster, unit, left) {
+                if cluster.set_held(node, true).is_ok() {
+                    self.nodes.insert(node, unit.group);
+                }
+            }
+        }
+    }
+}
+
+/// The nodes that are nearest to having room for a unit's members: enough for all of them once everybody else has gone, but no more than
+/// `most`.
+fn nearest(cluster: &Cluster, unit: &Unit, most: usize) -> Vec<NodeId> {
+    // The member that needs most stands for all.
+    let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &claim.request);
+    let Some(request) = requests.max_by_key(|request| (request.devices.total_core(), request.cpu)) else {
+        return Vec::new();
+    };
+    let mut candidates: Vec<((usize, u64, u64), NodeId, u32)> = cluster
+        .nodes()
+        .filter(|(id, _)| !cluster.is_held(*id))
+        .map(|(id, node)| (missing(node, request), id, room(&node.emptied(), request)))
+        .filter(|(_, _, tasks)| *tasks > 0)
+        .collect();
+    candidates.sort_unstable();
+    let mut wanted = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
+    let mut nodes = Vec::new();
+    for (_, node, tasks) in candidates.into_iter().take(most) {
+        if wanted == 0 {
+            break;
+        }
+        wanted = wanted.saturating_sub(tasks);
+        nodes.push(node);
+    }
+    nodes
+}
+
+/// How far a node is from having room for a task: devices, CPU and memory that are missing.
+fn missing(node: &Node, request: &Request) -> (usize, u64, u64) {
+    let devices = usize::from(request.devices.count).saturating_sub(fitting_devices(node, request).count());
+    let cpu = request.cpu.saturating_sub(node.cpu_free()).get();
+    let memory = request.memory.saturating_sub(node.memory_free()).get();
+    (devices, cpu, memory)
+}
