@@ -56,7 +56,16 @@ struct ClaimState {
     /// Claims that must be gone before it can start.
     starts_after: Vec<ClaimId>,
     displaced: Option<Box<Displacement>>,
+    /// How often it could not be started where it was placed.
+    failures: u32,
+    /// Before this it is not placed again.
+    retry_at_ms: u64,
 }
+
+/// How long a claim waits after it could not be started for the first time; twice as long after each further time.
+const RETRY_MS: u64 = 1000;
+/// The longest that it waits.
+const RETRY_MAX_MS: u64 = 300_000;
 
 /// Past usage counts half as much after a week, unless a cluster is made otherwise.
 const HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
@@ -111,9 +120,11 @@ impl Cluster {
             Event::ClaimRemoved(claim) => self.remove_claim(claim).map(Outcome::Ready),
             Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(|()| Outcome::Done),
             Event::ClaimEvicted(claim) => self.stop(claim).map(|()| Outcome::Displaced(vec![claim])),
+            Event::ClaimFailed(claim) => self.fail(claim).map(|()| Outcome::Displaced(vec![claim])),
             Event::ClaimGone(claim) => self.gone(claim).map(Outcome::Ready),
             Event::ClaimResized(claim, request) => self.resize(claim, &request).map(|()| Outcome::Done),
             Event::PodGroupAdded(group) => self.add_group(group).map(Outcome::Group),
+            Event::PodGroupChanged(group, spec) => self.replace_group(group, spec).map(|()| Outcome::Done),
             Event::PodGroupRemoved(group) => self.remove_group(group).map(|()| Outcome::Done),
             Event::QueueAdded(spec) => Ok(Outcome::Queue(self.queues.add(spec, &mut self.resources, self.now_ms)?)),
             Event::QueueChanged(spec) => Ok(self.queues.change(spec, &mut self.resources).map(|()| Outcome::Done)?),
@@ -199,6 +210,12 @@ impl Cluster {
     #[must_use]
     pub fn starts_after(&self, id: ClaimId) -> &[ClaimId] {
         self.claim_state(id).map_or(&[], |state| &state.starts_after)
+    }
+
+    /// How often a claim could not be started where it was placed, and when it may be placed again.
+    #[must_use]
+    pub fn failures(&self, id: ClaimId) -> (u32, u64) {
+        self.claim_state(id).map_or((0, 0), |state| (state.failures, state.retry_at_ms))
     }
 
     /// Why a claim was evicted last.

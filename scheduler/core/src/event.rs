@@ -36,10 +36,14 @@ pub enum Event {
     ClaimEvicted(ClaimId),
     /// A claim that a plan evicted or moved is gone from its old place.
     ClaimGone(ClaimId),
+    /// A claim could not be started where it was placed. It waits again, each time longer before the next try.
+    ClaimFailed(ClaimId),
     /// A claim asks for other amounts now; where it is placed, it keeps its devices.
     ClaimResized(ClaimId, Request),
     /// A pod group was declared; claims that name it come afterwards.
     PodGroupAdded(PodGroup),
+    /// A pod group is so from now on; its name, namespace, queue and sub-groups' names stay as they are.
+    PodGroupChanged(GroupId, PodGroup),
     /// A pod group is no longer declared; it has no members any more.
     PodGroupRemoved(GroupId),
     /// There is a new queue.
@@ -134,6 +138,9 @@ pub enum EventError {
         /// The sub-group.
         sub_group: String,
     },
+    /// What names a group and its members cannot be changed.
+    #[error("pod group {0:?} keeps its name, namespace, queue and sub-groups; make a new one")]
+    GroupRenamed(String),
     /// The group has members.
     #[error("pod group {0:?} has members; remove them first")]
     GroupInUse(String),

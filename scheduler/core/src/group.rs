@@ -250,8 +250,9 @@ impl Group {
         self.stale_since_ms = stale.then(|| self.stale_since_ms.unwrap_or(now_ms));
     }
 
-    pub(crate) fn replace_spec(&mut self, spec: PodGroup, queue: QueueId) {
-        (self.spec, self.queue) = (spec, queue);
+    /// Gives the group another configuration with the same sub-groups.
+    pub(crate) fn replace_spec(&mut self, spec: PodGroup) {
+        self.spec = spec;
     }
 }
 

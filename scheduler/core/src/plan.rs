@@ -39,6 +39,8 @@ pub struct Pending {
 pub(crate) enum Obstacle {
     /// So many members have yet to be added.
     MembersMissing(u32),
+    /// A member could not be started lately, and is not tried again before this.
+    RetriedAt(u64),
     /// It cannot be placed.
     Unplaceable(Unplaceable),
 }

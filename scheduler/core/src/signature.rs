@@ -54,6 +54,11 @@ impl Failures {
         match Unit::next(cluster, turn.group) {
             Ok(unit) => {
                 let unit = unit?;
+                let retry_at_ms = unit.claims.iter().map(|claim| cluster.failures(*claim).1).max();
+                if let Some(retry_at_ms) = retry_at_ms.filter(|retry_at_ms| *retry_at_ms > cluster.now_ms()) {
+                    waiting.push((turn.group, Obstacle::RetriedAt(retry_at_ms)));
+                    return None;
+                }
                 match self.of(cluster, &unit) {
                     Some(failure) => {
                         waiting.push((turn.group, Obstacle::Unplaceable(failure)));

@@ -1,6 +1,6 @@
 //! Claims that come, are placed, and go, with the books that they are in.
 
-use super::{ClaimState, Cluster};
+use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
 use crate::claim::{Allocation, Claim, ClaimId};
 use crate::event::EventError;
 use crate::group::{GroupId, PodGroup};
@@ -25,6 +25,8 @@ impl Cluster {
             leaving: None,
             starts_after: Vec::new(),
             displaced: None,
+            failures: 0,
+            retry_at_ms: 0,
         });
         self.change_group(group, |group| group.join(sequence, id, sub_group));
         self.book_requested(id, true);
@@ -87,6 +89,18 @@ impl Cluster {
             state.started_ms = None;
         }
         self.settle_group_of(id);
+        Ok(())
+    }
+
+    /// Notes that a claim could not be started where it was placed.
+    pub(super) fn fail(&mut self, id: ClaimId) -> Result<(), EventError> {
+        self.stop(id)?;
+        let now_ms = self.now_ms;
+        if let Some(state) = self.claims.get_mut(id) {
+            let wait_ms = RETRY_MS.checked_shl(state.failures).unwrap_or(RETRY_MAX_MS).clamp(RETRY_MS, RETRY_MAX_MS);
+            state.retry_at_ms = now_ms.saturating_add(wait_ms);
+            state.failures = state.failures.saturating_add(1).min(32);
+        }
         Ok(())
     }
 
@@ -169,7 +183,7 @@ impl Cluster {
     }
 
     /// Enters a placed claim into its queue's, its group's and its budget's books, or takes it out.
-    fn book_placed(&mut self, id: ClaimId, placed: bool) {
+    pub(super) fn book_placed(&mut self, id: ClaimId, placed: bool) {
         let Some(charge) = self.charge(id) else { return };
         let Some(state) = self.claims.get(id) else { return };
         let (group, sequence) = (state.group, state.sequence);

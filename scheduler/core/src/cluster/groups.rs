@@ -17,6 +17,24 @@ impl Cluster {
         Ok(self.groups.add(spec, true, queue, self.now_ms))
     }
 
+    pub(super) fn replace_group(&mut self, id: GroupId, spec: PodGroup) -> Result<(), EventError> {
+        let group = self.groups.get(id).filter(|group| group.is_declared()).ok_or(EventError::NoSuchGroup(id))?;
+        let names = |spec: &PodGroup| {
+            let sub_groups: Vec<String> = spec.sub_groups.iter().map(|sub_group| sub_group.name.clone()).collect();
+            (spec.name.clone(), spec.namespace.clone(), spec.queue.clone(), sub_groups)
+        };
+        if names(group.spec()) != names(&spec) {
+            return Err(EventError::GroupRenamed(group.spec().name.clone()));
+        }
+        // Whether what its members hold may be evicted is in the books.
+        let members: Vec<ClaimId> = group.members().filter(|claim| self.allocation(*claim).is_some()).collect();
+        members.iter().for_each(|claim| self.book_placed(*claim, false));
+        self.change_group(id, |group| group.replace_spec(spec));
+        members.iter().for_each(|claim| self.book_placed(*claim, true));
+        members.iter().for_each(|claim| self.settle_group_of(*claim));
+        Ok(())
+    }
+
     pub(super) fn remove_group(&mut self, id: GroupId) -> Result<(), EventError> {
         let group = self.groups.get(id).filter(|group| group.is_declared()).ok_or(EventError::NoSuchGroup(id))?;
         if !group.is_empty() {
