@@ -18,6 +18,7 @@ use crate::node::Node;
 use crate::queue::{Queue, QueueId, Queues};
 use crate::resource::{Resource, Resources};
 use crate::slab::Slab;
+use crate::topology::Topology;
 
 /// What is known of the cluster. It changes by events only, each of which is applied as a whole or not at all.
 #[derive(Clone, Debug)]
@@ -25,6 +26,7 @@ pub struct Cluster {
     now_ms: u64,
     nodes: Vec<Option<Node>>,
     by_name: BTreeMap<String, NodeId>,
+    topology: Topology,
     /// Nodes that are kept for somebody: nothing else is placed there.
     held: BTreeSet<NodeId>,
     claims: Slab<ClaimState, Claim>,
@@ -90,6 +92,7 @@ impl Cluster {
             now_ms: 0,
             nodes: Vec::new(),
             by_name: BTreeMap::new(),
+            topology: Topology::default(),
             held: BTreeSet::new(),
             claims: Slab::default(),
             next_claim: 0,
@@ -116,6 +119,7 @@ impl Cluster {
             Event::DeviceHealthChanged { node, device, health } => {
                 self.set_health(node, device, health).map(|()| Outcome::Done)
             }
+            Event::TopologyChanged(levels) => self.set_topology(levels).map(|()| Outcome::Done),
             Event::ClaimAdded(claim) => self.add_claim(claim).map(Outcome::Claim),
             Event::ClaimRemoved(claim) => self.remove_claim(claim).map(Outcome::Ready),
             Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(|()| Outcome::Done),
@@ -168,6 +172,12 @@ impl Cluster {
     /// The nodes, in the order in which they were added.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         (0..).map(NodeId).zip(&self.nodes).filter_map(|(id, node)| Some((id, node.as_ref()?)))
+    }
+
+    /// Where the nodes stand.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// Whether a node is kept for somebody, so that an engine places nothing there.

@@ -26,6 +26,8 @@ pub enum Event {
         /// What it is now.
         health: Health,
     },
+    /// The cluster's topology has these levels from now on: labels of nodes, the outermost level first.
+    TopologyChanged(Vec<String>),
     /// A claim was made.
     ClaimAdded(Claim),
     /// A claim is gone; what it held is free.
@@ -96,6 +98,9 @@ pub enum EventError {
         /// The index.
         device: u16,
     },
+    /// The same label twice as a level of the topology.
+    #[error("label {0:?} is named twice as a level of the topology; name each level once, the outermost first")]
+    LevelTwice(String),
     /// There is no such claim (any more).
     #[error("there is no claim {0:?}")]
     NoSuchClaim(ClaimId),

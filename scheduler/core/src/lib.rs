@@ -40,6 +40,7 @@ mod signature;
 mod slab;
 mod spec;
 mod statement;
+mod topology;
 mod turns;
 mod unit;
 
@@ -60,3 +61,4 @@ pub use scheduler::{Scheduler, Settings};
 pub use slab::Key;
 pub use spec::{DeviceSpec, Health, NodeSpec, Taint};
 pub use statement::{Checkpoint, Statement, Step};
+pub use topology::{Domain, DomainId, Topology};

@@ -4,21 +4,25 @@
 //! the node that was added first. Bids are kept per class of request and made anew only where something has changed, so
 //! a decision costs what has changed and not what there is.
 
+mod candidates;
 mod devices;
 mod engine;
 mod filter;
 mod fragmentation;
 mod index;
 mod kinds;
+mod members;
 mod mix;
 mod policies;
 mod policy;
 mod room;
 
+pub use candidates::Roomy;
 pub use engine::{Engine, Placement};
 pub(crate) use filter::fitting_devices;
 pub use filter::{Misfit, fits};
 pub use fragmentation::Fragmentation;
+pub use members::{GroupScope, MemberNodes};
 pub use mix::Mix;
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,

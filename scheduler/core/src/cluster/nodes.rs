@@ -30,6 +30,7 @@ impl Cluster {
             news |= is_new;
         }
         self.by_name.insert(spec.name.clone(), id);
+        self.topology.learn(id, Some(&spec));
         self.nodes.push(Some(Node::new(spec, models)));
         if news {
             self.recount_requested();
@@ -40,6 +41,7 @@ impl Cluster {
 
     pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
         self.node_mut(id)?.set_labels_and_taints(spec);
+        self.topology.learn(id, Some(spec));
         self.note(id, true);
         Ok(())
     }
@@ -56,8 +58,19 @@ impl Cluster {
             self.by_name.remove(&node.spec().name);
         }
         self.held.remove(&id);
+        self.topology.learn(id, None);
         self.note(id, true);
         Ok(displaced)
+    }
+
+    pub(super) fn set_topology(&mut self, levels: Vec<String>) -> Result<(), EventError> {
+        let twice = levels.iter().enumerate().find(|(index, level)| levels[..*index].contains(level));
+        if let Some((_, level)) = twice {
+            return Err(EventError::LevelTwice(level.clone()));
+        }
+        let nodes = (0..).map(NodeId).zip(&self.nodes);
+        self.topology.set_levels(levels, nodes.filter_map(|(id, node)| Some((id, node.as_ref()?.spec()))));
+        Ok(())
     }
 
     pub(super) fn set_health(&mut self, id: NodeId, device: u16, health: Health) -> Result<(), EventError> {

@@ -10,6 +10,7 @@ use crate::placement::devices;
 use crate::placement::filter::{admits, has_room};
 use crate::placement::index::BidIndex;
 use crate::placement::policy::{Bid, NodeChange, Policy, Selection};
+use crate::placement::room::room;
 use crate::request::Request;
 
 /// Classes whose bids are kept at most; those that were not asked for longest go first.
@@ -82,18 +83,48 @@ impl<P: Policy> Engine<P> {
         class: ClassId,
         nodes: impl IntoIterator<Item = NodeId>,
     ) -> Option<Placement> {
+        self.place_ranked(cluster, class, nodes, |_| 0)
+    }
+
+    /// The same, but a node of lower rank goes first whatever the policy says.
+    pub(super) fn place_ranked(
+        &mut self,
+        cluster: &Cluster,
+        class: ClassId,
+        nodes: impl IntoIterator<Item = NodeId>,
+        rank: impl Fn(NodeId) -> u32,
+    ) -> Option<Placement> {
         self.make_bids(cluster, class)?;
         let index = &self.classes.get(&class)?.index;
-        let fitting = nodes.into_iter().filter_map(|id| Some((index.get(id.index())?, id)));
+        let fitting = nodes.into_iter().filter_map(|id| Some((rank(id), index.get(id.index())?, id)));
         let node = match self.policy.selection() {
-            Selection::Least => fitting.map(|(bid, id)| (total(&self.policy, bid), id)).min()?.1,
+            Selection::Least => fitting.map(|(rank, bid, id)| (rank, total(&self.policy, bid), id)).min()?.2,
             Selection::Uniform => {
-                let fitting: BTreeSet<NodeId> = fitting.map(|(_, id)| id).collect();
-                let count = u64::try_from(fitting.len()).ok().filter(|count| *count > 0)?;
-                fitting.into_iter().nth(usize::try_from(self.policy.draw(count)).ok()?)?
+                let fitting: BTreeSet<(u32, NodeId)> = fitting.map(|(rank, _, id)| (rank, id)).collect();
+                let least = fitting.first()?.0;
+                let count = fitting.iter().take_while(|(rank, _)| *rank == least).count();
+                let drawn = self.policy.draw(u64::try_from(count).ok()?);
+                fitting.into_iter().nth(usize::try_from(drawn).ok()?)?.1
             }
         };
         self.placement_on(cluster, class, node)
+    }
+
+    /// How many more tasks of a class fit on these nodes together, by themselves, with at most `most` on each. Held nodes have
+    /// no room.
+    pub fn room_among(
+        &mut self,
+        cluster: &Cluster,
+        class: ClassId,
+        nodes: impl IntoIterator<Item = NodeId>,
+        most: impl Fn(NodeId) -> u32,
+    ) -> u64 {
+        let known = self.make_bids(cluster, class).and_then(|()| cluster.class(class)).zip(self.classes.get(&class));
+        let Some((class, bids)) = known else { return 0 };
+        // Most nodes have no bid because they have no room: that is known without looking at their devices.
+        let fitting = nodes.into_iter().filter(|node| bids.index.get(node.index()).is_some());
+        let rooms = fitting.filter_map(|id| Some(u64::from(room(cluster.node(id)?, class.request()).min(most(id)))));
+        rooms.fold(0, u64::saturating_add)
     }
 
     /// What it costs to place one more task of a class on a node, by which nodes can be compared in this state; `None`

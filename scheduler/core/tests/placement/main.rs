@@ -3,4 +3,6 @@
 mod cases;
 mod devices;
 mod engine;
+mod groups;
 mod packings;
+mod topology;
