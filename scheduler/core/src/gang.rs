@@ -1,5 +1,7 @@
 //! Placing a unit: all of its members, or none.
 
+mod rules;
+
 use crate::claim::{Allocation, ClaimId, NodeId};
 use crate::cluster::Cluster;
 use crate::limits::{self, Exceeded};
@@ -9,6 +11,9 @@ use crate::unit::Unit;
 
 /// Finds places for tasks that do not fit anywhere as it is.
 pub(crate) trait MakeRoom {
+    /// Whether room is made at all; if not, nothing is tried where not everything fits.
+    fn may_evict(&self) -> bool;
+
     /// Where a claim that fits nowhere can go, perhaps after evictions, which are part of the statement; only on one of the nodes of
     /// `among`, if that is given.
     fn make_room(
@@ -24,6 +29,10 @@ pub(crate) trait MakeRoom {
 pub(crate) struct FreeRoom;
 
 impl MakeRoom for FreeRoom {
+    fn may_evict(&self) -> bool {
+        false
+    }
+
     fn make_room(
         &mut self,
         _: &mut Statement<'_>,
@@ -42,8 +51,8 @@ pub(crate) enum Unplaceable {
     Limit(Exceeded),
     /// This member fits nowhere, when `placed` of the unit's members had found a place.
     NoRoom { claim: ClaimId, placed: usize },
-    /// No domain of a topology level has room for all members that must be in one.
-    Topology { claim: ClaimId, placed: usize },
+    /// No domain of a topology level, or no node, has room for all members that must be in one; `claim` is one of them.
+    Topology { claim: ClaimId },
 }
 
 /// Places the members of a unit in a statement: all of them, or none.
@@ -57,7 +66,10 @@ pub(crate) fn place_unit(
     let least = unit.least_charge(statement.cluster());
     limits::check(statement.cluster(), unit.queue, &least, preemptible, false).map_err(Unplaceable::Limit)?;
     let start = statement.checkpoint();
-    let placed = place_members(statement, engine, unit, room);
+    let placed = match rules::Rules::of(statement.cluster(), unit) {
+        Some(rules) => rules.place(statement, engine, unit, room),
+        None => place_anywhere(statement, engine, &unit.claims, room),
+    };
     // Only now is it known what exactly the members take.
     let charge = unit.charge(statement.cluster());
     let within = placed.and_then(|()| {
@@ -69,13 +81,13 @@ pub(crate) fn place_unit(
     within
 }
 
-fn place_members(
+fn place_anywhere(
     statement: &mut Statement<'_>,
     engine: &mut Engine<Box<dyn Policy>>,
-    unit: &Unit,
+    claims: &[ClaimId],
     room: &mut dyn MakeRoom,
 ) -> Result<(), Unplaceable> {
-    for (placed, claim) in demanding_first(statement.cluster(), &unit.claims).into_iter().enumerate() {
+    for (placed, claim) in demanding_first(statement.cluster(), claims).into_iter().enumerate() {
         let class = statement.cluster().class_of(claim);
         let free = class.and_then(|class| engine.place(statement.cluster(), class));
         let allocation = free.or_else(|| room.make_room(statement, engine, claim, None));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec, Outcome, PodGroup,
-    QueueSpec, Request, Resource, Scheduler, Settings,
+    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceRequest, DeviceSpec, Event, GroupPlacement, MilliCpu, NodeSpec,
+    Outcome, PlacementStrategy, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, SubGroup,
 };
 
 fn cluster(nodes: usize, devices: usize) -> Cluster {
@@ -146,4 +146,142 @@ fn small_claims_fill_what_a_large_one_cannot_use_but_do_not_keep_it_waiting_for_
     // Four older ones start before it; five minutes later a node is kept for it, whose claims are all gone after eight more.
     assert!(placed_after.is_some_and(|minute| (10..=18).contains(&minute)), "{placed_after:?}");
     assert!(ran >= 8 + 10, "only {ran} small ones ran meanwhile");
+}
+
+/// Six nodes of four devices in three racks of two, the racks in two zones.
+fn racks() -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::TopologyChanged(vec!["zone".into(), "rack".into()])).expect("different labels");
+    for number in 0..6 {
+        let device = DeviceSpec { memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+        let labels = [("zone", number / 4), ("rack", number / 2)].map(|(key, value)| (key.into(), format!("{value}")));
+        let spec = NodeSpec {
+            name: format!("node-{number}"),
+            labels: labels.into(),
+            cpu: MilliCpu::new(64_000),
+            devices: vec![device; 4],
+            ..NodeSpec::default()
+        };
+        cluster.apply(Event::NodeAdded(spec)).expect("a new node");
+    }
+    cluster
+}
+
+fn gang(cluster: &mut Cluster, name: &str, members: u32, devices: u16, spread: GroupPlacement) -> Vec<ClaimId> {
+    let group = PodGroup { name: name.into(), min_members: members, spread, ..PodGroup::default() };
+    cluster.apply(Event::PodGroupAdded(group)).expect("a new group");
+    let member = |_| {
+        let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
+        let claim = Claim { request, pod_group: Some(name.into()), ..Claim::default() };
+        claim_id(cluster.apply(Event::ClaimAdded(claim)).expect("a good claim"))
+    };
+    (0..members).map(member).collect()
+}
+
+/// Where claims are, by node name; empty where one waits.
+fn nodes_of(cluster: &Cluster, claims: &[ClaimId]) -> Vec<String> {
+    let name = |claim: &ClaimId| {
+        let node = cluster.allocation(*claim).and_then(|allocation| cluster.node(allocation.node));
+        node.map_or(String::new(), |node| node.spec().name.clone())
+    };
+    claims.iter().map(name).collect()
+}
+
+#[test]
+fn a_gang_that_must_be_in_one_rack_waits_for_one_although_there_is_room_in_two() {
+    let mut cluster = racks();
+    let taken: Vec<ClaimId> = (0..3).map(|_| add(&mut cluster, "", 100, 4)).collect();
+    let mut scheduler = scheduler();
+    scheduler.cycle(&mut cluster);
+    assert_eq!(nodes_of(&cluster, &taken), ["node-0", "node-1", "node-2"]);
+    let one_rack = GroupPlacement { required_level: Some("rack".into()), ..GroupPlacement::default() };
+    // Rack 0 is full, rack 1 has one node left, rack 2 both.
+    let first = gang(&mut cluster, "first", 2, 4, one_rack.clone());
+    let second = gang(&mut cluster, "second", 2, 2, one_rack.clone());
+    let third = gang(&mut cluster, "third", 2, 2, one_rack);
+    scheduler.cycle(&mut cluster);
+    assert_eq!(nodes_of(&cluster, &first), ["node-4", "node-5"]);
+    assert_eq!(nodes_of(&cluster, &second), ["node-3", "node-3"]);
+    assert_eq!(nodes_of(&cluster, &third), ["", ""]);
+}
+
+#[test]
+fn a_preferred_level_gives_way_and_a_required_one_does_not() {
+    let mut cluster = racks();
+    let wide = GroupPlacement {
+        required_level: Some("zone".into()),
+        preferred_level: Some("rack".into()),
+        ..GroupPlacement::default()
+    };
+    let mut scheduler = scheduler();
+    let fits_in_a_rack = gang(&mut cluster, "narrow", 2, 4, wide.clone());
+    scheduler.cycle(&mut cluster);
+    assert_eq!(nodes_of(&cluster, &fits_in_a_rack), ["node-4", "node-5"], "the zone that it fills");
+    let fits_in_a_zone = gang(&mut cluster, "wide", 3, 4, wide.clone());
+    let fits_in_none = gang(&mut cluster, "too wide", 3, 4, wide);
+    scheduler.cycle(&mut cluster);
+    assert_eq!(nodes_of(&cluster, &fits_in_a_zone), ["node-0", "node-1", "node-2"]);
+    assert_eq!(nodes_of(&cluster, &fits_in_none), ["", "", ""]);
+}
+
+#[test]
+fn members_are_spread_or_kept_on_one_node_as_the_group_says() {
+    let mut cluster = racks();
+    let strategy = |strategy: PlacementStrategy| GroupPlacement { strategy, ..GroupPlacement::default() };
+    let spread = gang(&mut cluster, "spread", 8, 1, strategy(PlacementStrategy::SpreadEvenly));
+    let together = gang(&mut cluster, "together", 3, 1, strategy(PlacementStrategy::SingleNode));
+    let few = GroupPlacement { max_devices_per_node: Some(2), ..GroupPlacement::default() };
+    let few = gang(&mut cluster, "few", 3, 1, few);
+    scheduler().cycle(&mut cluster);
+    let per_node = |claims: &[ClaimId]| {
+        let mut counts = BTreeMap::new();
+        nodes_of(&cluster, claims).into_iter().for_each(|node| *counts.entry(node).or_insert(0) += 1);
+        let mut counts: Vec<i32> = counts.into_values().collect();
+        counts.sort_unstable();
+        counts
+    };
+    assert_eq!(per_node(&spread), [1, 1, 1, 1, 2, 2]);
+    assert_eq!(per_node(&together), [3]);
+    assert!(per_node(&few).iter().all(|devices| *devices <= 2));
+    assert_eq!(placed(&cluster, &few), 3);
+}
+
+#[test]
+fn sub_groups_are_each_in_a_domain_of_their_own_and_all_come_together() {
+    let mut cluster = racks();
+    let rack =
+        |name: &str, min_members| SubGroup { name: name.into(), min_members, required_level: Some("rack".into()) };
+    let group = PodGroup {
+        name: "job".into(),
+        min_members: 5,
+        sub_groups: vec![rack("left", 2), rack("right", 2)],
+        ..PodGroup::default()
+    };
+    cluster.apply(Event::PodGroupAdded(group)).expect("a new group");
+    let mut member = |sub_group: Option<&str>, devices| {
+        let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
+        let sub_group = sub_group.map(str::to_owned);
+        let claim = Claim { request, pod_group: Some("job".into()), sub_group, ..Claim::default() };
+        claim_id(cluster.apply(Event::ClaimAdded(claim)).expect("a good claim"))
+    };
+    let head = member(None, 1);
+    let left = [member(Some("left"), 4), member(Some("left"), 4)];
+    let mut right = vec![member(Some("right"), 3)];
+    let mut scheduler = scheduler();
+    scheduler.cycle(&mut cluster);
+    assert_eq!(placed(&cluster, &[head, left[0], left[1], right[0]]), 0, "one of the right is missing");
+    let request = Request { devices: DeviceRequest::whole(3), ..Request::default() };
+    let last = Claim { request, pod_group: Some("job".into()), sub_group: Some("right".into()), ..Claim::default() };
+    right.push(claim_id(cluster.apply(Event::ClaimAdded(last)).expect("a good claim")));
+    scheduler.cycle(&mut cluster);
+    let rack = |claims: &[ClaimId]| {
+        let rack = |node: &String| {
+            cluster.node_named(node).and_then(|node| cluster.node(node)).map(|node| node.spec().labels["rack"].clone())
+        };
+        let racks: Vec<Option<String>> = nodes_of(&cluster, claims).iter().map(rack).collect();
+        assert!(racks.windows(2).all(|pair| pair[0] == pair[1]), "{racks:?}");
+        racks[0].clone().expect("it is placed")
+    };
+    assert_ne!(rack(&left), rack(&right));
+    assert_eq!(placed(&cluster, &[head]), 1);
 }

@@ -79,7 +79,7 @@ impl GroupScope<'_> {
     }
 
     /// The nodes of the domain, or all.
-    pub(super) fn nodes<'a>(&self, cluster: &'a Cluster) -> Box<dyn Iterator<Item = NodeId> + 'a> {
+    pub(crate) fn nodes<'a>(&self, cluster: &'a Cluster) -> Box<dyn Iterator<Item = NodeId> + 'a> {
         match self.within {
             Some(domain) => {
                 let domain = cluster.topology().domain(domain);
