@@ -70,10 +70,10 @@ impl Audit {
         self.findings.lock().clone()
     }
 
-    /// Processes that were stopped.
+    /// Processes that were stopped. What is counted here stands in [`Self::findings`] already.
     #[must_use]
     pub(crate) fn stopped(&self) -> u64 {
-        self.stopped.load(Ordering::Relaxed)
+        self.stopped.load(Ordering::Acquire)
     }
 }
 
@@ -93,6 +93,7 @@ pub(crate) struct Auditor {
     /// What the slots of processes showed at the last look.
     progress: BTreeMap<(ProcessId, DeviceUuid), Progress>,
     stopped: VecDeque<(ProcessId, Finding)>,
+    stopped_total: u64,
     /// What was to be stopped and could not be, so that it is said once.
     unstoppable: BTreeSet<Subject>,
 }
@@ -113,6 +114,7 @@ impl Auditor {
             registrations: Registrations::default(),
             progress: BTreeMap::new(),
             stopped: VecDeque::new(),
+            stopped_total: 0,
             unstoppable: BTreeSet::new(),
         }
     }
@@ -167,6 +169,8 @@ impl Auditor {
         findings.extend(self.stopped.iter().map(|(_, finding)| finding.clone()));
         findings.sort_by_key(|finding| finding.since);
         *self.audit.findings.lock() = findings;
+        // After them, so that nobody hears of a stopped process that is not told of.
+        self.audit.stopped.store(self.stopped_total, Ordering::Release);
     }
 
     /// Reports what is believed, and stops the process if it is to be. Returns the finding, unless the process was stopped or is
@@ -206,7 +210,7 @@ impl Auditor {
                     command = finding.command,
                     "stopped a process by the audit's policy"
                 );
-                self.audit.stopped.fetch_add(1, Ordering::Relaxed);
+                self.stopped_total += 1;
                 finding.stopped = Some(SystemTime::now());
                 self.stopped.push_back((*id, finding));
                 if self.stopped.len() > STOPPED_MAX {

@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 pub(crate) const GIB: u64 = 1 << 30;
 
 /// How long a test waits for what must come at once, on a machine that is busy with something else.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `what` is there.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use aliquot_fake_machine::{Config, Machine};
 use aliquot_harness::{
-    HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, run, tool, wait,
+    HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, copy_program, run, tool, wait,
 };
 use aliquot_proto::node::v1::{CreateSliceRequest, Finding, FindingKind, Part};
 
@@ -138,7 +138,7 @@ fn a_set_user_id_program_that_ignores_the_shim_is_found_and_stopped() {
     let gpu = SimulatedGpu::new();
     let dir = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap();
     let program = dir.path().join("bypass");
-    fs::copy(HostProgram::new("bypass").path(), &program).unwrap();
+    copy_program(HostProgram::new("bypass").path(), &program);
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
     let library = fs::canonicalize(artifacts::fake_cuda()).unwrap();
     let command = || {
@@ -248,7 +248,7 @@ fn behind_mps_nobody_is_accused() {
     let [program, impostor] = ["bin", "tmp"].map(|place| {
         let program = dir.path().join(place).join("nvidia-cuda-mps-server");
         fs::create_dir(program.parent().unwrap()).unwrap();
-        fs::copy(HostProgram::linked(&gpu, "hold").path(), &program).unwrap();
+        copy_program(HostProgram::linked(&gpu, "hold").path(), &program);
         program
     });
     let audit =
@@ -287,8 +287,10 @@ fn in_a_container_the_mounts_say_whose_a_process_is() {
     let mut bad = image.start(&["--device", &device], &["/bin/bypass", "/usr/lib/libcuda.so.1", "own", &bytes]);
     let mut found = Vec::new();
     wait::until_true("it is found", || {
-        assert!(!bad.process().has_ended() || !found.is_empty(), "{}", bad.process().errors());
+        // In this order: what is found of it may be its end.
+        let has_ended = bad.process().has_ended();
         found = node.client().findings().unwrap().findings;
+        assert!(!has_ended || !found.is_empty(), "{}", bad.process().errors());
         !found.is_empty()
     });
     assert_eq!((found[0].slice.as_str(), found[0].kind()), (name.as_str(), FindingKind::Unregistered), "{found:?}");

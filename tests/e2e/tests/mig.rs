@@ -115,16 +115,15 @@ fn two_instances_of_a_gpu_share_no_time() {
         .map(|(device, name)| node.slice_of(name, vec![part(&gpu, device, 80, GIB)]));
     let _busy = slices.each_ref().map(|slice| busy(&gpu, slice));
     let used_ns = || [LARGE, SMALL].map(|device| gpu.machine().device_use(device).busy_ns);
+    let (begun, before) = (Instant::now(), used_ns());
     // On one device both together could not be at work for more than all of the time.
-    wait::until_true("both are at work at the same time", || {
-        let (begun, before) = (Instant::now(), used_ns());
-        std::thread::sleep(std::time::Duration::from_secs(1));
-        let (elapsed_ns, after) = (begun.elapsed().as_nanos() as u64, used_ns());
+    wait::until_true("both are at work at the same time, and neither beyond its limit", || {
+        // In this order: the window is no shorter than what was used in it.
+        let (after, elapsed_ns) = (used_ns(), begun.elapsed().as_nanos() as u64);
         let used = [0, 1].map(|instance| after[instance] - before[instance]);
-        for used_ns in used {
-            assert!(used_ns * 100 < elapsed_ns * 95, "{used:?} of {elapsed_ns}: more than the limit");
-        }
-        used.iter().sum::<u64>() * 100 > elapsed_ns * 120
+        elapsed_ns > 1_000_000_000
+            && used.iter().sum::<u64>() * 100 > elapsed_ns * 120
+            && used.iter().all(|used_ns| used_ns * 100 < elapsed_ns * 95)
     });
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::gate;
-use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice, artifacts, run, wait};
+use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice, artifacts, copy_program, run, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, FindingKind, Part, PriorityClass, ResizeSliceRequest, SharingMode};
 use tempfile::TempDir;
 use tonic::Code;
@@ -38,7 +38,9 @@ impl Mps {
     fn new() -> Mps {
         let mps = Mps { dir: tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap() };
         fs::create_dir(mps.pipes()).unwrap();
-        fs::write(mps.control(), CONTROL).unwrap();
+        let text = mps.dir.path().join("control.sh");
+        fs::write(&text, CONTROL).unwrap();
+        copy_program(&text, &mps.control());
         fs::set_permissions(mps.control(), Permissions::from_mode(0o755)).unwrap();
         mps.start_daemon();
         mps
@@ -65,7 +67,7 @@ impl Mps {
     /// Starts a server: a process on the device, which the control daemon knows.
     fn start_server(&self, gpu: &SimulatedGpu) -> Process {
         let program = self.server();
-        fs::copy(HostProgram::linked(gpu, "hold").path(), &program).unwrap();
+        copy_program(HostProgram::linked(gpu, "hold").path(), &program);
         let mut command = Command::new(program);
         gpu.show_to(&mut command);
         let mut server = Process::start(command.arg(MIB.to_string()));

@@ -67,7 +67,7 @@ pub fn manager_with_another_shim() -> &'static Path {
         let begin = position(&manager, &shim).expect("the manager carries the shim");
         let note = position(&shim, b"rustc version").expect("the shim says what compiled it");
         let made = scratch_dir("another-manager").join("aliquot-manager");
-        // By another process, and under another name until it is complete: see `HostProgram`.
+        // By another process, and under another name until it is complete: see `copy_program`.
         let make =
             r#"cp "$0" "$1.$$" && printf R | dd of="$1.$$" bs=1 seek="$2" conv=notrunc status=none && mv "$1.$$" "$1""#;
         let copied = Command::new(tool("sh", "dash"))

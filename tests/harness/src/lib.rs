@@ -54,7 +54,7 @@ pub use headers::nvidia_headers;
 pub use mapped::Mapped;
 pub use node::{Node, Slice};
 pub use process::{Outcome, Process, run};
-pub use program::HostProgram;
+pub use program::{HostProgram, copy_program};
 pub use python::PythonEnvironment;
 pub use region::{Part, Region};
 pub use root::{RootFs, libraries_of};

@@ -79,8 +79,7 @@ impl HostProgram {
         let path = artifacts::scratch_dir("programs").join(output);
         if !is_newer(&path, &[&source, &sources.join("cuda_subset.h"), &sources.join("program.h")]) {
             // Compiled elsewhere and renamed: another test may be running the program of this name. In a directory,
-            // because a file that this process holds open for writing, even for a moment, can be held open by a child
-            // that another thread is starting, and could then not be run.
+            // because the file itself must not be this process's: see `copy_program`.
             let fresh = tempfile::tempdir_in(artifacts::scratch_dir("programs")).expect("a temporary directory");
             let compiled_path = fresh.path().join(output);
             let compiled = Command::new(compiler)
@@ -110,6 +109,14 @@ impl HostProgram {
         gpu.show_to(&mut command);
         command
     }
+}
+
+/// Puts a copy of the program or library `from` at `to`. By another process: a file that this one holds open for writing, even for
+/// a moment, can be held open by a child that another thread is starting, and could then not be run.
+#[track_caller]
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new(tool("cp", "coreutils")).arg("--").args([from, to]).output().expect("cp runs");
+    assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
 }
 
 /// Whether `output` was made after all of `sources` were last changed.

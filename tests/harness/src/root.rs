@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::{HostProgram, tool};
+use crate::{HostProgram, copy_program, tool};
 
 /// A root file system with a shell, and what a test puts into it. It is removed when this is dropped.
 pub struct RootFs {
@@ -56,7 +56,7 @@ impl RootFs {
     pub fn copy(&self, file: &Path, path: &str) {
         let target = self.at(path);
         fs::create_dir_all(target.parent().expect("a file has a directory")).expect("a directory of the root");
-        fs::copy(file, &target).unwrap_or_else(|error| panic!("cannot copy {} into a root: {error}", file.display()));
+        copy_program(file, &target);
     }
 
     /// Puts a file with the contents `text` at `path`.

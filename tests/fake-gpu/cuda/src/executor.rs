@@ -147,6 +147,8 @@ fn run_piece(
     // The task stays first in its lane while its effect runs without the lock; the last nanosecond keeps it from being
     // taken for one that needs no device time.
     *remaining = 1;
+    // Accounted for before anybody hears that it is done: the process may end then.
+    initialised().member.charge(device.index, core::mem::take(&mut running.busy_ns));
     if let Some(effect) = queues.take_effect(lane) {
         drop(queues);
         effect();

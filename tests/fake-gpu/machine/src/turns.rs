@@ -92,11 +92,17 @@ impl Member {
         Turn { start_ns, end_ns, id }
     }
 
+    /// Accounts for `busy_ns` of work in a turn that goes on; what its end or extension is told then is what came after.
+    pub fn charge(&self, device: usize, busy_ns: u64) {
+        let _turns = self.device(device).turns.lock(self.machine);
+        self.add_use(device, busy_ns);
+    }
+
     /// Ends a turn at `now_ns`, `busy_ns` of which were work. The device goes to the next in the queue.
     pub fn end_turn(&self, device: usize, turn: Turn, now_ns: u64, busy_ns: u64) {
         let shared = self.device(device);
         let _turns = shared.turns.lock(self.machine);
-        self.charge(device, busy_ns);
+        self.add_use(device, busy_ns);
         if self.has(shared, turn) {
             self.hand_over(device, now_ns);
         }
@@ -107,7 +113,7 @@ impl Member {
     pub fn extend_turn(&self, device: usize, turn: Turn, busy_ns: u64) -> Option<Turn> {
         let shared = self.device(device);
         let _turns = shared.turns.lock(self.machine);
-        self.charge(device, busy_ns);
+        self.add_use(device, busy_ns);
         if !self.has(shared, turn) {
             return None;
         }
@@ -124,7 +130,7 @@ impl Member {
             && shared.turn_id.load(Ordering::Relaxed) == turn.id
     }
 
-    fn charge(&self, device: usize, busy_ns: u64) {
+    fn add_use(&self, device: usize, busy_ns: u64) {
         let (now, share, shared) = (now_ns(), self.share(device), self.device(device));
         share.history.charge(&share.busy_ns, busy_ns, now);
         shared.history.charge(&shared.busy_ns, busy_ns, now);
