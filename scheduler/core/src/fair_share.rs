@@ -6,6 +6,7 @@
 mod divide;
 mod dominant_share;
 mod entitlement;
+mod hand_out;
 mod usage;
 
 pub use divide::{Demand, divide};

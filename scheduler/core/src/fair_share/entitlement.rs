@@ -45,6 +45,8 @@ pub struct Entitlement {
     pub quota: Option<u64>,
     /// What it never exceeds; `None`: no limit.
     pub limit: Option<u64>,
+    /// All there is.
+    pub total: u64,
 }
 
 impl Entitlement {
@@ -52,8 +54,7 @@ impl Entitlement {
     /// fair share.
     #[must_use]
     pub fn allocatable(&self) -> u64 {
-        let limit = self.limit.unwrap_or(u64::MAX);
-        self.quota.map_or(limit, |quota| quota.max(self.fair_share).min(limit))
+        self.quota.unwrap_or(self.total).max(self.fair_share).min(self.limit.unwrap_or(u64::MAX))
     }
 }
 
@@ -106,7 +107,7 @@ pub fn entitlements(totals: &[u64], queues: &[QueueDemand], usage_weight: u64) -
         }
         for (index, entitled) in entitled.iter_mut().enumerate() {
             let Allowance { quota, limit, .. } = allowance(index);
-            entitled.push(Entitlement { fair_share: shares[index], quota, limit });
+            entitled.push(Entitlement { fair_share: shares[index], quota, limit, total: *total });
         }
     }
     entitled
