@@ -22,6 +22,7 @@ mod class;
 mod cluster;
 mod entitled;
 mod event;
+pub mod explain;
 mod fair_share;
 mod gang;
 mod group;

@@ -1,0 +1,181 @@
+//! What nodes lack for a task, and what keeps it from them.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::explain::amount::{ByteCount, Cores, Count, Percent};
+use crate::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::request::DeviceMemory;
+use crate::spec::Taint;
+
+/// How many nodes something is true of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeCount<T> {
+    /// Number of nodes.
+    pub nodes: u32,
+    /// What is true of them.
+    pub what: T,
+}
+
+/// What a node lacks for one more task. Of several nodes: of the one that lacks least.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shortage {
+    /// CPU.
+    Cpu {
+        /// What is asked for.
+        wanted: MilliCpu,
+        /// What is free.
+        free: MilliCpu,
+    },
+    /// Memory.
+    Memory {
+        /// What is asked for.
+        wanted: Bytes,
+        /// What is free.
+        free: Bytes,
+    },
+    /// Devices with enough free on each.
+    Devices {
+        /// Devices that are asked for.
+        wanted: u16,
+        /// Devices that have enough free.
+        fitting: u16,
+        /// Time that is asked for of each.
+        core: DeviceCore,
+        /// Memory that is asked for of each.
+        memory: DeviceMemory,
+    },
+    /// Devices that have enough free and of which the required ones are linked.
+    Alignment {
+        /// Devices that are asked for.
+        wanted: u16,
+        /// Devices that have enough free.
+        fitting: u16,
+    },
+}
+
+/// What keeps a task from a node, whatever is free there.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Exclusion {
+    /// The node takes nothing new.
+    Cordoned,
+    /// It does not have the label with the value.
+    Label {
+        /// The label.
+        key: String,
+        /// The value that is asked for.
+        value: String,
+    },
+    /// It has a taint that is not tolerated.
+    Taint(Taint),
+    /// It has fewer devices of the models that are asked for than are wanted.
+    Models {
+        /// Devices that are asked for.
+        wanted: u16,
+        /// Models that will do; empty: any.
+        models: Vec<String>,
+    },
+}
+
+impl Shortage {
+    /// What of the want is there, as a sentence about one node.
+    pub(crate) fn on_one(&self) -> String {
+        match self {
+            Self::Cpu { wanted, free } => format!("{} are free and {} wanted", Cores(free.get()), Cores(wanted.get())),
+            Self::Memory { wanted, free } => {
+                format!("{} of memory are free and {} wanted", ByteCount(free.get()), ByteCount(wanted.get()))
+            }
+            Self::Devices { wanted, fitting, core, memory } => format!(
+                "{fitting} of the {wanted} devices that are wanted have {} free",
+                OfEach { core: *core, memory: *memory }
+            ),
+            Self::Alignment { wanted, fitting } => {
+                format!("{fitting} devices have enough free, but no {wanted} of them that are linked as is required")
+            }
+        }
+    }
+}
+
+impl Display for NodeCount<Shortage> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let has = if self.nodes == 1 { "has" } else { "have" };
+        write!(f, "{} {has} ", Count(self.nodes.into(), "node"))?;
+        match &self.what {
+            Shortage::Cpu { wanted, free } => {
+                write!(f, "too little CPU free ({} wanted, at most {})", Cores(wanted.get()), Cores(free.get()))
+            }
+            Shortage::Memory { wanted, free } => {
+                write!(
+                    f,
+                    "too little memory free ({} wanted, at most {})",
+                    ByteCount(wanted.get()),
+                    ByteCount(free.get())
+                )
+            }
+            Shortage::Devices { wanted, fitting, core, memory } => write!(
+                f,
+                "too few devices with {} free ({wanted} wanted, at most {fitting})",
+                OfEach { core: *core, memory: *memory }
+            ),
+            Shortage::Alignment { wanted, fitting } => {
+                write!(f, "enough devices with enough free, but not {wanted} that are linked as is required")
+            }
+        }
+    }
+}
+
+impl Display for NodeCount<Exclusion> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (nodes, one) = (Count(self.nodes.into(), "node"), self.nodes == 1);
+        let (has, lacks, is) = if one { ("has", "lacks", "is") } else { ("have", "lack", "are") };
+        match &self.what {
+            Exclusion::Cordoned => write!(f, "{nodes} {is} cordoned"),
+            Exclusion::Label { key, value } => write!(f, "{nodes} {lacks} the label {key}={value}"),
+            Exclusion::Taint(taint) => {
+                write!(f, "{nodes} {has} the taint {}, which is not tolerated", TaintText(taint))
+            }
+            Exclusion::Models { wanted, models } if models.is_empty() => {
+                write!(f, "{nodes} {has} fewer than {}", Count((*wanted).into(), "device"))
+            }
+            Exclusion::Models { wanted, models } => {
+                write!(
+                    f,
+                    "{nodes} {has} fewer than {} of model {}",
+                    Count((*wanted).into(), "device"),
+                    models.join(" or ")
+                )
+            }
+        }
+    }
+}
+
+/// A taint as it is written on a command line.
+pub(crate) struct TaintText<'a>(pub(crate) &'a Taint);
+
+impl Display for TaintText<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0.value.is_empty() {
+            true => f.write_str(&self.0.key),
+            false => write!(f, "{}={}", self.0.key, self.0.value),
+        }
+    }
+}
+
+/// What is asked for of each device.
+pub(crate) struct OfEach {
+    pub(crate) core: DeviceCore,
+    pub(crate) memory: DeviceMemory,
+}
+
+impl Display for OfEach {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.core > DeviceCore::ZERO {
+            write!(f, "{} gpu-core", Percent(self.core.get().into()))?;
+        }
+        let and = if self.core > DeviceCore::ZERO { " and " } else { "" };
+        match self.memory {
+            DeviceMemory::Bytes(Bytes::ZERO) | DeviceMemory::Thousandths(0) => Ok(()),
+            DeviceMemory::Bytes(bytes) => write!(f, "{and}{} of gpu-memory", ByteCount(bytes.get())),
+            DeviceMemory::Thousandths(part) => write!(f, "{and}{} of the gpu-memory", Percent(part.into())),
+        }
+    }
+}
