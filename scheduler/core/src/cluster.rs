@@ -1,6 +1,7 @@
 //! The state: nodes, queues, pod groups, claims, and who is where.
 
 mod claims;
+mod dump;
 mod groups;
 mod leaving;
 mod nodes;

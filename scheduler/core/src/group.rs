@@ -244,6 +244,11 @@ impl Group {
         }
     }
 
+    /// Sets when it was added.
+    pub(crate) fn set_added(&mut self, added_ms: u64) {
+        self.added_ms = added_ms;
+    }
+
     /// Notes since when the group has too few members; to be called when a change is final, not in a trial.
     pub(crate) fn note_staleness(&mut self, now_ms: u64) {
         let stale = self.placed > 0 && !self.has_minimum();

@@ -20,6 +20,7 @@ mod change_log;
 mod claim;
 mod class;
 mod cluster;
+mod dump;
 mod entitled;
 mod event;
 pub mod explain;
@@ -49,6 +50,10 @@ pub use budget::DisruptionBudget;
 pub use claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
 pub use class::{Class, ClassId};
 pub use cluster::Cluster;
+pub use dump::{
+    Dump, DumpEntry, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel, DumpedNode,
+    DumpedPlace, DumpedQueue, DumpedUsage, RestoreError, RestoreReason,
+};
 pub use event::{Event, EventError, Outcome};
 pub use fair_share::{Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
 pub use group::{Group, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};

@@ -1,5 +1,7 @@
 //! Queues: who may have how much, and what each holds.
 
+mod dump;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +59,8 @@ pub struct Queue {
     waiting: BTreeSet<Turn>,
     /// Groups of which something is placed.
     placed: BTreeSet<Turn>,
+    /// Number of declared pod groups that wait here, members or not.
+    declared_groups: usize,
 }
 
 impl Queue {
@@ -125,8 +129,8 @@ impl Queue {
         let since = self.used_until_ms;
         self.usage
             .resize(self.allocated.as_slice().len().max(self.usage.len()), DecayedUsage::new(half_life_ms, since));
-        for (usage, held) in self.usage.iter_mut().zip(self.allocated.as_slice()) {
-            usage.hold(*held, now_ms);
+        for (number, usage) in self.usage.iter_mut().enumerate() {
+            usage.hold(self.allocated.get(number), now_ms);
         }
         self.used_until_ms = now_ms;
     }
@@ -164,14 +168,16 @@ pub enum QueueError {
     /// There is no such queue.
     #[error("there is no queue {0:?}; add it first")]
     Unknown(String),
-    /// Claims wait or run in the parent.
-    #[error("queue {0:?} has claims of its own and cannot be a parent; move them to a queue below it first")]
+    /// Claims or pod groups are in the parent.
+    #[error(
+        "queue {0:?} has claims or pod groups of its own and cannot be a parent; move them to a queue below it first"
+    )]
     ParentHasClaims(String),
     /// Claims can only be in a queue without children.
     #[error("queue {0:?} has queues below it; claims wait in those")]
     NotALeaf(String),
-    /// The queue has children or claims.
-    #[error("queue {0:?} has claims or queues below it; remove them first")]
+    /// The queue has children, claims or pod groups.
+    #[error("queue {0:?} has claims, pod groups or queues below it; remove them first")]
     InUse(String),
     /// A queue stays where it is in the tree.
     #[error("queue {0:?} cannot be moved below another parent; make a new one")]
@@ -256,6 +262,7 @@ impl Queues {
             used_until_ms: now_ms,
             waiting: BTreeSet::new(),
             placed: BTreeSet::new(),
+            declared_groups: 0,
         };
         let id = self.queues.insert(queue);
         self.by_name.insert(name, id);
@@ -280,7 +287,7 @@ impl Queues {
             None => None,
             Some(name) => {
                 let id = self.named(name).ok_or_else(|| QueueError::Unknown(name.clone()))?;
-                if self.get(id).is_none_or(Queue::has_claims) || name == DEFAULT_QUEUE {
+                if self.get(id).is_none_or(Queue::is_used) || name == DEFAULT_QUEUE {
                     return Err(QueueError::ParentHasClaims(name.clone()));
                 }
                 Some(id)
@@ -308,7 +315,7 @@ impl Queues {
         if name == DEFAULT_QUEUE {
             return Err(QueueError::Default);
         }
-        if self.get(id).is_none_or(|queue| queue.has_claims() || !queue.children.is_empty()) {
+        if self.get(id).is_none_or(|queue| queue.is_used() || !queue.children.is_empty()) {
             return Err(QueueError::InUse(name.to_owned()));
         }
         self.by_name.remove(name);
@@ -398,8 +405,14 @@ impl Queues {
 }
 
 impl Queue {
-    fn has_claims(&self) -> bool {
-        !self.waiting.is_empty() || !self.placed.is_empty()
+    fn is_used(&self) -> bool {
+        !self.waiting.is_empty() || !self.placed.is_empty() || self.declared_groups > 0
+    }
+
+    /// Notes that a pod group which waits here was declared, or is no longer.
+    pub(crate) fn note_declared_group(&mut self, is_declared: bool) {
+        self.declared_groups =
+            if is_declared { self.declared_groups + 1 } else { self.declared_groups.saturating_sub(1) };
     }
 
     pub(crate) fn note_waiting(&mut self, turn: Turn, waits: bool) {

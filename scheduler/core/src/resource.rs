@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::claim::Allocation;
+use crate::dump::DumpedModel;
 use crate::node::Node;
 use crate::quantity::Bytes;
 use crate::request::{DeviceMemory, Request};
@@ -103,6 +104,19 @@ impl Resources {
         let known = &mut self.models[number].memory;
         let now = known.map_or((memory, memory), |(least, most)| (least.min(memory), most.max(memory)));
         (FIXED + number, known.replace(now) != Some(now))
+    }
+
+    /// The models that are known, in order.
+    pub(crate) fn dump_models(&self) -> Vec<DumpedModel> {
+        self.models.iter().map(|kind| DumpedModel { name: kind.name.clone(), memory: kind.memory }).collect()
+    }
+
+    /// Makes models known, in this order.
+    pub(crate) fn restore_models(&mut self, models: Vec<DumpedModel>) {
+        for DumpedModel { name, memory } in models {
+            let number = self.model(&name);
+            self.models[number].memory = memory;
+        }
     }
 
     /// What a request is charged at least, wherever it is placed.

@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-/// Names what was numbered, for as long as it is there. Keys are given out in the same order for the same calls.
+/// Names what was numbered, for as long as it is there. Keys are ordered as what they name was added.
 pub struct Key<T> {
     index: u32,
-    generation: u32,
+    serial: u64,
     of: PhantomData<fn() -> T>,
 }
 
@@ -19,7 +19,7 @@ impl<T> Key<T> {
     /// A number that no other key of the same slab has or will have.
     #[must_use]
     pub fn number(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+        self.serial
     }
 }
 
@@ -47,63 +47,65 @@ impl<T> PartialOrd for Key<T> {
 
 impl<T> Ord for Key<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.index, self.generation).cmp(&(other.index, other.generation))
+        self.serial.cmp(&other.serial)
     }
 }
 
 impl<T> std::fmt::Debug for Key<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "#{}.{}", self.index, self.generation)
+        write!(f, "#{}", self.serial)
     }
 }
 
 /// Values by key. `K` is what the keys say that they name.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T, K = T> {
-    slots: Vec<(u32, Option<T>)>,
+    /// Each with the serial number of what is in it, or was last.
+    slots: Vec<(u64, Option<T>)>,
     free: Vec<u32>,
+    next_serial: u64,
     keys: PhantomData<fn() -> K>,
 }
 
 impl<T, K> Default for Slab<T, K> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), keys: PhantomData }
+        Self { slots: Vec::new(), free: Vec::new(), next_serial: 0, keys: PhantomData }
     }
 }
 
 impl<T, K> Slab<T, K> {
     pub(crate) fn insert(&mut self, value: T) -> Key<K> {
+        let serial = self.next_serial;
+        self.next_serial += 1;
         if let Some(index) = self.free.pop()
-            && let Some((generation, slot)) = self.slots.get_mut(index as usize)
+            && let Some(slot) = self.slots.get_mut(index as usize)
         {
-            *slot = Some(value);
-            return Key { index, generation: *generation, of: PhantomData };
+            *slot = (serial, Some(value));
+            return Key { index, serial, of: PhantomData };
         }
         let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 entries");
-        self.slots.push((0, Some(value)));
-        Key { index, generation: 0, of: PhantomData }
+        self.slots.push((serial, Some(value)));
+        Key { index, serial, of: PhantomData }
     }
 
     pub(crate) fn remove(&mut self, key: Key<K>) -> Option<T> {
-        let (generation, slot) =
-            self.slots.get_mut(key.index()).filter(|(generation, _)| *generation == key.generation)?;
-        let value = slot.take()?;
-        *generation = generation.wrapping_add(1);
+        let value = self.slots.get_mut(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.take()?;
         self.free.push(key.index);
         Some(value)
     }
 
     pub(crate) fn get(&self, key: Key<K>) -> Option<&T> {
-        self.slots.get(key.index()).filter(|(generation, _)| *generation == key.generation)?.1.as_ref()
+        self.slots.get(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
-        self.slots.get_mut(key.index()).filter(|(generation, _)| *generation == key.generation)?.1.as_mut()
+        self.slots.get_mut(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.as_mut()
     }
 
+    /// By number of the slot, which is not the order of the keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key<K>, &T)> {
-        self.slots.iter().zip(0u32..).filter_map(|((generation, slot), index)| {
-            Some((Key { index, generation: *generation, of: PhantomData }, slot.as_ref()?))
+        self.slots.iter().zip(0u32..).filter_map(|((serial, slot), index)| {
+            Some((Key { index, serial: *serial, of: PhantomData }, slot.as_ref()?))
         })
     }
 
@@ -123,6 +125,7 @@ mod tests {
         assert_eq!(slab.remove(first), Some("first"));
         let second = slab.insert("second");
         assert_eq!(second.index(), first.index());
+        assert!(second > first, "keys are ordered by time, not by slot");
         assert_eq!(slab.get(first), None);
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get(second), Some(&"second"));

@@ -14,6 +14,7 @@ impl Cluster {
             return Err(EventError::GroupExists { namespace: spec.namespace, name: spec.name });
         }
         let queue = self.queue_for(&spec.queue, &spec.namespace)?;
+        self.note_declared_group(queue, true);
         Ok(self.groups.add(spec, true, queue, self.now_ms))
     }
 
@@ -40,8 +41,16 @@ impl Cluster {
         if !group.is_empty() {
             return Err(EventError::GroupInUse(group.spec().name.clone()));
         }
+        let queue = group.queue();
         self.groups.remove(id);
+        self.note_declared_group(queue, false);
         Ok(())
+    }
+
+    fn note_declared_group(&mut self, queue: QueueId, is_declared: bool) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.note_declared_group(is_declared);
+        }
     }
 
     /// The leaf queue of who names `queue`.

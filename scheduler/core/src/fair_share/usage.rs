@@ -37,6 +37,21 @@ impl DecayedUsage {
         Self { half_life_ms: half_life_ms.max(1), integral: 0, at_ms: now_ms }
     }
 
+    /// The usage whose [`integral`](Self::integral) at a time was this.
+    pub(crate) fn restored(half_life_ms: u64, integral: u128, at_ms: u64) -> Self {
+        Self { integral, ..Self::new(half_life_ms, at_ms) }
+    }
+
+    /// The decayed integral, in amounts times milliseconds.
+    pub(crate) fn integral(&self) -> u128 {
+        self.integral
+    }
+
+    /// Up to when it is known.
+    pub(crate) fn at_ms(&self) -> u64 {
+        self.at_ms
+    }
+
     /// Takes in that `amount` was held from the last call until now. Time that runs backwards counts as none.
     pub fn hold(&mut self, amount: u64, now_ms: u64) {
         let elapsed_ms = now_ms.saturating_sub(self.at_ms);

@@ -1,0 +1,202 @@
+//! A cluster's state as a value: what [`Cluster::dump`](crate::Cluster::dump) gives and
+//! [`Cluster::restore`](crate::Cluster::restore) takes.
+//!
+//! Ids do not occur in it: what is referred to is numbered by its place in its list. All lists are in the order in which things were
+//! added, because decisions depend on it. Nothing is in it that follows from the rest: what is free, what queues hold, which claims
+//! form a class.
+
+use crate::budget::DisruptionBudget;
+use crate::claim::{Action, Claim};
+use crate::event::EventError;
+use crate::group::PodGroup;
+use crate::node::NotEnough;
+use crate::quantity::Bytes;
+use crate::queue::{QueueError, QueueSpec};
+use crate::resource::Resource;
+use crate::spec::NodeSpec;
+
+/// The state of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Dump {
+    /// The time, in milliseconds.
+    pub now_ms: u64,
+    /// Past usage counts half as much after so many milliseconds.
+    pub usage_half_life_ms: u64,
+    /// Models that nodes had or queues name, in the order in which they became known. Others that occur become known after them.
+    pub models: Vec<DumpedModel>,
+    /// What there was of each resource over time.
+    pub capacity: DumpedUsage,
+    /// The nodes.
+    pub nodes: Vec<DumpedNode>,
+    /// The queues, parents before their children. The default queue may be left out.
+    pub queues: Vec<DumpedQueue>,
+    /// The disruption budgets.
+    pub budgets: Vec<DisruptionBudget>,
+    /// The declared pod groups.
+    pub groups: Vec<DumpedGroup>,
+    /// The claims.
+    pub claims: Vec<DumpedClaim>,
+}
+
+/// A model of devices.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedModel {
+    /// Its name.
+    pub name: String,
+    /// The least and the most memory of a device of it that was ever seen.
+    pub memory: Option<(Bytes, Bytes)>,
+}
+
+/// Amounts that were held over time, decayed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedUsage {
+    /// Up to when, in milliseconds.
+    pub until_ms: u64,
+    /// The decayed integrals over time, in each resource's unit times milliseconds.
+    pub integrals: Vec<(Resource, u128)>,
+}
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedNode {
+    /// What it is.
+    pub spec: NodeSpec,
+    /// Whether it is kept for somebody.
+    pub held: bool,
+}
+
+/// A queue.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedQueue {
+    /// How it is configured.
+    pub spec: QueueSpec,
+    /// What it has used.
+    pub usage: DumpedUsage,
+}
+
+/// A declared pod group.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedGroup {
+    /// What it is.
+    pub spec: PodGroup,
+    /// How many of the dump's claims were there before it. Among those of equal priority who was there first goes first.
+    pub after_claims: usize,
+    /// When it was added, in milliseconds.
+    pub added_ms: u64,
+    /// Since when it has fewer members placed than it needs, but some.
+    pub stale_since_ms: Option<u64>,
+}
+
+/// A claim.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedClaim {
+    /// What it is.
+    pub claim: Claim,
+    /// When it was added, in milliseconds; in a pod group the group's time counts.
+    pub added_ms: u64,
+    /// Where it is placed.
+    pub place: Option<DumpedPlace>,
+    /// Since when it runs there, in milliseconds.
+    pub started_ms: Option<u64>,
+    /// The place that it was evicted or moved from and has not left yet.
+    pub leaving: Option<DumpedPlace>,
+    /// The claims that must be gone before it can start, by their numbers.
+    pub starts_after: Vec<usize>,
+    /// Why it was evicted last.
+    pub displaced: Option<DumpedDisplacement>,
+}
+
+/// Where a claim is. How much it holds there follows from what it asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedPlace {
+    /// The node's number.
+    pub node: usize,
+    /// The indexes of its devices there, ascending.
+    pub devices: Vec<u16>,
+}
+
+/// Why a claim was evicted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DumpedDisplacement {
+    /// What was done.
+    pub action: Action,
+    /// Whom its room was needed for, if that is still there.
+    pub by: Option<DumpedGroupRef>,
+    /// The name of that group, or of its only member.
+    pub by_name: String,
+    /// When, in milliseconds.
+    pub at_ms: u64,
+}
+
+/// Refers to a pod group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DumpedGroupRef {
+    /// The declared group of this number.
+    Declared(usize),
+    /// The group that stands for the claim of this number alone.
+    Claim(usize),
+}
+
+/// An entry of a dump, by its number in its list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DumpEntry {
+    /// A node.
+    Node(usize),
+    /// A queue.
+    Queue(usize),
+    /// A pod group.
+    Group(usize),
+    /// A claim.
+    Claim(usize),
+}
+
+/// Why there can be no cluster of this state.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{entry:?}: {reason}")]
+pub struct RestoreError {
+    /// The entry that contradicts what stands before it.
+    pub entry: DumpEntry,
+    /// What is wrong with it.
+    pub reason: RestoreReason,
+}
+
+/// What is wrong with an entry of a dump.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RestoreReason {
+    /// It cannot be added.
+    #[error(transparent)]
+    Event(#[from] EventError),
+    /// The node has no room for it.
+    #[error("it cannot be on node {node:?} with all that is before it in the list: {reason}")]
+    NotEnough {
+        /// The node's name.
+        node: String,
+        /// What is missing.
+        reason: NotEnough,
+    },
+    /// There is no entry of this number.
+    #[error("it refers to {0:?}, which is not there")]
+    NoSuchEntry(DumpEntry),
+    /// It waits for a claim that is not leaving.
+    #[error("it starts after claim {0:?}, which is not leaving any place")]
+    NotLeaving(String),
+    /// Something is said to be later than now.
+    #[error("{what} is {at_ms} ms, which is later than now, {now_ms} ms")]
+    InTheFuture {
+        /// What.
+        what: &'static str,
+        /// When it is said to be.
+        at_ms: u64,
+        /// Now.
+        now_ms: u64,
+    },
+    /// It runs or waits to start without being placed.
+    #[error("it has {0}, but is not placed")]
+    NotPlaced(&'static str),
+}
+
+impl From<QueueError> for RestoreReason {
+    fn from(error: QueueError) -> Self {
+        Self::Event(error.into())
+    }
+}
