@@ -46,7 +46,7 @@ impl Shares {
         let mut entitled = entitlements(&totals, &demands, usage_weight);
         for entitled in &mut entitled {
             for (entitlement, _) in entitled.iter_mut().zip(&shared).filter(|(_, shared)| !**shared) {
-                *entitlement = Entitlement { fair_share: u64::MAX, quota: None, limit: None };
+                *entitlement = Entitlement { fair_share: u64::MAX, quota: None, limit: None, total: u64::MAX };
             }
         }
         Self { by_queue: order.into_iter().zip(entitled).collect() }

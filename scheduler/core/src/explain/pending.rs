@@ -15,7 +15,18 @@ impl Pending {
         match self.obstacle {
             Obstacle::MembersMissing(missing) => members_missing(cluster, self.group, missing),
             Obstacle::Unplaceable(Unplaceable::Limit(exceeded)) => over_bound(cluster, &exceeded),
-            Obstacle::Unplaceable(Unplaceable::NoRoom { placed, .. } | Unplaceable::Topology { placed, .. }) => {
+            Obstacle::RetriedAt(at_ms) => {
+                let members = cluster.group(self.group).into_iter().flat_map(|group| group.members());
+                Reason::RetriedLater {
+                    failures: members.map(|member| cluster.failures(member).0).max().unwrap_or_default(),
+                    left_ms: at_ms.saturating_sub(cluster.now_ms()),
+                }
+            }
+            Obstacle::Unplaceable(room) => {
+                let placed = match room {
+                    Unplaceable::NoRoom { placed, .. } => placed,
+                    Unplaceable::Topology { .. } | Unplaceable::Limit(_) => 0,
+                };
                 let wanted = Unit::next(cluster, self.group).ok().flatten().map_or(1, |unit| unit.claims.len());
                 let count = |members: usize| u32::try_from(members).unwrap_or(u32::MAX);
                 Reason::NoRoom { wanted: count(wanted), fitting: count(placed), nodes: Vec::new(), nearest: None }

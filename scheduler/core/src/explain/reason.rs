@@ -79,6 +79,13 @@ pub enum Reason {
         /// How much longer, in milliseconds.
         left_ms: u64,
     },
+    /// A member could not be started where it was placed, and is tried again later.
+    RetriedLater {
+        /// How often that was so.
+        failures: u32,
+        /// How much longer it waits, in milliseconds.
+        left_ms: u64,
+    },
     /// Nodes are kept for others.
     NodesHeld {
         /// Nodes that have room for it and are kept, the oldest first.
@@ -208,7 +215,10 @@ impl Reason {
             Self::NoSuchNode { .. } => Tier::Model,
             Self::TooLarge { .. } => Tier::Size,
             Self::SearchExhausted => Tier::Search,
-            Self::PreemptionDelayed { .. } | Self::NodesHeld { .. } | Self::StartsAfter { .. } => Tier::Waiting,
+            Self::PreemptionDelayed { .. }
+            | Self::RetriedLater { .. }
+            | Self::NodesHeld { .. }
+            | Self::StartsAfter { .. } => Tier::Waiting,
         }
     }
 
@@ -285,6 +295,12 @@ impl Display for Reason {
             Self::PreemptionDelayed { left_ms } => {
                 write!(f, "others can be evicted for it, but it waits {} before that", Span(*left_ms))
             }
+            Self::RetriedLater { failures, left_ms } => write!(
+                f,
+                "it could not be started where it was placed, {}; it is tried again in {}",
+                Count((*failures).into(), "time"),
+                Span(*left_ms)
+            ),
             Self::NodesHeld { nodes } => {
                 write!(f, "where there is room is kept for claims that have waited longer: {}", Quoted(nodes))
             }
