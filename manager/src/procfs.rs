@@ -277,7 +277,7 @@ pub(crate) fn boot_id() -> String {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
-    use std::io::Read;
+    use std::io::{BufRead, BufReader, Read};
     use std::os::unix::ffi::OsStrExt;
     use std::process::{Command, Stdio};
 
@@ -306,8 +306,13 @@ mod tests {
         // As a longer name in two-byte letters looks when it is cut at 15 bytes.
         let program = dir.path().join(OsStr::from_bytes(b"\xd0\xb0\xd0"));
         std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
-        let mut child = Command::new(&program).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new(&program);
+        command.args(["-c", "echo ready; read line"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let pid = child.id();
+        // Who has started a program goes on before the kernel has given it its name.
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert!(fs::read(format!("/proc/{pid}/comm")).unwrap().starts_with(b"\xd0\xb0\xd0"));
         let stat = Stat::of(pid).unwrap();
         assert_eq!((stat.parent, ProcessView::of(pid).unwrap().own_pid), (std::process::id(), pid));

@@ -17,6 +17,12 @@ use crate::queue::{Effect, Queues, queues};
 /// How often values are looked at that a stream waits for.
 pub(crate) const POLL: Duration = Duration::from_micros(50);
 
+/// An executor that was kept from running for longer than this catches up at twice the device's speed, and no faster: programs learn
+/// from when their launches are done how long they take, and no device does the work of milliseconds at once.
+const FAR_BEHIND_NS: u64 = 1_000_000;
+/// Shorter work than this is done at once: sleeping for half of it would take longer.
+const CATCH_UP_PIECE_NS_MIN: u64 = 200_000;
+
 /// A device's executor.
 pub(crate) struct Executor {
     started: Once,
@@ -137,6 +143,10 @@ fn run_piece(
     let piece_ns = (*remaining).min(running.turn.end_ns - running.cursor_ns);
     let end_ns = running.cursor_ns + piece_ns;
     queues = pass_until(device, queues, end_ns);
+    let now_ns = now_ns();
+    if now_ns > end_ns + FAR_BEHIND_NS && piece_ns >= CATCH_UP_PIECE_NS_MIN {
+        queues = pass_until(device, queues, now_ns + piece_ns / 2);
+    }
     running.cursor_ns = end_ns;
     running.busy_ns += piece_ns;
     let Some(remaining) = queues.remaining_ns(lane) else { return queues };

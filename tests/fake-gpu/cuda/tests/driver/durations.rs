@@ -1,5 +1,7 @@
 //! How long kernels and copies take, on the device's timeline.
 
+use std::time::{Duration, Instant};
+
 use aliquot_abi::cuda::*;
 use aliquot_fake_machine::kernel_duration_ns;
 use aliquot_harness::wait;
@@ -13,21 +15,23 @@ fn kernels_take_as_long_as_the_rule_says() {
         let driver = Driver::with_context();
         let (spin, plain) = (driver.function(c"spin_ns"), driver.function(c"plain"));
         let (stream, start, end) = (driver.stream(1), driver.event(), driver.event());
-        // The first kernel gives the queue work, so that what follows begins when it ends and not when it is submitted.
-        driver.spin(spin, 50_000_000, stream).ok();
+        // So that no kernel begins when it is submitted.
+        let held = driver.hold(stream);
         driver.cuEventRecord(start, stream).ok();
         driver.spin(spin, 3_000_000, stream).ok();
         driver.spin(spin, 7_000_000, stream).ok();
         driver.cuEventRecord(end, stream).ok();
+        held.release();
         driver.cuStreamSynchronize(stream).ok();
         assert!((driver.elapsed_ms(start, end) - 10.0).abs() < 0.001);
 
         let none = core::ptr::null_mut();
-        driver.spin(spin, 50_000_000, stream).ok();
+        let held = driver.hold(stream);
         driver.cuEventRecord(start, stream).ok();
         // Two SMs with two blocks of 1024 threads each: ten blocks are three waves.
         driver.cuLaunchKernel(plain, 10, 1, 1, 1024, 1, 1, 0, stream, none, none).ok();
         driver.cuEventRecord(end, stream).ok();
+        held.release();
         driver.cuStreamSynchronize(stream).ok();
         assert!((driver.elapsed_ms(start, end) - 0.032).abs() < 0.001);
     });
@@ -90,14 +94,14 @@ fn copies_take_time_and_busy_time_is_counted() {
         const BYTES: usize = 25_000_000;
         let driver = Driver::with_context();
         let (stream, start, end) = (driver.stream(1), driver.event(), driver.event());
-        let spin = driver.function(c"spin_ns");
         let address = driver.alloc(BYTES);
         let mut host = core::ptr::null_mut();
         driver.cuMemHostAlloc(&mut host, BYTES, 0).ok();
-        driver.spin(spin, 20_000_000, stream).ok();
+        let held = driver.hold(stream);
         driver.cuEventRecord(start, stream).ok();
         driver.cuMemcpyHtoDAsync_v2(address, host, BYTES, stream).ok();
         driver.cuEventRecord(end, stream).ok();
+        held.release();
         driver.cuStreamSynchronize(stream).ok();
         assert!((driver.elapsed_ms(start, end) - 1.0).abs() < 0.001);
     });
@@ -108,15 +112,19 @@ fn a_full_launch_queue_makes_the_launcher_wait() {
     alone("durations::a_full_launch_queue_makes_the_launcher_wait", "launch_queue_depth = 4", || {
         let driver = Driver::with_context();
         let (stream, spin, first) = (driver.stream(1), driver.function(c"spin_ns"), driver.event());
+        let begun = Instant::now();
         driver.spin(spin, 5_000_000, stream).ok();
         driver.cuEventRecord(first, stream).ok();
+        let held = driver.hold(stream);
         for _ in 0..3 {
             driver.spin(spin, 5_000_000, stream).ok();
         }
         // Four are outstanding, so the fifth returns only when the first is done.
         driver.spin(spin, 5_000_000, stream).ok();
+        assert!(begun.elapsed() >= Duration::from_millis(5), "nobody has waited");
         driver.cuEventSynchronize(first).ok();
         driver.cuStreamQuery(stream).is(CUresult::NOT_READY);
+        held.release();
         driver.cuCtxSynchronize().ok();
     });
 }

@@ -37,11 +37,12 @@ fn a_launch_takes_the_sum_of_its_nodes() {
         let mut back = [0_u8; 16];
         driver.cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), address, 16).ok();
         assert_eq!(back, [0; 16]);
-        driver.spin(driver.function(c"spin_ns"), 20_000_000, stream).ok();
+        let held = driver.hold(stream);
         driver.cuEventRecord(start, stream).ok();
         driver.cuGraphLaunch(exec, stream).ok();
         driver.cuGraphLaunch(exec, stream).ok();
         driver.cuEventRecord(end, stream).ok();
+        held.release();
         driver.cuStreamSynchronize(stream).ok();
         assert!((driver.elapsed_ms(start, end) - 16.0).abs() < 0.001);
         driver.cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), address, 16).ok();
@@ -64,10 +65,11 @@ fn a_launch_takes_the_sum_of_its_nodes() {
         parameters.kernel_params = arguments.as_mut_ptr();
         driver.cuGraphExecKernelNodeSetParams(exec, first, &parameters).ok();
         let timed = |expected_ms: f32| {
-            driver.spin(driver.function(c"spin_ns"), 20_000_000, stream).ok();
+            let held = driver.hold(stream);
             driver.cuEventRecord(start, stream).ok();
             driver.cuGraphLaunch(exec, stream).ok();
             driver.cuEventRecord(end, stream).ok();
+            held.release();
             driver.cuStreamSynchronize(stream).ok();
             assert!((driver.elapsed_ms(start, end) - expected_ms).abs() < 0.001);
         };

@@ -8,6 +8,7 @@ mod errors;
 mod graph_memory;
 mod graph_nodes;
 mod graphs;
+mod held;
 mod ipc;
 mod library;
 mod lookup;

@@ -115,7 +115,7 @@ fn what_a_stream_has_freed_is_its_own_again_at_once() {
         let driver = Driver::with_context();
         let (stream, other) = (driver.stream(1), driver.stream(1));
         let pool = create(&driver, properties(1, on_device(0), 0));
-        driver.spin(driver.function(c"spin_ns"), 50_000_000, stream).ok();
+        let held = driver.hold(stream);
         let mut address = 0;
         for _ in 0..10 {
             address = allocate(&driver, pool, 10 * PIECE, stream);
@@ -126,6 +126,7 @@ fn what_a_stream_has_freed_is_its_own_again_at_once() {
         // Another stream has to wait for it.
         allocate(&driver, pool, 10 * PIECE, other);
         assert_eq!(usage(&driver, pool), (20 * PIECE, 20 * PIECE));
+        held.release();
         driver.cuCtxSynchronize().ok();
         assert_eq!(usage(&driver, pool), (10 * PIECE, 10 * PIECE));
     });
