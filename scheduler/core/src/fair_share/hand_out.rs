@@ -77,6 +77,33 @@ fn cmp_levels(one: (i128, u64), other: (i128, u64)) -> Ordering {
     (one.0 * i128::from(other.1)).cmp(&(other.0 * i128::from(one.1)))
 }
 
+/// The level at which a taker's next unit is due, and where the taker stands.
+struct Turn {
+    ticks: i128,
+    portion: u64,
+    index: usize,
+}
+
+impl Ord for Turn {
+    fn cmp(&self, other: &Self) -> Ordering {
+        cmp_levels((self.ticks, self.portion), (other.ticks, other.portion)).then(self.index.cmp(&other.index))
+    }
+}
+
+impl PartialOrd for Turn {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Turn {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Turn {}
+
 /// Hands out up to `left` units to the end. Returns what nobody takes.
 pub(super) fn hand_out(mut left: u64, takers: &mut [Taker]) -> u64 {
     let mut active: Vec<usize> = (0..takers.len()).filter(|index| takers[*index].takes()).collect();
@@ -108,30 +135,7 @@ pub(super) fn hand_out(mut left: u64, takers: &mut [Taker]) -> u64 {
 /// Gives each of the `active` takers what is `due` to it, in ticks, and then unit by unit what is left. Nobody is
 /// satisfied before all is given.
 fn hand_out_by_turns(mut left: u64, takers: &mut [Taker], active: &[usize], due: impl Fn(&Taker) -> i128) -> u64 {
-    /// The level at which a taker's next unit is due, and where the taker stands.
-    struct Turn {
-        ticks: i128,
-        portion: u64,
-        index: usize,
-    }
-    impl Ord for Turn {
-        fn cmp(&self, other: &Self) -> Ordering {
-            cmp_levels((self.ticks, self.portion), (other.ticks, other.portion)).then(self.index.cmp(&other.index))
-        }
-    }
-    impl PartialOrd for Turn {
-        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-            Some(self.cmp(other))
-        }
-    }
-    impl PartialEq for Turn {
-        fn eq(&self, other: &Self) -> bool {
-            self.cmp(other) == Ordering::Equal
-        }
-    }
-    impl Eq for Turn {}
-
-    let mut turns = BinaryHeap::with_capacity(active.len());
+    let mut turns = Vec::with_capacity(active.len());
     for index in active {
         let taker = &mut takers[*index];
         let units = taker.units_within(due(taker));
@@ -139,6 +143,10 @@ fn hand_out_by_turns(mut left: u64, takers: &mut [Taker], active: &[usize], due:
         taker.given += units;
         left -= units;
     }
+    if left == 0 {
+        return 0;
+    }
+    let mut turns = BinaryHeap::from(turns);
     while left > 0 {
         let Some(mut turn) = turns.peek_mut() else { break };
         let taker = &mut takers[turn.0.index];
