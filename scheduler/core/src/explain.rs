@@ -5,5 +5,6 @@ mod pending;
 mod reason;
 mod shortage;
 
+pub(crate) use amount::Amount;
 pub use reason::{Bound, Holder, Protection, Reason, Share, Tier};
 pub use shortage::{Exclusion, NodeCount, Shortage};

@@ -29,6 +29,7 @@ mod gang;
 mod group;
 mod holds;
 mod limits;
+mod namespace;
 mod node;
 pub mod placement;
 mod plan;
@@ -57,6 +58,7 @@ pub use dump::{
 pub use event::{Event, EventError, Outcome};
 pub use fair_share::{Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
 pub use group::{Group, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
+pub use namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
 pub use node::{Device, Node, NotEnough};
 pub use plan::{Pending, Plan, PlannedStep};
 pub use quantity::{Bytes, DeviceCore, MilliCpu};
