@@ -1,7 +1,7 @@
 //! The state: nodes, queues, pod groups, claims, and who is where.
 
 mod claims;
-mod dump;
+pub(crate) mod dump;
 mod groups;
 mod leaving;
 mod nodes;

@@ -1,5 +1,6 @@
-//! A cluster's state as a value: what [`Cluster::dump`](crate::Cluster::dump) gives and
-//! [`Cluster::restore`](crate::Cluster::restore) takes.
+//! The state as a value: what [`Scheduler::dump`](crate::Scheduler::dump) gives and
+//! [`Scheduler::restore`](crate::Scheduler::restore) takes; [`Cluster::dump`](crate::Cluster::dump) and
+//! [`Cluster::restore`](crate::Cluster::restore) without what the scheduler remembers.
 //!
 //! Ids do not occur in it: what is referred to is numbered by its place in its list. All lists are in the order in which things were
 //! added, because decisions depend on it. Nothing is in it that follows from the rest: what is free, what queues hold, which claims
@@ -36,6 +37,8 @@ pub struct Dump {
     pub groups: Vec<DumpedGroup>,
     /// The claims.
     pub claims: Vec<DumpedClaim>,
+    /// What a scheduler remembers of who waits; nothing in a dump of a cluster alone.
+    pub blocked: Vec<DumpedBlocked>,
 }
 
 /// A model of devices.
@@ -104,6 +107,10 @@ pub struct DumpedClaim {
     pub starts_after: Vec<usize>,
     /// Why it was evicted last.
     pub displaced: Option<DumpedDisplacement>,
+    /// How often it could not be started where it was placed.
+    pub failures: u32,
+    /// Before this it is not placed again, in milliseconds.
+    pub retry_at_ms: u64,
 }
 
 /// Where a claim is. How much it holds there follows from what it asks for.
@@ -128,6 +135,17 @@ pub struct DumpedDisplacement {
     pub at_ms: u64,
 }
 
+/// The first of a queue that finds no room.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DumpedBlocked {
+    /// Who waits.
+    pub group: DumpedGroupRef,
+    /// Since when, in milliseconds.
+    pub since_ms: u64,
+    /// The numbers of the nodes that are kept for it.
+    pub nodes: Vec<usize>,
+}
+
 /// Refers to a pod group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DumpedGroupRef {
@@ -148,6 +166,8 @@ pub enum DumpEntry {
     Group(usize),
     /// A claim.
     Claim(usize),
+    /// One that waits.
+    Blocked(usize),
 }
 
 /// Why there can be no cluster of this state.

@@ -42,6 +42,24 @@ impl Holds {
         }
     }
 
+    /// Who waits for room as the first of its queue, and since when.
+    pub(crate) fn blocked(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
+        self.blocked_since_ms.iter().map(|(group, since_ms)| (*group, *since_ms))
+    }
+
+    /// Notes that a group waits since then, and that these nodes are kept for it.
+    pub(crate) fn restore(&mut self, group: GroupId, since_ms: u64, nodes: Vec<NodeId>) {
+        self.blocked_since_ms.insert(group, since_ms);
+        self.nodes.extend(nodes.into_iter().map(|node| (node, group)));
+    }
+
+    /// Keeps all nodes that are kept for anybody.
+    pub(crate) fn close_all(&self, cluster: &mut Cluster) {
+        for node in self.nodes.keys() {
+            let _ = cluster.set_held(*node, true);
+        }
+    }
+
     /// Since when a group waits for room as the first of its queue.
     pub(crate) fn blocked_since_ms(&self, group: GroupId) -> Option<u64> {
         self.blocked_since_ms.get(&group).copied()

@@ -52,8 +52,8 @@ pub use claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displaceme
 pub use class::{Class, ClassId};
 pub use cluster::Cluster;
 pub use dump::{
-    Dump, DumpEntry, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel, DumpedNode,
-    DumpedPlace, DumpedQueue, DumpedUsage, RestoreError, RestoreReason,
+    Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel,
+    DumpedNode, DumpedPlace, DumpedQueue, DumpedUsage, RestoreError, RestoreReason,
 };
 pub use event::{Event, EventError, Outcome};
 pub use fair_share::{Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};

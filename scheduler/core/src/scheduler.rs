@@ -1,5 +1,7 @@
 //! One cycle: from what waits to a plan.
 
+mod dump;
+
 use std::collections::BTreeSet;
 
 use crate::claim::{Action, Displacement};

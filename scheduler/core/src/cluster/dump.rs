@@ -9,7 +9,8 @@ use crate::dump::{
     DumpedQueue, RestoreError, RestoreReason,
 };
 use crate::event::EventError;
-use crate::group::GroupId;
+use crate::group::{Group, GroupId};
+use crate::node::Node;
 use crate::queue::DEFAULT_QUEUE;
 use crate::request::Request;
 
@@ -17,50 +18,20 @@ impl Cluster {
     /// The state as a value. A cluster that is [restored](Cluster::restore) from it decides the same.
     #[must_use]
     pub fn dump(&self) -> Dump {
-        let nodes: BTreeMap<NodeId, usize> = self.nodes().zip(0..).map(|((id, _), number)| (id, number)).collect();
-        let claims: BTreeMap<ClaimId, usize> = self.claims_by_age().into_iter().zip(0..).collect();
-        let (groups, declared) = self.dump_groups(&claims);
-        let dump_node =
-            |(id, node): (NodeId, &crate::Node)| DumpedNode { spec: node.spec().clone(), held: self.is_held(id) };
-        let place = |allocation: &Allocation| DumpedPlace {
-            node: nodes.get(&allocation.node).copied().unwrap_or(usize::MAX),
-            devices: allocation.devices.iter().map(|part| part.device).collect(),
-        };
-        let displaced = |displaced: &Displacement| DumpedDisplacement {
-            action: displaced.action,
-            by: displaced.by.and_then(|by| self.dump_group_ref(by, &declared, &claims)),
-            by_name: displaced.by_name.clone(),
-            at_ms: displaced.at_ms,
-        };
-        let claim = |id: &ClaimId| {
-            let state = self.claims.get(*id)?;
-            Some(DumpedClaim {
-                claim: state.claim.clone(),
-                added_ms: self.groups.get(state.group).map_or(0, |group| group.added_ms()),
-                place: state.allocation.as_ref().map(place),
-                started_ms: state.started_ms,
-                leaving: state.leaving.as_ref().map(place),
-                starts_after: state.starts_after.iter().filter_map(|id| claims.get(id).copied()).collect(),
-                displaced: state.displaced.as_deref().map(displaced),
-            })
-        };
+        let numbers = Numbers::of(self);
+        let node = |(id, node): (NodeId, &Node)| DumpedNode { spec: node.spec().clone(), held: self.is_held(id) };
         Dump {
             now_ms: self.now_ms,
             usage_half_life_ms: self.queues.half_life_ms(),
             models: self.resources.dump_models(),
             capacity: self.queues.dump_capacity(&self.resources),
-            nodes: self.nodes().map(dump_node).collect(),
+            nodes: self.nodes().map(node).collect(),
             queues: self.dump_queues(),
             budgets: self.budgets.iter().collect(),
-            groups,
-            claims: claims.keys().filter_map(claim).collect(),
+            groups: self.dump_groups(&numbers),
+            claims: numbers.claims.keys().filter_map(|id| self.dump_claim(*id, &numbers)).collect(),
+            blocked: Vec::new(),
         }
-    }
-
-    fn claims_by_age(&self) -> Vec<ClaimId> {
-        let mut claims: Vec<ClaimId> = self.claims.iter().map(|(id, _)| id).collect();
-        claims.sort_unstable();
-        claims
     }
 
     fn dump_queues(&self) -> Vec<DumpedQueue> {
@@ -72,46 +43,59 @@ impl Cluster {
             .collect()
     }
 
-    /// The declared groups, and the number of each.
-    fn dump_groups(&self, claims: &BTreeMap<ClaimId, usize>) -> (Vec<DumpedGroup>, BTreeMap<GroupId, usize>) {
-        let mut groups: Vec<(GroupId, &crate::Group)> = self.groups.iter().collect();
-        groups.sort_unstable_by_key(|(id, _)| *id);
-        let (mut dumped, mut numbers) = (Vec::new(), BTreeMap::new());
+    fn dump_groups(&self, numbers: &Numbers) -> Vec<DumpedGroup> {
         let mut after_claims = 0;
-        for (id, group) in groups {
+        let mut dumped = Vec::new();
+        for id in groups_by_age(self) {
+            let Some(group) = self.groups.get(id) else { continue };
             if group.is_declared() {
-                numbers.insert(id, dumped.len());
                 dumped.push(DumpedGroup {
                     spec: group.spec().clone(),
                     after_claims,
                     added_ms: group.added_ms(),
                     stale_since_ms: group.stale_since_ms(),
                 });
-            } else if let Some(number) = group.members().next().and_then(|claim| claims.get(&claim)) {
+            } else if let Some(number) = group.members().next().and_then(|claim| numbers.claims.get(&claim)) {
                 after_claims = number + 1;
             }
         }
-        (dumped, numbers)
+        dumped
     }
 
-    fn dump_group_ref(
-        &self,
-        id: GroupId,
-        declared: &BTreeMap<GroupId, usize>,
-        claims: &BTreeMap<ClaimId, usize>,
-    ) -> Option<DumpedGroupRef> {
-        if let Some(number) = declared.get(&id) {
-            return Some(DumpedGroupRef::Declared(*number));
-        }
-        let claim = self.groups.get(id)?.members().next()?;
-        claims.get(&claim).map(|number| DumpedGroupRef::Claim(*number))
+    fn dump_claim(&self, id: ClaimId, numbers: &Numbers) -> Option<DumpedClaim> {
+        let state = self.claims.get(id)?;
+        let place = |allocation: &Allocation| DumpedPlace {
+            node: numbers.nodes.get(&allocation.node).copied().unwrap_or(usize::MAX),
+            devices: allocation.devices.iter().map(|part| part.device).collect(),
+        };
+        let displaced = |displaced: &Displacement| DumpedDisplacement {
+            action: displaced.action,
+            by: displaced.by.and_then(|by| numbers.group(self, by)),
+            by_name: displaced.by_name.clone(),
+            at_ms: displaced.at_ms,
+        };
+        Some(DumpedClaim {
+            claim: state.claim.clone(),
+            added_ms: self.groups.get(state.group).map_or(0, Group::added_ms),
+            place: state.allocation.as_ref().map(place),
+            started_ms: state.started_ms,
+            leaving: state.leaving.as_ref().map(place),
+            starts_after: state.starts_after.iter().filter_map(|id| numbers.claims.get(id).copied()).collect(),
+            displaced: state.displaced.as_deref().map(displaced),
+            failures: state.failures,
+            retry_at_ms: state.retry_at_ms,
+        })
     }
 
-    /// A cluster of this state.
+    /// A cluster of this state. What a scheduler remembers is passed over.
     ///
     /// # Errors
     /// If there can be none; the error says which entry contradicts those before it.
     pub fn restore(dump: Dump) -> Result<Self, RestoreError> {
+        Self::restore_numbered(dump).map(|restored| restored.cluster)
+    }
+
+    pub(crate) fn restore_numbered(dump: Dump) -> Result<Restored, RestoreError> {
         let mut cluster = Self::with_usage_half_life(dump.usage_half_life_ms);
         cluster.now_ms = dump.now_ms;
         cluster.resources.restore_models(dump.models);
@@ -129,19 +113,18 @@ impl Cluster {
                 false => cluster.queues.add(queue.spec, resources, dump.now_ms).map(|_| ()),
             };
             added.map_err(|reason| at(DumpEntry::Queue(number), reason))?;
-            cluster.in_the_past(DumpEntry::Queue(number), "its usage", queue.usage.until_ms)?;
+            cluster.in_the_past(DumpEntry::Queue(number), "the end of its usage", queue.usage.until_ms)?;
             usages.push((name, queue.usage));
         }
         dump.budgets.into_iter().for_each(|budget| cluster.budgets.change(budget));
-        Restoring { cluster, claims: Vec::new(), groups: Vec::new() }.fill(dump.groups, dump.claims).map(
-            |mut cluster| {
-                for (name, usage) in usages {
-                    cluster.queues.restore_usage(&name, &usage, &mut cluster.resources);
-                }
-                cluster.queues.restore_capacity(&dump.capacity, &mut cluster.resources);
-                cluster
-            },
-        )
+        let mut restored = Restored { cluster, claims: Vec::new(), groups: Vec::new() };
+        restored.fill(dump.groups, dump.claims)?;
+        let cluster = &mut restored.cluster;
+        for (name, usage) in usages {
+            cluster.queues.restore_usage(&name, &usage, &mut cluster.resources);
+        }
+        cluster.queues.restore_capacity(&dump.capacity, &mut cluster.resources);
+        Ok(restored)
     }
 
     fn in_the_past(&self, entry: DumpEntry, what: &'static str, at_ms: u64) -> Result<(), RestoreError> {
@@ -152,21 +135,60 @@ impl Cluster {
     }
 }
 
+fn groups_by_age(cluster: &Cluster) -> Vec<GroupId> {
+    let mut groups: Vec<GroupId> = cluster.groups.iter().map(|(id, _)| id).collect();
+    groups.sort_unstable();
+    groups
+}
+
+/// The number that each thing has in a dump.
+pub(crate) struct Numbers {
+    nodes: BTreeMap<NodeId, usize>,
+    /// The declared ones.
+    groups: BTreeMap<GroupId, usize>,
+    claims: BTreeMap<ClaimId, usize>,
+}
+
+impl Numbers {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        let mut claims: Vec<ClaimId> = cluster.claims.iter().map(|(id, _)| id).collect();
+        claims.sort_unstable();
+        let declared = |id: &GroupId| cluster.groups.get(*id).is_some_and(Group::is_declared);
+        Self {
+            nodes: cluster.nodes().map(|(id, _)| id).zip(0..).collect(),
+            groups: groups_by_age(cluster).into_iter().filter(declared).zip(0..).collect(),
+            claims: claims.into_iter().zip(0..).collect(),
+        }
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> Option<usize> {
+        self.nodes.get(&id).copied()
+    }
+
+    pub(crate) fn group(&self, cluster: &Cluster, id: GroupId) -> Option<DumpedGroupRef> {
+        if let Some(number) = self.groups.get(&id) {
+            return Some(DumpedGroupRef::Declared(*number));
+        }
+        let claim = cluster.groups.get(id)?.members().next()?;
+        self.claims.get(&claim).map(|number| DumpedGroupRef::Claim(*number))
+    }
+}
+
 fn at(entry: DumpEntry, reason: impl Into<RestoreReason>) -> RestoreError {
     RestoreError { entry, reason: reason.into() }
 }
 
-/// A cluster that claims and groups are being added to.
-struct Restoring {
-    cluster: Cluster,
+/// A cluster that was restored, or is being restored, from a dump.
+pub(crate) struct Restored {
+    pub(crate) cluster: Cluster,
     /// By number.
     claims: Vec<ClaimId>,
     /// By number.
     groups: Vec<GroupId>,
 }
 
-impl Restoring {
-    fn fill(mut self, groups: Vec<DumpedGroup>, claims: Vec<DumpedClaim>) -> Result<Cluster, RestoreError> {
+impl Restored {
+    fn fill(&mut self, groups: Vec<DumpedGroup>, claims: Vec<DumpedClaim>) -> Result<(), RestoreError> {
         let mut stale = Vec::new();
         let mut groups = groups.into_iter().enumerate().peekable();
         for (number, dumped) in claims.iter().enumerate() {
@@ -187,7 +209,24 @@ impl Restoring {
         for (number, stale_since_ms) in stale.into_iter().enumerate() {
             self.set_stale(number, stale_since_ms)?;
         }
-        Ok(self.cluster)
+        Ok(())
+    }
+
+    /// The node of a number.
+    pub(crate) fn node(&self, entry: DumpEntry, number: usize) -> Result<NodeId, RestoreError> {
+        let id = u32::try_from(number).ok().map(NodeId).filter(|id| self.cluster.node(*id).is_some());
+        id.ok_or_else(|| at(entry, RestoreReason::NoSuchEntry(DumpEntry::Node(number))))
+    }
+
+    /// The group that is referred to.
+    pub(crate) fn group(&self, entry: DumpEntry, group: DumpedGroupRef) -> Result<GroupId, RestoreError> {
+        let (id, referred) = match group {
+            DumpedGroupRef::Declared(number) => (self.groups.get(number).copied(), DumpEntry::Group(number)),
+            DumpedGroupRef::Claim(number) => {
+                (self.claims.get(number).and_then(|id| self.cluster.group_of(*id)), DumpEntry::Claim(number))
+            }
+        };
+        id.ok_or_else(|| at(entry, RestoreReason::NoSuchEntry(referred)))
     }
 
     fn add_group(&mut self, number: usize, dumped: DumpedGroup) -> Result<(), RestoreError> {
@@ -225,14 +264,13 @@ impl Restoring {
     }
 
     fn allocation(&self, entry: DumpEntry, request: &Request, place: &DumpedPlace) -> Result<Allocation, RestoreError> {
-        let missing = || at(entry, RestoreReason::NoSuchEntry(DumpEntry::Node(place.node)));
-        let id = u32::try_from(place.node).map(NodeId).map_err(|_| missing())?;
-        let node = self.cluster.node(id).ok_or_else(missing)?;
-        let devices = place.devices.iter().map(|&device| {
-            let memory = node.devices().get(usize::from(device)).map(|device| device.memory()).unwrap_or_default();
+        let id = self.node(entry, place.node)?;
+        let devices = self.cluster.node(id).map_or(&[][..], |node| node.devices());
+        let parts = place.devices.iter().map(|&device| {
+            let memory = devices.get(usize::from(device)).map(|device| device.memory()).unwrap_or_default();
             DeviceAllocation { device, core: request.devices.core, memory: request.devices.memory.on(memory) }
         });
-        Ok(Allocation { node: id, devices: devices.collect() })
+        Ok(Allocation { node: id, devices: parts.collect() })
     }
 
     /// Restores what a claim has to do with time and with other claims.
@@ -274,6 +312,7 @@ impl Restoring {
             state.leaving = leaving;
             state.starts_after = starts_after;
             state.displaced = displaced;
+            (state.failures, state.retry_at_ms) = (dumped.failures, dumped.retry_at_ms);
         }
         Ok(())
     }
@@ -292,17 +331,7 @@ impl Restoring {
     }
 
     fn displacement(&self, entry: DumpEntry, dumped: DumpedDisplacement) -> Result<Displacement, RestoreError> {
-        let by = match dumped.by {
-            None => None,
-            Some(DumpedGroupRef::Declared(number)) => {
-                let missing = || at(entry, RestoreReason::NoSuchEntry(DumpEntry::Group(number)));
-                Some(*self.groups.get(number).ok_or_else(missing)?)
-            }
-            Some(DumpedGroupRef::Claim(number)) => {
-                let missing = || at(entry, RestoreReason::NoSuchEntry(DumpEntry::Claim(number)));
-                self.cluster.group_of(*self.claims.get(number).ok_or_else(missing)?)
-            }
-        };
+        let by = dumped.by.map(|by| self.group(entry, by)).transpose()?;
         Ok(Displacement { action: dumped.action, by, by_name: dumped.by_name, at_ms: dumped.at_ms })
     }
 

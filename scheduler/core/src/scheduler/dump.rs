@@ -1,0 +1,44 @@
+//! A scheduler and its cluster as a value, and made from one.
+
+use super::{Scheduler, Settings};
+use crate::cluster::Cluster;
+use crate::cluster::dump::Numbers;
+use crate::dump::{Dump, DumpEntry, DumpedBlocked, RestoreError};
+use crate::placement::Policy;
+
+impl Scheduler {
+    /// The state of a cluster with what the scheduler remembers of it. What a policy remembers beyond the cluster's state, such as how
+    /// far its source of chance has come, is not in it.
+    #[must_use]
+    pub fn dump(&self, cluster: &Cluster) -> Dump {
+        let numbers = Numbers::of(cluster);
+        let blocked = self.holds.blocked().filter_map(|(group, since_ms)| {
+            let nodes = self.holds.of(group).filter_map(|node| numbers.node(node));
+            Some(DumpedBlocked { group: numbers.group(cluster, group)?, since_ms, nodes: nodes.collect() })
+        });
+        Dump { blocked: blocked.collect(), ..cluster.dump() }
+    }
+
+    /// A cluster of this state, and a scheduler that goes on with it.
+    ///
+    /// # Errors
+    /// If there can be none; the error says which entry contradicts those before it.
+    pub fn restore(
+        policy: Box<dyn Policy>,
+        settings: Settings,
+        mut dump: Dump,
+    ) -> Result<(Self, Cluster), RestoreError> {
+        let blocked = std::mem::take(&mut dump.blocked);
+        let restored = Cluster::restore_numbered(dump)?;
+        let mut scheduler = Self::new(policy, settings);
+        for (number, DumpedBlocked { group, since_ms, nodes }) in blocked.into_iter().enumerate() {
+            let entry = DumpEntry::Blocked(number);
+            let group = restored.group(entry, group)?;
+            let nodes: Result<Vec<_>, _> = nodes.into_iter().map(|node| restored.node(entry, node)).collect();
+            scheduler.holds.restore(group, since_ms, nodes?);
+        }
+        let mut cluster = restored.cluster;
+        scheduler.holds.close_all(&mut cluster);
+        Ok((scheduler, cluster))
+    }
+}
