@@ -27,6 +27,8 @@ pub struct Dump {
     pub models: Vec<DumpedModel>,
     /// What there was of each resource over time.
     pub capacity: DumpedUsage,
+    /// The labels that make the levels of the topology, the outermost first.
+    pub topology: Vec<String>,
     /// The nodes.
     pub nodes: Vec<DumpedNode>,
     /// The queues, parents before their children. The default queue may be left out.
@@ -158,6 +160,8 @@ pub enum DumpedGroupRef {
 /// An entry of a dump, by its number in its list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DumpEntry {
+    /// The levels of the topology.
+    Topology,
     /// A node.
     Node(usize),
     /// A queue.

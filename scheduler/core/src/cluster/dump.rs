@@ -25,6 +25,7 @@ impl Cluster {
             usage_half_life_ms: self.queues.half_life_ms(),
             models: self.resources.dump_models(),
             capacity: self.queues.dump_capacity(&self.resources),
+            topology: self.topology.levels().to_vec(),
             nodes: self.nodes().map(node).collect(),
             queues: self.dump_queues(),
             budgets: self.budgets.iter().collect(),
@@ -99,6 +100,7 @@ impl Cluster {
         let mut cluster = Self::with_usage_half_life(dump.usage_half_life_ms);
         cluster.now_ms = dump.now_ms;
         cluster.resources.restore_models(dump.models);
+        cluster.set_topology(dump.topology).map_err(|reason| at(DumpEntry::Topology, reason))?;
         for (number, node) in dump.nodes.into_iter().enumerate() {
             let failed = |reason: EventError| at(DumpEntry::Node(number), reason);
             let id = cluster.add_node(node.spec).map_err(failed)?;
