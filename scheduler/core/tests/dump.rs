@@ -6,8 +6,8 @@ use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Action, Allocation, Allowance, Bytes, Claim, ClaimId, Cluster, Constraints, DeviceAllocation, DeviceCore,
     DeviceMemory, DeviceRequest, DeviceSpec, Displacement, DisruptionBudget, Dump, DumpEntry, DumpedClaim, DumpedNode,
-    DumpedPlace, DumpedUsage, Event, GroupId, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PlannedStep, PodGroup,
-    QueueSpec, Request, Resource, RestoreReason, Scheduler, Settings, Statement, Step, SubGroup,
+    DumpedPlace, DumpedUsage, Event, GroupId, GroupPlacement, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PlannedStep,
+    PodGroup, QueueSpec, Request, Resource, RestoreReason, Scheduler, Settings, Statement, Step, SubGroup,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -23,6 +23,7 @@ enum Happening {
     NodeRemoved(usize),
     Held(usize, bool),
     Health(usize, u8, bool),
+    Topology(bool),
     QueueAdded {
         name: u8,
         parent: u8,
@@ -75,6 +76,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => any::<usize>().prop_map(NodeRemoved),
         1 => (any::<usize>(), any::<bool>()).prop_map(|(node, held)| Held(node, held)),
         1 => (any::<usize>(), 0u8..4, any::<bool>()).prop_map(|(node, device, healthy)| Health(node, device, healthy)),
+        1 => any::<bool>().prop_map(Topology),
         3 => (0u8..6, 0u8..8, 0u64..8000, 0u8..4)
             .prop_map(|(name, parent, quota, model)| QueueAdded { name, parent, quota, model }),
         1 => (0u8..6).prop_map(QueueRemoved),
@@ -184,8 +186,10 @@ impl World {
                     memory: Bytes::from_mib(memory_gib << 10),
                     ..DeviceSpec::default()
                 };
+                let label = |key: &str, of: usize| (key.to_owned(), (self.nodes.len() % of).to_string());
                 let spec = NodeSpec {
                     name: format!("n{}", self.nodes.len()),
+                    labels: BTreeMap::from([label("zone", 2), label("rack", 4)]),
                     cpu: MilliCpu::new(16_000),
                     devices: vec![device; usize::from(devices)],
                     ..NodeSpec::default()
@@ -206,6 +210,10 @@ impl World {
                     aliquot_scheduler_core::Health::Unhealthy
                 },
             }),
+            Topology(racks) => {
+                let levels = ["zone", "rack"].into_iter().take(if racks { 2 } else { 1 });
+                Some(Event::TopologyChanged(levels.map(str::to_owned).collect()))
+            }
             QueueAdded { name, parent, quota, model } => {
                 let allowance = Allowance { quota: Some(quota), weight: 1, ..Allowance::default() };
                 let resource = if model == 3 { Resource::DeviceCore } else { Resource::ModelCore(format!("m{model}")) };
@@ -228,6 +236,11 @@ impl World {
                 priority,
                 preemptible,
                 min_members,
+                spread: GroupPlacement {
+                    required_level: (name == 0).then(|| "zone".into()),
+                    preferred_level: (name == 1).then(|| "rack".into()),
+                    ..GroupPlacement::default()
+                },
                 sub_groups: vec![SubGroup { name: "head".into(), min_members: 1, required_level: None }],
                 ..PodGroup::default()
             })),
