@@ -1,5 +1,6 @@
 //! Claims: what users ask for, and what they were given.
 
+use crate::explain::Share;
 use crate::group::GroupId;
 use crate::quantity::{Bytes, DeviceCore};
 use crate::request::Request;
@@ -78,6 +79,8 @@ pub struct Displacement {
     pub by_name: String,
     /// When.
     pub at_ms: u64,
+    /// What the queues held just before, with their fair shares: first that of the group, then those that were taken from.
+    pub shares: Vec<Share>,
 }
 
 /// What a scheduler does to place claims.

@@ -147,7 +147,13 @@ pub(crate) fn cause(cluster: &Cluster, action: Action, group: GroupId) -> Displa
             .map(|claim| claim.name.clone())
             .unwrap_or_default(),
     });
-    Displacement { action, by: Some(group), by_name: name.unwrap_or_default(), at_ms: cluster.now_ms() }
+    Displacement {
+        action,
+        by: Some(group),
+        by_name: name.unwrap_or_default(),
+        at_ms: cluster.now_ms(),
+        shares: Vec::new(),
+    }
 }
 
 impl Plan {

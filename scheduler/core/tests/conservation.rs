@@ -177,7 +177,8 @@ fn trial(
     }
     let now = picture(statement.cluster());
     if commit {
-        let cause = Displacement { action: Action::Preempt, by: None, by_name: String::new(), at_ms: 0 };
+        let cause =
+            Displacement { action: Action::Preempt, by: None, by_name: String::new(), at_ms: 0, shares: Vec::new() };
         let _ = statement.commit(&cause);
         assert_eq!(picture(cluster), now);
     } else {

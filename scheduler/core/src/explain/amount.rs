@@ -88,6 +88,18 @@ impl Display for Count {
     }
 }
 
+/// How often: `once`, `3 times`.
+pub(crate) struct Times(pub(crate) u32);
+
+impl Display for Times {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("once"),
+            times => write!(f, "{times} times"),
+        }
+    }
+}
+
 /// Parts of a sentence with commas between them and `and` before the last.
 pub(crate) struct Listed<'a, T>(pub(crate) &'a [T]);
 

@@ -14,14 +14,8 @@ impl Pending {
     pub fn reason(&self, cluster: &Cluster) -> Reason {
         match self.obstacle {
             Obstacle::MembersMissing(missing) => members_missing(cluster, self.group, missing),
+            Obstacle::RetriedAt(retry_at_ms) => retried(cluster, self.group, retry_at_ms),
             Obstacle::Unplaceable(Unplaceable::Limit(exceeded)) => over_bound(cluster, &exceeded),
-            Obstacle::RetriedAt(at_ms) => {
-                let members = cluster.group(self.group).into_iter().flat_map(|group| group.members());
-                Reason::RetriedLater {
-                    failures: members.map(|member| cluster.failures(member).0).max().unwrap_or_default(),
-                    left_ms: at_ms.saturating_sub(cluster.now_ms()),
-                }
-            }
             Obstacle::Unplaceable(room) => {
                 let placed = match room {
                     Unplaceable::NoRoom { placed, .. } => placed,
@@ -39,6 +33,15 @@ impl Pending {
 pub(crate) fn members_missing(cluster: &Cluster, group: GroupId, missing: u32) -> Reason {
     let members = cluster.group(group).map_or(0, |group| group.members().count());
     Reason::MembersMissing { members: u32::try_from(members).unwrap_or(u32::MAX), missing }
+}
+
+/// A group with members that could not be started lately.
+pub(crate) fn retried(cluster: &Cluster, group: GroupId, retry_at_ms: u64) -> Reason {
+    let members = cluster.group(group).into_iter().flat_map(|group| group.members());
+    Reason::RetriedLater {
+        failures: members.map(|claim| cluster.failures(claim).0).max().unwrap_or(0),
+        left_ms: retry_at_ms.saturating_sub(cluster.now_ms()),
+    }
 }
 
 /// A limit or a quota that would be passed.

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use crate::claim::ClaimId;
-use crate::explain::amount::{Amount, Count, Listed, Span};
+use crate::explain::amount::{Amount, Count, Listed, Span, Times};
 use crate::explain::shortage::{Exclusion, NodeCount, Shortage};
 use crate::resource::Resource;
 
@@ -39,7 +39,7 @@ pub enum Reason {
         level: String,
         /// Members that must find room.
         wanted: u32,
-        /// The domain in which most of them do, and how many; `None`: there is no domain at all.
+        /// The domain in which most of them do, and how many. `None` in what a cycle says, and where there is no domain.
         best: Option<(String, u32)>,
     },
     /// There are nodes that could take it, but now there is no room.
@@ -247,8 +247,8 @@ impl Display for Reason {
             }
             Self::AboveFairShare(share) => write!(
                 f,
-                "nothing that is free fits, and queue {:?} holds {} of its fair share of {}: {} more would be above it, so \
-                 nobody is evicted for this; wait, or raise the queue's quota or weight",
+                "nothing that is free fits, and queue {:?} holds {} of its fair share of {}: {} more would be above \
+                 it, so nobody is evicted for this; wait, or raise the queue's quota or weight",
                 share.queue,
                 Amount(&share.resource, share.held),
                 Amount(&share.resource, share.fair_share),
@@ -257,8 +257,8 @@ impl Display for Reason {
             Self::NothingToReclaim { own, holders } => {
                 write!(
                     f,
-                    "nothing that is free fits; queue {:?} stays within its fair share with this ({} and {} of {}), but from \
-                     those above theirs nothing can be taken now: {}",
+                    "nothing that is free fits; queue {:?} stays within its fair share with this ({} and {} of {}), but \
+                     from those above theirs nothing can be taken now: {}",
                     own.queue,
                     Amount(&own.resource, own.held),
                     Amount(&own.resource, own.asked),
@@ -271,8 +271,8 @@ impl Display for Reason {
                 "no one {level:?} has room for {}; {domain:?} has for {fitting}, more than any other",
                 Count((*wanted).into(), "member"),
             ),
-            Self::Topology { level, .. } => {
-                write!(f, "no node has the label {level:?}, in one value of which the members must be; label the nodes")
+            Self::Topology { level, wanted, best: None } => {
+                write!(f, "no one {level:?} has room for {}", Count((*wanted).into(), "member"))
             }
             Self::NoRoom { wanted, fitting, nodes, nearest } => {
                 let so_far = Fitting { wanted: *wanted, fitting: *fitting };
@@ -289,18 +289,18 @@ impl Display for Reason {
             Self::SearchExhausted => {
                 write!(
                     f,
-                    "whether room can be made for it was not found out in the time for that; the next cycle goes on with it"
+                    "whether room can be made for it was not found out in the time for that; the next cycle goes on"
                 )
-            }
-            Self::PreemptionDelayed { left_ms } => {
-                write!(f, "others can be evicted for it, but it waits {} before that", Span(*left_ms))
             }
             Self::RetriedLater { failures, left_ms } => write!(
                 f,
-                "it could not be started where it was placed, {}; it is tried again in {}",
-                Count((*failures).into(), "time"),
-                Span(*left_ms)
+                "it could not be started {} where it was placed, and is tried again in {}; see why its node refused it",
+                Times(*failures),
+                Span(*left_ms),
             ),
+            Self::PreemptionDelayed { left_ms } => {
+                write!(f, "others can be evicted for it, but it waits {} before that", Span(*left_ms))
+            }
             Self::NodesHeld { nodes } => {
                 write!(f, "where there is room is kept for claims that have waited longer: {}", Quoted(nodes))
             }
@@ -346,8 +346,8 @@ fn passes(f: &mut Formatter<'_>, of: &str, kind: &str, whose: &str, bound: &Boun
     let amount = |amount: u64| Amount(&bound.resource, amount).to_string();
     write!(
         f,
-        "{of} {:?} holds {} of its {kind} of {}{whose}, and {} more are asked for, {} too much; wait until claims in it end, \
-         ask for less, raise the {kind} to {}",
+        "{of} {:?} holds {} of its {kind} of {}{whose}, and {} more are asked for, {} too much; wait until \
+         claims in it end, ask for less, raise the {kind} to {}",
         bound.name,
         amount(bound.held),
         amount(bound.bound),

@@ -116,7 +116,7 @@ impl Display for NodeCount<Shortage> {
                 "too few devices with {} free ({wanted} wanted, at most {fitting})",
                 OfEach { core: *core, memory: *memory }
             ),
-            Shortage::Alignment { wanted, fitting } => {
+            Shortage::Alignment { wanted, .. } => {
                 write!(f, "enough devices with enough free, but not {wanted} that are linked as is required")
             }
         }
