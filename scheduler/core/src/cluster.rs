@@ -4,6 +4,7 @@ mod claims;
 pub(crate) mod dump;
 mod groups;
 mod leaving;
+mod namespaces;
 mod nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use crate::class::{Class, ClassId, Classes};
 use crate::event::{Event, EventError, Outcome};
 use crate::fair_share::DecayedUsage;
 use crate::group::{Group, GroupId, Groups};
+use crate::namespace::NamespaceSpec;
 use crate::node::Node;
 use crate::queue::{Queue, QueueId, Queues};
 use crate::resource::{Resource, Resources};
@@ -38,6 +40,7 @@ pub struct Cluster {
     resources: Resources,
     queues: Queues,
     groups: Groups,
+    namespaces: BTreeMap<String, NamespaceSpec>,
     budgets: Budgets,
     /// Claims on their way out of an old place, by its node.
     leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
@@ -102,6 +105,7 @@ impl Cluster {
             resources: Resources::default(),
             queues: Queues::new(half_life_ms),
             groups: Groups::default(),
+            namespaces: BTreeMap::new(),
             budgets: Budgets::default(),
             leaving: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
@@ -121,7 +125,7 @@ impl Cluster {
                 self.set_health(node, device, health).map(|()| Outcome::Done)
             }
             Event::TopologyChanged(levels) => self.set_topology(levels).map(|()| Outcome::Done),
-            Event::ClaimAdded(claim) => self.add_claim(claim).map(Outcome::Claim),
+            Event::ClaimAdded(claim) => self.admit(claim).and_then(|claim| self.add_claim(claim)).map(Outcome::Claim),
             Event::ClaimRemoved(claim) => self.remove_claim(claim).map(Outcome::Ready),
             Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(|()| Outcome::Done),
             Event::ClaimEvicted(claim) => self.stop(claim).map(|()| Outcome::Displaced(vec![claim])),
@@ -134,6 +138,8 @@ impl Cluster {
             Event::QueueAdded(spec) => Ok(Outcome::Queue(self.queues.add(spec, &mut self.resources, self.now_ms)?)),
             Event::QueueChanged(spec) => Ok(self.queues.change(spec, &mut self.resources).map(|()| Outcome::Done)?),
             Event::QueueRemoved(name) => Ok(self.queues.remove(&name).map(|()| Outcome::Done)?),
+            Event::NamespaceChanged(spec) => self.set_namespace(spec).map(|()| Outcome::Done),
+            Event::NamespaceRemoved(name) => self.remove_namespace(&name).map(|()| Outcome::Done),
             Event::BudgetChanged(budget) => {
                 self.budgets.change(budget);
                 Ok(Outcome::Done)
@@ -286,6 +292,12 @@ impl Cluster {
     #[must_use]
     pub fn queue_named(&self, name: &str) -> Option<QueueId> {
         self.queues.named(name)
+    }
+
+    /// A namespace that has a quota or bounds.
+    #[must_use]
+    pub fn namespace(&self, name: &str) -> Option<&NamespaceSpec> {
+        self.namespaces.get(name)
     }
 
     /// What a queue and those below it hold of a resource.

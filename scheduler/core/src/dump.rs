@@ -9,7 +9,9 @@
 use crate::budget::DisruptionBudget;
 use crate::claim::{Action, Claim};
 use crate::event::EventError;
+use crate::explain::Share;
 use crate::group::PodGroup;
+use crate::namespace::NamespaceSpec;
 use crate::node::NotEnough;
 use crate::quantity::Bytes;
 use crate::queue::{QueueError, QueueSpec};
@@ -33,6 +35,8 @@ pub struct Dump {
     pub nodes: Vec<DumpedNode>,
     /// The queues, parents before their children. The default queue may be left out.
     pub queues: Vec<DumpedQueue>,
+    /// The namespaces that have a quota or bounds. The queue of one that is not among the queues is made.
+    pub namespaces: Vec<NamespaceSpec>,
     /// The disruption budgets.
     pub budgets: Vec<DisruptionBudget>,
     /// The declared pod groups.
@@ -135,6 +139,8 @@ pub struct DumpedDisplacement {
     pub by_name: String,
     /// When, in milliseconds.
     pub at_ms: u64,
+    /// What the queues held just before, with their fair shares.
+    pub shares: Vec<Share>,
 }
 
 /// The first of a queue that finds no room.
@@ -166,6 +172,8 @@ pub enum DumpEntry {
     Node(usize),
     /// A queue.
     Queue(usize),
+    /// A namespace.
+    Namespace(usize),
     /// A pod group.
     Group(usize),
     /// A claim.

@@ -3,6 +3,7 @@
 use crate::budget::DisruptionBudget;
 use crate::claim::{Allocation, Claim, ClaimId, NodeId};
 use crate::group::{GroupId, PodGroup};
+use crate::namespace::{NamespaceError, NamespaceSpec};
 use crate::node::NotEnough;
 use crate::queue::{QueueError, QueueId, QueueSpec};
 use crate::request::{Request, RequestError};
@@ -54,6 +55,10 @@ pub enum Event {
     QueueChanged(QueueSpec),
     /// The queue of this name, which nothing is in, is gone.
     QueueRemoved(String),
+    /// A namespace has this quota and these bounds from now on; what was admitted before stays.
+    NamespaceChanged(NamespaceSpec),
+    /// The namespace of this name, whose queue nothing is in, has no quota and bounds any more.
+    NamespaceRemoved(String),
     /// A disruption budget is so from now on.
     BudgetChanged(DisruptionBudget),
     /// The disruption budget of this namespace and name is gone.
@@ -116,6 +121,12 @@ pub enum EventError {
     /// A queue cannot be so.
     #[error(transparent)]
     Queue(#[from] QueueError),
+    /// A namespace cannot be so, or does not take a claim.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// The namespace has no quota and bounds.
+    #[error("namespace {0:?} has no quota and no bounds")]
+    UnknownNamespace(String),
     /// There is a pod group of this name.
     #[error("namespace {namespace:?} has a pod group named {name:?}; remove it first")]
     GroupExists {

@@ -35,9 +35,11 @@ pub(crate) fn check(
     for (id, queue) in cluster.queues().path(queue) {
         for (resource, asked) in charge.parts() {
             let Some(allowance) = queue.named_allowance(resource) else { continue };
+            // A quota of no CPU or memory says that none is promised, not that what runs on devices may use none.
+            let binds = |quota: &u64| !preemptible && (*quota > 0 || cluster.resources().is_of_devices(resource));
             let bounds = [
                 (allowance.limit, queue.allocated().get(resource), false),
-                (allowance.quota.filter(|_| !preemptible), queue.allocated_non_preemptible().get(resource), true),
+                (allowance.quota.filter(binds), queue.allocated_non_preemptible().get(resource), true),
             ];
             for (bound, held, is_quota) in bounds {
                 let held = if booked { held.saturating_sub(asked) } else { held };

@@ -77,6 +77,11 @@ impl Resources {
         }
     }
 
+    /// Whether a resource is a device's, and not the node's.
+    pub(crate) fn is_of_devices(&self, number: usize) -> bool {
+        number >= 2
+    }
+
     /// The resource of a number.
     pub(crate) fn resource(&self, number: usize) -> Resource {
         match number {
@@ -117,6 +122,13 @@ impl Resources {
             let number = self.model(&name);
             self.models[number].memory = memory;
         }
+    }
+
+    /// The least and the most memory of a device that a request admits; `None`: no such device is known.
+    pub(crate) fn memory_of(&self, request: &Request) -> Option<(Bytes, Bytes)> {
+        let admitted = self.models.iter().filter(|kind| request.constraints.admit_model(&kind.name));
+        let sizes = admitted.filter_map(|kind| kind.memory);
+        sizes.reduce(|(least, most), (low, high)| (least.min(low), most.max(high)))
     }
 
     /// What a request is charged at least, wherever it is placed.
@@ -182,7 +194,7 @@ impl Charge {
             charge.fixed[2] += core;
             charge.fixed[3] = charge.fixed[3].saturating_add(part.memory.get());
             let Some(model) = node.model_resource(part.device) else { continue };
-            match charge.models.last_mut().filter(|(number, _)| *number == model) {
+            match charge.models.iter_mut().find(|(number, _)| *number == model) {
                 Some((_, sum)) => *sum += core,
                 None => charge.models.push((model, core)),
             }
@@ -190,7 +202,7 @@ impl Charge {
         charge
     }
 
-    /// The amounts that are not zero, by number of the resource. A number may occur more than once.
+    /// The amounts that are not zero, by number of the resource.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let fixed = self.fixed.iter().copied().enumerate();
         fixed.chain(self.models.iter().copied()).filter(|(_, amount)| *amount > 0)

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceRequest, DeviceSpec, Event, GroupPlacement, MilliCpu, NodeSpec,
-    Outcome, PlacementStrategy, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, SubGroup,
+    Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event,
+    GroupPlacement, LimitRange, MilliCpu, NamespaceSpec, NodeSpec, Outcome, PlacementStrategy, PodGroup, QueueSpec,
+    Request, Resource, Scheduler, Settings, SubGroup,
 };
 
 fn cluster(nodes: usize, devices: usize) -> Cluster {
@@ -284,4 +285,37 @@ fn sub_groups_are_each_in_a_domain_of_their_own_and_all_come_together() {
     };
     assert_ne!(rack(&left), rack(&right));
     assert_eq!(placed(&cluster, &[head]), 1);
+}
+
+#[test]
+fn a_namespace_with_a_quota_is_a_queue_and_bounds_what_each_claim_asks_for() {
+    let mut cluster = cluster(2, 4);
+    let bounds = ClaimBounds { default: Some(500), minimum: None, maximum: Some(2000) };
+    let namespace = NamespaceSpec {
+        name: "lab".into(),
+        limit: BTreeMap::from([(Resource::DeviceCore, 2500)]),
+        limit_range: LimitRange { device_core: bounds, ..LimitRange::default() },
+        ..NamespaceSpec::default()
+    };
+    cluster.apply(Event::NamespaceChanged(namespace)).expect("a good namespace");
+    let claim = |core: u32, count: u16| {
+        let devices = DeviceRequest { count, core: DeviceCore::new(core), memory: DeviceMemory::Bytes(Bytes::new(1)) };
+        let request = Request { devices, ..Request::default() };
+        Event::ClaimAdded(Claim { request, namespace: "lab".into(), preemptible: true, ..Claim::default() })
+    };
+    let refused = cluster.apply(claim(1000, 3)).expect_err("three devices are too many");
+    assert_eq!(
+        refused.to_string(),
+        "the claim asks for 300 % gpu-core, the most that namespace \"lab\" allows a claim is 200 % gpu-core; ask for less"
+    );
+    let mut add = |core, count| claim_id(cluster.apply(claim(core, count)).expect("a good claim"));
+    let claims = [add(0, 1), add(1000, 2), add(500, 1)];
+    assert_eq!(cluster.claim(claims[0]).map(|claim| claim.request.devices.core), Some(DeviceCore::new(500)));
+    let plan = scheduler().cycle(&mut cluster);
+    assert_eq!(placed(&cluster, &claims), 2, "3000 thousandths are asked for, 2500 are the limit");
+    assert_eq!(plan.pending.len(), 1);
+    let queue = cluster.queue_named("namespace/lab").expect("the namespace's queue");
+    assert_eq!(cluster.allocated(queue, &Resource::DeviceCore), 2500);
+    let in_use = cluster.apply(Event::NamespaceRemoved("lab".into())).expect_err("claims are in it");
+    assert!(in_use.to_string().contains("remove them first"), "{in_use}");
 }

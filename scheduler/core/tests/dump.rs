@@ -310,7 +310,13 @@ impl World {
                 let _ = statement.place(claim, at);
             }
         }
-        let _ = statement.commit(&Displacement { action: Action::Preempt, by, by_name: "somebody".into(), at_ms });
+        let _ = statement.commit(&Displacement {
+            action: Action::Preempt,
+            by,
+            by_name: "somebody".into(),
+            at_ms,
+            shares: Vec::new(),
+        });
     }
 }
 

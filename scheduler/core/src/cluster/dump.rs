@@ -28,6 +28,7 @@ impl Cluster {
             topology: self.topology.levels().to_vec(),
             nodes: self.nodes().map(node).collect(),
             queues: self.dump_queues(),
+            namespaces: self.namespaces.values().cloned().collect(),
             budgets: self.budgets.iter().collect(),
             groups: self.dump_groups(&numbers),
             claims: numbers.claims.keys().filter_map(|id| self.dump_claim(*id, &numbers)).collect(),
@@ -74,6 +75,7 @@ impl Cluster {
             by: displaced.by.and_then(|by| numbers.group(self, by)),
             by_name: displaced.by_name.clone(),
             at_ms: displaced.at_ms,
+            shares: displaced.shares.clone(),
         };
         Some(DumpedClaim {
             claim: state.claim.clone(),
@@ -117,6 +119,10 @@ impl Cluster {
             added.map_err(|reason| at(DumpEntry::Queue(number), reason))?;
             cluster.in_the_past(DumpEntry::Queue(number), "the end of its usage", queue.usage.until_ms)?;
             usages.push((name, queue.usage));
+        }
+        for (number, namespace) in dump.namespaces.into_iter().enumerate() {
+            let failed = |reason: EventError| at(DumpEntry::Namespace(number), reason);
+            cluster.set_namespace(namespace).map_err(failed)?;
         }
         dump.budgets.into_iter().for_each(|budget| cluster.budgets.change(budget));
         let mut restored = Restored { cluster, claims: Vec::new(), groups: Vec::new() };
@@ -334,7 +340,13 @@ impl Restored {
 
     fn displacement(&self, entry: DumpEntry, dumped: DumpedDisplacement) -> Result<Displacement, RestoreError> {
         let by = dumped.by.map(|by| self.group(entry, by)).transpose()?;
-        Ok(Displacement { action: dumped.action, by, by_name: dumped.by_name, at_ms: dumped.at_ms })
+        Ok(Displacement {
+            action: dumped.action,
+            by,
+            by_name: dumped.by_name,
+            at_ms: dumped.at_ms,
+            shares: dumped.shares,
+        })
     }
 
     fn set_stale(&mut self, number: usize, stale_since_ms: Option<u64>) -> Result<(), RestoreError> {

@@ -6,7 +6,7 @@ use super::Cluster;
 use crate::claim::ClaimId;
 use crate::event::EventError;
 use crate::group::{Group, GroupId, PodGroup};
-use crate::queue::{DEFAULT_QUEUE, QueueId, Turn};
+use crate::queue::{QueueId, Turn};
 
 impl Cluster {
     pub(super) fn add_group(&mut self, spec: PodGroup) -> Result<GroupId, EventError> {
@@ -51,13 +51,6 @@ impl Cluster {
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.note_declared_group(is_declared);
         }
-    }
-
-    /// The leaf queue of who names `queue`.
-    pub(super) fn queue_for(&self, queue: &str, namespace: &str) -> Result<QueueId, EventError> {
-        let _ = namespace;
-        let name = if queue.is_empty() { DEFAULT_QUEUE } else { queue };
-        Ok(self.queues.leaf(name)?)
     }
 
     /// Changes a group and keeps its place in its queue true.
