@@ -150,9 +150,8 @@ pub enum Alignment {
 impl Request {
     /// Says what is wrong with a request that can never be met as it stands.
     ///
-    /// # Errors
-    /// If a part of a device is more than a device, devices are asked for of which nothing is wanted, or a rule can never be
-    /// met.
+    /// # Errors If a part of a device is more than a device, devices are asked for of which nothing is wanted, or a
+    /// rule can never be met.
     pub fn validate(&self) -> Result<(), RequestError> {
         let devices = &self.devices;
         if devices.count == 0 {

@@ -90,9 +90,10 @@ fn choose(node: &Node, request: &Request, choice: Choice) -> Option<Chosen> {
     )
 }
 
-/// Chooses from one group of the candidates, or from all of them if it need not be one group and none will do. Of several
-/// groups that will do, the one where least is missed, then where least is left, then the smallest one is taken: larger
-/// ones stay whole for tasks that need them. `choose` is told whether the preference for one group is missed.
+/// Chooses from one group of the candidates, or from all of them if it need not be one group and none will do. Of
+/// several groups that will do, the one where least is missed, then where least is left, then the smallest one is
+/// taken: larger ones stay whole for tasks that need them. `choose` is told whether the preference for one group is
+/// missed.
 fn within_group(
     node: &Node,
     request: &Request,
@@ -147,8 +148,8 @@ fn pick(node: &Node, request: &Request, choice: Choice, mut candidates: Vec<Cand
 
 /// The first ones, in this order, after which as many more such tasks have room as possible.
 ///
-/// A device is wanted by a task only once. So of those on which there is room for all tasks that can follow and one more,
-/// any may be taken; taking one of the others costs a place, and there are only so many to spare.
+/// A device is wanted by a task only once. So of those on which there is room for all tasks that can follow and one
+/// more, any may be taken; taking one of the others costs a place, and there are only so many to spare.
 fn roomiest(order: &[Candidate], wanted: u16) -> Vec<Candidate> {
     let parts = || order.iter().map(|candidate| candidate.parts);
     let following = rounds(parts(), wanted).saturating_sub(1);
@@ -165,8 +166,8 @@ fn roomiest(order: &[Candidate], wanted: u16) -> Vec<Candidate> {
     order.iter().filter(harmless).take(usize::from(wanted)).copied().collect()
 }
 
-/// In which order to take devices of NUMA nodes when all else is equal: first the smallest NUMA node that has enough of the
-/// candidates, or if none has, the largest.
+/// In which order to take devices of NUMA nodes when all else is equal: first the smallest NUMA node that has enough of
+/// the candidates, or if none has, the largest.
 fn numa_ranks<'a>(
     node: &'a Node,
     candidates: &[Candidate],

@@ -33,7 +33,8 @@ pub enum Misfit {
         /// Devices that have.
         fitting: u16,
     },
-    /// Enough devices have as much free as is wanted, but not enough of one NVLink group or on one switch, as is required.
+    /// Enough devices have as much free as is wanted, but not enough of one NVLink group or on one switch, as is
+    /// required.
     Alignment {
         /// Devices that have.
         fitting: u16,

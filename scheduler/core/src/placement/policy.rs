@@ -21,8 +21,8 @@ impl Bid {
     pub const NONE: i32 = i32::MAX;
 }
 
-/// Which devices of a node a task takes, of those that its rules allow and prefer ([`PlacementRules`]). Where all else is
-/// equal, those of one NUMA node.
+/// Which devices of a node a task takes, of those that its rules allow and prefer ([`PlacementRules`]). Where all else
+/// is equal, those of one NUMA node.
 ///
 /// [`PlacementRules`]: crate::PlacementRules
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

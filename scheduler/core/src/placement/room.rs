@@ -57,8 +57,8 @@ pub(crate) fn parts(device: &Device, request: &Request) -> u32 {
 
 /// How many tasks fit that want parts of `wanted` *different* devices each, if each device has room for so many parts.
 ///
-/// That is the greatest number `n` for which the devices have `n * wanted` parts, counting at most `n` of each: that many
-/// are needed, and dealt out device by device to the tasks in turn they never meet themselves.
+/// That is the greatest number `n` for which the devices have `n * wanted` parts, counting at most `n` of each: that
+/// many are needed, and dealt out device by device to the tasks in turn they never meet themselves.
 pub(crate) fn rounds(parts: impl Iterator<Item = u32> + Clone, wanted: u16) -> u32 {
     let wanted = u64::from(wanted.max(1));
     let mut most = u32::MAX;
