@@ -13,3 +13,4 @@ pub use divide::{Demand, divide};
 pub use dominant_share::DominantShare;
 pub use entitlement::{Allowance, Entitlement, QueueDemand, entitlements};
 pub use usage::DecayedUsage;
+pub(crate) use usage::decayed;

@@ -13,6 +13,7 @@ mod index;
 mod kinds;
 mod members;
 mod mix;
+mod mix_counter;
 mod policies;
 mod policy;
 mod room;
@@ -24,6 +25,7 @@ pub use filter::{Misfit, fits};
 pub use fragmentation::Fragmentation;
 pub use members::{GroupScope, MemberNodes};
 pub use mix::Mix;
+pub use mix_counter::MixCounter;
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
     Spread, Weights,

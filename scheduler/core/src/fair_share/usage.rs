@@ -70,6 +70,11 @@ impl DecayedUsage {
     }
 }
 
+/// What is left of an amount after some time.
+pub(crate) fn decayed(amount: u128, elapsed_ms: u64, half_life_ms: u64) -> u128 {
+    part(amount, decay(elapsed_ms, half_life_ms.max(1)))
+}
+
 /// `amount * factor`, where the factor is in 2^48ths and at most one.
 fn part(amount: u128, factor: u128) -> u128 {
     (amount >> POINT) * factor + (((amount & (ONE - 1)) * factor) >> POINT)

@@ -9,6 +9,7 @@ use crate::node::Node;
 use crate::placement::devices;
 use crate::placement::filter::{admits, has_room};
 use crate::placement::index::BidIndex;
+use crate::placement::mix::Mix;
 use crate::placement::policy::{Bid, NodeChange, Policy, Selection};
 use crate::placement::room::room;
 use crate::request::Request;
@@ -26,8 +27,8 @@ pub type Placement = Allocation;
 #[derive(Debug)]
 pub struct Engine<P> {
     policy: P,
-    /// How far the policy knows the cluster's changes.
-    read: u64,
+    /// How far the policy knows the cluster's changes; `None`: not at all.
+    read: Option<u64>,
     classes: BTreeMap<ClassId, ClassBids>,
     /// Number of decisions.
     decisions: u64,
@@ -50,12 +51,20 @@ struct ClassBids {
 impl<P: Policy> Engine<P> {
     /// An engine that knows nothing of any cluster yet.
     pub fn new(policy: P) -> Self {
-        Self { policy, read: 0, classes: BTreeMap::new(), decisions: 0, looked_at: Vec::new() }
+        Self { policy, read: None, classes: BTreeMap::new(), decisions: 0, looked_at: Vec::new() }
     }
 
     /// The policy.
     pub fn policy(&self) -> &P {
         &self.policy
+    }
+
+    /// Tells the policy what work is expected from now on.
+    pub fn expect(&mut self, mix: &Mix) {
+        if self.policy.expect(mix) {
+            self.read = None;
+            self.classes.clear();
+        }
     }
 
     /// Where one more task of a class should go; `None` if it fits nowhere. Nothing is reserved. Held nodes are passed
@@ -158,7 +167,7 @@ impl<P: Policy> Engine<P> {
     /// Tells the policy what has changed.
     fn follow(&mut self, cluster: &Cluster) {
         let mut all_changed = false;
-        match cluster.changes().since(self.read) {
+        match self.read.and_then(|read| cluster.changes().since(read)) {
             Some(changes) => {
                 for change in changes {
                     all_changed |= self.tell(cluster, change.node, change.spec);
@@ -171,7 +180,7 @@ impl<P: Policy> Engine<P> {
                 }
             }
         }
-        self.read = cluster.changes().end();
+        self.read = Some(cluster.changes().end());
         if all_changed {
             self.classes.clear();
         }

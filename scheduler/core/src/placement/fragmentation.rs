@@ -129,16 +129,21 @@ impl Fragmentation {
         let rank_of: Vec<u8> = (0..=1000).map(|free| u8::try_from(rank(free)).unwrap_or(u8::MAX)).collect();
         let (mut shares, mut several) = (Vec::new(), Vec::new());
         for step in &self.cpu_steps {
-            let fits = || allowed().filter(|(request, _)| request.cpu <= *step && request.devices.count > 0);
-            for reached in 0..=parts.len() {
-                let most = reached.checked_sub(1).and_then(|last| parts.get(last)).copied();
-                let of_use = fits().filter(|(request, _)| is_share(request) && Some(part(request)) <= most);
-                shares.push(of_use.map(|(_, count)| count).sum());
+            // Tasks by the rank of their part, or by their number of devices; then summed up from the least.
+            let mut by_rank = vec![0; parts.len() + 1];
+            let mut by_count = vec![0; self.devices_max + 1];
+            for (request, count) in allowed().filter(|(request, _)| request.cpu <= *step && request.devices.count > 0) {
+                if !is_share(request) {
+                    by_count[usize::from(request.devices.count)] += count;
+                } else if part(request) <= 1000 {
+                    by_rank[rank(part(request))] += count;
+                }
             }
-            for idle in 0..=self.devices_max {
-                let of_use =
-                    fits().filter(|(request, _)| !is_share(request) && usize::from(request.devices.count) <= idle);
-                several.push(of_use.map(|(_, count)| count).sum());
+            for (sums, counts) in [(&mut shares, by_rank), (&mut several, by_count)] {
+                sums.extend(counts.iter().scan(0, |sum, count| {
+                    *sum += count;
+                    Some(*sum)
+                }));
             }
         }
         Table { rank: rank_of, parts, shares, several }

@@ -16,12 +16,17 @@ impl Mix {
     /// Counts requests. Those that differ only in the node's memory are taken as one, with the greatest memory of them.
     #[must_use]
     pub fn of<'a>(requests: impl IntoIterator<Item = &'a Request>) -> Self {
+        Self::counted(requests.into_iter().map(|request| (request.clone(), 1)))
+    }
+
+    /// Takes requests that were counted already; those that are alike are taken together.
+    pub(crate) fn counted(requests: impl IntoIterator<Item = (Request, u64)>) -> Self {
         let mut counts: BTreeMap<Request, (u64, Bytes)> = BTreeMap::new();
-        for request in requests {
-            let key = Request { memory: Bytes::ZERO, ..request.clone() };
-            let (count, memory) = counts.entry(key).or_default();
-            *count += 1;
-            *memory = (*memory).max(request.memory);
+        for (request, tasks) in requests {
+            let of_memory = request.memory;
+            let (count, memory) = counts.entry(Request { memory: Bytes::ZERO, ..request }).or_default();
+            *count += tasks;
+            *memory = (*memory).max(of_memory);
         }
         let mut requests: Vec<(Request, u64)> =
             counts.into_iter().map(|(key, (count, memory))| (Request { memory, ..key }, count)).collect();

@@ -2,6 +2,7 @@
 
 use crate::claim::NodeId;
 use crate::node::Node;
+use crate::placement::mix::Mix;
 use crate::request::Request;
 
 /// What it would cost to place a task on a node.
@@ -72,6 +73,13 @@ pub trait Policy {
         0
     }
 
+    /// Is told what work is expected from now on. Returns whether the policy depends on that; then it has forgotten all nodes,
+    /// is told of each of them again, and bids are made anew.
+    fn expect(&mut self, mix: &Mix) -> bool {
+        let _ = mix;
+        false
+    }
+
     /// Is told of each node that was added, removed, or has changed. Returns whether all bids have changed by this.
     fn node_changed(&mut self, change: NodeChange<'_>) -> bool {
         let _ = change;
@@ -97,6 +105,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn surcharge(&self, forgone: u8) -> i32 {
         (**self).surcharge(forgone)
+    }
+
+    fn expect(&mut self, mix: &Mix) -> bool {
+        (**self).expect(mix)
     }
 
     fn node_changed(&mut self, change: NodeChange<'_>) -> bool {

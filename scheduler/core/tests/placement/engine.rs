@@ -8,7 +8,7 @@ use aliquot_scheduler_core::{ClaimId, Cluster, Event, Health, NodeId, NodeSpec, 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::cases::{add, add_node, node, request};
+use crate::cases::{add, add_node, node, place, request};
 
 const MODELS: [&str; 3] = ["A", "B", "C"];
 
@@ -222,4 +222,38 @@ fn the_tabulated_measure_is_the_published_one() {
         }
     }
     assert_eq!(compared, 300);
+}
+
+#[test]
+fn a_policy_that_is_told_of_other_work_decides_as_one_made_for_it() {
+    let requests = requests();
+    let (first, then) = (Mix::of(&requests[..4]), Mix::of(&requests[3..]));
+    let mut cluster = Cluster::new();
+    for number in 0..30 {
+        add_node(
+            &mut cluster,
+            node(&format!("n{number}"), 16 + number * 5 % 90, number as usize % 9, MODELS[number as usize % 3]),
+        );
+    }
+    let mut engines = [
+        (Engine::new(Box::new(ExpectedWaste::new(&first, Weights::default())) as Box<dyn Policy>), true),
+        (Engine::new(Box::new(FragmentationGradient::new(&first)) as Box<dyn Policy>), false),
+    ];
+    for (engine, is_default) in &mut engines {
+        for request in requests.iter().cycle().take(40) {
+            place(&mut cluster, engine, request);
+        }
+        engine.expect(&then);
+        let mut fresh: Engine<Box<dyn Policy>> = match is_default {
+            true => Engine::new(Box::new(ExpectedWaste::new(&then, Weights::default()))),
+            false => Engine::new(Box::new(FragmentationGradient::new(&then))),
+        };
+        for request in &requests {
+            let claim = add(&mut cluster, request);
+            let class = cluster.class_of(claim).expect("the claim was added");
+            for (id, _) in cluster.nodes().collect::<Vec<_>>() {
+                assert_eq!(engine.cost_on(&cluster, class, id), fresh.cost_on(&cluster, class, id), "{request:?}");
+            }
+        }
+    }
 }

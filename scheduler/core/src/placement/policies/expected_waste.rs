@@ -175,6 +175,11 @@ impl Policy for ExpectedWaste {
         self.hosts.price(forgone)
     }
 
+    fn expect(&mut self, mix: &Mix) -> bool {
+        *self = Self::new(mix, self.weights);
+        true
+    }
+
     fn node_changed(&mut self, change: NodeChange<'_>) -> bool {
         self.hosts.learn(change);
         self.scarcity.learn(change)

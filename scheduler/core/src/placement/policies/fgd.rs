@@ -77,6 +77,11 @@ impl Policy for FragmentationGradient {
         Bid { cost: -self.score.of(before - fragmentation(free, useful, idle)), ..none }
     }
 
+    fn expect(&mut self, mix: &Mix) -> bool {
+        *self = Self::new(mix);
+        true
+    }
+
     fn node_changed(&mut self, change: NodeChange<'_>) -> bool {
         self.measure.learn(change);
         false

@@ -1,0 +1,220 @@
+//! The work that is expected, counted as claims come.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fair_share::decayed;
+use crate::placement::mix::Mix;
+use crate::quantity::{Bytes, DeviceCore};
+use crate::request::{PlacementRules, Request};
+
+/// One task's weight when it comes.
+const TASK: u128 = 1 << 20;
+/// Counts decay in steps of this part of a half-life.
+const STEPS: u64 = 64;
+/// Different requests that are counted at most; those that count least are forgotten first.
+const REQUESTS_MAX: usize = 1024;
+/// Different requests in a mix at most: those that ask for most.
+const MIX_REQUESTS_MAX: usize = 128;
+/// Parts of devices are rounded up to a multiple of this: a percent.
+const CORE_STEP: u32 = 10;
+/// Tasks that must have come before anything is said about the next ones.
+const TASKS_MIN: u128 = 64;
+/// A new mix is given when the demand for devices has changed by this part, in thousandths.
+const CHANGED_PER_MILLE: u128 = 100;
+/// Mixes count tasks in this part of one, so that half a task is not nothing.
+const PART: u128 = 16;
+
+/// Counts what claims ask for as they come, so that each counts half as much after a half-life. Given the same claims at the
+/// same times, it says the same.
+#[derive(Clone, Debug)]
+pub struct MixCounter {
+    half_life_ms: u64,
+    /// Until when counts have decayed.
+    decayed_ms: u64,
+    counts: BTreeMap<Request, Count>,
+    /// Weight of tasks that came since a mix was given.
+    news: u128,
+    /// The demand of the mix that was given last, of each request.
+    given: Option<BTreeMap<Request, u128>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    weight: u128,
+    /// The greatest memory of the node that such tasks asked for.
+    memory: Bytes,
+}
+
+impl MixCounter {
+    /// Nothing counted yet. A half-life of 0 counts as a millisecond.
+    #[must_use]
+    pub fn new(half_life_ms: u64, now_ms: u64) -> Self {
+        let half_life_ms = half_life_ms.max(1);
+        Self { half_life_ms, decayed_ms: now_ms, counts: BTreeMap::new(), news: 0, given: None }
+    }
+
+    /// Counts a task that comes now. Time that runs backwards counts as none.
+    pub fn note(&mut self, request: &Request, now_ms: u64) {
+        self.decay(now_ms);
+        self.news = self.news.saturating_add(TASK);
+        // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory.
+        let mut key = Request { memory: Bytes::ZERO, rules: PlacementRules::default(), ..request.clone() };
+        key.devices.core = DeviceCore::new(request.devices.core.get().next_multiple_of(CORE_STEP));
+        let count = self.counts.entry(key).or_default();
+        count.weight = count.weight.saturating_add(TASK);
+        count.memory = count.memory.max(request.memory);
+        if self.counts.len() > REQUESTS_MAX {
+            self.forget_lightest();
+        }
+    }
+
+    /// The mix, if there is something new to say: enough tasks have come, and what they ask for differs enough from the mix
+    /// that was given last.
+    pub fn mix(&mut self, now_ms: u64) -> Option<Mix> {
+        self.decay(now_ms);
+        let all = self.counts.values().fold(0_u128, |sum, count| sum.saturating_add(count.weight));
+        // An eighth of what counts must be new, or else chance alone would look like a change.
+        if all < TASKS_MIN * TASK || self.news < all / 8 {
+            return None;
+        }
+        let demand = |(request, count): (&Request, &Count)| {
+            let core = u128::from(request.devices.total_core());
+            (core > 0).then(|| (request.clone(), count.weight.saturating_mul(core)))
+        };
+        let demand: BTreeMap<Request, u128> = self.counts.iter().filter_map(demand).collect();
+        if self.given.as_ref().is_some_and(|given| difference_per_mille(given, &demand) < CHANGED_PER_MILLE) {
+            return None;
+        }
+        let mut heaviest: Vec<(&Request, &Count)> = self.counts.iter().collect();
+        let demand_of = |request: &Request| demand.get(request).copied().unwrap_or(0);
+        heaviest.sort_by_key(|(request, count)| Reverse((demand_of(request), count.weight)));
+        let requests = heaviest.into_iter().take(MIX_REQUESTS_MAX).filter_map(|(request, count)| {
+            let tasks = u64::try_from(count.weight / (TASK / PART)).ok().filter(|tasks| *tasks > 0)?;
+            Some((Request { memory: count.memory, ..request.clone() }, tasks))
+        });
+        let mix = Mix::counted(requests);
+        self.given = Some(demand);
+        self.news = 0;
+        Some(mix)
+    }
+
+    fn decay(&mut self, now_ms: u64) {
+        let elapsed_ms = now_ms.saturating_sub(self.decayed_ms);
+        if elapsed_ms < self.half_life_ms.div_ceil(STEPS) {
+            return;
+        }
+        let half_life_ms = self.half_life_ms;
+        self.news = decayed(self.news, elapsed_ms, half_life_ms);
+        self.counts.retain(|_, count| {
+            count.weight = decayed(count.weight, elapsed_ms, half_life_ms);
+            count.weight >= TASK / PART
+        });
+        self.decayed_ms = now_ms;
+    }
+
+    /// Forgets the lighter half of the requests.
+    fn forget_lightest(&mut self) {
+        let mut weights: Vec<(u128, Request)> =
+            self.counts.iter().map(|(request, count)| (count.weight, request.clone())).collect();
+        weights.sort_unstable();
+        for (_, request) in weights.iter().take(REQUESTS_MAX / 2) {
+            self.counts.remove(request);
+        }
+    }
+}
+
+/// How much of one demand, in thousandths of it, is for other requests than in another one.
+fn difference_per_mille(left: &BTreeMap<Request, u128>, right: &BTreeMap<Request, u128>) -> u128 {
+    let sum = |demand: &BTreeMap<Request, u128>| demand.values().fold(0_u128, |sum, of| sum.saturating_add(*of)).max(1);
+    let (of_left, of_right) = (sum(left), sum(right));
+    let part = |of: Option<&u128>, sum: u128| of.copied().unwrap_or(0).saturating_mul(1_000_000) / sum;
+    let requests: BTreeSet<&Request> = left.keys().chain(right.keys()).collect();
+    let differ = requests.into_iter().map(|of| part(left.get(of), of_left).abs_diff(part(right.get(of), of_right)));
+    // What one has more of, the other has less of: each difference is counted twice.
+    differ.sum::<u128>() / 2000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::DeviceRequest;
+
+    const HOUR_MS: u64 = 3_600_000;
+
+    fn share(percent: u32) -> Request {
+        Request { devices: DeviceRequest::share(DeviceCore::from_percent(percent)), ..Request::default() }
+    }
+
+    fn note(counter: &mut MixCounter, request: &Request, tasks: usize, now_ms: u64) {
+        (0..tasks).for_each(|_| counter.note(request, now_ms));
+    }
+
+    fn counts(mix: Option<Mix>) -> Vec<(Request, u64)> {
+        mix.iter().flat_map(|mix| mix.requests().map(|(request, count)| (request.clone(), count))).collect()
+    }
+
+    #[test]
+    fn nothing_is_said_before_enough_tasks_have_come() {
+        let mut counter = MixCounter::new(HOUR_MS, 0);
+        note(&mut counter, &share(50), 63, 0);
+        assert_eq!(counter.mix(0), None);
+        note(&mut counter, &share(50), 1, 0);
+        assert_eq!(counts(counter.mix(0)), [(share(50), 64 * 16)]);
+    }
+
+    #[test]
+    fn what_came_a_half_life_ago_counts_half() {
+        let mut counter = MixCounter::new(HOUR_MS, 0);
+        note(&mut counter, &share(50), 1000, 0);
+        note(&mut counter, &share(20), 1000, HOUR_MS);
+        let counts = counts(counter.mix(HOUR_MS));
+        assert_eq!(counts[0], (share(20), 16_000));
+        assert!(counts[1].1.abs_diff(8000) <= 1, "{counts:?}");
+    }
+
+    #[test]
+    fn the_same_work_again_is_no_news() {
+        let mut counter = MixCounter::new(HOUR_MS, 0);
+        let mut given = 0;
+        for minute in 0..600 {
+            note(&mut counter, &share(50), 10, minute * 60_000);
+            note(&mut counter, &share(20), 10, minute * 60_000);
+            given += usize::from(counter.mix(minute * 60_000).is_some());
+        }
+        assert_eq!(given, 1);
+    }
+
+    #[test]
+    fn other_work_is_news_soon() {
+        let mut counter = MixCounter::new(HOUR_MS, 0);
+        note(&mut counter, &share(50), 1000, 0);
+        assert!(counter.mix(0).is_some());
+        note(&mut counter, &share(20), 100, HOUR_MS);
+        assert_eq!(counter.mix(HOUR_MS), None, "a twelfth of the demand");
+        note(&mut counter, &share(20), 200, HOUR_MS);
+        assert!(counter.mix(HOUR_MS).is_some());
+    }
+
+    #[test]
+    fn tasks_without_devices_are_in_the_mix_but_make_none_new() {
+        let mut counter = MixCounter::new(HOUR_MS, 0);
+        note(&mut counter, &share(50), 100, 0);
+        assert!(counter.mix(0).is_some());
+        note(&mut counter, &Request::default(), 1000, 0);
+        assert_eq!(counter.mix(0), None);
+        note(&mut counter, &share(90), 200, 0);
+        assert_eq!(counter.mix(0).map(|mix| mix.tasks()), Some(1300 * 16));
+    }
+
+    #[test]
+    fn more_sorts_of_work_than_can_be_kept_leave_the_heaviest() {
+        let mut counter = MixCounter::new(HOUR_MS, 0);
+        note(&mut counter, &share(50), 100, 0);
+        for cpu in 0..5000 {
+            counter.note(&Request { cpu: crate::MilliCpu::new(cpu), ..share(30) }, 0);
+        }
+        assert!(counter.counts.len() <= REQUESTS_MAX);
+        assert_eq!(counts(counter.mix(0)).first(), Some(&(share(50), 1600)));
+    }
+}
