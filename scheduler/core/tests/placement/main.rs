@@ -4,5 +4,6 @@ mod cases;
 mod devices;
 mod engine;
 mod groups;
+mod optimum;
 mod packings;
 mod topology;
