@@ -5,7 +5,7 @@
 
 use crate::clock;
 use crate::hooks::real;
-use crate::markers::{self, Launches};
+use crate::markers::{self, Admission, Launches};
 use crate::pacing::{self, Pacing};
 use crate::process::{Part, Process};
 use crate::sys;
@@ -38,8 +38,7 @@ pub(crate) struct Marked {
     pub(crate) launches: Launches,
     /// What the launch holds of the container's time until its marker is there: see [`pacing`].
     pub(crate) held_ns: u64,
-    /// When the launch was admitted, if the container paces itself: its work cannot have begun before. 0: nobody asks.
-    pub(crate) admitted_ns: u64,
+    pub(crate) admission: Admission,
 }
 
 /// A waiting thread looks at the heartbeat, and rings again, this often.
@@ -88,8 +87,8 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     // While the container paces itself each launch is marked: nobody else sees what it uses.
     let given = if admitted.is_paced { 0 } else { markers::launches_per_marker(part) - 1 };
     shard.give(given, admitted.word, stream);
-    let admitted_ns = if admitted.is_paced { clock::now_ns() } else { 0 };
-    Pass::Mark(Marked { launches, held_ns: admitted.held_ns, admitted_ns })
+    let admission = Admission { at_ns: clock::now_ns(), is_paced: admitted.is_paced };
+    Pass::Mark(Marked { launches, held_ns: admitted.held_ns, admission })
 }
 
 /// A launch may be made.

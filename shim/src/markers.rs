@@ -40,6 +40,8 @@ pub(crate) struct Flight {
     done_ns: AtomicU64,
     /// When it was last seen that it was not done yet.
     undone_ns: AtomicU64,
+    /// When the launch was admitted after which work was in flight again; 0: not known.
+    began_ns: AtomicU64,
     /// When work was last seen in flight.
     looked_ns: AtomicU64,
     /// When all work was done, if none is in flight: as seen, or as the launches' number allows where nobody looked.
@@ -198,7 +200,9 @@ impl Flight {
         // The device was at work since the marker before was done, or since work came after it had drained.
         let busy_since_ns = slot.busy_since_ns.load(Ordering::Relaxed);
         let began_last_ns = self.done_ns.swap(now_ns, Ordering::Relaxed).max(busy_since_ns);
-        let began_first_ns = self.undone_ns.swap(undone_ns, Ordering::Relaxed).max(busy_since_ns);
+        // The marker may have been put long after the launch, by a thread that did not run meanwhile.
+        let began_ns = self.began_ns.load(Ordering::Relaxed);
+        let began_first_ns = self.undone_ns.swap(undone_ns, Ordering::Relaxed).max(began_ns);
         let launches = self.launched_at(done).since(self.launched_at(before));
         // Counts of markers that far apart have been overwritten.
         if done - before < MARKERS_MAX as u64 {
@@ -234,14 +238,22 @@ fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look
 /// Puts a marker behind launches into `stream` of which the last was made a while ago, if there are any.
 pub(crate) fn put_for(part: &Part, stream: CUstream, launches: Launches) {
     if launches.count() > 0 {
-        put(part, stream, launches, 0);
+        put(part, stream, launches, None);
     }
 }
 
-/// Puts a marker for `launches` behind the last of them, which has just been made into `stream`, and not before `admitted_ns`; 0: just
-/// now. The calling thread may have been stopped in between, while the device was at work.
+/// When a launch was admitted: its work cannot have begun before. The calling thread may have been stopped since, while the device was
+/// at work.
+#[derive(Clone, Copy)]
+pub(crate) struct Admission {
+    pub(crate) at_ns: u64,
+    /// Whether the container admitted it itself, for want of a manager, and pays from then on.
+    pub(crate) is_paced: bool,
+}
+
+/// Puts a marker for `launches` behind the last of them, which was made into `stream` after its `admission`, if that is known.
 #[cold]
-pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admitted_ns: u64) {
+pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admission: Option<Admission>) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.slot().markers.get(part.index) else { return };
     let now_ns = clock::now_ns();
@@ -257,7 +269,7 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admitted_ns
             return;
         }
         if oldest.is_none() {
-            let since_ns = if admitted_ns == 0 { now_ns } else { admitted_ns };
+            let since_ns = admission.filter(|admission| admission.is_paced).map_or(now_ns, |admission| admission.at_ns);
             slot.busy_since_ns.store(since_ns, Ordering::Relaxed);
         }
         // Pairs with the manager's load: whoever sees the number sees its cell not yet written, or written for it.
@@ -271,6 +283,7 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admitted_ns
     if was_drained && let Some(count) = flight.launched_at.get((number - 1) as usize % MARKERS_MAX) {
         // Those before the last one are done: nothing is to be learnt from how long they take from now on.
         count.store(launched.before(launches.last()).0, Ordering::Relaxed);
+        flight.began_ns.store(admission.map_or(0, |admission| admission.at_ns), Ordering::Relaxed);
     }
     if let Some(count) = flight.launched_at.get(place) {
         count.store(launched.0, Ordering::Relaxed);

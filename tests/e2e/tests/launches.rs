@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::ledger;
 use aliquot_abi::region::gate;
-use aliquot_harness::{GIB, HostProgram, Part, Process, Region, SimulatedGpu, run, wait};
+use aliquot_harness::{FrontDriver, GIB, HostProgram, Part, Process, Region, SimulatedGpu, run, wait};
 use rustix::process::Signal;
 
 /// Threads that wait for the gate of part `part`.
@@ -104,6 +104,21 @@ fn work_is_in_flight_though_a_context_beside_it_has_ended() {
     process.signal(Signal::USR1);
     process.wait().success().assert_said("ended\ndone\n");
     assert!(drained());
+}
+
+/// A thread that does not run between its launch and the marker behind it, as in a container that has little of a processor, must not
+/// take its kernels for short ones: what may be in flight is bounded by how long they take.
+#[test]
+fn kernels_are_not_taken_for_short_because_their_launches_return_late() {
+    let gpu = SimulatedGpu::new();
+    let driver = FrontDriver::new(&gpu, "driver_that_returns_late");
+    let region = Region::new(&gpu, GIB);
+    open(&region, 0);
+    let mut command = HostProgram::linked(&gpu, "late_returns").on(&gpu);
+    let outcome = run(region.preload_into(driver.show_to(&mut command))).success();
+    // All but a few of sixty kernels of 5 ms were done when the last was launched.
+    let launching_ms: u64 = outcome.stdout.trim().parse().expect("a number");
+    assert!(launching_ms > 200, "300 ms of work were launched within {launching_ms} ms");
 }
 
 /// Launches that markers stand for.
