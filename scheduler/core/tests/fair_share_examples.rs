@@ -426,4 +426,29 @@ mod cluster_queues_of_a_cohort {
         let weighted = |weight| Demand { weight, ..cluster_queue(10, None, 100) };
         assert_eq!(divide(52, &[weighted(3), weighted(1), cluster_queue(10, None, 0)], 0), [34, 18, 0]);
     }
+
+    /// A lending limit of 4 of 10 keeps 6 for the queue even while it does not ask for them: the others are below a
+    /// parent that is limited to the rest.
+    #[test]
+    fn lend_no_more_than_their_lending_limits() {
+        let queue = |parent, quota, limit, requested| QueueDemand {
+            parent,
+            allowances: vec![Allowance { quota: Some(quota), limit, weight: 1, priority: None }],
+            requested: vec![requested],
+            ..QueueDemand::default()
+        };
+        let shares = |lender_asks| {
+            let queues = [
+                queue(None, 10, None, lender_asks),
+                queue(None, 20, Some(30 - 6), 0),
+                queue(Some(1), 10, None, 30),
+                queue(Some(1), 10, None, 10),
+            ];
+            let entitled = entitlements(&[30], &queues, 0);
+            [0, 2, 3].map(|queue| entitled[queue][0].fair_share)
+        };
+        assert_eq!(shares(0), [0, 14, 10]);
+        assert_eq!(shares(8), [8, 12, 10]);
+        assert_eq!(shares(10), [10, 10, 10]);
+    }
 }

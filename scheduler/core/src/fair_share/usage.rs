@@ -19,6 +19,8 @@ const ROOTS: [u128; 10] = [
 ];
 /// The natural logarithm of 2, in 2^48ths.
 const LN_2: u128 = 195_103_586_505_167;
+/// What one divided by the natural logarithm of 2 is above one, in 2^48ths.
+const INVERSE_LN_2_ABOVE_ONE: u128 = ONE * ONE / LN_2 - ONE;
 
 /// An amount that was held over time, decayed. Two of them with the same half-life can be compared: what a queue has
 /// used, and what there was.
@@ -58,7 +60,9 @@ impl DecayedUsage {
         let left = decay(elapsed_ms, self.half_life_ms);
         // The integral of amount * 2^(-t/h) over the time is amount * h / ln 2 * (1 - 2^(-elapsed/h)).
         let ever = u128::from(amount) * u128::from(self.half_life_ms);
-        self.integral = part(self.integral, left).saturating_add(part(ever, ONE - left).saturating_mul(ONE) / LN_2);
+        let added = part(ever, ONE - left);
+        let added = added.saturating_add(part(added, INVERSE_LN_2_ABOVE_ONE));
+        self.integral = part(self.integral, left).saturating_add(added);
         self.at_ms = self.at_ms.max(now_ms);
     }
 
@@ -145,5 +149,20 @@ mod tests {
         }
         assert!(used.ppm_of(&there_was).abs_diff(250_000) <= 1);
         assert_eq!(used.ppm_of(&DecayedUsage::new(HOUR_MS, 0)), 0);
+    }
+
+    #[test]
+    fn bytes_of_a_large_cluster_held_for_long_do_not_overflow() {
+        let all = 1 << 55;
+        let (mut used, mut there_was) = (DecayedUsage::new(WEEK_MS, 0), DecayedUsage::new(WEEK_MS, 0));
+        for now_ms in [WEEK_MS, 20 * WEEK_MS] {
+            used.hold(all / 4, now_ms);
+            there_was.hold(all, now_ms);
+        }
+        assert!(used.ppm_of(&there_was).abs_diff(250_000) <= 1, "{}", used.ppm_of(&there_was));
+        let mut largest = DecayedUsage::new(u64::MAX, 0);
+        largest.hold(u64::MAX, u64::MAX);
+        largest.hold(u64::MAX, u64::MAX);
+        assert!(largest.ppm_of(&largest) <= 1_000_000);
     }
 }
