@@ -245,6 +245,26 @@ mod usage {
         assert_eq!(shares.iter().sum::<u64>(), 10_000);
     }
 
+    #[test]
+    fn what_is_due_is_settled_anew_when_one_is_satisfied() {
+        let queues = [that_used(300_000, queue(0, 1, 20_000)), queue(0, 1, 20_000), queue(0, 1, 100)];
+        // Until the third has its 100: 2/3 - 0.3 against 2/3 and 2/3, that is 55 and 100. Then 1 - 0.3 against 1.
+        let shares = divide(10_000, &queues, 1000);
+        let expected = [55 + 9745 * 7 / 17, 100 + 9745 * 10 / 17, 100];
+        assert!(shares.iter().zip(expected).all(|(share, expected)| share.abs_diff(expected) <= 1), "{shares:?}");
+    }
+
+    #[test]
+    fn a_small_part_adds_up_however_often_what_is_due_is_settled_anew() {
+        // Twenty queues are satisfied one after the other, three units apart; one like them wants more. Meanwhile the
+        // last one, a tenth of their weight, is due a third of a unit each time.
+        let mut queues: Vec<Demand> = (1..=20).map(|number| queue(0, 10, 3 * number)).collect();
+        queues.extend([queue(0, 10, 1000), that_used(1, queue(0, 1, 1000))]);
+        let satisfied = 3 * (1..=20).sum::<u64>();
+        let shares = divide(satisfied + 60 + 6, &queues, 1000);
+        assert!(shares[20].abs_diff(60) <= 1 && shares[21].abs_diff(6) <= 1, "{shares:?}");
+    }
+
     /// KAI leaves what nobody is due to the lower priorities, or idle.
     #[test]
     fn where_all_have_used_more_than_their_part_weights_decide_alone() {
