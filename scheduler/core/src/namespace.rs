@@ -382,8 +382,8 @@ mod tests {
         spec.limit.insert(Resource::DeviceCore, 8000);
         assert_eq!(
             spec.validate().unwrap_err().to_string(),
-            "namespace \"team\" is guaranteed 900 % gpu-core, but limited to 800 % gpu-core; raise the limit or guarantee \
-             less"
+            "namespace \"team\" is guaranteed 900 % gpu-core, but limited to 800 % gpu-core; raise the limit or \
+             guarantee less"
         );
         for (contradiction, said) in [
             (bounds(Some(1000), Some(2000), None), "the minimum must not exceed the default"),
