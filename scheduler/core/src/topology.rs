@@ -67,8 +67,8 @@ impl Topology {
         self.domains.get(id)
     }
 
-    /// The domain of a level that a node is in. A node that lacks the label of a level is in no domain of this level and of
-    /// those further in.
+    /// The domain of a level that a node is in. A node that lacks the label of a level is in no domain of this level
+    /// and of those further in.
     #[must_use]
     pub fn domain_of(&self, node: NodeId, level: usize) -> Option<DomainId> {
         let innermost = self.domains.get(*self.innermost.get(&node)?)?;

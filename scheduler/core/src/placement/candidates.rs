@@ -15,13 +15,13 @@ use crate::topology::DomainId;
 pub struct Roomy<T> {
     /// A domain or a node.
     pub place: T,
-    /// Whether as many of each class fit there as are wanted, each class looked at by itself: without that they cannot all
-    /// fit.
+    /// Whether as many of each class fit there as are wanted, each class looked at by itself: without that they cannot
+    /// all fit.
     pub holds_all: bool,
 }
 
-/// How much of a place several tasks would fill: of the class that would fill the most of its room, how many are wanted and
-/// how many fit.
+/// How much of a place several tasks would fill: of the class that would fill the most of its room, how many are wanted
+/// and how many fit.
 #[derive(Clone, Copy, Debug)]
 struct Fill {
     wanted: u64,
@@ -41,9 +41,9 @@ impl Fill {
 }
 
 impl<P: Policy> Engine<P> {
-    /// The domains of a level within the scope that have room for some of so many tasks of these classes, in the order in
-    /// which to try them: first those that may hold all of them, the tightest first, so that large ones stay whole; then
-    /// the others, the roomiest first, so that few of them are needed.
+    /// The domains of a level within the scope that have room for some of so many tasks of these classes, in the order
+    /// in which to try them: first those that may hold all of them, the tightest first, so that large ones stay whole;
+    /// then the others, the roomiest first, so that few of them are needed.
     pub fn domains_for(
         &mut self,
         cluster: &Cluster,
@@ -59,8 +59,8 @@ impl<P: Policy> Engine<P> {
         ordered(fills.collect())
     }
 
-    /// The nodes within the scope that have room for so many tasks of these classes, the tightest first: for a group that
-    /// must be on one node.
+    /// The nodes within the scope that have room for so many tasks of these classes, the tightest first: for a group
+    /// that must be on one node.
     pub fn nodes_for(
         &mut self,
         cluster: &Cluster,

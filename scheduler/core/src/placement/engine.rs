@@ -119,8 +119,8 @@ impl<P: Policy> Engine<P> {
         self.placement_on(cluster, class, node)
     }
 
-    /// How many more tasks of a class fit on these nodes together, by themselves, with at most `most` on each. Held nodes have
-    /// no room.
+    /// How many more tasks of a class fit on these nodes together, by themselves, with at most `most` on each. Held
+    /// nodes have no room.
     pub fn room_among(
         &mut self,
         cluster: &Cluster,
@@ -204,8 +204,8 @@ fn total(policy: &impl Policy, (cost, forgone): (i32, u8)) -> i64 {
     i64::from(cost) + i64::from(surcharge)
 }
 
-/// What is added to a cost where devices cannot be had as a task prefers them: more than any policy's cost, so that a node
-/// where they can be had goes first.
+/// What is added to a cost where devices cannot be had as a task prefers them: more than any policy's cost, so that a
+/// node where they can be had goes first.
 const NOT_BY_NVLINK: i32 = 1 << 30;
 const NOT_ON_ONE_SWITCH: i32 = 1 << 29;
 /// Costs are clipped to this for tasks with such preferences.

@@ -25,8 +25,8 @@ const CHANGED_PER_MILLE: u128 = 100;
 /// Mixes count tasks in this part of one, so that half a task is not nothing.
 const PART: u128 = 16;
 
-/// Counts what claims ask for as they come, so that each counts half as much after a half-life. Given the same claims at the
-/// same times, it says the same.
+/// Counts what claims ask for as they come, so that each counts half as much after a half-life. Given the same claims
+/// at the same times, it says the same.
 #[derive(Clone, Debug)]
 pub struct MixCounter {
     half_life_ms: u64,
@@ -69,8 +69,8 @@ impl MixCounter {
         }
     }
 
-    /// The mix, if there is something new to say: enough tasks have come, and what they ask for differs enough from the mix
-    /// that was given last.
+    /// The mix, if there is something new to say: enough tasks have come, and what they ask for differs enough from the
+    /// mix that was given last.
     pub fn mix(&mut self, now_ms: u64) -> Option<Mix> {
         self.decay(now_ms);
         let all = self.counts.values().fold(0_u128, |sum, count| sum.saturating_add(count.weight));

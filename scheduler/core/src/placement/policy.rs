@@ -73,8 +73,8 @@ pub trait Policy {
         0
     }
 
-    /// Is told what work is expected from now on. Returns whether the policy depends on that; then it has forgotten all nodes,
-    /// is told of each of them again, and bids are made anew.
+    /// Is told what work is expected from now on. Returns whether the policy depends on that; then it has forgotten all
+    /// nodes, is told of each of them again, and bids are made anew.
     fn expect(&mut self, mix: &Mix) -> bool {
         let _ = mix;
         false

@@ -1,7 +1,7 @@
 //! How near to the optimum the default policy comes on instances that are small enough to find it.
 //!
-//! The optimum knows beforehand what will come; the policy decides on each claim as it comes. Neither refuses a claim that
-//! fits: with that allowed, more would be possible, but no scheduler may.
+//! The optimum knows beforehand what will come; the policy decides on each claim as it comes. Neither refuses a claim
+//! that fits: with that allowed, more would be possible, but no scheduler may.
 
 use aliquot_scheduler_core::placement::{Binpack, Engine, ExpectedWaste, Mix, Policy, Weights};
 use aliquot_scheduler_core::{Cluster, NodeId, NodeSpec, Request};

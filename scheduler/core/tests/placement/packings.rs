@@ -81,8 +81,8 @@ impl Books {
         sorted.collect::<BTreeSet<Self>>().into_iter().collect()
     }
 
-    /// The most device time that these tasks can hold together, each placed when it comes or never. `refusing`: tasks may be
-    /// left out although they fit.
+    /// The most device time that these tasks can hold together, each placed when it comes or never. `refusing`: tasks
+    /// may be left out although they fit.
     pub(crate) fn most_device_core(&self, requests: &[Request], refusing: bool) -> u64 {
         let mut best = 0;
         self.search(requests, refusing, 0, &mut best);

@@ -50,7 +50,8 @@ fn several_whole(request: &Request) -> bool {
     request.devices.count > 1 && request.devices.takes_whole_devices()
 }
 
-/// Counts sizes that make up the least demand with the next larger ones, until there are few enough. The whole device stays.
+/// Counts sizes that make up the least demand with the next larger ones, until there are few enough. The whole device
+/// stays.
 fn merge_rare(counts: &mut [u64; 1001]) {
     let mut sizes: Vec<usize> = (0..1000).filter(|size| counts[*size] > 0).collect();
     while sizes.len() >= SIZES_MAX {
