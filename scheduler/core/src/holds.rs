@@ -107,7 +107,7 @@ impl Holds {
                 break;
             }
             let entitled = Entitled::of(cluster, shares, unit.queue);
-            if !entitled.would_entitle(cluster, unit.rank, &unit.least_charge(cluster)) {
+            if !entitled.would_entitle(unit.rank, &unit.least_charge(cluster)) {
                 continue;
             }
             for node in nearest(cluster, unit, left) {

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod actions;
 mod budget;
 mod change_log;
 mod claim;

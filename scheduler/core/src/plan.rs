@@ -1,5 +1,6 @@
 //! What a cycle decides.
 
+use crate::actions::Refusal;
 use crate::claim::Action;
 use crate::gang::Unplaceable;
 use crate::group::GroupId;
@@ -32,6 +33,8 @@ pub struct Pending {
     pub group: GroupId,
     /// What is in its way.
     pub(crate) obstacle: Obstacle,
+    /// Why nobody makes way for it; `None`: nobody was asked to.
+    pub(crate) refusal: Option<Refusal>,
 }
 
 /// What is in the way of a group's next unit, as a cycle has found it.

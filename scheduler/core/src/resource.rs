@@ -38,6 +38,9 @@ impl std::fmt::Display for Resource {
 /// Resources that exist whatever devices there are.
 const FIXED: usize = 4;
 
+/// The number of [`Resource::DeviceCore`].
+pub(crate) const DEVICE_CORE: usize = 2;
+
 /// Numbers the resources: those of every cluster first, then the models in the order in which they became known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resources {
@@ -206,6 +209,11 @@ impl Charge {
     pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let fixed = self.fixed.iter().copied().enumerate();
         fixed.chain(self.models.iter().copied()).filter(|(_, amount)| *amount > 0)
+    }
+
+    /// How much of a resource it takes.
+    pub(crate) fn get(&self, number: usize) -> u64 {
+        self.parts().filter(|(part, _)| *part == number).map(|(_, amount)| amount).fold(0, u64::saturating_add)
     }
 
     /// Time of devices, in thousandths of one.

@@ -4,8 +4,10 @@ mod dump;
 
 use std::collections::BTreeSet;
 
+use crate::actions::{Context, SearchMemory, evict_stale, pass};
 use crate::claim::{Action, Displacement};
 use crate::cluster::Cluster;
+use crate::entitled::EntitledSets;
 use crate::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit};
 use crate::group::{Group, GroupId};
 use crate::holds::Holds;
@@ -54,6 +56,7 @@ pub struct Scheduler {
     pub(crate) engine: Engine<Box<dyn Policy>>,
     pub(crate) settings: Settings,
     holds: Holds,
+    memory: SearchMemory,
 }
 
 impl std::fmt::Debug for Scheduler {
@@ -66,7 +69,7 @@ impl Scheduler {
     /// A scheduler that has not seen a cluster yet.
     #[must_use]
     pub fn new(policy: Box<dyn Policy>, settings: Settings) -> Self {
-        Self { engine: Engine::new(policy), settings, holds: Holds::default() }
+        Self { engine: Engine::new(policy), settings, holds: Holds::default(), memory: SearchMemory::default() }
     }
 
     /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events what became of it.
@@ -75,6 +78,7 @@ impl Scheduler {
         let shares = Shares::of(cluster, self.settings.usage_weight);
         let mut plan = Plan::default();
         self.allocate(cluster, &shares, &mut plan);
+        self.make_way(cluster, &shares, &mut plan);
         self.hold(cluster, &shares, &plan);
         plan
     }
@@ -99,7 +103,27 @@ impl Scheduler {
             }
             turns.advance(next, is_placed, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
         }
-        plan.pending = waiting.into_iter().map(|(group, obstacle)| Pending { group, obstacle }).collect();
+        plan.pending =
+            waiting.into_iter().map(|(group, obstacle)| Pending { group, obstacle, refusal: None }).collect();
+    }
+
+    /// Moves and evicts for those who found no room.
+    fn make_way(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) {
+        let mut context = Context {
+            shares,
+            settings: &self.settings,
+            engine: &mut self.engine,
+            memory: &mut self.memory,
+            entitled: EntitledSets::default(),
+            moves_left: self.settings.moves_per_cycle,
+        };
+        for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
+            pass(action, cluster, &mut context, &self.holds, plan);
+        }
+        for (group, steps) in evict_stale(cluster, &mut context) {
+            plan.add(steps, Action::StaleGang, group);
+        }
+        self.memory.forget_gone(cluster);
     }
 
     /// Keeps nodes for those who have been the first of their queue for long and find no room.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use crate::cluster::Cluster;
 use crate::fair_share::{Allowance, DecayedUsage, DominantShare, Entitlement, QueueDemand, entitlements};
 use crate::queue::{Queue, QueueId};
-use crate::resource::Charge;
+use crate::resource::{Charge, DEVICE_CORE};
 
-/// The entitlements of all queues. They follow from what there is, what is asked for and what was used lately, and not from who is
-/// placed where: they stay the same as claims are placed and evicted.
+/// The entitlements of all queues. They follow from what there is, what is asked for and what was used lately, and not
+/// from who is placed where: they stay the same as claims are placed and evicted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
     by_queue: BTreeMap<QueueId, Vec<Entitlement>>,
@@ -22,8 +22,10 @@ impl Shares {
         let totals = cluster.totals();
         let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
         let all: Vec<&Queue> = order.iter().filter_map(|id| queues.get(*id)).collect();
-        // Models that no queue names are not shared out: nobody has a part of them that others could not have.
-        let shared = |number: usize| number < 4 || all.iter().any(|queue| queue.named_allowance(number).is_some());
+        // Of what no queue names nobody has a part that others could not have. But time of devices is what queues are
+        // about: it is shared in any case.
+        let named = |number: usize| all.iter().any(|queue| queue.named_allowance(number).is_some());
+        let shared = |number: usize| number == DEVICE_CORE || named(number);
         let shared: Vec<bool> = (0..totals.len()).map(shared).collect();
         let there_was = cluster.capacity_used();
         let demand = |queue: &&Queue| QueueDemand {

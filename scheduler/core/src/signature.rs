@@ -13,14 +13,14 @@ use crate::unit::Unit;
 
 /// Units with equal signatures need the same room.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Signature {
+pub(crate) enum Signature {
     One(ClassId),
     Many(Vec<ClassId>),
 }
 
 impl Signature {
     /// A unit's signature; `None` if its group has rules of its own about where members may be.
-    fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
+    pub(crate) fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
         let group = cluster.group(unit.group)?.spec();
         let has_rules = group.spread != GroupPlacement::default()
             || group.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());

@@ -8,14 +8,22 @@ use crate::group::GroupId;
 use crate::queue::QueueId;
 use crate::resource::Charge;
 
-/// A unit's place in the fixed order of its leaf queue, the first first. What a group needs comes before what it could use
-/// beyond that, and nothing in it depends on what is placed.
+/// A unit's place in the fixed order of its leaf queue, the first first. What a group needs comes before what it could
+/// use beyond that, and nothing in it depends on what is placed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Rank {
     pub(crate) priority: Reverse<i32>,
-    elastic: bool,
-    group: u64,
+    pub(crate) elastic: bool,
+    /// The group's number in the order in which groups were added.
+    pub(crate) group: u64,
     member: u64,
+}
+
+impl Rank {
+    /// Whether this is the rank of the core of the group that a unit of rank `other` belongs to.
+    pub(crate) fn is_core_of(self, other: Self) -> bool {
+        !self.elastic && self.group == other.group
+    }
 }
 
 /// The core of a pod group, or one member beyond it.
@@ -40,8 +48,8 @@ impl Unit {
         Some(Self { rank, group: id, queue: group.queue(), claims, elastic })
     }
 
-    /// What a group would have placed next; `Err` with the number of members that are missing if there are too few. A group that has
-    /// all it needs has its members placed one by one.
+    /// What a group would have placed next; `Err` with the number of members that are missing if there are too few. A
+    /// group that has all it needs has its members placed one by one.
     pub(crate) fn next(cluster: &Cluster, id: GroupId) -> Result<Option<Self>, u32> {
         let Some(group) = cluster.group(id) else { return Ok(None) };
         if group.has_minimum() {

@@ -144,6 +144,13 @@ impl<P: Policy> Engine<P> {
         Some(total(&self.policy, bid))
     }
 
+    /// What it would cost to place a task of this request on a node, if the node were `as_if`; in the unit of
+    /// [`Engine::cost_on`].
+    pub(crate) fn cost_if(&self, node: NodeId, as_if: &Node, request: &Request) -> i64 {
+        let bid = self.policy.bid(node, as_if, request);
+        total(&self.policy, (bid.cost, bid.forgone))
+    }
+
     /// Brings the class's bids up to what the cluster is now; `None` if there is no such class.
     fn make_bids(&mut self, cluster: &Cluster, class: ClassId) -> Option<()> {
         self.follow(cluster);

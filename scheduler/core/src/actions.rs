@@ -1,0 +1,24 @@
+//! What is done when nothing free fits: others are moved or evicted.
+//!
+//! *Consolidate* moves claims so that what is free is in one place. *Reclaim* takes back from queues above their fair
+//! share. *Preempt* takes from units of lower priority in the same queue. Who may be taken follows in all cases from
+//! the one set of entitled units ([`Entitled`](crate::entitled::Entitled)), which is why none of this goes round in
+//! circles.
+
+mod consolidate;
+mod context;
+mod evict;
+mod evicting;
+mod finder;
+mod least_disruption;
+mod pass;
+mod preempt;
+mod protection;
+mod reclaim;
+mod search;
+mod stale;
+mod victims;
+
+pub(crate) use context::{Context, Refusal, SearchMemory};
+pub(crate) use pass::pass;
+pub(crate) use stale::evict_stale;

@@ -1,0 +1,45 @@
+//! Who may be disturbed at all.
+
+use crate::claim::Action;
+use crate::cluster::Cluster;
+use crate::group::Group;
+use crate::queue::{QueueId, QueueSpec};
+use crate::unit::Unit;
+
+/// How long claims of a queue run before an action may take them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Protection {
+    queue_min_runtime_ms: u64,
+    now_ms: u64,
+}
+
+impl Protection {
+    /// What a queue says, or else the nearest one above it.
+    pub(super) fn of(cluster: &Cluster, queue: QueueId, action: Action) -> Self {
+        let says = |spec: &QueueSpec| match action {
+            Action::Reclaim => spec.reclaim_min_runtime_ms,
+            _ => spec.preempt_min_runtime_ms,
+        };
+        let min_runtime_ms = cluster.queues().path(queue).find_map(|(_, queue)| says(queue.spec()));
+        Self { queue_min_runtime_ms: min_runtime_ms.unwrap_or(0), now_ms: cluster.now_ms() }
+    }
+
+    /// Whether a placed unit must stay: it may not be evicted at all, or has not run for long enough. Who is placed but
+    /// does not run yet loses nothing.
+    pub(super) fn protects(self, cluster: &Cluster, group: &Group, unit: &Unit) -> bool {
+        let spec = group.spec();
+        let min_runtime_ms = self.queue_min_runtime_ms.max(spec.min_runtime_ms);
+        let runs_briefly = |since_ms: u64| self.now_ms.saturating_sub(since_ms) < min_runtime_ms;
+        !spec.preemptible || unit.claims.iter().filter_map(|claim| cluster.started_ms(*claim)).any(runs_briefly)
+    }
+}
+
+/// Until when a unit's group has to wait before others are evicted for it; `None`: no longer. It waits since it was
+/// added, or since it was evicted itself.
+pub(super) fn delayed_until_ms(cluster: &Cluster, unit: &Unit) -> Option<u64> {
+    let group = cluster.group(unit.group)?;
+    let displaced = unit.claims.iter().filter_map(|claim| cluster.displaced(*claim)).map(|cause| cause.at_ms).max();
+    let since_ms = displaced.unwrap_or(0).max(group.added_ms());
+    let until_ms = since_ms.saturating_add(group.spec().preemption_delay_ms);
+    (until_ms > cluster.now_ms()).then_some(until_ms)
+}

@@ -1,0 +1,596 @@
+//! Who makes way for whom, in small situations.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_core::{
+    Action, Allowance, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, DisruptionBudget, Event,
+    GroupPlacement, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler,
+    Settings, Step,
+};
+
+const TRAIN: i32 = 50;
+const INFERENCE: i32 = 125;
+
+struct World {
+    cluster: Cluster,
+    scheduler: Scheduler,
+}
+
+impl World {
+    /// Nodes with so many devices each.
+    fn new(nodes: &[usize]) -> Self {
+        Self::with(nodes, Settings::default())
+    }
+
+    fn with(nodes: &[usize], settings: Settings) -> Self {
+        let mut cluster = Cluster::new();
+        for (number, devices) in nodes.iter().enumerate() {
+            let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+            let spec = NodeSpec {
+                name: format!("node-{number}"),
+                labels: BTreeMap::from([("host".into(), format!("node-{number}"))]),
+                cpu: MilliCpu::new(64_000),
+                devices: vec![device; *devices],
+                ..NodeSpec::default()
+            };
+            cluster.apply(Event::NodeAdded(spec)).expect("a new node");
+        }
+        Self { cluster, scheduler: Scheduler::new(Box::new(BestFit), settings) }
+    }
+
+    fn apply(&mut self, event: Event) -> Outcome {
+        self.cluster.apply(event).expect("a good event")
+    }
+
+    /// A queue with a quota of so many devices, and an equal part of what is left over.
+    fn queue(&mut self, name: &str, devices: u64) {
+        self.queue_with(name, None, Allowance { quota: Some(devices * 1000), weight: 1, ..Allowance::default() });
+    }
+
+    fn queue_with(&mut self, name: &str, parent: Option<&str>, allowance: Allowance) {
+        let spec = QueueSpec {
+            name: name.into(),
+            parent: parent.map(Into::into),
+            allowances: BTreeMap::from([(Resource::DeviceCore, allowance)]),
+            ..QueueSpec::default()
+        };
+        self.apply(Event::QueueAdded(spec));
+    }
+
+    fn claim(&mut self, claim: Claim) -> ClaimId {
+        match self.apply(Event::ClaimAdded(claim)) {
+            Outcome::Claim(id) => id,
+            other => panic!("not a claim's id: {other:?}"),
+        }
+    }
+
+    /// A claim for whole devices that may be evicted.
+    fn add(&mut self, queue: &str, priority: i32, devices: u16) -> ClaimId {
+        self.claim(wants(queue, priority, devices))
+    }
+
+    fn gang(&mut self, group: PodGroup, members: usize, devices: u16) -> Vec<ClaimId> {
+        let name = group.name.clone();
+        self.apply(Event::PodGroupAdded(group));
+        let member = Claim { pod_group: Some(name), ..wants("", 0, devices) };
+        (0..members).map(|_| self.claim(member.clone())).collect()
+    }
+
+    fn run_on(&mut self, claim: ClaimId, node: usize, first: u16) {
+        let node: NodeId = self.cluster.node_named(&format!("node-{node}")).expect("a node of the world");
+        let request = self.cluster.claim(claim).expect("a claim of the world").request.devices;
+        let memory = |device: u16| {
+            let memory = self.cluster.node(node).map(|node| node.devices()[usize::from(device)].memory());
+            request.memory.on(memory.expect("a device of the node"))
+        };
+        let part =
+            |device| aliquot_scheduler_core::DeviceAllocation { device, core: request.core, memory: memory(device) };
+        let devices = (first..first + request.count).map(part).collect();
+        let allocation = aliquot_scheduler_core::Allocation { node, devices };
+        self.apply(Event::ClaimPlaced(claim, allocation));
+    }
+
+    /// A claim that fits on no node, so that its queue's fair share is all of its quota.
+    fn asks_for_the_rest(&mut self, queue: &str) {
+        let _ = self.add(queue, TRAIN - 1, 64);
+    }
+
+    /// One cycle; what it evicts is gone at once.
+    fn cycle(&mut self) -> Plan {
+        let plan = self.scheduler.cycle(&mut self.cluster);
+        for step in &plan.steps {
+            if self.cluster.leaving(step.step.claim()).is_some() {
+                self.apply(Event::ClaimGone(step.step.claim()));
+            }
+        }
+        plan
+    }
+
+    fn runs(&self, claim: ClaimId) -> bool {
+        self.cluster.allocation(claim).is_some()
+    }
+
+    fn running(&self, claims: &[ClaimId]) -> usize {
+        claims.iter().filter(|claim| self.runs(**claim)).count()
+    }
+
+    fn devices_of(&self, queue: &str) -> u64 {
+        let queue = self.cluster.queue_named(queue).expect("a queue of the world");
+        self.cluster.allocated(queue, &Resource::DeviceCore) / 1000
+    }
+}
+
+fn wants(queue: &str, priority: i32, devices: u16) -> Claim {
+    let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
+    Claim { request, queue: queue.into(), priority, preemptible: true, ..Claim::default() }
+}
+
+fn part(queue: &str, priority: i32, percent: u32) -> Claim {
+    let devices = DeviceRequest::share(DeviceCore::from_percent(percent));
+    Claim { request: Request { devices, ..Request::default() }, ..wants(queue, priority, 0) }
+}
+
+fn group(name: &str, queue: &str, priority: i32, min_members: u32) -> PodGroup {
+    PodGroup { name: name.into(), queue: queue.into(), priority, preemptible: true, min_members, ..PodGroup::default() }
+}
+
+fn evicted(plan: &Plan) -> Vec<ClaimId> {
+    plan.steps.iter().filter(|step| matches!(step.step, Step::Evict { .. })).map(|step| step.step.claim()).collect()
+}
+
+fn moved(plan: &Plan) -> Vec<ClaimId> {
+    plan.steps.iter().filter(|step| matches!(step.step, Step::Move { .. })).map(|step| step.step.claim()).collect()
+}
+
+#[test]
+fn a_queue_takes_back_its_share_from_one_that_has_borrowed_it() {
+    let mut world = World::new(&[4, 4]);
+    world.queue("red", 4);
+    world.queue("blue", 4);
+    let red: Vec<ClaimId> = (0..8).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    assert_eq!(world.running(&red), 8);
+    let blue: Vec<ClaimId> = (0..6).map(|_| world.add("blue", TRAIN, 1)).collect();
+    let plan = world.cycle();
+    assert_eq!((world.running(&red), world.running(&blue)), (4, 4));
+    assert_eq!(evicted(&plan), red[4..].iter().rev().copied().collect::<Vec<_>>(), "those that came last go first");
+    assert!(
+        plan.steps
+            .iter()
+            .filter(|step| matches!(step.step, Step::Evict { .. }))
+            .all(|step| step.action == Action::Reclaim)
+    );
+    let again = world.cycle();
+    assert_eq!(again.steps, [], "nobody takes it back");
+}
+
+#[test]
+fn reclaim_goes_on_to_the_fair_share_and_does_not_stop_at_the_quota() {
+    let mut world = World::new(&[8]);
+    world.queue("red", 1);
+    world.queue("blue", 1);
+    let red: Vec<ClaimId> = (0..8).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    let blue: Vec<ClaimId> = (0..8).map(|_| world.add("blue", TRAIN, 1)).collect();
+    world.cycle();
+    assert_eq!((world.running(&red), world.running(&blue)), (4, 4));
+}
+
+#[test]
+fn parts_of_devices_are_reclaimed_to_the_exact_share() {
+    let mut world = World::new(&[2]);
+    world.queue("red", 0);
+    world.queue("blue", 0);
+    let red: Vec<ClaimId> = (0..8).map(|_| world.claim(part("red", TRAIN, 25))).collect();
+    world.cycle();
+    assert_eq!(world.running(&red), 8);
+    let blue: Vec<ClaimId> = (0..4).map(|_| world.claim(part("blue", TRAIN, 50))).collect();
+    world.cycle();
+    assert_eq!((world.running(&red), world.running(&blue)), (4, 2));
+}
+
+#[test]
+fn nobody_is_evicted_for_a_queue_that_is_above_its_share() {
+    let mut world = World::new(&[4]);
+    world.queue("red", 2);
+    world.queue("blue", 2);
+    let red: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    let blue = world.add("blue", TRAIN, 3);
+    let plan = world.cycle();
+    assert_eq!((world.running(&red), world.runs(blue), plan.steps.len()), (4, false, 0));
+}
+
+#[test]
+fn one_large_request_does_not_evict_what_frees_nothing_for_it() {
+    // A node of eight devices, and many small nodes on which a request for eight can never run.
+    let mut nodes = vec![8];
+    nodes.extend([2; 40]);
+    let mut world = World::new(&nodes);
+    world.queue("red", 0);
+    world.queue_with("blue", None, Allowance { quota: Some(48_000), weight: 1, ..Allowance::default() });
+    let red: Vec<ClaimId> = (0..88).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    assert_eq!(world.running(&red), 88);
+    let large: Vec<ClaimId> = (0..6).map(|_| world.add("blue", TRAIN, 8)).collect();
+    let plan = world.cycle();
+    assert_eq!((world.running(&large), evicted(&plan).len()), (1, 8));
+}
+
+#[test]
+fn no_more_is_evicted_than_the_settings_allow() {
+    let tight = Settings { disruption_per_mille: 1000, ..Settings::default() };
+    for (settings, runs) in [(tight, false), (Settings { disruption_per_mille: 2000, ..tight }, true)] {
+        let mut world = World::with(&[4], settings);
+        world.queue("red", 0);
+        world.queue("blue", 4);
+        let pairs = [world.add("red", TRAIN, 2), world.add("red", TRAIN, 2)];
+        world.cycle();
+        assert_eq!(world.running(&pairs), 2);
+        // Three devices need both pairs to go: four devices for three.
+        let blue = world.add("blue", TRAIN, 3);
+        world.cycle();
+        assert_eq!(world.runs(blue), runs);
+    }
+}
+
+#[test]
+fn one_unit_may_be_evicted_however_large_it_is() {
+    let mut world = World::with(&[8], Settings { disruption_per_mille: 0, ..Settings::default() });
+    world.queue("red", 0);
+    world.queue("blue", 8);
+    let red = world.add("red", TRAIN, 8);
+    world.cycle();
+    let blue = world.add("blue", TRAIN, 1);
+    world.cycle();
+    assert_eq!((world.runs(red), world.runs(blue)), (false, true));
+}
+
+#[test]
+fn a_disruption_budget_is_never_broken_even_by_several_evictions_at_once() {
+    let mut world = World::new(&[4]);
+    world.queue("red", 0);
+    world.queue("blue", 4);
+    world.apply(Event::BudgetChanged(DisruptionBudget {
+        name: "serving".into(),
+        min_available: 2,
+        ..Default::default()
+    }));
+    let served = Claim { disruption_budget: Some("serving".into()), ..wants("red", TRAIN, 1) };
+    let red: Vec<ClaimId> = (0..4).map(|_| world.claim(served.clone())).collect();
+    world.cycle();
+    let blue: Vec<ClaimId> = (0..4).map(|_| world.add("blue", TRAIN, 1)).collect();
+    world.cycle();
+    world.cycle();
+    assert_eq!((world.running(&red), world.running(&blue)), (2, 2));
+    let pair = world.add("blue", INFERENCE, 3);
+    world.cycle();
+    assert!(!world.runs(pair) && world.running(&red) == 2);
+}
+
+#[test]
+fn what_may_not_be_evicted_stays() {
+    let mut world = World::new(&[4]);
+    world.queue("red", 4);
+    world.queue("blue", 0);
+    let fixed = Claim { preemptible: false, ..wants("red", TRAIN, 1) };
+    let red: Vec<ClaimId> = (0..4).map(|_| world.claim(fixed.clone())).collect();
+    world.cycle();
+    assert_eq!(world.running(&red), 4);
+    // Its queue loses its quota: what runs there is above the share now, and still stays.
+    let allowances =
+        BTreeMap::from([(Resource::DeviceCore, Allowance { quota: Some(0), weight: 1, ..Allowance::default() })]);
+    world.apply(Event::QueueChanged(QueueSpec { name: "red".into(), allowances, ..QueueSpec::default() }));
+    let blue = world.add("blue", TRAIN, 1);
+    let high = world.add("red", INFERENCE, 1);
+    world.cycle();
+    assert_eq!((world.running(&red), world.runs(blue), world.runs(high)), (4, false, false));
+}
+
+#[test]
+fn a_claim_runs_as_long_as_it_was_promised_before_it_is_reclaimed() {
+    let mut world = World::new(&[2]);
+    let allowance = Allowance { quota: Some(0), weight: 1, ..Allowance::default() };
+    let parent = QueueSpec { name: "division".into(), reclaim_min_runtime_ms: Some(60_000), ..QueueSpec::default() };
+    world.apply(Event::QueueAdded(parent));
+    world.queue_with("red", Some("division"), allowance);
+    world.queue("blue", 2);
+    let own = Claim { min_runtime_ms: 90_000, ..wants("red", TRAIN, 1) };
+    let red = [world.claim(own), world.add("red", TRAIN, 1)];
+    world.cycle();
+    let blue = [world.add("blue", TRAIN, 1), world.add("blue", TRAIN, 1)];
+    for (now_ms, running) in [(59_999, 0), (60_000, 1), (89_999, 1), (90_000, 2)] {
+        world.apply(Event::TimeAdvanced(now_ms));
+        world.cycle();
+        assert_eq!((world.running(&blue), world.running(&red)), (running, 2 - running), "at {now_ms} ms");
+    }
+}
+
+#[test]
+fn within_a_queue_what_is_of_lower_priority_makes_way() {
+    let mut world = World::new(&[4]);
+    world.queue("red", 4);
+    let low: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    let equal = world.add("red", TRAIN, 1);
+    assert_eq!(evicted(&world.cycle()), []);
+    let high = world.add("red", INFERENCE, 2);
+    let plan = world.cycle();
+    assert_eq!(evicted(&plan), [low[3], low[2]]);
+    assert!(world.runs(high) && !world.runs(equal));
+    assert_eq!(world.cycle().steps, []);
+}
+
+#[test]
+fn a_queue_at_its_limit_makes_way_within_itself() {
+    let mut world = World::new(&[8]);
+    world.queue_with("red", None, Allowance { quota: Some(4000), limit: Some(4000), weight: 1, priority: None });
+    let low: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    let high = world.add("red", INFERENCE, 2);
+    let plan = world.cycle();
+    assert_eq!(evicted(&plan), [low[3], low[2]]);
+    assert!(world.runs(high));
+    assert_eq!(world.devices_of("red"), 4);
+}
+
+#[test]
+fn a_queue_that_keeps_a_sibling_from_their_parents_limit_makes_way() {
+    let mut world = World::new(&[8]);
+    world.queue_with("division", None, Allowance { quota: Some(4000), limit: Some(4000), weight: 1, priority: None });
+    let half = Allowance { quota: Some(2000), weight: 1, ..Allowance::default() };
+    world.queue_with("red", Some("division"), half);
+    world.queue_with("blue", Some("division"), half);
+    let red: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    let blue = [world.add("blue", TRAIN, 1), world.add("blue", TRAIN, 1)];
+    world.cycle();
+    assert_eq!((world.running(&red), world.running(&blue)), (2, 2));
+}
+
+#[test]
+fn a_borrowed_claim_of_high_priority_takes_only_what_is_borrowed_too() {
+    let mut world = World::new(&[4]);
+    world.queue("red", 2);
+    world.queue("blue", 2);
+    let old: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    // Three devices are more than red's share of two: only the two that red has borrowed could make way.
+    let high = world.add("red", INFERENCE, 3);
+    let _ = world.add("blue", TRAIN, 4);
+    assert_eq!(world.cycle().steps, []);
+    assert_eq!((world.running(&old), world.runs(high)), (4, false));
+}
+
+#[test]
+fn a_gang_loses_its_members_beyond_the_minimum_one_by_one_and_its_core_as_a_whole() {
+    let mut world = World::new(&[4]);
+    world.queue("red", 0);
+    world.queue("blue", 0);
+    let elastic = world.gang(group("elastic", "red", TRAIN, 2), 4, 1);
+    world.cycle();
+    assert_eq!(world.running(&elastic), 4);
+    let first = world.add("blue", TRAIN, 1);
+    assert_eq!(evicted(&world.cycle()), [elastic[3]]);
+    let second = world.add("blue", TRAIN, 1);
+    assert_eq!(evicted(&world.cycle()), [elastic[2]]);
+    assert_eq!((world.runs(first), world.runs(second), world.running(&elastic)), (true, true, 2));
+    // In its own queue the whole core makes way for one of higher priority.
+    let high = world.add("red", INFERENCE, 1);
+    assert_eq!(evicted(&world.cycle()).len(), 2);
+    assert!(world.runs(high));
+}
+
+#[test]
+fn a_gang_reclaims_all_it_needs_or_nothing() {
+    let mut world = World::new(&[4, 4]);
+    world.queue("red", 4);
+    world.queue("blue", 4);
+    let red: Vec<ClaimId> = (0..8).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    let too_large = world.gang(group("too-large", "blue", TRAIN, 5), 5, 1);
+    assert_eq!(world.cycle().steps, []);
+    let gang = world.gang(group("gang", "blue", TRAIN, 4), 4, 1);
+    let plan = world.cycle();
+    assert_eq!((world.running(&too_large), world.running(&gang), evicted(&plan).len()), (0, 4, 4));
+    assert_eq!(world.running(&red), 4);
+}
+
+#[test]
+fn who_makes_way_for_one_member_of_a_gang_and_would_not_have_had_to_stays() {
+    // The larger member finds room by a pair that goes; the smaller one must run where four devices are held at once,
+    // and when those are free, there is room for both.
+    let mut world = World::new(&[2, 4]);
+    world.queue("red", 0);
+    world.queue("blue", 6);
+    let pair = world.add("red", TRAIN, 2);
+    let four = world.add("red", TRAIN, 4);
+    world.run_on(pair, 0, 0);
+    world.run_on(four, 1, 0);
+    world.apply(Event::PodGroupAdded(group("gang", "blue", TRAIN, 2)));
+    let larger = Claim { pod_group: Some("gang".into()), ..wants("", 0, 2) };
+    let mut smaller = Claim { pod_group: Some("gang".into()), ..wants("", 0, 1) };
+    smaller.request.constraints.labels = BTreeMap::from([("host".into(), "node-1".into())]);
+    let gang = [world.claim(larger), world.claim(smaller)];
+    world.asks_for_the_rest("blue");
+    let plan = world.cycle();
+    assert_eq!(world.running(&gang), 2);
+    assert_eq!(evicted(&plan), [four]);
+    assert!(world.runs(pair));
+}
+
+#[test]
+fn among_victims_that_do_alike_the_one_of_the_queue_furthest_above_its_share_goes() {
+    let mut world = World::new(&[4, 4, 4]);
+    for name in ["red", "green", "blue"] {
+        world.queue(name, 4);
+    }
+    let red: Vec<ClaimId> = (0..5).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    let green: Vec<ClaimId> = (0..7).map(|_| world.add("green", TRAIN, 1)).collect();
+    world.cycle();
+    let _ = world.add("blue", TRAIN, 1);
+    assert_eq!(evicted(&world.cycle()), [green[6]]);
+    let _ = world.add("blue", TRAIN, 2);
+    world.cycle();
+    assert_eq!((world.running(&red), world.running(&green)), (5, 4));
+}
+
+#[test]
+fn a_victim_that_fits_elsewhere_is_moved_and_not_evicted() {
+    let mut world = World::with(&[2, 2], Settings { moves_per_cycle: 0, ..Settings::default() });
+    world.queue("red", 0);
+    world.queue("blue", 4);
+    let red = [world.add("red", TRAIN, 1), world.add("red", TRAIN, 1)];
+    world.run_on(red[0], 0, 0);
+    world.run_on(red[1], 1, 0);
+    let blue = world.add("blue", TRAIN, 2);
+    world.asks_for_the_rest("blue");
+    let plan = world.cycle();
+    assert!(world.runs(blue));
+    assert_eq!((moved(&plan).len(), evicted(&plan).len()), (1, 0));
+    assert_eq!(world.running(&red), 2);
+}
+
+#[test]
+fn scattered_room_is_brought_together_by_the_fewest_moves() {
+    let mut world = World::new(&[4, 4, 4]);
+    world.queue("red", 12);
+    let small: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    for (claim, (node, first)) in small.iter().zip([(0, 0), (0, 1), (1, 0), (2, 1)]) {
+        world.run_on(*claim, node, first);
+    }
+    let large = world.add("red", TRAIN, 4);
+    let plan = world.cycle();
+    assert_eq!((moved(&plan).len(), evicted(&plan).len()), (1, 0));
+    assert!(world.runs(large) && world.running(&small) == 4);
+    assert_eq!(world.cycle().steps, []);
+}
+
+#[test]
+fn nothing_is_moved_that_may_not_be_disturbed_or_that_belongs_together() {
+    let placement = GroupPlacement { max_devices_per_node: Some(1), ..GroupPlacement::default() };
+    let fixed = Claim { preemptible: false, ..wants("red", TRAIN, 1) };
+    let young = Claim { min_runtime_ms: 1000, ..wants("red", TRAIN, 1) };
+    for case in 0..4 {
+        let mut world = World::new(&[2, 2]);
+        world.queue("red", 4);
+        let claims: Vec<ClaimId> = match case {
+            0 => (0..2).map(|_| world.claim(fixed.clone())).collect(),
+            1 => (0..2).map(|_| world.claim(young.clone())).collect(),
+            2 => world.gang(PodGroup { spread: placement.clone(), ..group("rules", "red", TRAIN, 2) }, 2, 1),
+            _ => world.gang(group("gang", "red", TRAIN, 2), 2, 1),
+        };
+        world.run_on(claims[0], 0, 0);
+        world.run_on(claims[1], 1, 0);
+        let large = world.add("red", TRAIN, 2);
+        assert_eq!((world.cycle().steps.len(), world.runs(large)), (0, false), "case {case}");
+    }
+}
+
+#[test]
+fn a_gang_is_placed_by_moves_too() {
+    let mut world = World::new(&[2, 2, 2, 2]);
+    world.queue("red", 8);
+    let small: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    for (node, claim) in small.iter().enumerate() {
+        world.run_on(*claim, node, 0);
+    }
+    let gang = world.gang(group("gang", "red", TRAIN, 2), 2, 2);
+    let plan = world.cycle();
+    assert_eq!((world.running(&gang), world.running(&small)), (2, 4));
+    assert_eq!((moved(&plan).len(), evicted(&plan).len()), (2, 0));
+}
+
+#[test]
+fn no_more_is_moved_in_a_cycle_than_the_settings_allow() {
+    let mut world = World::with(&[2, 2, 2, 2], Settings { moves_per_cycle: 1, ..Settings::default() });
+    world.queue("red", 8);
+    let small: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    for (node, claim) in small.iter().enumerate() {
+        world.run_on(*claim, node, 0);
+    }
+    let large = [world.add("red", TRAIN, 2), world.add("red", TRAIN, 2)];
+    assert_eq!((moved(&world.cycle()).len(), world.running(&large)), (1, 1));
+    assert_eq!((moved(&world.cycle()).len(), world.running(&large)), (1, 2));
+}
+
+#[test]
+fn what_is_left_of_a_gang_is_evicted_after_its_grace_period() {
+    let mut world = World::new(&[2, 2]);
+    world.queue("red", 4);
+    let spec = PodGroup { staleness_grace_ms: Some(60_000), ..group("gang", "red", TRAIN, 3) };
+    let gang = world.gang(spec, 3, 1);
+    let patient = world.gang(group("patient", "red", TRAIN, 1), 1, 1);
+    world.cycle();
+    assert_eq!(world.running(&gang), 3);
+    world.apply(Event::ClaimRemoved(gang[1]));
+    for (now_ms, running) in [(1, 2), (60_000, 2), (60_001, 0)] {
+        world.apply(Event::TimeAdvanced(now_ms));
+        let plan = world.cycle();
+        let left = [gang[0], gang[2]];
+        assert_eq!(world.running(&left), running, "at {now_ms} ms");
+        assert!(plan.steps.iter().all(|step| step.action == Action::StaleGang));
+    }
+    assert_eq!(world.running(&patient), 1);
+}
+
+#[test]
+fn a_group_waits_as_long_as_it_says_before_others_are_evicted_for_it() {
+    let mut world = World::new(&[1]);
+    world.queue("red", 0);
+    world.queue("blue", 1);
+    let red = world.add("red", TRAIN, 1);
+    world.cycle();
+    let patient = PodGroup { preemption_delay_ms: 5000, ..group("patient", "blue", TRAIN, 1) };
+    let blue = world.gang(patient, 1, 1);
+    for (now_ms, waits) in [(0, true), (4999, true), (5000, false)] {
+        world.apply(Event::TimeAdvanced(now_ms));
+        world.cycle();
+        assert_eq!((world.runs(red), world.runs(blue[0])), (waits, !waits), "at {now_ms} ms");
+    }
+}
+
+#[test]
+fn a_search_that_is_cut_short_goes_on_in_the_next_cycle() {
+    // Nine nodes on which nobody may be evicted, and a tenth; three nodes are looked at in a cycle.
+    let mut world = World::with(&[1; 10], Settings { search_budget: 6, ..Settings::default() });
+    world.queue("red", 0);
+    world.queue("blue", 10);
+    world.apply(Event::BudgetChanged(DisruptionBudget { name: "all".into(), min_available: 9, ..Default::default() }));
+    let kept = Claim { disruption_budget: Some("all".into()), ..wants("red", TRAIN, 1) };
+    let red: Vec<ClaimId> = (0..9).map(|_| world.claim(kept.clone())).collect();
+    for (node, claim) in red.iter().enumerate() {
+        world.run_on(*claim, node, 0);
+    }
+    let last = world.add("red", TRAIN, 1);
+    world.run_on(last, 9, 0);
+    let blue = world.add("blue", TRAIN, 1);
+    world.asks_for_the_rest("blue");
+    let cycles = (1..20).find(|_| {
+        world.cycle();
+        world.runs(blue)
+    });
+    assert_eq!(cycles, Some(4));
+    assert_eq!((world.runs(last), world.running(&red)), (false, 9));
+}
+
+#[test]
+fn an_eviction_remembers_who_it_was_for_and_what_the_queues_held() {
+    let mut world = World::new(&[2]);
+    world.queue("red", 0);
+    world.queue("blue", 2);
+    let red = world.add("red", TRAIN, 2);
+    world.cycle();
+    let blue = world.claim(Claim { name: "urgent".into(), ..wants("blue", TRAIN, 2) });
+    world.cycle();
+    let cause = world.cluster.displaced(red).expect("red was evicted").clone();
+    assert_eq!(
+        (cause.action, cause.by, cause.by_name.as_str()),
+        (Action::Reclaim, world.cluster.group_of(blue), "urgent")
+    );
+    let shares: Vec<(&str, u64, u64, u64)> =
+        cause.shares.iter().map(|share| (share.queue.as_str(), share.held, share.asked, share.fair_share)).collect();
+    assert_eq!(shares, [("blue", 0, 2000, 2000), ("red", 2000, 0, 0)]);
+}
