@@ -271,6 +271,14 @@ impl Cluster {
         self.groups.get(id)
     }
 
+    /// A pod group's name, or that of the claim that it was made for; empty if there is no such group (any more).
+    #[must_use]
+    pub fn group_name(&self, id: GroupId) -> String {
+        let Some(group) = self.group(id) else { return String::new() };
+        let of_claim = || Some(self.claim(group.members().next()?)?.name.clone());
+        if group.is_declared() { group.spec().name.clone() } else { of_claim().unwrap_or_default() }
+    }
+
     /// A declared pod group's id, by its namespace and name.
     #[must_use]
     pub fn group_named(&self, namespace: &str, name: &str) -> Option<GroupId> {

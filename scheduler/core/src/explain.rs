@@ -1,12 +1,146 @@
 //! Why something waits, what would change that, and why it was evicted.
+//!
+//! There are two depths. A cycle says of all that waits what it has found out anyway ([`Pending::reason`](crate::Pending::reason)).
+//! Asked about one claim, [`Scheduler::explain`] looks at all that is in its way, and tries changes in a copy of the state: what it
+//! suggests does let the claim be placed, unless somebody whose turn comes before takes the room.
 
 mod amount;
+mod change;
+mod fairness;
+mod history;
+mod nearest;
+mod obstacles;
 mod pending;
+mod queue_report;
 mod reason;
+mod room;
 mod share;
 mod shortage;
+mod trial;
+
+use std::fmt::{self, Display, Formatter};
 
 pub(crate) use amount::Amount;
+pub use change::Change;
+pub use history::Eviction;
+pub use queue_report::{QueueReport, ResourceReport};
 pub use reason::{Bound, Holder, Protection, Reason, Share, Tier};
 pub(crate) use share::shares_then;
-pub use shortage::{Exclusion, NodeCount, Shortage};
+pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
+
+use crate::claim::ClaimId;
+use crate::cluster::Cluster;
+use crate::event::EventError;
+use crate::group::GroupId;
+use crate::scheduler::Scheduler;
+use crate::shares::Shares;
+use crate::unit::Unit;
+use trial::Trial;
+
+/// All that is known about why a claim waits, or was evicted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Explanation {
+    /// The claim's name.
+    pub name: String,
+    /// Its pod group, or the one that was made for it alone.
+    pub group: GroupId,
+    /// The node that it is placed on; `None`: it waits.
+    pub node: Option<String>,
+    /// What is in the way of what its pod group wants to have placed next, the most basic first. Of a claim that waits and that nothing is
+    /// in the way of: the next cycle places it.
+    pub reasons: Vec<Reason>,
+    /// Single changes, each of which would let that be placed, the smallest first.
+    pub changes: Vec<Change>,
+    /// The members whose requests these changes are about; see [`Change::events`].
+    pub members: Vec<ClaimId>,
+    /// Why it was evicted last, then why the one that it was evicted for had been evicted, and so on.
+    pub evictions: Vec<Eviction>,
+}
+
+impl Scheduler {
+    /// Explains why a claim waits, or was evicted. The state stays as it is.
+    ///
+    /// # Errors
+    /// If there is no such claim.
+    pub fn explain(&self, cluster: &Cluster, claim: ClaimId) -> Result<Explanation, EventError> {
+        let unknown = EventError::NoSuchClaim(claim);
+        let (Some(of), Some(group)) = (cluster.claim(claim), cluster.group_of(claim)) else { return Err(unknown) };
+        let node = cluster.allocation(claim).and_then(|allocation| cluster.node(allocation.node));
+        let mut explanation = Explanation {
+            name: of.name.clone(),
+            group,
+            node: node.map(|node| node.spec().name.clone()),
+            reasons: Vec::new(),
+            changes: Vec::new(),
+            members: Vec::new(),
+            evictions: history::evictions(cluster, claim),
+        };
+        match explanation.node {
+            Some(_) => explanation.reasons.extend(starts_after(cluster, claim)),
+            None => self.explain_waiting(cluster, claim, &mut explanation),
+        }
+        Ok(explanation)
+    }
+
+    fn explain_waiting(&self, cluster: &Cluster, claim: ClaimId, explanation: &mut Explanation) {
+        let group = explanation.group;
+        let mut copy = cluster.clone();
+        self.holds.open(&mut copy, group);
+        let mut trial = Trial::new(copy, self.engine.fork(), group);
+        let (first, blocked) = match Unit::next(cluster, group) {
+            Err(missing) => {
+                explanation.reasons.push(pending::members_missing(cluster, group, missing));
+                (None, None)
+            }
+            Ok(None) => return,
+            Ok(Some(unit)) => {
+                let shares = Shares::of(cluster, self.settings.usage_weight);
+                let found = obstacles::find(&mut trial, &shares, &unit);
+                explanation.reasons = found.reasons;
+                if found.first.is_none() {
+                    return;
+                }
+                let waits = unit.claims.contains(&claim).then_some(claim);
+                (found.first, found.blocked.or(waits).or(unit.claims.first().copied()))
+            }
+        };
+        let class = blocked.and_then(|blocked| cluster.class_of(blocked));
+        let members = cluster.group(group).into_iter().flat_map(|group| group.members());
+        let waiting = members.filter(|member| cluster.allocation(*member).is_none());
+        explanation.members = waiting.filter(|member| class.is_some() && cluster.class_of(*member) == class).collect();
+        let request = blocked.and_then(|blocked| cluster.claim(blocked)).map(|claim| &claim.request);
+        let search = nearest::Search { trial: &mut trial, group, members: &explanation.members, request };
+        explanation.changes = search.run(first);
+    }
+}
+
+/// Of a claim that has its place: who it waits for.
+fn starts_after(cluster: &Cluster, claim: ClaimId) -> Option<Reason> {
+    let named = |id: &ClaimId| (*id, cluster.claim(*id).map(|claim| claim.name.clone()).unwrap_or_default());
+    let leaving: Vec<(ClaimId, String)> = cluster.starts_after(claim).iter().map(named).collect();
+    (!leaving.is_empty()).then_some(Reason::StartsAfter { leaving })
+}
+
+impl Display for Explanation {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match (&self.node, self.reasons.as_slice()) {
+            (Some(node), []) => write!(f, "{:?} runs on node {node:?}.", self.name)?,
+            (Some(node), _) => write!(f, "{:?} is placed on node {node:?}.", self.name)?,
+            (None, []) => write!(f, "{:?} waits; nothing is in its way, and the next cycle places it.", self.name)?,
+            (None, _) => write!(f, "{:?} waits.", self.name)?,
+        }
+        for reason in &self.reasons {
+            write!(f, "\n  - {reason}.")?;
+        }
+        if !self.changes.is_empty() {
+            write!(f, "\nAny one of these would let it be placed, unless somebody before it takes the room:")?;
+            for change in &self.changes {
+                write!(f, "\n  - {change}")?;
+            }
+        }
+        for (index, eviction) in self.evictions.iter().enumerate() {
+            write!(f, "\n{}{eviction}.", if index == 0 { "" } else { "Before that, " })?;
+        }
+        Ok(())
+    }
+}

@@ -100,7 +100,7 @@ fn place_anywhere(
 }
 
 /// Members in the order in which places are sought: who needs most has the fewest to choose from.
-fn demanding_first(cluster: &Cluster, claims: &[ClaimId]) -> Vec<ClaimId> {
+pub(crate) fn demanding_first(cluster: &Cluster, claims: &[ClaimId]) -> Vec<ClaimId> {
     let mut claims = claims.to_vec();
     let demand = |claim: &ClaimId| {
         let request = cluster.claim(*claim).map(|claim| &claim.request);

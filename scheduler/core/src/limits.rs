@@ -32,22 +32,31 @@ pub(crate) fn check(
     preemptible: bool,
     booked: bool,
 ) -> Result<(), Exceeded> {
-    for (id, queue) in cluster.queues().path(queue) {
-        for (resource, asked) in charge.parts() {
-            let Some(allowance) = queue.named_allowance(resource) else { continue };
-            // A quota of no CPU or memory says that none is promised, not that what runs on devices may use none.
-            let binds = |quota: &u64| !preemptible && (*quota > 0 || cluster.resources().is_of_devices(resource));
-            let bounds = [
-                (allowance.limit, queue.allocated().get(resource), false),
-                (allowance.quota.filter(binds), queue.allocated_non_preemptible().get(resource), true),
-            ];
-            for (bound, held, is_quota) in bounds {
-                let held = if booked { held.saturating_sub(asked) } else { held };
-                if let Some(bound) = bound.filter(|bound| held.saturating_add(asked) > *bound) {
-                    return Err(Exceeded { queue: id, resource, held, asked, bound, is_quota });
-                }
-            }
-        }
-    }
-    Ok(())
+    exceeded(cluster, queue, charge, preemptible, booked).next().map_or(Ok(()), Err)
+}
+
+/// All bounds that [`check`] finds passed.
+pub(crate) fn exceeded<'a>(
+    cluster: &'a Cluster,
+    queue: QueueId,
+    charge: &'a Charge,
+    preemptible: bool,
+    booked: bool,
+) -> impl Iterator<Item = Exceeded> + 'a {
+    let parts = cluster.queues().path(queue).flat_map(|queue| charge.parts().map(move |part| (queue, part)));
+    parts.flat_map(move |((id, queue), (resource, asked))| {
+        let allowance = queue.named_allowance(resource);
+        // A quota of no CPU or memory says that none is promised, not that what runs on devices may use none.
+        let binds = |quota: &u64| !preemptible && (*quota > 0 || cluster.resources().is_of_devices(resource));
+        let quota = allowance.and_then(|allowance| allowance.quota).filter(binds);
+        let bounds = [
+            (allowance.and_then(|allowance| allowance.limit), queue.allocated().get(resource), false),
+            (quota, queue.allocated_non_preemptible().get(resource), true),
+        ];
+        bounds.into_iter().filter_map(move |(bound, held, is_quota)| {
+            let held = if booked { held.saturating_sub(asked) } else { held };
+            let bound = bound.filter(|bound| held.saturating_add(asked) > *bound)?;
+            Some(Exceeded { queue: id, resource, held, asked, bound, is_quota })
+        })
+    })
 }

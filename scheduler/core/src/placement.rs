@@ -20,8 +20,8 @@ mod room;
 
 pub use candidates::Roomy;
 pub use engine::{Engine, Placement};
-pub(crate) use filter::fitting_devices;
 pub use filter::{Misfit, fits};
+pub(crate) use filter::{admits, fitting_devices, has_room};
 pub use fragmentation::Fragmentation;
 pub use members::{GroupScope, MemberNodes};
 pub use mix::Mix;
@@ -30,5 +30,5 @@ pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
     Spread, Weights,
 };
-pub use policy::{Bid, Choice, NodeChange, Policy, Selection};
+pub use policy::{Bid, Choice, Fork, NodeChange, Policy, Selection};
 pub use room::room;

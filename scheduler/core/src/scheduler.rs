@@ -55,7 +55,7 @@ impl Default for Settings {
 pub struct Scheduler {
     pub(crate) engine: Engine<Box<dyn Policy>>,
     pub(crate) settings: Settings,
-    holds: Holds,
+    pub(crate) holds: Holds,
     memory: SearchMemory,
 }
 
@@ -162,19 +162,10 @@ impl Scheduler {
 
 /// Why somebody is evicted for a group.
 pub(crate) fn cause(cluster: &Cluster, action: Action, group: GroupId) -> Displacement {
-    let name = cluster.group(group).map(|of| match of.is_declared() {
-        true => of.spec().name.clone(),
-        false => of
-            .members()
-            .next()
-            .and_then(|claim| cluster.claim(claim))
-            .map(|claim| claim.name.clone())
-            .unwrap_or_default(),
-    });
     Displacement {
         action,
         by: Some(group),
-        by_name: name.unwrap_or_default(),
+        by_name: cluster.group_name(group),
         at_ms: cluster.now_ms(),
         shares: Vec::new(),
     }

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::claim::ClaimId;
 use crate::explain::amount::{Amount, Count, Listed, Span, Times};
-use crate::explain::shortage::{Exclusion, NodeCount, Shortage};
+use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
 use crate::resource::Resource;
 
 /// What is in the way of a group's next members. It holds names and amounts only, and reads as a sentence that says
@@ -51,8 +51,8 @@ pub enum Reason {
         /// What the nodes lack for the next one, what most of them lack first. Empty in what a cycle says: only who
         /// explains looks.
         nodes: Vec<NodeCount<Shortage>>,
-        /// The node that lacks least, and what.
-        nearest: Option<(String, Shortage)>,
+        /// The node that lacks least.
+        nearest: Option<Nearest>,
     },
     /// There is no node that may take it, whatever is free.
     NoSuchNode {
@@ -69,8 +69,8 @@ pub enum Reason {
         fitting: u32,
         /// What the empty nodes lack for the next one, what most of them lack first.
         nodes: Vec<NodeCount<Shortage>>,
-        /// The empty node that lacks least, and what.
-        nearest: Option<(String, Shortage)>,
+        /// The empty node that lacks least.
+        nearest: Option<Nearest>,
     },
     /// Whether room can be made was not found out in the time for it; the next cycle goes on.
     SearchExhausted,
@@ -327,7 +327,7 @@ fn no_room(
     what: &str,
     Fitting { wanted, fitting }: &Fitting,
     nodes: &[NodeCount<Shortage>],
-    nearest: Option<&(String, Shortage)>,
+    nearest: Option<&Nearest>,
 ) -> fmt::Result {
     match wanted {
         0 | 1 => f.write_str(what)?,
@@ -337,7 +337,10 @@ fn no_room(
         write!(f, ": {}", Listed(nodes))?;
     }
     match nearest {
-        Some((node, shortage)) => write!(f, "; nearest is node {node:?}, where {}", shortage.on_one()),
+        Some(Nearest { node, lacks }) => {
+            let lacks: Vec<String> = lacks.iter().map(Shortage::on_one).collect();
+            write!(f, "; nearest is node {node:?}, where {}", Listed(&lacks))
+        }
         None => Ok(()),
     }
 }

@@ -53,6 +53,15 @@ pub enum Shortage {
     },
 }
 
+/// The node that lacks least for one more task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Nearest {
+    /// The node.
+    pub node: String,
+    /// All that it lacks.
+    pub lacks: Vec<Shortage>,
+}
+
 /// What keeps a task from a node, whatever is free there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Exclusion {
@@ -77,6 +86,19 @@ pub enum Exclusion {
 }
 
 impl Shortage {
+    /// How much is lacking, in thousandths of what is wanted.
+    pub(crate) fn lack(&self) -> u64 {
+        let (wanted, free) = match self {
+            Self::Cpu { wanted, free } => (wanted.get(), free.get()),
+            Self::Memory { wanted, free } => (wanted.get(), free.get()),
+            Self::Devices { wanted, fitting, .. } => ((*wanted).into(), (*fitting).into()),
+            // There are enough, but in the wrong places.
+            Self::Alignment { .. } => (1, 0),
+        };
+        let lack = u128::from(wanted.saturating_sub(free)) * 1000 / u128::from(wanted.max(1));
+        u64::try_from(lack).unwrap_or(u64::MAX)
+    }
+
     /// What of the want is there, as a sentence about one node.
     pub(crate) fn on_one(&self) -> String {
         match self {

@@ -54,6 +54,14 @@ impl<P: Policy> Engine<P> {
         Self { policy, read: None, classes: BTreeMap::new(), decisions: 0, looked_at: Vec::new() }
     }
 
+    /// An engine that knows as much, for a copy of the cluster.
+    pub(crate) fn fork(&self) -> Self
+    where
+        P: Clone,
+    {
+        Self { read: self.read, ..Self::new(self.policy.clone()) }
+    }
+
     /// The policy.
     pub fn policy(&self) -> &P {
         &self.policy

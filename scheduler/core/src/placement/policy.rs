@@ -63,7 +63,7 @@ pub struct NodeChange<'a> {
 ///
 /// A bid may depend on nothing but the request, the node and what the policy was told in [`Policy::node_changed`]
 /// before it last answered that all bids have changed: bids are kept until then.
-pub trait Policy {
+pub trait Policy: Fork {
     /// What it would cost to place one more task of this request on a node that has room for it.
     fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid;
 
@@ -98,7 +98,26 @@ pub trait Policy {
     }
 }
 
-impl<P: Policy + ?Sized> Policy for Box<P> {
+/// Can be copied with all that it has been told, so that something can be tried beside what really happens. Every policy
+/// that is [`Clone`] can.
+pub trait Fork {
+    /// The copy.
+    fn fork(&self) -> Box<dyn Policy>;
+}
+
+impl<P: Policy + Clone + 'static> Fork for P {
+    fn fork(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Policy> {
+    fn clone(&self) -> Self {
+        (**self).fork()
+    }
+}
+
+impl Policy for Box<dyn Policy> {
     fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid {
         (**self).bid(id, node, request)
     }

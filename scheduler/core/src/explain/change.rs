@@ -1,0 +1,279 @@
+//! Single changes that would let something be placed.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::claim::ClaimId;
+use crate::cluster::Cluster;
+use crate::event::Event;
+use crate::explain::amount::{Amount, ByteCount, Cores, Count, Percent};
+use crate::explain::shortage::TaintText;
+use crate::group::GroupId;
+use crate::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::request::{DeviceMemory, Request};
+use crate::resource::Resource;
+use crate::spec::Taint;
+
+/// One change. Where a request is changed, it is that of each member that is alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Ask for less CPU; more than this does not fit.
+    LessCpu {
+        /// What is asked for.
+        from: MilliCpu,
+        /// What fits.
+        to: MilliCpu,
+    },
+    /// Ask for less memory; a MiB more than this does not fit.
+    LessMemory {
+        /// What is asked for.
+        from: Bytes,
+        /// What fits.
+        to: Bytes,
+    },
+    /// Ask for less time of each device; more than this does not fit.
+    LessDeviceCore {
+        /// What is asked for.
+        from: DeviceCore,
+        /// What fits.
+        to: DeviceCore,
+    },
+    /// Ask for less memory of each device; a MiB, or a thousandth, more than this does not fit.
+    LessDeviceMemory {
+        /// What is asked for.
+        from: DeviceMemory,
+        /// What fits.
+        to: DeviceMemory,
+    },
+    /// Ask for fewer devices; more than this do not fit.
+    FewerDevices {
+        /// What is asked for.
+        from: u16,
+        /// What fits.
+        to: u16,
+    },
+    /// Allow devices of one more model.
+    AllowModel(String),
+    /// Do not ask for a label.
+    DropLabel {
+        /// The label.
+        key: String,
+        /// The value that is asked for.
+        value: String,
+    },
+    /// Tolerate a taint.
+    Tolerate(Taint),
+    /// Have fewer members placed together; more than this do not fit.
+    LowerMinimum {
+        /// Members that must be placed together.
+        from: u32,
+        /// Members that can be.
+        to: u32,
+    },
+    /// Let a queue hold more; less than this is not enough.
+    RaiseLimit {
+        /// The queue.
+        queue: String,
+        /// Of what.
+        resource: Resource,
+        /// The limit.
+        from: u64,
+        /// What would be enough.
+        to: u64,
+    },
+    /// Let claims of a queue that may not be evicted hold more; less than this is not enough.
+    RaiseQuota {
+        /// The queue.
+        queue: String,
+        /// Of what.
+        resource: Resource,
+        /// The quota.
+        from: u64,
+        /// What would be enough.
+        to: u64,
+    },
+    /// Let a node take new claims.
+    Uncordon {
+        /// The node.
+        node: String,
+    },
+    /// Wait for a claim to end.
+    WaitFor {
+        /// The claim.
+        claim: ClaimId,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Allowing what was excluded counts like asking for a tenth less.
+const EFFORT_OF_CONSTRAINTS: u64 = 100;
+/// What must be done by who owns the queues counts at least like asking for a fifth less, and the more, the more is added.
+const EFFORT_OF_BOUNDS: u64 = 200;
+/// Who owns the node may have had a reason.
+const EFFORT_OF_NODES: u64 = 300;
+/// When somebody else ends is not known.
+const EFFORT_OF_WAITING: u64 = 500;
+
+impl Change {
+    /// How large the change is taken to be, for comparing: the part of what is asked for that is given up, in thousandths, or what
+    /// counts as much as that.
+    #[must_use]
+    pub fn effort(&self) -> u64 {
+        let given_up = |from: u64, to: u64| per_mille(from.saturating_sub(to), from);
+        match self {
+            Self::LessCpu { from, to } => given_up(from.get(), to.get()),
+            Self::LessMemory { from, to } => given_up(from.get(), to.get()),
+            Self::LessDeviceCore { from, to } => given_up(from.get().into(), to.get().into()),
+            Self::LessDeviceMemory { from, to } => given_up(amount(*from), amount(*to)),
+            Self::FewerDevices { from, to } => given_up((*from).into(), (*to).into()),
+            Self::LowerMinimum { from, to } => given_up((*from).into(), (*to).into()),
+            Self::AllowModel(_) | Self::DropLabel { .. } | Self::Tolerate(_) => EFFORT_OF_CONSTRAINTS,
+            Self::RaiseLimit { from, to, .. } | Self::RaiseQuota { from, to, .. } => {
+                EFFORT_OF_BOUNDS.saturating_add(per_mille(to.saturating_sub(*from), *from))
+            }
+            Self::Uncordon { .. } => EFFORT_OF_NODES,
+            Self::WaitFor { .. } => EFFORT_OF_WAITING,
+        }
+    }
+
+    /// The events that make the change: for `members` where the request is changed, for `group` where its minimum is. None if what the
+    /// change is about is gone.
+    #[must_use]
+    pub fn events(&self, cluster: &Cluster, group: GroupId, members: &[ClaimId]) -> Vec<Event> {
+        match self {
+            Self::LowerMinimum { to, .. } => {
+                let spec = cluster.group(group).map(|group| group.spec().clone());
+                let lowered = spec.map(|mut spec| {
+                    spec.min_members = *to;
+                    Event::PodGroupChanged(group, spec)
+                });
+                lowered.into_iter().collect()
+            }
+            Self::RaiseLimit { queue, resource, to, .. } | Self::RaiseQuota { queue, resource, to, .. } => {
+                let spec =
+                    cluster.queue_named(queue).and_then(|id| cluster.queue(id)).map(|queue| queue.spec().clone());
+                let raised = spec.map(|mut spec| {
+                    if let Some(allowance) = spec.allowances.get_mut(resource) {
+                        match self {
+                            Self::RaiseLimit { .. } => allowance.limit = Some(*to),
+                            _ => allowance.quota = Some(*to),
+                        }
+                    }
+                    Event::QueueChanged(spec)
+                });
+                raised.into_iter().collect()
+            }
+            Self::Uncordon { node } => {
+                let id = cluster.node_named(node);
+                let node = id.and_then(|id| Some((id, cluster.node(id)?.spec().clone())));
+                let opened = node.map(|(id, mut spec)| {
+                    spec.cordoned = false;
+                    Event::NodeRelabelled(id, spec)
+                });
+                opened.into_iter().collect()
+            }
+            Self::WaitFor { claim, .. } => vec![Event::ClaimRemoved(*claim)],
+            _ => {
+                let requests = members.iter().filter_map(|member| Some((*member, &cluster.claim(*member)?.request)));
+                requests.map(|(member, request)| Event::ClaimResized(member, self.changed(request))).collect()
+            }
+        }
+    }
+
+    fn changed(&self, request: &Request) -> Request {
+        let mut request = request.clone();
+        match self {
+            Self::LessCpu { to, .. } => request.cpu = *to,
+            Self::LessMemory { to, .. } => request.memory = *to,
+            Self::LessDeviceCore { to, .. } => request.devices.core = *to,
+            Self::LessDeviceMemory { to, .. } => request.devices.memory = *to,
+            Self::FewerDevices { to, .. } => request.devices.count = *to,
+            Self::AllowModel(model) => {
+                request.constraints.models.insert(model.clone());
+            }
+            Self::DropLabel { key, .. } => {
+                request.constraints.labels.remove(key);
+            }
+            Self::Tolerate(taint) => {
+                request.constraints.tolerations.insert(taint.clone());
+            }
+            Self::LowerMinimum { .. }
+            | Self::RaiseLimit { .. }
+            | Self::RaiseQuota { .. }
+            | Self::Uncordon { .. }
+            | Self::WaitFor { .. } => {}
+        }
+        request
+    }
+}
+
+fn per_mille(part: u64, whole: u64) -> u64 {
+    u64::try_from(u128::from(part) * 1000 / u128::from(whole.max(1))).unwrap_or(u64::MAX)
+}
+
+/// The number that stands in a part of a device's memory, whatever its unit.
+fn amount(memory: DeviceMemory) -> u64 {
+    match memory {
+        DeviceMemory::Bytes(bytes) => bytes.get(),
+        DeviceMemory::Thousandths(part) => part.into(),
+    }
+}
+
+impl Display for Change {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LessCpu { from, to } => {
+                write!(f, "ask for {} instead of {}", Cores(to.get()), Cores(from.get()))
+            }
+            Self::LessMemory { from, to } => {
+                write!(f, "ask for {} of memory instead of {}", ByteCount(to.get()), ByteCount(from.get()))
+            }
+            Self::LessDeviceCore { from, to } => {
+                let (from, to) = (Percent(from.get().into()), Percent(to.get().into()));
+                write!(f, "ask for {to} gpu-core of each device instead of {from}")
+            }
+            Self::LessDeviceMemory { from, to } => {
+                write!(f, "ask for {} of each device's gpu-memory instead of {}", OfMemory(*to), OfMemory(*from))
+            }
+            Self::FewerDevices { from, to } => {
+                write!(f, "ask for {} instead of {from}", Count((*to).into(), "device"))
+            }
+            Self::AllowModel(model) => write!(f, "allow devices of model {model} too"),
+            Self::DropLabel { key, value } => write!(f, "do not ask for nodes with the label {key}={value}"),
+            Self::Tolerate(taint) => write!(f, "tolerate the taint {}", TaintText(taint)),
+            Self::LowerMinimum { from, to } => {
+                write!(f, "let {} of the pod group start together instead of {from}", Count((*to).into(), "member"))
+            }
+            Self::RaiseLimit { queue, resource, from, to } => {
+                write!(
+                    f,
+                    "raise the limit of queue {queue:?} to {} (now {})",
+                    Amount(resource, *to),
+                    Amount(resource, *from)
+                )
+            }
+            Self::RaiseQuota { queue, resource, from, to } => {
+                write!(
+                    f,
+                    "raise the quota of queue {queue:?} to {} (now {})",
+                    Amount(resource, *to),
+                    Amount(resource, *from)
+                )
+            }
+            Self::Uncordon { node } => write!(f, "uncordon node {node:?}"),
+            Self::WaitFor { name, .. } => write!(f, "wait until {name:?} ends"),
+        }
+    }
+}
+
+/// Memory of a device, as it was asked for.
+struct OfMemory(DeviceMemory);
+
+impl Display for OfMemory {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            DeviceMemory::Bytes(bytes) => ByteCount(bytes.get()).fmt(f),
+            DeviceMemory::Thousandths(part) => Percent(part.into()).fmt(f),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Why something was evicted: the chain of causes.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Display, Formatter};
+
+use crate::claim::{Action, ClaimId};
+use crate::cluster::Cluster;
+use crate::explain::amount::{Amount, Span};
+use crate::explain::reason::Share;
+
+/// Evictions that are followed back at most.
+const EVICTIONS_MAX: usize = 16;
+
+/// One eviction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Eviction {
+    /// Who was evicted.
+    pub name: String,
+    /// What was done.
+    pub action: Action,
+    /// For whom; empty: for nobody in particular.
+    pub by: String,
+    /// When.
+    pub at_ms: u64,
+    /// How long ago that is, in milliseconds.
+    pub ago_ms: u64,
+    /// What the queues held then, with their fair shares: first that of whom it was done for, then those that were taken from.
+    pub shares: Vec<Share>,
+}
+
+/// Why a claim was evicted last, then why the group that it was evicted for had been evicted before that, and so on.
+pub(crate) fn evictions(cluster: &Cluster, claim: ClaimId) -> Vec<Eviction> {
+    let mut evictions = Vec::new();
+    let mut seen: BTreeSet<_> = cluster.group_of(claim).into_iter().collect();
+    let mut evicted = Some(claim);
+    while let Some((claim, cause)) = evicted.and_then(|claim| Some((claim, cluster.displaced(claim)?))) {
+        evictions.push(Eviction {
+            name: cluster.claim(claim).map(|claim| claim.name.clone()).unwrap_or_default(),
+            action: cause.action,
+            by: cause.by_name.clone(),
+            at_ms: cause.at_ms,
+            ago_ms: cluster.now_ms().saturating_sub(cause.at_ms),
+            shares: cause.shares.clone(),
+        });
+        // A group that was met before is no cause of what came before it.
+        let by = cause.by.filter(|by| evictions.len() < EVICTIONS_MAX && seen.insert(*by));
+        let members = by.and_then(|by| cluster.group(by)).into_iter().flat_map(|group| group.members());
+        let before = members.filter_map(|member| Some((cluster.displaced(member)?.at_ms, member)));
+        evicted = before.filter(|(at_ms, _)| *at_ms <= cause.at_ms).max_by_key(|(at_ms, _)| *at_ms).map(|(_, id)| id);
+    }
+    evictions
+}
+
+impl Display for Eviction {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (name, by, ago) = (&self.name, &self.by, Span(self.ago_ms));
+        match self.action {
+            Action::Consolidate => write!(f, "{name:?} was moved {ago} ago to make room in one place for {by:?}")?,
+            Action::Reclaim => {
+                write!(f, "{name:?} was evicted {ago} ago for {by:?}, whose queue took back its fair share")?
+            }
+            Action::Preempt => write!(f, "{name:?} was evicted {ago} ago for {by:?}, which has a higher priority")?,
+            Action::StaleGang => write!(f, "{name:?} was evicted {ago} ago because its pod group had lost members")?,
+            Action::Allocate => write!(f, "{name:?} was evicted {ago} ago for {by:?}")?,
+        }
+        for (index, share) in self.shares.iter().enumerate() {
+            let before = if index == 0 { ": " } else { ", " };
+            let (held, fair) = (Amount(&share.resource, share.held), Amount(&share.resource, share.fair_share));
+            write!(f, "{before}queue {:?} held {held} of its fair share of {fair}", share.queue)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! Finds the single changes that would let something be placed, each tried in a copy of the state.
+
+use std::collections::BTreeSet;
+
+use crate::claim::{ClaimId, NodeId};
+use crate::cluster::Cluster;
+use crate::explain::change::Change;
+use crate::explain::trial::Trial;
+use crate::gang::Unplaceable;
+use crate::group::GroupId;
+use crate::limits::Exceeded;
+use crate::placement::{admits, has_room};
+use crate::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::request::{DeviceMemory, Request};
+use crate::unit::Unit;
+
+/// Models, taints and nodes of which each is tried at most.
+const TRIES_MAX: usize = 16;
+/// Running claims of which each is looked at whether its end would make room.
+const RUNNING_MAX: usize = 4096;
+/// How often a bound is raised to what is then found to be needed.
+const RAISES_MAX: usize = 4;
+/// Memory is suggested in whole MiB.
+const MIB: u64 = 1 << 20;
+
+/// What is looked for.
+pub(crate) struct Search<'a> {
+    pub(crate) trial: &'a mut Trial,
+    pub(crate) group: GroupId,
+    /// The members whose request may be changed, all of the same request.
+    pub(crate) members: &'a [ClaimId],
+    pub(crate) request: Option<&'a Request>,
+}
+
+impl Search<'_> {
+    /// The changes that help, the smallest first.
+    pub(crate) fn run(mut self, obstacle: Option<Unplaceable>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        changes.extend(self.lower_minimum());
+        if let (Some(request), Some(obstacle)) = (self.request, obstacle) {
+            match obstacle {
+                Unplaceable::Limit(exceeded) => changes.extend(self.raise(exceeded)),
+                Unplaceable::NoRoom { .. } | Unplaceable::Topology { .. } => {
+                    changes.extend(self.constraints(request));
+                    changes.extend(self.uncordon(request));
+                }
+            }
+            changes.extend(self.less(request));
+            changes.extend(self.wait_for(request, obstacle));
+        }
+        changes.sort_by_key(Change::effort);
+        changes
+    }
+
+    fn helps(&mut self, change: &Change) -> bool {
+        let events = change.events(self.trial.cluster(), self.group, self.members);
+        !events.is_empty() && self.trial.admits_after(events)
+    }
+
+    /// The largest number below `from` with which a change helps, if there is any.
+    fn largest(&mut self, from: u64, change: impl Fn(u64) -> Change) -> Option<Change> {
+        self.largest_in(1, from, change)
+    }
+
+    /// The same from `least` on. What fits is taken to fit when less is asked for, too; whatever is found does help.
+    fn largest_in(&mut self, least: u64, from: u64, change: impl Fn(u64) -> Change) -> Option<Change> {
+        if from <= least || !self.helps(&change(least)) {
+            return None;
+        }
+        let (mut helps, mut too_much) = (least, from);
+        while too_much - helps > 1 {
+            let middle = helps + (too_much - helps) / 2;
+            match self.helps(&change(middle)) {
+                true => helps = middle,
+                false => too_much = middle,
+            }
+        }
+        Some(change(helps))
+    }
+
+    /// Asking for less of one thing.
+    fn less(&mut self, request: &Request) -> Vec<Change> {
+        let (cpu, memory, devices) = (request.cpu, request.memory, request.devices);
+        let mut changes = Vec::new();
+        changes.extend(self.largest(cpu.get(), |to| Change::LessCpu { from: cpu, to: MilliCpu::new(to) }));
+        changes.extend(
+            self.largest(memory.get().div_ceil(MIB), |to| Change::LessMemory { from: memory, to: Bytes::from_mib(to) }),
+        );
+        if devices.count == 0 {
+            return changes;
+        }
+        changes.extend(self.largest(devices.core.get().into(), |to| Change::LessDeviceCore {
+            from: devices.core,
+            to: DeviceCore::new(u32::try_from(to).unwrap_or(u32::MAX)),
+        }));
+        let from = devices.memory;
+        changes.extend(match from {
+            DeviceMemory::Bytes(bytes) => self.largest(bytes.get().div_ceil(MIB), |to| Change::LessDeviceMemory {
+                from,
+                to: DeviceMemory::Bytes(Bytes::from_mib(to)),
+            }),
+            DeviceMemory::Thousandths(part) => self.largest(part.into(), |to| Change::LessDeviceMemory {
+                from,
+                to: DeviceMemory::Thousandths(u32::try_from(to).unwrap_or(u32::MAX)),
+            }),
+        });
+        changes.extend(self.largest(devices.count.into(), |to| Change::FewerDevices {
+            from: devices.count,
+            to: u16::try_from(to).unwrap_or(u16::MAX),
+        }));
+        changes
+    }
+
+    /// Allowing one more model, no longer asking for one label, or tolerating one taint.
+    fn constraints(&mut self, request: &Request) -> Vec<Change> {
+        let asked = &request.constraints;
+        let mut candidates: Vec<Change> = Vec::new();
+        if !asked.models.is_empty() {
+            let models: BTreeSet<&String> = self
+                .trial
+                .cluster()
+                .nodes()
+                .flat_map(|(_, node)| node.spec().devices.iter().map(|device| &device.model))
+                .filter(|model| !asked.admit_model(model))
+                .collect();
+            candidates.extend(models.into_iter().take(TRIES_MAX).cloned().map(Change::AllowModel));
+        }
+        let labels = asked.labels.iter();
+        candidates.extend(labels.map(|(key, value)| Change::DropLabel { key: key.clone(), value: value.clone() }));
+        let taints: BTreeSet<_> = self
+            .trial
+            .cluster()
+            .nodes()
+            .flat_map(|(_, node)| &node.spec().taints)
+            .filter(|taint| !asked.tolerations.contains(taint))
+            .collect();
+        candidates.extend(taints.into_iter().take(TRIES_MAX).cloned().map(Change::Tolerate));
+        candidates.retain(|change| self.helps(change));
+        candidates
+    }
+
+    /// Opening the first cordoned node that helps.
+    fn uncordon(&mut self, request: &Request) -> Option<Change> {
+        let nodes = self.trial.cluster().nodes().map(|(_, node)| node).filter(|node| node.spec().cordoned);
+        let roomy = nodes.filter(|node| request.constraints.admit(node.spec()) && has_room(node, request));
+        let candidates: Vec<Change> =
+            roomy.take(TRIES_MAX).map(|node| Change::Uncordon { node: node.spec().name.clone() }).collect();
+        candidates.into_iter().find(|change| self.helps(change))
+    }
+
+    /// Raising the bound that is in the way.
+    fn raise(&mut self, exceeded: Exceeded) -> Option<Change> {
+        let cluster = self.trial.cluster();
+        let queue = cluster.queue(exceeded.queue)?.spec().name.clone();
+        let resource = cluster.resources().resource(exceeded.resource);
+        let (from, mut to) = (exceeded.bound, exceeded.held.saturating_add(exceeded.asked));
+        for _ in 0..RAISES_MAX {
+            let (queue, resource) = (queue.clone(), resource.clone());
+            let change = match exceeded.is_quota {
+                true => Change::RaiseQuota { queue, resource, from, to },
+                false => Change::RaiseLimit { queue, resource, from, to },
+            };
+            let events = change.events(self.trial.cluster(), self.group, self.members);
+            let group = self.group;
+            let still = self.trial.after(events, |trial| {
+                let unit = Unit::next(trial.cluster(), group).ok().flatten()?;
+                trial.place(&unit).err()
+            })?;
+            match still {
+                None => return Some(change),
+                // What it takes exactly is only known once devices are chosen.
+                Some(Unplaceable::Limit(more))
+                    if (more.queue, more.resource, more.is_quota)
+                        == (exceeded.queue, exceeded.resource, exceeded.is_quota) =>
+                {
+                    to = more.held.saturating_add(more.asked);
+                }
+                Some(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Having fewer members placed together.
+    fn lower_minimum(&mut self) -> Option<Change> {
+        let group = self.trial.cluster().group(self.group).filter(|group| group.is_declared())?;
+        let from = group.spec().min_members;
+        let of_sub_groups = group.spec().sub_groups.iter().map(|sub| sub.min_members).fold(0, u32::saturating_add);
+        // With no more than what is placed, nothing would have to be placed at all.
+        let least = of_sub_groups.max(group.placed_members() + 1);
+        self.largest_in(least.into(), from.into(), |to| Change::LowerMinimum {
+            from,
+            to: u32::try_from(to).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// The end of one claim: of lowest priority, among those of the one that has run longest.
+    fn wait_for(&mut self, request: &Request, obstacle: Unplaceable) -> Option<Change> {
+        let cluster = self.trial.cluster();
+        let mut running: Vec<_> = cluster
+            .claims()
+            .filter_map(|(id, _, allocation)| {
+                let group = cluster.group(cluster.group_of(id)?)?;
+                let started_ms = cluster.started_ms(id).unwrap_or(u64::MAX);
+                Some(((group.spec().priority, started_ms, cluster.sequence(id)?), id, allocation?.node, group.queue()))
+            })
+            .collect();
+        running.sort_unstable_by_key(|(order, ..)| *order);
+        let useful = |(_, id, node, queue): &(_, ClaimId, NodeId, _)| match obstacle {
+            Unplaceable::Limit(exceeded) => cluster.queues().path(*queue).any(|(above, _)| above == exceeded.queue),
+            _ => makes_room(cluster, *id, *node, request),
+        };
+        let useful: Vec<ClaimId> =
+            running.iter().take(RUNNING_MAX).filter(|running| useful(running)).map(|(_, id, ..)| *id).collect();
+        let helps = useful.into_iter().take(TRIES_MAX).find(|claim| self.trial.admits_without(*claim))?;
+        let name = self.trial.cluster().claim(helps)?.name.clone();
+        Some(Change::WaitFor { claim: helps, name })
+    }
+}
+
+/// Whether there would be room for a task on a node if a claim were not there.
+fn makes_room(cluster: &Cluster, claim: ClaimId, node: NodeId, request: &Request) -> bool {
+    let (Some(books), Some(there)) = (cluster.node(node), cluster.claim(claim)) else { return false };
+    let Some(allocation) = cluster.allocation(claim) else { return false };
+    if cluster.is_held(node) || admits(books.spec(), request).is_err() {
+        return false;
+    }
+    let mut books = books.clone();
+    books.give_back(claim, &there.request, allocation);
+    has_room(&books, request)
+}

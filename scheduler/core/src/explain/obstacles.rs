@@ -1,0 +1,122 @@
+//! All that is in the way of what a group wants to have placed next.
+
+use crate::claim::ClaimId;
+use crate::cluster::Cluster;
+use crate::explain::fairness;
+use crate::explain::pending::{over_bound, retried};
+use crate::explain::reason::Reason;
+use crate::explain::room;
+use crate::explain::trial::Trial;
+use crate::gang::{Unplaceable, demanding_first};
+use crate::group::PlacementStrategy;
+use crate::limits::{self, Exceeded};
+use crate::request::Request;
+use crate::shares::Shares;
+use crate::unit::Unit;
+
+/// What was found.
+pub(crate) struct Obstacles {
+    /// The most basic first.
+    pub(crate) reasons: Vec<Reason>,
+    /// What the first try to place the unit came to.
+    pub(crate) first: Option<Unplaceable>,
+    /// The member that does not find a place, if one does not.
+    pub(crate) blocked: Option<ClaimId>,
+}
+
+/// Finds what is in the way of a unit.
+pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit) -> Obstacles {
+    let cluster = trial.cluster();
+    let mut reasons = Vec::new();
+    let retry_at_ms = unit.claims.iter().map(|claim| cluster.failures(*claim).1).max().unwrap_or(0);
+    if retry_at_ms > cluster.now_ms() {
+        reasons.push(retried(cluster, unit.group, retry_at_ms));
+    }
+    let preemptible = unit.is_preemptible(cluster);
+    let bounds: Vec<Exceeded> =
+        limits::exceeded(cluster, unit.queue, &unit.least_charge(cluster), preemptible, false).collect();
+    reasons.extend(bounds.iter().map(|exceeded| over_bound(cluster, exceeded)));
+    let first = trial.place(unit).err();
+    if let Some(Unplaceable::Limit(exceeded)) = first
+        && bounds.is_empty()
+    {
+        reasons.push(over_bound(trial.cluster(), &exceeded));
+    }
+    // Bounds may hide that there is no room either.
+    let room = match first {
+        Some(Unplaceable::Limit(_)) => trial.unbounded(|trial| trial.place(unit).err()).flatten(),
+        other => other,
+    };
+    let blocked = room.and_then(|room| blocked(trial, shares, unit, room, &mut reasons));
+    reasons.sort_by_key(Reason::tier);
+    Obstacles { reasons, first, blocked }
+}
+
+/// Why a member of a unit finds no place.
+fn blocked(
+    trial: &mut Trial,
+    shares: &Shares,
+    unit: &Unit,
+    room: Unplaceable,
+    reasons: &mut Vec<Reason>,
+) -> Option<ClaimId> {
+    let (claim, placed) = match room {
+        Unplaceable::NoRoom { claim, placed } => (claim, placed),
+        Unplaceable::Topology { claim } => (claim, 0),
+        Unplaceable::Limit(_) => return None,
+    };
+    let cluster = trial.cluster();
+    let request = cluster.claim(claim)?.request.clone();
+    let alike = unit.claims.iter().filter(|other| cluster.class_of(**other) == cluster.class_of(claim));
+    let alike = count(alike.count());
+    if let Some(topology) = topology(cluster, unit, claim, &request, alike, room) {
+        reasons.push(topology);
+    }
+    // What the nodes lack is seen when those that find room are there.
+    let before: Vec<ClaimId> = demanding_first(cluster, &unit.claims).into_iter().take(placed).collect();
+    let wanted = count(unit.claims.len());
+    let explain = |cluster: &Cluster, fitting: u32| room::no_room(cluster, &request, wanted, fitting, alike);
+    let with_others = match before.is_empty() {
+        true => None,
+        false => {
+            let part = Unit { claims: before, ..unit.clone() };
+            trial.unbounded(|trial| trial.placed(&part, |cluster| explain(cluster, count(placed)))).flatten()
+        }
+    };
+    let no_room = with_others.unwrap_or_else(|| explain(trial.cluster(), 0));
+    if matches!(no_room, Reason::NoRoom { .. }) {
+        reasons.extend(fairness::reason(trial.cluster(), shares, unit));
+    }
+    let only_topology = matches!(room, Unplaceable::Topology { .. }) && matches!(no_room, Reason::NoRoom { .. });
+    // A node that has room is no obstacle: only that it is not where the others are.
+    if !only_topology {
+        reasons.push(no_room);
+    }
+    Some(claim)
+}
+
+/// Whether a rule of the group about where its members may be is in the way.
+fn topology(
+    cluster: &Cluster,
+    unit: &Unit,
+    claim: ClaimId,
+    request: &Request,
+    alike: u32,
+    room: Unplaceable,
+) -> Option<Reason> {
+    let spec = cluster.group(unit.group)?.spec();
+    let sub_group = cluster.claim(claim)?.sub_group.as_deref();
+    let of_sub_group = spec.sub_groups.iter().find(|sub| Some(sub.name.as_str()) == sub_group);
+    let level = of_sub_group.and_then(|sub| sub.required_level.as_deref()).or(spec.spread.required_level.as_deref());
+    if level.is_none() && spec.spread.strategy != PlacementStrategy::SingleNode {
+        return None;
+    }
+    let best = room::best_domain(cluster, level, request);
+    let too_small = best.as_ref().is_none_or(|(_, fitting)| *fitting < alike);
+    let is_topology = too_small || matches!(room, Unplaceable::Topology { .. });
+    is_topology.then(|| Reason::Topology { level: level.unwrap_or("node").to_owned(), wanted: alike, best })
+}
+
+fn count(members: usize) -> u32 {
+    u32::try_from(members).unwrap_or(u32::MAX)
+}

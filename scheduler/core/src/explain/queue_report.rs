@@ -1,0 +1,142 @@
+//! Who uses what: queues with what they hold, may hold and wait for.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+
+use crate::cluster::Cluster;
+use crate::explain::amount::{Amount, Count};
+use crate::explain::reason::Reason;
+use crate::plan::Plan;
+use crate::queue::QueueId;
+use crate::resource::Resource;
+use crate::scheduler::Scheduler;
+use crate::shares::Shares;
+
+/// A queue. Amounts and counts are those of all queues below it, too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueReport {
+    /// Its name.
+    pub queue: String,
+    /// How many queues are above it.
+    pub depth: u32,
+    /// Each resource that it names, holds or asks for.
+    pub resources: Vec<ResourceReport>,
+    /// Pod groups, single claims among them, of which something waits.
+    pub waiting: u32,
+    /// Which of them is first in the order of turns, and why it waits.
+    pub head: Option<(String, Reason)>,
+}
+
+/// What a queue has of a resource.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResourceReport {
+    /// The resource.
+    pub resource: Resource,
+    /// What is held.
+    pub held: u64,
+    /// What of that is held by claims that may not be evicted.
+    pub held_non_preemptible: u64,
+    /// What is asked for at most, held or not.
+    pub requested: u64,
+    /// The fair share; `None`: the resource is not shared out, because no queue names it.
+    pub fair_share: Option<u64>,
+    /// What the queue deserves; `None`: all there is.
+    pub quota: Option<u64>,
+    /// What it never exceeds; `None`: no limit.
+    pub limit: Option<u64>,
+}
+
+impl Scheduler {
+    /// All queues, each before those below it and otherwise the oldest first, after a cycle that made `plan`.
+    #[must_use]
+    pub fn queue_reports(&self, cluster: &Cluster, plan: &Plan) -> Vec<QueueReport> {
+        let shares = Shares::of(cluster, self.settings.usage_weight);
+        let mut waiting: BTreeMap<QueueId, (u32, usize)> = BTreeMap::new();
+        for (turn, pending) in plan.pending.iter().enumerate() {
+            let Some(group) = cluster.group(pending.group) else { continue };
+            for (queue, _) in cluster.queues().path(group.queue()) {
+                waiting.entry(queue).or_insert((0, turn)).0 += 1;
+            }
+        }
+        let mut reports = Vec::with_capacity(cluster.queues().len());
+        let mut next: Vec<(QueueId, u32)> = cluster.queues().roots().iter().rev().map(|root| (*root, 0)).collect();
+        while let Some((id, depth)) = next.pop() {
+            let Some(queue) = cluster.queue(id) else { continue };
+            next.extend(queue.children().iter().rev().map(|child| (*child, depth + 1)));
+            let (count, head) = waiting.get(&id).copied().unzip();
+            let head = head.and_then(|turn| plan.pending.get(turn));
+            reports.push(QueueReport {
+                queue: queue.spec().name.clone(),
+                depth,
+                resources: resources(cluster, &shares, id),
+                waiting: count.unwrap_or(0),
+                head: head.map(|pending| (cluster.group_name(pending.group), pending.reason(cluster))),
+            });
+        }
+        reports
+    }
+}
+
+fn resources(cluster: &Cluster, shares: &Shares, id: QueueId) -> Vec<ResourceReport> {
+    let Some(queue) = cluster.queue(id) else { return Vec::new() };
+    let reports = (0..cluster.resources().len()).filter_map(|number| {
+        let named = queue.named_allowance(number);
+        let (held, requested) = (queue.allocated().get(number), queue.requested().get(number));
+        if named.is_none() && held == 0 && requested == 0 {
+            return None;
+        }
+        let allowance = queue.allowance(number);
+        Some(ResourceReport {
+            resource: cluster.resources().resource(number),
+            held,
+            held_non_preemptible: queue.allocated_non_preemptible().get(number),
+            requested,
+            fair_share: Some(shares.fair_share(id, number)).filter(|fair_share| *fair_share < u64::MAX),
+            quota: allowance.quota,
+            limit: allowance.limit,
+        })
+    });
+    reports.collect()
+}
+
+impl Display for QueueReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let indent = "  ".repeat(usize::try_from(self.depth).unwrap_or(0));
+        write!(f, "{indent}queue {:?}", self.queue)?;
+        for resource in &self.resources {
+            write!(f, "\n{indent}  {resource}")?;
+        }
+        match &self.head {
+            Some((name, reason)) => {
+                write!(f, "\n{indent}  {}; the first is {name:?}: {reason}", Waiting(self.waiting))
+            }
+            None => write!(f, "\n{indent}  nothing waits"),
+        }
+    }
+}
+
+struct Waiting(u32);
+
+impl Display for Waiting {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", Count(self.0.into(), "pod group"), if self.0 == 1 { "waits" } else { "wait" })
+    }
+}
+
+impl Display for ResourceReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let amount = |amount: u64| Amount(&self.resource, amount).to_string();
+        write!(f, "holds {} of {} asked for", amount(self.held), amount(self.requested))?;
+        if let Some(fair_share) = self.fair_share {
+            write!(f, ", fair share {}", amount(fair_share))?;
+        }
+        match self.quota {
+            Some(quota) => write!(f, ", quota {}", amount(quota))?,
+            None => write!(f, ", quota everything")?,
+        }
+        match self.limit {
+            Some(limit) => write!(f, ", limit {}", amount(limit)),
+            None => Ok(()),
+        }
+    }
+}

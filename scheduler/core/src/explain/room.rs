@@ -1,0 +1,150 @@
+//! Where a task could be, and what is in the way there.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::mem::discriminant;
+
+use crate::claim::NodeId;
+use crate::cluster::Cluster;
+use crate::explain::reason::Reason;
+use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
+use crate::node::Node;
+use crate::placement::{Misfit, admits, fits, fitting_devices, has_room, room};
+use crate::request::Request;
+
+/// Why there is no room for one more task. `fitting` of `wanted` members have found some, and are placed in `cluster`; `alike` members
+/// ask for the same as the one that has not.
+pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting: u32, alike: u32) -> Reason {
+    let open: Vec<(NodeId, &Node)> = cluster.nodes().filter(|(_, node)| admits(node.spec(), request).is_ok()).collect();
+    if open.is_empty() {
+        return Reason::NoSuchNode { nodes: count(cluster.nodes()), excluded: excluded(cluster, request) };
+    }
+    let mut largest: u32 = 0;
+    for (_, node) in &open {
+        largest = largest.saturating_add(room(&node.emptied(), request));
+        if largest >= alike {
+            break;
+        }
+    }
+    if largest < alike {
+        let empty: Vec<Node> = match largest {
+            0 => open.iter().map(|(_, node)| node.emptied()).collect(),
+            _ => Vec::new(),
+        };
+        let (nodes, nearest) = shortages(empty.iter(), request);
+        return Reason::TooLarge { wanted: alike, fitting: largest, nodes, nearest };
+    }
+    let held = open.iter().filter(|(id, node)| cluster.is_held(*id) && has_room(node, request));
+    let held: Vec<String> = held.map(|(_, node)| node.spec().name.clone()).collect();
+    if !held.is_empty() {
+        return Reason::NodesHeld { nodes: held };
+    }
+    let (nodes, nearest) = shortages(open.iter().map(|(_, node)| *node), request);
+    Reason::NoRoom { wanted, fitting, nodes, nearest }
+}
+
+/// What keeps a task from nodes, and how many of them.
+fn excluded(cluster: &Cluster, request: &Request) -> Vec<NodeCount<Exclusion>> {
+    let mut counts: BTreeMap<Exclusion, u32> = BTreeMap::new();
+    for (_, node) in cluster.nodes() {
+        let (spec, asked) = (node.spec(), &request.constraints);
+        let labels = asked.labels.iter().filter(|(key, value)| spec.labels.get(*key) != Some(value));
+        let taints = spec.taints.iter().filter(|taint| !asked.tolerations.contains(taint));
+        let models = spec.devices.iter().filter(|device| asked.admit_model(&device.model));
+        let lacks_models = models.count() < usize::from(request.devices.count);
+        let exclusions = spec
+            .cordoned
+            .then_some(Exclusion::Cordoned)
+            .into_iter()
+            .chain(labels.map(|(key, value)| Exclusion::Label { key: key.clone(), value: value.clone() }))
+            .chain(taints.cloned().map(Exclusion::Taint))
+            .chain(lacks_models.then(|| Exclusion::Models {
+                wanted: request.devices.count,
+                models: asked.models.iter().cloned().collect(),
+            }));
+        exclusions.for_each(|exclusion| *counts.entry(exclusion).or_default() += 1);
+    }
+    let mut excluded: Vec<_> = counts.into_iter().map(|(what, nodes)| NodeCount { nodes, what }).collect();
+    excluded.sort_by_key(|excluded| Reverse(excluded.nodes));
+    excluded
+}
+
+/// What nodes that admit such tasks lack for one, what most of them lack first, and the one that lacks least.
+fn shortages<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    request: &Request,
+) -> (Vec<NodeCount<Shortage>>, Option<Nearest>) {
+    let mut counts: Vec<NodeCount<Shortage>> = Vec::new();
+    let mut nearest: Option<(u64, &Node)> = None;
+    for node in nodes {
+        let lacks = lacks(node, request);
+        let lack = lacks.iter().map(Shortage::lack).fold(0, u64::saturating_add);
+        if !lacks.is_empty() && nearest.is_none_or(|(least, _)| lack < least) {
+            nearest = Some((lack, node));
+        }
+        for what in lacks {
+            match counts.iter_mut().find(|known| discriminant(&known.what) == discriminant(&what)) {
+                Some(known) => {
+                    known.nodes += 1;
+                    if what.lack() < known.what.lack() {
+                        known.what = what;
+                    }
+                }
+                None => counts.push(NodeCount { nodes: 1, what }),
+            }
+        }
+    }
+    counts.sort_by_key(|count| Reverse(count.nodes));
+    let nearest = nearest.map(|(_, node)| Nearest { node: node.spec().name.clone(), lacks: lacks(node, request) });
+    (counts, nearest)
+}
+
+/// All that a node that admits such tasks lacks for one.
+fn lacks(node: &Node, request: &Request) -> Vec<Shortage> {
+    let mut lacks = Vec::new();
+    if node.cpu_free() < request.cpu {
+        lacks.push(Shortage::Cpu { wanted: request.cpu, free: node.cpu_free() });
+    }
+    if node.memory_free() < request.memory {
+        lacks.push(Shortage::Memory { wanted: request.memory, free: node.memory_free() });
+    }
+    let wanted = request.devices.count;
+    let fitting = u16::try_from(fitting_devices(node, request).count()).unwrap_or(u16::MAX);
+    if fitting < wanted {
+        let (core, memory) = (request.devices.core, request.devices.memory);
+        lacks.push(Shortage::Devices { wanted, fitting, core, memory });
+    } else if let Err(Misfit::Alignment { fitting }) = fits(node, request) {
+        lacks.push(Shortage::Alignment { wanted, fitting });
+    }
+    lacks
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
+
+/// The place of a level of the topology, or the node if there is no level, in which most tasks of a request find room, and how many.
+pub(crate) fn best_domain(cluster: &Cluster, level: Option<&str>, request: &Request) -> Option<(String, u32)> {
+    let room_on = |id: NodeId| match cluster.node(id).filter(|_| !cluster.is_held(id)) {
+        Some(node) => room(node, request),
+        None => 0,
+    };
+    let mut best: Option<(String, u32)> = None;
+    let mut offer = |name: &str, fitting: u32| {
+        if best.as_ref().is_none_or(|(_, most)| fitting > *most) {
+            best = Some((name.to_owned(), fitting));
+        }
+    };
+    match level {
+        None => cluster.nodes().for_each(|(id, node)| offer(&node.spec().name, room_on(id))),
+        Some(level) => {
+            let topology = cluster.topology();
+            let domains = topology.domains(topology.level(level)?, None).filter_map(|id| topology.domain(id));
+            for domain in domains {
+                let fitting = domain.nodes().map(room_on).fold(0, u32::saturating_add);
+                offer(&domain.values().join("/"), fitting);
+            }
+        }
+    }
+    best
+}

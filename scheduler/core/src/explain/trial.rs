@@ -1,0 +1,106 @@
+//! A copy of the state, in which changes are tried.
+
+use crate::claim::ClaimId;
+use crate::cluster::Cluster;
+use crate::event::Event;
+use crate::gang::{FreeRoom, Unplaceable, place_unit};
+use crate::group::GroupId;
+use crate::placement::{Engine, Policy};
+use crate::queue::QueueSpec;
+use crate::statement::Statement;
+use crate::unit::Unit;
+
+/// A copy of a cluster and of the engine that follows it.
+pub(crate) struct Trial {
+    cluster: Cluster,
+    engine: Engine<Box<dyn Policy>>,
+    group: GroupId,
+}
+
+impl Trial {
+    /// For what a group wants to have placed next.
+    pub(crate) fn new(cluster: Cluster, engine: Engine<Box<dyn Policy>>, group: GroupId) -> Self {
+        Self { cluster, engine, group }
+    }
+
+    /// The state.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Whether what the group wants to have placed next can be, into what is free.
+    pub(crate) fn admits(&mut self) -> bool {
+        Unit::next(&self.cluster, self.group).ok().flatten().is_some_and(|unit| self.place(&unit).is_ok())
+    }
+
+    /// Whether it can be with other events having happened. They are undone afterwards.
+    pub(crate) fn admits_after(&mut self, events: Vec<Event>) -> bool {
+        self.after(events, Self::admits).unwrap_or(false)
+    }
+
+    /// Whether it can be when a claim has ended.
+    pub(crate) fn admits_without(&mut self, claim: ClaimId) -> bool {
+        let Ok(Some(unit)) = Unit::next(&self.cluster, self.group) else { return false };
+        let mut statement = Statement::new(&mut self.cluster);
+        statement.evict(claim).is_ok() && place_unit(&mut statement, &mut self.engine, &unit, &mut FreeRoom).is_ok()
+    }
+
+    /// Whether a unit can be placed; nothing stays placed.
+    pub(crate) fn place(&mut self, unit: &Unit) -> Result<(), Unplaceable> {
+        place_unit(&mut Statement::new(&mut self.cluster), &mut self.engine, unit, &mut FreeRoom)
+    }
+
+    /// What can be seen when a unit is placed; `None` if it cannot be.
+    pub(crate) fn placed<T>(&mut self, unit: &Unit, look: impl FnOnce(&Cluster) -> T) -> Option<T> {
+        let mut statement = Statement::new(&mut self.cluster);
+        place_unit(&mut statement, &mut self.engine, unit, &mut FreeRoom).ok()?;
+        Some(look(statement.cluster()))
+    }
+
+    /// What is found if the group's queue and those above it had no bounds.
+    pub(crate) fn unbounded<T>(&mut self, find: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let queue = self.cluster.group(self.group)?.queue();
+        let specs = self.cluster.queues().path(queue).map(|(_, queue)| queue.spec().clone());
+        let unbounded = specs.map(|mut spec: QueueSpec| {
+            spec.allowances.values_mut().for_each(|allowance| (allowance.quota, allowance.limit) = (None, None));
+            Event::QueueChanged(spec)
+        });
+        let events = unbounded.collect();
+        self.after(events, find)
+    }
+
+    /// What is found with other events having happened; `None` if one of them cannot happen.
+    pub(crate) fn after<T>(&mut self, events: Vec<Event>, find: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let mut undo = Vec::with_capacity(events.len());
+        let mut all = true;
+        for event in events {
+            let back = self.reverse(&event);
+            all &= back.is_some() && self.cluster.apply(event).is_ok();
+            if !all {
+                break;
+            }
+            undo.extend(back);
+        }
+        let found = all.then(|| find(self));
+        for back in undo.into_iter().rev() {
+            let undone = self.cluster.apply(back);
+            debug_assert!(undone.is_ok(), "what was so before can be so again: {undone:?}");
+        }
+        found
+    }
+
+    /// The event that undoes another one, if there is one.
+    fn reverse(&self, event: &Event) -> Option<Event> {
+        Some(match event {
+            Event::ClaimResized(claim, _) => Event::ClaimResized(*claim, self.cluster.claim(*claim)?.request.clone()),
+            Event::NodeRelabelled(node, _) => Event::NodeRelabelled(*node, self.cluster.node(*node)?.spec().clone()),
+            Event::QueueChanged(spec) => {
+                Event::QueueChanged(self.cluster.queue(self.cluster.queue_named(&spec.name)?)?.spec().clone())
+            }
+            Event::PodGroupChanged(group, _) => {
+                Event::PodGroupChanged(*group, self.cluster.group(*group)?.spec().clone())
+            }
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,8 @@
+//! Why something waits, what would change that, and why it was evicted.
+
+mod changes;
+mod evictions;
+mod properties;
+mod queues;
+mod reasons;
+mod setting;

@@ -1,0 +1,322 @@
+//! One reason, or tier, a test: what is found, and how it reads.
+
+use aliquot_scheduler_core::explain::{Exclusion, Protection, Reason, Shortage, Tier};
+use aliquot_scheduler_core::{
+    Bytes, Claim, DeviceMemory, DeviceRequest, Event, GroupPlacement, MilliCpu, PlacementStrategy, PodGroup, Request,
+    Resource, Taint,
+};
+
+use crate::setting::{GIB, Setting, cores, limit, node, part, quota, whole};
+
+#[test]
+fn a_gang_that_is_not_complete_says_how_many_members_are_missing() {
+    let mut setting = Setting::with_nodes(1, 8);
+    let gang = PodGroup { name: "gang".into(), min_members: 4, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 3, &whole(1));
+    let plan = setting.cycle();
+    let (reason, text) = setting.reason(members[0]);
+    assert_eq!(reason, Reason::MembersMissing { members: 3, missing: 1 });
+    assert_eq!(plan.pending[0].reason(&setting.cluster), reason);
+    assert_eq!(
+        text,
+        "the pod group has 3 members and needs 1 more that must be placed together; add them, or lower the minimum"
+    );
+    assert_eq!(setting.suggestions(members[0]), ["let 3 members of the pod group start together instead of 4"]);
+}
+
+#[test]
+fn a_queue_at_its_limit_says_what_it_holds_and_what_limit_would_be_enough() {
+    let mut setting = Setting::with_nodes(1, 8);
+    setting.add_queue("top", None, limit(150));
+    setting.add_queue("team", Some("top"), limit(800));
+    setting.add_in("team", "first", whole(1));
+    let second = setting.add_in("team", "second", whole(1));
+    let plan = setting.cycle();
+    let (reason, text) = setting.reason(second);
+    let Reason::QueueLimit(bound) = &reason else { panic!("{reason:?}") };
+    assert_eq!((bound.name.as_str(), &bound.resource), ("top", &Resource::DeviceCore));
+    assert_eq!((bound.held, bound.asked, bound.bound, bound.excess()), (1000, 1000, 1500, 500));
+    assert_eq!(reason.tier(), Tier::Quota);
+    assert_eq!(plan.pending[0].reason(&setting.cluster), reason);
+    assert_eq!(
+        text,
+        "queue \"top\" holds 100 % gpu-core of its limit of 150 % gpu-core, and 100 % gpu-core more are asked for, \
+         50 % gpu-core too much; wait until claims in it end, ask for less, raise the limit to 200 % gpu-core"
+    );
+}
+
+#[test]
+fn who_may_not_be_evicted_and_would_pass_a_quota_is_told_so() {
+    let mut setting = Setting::with_nodes(1, 8);
+    setting.add_queue("team", None, quota(100));
+    let fixed = |name: &str| Claim { name: name.into(), queue: "team".into(), request: whole(1), ..Claim::default() };
+    setting.add_claim(fixed("first"));
+    let second = setting.add_claim(fixed("second"));
+    setting.cycle();
+    let (reason, text) = setting.reason(second);
+    let Reason::NonPreemptibleOverQuota(bound) = &reason else { panic!("{reason:?}") };
+    assert_eq!((bound.held, bound.asked, bound.bound), (1000, 1000, 1000));
+    assert!(text.ends_with("raise the quota to 200 % gpu-core, or make the claim preemptible"), "{text}");
+}
+
+#[test]
+fn a_queue_above_its_fair_share_is_told_that_nobody_is_evicted_for_it() {
+    let mut setting = Setting::with_nodes(1, 2);
+    setting.add_queue("a", None, quota(100));
+    setting.add_queue("b", None, quota(100));
+    setting.add_in("a", "a-0", whole(1));
+    setting.add_in("b", "b-0", whole(1));
+    let more = setting.add_in("b", "b-1", whole(1));
+    setting.cycle();
+    let (reason, text) = setting.reason(more);
+    let Reason::AboveFairShare(share) = &reason else { panic!("{reason:?}") };
+    assert_eq!((share.queue.as_str(), share.held, share.asked, share.fair_share), ("b", 1000, 1000, 1000));
+    assert!(
+        text.starts_with("nothing that is free fits, and queue \"b\" holds 100 % gpu-core of its fair share"),
+        "{text}"
+    );
+    // That there is no room is said as well, further down.
+    assert!(setting.explain(more).reasons.iter().any(|reason| reason.tier() == Tier::Device));
+}
+
+#[test]
+fn who_is_within_his_fair_share_is_told_why_nothing_can_be_taken_back() {
+    let mut setting = Setting::with_nodes(1, 3);
+    setting.add_queue("rich", None, quota(100));
+    setting.add_queue("poor", None, quota(100));
+    let borrowed = |name: &str, min_runtime_ms: u64| Claim {
+        name: name.into(),
+        queue: "rich".into(),
+        request: whole(1),
+        preemptible: true,
+        min_runtime_ms,
+        ..Claim::default()
+    };
+    setting.add_claim(borrowed("first", 0));
+    setting.add_claim(borrowed("second", 60_000));
+    setting.add_claim(borrowed("third", 90_000));
+    setting.cycle();
+    setting.cluster.apply(Event::TimeAdvanced(10_000)).expect("time goes on");
+    let waits = setting.add_in("poor", "waits", whole(1));
+    setting.cycle();
+    let (reason, text) = setting.reason(waits);
+    let Reason::NothingToReclaim { own, holders } = &reason else { panic!("{reason:?}") };
+    assert_eq!((own.held, own.asked, own.fair_share), (0, 1000, 1000));
+    let [rich] = holders.as_slice() else { panic!("{holders:?}") };
+    assert_eq!((rich.held, rich.fair_share, rich.evictable), (3000, 1000, 0));
+    assert_eq!(rich.protected, [(Protection::MinRuntime { left_ms: 50_000 }, 2)]);
+    assert!(text.contains("queue \"rich\" holds 300 % gpu-core with a fair share of 100 % gpu-core"), "{text}");
+    assert!(text.contains("2 must run 50 s longer first"), "{text}");
+}
+
+#[test]
+fn a_gang_that_fits_into_no_rack_is_told_which_one_has_most_room() {
+    let mut setting = Setting::new();
+    setting.cluster.apply(Event::TopologyChanged(vec!["rack".into()])).expect("levels");
+    for (name, rack, devices) in [("node-0", "r1", 2), ("node-1", "r2", 3)] {
+        let mut spec = node(name, "A", devices);
+        spec.labels.insert("rack".into(), rack.into());
+        setting.add_node(spec);
+    }
+    let spread = GroupPlacement { required_level: Some("rack".into()), ..GroupPlacement::default() };
+    let gang = PodGroup { name: "gang".into(), min_members: 4, spread, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 4, &whole(1));
+    setting.cycle();
+    let (reason, text) = setting.reason(members[0]);
+    assert_eq!(reason, Reason::Topology { level: "rack".into(), wanted: 4, best: Some(("r2".into(), 3)) });
+    assert_eq!(text, "no one \"rack\" has room for 4 members; \"r2\" has for 3, more than any other");
+}
+
+#[test]
+fn a_gang_that_must_be_on_one_node_is_told_which_one_has_most_room() {
+    let mut setting = Setting::with_nodes(2, 2);
+    let spread = GroupPlacement { strategy: PlacementStrategy::SingleNode, ..GroupPlacement::default() };
+    let gang = PodGroup { name: "gang".into(), min_members: 3, spread, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 3, &whole(1));
+    setting.cycle();
+    let (reason, _) = setting.reason(members[0]);
+    assert_eq!(reason, Reason::Topology { level: "node".into(), wanted: 3, best: Some(("node-0".into(), 2)) });
+}
+
+#[test]
+fn what_nodes_lack_is_counted_and_the_nearest_one_is_named() {
+    let mut setting = Setting::with_nodes(3, 1);
+    for busy in 0..3 {
+        setting.add(&format!("busy-{busy}"), Request { cpu: MilliCpu::new(10_000 - busy * 1000), ..part(60, 10) });
+    }
+    setting.cycle();
+    let waits = setting.add("waits", Request { cpu: MilliCpu::new(7000), ..part(50, 8) });
+    let (reason, text) = setting.reason(waits);
+    let Reason::NoRoom { wanted: 1, fitting: 0, nodes, nearest: Some(nearest) } = &reason else { panic!("{reason:?}") };
+    let devices = |shortage: &Shortage| matches!(shortage, Shortage::Devices { wanted: 1, fitting: 0, .. });
+    assert!(nodes[0].nodes == 3 && devices(&nodes[0].what), "{nodes:?}");
+    assert_eq!(
+        (nodes[1].nodes, nodes[1].what),
+        (1, Shortage::Cpu { wanted: MilliCpu::new(7000), free: MilliCpu::new(6000) })
+    );
+    assert!(nearest.node == "node-1" && nearest.lacks.len() == 1, "{nearest:?}");
+    assert_eq!(
+        text,
+        "no node has room now: 3 nodes have too few devices with 50 % gpu-core and 8 GiB of gpu-memory free (1 wanted, \
+         at most 0) and 1 node has too little CPU free (7 CPU cores wanted, at most 6 CPU cores); nearest is node \
+         \"node-1\", where 0 of the 1 devices that are wanted have 50 % gpu-core and 8 GiB of gpu-memory free"
+    );
+}
+
+#[test]
+fn a_gang_is_told_how_many_of_its_members_find_room() {
+    let mut setting = Setting::with_nodes(2, 2);
+    let runs = setting.add("runs", whole(1));
+    setting.cycle();
+    assert!(setting.cluster.allocation(runs).is_some());
+    let gang = PodGroup { name: "gang".into(), min_members: 4, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 4, &whole(1));
+    let plan = setting.cycle();
+    let (reason, text) = setting.reason(members[0]);
+    assert!(matches!(reason, Reason::NoRoom { wanted: 4, fitting: 3, .. }), "{reason:?}");
+    assert!(
+        text.starts_with("3 of 4 members that must be placed together find room; for the next no node has"),
+        "{text}"
+    );
+    let known = plan.pending[0].reason(&setting.cluster);
+    assert!(matches!(known, Reason::NoRoom { wanted: 4, fitting: 3, nearest: None, .. }), "{known:?}");
+}
+
+#[test]
+fn constraints_that_no_node_meets_are_counted_one_by_one() {
+    let mut setting = Setting::with_nodes(3, 1);
+    let mut tainted = node("tainted", "B", 1);
+    let taint = Taint { key: "team".into(), value: "x".into() };
+    tainted.taints.push(taint.clone());
+    setting.add_node(tainted);
+    let mut cordoned = node("cordoned", "B", 1);
+    cordoned.cordoned = true;
+    setting.add_node(cordoned);
+    let mut request = whole(1);
+    request.constraints.models.insert("B".into());
+    let waits = setting.add("waits", request);
+    setting.cycle();
+    let (reason, text) = setting.reason(waits);
+    let Reason::NoSuchNode { nodes: 5, excluded } = &reason else { panic!("{reason:?}") };
+    let counts: Vec<(u32, &Exclusion)> = excluded.iter().map(|excluded| (excluded.nodes, &excluded.what)).collect();
+    let models = Exclusion::Models { wanted: 1, models: vec!["B".into()] };
+    assert_eq!(counts, [(3, &models), (1, &Exclusion::Cordoned), (1, &Exclusion::Taint(taint))]);
+    assert_eq!(reason.tier(), Tier::Model);
+    assert_eq!(
+        text,
+        "none of 5 nodes may take it: 3 nodes have fewer than 1 device of model B, 1 node is cordoned and 1 node has the \
+         taint team=x, which is not tolerated"
+    );
+    assert_eq!(
+        setting.suggestions(waits),
+        ["allow devices of model A too", "tolerate the taint team=x", "uncordon node \"cordoned\""]
+    );
+}
+
+#[test]
+fn what_is_too_large_for_every_node_is_told_so_and_is_no_matter_of_what_is_free() {
+    let mut setting = Setting::with_nodes(2, 1);
+    let waits = setting.add("waits", cores(17));
+    setting.cycle();
+    let (reason, text) = setting.reason(waits);
+    assert!(matches!(reason, Reason::TooLarge { wanted: 1, fitting: 0, .. }), "{reason:?}");
+    assert!(!reason.calls_for_nodes());
+    assert_eq!(
+        text,
+        "no node is large enough, even if nothing else were there: 2 nodes have too little CPU free (17 CPU cores wanted, \
+         at most 16 CPU cores); nearest is node \"node-0\", where 16 CPU cores are free and 17 CPU cores wanted"
+    );
+}
+
+#[test]
+fn a_gang_that_the_whole_cluster_could_not_hold_is_too_large() {
+    let mut setting = Setting::with_nodes(2, 2);
+    let gang = PodGroup { name: "gang".into(), min_members: 5, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 5, &whole(1));
+    setting.cycle();
+    let (reason, _) = setting.reason(members[0]);
+    assert!(matches!(reason, Reason::TooLarge { wanted: 5, fitting: 4, .. }), "{reason:?}");
+}
+
+#[test]
+fn a_claim_that_waits_for_others_to_leave_names_them() {
+    let mut setting = Setting::with_nodes(1, 1);
+    let old = setting.add("old", whole(1));
+    setting.cycle();
+    let new = setting.add("new", whole(1));
+    let cause = aliquot_scheduler_core::Displacement {
+        action: aliquot_scheduler_core::Action::Preempt,
+        by: setting.cluster.group_of(new),
+        by_name: "new".into(),
+        at_ms: 0,
+        shares: Vec::new(),
+    };
+    let room = setting.cluster.allocation(old).cloned().expect("it is placed");
+    let mut statement = aliquot_scheduler_core::Statement::new(&mut setting.cluster);
+    statement.evict(old).expect("it is placed");
+    statement.place(new, room).expect("there is room");
+    let _ = statement.commit(&cause);
+    let (reason, text) = setting.reason(new);
+    assert_eq!(reason, Reason::StartsAfter { leaving: vec![(old, "old".into())] });
+    assert_eq!(text, "it has its place, and starts when those that are being evicted there are gone: \"old\"");
+    // Whoever waits for that needs no new node.
+    assert!(!reason.calls_for_nodes());
+}
+
+#[test]
+fn a_claim_that_could_not_be_started_says_when_it_is_tried_again() {
+    let mut setting = Setting::with_nodes(1, 1);
+    let claim = setting.add("claim", whole(1));
+    setting.cycle();
+    setting.cluster.apply(Event::ClaimFailed(claim)).expect("it was placed");
+    let (reason, text) = setting.reason(claim);
+    assert_eq!(reason, Reason::RetriedLater { failures: 1, left_ms: 1000 });
+    assert!(text.starts_with("it could not be started once where it was placed, and is tried again in 1 s"), "{text}");
+}
+
+#[test]
+fn room_on_nodes_that_are_kept_for_others_is_told() {
+    let mut setting = Setting::with_nodes(1, 1);
+    let node = setting.cluster.node_named("node-0").expect("a node");
+    setting.cluster.set_held(node, true).expect("a node");
+    let waits = setting.add("waits", whole(1));
+    setting.cycle();
+    let (reason, _) = setting.reason(waits);
+    assert_eq!(reason, Reason::NodesHeld { nodes: vec!["node-0".into()] });
+}
+
+#[test]
+fn several_things_in_the_way_are_all_told_the_most_basic_first() {
+    let mut setting = Setting::with_nodes(1, 1);
+    setting.add_queue("team", None, limit(150));
+    setting.add_in("team", "runs", part(80, 20));
+    let waits = setting.add_in("team", "waits", part(90, 30));
+    setting.cycle();
+    let tiers: Vec<Tier> = setting.explain(waits).reasons.iter().map(Reason::tier).collect();
+    assert_eq!(tiers, [Tier::Quota, Tier::Device]);
+    // No single change would help but one that removes both.
+    assert_eq!(setting.suggestions(waits), ["wait until \"runs\" ends"]);
+}
+
+#[test]
+fn nothing_in_the_way_is_told_as_well() {
+    let mut setting = Setting::with_nodes(1, 1);
+    let claim = setting.add("claim", part(50, 10));
+    assert_eq!(
+        setting.explain(claim).to_string(),
+        "\"claim\" waits; nothing is in its way, and the next cycle places it."
+    );
+    setting.cycle();
+    assert_eq!(setting.explain(claim).to_string(), "\"claim\" runs on node \"node-0\".");
+}
+
+#[test]
+fn memory_of_a_device_is_told_in_bytes_and_parts_as_it_was_asked_for() {
+    let mut setting = Setting::with_nodes(1, 1);
+    setting.add("runs", part(10, 30));
+    setting.cycle();
+    let third = DeviceRequest { memory: DeviceMemory::Thousandths(333), ..part(10, 0).devices };
+    let waits = setting.add("waits", Request { devices: third, memory: Bytes::new(GIB), ..Request::default() });
+    let (_, text) = setting.reason(waits);
+    assert!(text.contains("with 10 % gpu-core and 33.3 % of the gpu-memory free"), "{text}");
+}
