@@ -127,7 +127,7 @@ impl Cluster {
             Event::TopologyChanged(levels) => self.set_topology(levels).map(|()| Outcome::Done),
             Event::ClaimAdded(claim) => self.admit(claim).and_then(|claim| self.add_claim(claim)).map(Outcome::Claim),
             Event::ClaimRemoved(claim) => self.remove_claim(claim).map(Outcome::Ready),
-            Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(|()| Outcome::Done),
+            Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::Ready),
             Event::ClaimEvicted(claim) => self.stop(claim).map(|()| Outcome::Displaced(vec![claim])),
             Event::ClaimFailed(claim) => self.fail(claim).map(|()| Outcome::Displaced(vec![claim])),
             Event::ClaimGone(claim) => self.gone(claim).map(Outcome::Ready),

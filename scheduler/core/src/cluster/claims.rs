@@ -70,15 +70,17 @@ impl Cluster {
         Ok(ready)
     }
 
-    /// Notes that a claim runs where the shell says.
-    pub(super) fn start(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
+    /// Notes that a claim runs where the shell says; says who was waiting for it to leave its old place.
+    pub(super) fn start(&mut self, id: ClaimId, allocation: Allocation) -> Result<Vec<ClaimId>, EventError> {
         self.place(id, allocation)?;
+        // Who runs again has left the old place.
+        let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
         let now_ms = self.now_ms;
         if let Some(state) = self.claims.get_mut(id) {
             state.started_ms = Some(now_ms);
         }
         self.settle_group_of(id);
-        Ok(())
+        Ok(ready)
     }
 
     /// Notes that a claim is no longer where it was placed.
