@@ -73,16 +73,19 @@ fn passed_limit(plan: &Plan, cluster: &Cluster) -> Option<(Resource, u64, u64, u
 
 #[test]
 fn reclaim_that_stops_at_the_quota_instead_of_the_fair_share() {
-    let queue = Demand { quota: Some(2), weight: 1, requested: 10, ..Demand::default() };
-    let fair = divide(10, &[queue, queue], 0);
-    assert_eq!(fair, [5, 5], "the fair share is more than the quota");
-    // One unit at a time goes from who is above its fair share to who stays within it. Nobody's quota is looked at.
-    let mut held = [8, 2];
-    while held[1] < fair[1] && held[0] > fair[0] {
-        held[0] -= 1;
-        held[1] += 1;
-    }
-    assert_eq!(held, [5, 5], "neither given up before, nor gone on with");
+    let even = [(Resource::DeviceCore, Allowance { quota: Some(2000), ..Allowance::UNNAMED })];
+    let mut cluster = cluster([node("A100", Bytes::from_mib(40_960), 10)], &[("first", &even), ("second", &even)]);
+    let mut scheduler = Scheduler::new(Box::new(BestFit), Settings::default());
+    let mut claims =
+        |cluster: &mut Cluster, queue| [(); 10].map(|()| add(cluster, queue, DeviceRequest::whole(1), None));
+    let first = claims(&mut cluster, "first");
+    scheduler.cycle(&mut cluster);
+    assert_eq!(placed(&cluster, &first), 10);
+    let second = claims(&mut cluster, "second");
+    scheduler.cycle(&mut cluster);
+    scheduler.cycle(&mut cluster);
+    assert_eq!((placed(&cluster, &first), placed(&cluster, &second)), (5, 5), "fair shares are 5, quotas are 2");
+    assert!(scheduler.cycle(&mut cluster).steps.is_empty(), "and there it ends");
 }
 
 proptest! {
