@@ -25,7 +25,7 @@ pub(crate) use filter::{admits, fitting_devices, has_room};
 pub use fragmentation::Fragmentation;
 pub use members::{GroupScope, MemberNodes};
 pub use mix::Mix;
-pub use mix_counter::MixCounter;
+pub use mix_counter::{DumpedMixCounter, MixCounter};
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
     Spread, Weights,

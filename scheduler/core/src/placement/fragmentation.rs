@@ -9,6 +9,9 @@ use crate::placement::policy::NodeChange;
 use crate::quantity::MilliCpu;
 use crate::request::{DeviceMemory, Request};
 
+/// More devices than this no node has that tasks could use together.
+const DEVICES_MAX: usize = 1024;
+
 /// The measure over a mix, tabulated.
 ///
 /// For one request, all that is free of a node's devices is of no use if the task cannot run there; otherwise what is
@@ -59,7 +62,8 @@ impl Fragmentation {
         cpu_steps.push(MilliCpu::ZERO);
         cpu_steps.sort_unstable();
         cpu_steps.dedup();
-        let devices_max = requests.iter().map(|(request, _)| usize::from(request.devices.count)).max().unwrap_or(0);
+        let devices = requests.iter().map(|(request, _)| usize::from(request.devices.count));
+        let devices_max = devices.max().unwrap_or(0).min(DEVICES_MAX);
         let tasks = requests.iter().map(|(_, count)| count).sum();
         Self { kinds: Kinds::new(mix), requests, tasks, cpu_steps, devices_max, tables: Vec::new() }
     }
@@ -134,7 +138,10 @@ impl Fragmentation {
             let mut by_count = vec![0; self.devices_max + 1];
             for (request, count) in allowed().filter(|(request, _)| request.cpu <= *step && request.devices.count > 0) {
                 if !is_share(request) {
-                    by_count[usize::from(request.devices.count)] += count;
+                    // No node has more devices than are tabulated.
+                    if let Some(tasks) = by_count.get_mut(usize::from(request.devices.count)) {
+                        *tasks += count;
+                    }
                 } else if part(request) <= 1000 {
                     by_rank[rank(part(request))] += count;
                 }

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use crate::quantity::Bytes;
 use crate::request::Request;
 
+/// No request is counted oftener, so that sums over a mix can be represented.
+const TASKS_MAX: u64 = 1 << 28;
+
 /// Requests, and how often each of them occurs: what claims are expected to ask for. It may be known in advance or
 /// counted as claims come; the order in which they will come is nobody's knowledge.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -19,13 +22,14 @@ impl Mix {
         Self::counted(requests.into_iter().map(|request| (request.clone(), 1)))
     }
 
-    /// Takes requests that were counted already; those that are alike are taken together.
-    pub(crate) fn counted(requests: impl IntoIterator<Item = (Request, u64)>) -> Self {
+    /// Takes requests that were counted already; those that differ only in the node's memory are taken as one.
+    #[must_use]
+    pub fn counted(requests: impl IntoIterator<Item = (Request, u64)>) -> Self {
         let mut counts: BTreeMap<Request, (u64, Bytes)> = BTreeMap::new();
         for (request, tasks) in requests {
             let of_memory = request.memory;
             let (count, memory) = counts.entry(Request { memory: Bytes::ZERO, ..request }).or_default();
-            *count += tasks;
+            *count = count.saturating_add(tasks).min(TASKS_MAX);
             *memory = (*memory).max(of_memory);
         }
         let mut requests: Vec<(Request, u64)> =

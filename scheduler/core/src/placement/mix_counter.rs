@@ -9,7 +9,7 @@ use crate::quantity::{Bytes, DeviceCore};
 use crate::request::{PlacementRules, Request};
 
 /// One task's weight when it comes.
-const TASK: u128 = 1 << 20;
+const TASK: u64 = 1 << 20;
 /// Counts decay in steps of this part of a half-life.
 const STEPS: u64 = 64;
 /// Different requests that are counted at most; those that count least are forgotten first.
@@ -19,31 +19,45 @@ const MIX_REQUESTS_MAX: usize = 128;
 /// Parts of devices are rounded up to a multiple of this: a percent.
 const CORE_STEP: u32 = 10;
 /// Tasks that must have come before anything is said about the next ones.
-const TASKS_MIN: u128 = 64;
-/// A new mix is given when the demand for devices has changed by this part, in thousandths.
+const TASKS_MIN: u64 = 64;
+/// A new mix is given when this part of the demand for devices is for other requests than before, in thousandths.
 const CHANGED_PER_MILLE: u128 = 100;
 /// Mixes count tasks in this part of one, so that half a task is not nothing.
-const PART: u128 = 16;
+const PART: u64 = 16;
 
 /// Counts what claims ask for as they come, so that each counts half as much after a half-life. Given the same claims
 /// at the same times, it says the same.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MixCounter {
     half_life_ms: u64,
     /// Until when counts have decayed.
     decayed_ms: u64,
     counts: BTreeMap<Request, Count>,
     /// Weight of tasks that came since a mix was given.
-    news: u128,
-    /// The demand of the mix that was given last, of each request.
-    given: Option<BTreeMap<Request, u128>>,
+    news: u64,
+    given: Option<Mix>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Count {
-    weight: u128,
+    weight: u64,
     /// The greatest memory of the node that such tasks asked for.
     memory: Bytes,
+}
+
+/// A counter as a value. Weights are in 2^20ths of a task.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedMixCounter {
+    /// After how many milliseconds a task counts half as much.
+    pub half_life_ms: u64,
+    /// Until when counts have decayed.
+    pub decayed_ms: u64,
+    /// What was counted, with its weight.
+    pub counts: Vec<(Request, u64)>,
+    /// Weight of tasks that came since a mix was given.
+    pub news: u64,
+    /// The requests of the mix that was given last, and how often each occurs in it.
+    pub given: Option<Vec<(Request, u64)>>,
 }
 
 impl MixCounter {
@@ -58,12 +72,7 @@ impl MixCounter {
     pub fn note(&mut self, request: &Request, now_ms: u64) {
         self.decay(now_ms);
         self.news = self.news.saturating_add(TASK);
-        // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory.
-        let mut key = Request { memory: Bytes::ZERO, rules: PlacementRules::default(), ..request.clone() };
-        key.devices.core = DeviceCore::new(request.devices.core.get().next_multiple_of(CORE_STEP));
-        let count = self.counts.entry(key).or_default();
-        count.weight = count.weight.saturating_add(TASK);
-        count.memory = count.memory.max(request.memory);
+        self.count(request, TASK);
         if self.counts.len() > REQUESTS_MAX {
             self.forget_lightest();
         }
@@ -73,30 +82,67 @@ impl MixCounter {
     /// mix that was given last.
     pub fn mix(&mut self, now_ms: u64) -> Option<Mix> {
         self.decay(now_ms);
-        let all = self.counts.values().fold(0_u128, |sum, count| sum.saturating_add(count.weight));
+        let all = self.counts.values().fold(0_u64, |sum, count| sum.saturating_add(count.weight));
         // An eighth of what counts must be new, or else chance alone would look like a change.
         if all < TASKS_MIN * TASK || self.news < all / 8 {
             return None;
         }
-        let demand = |(request, count): (&Request, &Count)| {
-            let core = u128::from(request.devices.total_core());
-            (core > 0).then(|| (request.clone(), count.weight.saturating_mul(core)))
-        };
-        let demand: BTreeMap<Request, u128> = self.counts.iter().filter_map(demand).collect();
-        if self.given.as_ref().is_some_and(|given| difference_per_mille(given, &demand) < CHANGED_PER_MILLE) {
+        let mix = self.heaviest();
+        if self.given.as_ref().is_some_and(|given| difference_per_mille(given, &mix) < CHANGED_PER_MILLE) {
             return None;
         }
-        let mut heaviest: Vec<(&Request, &Count)> = self.counts.iter().collect();
-        let demand_of = |request: &Request| demand.get(request).copied().unwrap_or(0);
-        heaviest.sort_by_key(|(request, count)| Reverse((demand_of(request), count.weight)));
-        let requests = heaviest.into_iter().take(MIX_REQUESTS_MAX).filter_map(|(request, count)| {
-            let tasks = u64::try_from(count.weight / (TASK / PART)).ok().filter(|tasks| *tasks > 0)?;
-            Some((Request { memory: count.memory, ..request.clone() }, tasks))
-        });
-        let mix = Mix::counted(requests);
-        self.given = Some(demand);
+        self.given = Some(mix.clone());
         self.news = 0;
         Some(mix)
+    }
+
+    /// The mix that was given last.
+    #[must_use]
+    pub fn given(&self) -> Option<&Mix> {
+        self.given.as_ref()
+    }
+
+    /// The counter as a value.
+    #[must_use]
+    pub fn dump(&self) -> DumpedMixCounter {
+        let counts = self.counts.iter();
+        let requests = |mix: &Mix| mix.requests().map(|(request, tasks)| (request.clone(), tasks)).collect();
+        DumpedMixCounter {
+            half_life_ms: self.half_life_ms,
+            decayed_ms: self.decayed_ms,
+            counts: counts.map(|(request, count)| (with_memory(request, count.memory), count.weight)).collect(),
+            news: self.news,
+            given: self.given.as_ref().map(requests),
+        }
+    }
+
+    /// A counter that goes on from this value.
+    #[must_use]
+    pub fn restore(dump: DumpedMixCounter) -> Self {
+        let mut counter = Self::new(dump.half_life_ms, dump.decayed_ms);
+        dump.counts.iter().for_each(|(request, weight)| counter.count(request, *weight));
+        Self { news: dump.news, given: dump.given.map(Mix::counted), ..counter }
+    }
+
+    fn count(&mut self, request: &Request, weight: u64) {
+        // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory.
+        let mut key = Request { rules: PlacementRules::default(), ..with_memory(request, Bytes::ZERO) };
+        key.devices.core = DeviceCore::new(request.devices.core.get().next_multiple_of(CORE_STEP));
+        let count = self.counts.entry(key).or_default();
+        count.weight = count.weight.saturating_add(weight);
+        count.memory = count.memory.max(request.memory);
+    }
+
+    /// The requests that ask for most.
+    fn heaviest(&self) -> Mix {
+        let mut heaviest: Vec<(&Request, &Count)> = self.counts.iter().collect();
+        let demand =
+            |request: &Request, count: &Count| u128::from(request.devices.total_core()) * u128::from(count.weight);
+        heaviest.sort_by_key(|(request, count)| Reverse((demand(request, count), count.weight)));
+        let requests = heaviest.into_iter().take(MIX_REQUESTS_MAX);
+        let counted =
+            requests.map(|(request, count)| (with_memory(request, count.memory), count.weight / (TASK / PART)));
+        Mix::counted(counted.filter(|(_, tasks)| *tasks > 0))
     }
 
     fn decay(&mut self, now_ms: u64) {
@@ -105,9 +151,13 @@ impl MixCounter {
             return;
         }
         let half_life_ms = self.half_life_ms;
-        self.news = decayed(self.news, elapsed_ms, half_life_ms);
+        let left = |weight: u64| {
+            let left = decayed(u128::from(weight), elapsed_ms, half_life_ms);
+            u64::try_from(left).unwrap_or(weight)
+        };
+        self.news = left(self.news);
         self.counts.retain(|_, count| {
-            count.weight = decayed(count.weight, elapsed_ms, half_life_ms);
+            count.weight = left(count.weight);
             count.weight >= TASK / PART
         });
         self.decayed_ms = now_ms;
@@ -115,7 +165,7 @@ impl MixCounter {
 
     /// Forgets the lighter half of the requests.
     fn forget_lightest(&mut self) {
-        let mut weights: Vec<(u128, Request)> =
+        let mut weights: Vec<(u64, Request)> =
             self.counts.iter().map(|(request, count)| (count.weight, request.clone())).collect();
         weights.sort_unstable();
         for (_, request) in weights.iter().take(REQUESTS_MAX / 2) {
@@ -124,13 +174,25 @@ impl MixCounter {
     }
 }
 
-/// How much of one demand, in thousandths of it, is for other requests than in another one.
-fn difference_per_mille(left: &BTreeMap<Request, u128>, right: &BTreeMap<Request, u128>) -> u128 {
-    let sum = |demand: &BTreeMap<Request, u128>| demand.values().fold(0_u128, |sum, of| sum.saturating_add(*of)).max(1);
-    let (of_left, of_right) = (sum(left), sum(right));
-    let part = |of: Option<&u128>, sum: u128| of.copied().unwrap_or(0).saturating_mul(1_000_000) / sum;
+fn with_memory(request: &Request, memory: Bytes) -> Request {
+    Request { memory, ..request.clone() }
+}
+
+/// How much of the demand for devices, in thousandths of it, is for other requests in one mix than in the other.
+fn difference_per_mille(left: &Mix, right: &Mix) -> u128 {
+    // Parts of the demand in millionths, by request, whatever memory of the node it asks for.
+    let parts = |mix: &Mix| -> BTreeMap<Request, u128> {
+        let all = u128::from(mix.device_core().max(1));
+        let demand = |request: &Request, tasks: u64| u128::from(request.devices.total_core()) * u128::from(tasks);
+        let part = |(request, tasks): (&Request, u64)| {
+            (with_memory(request, Bytes::ZERO), demand(request, tasks) * 1_000_000 / all)
+        };
+        mix.requests().map(part).collect()
+    };
+    let (left, right) = (parts(left), parts(right));
+    let part = |of: Option<&u128>| of.copied().unwrap_or(0);
     let requests: BTreeSet<&Request> = left.keys().chain(right.keys()).collect();
-    let differ = requests.into_iter().map(|of| part(left.get(of), of_left).abs_diff(part(right.get(of), of_right)));
+    let differ = requests.into_iter().map(|of| part(left.get(of)).abs_diff(part(right.get(of))));
     // What one has more of, the other has less of: each difference is counted twice.
     differ.sum::<u128>() / 2000
 }
@@ -216,5 +278,16 @@ mod tests {
         }
         assert!(counter.counts.len() <= REQUESTS_MAX);
         assert_eq!(counts(counter.mix(0)).first(), Some(&(share(50), 1600)));
+    }
+
+    #[test]
+    fn a_counter_that_was_restored_goes_on_as_before() {
+        let mut counter = MixCounter::new(HOUR_MS, 5);
+        note(&mut counter, &Request { memory: Bytes::from_mib(7), ..share(55) }, 100, 5);
+        assert!(counter.mix(5).is_some());
+        note(&mut counter, &share(20), 77, HOUR_MS / 3);
+        let restored = MixCounter::restore(counter.dump());
+        assert_eq!(restored, counter);
+        assert_eq!(MixCounter::restore(DumpedMixCounter::default()), MixCounter::new(1, 0));
     }
 }

@@ -4,7 +4,9 @@ use aliquot_scheduler_core::placement::{
     BestFit, Bid, Binpack, DotProduct, Engine, ExpectedWaste, Fragmentation, FragmentationGradient, GpuClustering,
     GpuPacking, Mix, NodeChange, Policy, Spread, Weights, fits,
 };
-use aliquot_scheduler_core::{ClaimId, Cluster, Event, Health, NodeId, NodeSpec, Request};
+use aliquot_scheduler_core::{
+    Bytes, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, Event, Health, MilliCpu, NodeId, NodeSpec, Request,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -254,6 +256,49 @@ fn a_policy_that_is_told_of_other_work_decides_as_one_made_for_it() {
             for (id, _) in cluster.nodes().collect::<Vec<_>>() {
                 assert_eq!(engine.cost_on(&cluster, class, id), fresh.cost_on(&cluster, class, id), "{request:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn the_greatest_amounts_that_can_be_written_upset_no_policy() {
+    let most = Request {
+        cpu: MilliCpu::new(u64::MAX),
+        memory: Bytes::new(u64::MAX),
+        devices: DeviceRequest::whole(u16::MAX),
+        ..Request::default()
+    };
+    let requests = [
+        most.clone(),
+        Request { devices: DeviceRequest::whole(1), ..most.clone() },
+        Request { devices: DeviceRequest::share(DeviceCore::new(1)), ..most.clone() },
+        Request { devices: DeviceRequest::default(), ..most },
+        Request { devices: DeviceRequest::whole(1), ..Request::default() },
+        Request::default(),
+    ];
+    let mut cluster = Cluster::new();
+    for devices in [0, 1, 3] {
+        let spec = node(&format!("n{devices}"), 1, devices, "A");
+        let greatest = |device| DeviceSpec { memory: Bytes::new(u64::MAX), ..device };
+        add_node(
+            &mut cluster,
+            NodeSpec {
+                cpu: MilliCpu::new(u64::MAX),
+                memory: Bytes::new(u64::MAX),
+                devices: spec.devices.clone().into_iter().map(greatest).collect(),
+                ..spec
+            },
+        );
+    }
+    for mix in [Mix::default(), Mix::of(&requests), Mix::counted(requests.iter().map(|of| (of.clone(), 1 << 40)))] {
+        for policy in policies(&mix) {
+            let mut engine = Engine::new(policy);
+            let fits = requests.iter().map(|request| {
+                let claim = add(&mut cluster, request);
+                let class = cluster.class_of(claim).expect("the claim was added");
+                engine.place(&cluster, class).is_some()
+            });
+            assert_eq!(fits.collect::<Vec<_>>(), [false, true, true, true, true, true]);
         }
     }
 }

@@ -22,7 +22,7 @@ impl Policy for BestFit {
         // 100 * (1 - (cpu / CPU_MAX + devices / DEVICES_MAX) / 2), over the common denominator.
         let whole = 2 * CPU_MAX * DEVICES_MAX;
         let score = (100 * (whole - cpu * DEVICES_MAX - devices * CPU_MAX)) / whole;
-        Bid { cost: i32::try_from(-score).unwrap_or(0), forgone: 0, choice: Choice::Tightest }
+        Bid { cost: cost(i128::from(score)), forgone: 0, choice: Choice::Tightest }
     }
 }
 
@@ -31,6 +31,15 @@ pub(crate) fn device_core_free(node: &Node) -> i64 {
     node.devices().iter().map(|device| i64::from(device.core_free().get())).sum()
 }
 
+/// More of anything is not told apart.
+const AMOUNT_MAX: u64 = 1 << 40;
+
 pub(crate) fn signed(amount: u64) -> i64 {
-    i64::try_from(amount).unwrap_or(i64::MAX)
+    i64::try_from(amount.min(AMOUNT_MAX)).unwrap_or(i64::MAX)
+}
+
+/// The cost of a score: the greater, the better.
+pub(crate) fn cost(score: i128) -> i32 {
+    let bound = i128::from(Bid::NONE - 1);
+    i32::try_from((-score).clamp(-bound, bound)).unwrap_or(0)
 }

@@ -2,7 +2,7 @@
 
 use crate::claim::NodeId;
 use crate::node::Node;
-use crate::placement::policies::best_fit::{CPU_MAX, DEVICES_MAX, device_core_free, signed};
+use crate::placement::policies::best_fit::{CPU_MAX, DEVICES_MAX, cost, device_core_free, signed};
 use crate::placement::policy::{Bid, Choice, Policy};
 use crate::request::Request;
 
@@ -18,6 +18,6 @@ impl Policy for DotProduct {
         let (cpu_max, devices_max) = (i128::from(CPU_MAX).pow(2), i128::from(DEVICES_MAX).pow(2));
         let whole = 2 * cpu_max * devices_max;
         let score = (100 * (whole - cpu * devices_max - devices * cpu_max)) / whole;
-        Bid { cost: i32::try_from(-score).unwrap_or(0), forgone: 0, choice: Choice::Tightest }
+        Bid { cost: cost(score), forgone: 0, choice: Choice::Tightest }
     }
 }

@@ -99,14 +99,18 @@ impl ExpectedWaste {
             3..=4 => four,
             _ => eight,
         };
-        let cpu: u64 = mix.requests().filter(|(r, _)| r.devices.count > 0).map(|(r, count)| r.cpu.get() * count).sum();
+        let with_devices = mix.requests().filter(|(request, _)| request.devices.count > 0);
+        let cpu = with_devices.map(|(request, tasks)| u128::from(request.cpu.get()) * u128::from(tasks)).sum::<u128>();
+        let device_core = mix.device_core();
         // Thousandths of a core for a thousandth of a device, in 1024ths.
-        let fed_by = i64::try_from(cpu * 1024 / mix.device_core().max(1)).unwrap_or(i64::MAX).max(1);
+        let fed_by = i64::try_from((cpu * 1024 / u128::from(device_core.max(1))).clamp(1, FED_BY_MAX)).unwrap_or(1);
+        // As long as no tasks with devices are known, there is no telling how much CPU a device will want.
+        let (unfed, surplus) = if device_core == 0 { (0, 0) } else { (weights.unfed, weights.surplus) };
         Self {
             waste: WasteTable::new(mix, weights.waste * UNIT / 1000),
             hosts: Hosts::new(mix, UNIT as i32, price),
-            unfed: Imbalance::Unfed(Proportion::new(fed_by * weights.fed_by / 1000, weights.unfed)),
-            surplus: Imbalance::Surplus(Proportion::new(fed_by * weights.enough / 1000, weights.surplus)),
+            unfed: Imbalance::Unfed(Proportion::new(fed_by * weights.fed_by / 1000, unfed)),
+            surplus: Imbalance::Surplus(Proportion::new(fed_by * weights.enough / 1000, surplus)),
             scarcity: Scarcity::new(mix, weights.scarcity * UNIT),
             core_left: ((weights.core_left * UNIT) << 20) / 1_000_000,
             weights,
@@ -185,6 +189,9 @@ impl Policy for ExpectedWaste {
         self.scarcity.learn(change)
     }
 }
+
+/// The most CPU for a device that is reckoned with, in 1024ths of thousandths of a core for a thousandth of a device.
+const FED_BY_MAX: u128 = 1 << 32;
 
 /// CPU that is reckoned with at most, in thousandths of a core: a million cores.
 const CPU_MAX: i64 = 1_000_000_000;

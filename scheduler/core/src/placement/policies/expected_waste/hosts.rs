@@ -60,7 +60,7 @@ impl Hosts {
         let mut tasks: Vec<(u16, MilliCpu, Bytes, u64)> = mix
             .requests()
             .filter(|(request, _)| request.devices.count > 1 && request.devices.takes_whole_devices())
-            .map(|(request, count)| (request.devices.count.next_power_of_two(), request.cpu, request.memory, count))
+            .map(|(request, count)| (power_of_two(request.devices.count), request.cpu, request.memory, count))
             .collect();
         // The most demanding first.
         tasks.sort_unstable_by(|left, right| right.cmp(left));
@@ -143,6 +143,11 @@ impl Hosts {
             *price = level.price.always * self.scale + i32::try_from(risen).unwrap_or(i32::MAX);
         }
     }
+}
+
+/// The number of devices, rounded up.
+fn power_of_two(devices: u16) -> u16 {
+    devices.checked_next_power_of_two().unwrap_or(u16::MAX)
 }
 
 impl Level {
