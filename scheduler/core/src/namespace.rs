@@ -126,11 +126,20 @@ pub enum NamespaceError {
     },
 }
 
+/// What the names of namespaces' queues begin with. No other queue's does: names that users choose have no `/`.
+const QUEUE_PREFIX: &str = "namespace/";
+
 impl NamespaceSpec {
-    /// The name of its queue. No other queue has it: names that users choose have no `/`.
+    /// The name of its queue.
     #[must_use]
     pub fn queue_name(&self) -> String {
-        format!("namespace/{}", self.name)
+        format!("{QUEUE_PREFIX}{}", self.name)
+    }
+
+    /// The name of the namespace that a queue of this name belongs to, if it is a namespace's.
+    #[must_use]
+    pub fn of_queue(queue: &str) -> Option<&str> {
+        queue.strip_prefix(QUEUE_PREFIX)
     }
 
     /// Its queue: what is guaranteed is the quota. With all others below the same parent it shares what is left over

@@ -6,8 +6,10 @@ use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::event::Event;
 use crate::explain::amount::{Amount, ByteCount, Cores, Count, Percent};
+use crate::explain::reason::Owner;
 use crate::explain::shortage::TaintText;
 use crate::group::GroupId;
+use crate::namespace::NamespaceSpec;
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::request::{DeviceMemory, Request};
 use crate::resource::Resource;
@@ -149,19 +151,8 @@ impl Change {
                 });
                 lowered.into_iter().collect()
             }
-            Self::RaiseLimit { queue, resource, to, .. } | Self::RaiseQuota { queue, resource, to, .. } => {
-                let spec =
-                    cluster.queue_named(queue).and_then(|id| cluster.queue(id)).map(|queue| queue.spec().clone());
-                let raised = spec.map(|mut spec| {
-                    if let Some(allowance) = spec.allowances.get_mut(resource) {
-                        match self {
-                            Self::RaiseLimit { .. } => allowance.limit = Some(*to),
-                            _ => allowance.quota = Some(*to),
-                        }
-                    }
-                    Event::QueueChanged(spec)
-                });
-                raised.into_iter().collect()
+            Self::RaiseLimit { queue, .. } | Self::RaiseQuota { queue, .. } => {
+                self.raised(cluster, queue).into_iter().collect()
             }
             Self::Uncordon { node } => {
                 let id = cluster.node_named(node);
@@ -178,6 +169,25 @@ impl Change {
                 requests.map(|(member, request)| Event::ClaimResized(member, self.changed(request))).collect()
             }
         }
+    }
+
+    /// The event that raises a bound of a queue, or of the namespace that it stands for.
+    fn raised(&self, cluster: &Cluster, queue: &str) -> Option<Event> {
+        if let Some(mut spec) = NamespaceSpec::of_queue(queue).and_then(|name| cluster.namespace(name)).cloned() {
+            match self {
+                Self::RaiseLimit { resource, to, .. } => spec.limit.insert(resource.clone(), *to),
+                Self::RaiseQuota { resource, to, .. } => spec.guaranteed.insert(resource.clone(), *to),
+                _ => None,
+            };
+            return Some(Event::NamespaceChanged(spec));
+        }
+        let mut spec = cluster.queue(cluster.queue_named(queue)?)?.spec().clone();
+        match self {
+            Self::RaiseLimit { resource, to, .. } => spec.allowances.get_mut(resource)?.limit = Some(*to),
+            Self::RaiseQuota { resource, to, .. } => spec.allowances.get_mut(resource)?.quota = Some(*to),
+            _ => {}
+        }
+        Some(Event::QueueChanged(spec))
     }
 
     fn changed(&self, request: &Request) -> Request {

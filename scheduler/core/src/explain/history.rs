@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
 use crate::explain::amount::{Amount, Span};
-use crate::explain::reason::Share;
+use crate::explain::reason::{Owner, Share};
 
 /// Evictions that are followed back at most.
 const EVICTIONS_MAX: usize = 16;
@@ -66,7 +66,7 @@ impl Display for Eviction {
         for (index, share) in self.shares.iter().enumerate() {
             let before = if index == 0 { ": " } else { ", " };
             let (held, fair) = (Amount(&share.resource, share.held), Amount(&share.resource, share.fair_share));
-            write!(f, "{before}queue {:?} held {held} of its fair share of {fair}", share.queue)?;
+            write!(f, "{before}{} held {held} of its fair share of {fair}", Owner(&share.queue))?;
         }
         Ok(())
     }

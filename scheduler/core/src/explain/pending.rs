@@ -5,6 +5,7 @@ use crate::explain::reason::{Bound, Reason};
 use crate::gang::Unplaceable;
 use crate::group::GroupId;
 use crate::limits::Exceeded;
+use crate::namespace::NamespaceSpec;
 use crate::plan::{Obstacle, Pending};
 use crate::unit::Unit;
 
@@ -47,14 +48,15 @@ pub(crate) fn retried(cluster: &Cluster, group: GroupId, retry_at_ms: u64) -> Re
 /// A limit or a quota that would be passed.
 pub(crate) fn over_bound(cluster: &Cluster, exceeded: &Exceeded) -> Reason {
     let bound = Bound {
-        name: cluster.queue(exceeded.queue).map(|queue| queue.spec().name.clone()).unwrap_or_default(),
+        queue: cluster.queue(exceeded.queue).map(|queue| queue.spec().name.clone()).unwrap_or_default(),
         resource: cluster.resources().resource(exceeded.resource),
         held: exceeded.held,
         asked: exceeded.asked,
         bound: exceeded.bound,
     };
-    match exceeded.is_quota {
-        true => Reason::NonPreemptibleOverQuota(bound),
-        false => Reason::QueueLimit(bound),
+    match (exceeded.is_quota, NamespaceSpec::of_queue(&bound.queue)) {
+        (true, _) => Reason::NonPreemptibleOverQuota(bound),
+        (false, Some(_)) => Reason::NamespaceLimit(bound),
+        (false, None) => Reason::QueueLimit(bound),
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::cluster::Cluster;
 use crate::explain::amount::{Amount, Count};
-use crate::explain::reason::Reason;
+use crate::explain::reason::{Owner, Reason};
 use crate::plan::Plan;
 use crate::queue::QueueId;
 use crate::resource::Resource;
@@ -102,7 +102,7 @@ fn resources(cluster: &Cluster, shares: &Shares, id: QueueId) -> Vec<ResourceRep
 impl Display for QueueReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let indent = "  ".repeat(usize::try_from(self.depth).unwrap_or(0));
-        write!(f, "{indent}queue {:?}", self.queue)?;
+        write!(f, "{indent}{}", Owner(&self.queue))?;
         for resource in &self.resources {
             write!(f, "\n{indent}  {resource}")?;
         }

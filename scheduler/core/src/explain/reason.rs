@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use crate::claim::ClaimId;
 use crate::explain::amount::{Amount, Count, Listed, Span, Times};
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
+use crate::namespace::NamespaceSpec;
 use crate::resource::Resource;
 
 /// What is in the way of a group's next members. It holds names and amounts only, and reads as a sentence that says
@@ -126,8 +127,8 @@ pub enum Tier {
 /// A bound that would be passed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bound {
-    /// The queue, or the namespace, whose bound it is.
-    pub name: String,
+    /// The queue whose bound it is; a namespace's queue for a namespace.
+    pub queue: String,
     /// Of what.
     pub resource: Resource,
     /// What is held there now; where the bound is a quota, by claims that may not be evicted.
@@ -239,17 +240,16 @@ impl Display for Reason {
                 Count((*members).into(), "member"),
                 missing,
             ),
-            Self::NamespaceLimit(bound) => passes(f, "namespace", "limit", "", bound),
-            Self::QueueLimit(bound) => passes(f, "queue", "limit", "", bound),
+            Self::NamespaceLimit(bound) | Self::QueueLimit(bound) => passes(f, "limit", "", bound),
             Self::NonPreemptibleOverQuota(bound) => {
-                passes(f, "queue", "quota", " for claims that may not be evicted", bound)?;
+                passes(f, "quota", " for claims that may not be evicted", bound)?;
                 write!(f, ", or make the claim preemptible")
             }
             Self::AboveFairShare(share) => write!(
                 f,
-                "nothing that is free fits, and queue {:?} holds {} of its fair share of {}: {} more would be above \
+                "nothing that is free fits, and {} holds {} of its fair share of {}: {} more would be above \
                  it, so nobody is evicted for this; wait, or raise the queue's quota or weight",
-                share.queue,
+                Owner(&share.queue),
                 Amount(&share.resource, share.held),
                 Amount(&share.resource, share.fair_share),
                 Amount(&share.resource, share.asked),
@@ -257,9 +257,9 @@ impl Display for Reason {
             Self::NothingToReclaim { own, holders } => {
                 write!(
                     f,
-                    "nothing that is free fits; queue {:?} stays within its fair share with this ({} and {} of {}), but \
+                    "nothing that is free fits; {} stays within its fair share with this ({} and {} of {}), but \
                      from those above theirs nothing can be taken now: {}",
-                    own.queue,
+                    Owner(&own.queue),
                     Amount(&own.resource, own.held),
                     Amount(&own.resource, own.asked),
                     Amount(&own.resource, own.fair_share),
@@ -345,13 +345,13 @@ fn no_room(
     }
 }
 
-fn passes(f: &mut Formatter<'_>, of: &str, kind: &str, whose: &str, bound: &Bound) -> fmt::Result {
+fn passes(f: &mut Formatter<'_>, kind: &str, whose: &str, bound: &Bound) -> fmt::Result {
     let amount = |amount: u64| Amount(&bound.resource, amount).to_string();
     write!(
         f,
-        "{of} {:?} holds {} of its {kind} of {}{whose}, and {} more are asked for, {} too much; wait until \
+        "{} holds {} of its {kind} of {}{whose}, and {} more are asked for, {} too much; wait until \
          claims in it end, ask for less, raise the {kind} to {}",
-        bound.name,
+        Owner(&bound.queue),
         amount(bound.held),
         amount(bound.bound),
         amount(bound.asked),
@@ -360,10 +360,22 @@ fn passes(f: &mut Formatter<'_>, of: &str, kind: &str, whose: &str, bound: &Boun
     )
 }
 
+/// A queue, or the namespace that a queue stands for.
+pub(crate) struct Owner<'a>(pub(crate) &'a str);
+
+impl Display for Owner<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match NamespaceSpec::of_queue(self.0) {
+            Some(namespace) => write!(f, "namespace {namespace:?}"),
+            None => write!(f, "queue {:?}", self.0),
+        }
+    }
+}
+
 impl Display for Holder {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let amounts = [self.held, self.fair_share].map(|amount| Amount(&self.resource, amount).to_string());
-        write!(f, "queue {:?} holds {} with a fair share of {}", self.queue, amounts[0], amounts[1])?;
+        write!(f, "{} holds {} with a fair share of {}", Owner(&self.queue), amounts[0], amounts[1])?;
         let protected = self.protected.iter().map(|(protection, units)| format!("{units} {protection}"));
         let evictable = (self.evictable > 0).then(|| format!("{} may be evicted, which is not enough", self.evictable));
         let parts: Vec<String> = protected.chain(evictable).collect();

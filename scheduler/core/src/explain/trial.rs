@@ -97,6 +97,7 @@ impl Trial {
             Event::QueueChanged(spec) => {
                 Event::QueueChanged(self.cluster.queue(self.cluster.queue_named(&spec.name)?)?.spec().clone())
             }
+            Event::NamespaceChanged(spec) => Event::NamespaceChanged(self.cluster.namespace(&spec.name)?.clone()),
             Event::PodGroupChanged(group, _) => {
                 Event::PodGroupChanged(*group, self.cluster.group(*group)?.spec().clone())
             }

@@ -1,9 +1,11 @@
 //! One reason, or tier, a test: what is found, and how it reads.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::explain::{Exclusion, Protection, Reason, Shortage, Tier};
 use aliquot_scheduler_core::{
-    Bytes, Claim, DeviceMemory, DeviceRequest, Event, GroupPlacement, MilliCpu, PlacementStrategy, PodGroup, Request,
-    Resource, Taint,
+    Bytes, Claim, DeviceMemory, DeviceRequest, Event, GroupPlacement, MilliCpu, NamespaceSpec, PlacementStrategy,
+    PodGroup, Request, Resource, Taint,
 };
 
 use crate::setting::{GIB, Setting, cores, limit, node, part, quota, whole};
@@ -34,7 +36,7 @@ fn a_queue_at_its_limit_says_what_it_holds_and_what_limit_would_be_enough() {
     let plan = setting.cycle();
     let (reason, text) = setting.reason(second);
     let Reason::QueueLimit(bound) = &reason else { panic!("{reason:?}") };
-    assert_eq!((bound.name.as_str(), &bound.resource), ("top", &Resource::DeviceCore));
+    assert_eq!((bound.queue.as_str(), &bound.resource), ("top", &Resource::DeviceCore));
     assert_eq!((bound.held, bound.asked, bound.bound, bound.excess()), (1000, 1000, 1500, 500));
     assert_eq!(reason.tier(), Tier::Quota);
     assert_eq!(plan.pending[0].reason(&setting.cluster), reason);
@@ -43,6 +45,34 @@ fn a_queue_at_its_limit_says_what_it_holds_and_what_limit_would_be_enough() {
         "queue \"top\" holds 100 % gpu-core of its limit of 150 % gpu-core, and 100 % gpu-core more are asked for, \
          50 % gpu-core too much; wait until claims in it end, ask for less, raise the limit to 200 % gpu-core"
     );
+}
+
+#[test]
+fn a_namespace_at_its_limit_is_named_as_such() {
+    let mut setting = Setting::with_nodes(1, 8);
+    let spec = NamespaceSpec {
+        name: "team".into(),
+        limit: BTreeMap::from([(Resource::DeviceCore, 1500)]),
+        ..NamespaceSpec::default()
+    };
+    setting.cluster.apply(Event::NamespaceChanged(spec)).expect("a good namespace");
+    let of_team = |name: &str| Claim {
+        name: name.into(),
+        namespace: "team".into(),
+        request: whole(1),
+        preemptible: true,
+        ..Claim::default()
+    };
+    setting.add_claim(of_team("first"));
+    let second = setting.add_claim(of_team("second"));
+    setting.cycle();
+    let (reason, text) = setting.reason(second);
+    assert!(matches!(reason, Reason::NamespaceLimit(_)) && reason.tier() == Tier::Namespace, "{reason:?}");
+    assert!(text.starts_with("namespace \"team\" holds 100 % gpu-core of its limit of 150 % gpu-core"), "{text}");
+    let raise = "raise the limit of namespace \"team\" to 200 % gpu-core (now 150 % gpu-core)";
+    let changes = setting.explain(second).changes;
+    let raise = changes.iter().find(|change| change.to_string() == raise).expect("the limit can be raised");
+    assert!(setting.helps(second, raise));
 }
 
 #[test]
