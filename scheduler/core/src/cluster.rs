@@ -6,6 +6,7 @@ mod groups;
 mod leaving;
 mod namespaces;
 mod nodes;
+mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -120,7 +121,9 @@ impl Cluster {
         match event {
             Event::NodeAdded(spec) => self.add_node(spec).map(Outcome::Node),
             Event::NodeRelabelled(node, spec) => self.relabel(node, &spec).map(|()| Outcome::Done),
-            Event::NodeRemoved(node) => self.remove_node(node).map(Outcome::Displaced),
+            Event::NodeRemoved(node) => {
+                self.remove_node(node).map(|(displaced, ready)| Outcome::NodeGone { displaced, ready })
+            }
             Event::DeviceHealthChanged { node, device, health } => {
                 self.set_health(node, device, health).map(|()| Outcome::Done)
             }

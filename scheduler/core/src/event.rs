@@ -2,11 +2,13 @@
 
 use crate::budget::DisruptionBudget;
 use crate::claim::{Allocation, Claim, ClaimId, NodeId};
+use crate::explain::Amount;
 use crate::group::{GroupId, PodGroup};
 use crate::namespace::{NamespaceError, NamespaceSpec};
 use crate::node::NotEnough;
 use crate::queue::{QueueError, QueueId, QueueSpec};
 use crate::request::{Request, RequestError};
+use crate::resource::Resource;
 use crate::spec::{Health, NodeSpec};
 
 /// One change of a cluster's state.
@@ -82,6 +84,13 @@ pub enum Outcome {
     Ready(Vec<ClaimId>),
     /// These claims wait again that were placed before.
     Displaced(Vec<ClaimId>),
+    /// A node is gone.
+    NodeGone {
+        /// These claims wait again that were placed there.
+        displaced: Vec<ClaimId>,
+        /// These claims, placed elsewhere, were waiting for somebody to leave the node, and can start.
+        ready: Vec<ClaimId>,
+    },
     /// Nothing else than what the event says.
     Done,
 }
@@ -163,6 +172,32 @@ pub enum EventError {
     /// The claim is not on its way out of an old place.
     #[error("claim {0:?} is not being evicted")]
     NotLeaving(ClaimId),
+    /// The claim is between two places.
+    #[error("claim {0:?} has yet to leave its old place or to start at its new one; resize it when it runs or waits")]
+    Moving(ClaimId),
+    /// The claim would make its queue, or one above it, hold more than it may.
+    #[error(
+        "queue {queue:?} holds {} and may hold {}, which {} more would exceed; ask for less or raise the bound",
+        Amount(resource, *held), Amount(resource, *bound), Amount(resource, *asked)
+    )]
+    QueueExceeded {
+        /// The queue.
+        queue: String,
+        /// The resource.
+        resource: Resource,
+        /// What it holds.
+        held: u64,
+        /// What it would hold more.
+        asked: u64,
+        /// Its limit, or its quota if the claim may not be evicted.
+        bound: u64,
+    },
+    /// Claims that were evicted have not left yet.
+    #[error("node {}: what is free there is still held by claims that are leaving; try again when they are gone", node.index())]
+    StillHeld {
+        /// The node.
+        node: NodeId,
+    },
     /// There is no such disruption budget.
     #[error("namespace {namespace:?} has no disruption budget {name:?}")]
     UnknownBudget {

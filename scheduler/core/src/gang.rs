@@ -6,6 +6,7 @@ use crate::claim::{Allocation, ClaimId, NodeId};
 use crate::cluster::Cluster;
 use crate::limits::{self, Exceeded};
 use crate::placement::{Engine, Policy};
+use crate::queue::QueueId;
 use crate::statement::Statement;
 use crate::unit::Unit;
 
@@ -68,7 +69,7 @@ pub(crate) fn place_unit(
     let start = statement.checkpoint();
     let placed = match rules::Rules::of(statement.cluster(), unit) {
         Some(rules) => rules.place(statement, engine, unit, room),
-        None => place_anywhere(statement, engine, &unit.claims, room),
+        None => place_anywhere(statement, engine, unit, preemptible, room),
     };
     // Only now is it known what exactly the members take.
     let charge = unit.charge(statement.cluster());
@@ -84,12 +85,12 @@ pub(crate) fn place_unit(
 fn place_anywhere(
     statement: &mut Statement<'_>,
     engine: &mut Engine<Box<dyn Policy>>,
-    claims: &[ClaimId],
+    unit: &Unit,
+    preemptible: bool,
     room: &mut dyn MakeRoom,
 ) -> Result<(), Unplaceable> {
-    for (placed, claim) in demanding_first(statement.cluster(), claims).into_iter().enumerate() {
-        let class = statement.cluster().class_of(claim);
-        let free = class.and_then(|class| engine.place(statement.cluster(), class));
+    for (placed, claim) in demanding_first(statement.cluster(), &unit.claims).into_iter().enumerate() {
+        let free = place_within_bounds(statement.cluster(), engine, unit.queue, claim, preemptible)?;
         let allocation = free.or_else(|| room.make_room(statement, engine, claim, None));
         let taken = allocation.is_some_and(|allocation| statement.place(claim, allocation).is_ok());
         if !taken {
@@ -97,6 +98,36 @@ fn place_anywhere(
         }
     }
     Ok(())
+}
+
+/// Where a claim fits; not on devices of a model of which its queue may have no more.
+fn place_within_bounds(
+    cluster: &Cluster,
+    engine: &mut Engine<Box<dyn Policy>>,
+    queue: QueueId,
+    claim: ClaimId,
+    preemptible: bool,
+) -> Result<Option<Allocation>, Unplaceable> {
+    let Some(class) = cluster.class_of(claim) else { return Ok(None) };
+    let mut best = engine.place(cluster, class);
+    let mut spent: Vec<usize> = Vec::new();
+    while let Some(allocation) = best {
+        let charge = cluster.charge_at(claim, &allocation).unwrap_or_default();
+        let Err(exceeded) = limits::check(cluster, queue, &charge, preemptible, false) else {
+            return Ok(Some(allocation));
+        };
+        // Another model can only help against a bound on this one.
+        if !charge.has_model(exceeded.resource) || spent.contains(&exceeded.resource) {
+            return Err(Unplaceable::Limit(exceeded));
+        }
+        spent.push(exceeded.resource);
+        let others = cluster.nodes().filter(|(_, node)| !spent.iter().any(|model| node.has_model(*model)));
+        best = engine.place_among(cluster, class, others.map(|(id, _)| id));
+        if best.is_none() {
+            return Err(Unplaceable::Limit(exceeded));
+        }
+    }
+    Ok(None)
 }
 
 /// Members in the order in which places are sought: who needs most has the fewest to choose from.

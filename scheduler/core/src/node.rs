@@ -277,6 +277,11 @@ impl Node {
         self.one_model
     }
 
+    /// Whether it has a device of the model with this resource's number.
+    pub(crate) fn has_model(&self, number: usize) -> bool {
+        self.models.contains(&number)
+    }
+
     /// The number of the resource of a device's model.
     pub(crate) fn model_resource(&self, device: u16) -> Option<usize> {
         self.models.get(usize::from(device)).copied()

@@ -216,6 +216,24 @@ impl Charge {
         self.parts().filter(|(part, _)| *part == number).map(|(_, amount)| amount).fold(0, u64::saturating_add)
     }
 
+    /// Whether it takes time of devices of the model with this resource's number.
+    pub(crate) fn has_model(&self, number: usize) -> bool {
+        self.models.iter().any(|(model, amount)| *model == number && *amount > 0)
+    }
+
+    /// What this is more than `other`, of each resource.
+    pub(crate) fn beyond(&self, other: &Self) -> Self {
+        let mut beyond = Self::default();
+        for (number, amount) in self.parts() {
+            let more = amount.saturating_sub(other.get(number));
+            match beyond.fixed.get_mut(number) {
+                Some(fixed) => *fixed = more,
+                None => beyond.models.push((number, more)),
+            }
+        }
+        beyond
+    }
+
     /// Time of devices, in thousandths of one.
     pub(crate) fn device_core(&self) -> u64 {
         self.fixed[2]

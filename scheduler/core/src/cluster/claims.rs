@@ -5,7 +5,6 @@ use crate::claim::{Allocation, Claim, ClaimId};
 use crate::event::EventError;
 use crate::group::{GroupId, PodGroup};
 use crate::queue::Book;
-use crate::request::Request;
 use crate::resource::Charge;
 
 impl Cluster {
@@ -138,40 +137,6 @@ impl Cluster {
         Ok(allocation)
     }
 
-    pub(super) fn resize(&mut self, id: ClaimId, request: &Request) -> Result<(), EventError> {
-        request.validate()?;
-        let before = self.claim_state(id)?.allocation.clone();
-        if let Some(before) = &before {
-            let mut after = before.clone();
-            let node = self.node(before.node).ok_or(EventError::NoSuchNode(before.node))?;
-            for part in &mut after.devices {
-                let memory = node.devices().get(usize::from(part.device)).map_or(part.memory, |device| device.memory());
-                (part.core, part.memory) = (request.devices.core, request.devices.memory.on(memory));
-            }
-            self.evict(id)?;
-            let old = self.exchange_request(id, request)?;
-            if let Err(error) = self.place(id, after) {
-                self.exchange_request(id, &old)?;
-                self.place(id, before.clone())?;
-                return Err(error);
-            }
-        } else {
-            self.exchange_request(id, request)?;
-        }
-        Ok(())
-    }
-
-    /// Gives a claim another request and returns the old one.
-    fn exchange_request(&mut self, id: ClaimId, request: &Request) -> Result<Request, EventError> {
-        self.book_requested(id, false);
-        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
-        let class = self.classes.join(request);
-        self.classes.leave(std::mem::replace(&mut state.class, class));
-        let old = std::mem::replace(&mut state.claim.request, request.clone());
-        self.book_requested(id, true);
-        Ok(old)
-    }
-
     /// What a claim that is placed takes, exactly.
     pub(crate) fn charge(&self, id: ClaimId) -> Option<Charge> {
         let state = self.claims.get(id)?;
@@ -202,7 +167,7 @@ impl Cluster {
     }
 
     /// Enters what a claim asks for into its queue's books, or takes it out.
-    fn book_requested(&mut self, id: ClaimId, asks: bool) {
+    pub(super) fn book_requested(&mut self, id: ClaimId, asks: bool) {
         let Some(state) = self.claims.get(id) else { return };
         let charge = self.resources.most_charge(&state.claim.request);
         let Some(queue) = self.groups.get(state.group).map(|group| group.queue()) else { return };

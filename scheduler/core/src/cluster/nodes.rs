@@ -46,13 +46,15 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn remove_node(&mut self, id: NodeId) -> Result<Vec<ClaimId>, EventError> {
+    /// Removes a node; says who waits again, and who was waiting elsewhere for somebody to leave this node.
+    pub(super) fn remove_node(&mut self, id: NodeId) -> Result<(Vec<ClaimId>, Vec<ClaimId>), EventError> {
         let displaced: Vec<ClaimId> = self.node(id).ok_or(EventError::NoSuchNode(id))?.claims().collect();
         for claim in &displaced {
             self.stop(*claim)?;
         }
+        let mut ready = Vec::new();
         for claim in self.leaving.get(&id).cloned().unwrap_or_default() {
-            self.gone(claim)?;
+            ready.extend(self.gone(claim)?);
         }
         if let Some(node) = self.nodes.get_mut(id.index()).and_then(Option::take) {
             self.by_name.remove(&node.spec().name);
@@ -60,7 +62,7 @@ impl Cluster {
         self.held.remove(&id);
         self.topology.learn(id, None);
         self.note(id, true);
-        Ok(displaced)
+        Ok((displaced, ready))
     }
 
     pub(super) fn set_topology(&mut self, levels: Vec<String>) -> Result<(), EventError> {

@@ -6,7 +6,6 @@ use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::event::Event;
 use crate::explain::amount::{Amount, ByteCount, Cores, Count, Percent};
-use crate::explain::reason::Owner;
 use crate::explain::shortage::TaintText;
 use crate::group::GroupId;
 use crate::namespace::NamespaceSpec;

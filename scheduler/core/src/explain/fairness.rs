@@ -43,7 +43,8 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
     let held = share(cluster, shares, queue, None, asked)?;
     let mut protected: BTreeMap<Protection, u32> = BTreeMap::new();
     let mut evictable = 0;
-    for unit in Entitled::of(cluster, shares, queue).borrowed() {
+    let entitled = Entitled::of(cluster, shares, queue);
+    for unit in entitled.last_first().filter(|placed| !placed.entitled).map(|placed| &placed.unit) {
         match protection(cluster, state, unit) {
             Some(protection) => *protected.entry(protection).or_default() += 1,
             None => evictable += 1,

@@ -9,34 +9,34 @@ use aliquot_scheduler_core::{
     NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings,
 };
 
-pub const GIB: u64 = 1 << 30;
+pub(crate) const GIB: u64 = 1 << 30;
 
 /// A cluster with its scheduler.
-pub struct Setting {
-    pub cluster: Cluster,
-    pub scheduler: Scheduler,
+pub(crate) struct Setting {
+    pub(crate) cluster: Cluster,
+    pub(crate) scheduler: Scheduler,
 }
 
 impl Setting {
     /// Without nodes. Nothing is kept for anybody.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let settings = Settings { hold_after_ms: None, ..Settings::default() };
         Self { cluster: Cluster::new(), scheduler: Scheduler::new(Box::new(BestFit), settings) }
     }
 
     /// With nodes `node-0`, `node-1`, ..., each with 16 cores, 64 GiB, and so many devices of 40 GiB, of model `A`.
-    pub fn with_nodes(nodes: usize, devices: usize) -> Self {
+    pub(crate) fn with_nodes(nodes: usize, devices: usize) -> Self {
         let mut setting = Self::new();
         (0..nodes).for_each(|number| setting.add_node(node(&format!("node-{number}"), "A", devices)));
         setting
     }
 
-    pub fn add_node(&mut self, spec: NodeSpec) {
+    pub(crate) fn add_node(&mut self, spec: NodeSpec) {
         self.cluster.apply(Event::NodeAdded(spec)).expect("a new node");
     }
 
     /// Adds a queue with an allowance of device time.
-    pub fn add_queue(&mut self, name: &str, parent: Option<&str>, allowance: Allowance) {
+    pub(crate) fn add_queue(&mut self, name: &str, parent: Option<&str>, allowance: Allowance) {
         let spec = QueueSpec {
             name: name.into(),
             parent: parent.map(Into::into),
@@ -46,7 +46,7 @@ impl Setting {
         self.cluster.apply(Event::QueueAdded(spec)).expect("a new queue");
     }
 
-    pub fn add_claim(&mut self, claim: Claim) -> ClaimId {
+    pub(crate) fn add_claim(&mut self, claim: Claim) -> ClaimId {
         match self.cluster.apply(Event::ClaimAdded(claim)).expect("a good claim") {
             Outcome::Claim(id) => id,
             other => panic!("not a claim's id: {other:?}"),
@@ -54,18 +54,18 @@ impl Setting {
     }
 
     /// Adds a preemptible claim.
-    pub fn add(&mut self, name: &str, request: Request) -> ClaimId {
+    pub(crate) fn add(&mut self, name: &str, request: Request) -> ClaimId {
         self.add_claim(Claim { name: name.into(), request, preemptible: true, ..Claim::default() })
     }
 
     /// The same in a queue.
-    pub fn add_in(&mut self, queue: &str, name: &str, request: Request) -> ClaimId {
+    pub(crate) fn add_in(&mut self, queue: &str, name: &str, request: Request) -> ClaimId {
         let queue = queue.into();
         self.add_claim(Claim { name: name.into(), queue, request, preemptible: true, ..Claim::default() })
     }
 
     /// Adds a pod group and so many members.
-    pub fn add_group(&mut self, group: PodGroup, members: usize, request: &Request) -> (GroupId, Vec<ClaimId>) {
+    pub(crate) fn add_group(&mut self, group: PodGroup, members: usize, request: &Request) -> (GroupId, Vec<ClaimId>) {
         let name = group.name.clone();
         let id = match self.cluster.apply(Event::PodGroupAdded(group)).expect("a new group") {
             Outcome::Group(id) => id,
@@ -81,16 +81,16 @@ impl Setting {
         (id, members)
     }
 
-    pub fn cycle(&mut self) -> Plan {
+    pub(crate) fn cycle(&mut self) -> Plan {
         self.scheduler.cycle(&mut self.cluster)
     }
 
-    pub fn explain(&self, claim: ClaimId) -> Explanation {
+    pub(crate) fn explain(&self, claim: ClaimId) -> Explanation {
         self.scheduler.explain(&self.cluster, claim).expect("a claim")
     }
 
     /// The reason to name, and its sentence.
-    pub fn reason(&self, claim: ClaimId) -> (Reason, String) {
+    pub(crate) fn reason(&self, claim: ClaimId) -> (Reason, String) {
         let explanation = self.explain(claim);
         let reason =
             explanation.reasons.first().cloned().unwrap_or_else(|| panic!("nothing in the way: {explanation}"));
@@ -99,12 +99,12 @@ impl Setting {
     }
 
     /// What is suggested, smallest first, in words.
-    pub fn suggestions(&self, claim: ClaimId) -> Vec<String> {
+    pub(crate) fn suggestions(&self, claim: ClaimId) -> Vec<String> {
         self.explain(claim).changes.iter().map(Change::to_string).collect()
     }
 
     /// Whether a change, when it is made, lets the claim be placed by the next cycle.
-    pub fn helps(mut self, claim: ClaimId, change: &Change) -> bool {
+    pub(crate) fn helps(mut self, claim: ClaimId, change: &Change) -> bool {
         let explanation = self.explain(claim);
         for event in change.events(&self.cluster, explanation.group, &explanation.members) {
             self.cluster.apply(event).expect("a change that can be made");
@@ -114,7 +114,7 @@ impl Setting {
     }
 }
 
-pub fn node(name: &str, model: &str, devices: usize) -> NodeSpec {
+pub(crate) fn node(name: &str, model: &str, devices: usize) -> NodeSpec {
     let device = DeviceSpec { model: model.into(), memory: Bytes::new(40 * GIB), ..DeviceSpec::default() };
     NodeSpec {
         name: name.into(),
@@ -126,28 +126,28 @@ pub fn node(name: &str, model: &str, devices: usize) -> NodeSpec {
 }
 
 /// So many cores, and nothing else.
-pub fn cores(cores: u64) -> Request {
+pub(crate) fn cores(cores: u64) -> Request {
     Request { cpu: MilliCpu::new(cores * 1000), ..Request::default() }
 }
 
 /// So many whole devices.
-pub fn whole(devices: u16) -> Request {
+pub(crate) fn whole(devices: u16) -> Request {
     Request { devices: DeviceRequest::whole(devices), ..Request::default() }
 }
 
 /// A part of one device.
-pub fn part(percent: u32, gib: u64) -> Request {
+pub(crate) fn part(percent: u32, gib: u64) -> Request {
     let core = aliquot_scheduler_core::DeviceCore::from_percent(percent);
     let memory = DeviceMemory::Bytes(Bytes::new(gib * GIB));
     Request { devices: DeviceRequest { count: 1, core, memory }, ..Request::default() }
 }
 
 /// A limit of device time in percent, and a quota of nothing.
-pub fn limit(percent: u64) -> Allowance {
+pub(crate) fn limit(percent: u64) -> Allowance {
     Allowance { quota: Some(0), limit: Some(percent * 10), weight: 1, priority: None }
 }
 
 /// A quota of device time in percent, without limit, and no part of what others leave.
-pub fn quota(percent: u64) -> Allowance {
+pub(crate) fn quota(percent: u64) -> Allowance {
     Allowance { quota: Some(percent * 10), limit: None, weight: 0, priority: None }
 }

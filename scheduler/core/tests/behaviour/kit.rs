@@ -1,0 +1,240 @@
+//! A small cluster with its scheduler and its machines, made and looked at by short calls. After each event and each cycle all
+//! laws are checked.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::placement::{BestFit, Policy};
+use aliquot_scheduler_core::{
+    Action, Allowance, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event,
+    EventError, GroupId, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler,
+    Settings, Step,
+};
+
+use crate::laws::{self, Declared};
+use crate::machines::Machines;
+
+/// More cycles than any small situation needs to come to rest.
+const CYCLES_MAX: usize = 100;
+
+pub(crate) struct Kit {
+    pub(crate) cluster: Cluster,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) settings: Settings,
+    pub(crate) machines: Machines,
+    pub(crate) declared: Declared,
+}
+
+impl Kit {
+    /// No nodes, the default queue, best fit.
+    pub(crate) fn new() -> Self {
+        Self::with(Box::new(BestFit), Settings::default())
+    }
+
+    pub(crate) fn with(policy: Box<dyn Policy>, settings: Settings) -> Self {
+        Self {
+            cluster: Cluster::new(),
+            scheduler: Scheduler::new(policy, settings),
+            settings,
+            machines: Machines::default(),
+            declared: Declared::default(),
+        }
+    }
+
+    /// So many nodes with so many devices each.
+    pub(crate) fn of_nodes(nodes: usize, devices: usize) -> Self {
+        let mut kit = Self::new();
+        (0..nodes).for_each(|number| _ = kit.node(node(&format!("node-{number}"), devices)));
+        kit
+    }
+
+    /// What an event leads to; the laws hold afterwards.
+    pub(crate) fn try_event(&mut self, event: Event) -> Result<Outcome, EventError> {
+        let outcome = self.cluster.apply(event.clone())?;
+        self.declared.note(&event);
+        self.machines.observe(&self.cluster, &event, &outcome).unwrap_or_else(|broken| panic!("{event:?}: {broken}"));
+        self.check().unwrap_or_else(|broken| panic!("after {event:?}: {broken}"));
+        Ok(outcome)
+    }
+
+    pub(crate) fn event(&mut self, event: Event) -> Outcome {
+        self.try_event(event).unwrap_or_else(|error| panic!("the event was refused: {error}"))
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        laws::of_state(&self.cluster, &self.machines, &self.declared)
+    }
+
+    pub(crate) fn node(&mut self, spec: NodeSpec) -> NodeId {
+        match self.event(Event::NodeAdded(spec)) {
+            Outcome::Node(id) => id,
+            other => panic!("not a node's id: {other:?}"),
+        }
+    }
+
+    /// A queue at the top, or below another one: "parent/child".
+    pub(crate) fn queue(&mut self, path: &str, allowance: Allowance) {
+        self.queue_of(path, BTreeMap::from([(Resource::DeviceCore, allowance)]), |_| {});
+    }
+
+    pub(crate) fn queue_of(
+        &mut self,
+        path: &str,
+        allowances: BTreeMap<Resource, Allowance>,
+        change: impl FnOnce(&mut QueueSpec),
+    ) {
+        let (parent, name) = match path.rsplit_once('/') {
+            Some((parent, name)) => (parent.rsplit('/').next().map(str::to_owned), name),
+            None => (None, path),
+        };
+        let mut spec = QueueSpec { name: name.into(), parent, allowances, ..QueueSpec::default() };
+        change(&mut spec);
+        self.event(Event::QueueAdded(spec));
+    }
+
+    pub(crate) fn claim(&mut self, claim: Claim) -> ClaimId {
+        match self.event(Event::ClaimAdded(claim)) {
+            Outcome::Claim(id) => id,
+            other => panic!("not a claim's id: {other:?}"),
+        }
+    }
+
+    pub(crate) fn claims(&mut self, count: usize, claim: &Claim) -> Vec<ClaimId> {
+        (0..count).map(|_| self.claim(claim.clone())).collect()
+    }
+
+    /// A pod group whose members are all alike.
+    pub(crate) fn gang(&mut self, group: PodGroup, members: usize, request: &Request) -> Vec<ClaimId> {
+        let (name, namespace) = (group.name.clone(), group.namespace.clone());
+        self.group(group);
+        let member =
+            Claim { request: request.clone(), pod_group: Some(name.clone()), name, namespace, ..Claim::default() };
+        self.claims(members, &member)
+    }
+
+    pub(crate) fn group(&mut self, group: PodGroup) -> GroupId {
+        match self.event(Event::PodGroupAdded(group)) {
+            Outcome::Group(id) => id,
+            other => panic!("not a group's id: {other:?}"),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, claim: ClaimId) {
+        self.event(Event::ClaimRemoved(claim));
+    }
+
+    pub(crate) fn advance(&mut self, by_ms: u64) {
+        self.event(Event::TimeAdvanced(self.cluster.now_ms() + by_ms));
+    }
+
+    /// One cycle, carried out; who is evicted is still there.
+    pub(crate) fn try_cycle(&mut self) -> Result<Plan, String> {
+        let before = self.cluster.clone();
+        let plan = self.scheduler.cycle(&mut self.cluster);
+        laws::of_plan(&before, &self.cluster, &plan, &self.settings, &self.declared)?;
+        self.machines.carry_out(&self.cluster, &plan)?;
+        self.check()?;
+        Ok(plan)
+    }
+
+    pub(crate) fn cycle(&mut self) -> Plan {
+        self.try_cycle().unwrap_or_else(|broken| panic!("{broken}"))
+    }
+
+    /// Everybody who was told to go is gone.
+    pub(crate) fn let_go(&mut self) {
+        let stopping: Vec<ClaimId> = self.machines.stopping().collect();
+        stopping.into_iter().for_each(|claim| _ = self.event(Event::ClaimGone(claim)));
+    }
+
+    /// Cycles until nothing changes any more; who is evicted goes at once. Returns what was done.
+    pub(crate) fn settle(&mut self) -> Vec<(Action, Step)> {
+        let mut done = Vec::new();
+        for _ in 0..CYCLES_MAX {
+            let plan = self.cycle();
+            self.let_go();
+            if plan.steps.is_empty() {
+                return done;
+            }
+            done.extend(plan.steps.into_iter().map(|planned| (planned.action, planned.step)));
+        }
+        panic!("no rest after {CYCLES_MAX} cycles");
+    }
+
+    /// How many of these run.
+    pub(crate) fn running(&self, claims: &[ClaimId]) -> usize {
+        claims.iter().filter(|claim| self.machines.runs(**claim)).count()
+    }
+
+    /// On which node a claim is placed.
+    pub(crate) fn node_of(&self, claim: ClaimId) -> Option<&str> {
+        let allocation = self.cluster.allocation(claim)?;
+        self.cluster.node(allocation.node).map(|node| node.spec().name.as_str())
+    }
+}
+
+/// A node with much CPU and memory, and devices with 80 GiB each.
+pub(crate) fn node(name: &str, devices: usize) -> NodeSpec {
+    let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+    NodeSpec {
+        name: name.into(),
+        cpu: MilliCpu::new(256_000),
+        memory: Bytes::from_mib(2 << 20),
+        devices: vec![device; devices],
+        ..NodeSpec::default()
+    }
+}
+
+/// So many devices for certain, and an equal part of what others leave.
+pub(crate) fn quota(devices: u64) -> Allowance {
+    Allowance { quota: Some(devices * 1000), limit: None, weight: 1, priority: None }
+}
+
+/// The same, but never more than so many devices.
+pub(crate) fn limited(devices: u64, limit: u64) -> Allowance {
+    Allowance { limit: Some(limit * 1000), ..quota(devices) }
+}
+
+/// Whole devices.
+pub(crate) fn whole(count: u16) -> Request {
+    Request { devices: DeviceRequest::whole(count), ..Request::default() }
+}
+
+/// A part of one device, of its time and of its memory alike.
+pub(crate) fn part(percent: u32) -> Request {
+    let memory = DeviceMemory::Thousandths(percent * 10);
+    let devices = DeviceRequest { count: 1, core: DeviceCore::from_percent(percent), memory };
+    Request { devices, ..Request::default() }
+}
+
+/// CPU only.
+pub(crate) fn cores(cpu_cores: u64) -> Request {
+    Request { cpu: MilliCpu::new(cpu_cores * 1000), ..Request::default() }
+}
+
+/// A claim that may be evicted.
+pub(crate) fn train(queue: &str, request: Request) -> Claim {
+    Claim { request, queue: queue.into(), priority: 50, preemptible: true, ..Claim::default() }
+}
+
+/// A claim that may not be evicted.
+pub(crate) fn build(queue: &str, request: Request) -> Claim {
+    Claim { request, queue: queue.into(), priority: 100, preemptible: false, ..Claim::default() }
+}
+
+/// A gang that may be evicted.
+pub(crate) fn gang(name: &str, queue: &str, min_members: u32) -> PodGroup {
+    PodGroup {
+        name: name.into(),
+        queue: queue.into(),
+        priority: 50,
+        preemptible: true,
+        min_members,
+        ..PodGroup::default()
+    }
+}
+
+/// How many claims a plan's steps evict for good.
+pub(crate) fn evicted(steps: &[(Action, Step)]) -> Vec<ClaimId> {
+    let evicted = |step: &Step| matches!(step, Step::Evict { .. }).then(|| step.claim());
+    steps.iter().filter_map(|(_, step)| evicted(step)).collect()
+}

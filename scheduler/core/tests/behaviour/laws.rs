@@ -1,0 +1,464 @@
+//! What must be true at all times, and of each plan. Everything is counted anew from the claims' allocations: no book of the
+//! scheduler's is taken on trust.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::placement;
+use aliquot_scheduler_core::{
+    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, Event, Group, GroupId, Node, NodeId, Plan, Queue,
+    QueueId, Resource, Settings, Step,
+};
+
+use crate::machines::Machines;
+
+type Verdict = Result<(), String>;
+
+/// What was declared to a cluster, by name.
+#[derive(Clone, Debug)]
+pub(crate) struct Declared {
+    pub(crate) queues: BTreeSet<String>,
+    pub(crate) budgets: BTreeMap<(String, String), u32>,
+}
+
+impl Default for Declared {
+    fn default() -> Self {
+        Self { queues: BTreeSet::from([DEFAULT_QUEUE.to_owned()]), budgets: BTreeMap::new() }
+    }
+}
+
+impl Declared {
+    /// Takes in an event that was accepted.
+    pub(crate) fn note(&mut self, event: &Event) {
+        match event {
+            Event::QueueAdded(spec) => _ = self.queues.insert(spec.name.clone()),
+            Event::QueueRemoved(name) => _ = self.queues.remove(name),
+            Event::BudgetChanged(budget) => {
+                _ = self.budgets.insert((budget.namespace.clone(), budget.name.clone()), budget.min_available);
+            }
+            Event::BudgetRemoved(namespace, name) => _ = self.budgets.remove(&(namespace.clone(), name.clone())),
+            _ => {}
+        }
+    }
+}
+
+/// What is true between two events.
+pub(crate) fn of_state(cluster: &Cluster, machines: &Machines, declared: &Declared) -> Verdict {
+    nothing_is_given_out_twice(cluster)?;
+    queues_books_are_right(cluster, declared)?;
+    machines.agree(cluster)
+}
+
+/// What is true of a plan, between the states before and after the cycle that made it.
+pub(crate) fn of_plan(
+    before: &Cluster,
+    after: &Cluster,
+    plan: &Plan,
+    settings: &Settings,
+    declared: &Declared,
+) -> Verdict {
+    steps_are_what_changed(before, after, plan)?;
+    bounds_hold(before, after, plan)?;
+    gangs_are_whole(before, after, plan)?;
+    places_are_allowed(after, plan)?;
+    victims_are_fair_game(before, plan)?;
+    budgets_hold(before, after, declared)?;
+    disruption_is_bounded(before, plan, settings)?;
+    holds_are_bounded(after, plan, settings)?;
+    everybody_is_placed_or_pending(after, plan)
+}
+
+/// The law of conservation, for each node and each device.
+fn nothing_is_given_out_twice(cluster: &Cluster) -> Verdict {
+    let mut held: BTreeMap<NodeId, Vec<ClaimId>> = BTreeMap::new();
+    for (id, _, allocation) in cluster.claims() {
+        let Some(allocation) = allocation else { continue };
+        held.entry(allocation.node).or_default().push(id);
+    }
+    for (id, node) in cluster.nodes() {
+        let mut here = held.remove(&id).unwrap_or_default();
+        here.sort_unstable();
+        require(here == node.claims().collect::<Vec<_>>(), || format!("{}: claims {here:?}", node.spec().name))?;
+        let claims = || here.iter().filter_map(|claim| cluster.claim(*claim));
+        let cpu: u64 = claims().map(|claim| claim.request.cpu.get()).sum();
+        let memory: u64 = claims().map(|claim| claim.request.memory.get()).sum();
+        require(node.cpu_free().get() + cpu == node.spec().cpu.get(), || format!("{}: CPU", node.spec().name))?;
+        require(node.memory_free().get() + memory == node.spec().memory.get(), || {
+            format!("{}: memory", node.spec().name)
+        })?;
+        for (index, (device, spec)) in node.devices().iter().zip(&node.spec().devices).enumerate() {
+            let parts = || here.iter().filter_map(|claim| cluster.allocation(*claim)).flat_map(|at| &at.devices);
+            let parts = || parts().filter(|part| usize::from(part.device) == index);
+            let core: u32 = parts().map(|part| part.core.get()).sum();
+            let memory: u64 = parts().map(|part| part.memory.get()).sum();
+            let whole = DeviceCore::WHOLE.get();
+            require(
+                device.core_free().get() + core == whole && device.memory_free().get() + memory == spec.memory.get(),
+                || format!("{}, device {index}", node.spec().name),
+            )?;
+        }
+    }
+    require(held.is_empty(), || format!("claims are on nodes that are gone: {held:?}"))
+}
+
+/// What queues hold: all claims, and those that may not be evicted.
+#[derive(Clone, Default)]
+pub(crate) struct Held(BTreeMap<(QueueId, Resource), (u64, u64)>);
+
+impl Held {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        let mut held = Self::default();
+        for (id, _, _) in cluster.claims() {
+            let Some(group) = group_of(cluster, id) else { continue };
+            for (queue, _) in path(cluster, group.queue()) {
+                for (resource, amount) in charge(cluster, id) {
+                    let (all, fixed) = held.0.entry((queue, resource)).or_default();
+                    *all += amount;
+                    *fixed += if group.spec().preemptible { 0 } else { amount };
+                }
+            }
+        }
+        held
+    }
+
+    pub(crate) fn get(&self, queue: QueueId, resource: &Resource) -> (u64, u64) {
+        self.0.get(&(queue, resource.clone())).copied().unwrap_or_default()
+    }
+}
+
+/// What a placed claim takes of each resource.
+pub(crate) fn charge(cluster: &Cluster, id: ClaimId) -> BTreeMap<Resource, u64> {
+    let mut charge = BTreeMap::new();
+    let Some((claim, at)) = cluster.claim(id).zip(cluster.allocation(id)) else { return charge };
+    let mut add = |resource, amount| {
+        if amount > 0 {
+            *charge.entry(resource).or_insert(0) += amount;
+        }
+    };
+    add(Resource::Cpu, claim.request.cpu.get());
+    add(Resource::Memory, claim.request.memory.get());
+    for part in &at.devices {
+        let model = cluster.node(at.node).map(|node| node.spec().devices[usize::from(part.device)].model.clone());
+        add(Resource::DeviceCore, u64::from(part.core.get()));
+        add(Resource::DeviceMemory, part.memory.get());
+        add(Resource::ModelCore(model.unwrap_or_default()), u64::from(part.core.get()));
+    }
+    charge
+}
+
+pub(crate) fn path(cluster: &Cluster, queue: QueueId) -> Vec<(QueueId, &Queue)> {
+    let first = cluster.queue(queue).map(|state| (queue, state));
+    let above = |(_, queue): &(QueueId, &Queue)| queue.parent().and_then(|id| Some((id, cluster.queue(id)?)));
+    std::iter::successors(first, above).collect()
+}
+
+pub(crate) fn group_of(cluster: &Cluster, claim: ClaimId) -> Option<&Group> {
+    cluster.group(cluster.group_of(claim)?)
+}
+
+fn resources(cluster: &Cluster) -> BTreeSet<Resource> {
+    let models = cluster.nodes().flat_map(|(_, node)| &node.spec().devices);
+    let models = models.map(|device| Resource::ModelCore(device.model.clone()));
+    [Resource::Cpu, Resource::Memory, Resource::DeviceCore, Resource::DeviceMemory].into_iter().chain(models).collect()
+}
+
+fn queues_books_are_right(cluster: &Cluster, declared: &Declared) -> Verdict {
+    let held = Held::of(cluster);
+    let resources = resources(cluster);
+    for (name, id) in declared.queues.iter().filter_map(|name| Some((name, cluster.queue_named(name)?))) {
+        for resource in &resources {
+            let (booked, counted) = (cluster.allocated(id, resource), held.get(id, resource).0);
+            require(booked == counted, || format!("queue {name}: {booked} of {resource} booked, {counted} held"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A cycle changes what its plan says, and nothing else.
+fn steps_are_what_changed(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
+    let mut at: BTreeMap<ClaimId, _> = before.claims().filter_map(|(id, _, at)| Some((id, at?.clone()))).collect();
+    for planned in &plan.steps {
+        match &planned.step {
+            Step::Evict { claim, from } => {
+                require(at.remove(claim).as_ref() == Some(from), || format!("{claim:?} is evicted from elsewhere"))?;
+            }
+            Step::Move { claim, from, to, .. } => {
+                let was = at.insert(*claim, to.clone());
+                require(was.as_ref() == Some(from), || format!("{claim:?} is moved from elsewhere"))?;
+            }
+            Step::Place { claim, to, .. } => {
+                require(at.insert(*claim, to.clone()).is_none(), || format!("{claim:?} is placed twice"))?;
+            }
+        }
+    }
+    let now: BTreeMap<ClaimId, _> = after.claims().filter_map(|(id, _, at)| Some((id, at?.clone()))).collect();
+    let ids = |cluster: &Cluster| cluster.claims().map(|(id, ..)| id).collect::<Vec<_>>();
+    require(ids(before) == ids(after), || "a cycle has lost a claim".into())?;
+    require(at == now, || "the state after a cycle is not what its steps lead to".into())
+}
+
+/// No queue comes to be above a limit, or its claims that stay above its quota, by what a cycle places.
+fn bounds_hold(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
+    let (was, is) = (Held::of(before), Held::of(after));
+    for id in plan.steps.iter().filter_map(|planned| planned.step.placed()) {
+        // Who is moved takes nothing more.
+        if before.allocation(id).is_some() {
+            continue;
+        }
+        let Some(group) = group_of(after, id) else { continue };
+        for (queue, state) in path(after, group.queue()) {
+            for resource in charge(after, id).into_keys() {
+                let Some(allowance) = state.spec().allowances.get(&resource) else { continue };
+                let (all, fixed) = is.get(queue, &resource);
+                require(allowance.limit.is_none_or(|limit| all <= limit), || {
+                    let had = was.get(queue, &resource).0;
+                    format!(
+                        "queue {}: {had} of {resource} become {all}, limit {:?}",
+                        state.spec().name,
+                        allowance.limit
+                    )
+                })?;
+                let quota = allowance.quota.filter(|_| !group.spec().preemptible);
+                require(quota.is_none_or(|quota| fixed <= quota), || {
+                    format!("queue {}: {fixed} of {resource} that stays, quota {quota:?}", state.spec().name)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many members of a group are placed, and whether all its minimums are reached.
+pub(crate) fn members_placed(cluster: &Cluster, id: GroupId) -> (u32, bool) {
+    let Some(group) = cluster.group(id) else { return (0, true) };
+    let placed: Vec<&Claim> = group
+        .members()
+        .filter(|claim| cluster.allocation(*claim).is_some())
+        .filter_map(|claim| cluster.claim(claim))
+        .collect();
+    let count = |name: &str| placed.iter().filter(|claim| claim.sub_group.as_deref() == Some(name)).count();
+    let spec = group.spec();
+    let sub_groups = spec.sub_groups.iter().all(|sub| count(&sub.name) >= sub.min_members as usize);
+    let number = u32::try_from(placed.len()).unwrap_or(u32::MAX);
+    (number, number >= spec.min_members && sub_groups)
+}
+
+/// A cycle leaves of a gang either as many as it needs, or none, or what events have left of it before; and its members start
+/// together.
+fn gangs_are_whole(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
+    for (id, group) in after.groups() {
+        let ((was, was_complete), (is, is_complete)) = (members_placed(before, id), members_placed(after, id));
+        let untouched = was > 0 && !was_complete && was == is;
+        require(is == 0 || is_complete || untouched, || {
+            format!("{:?}: {was} placed ({was_complete}) become {is}, which is not enough", group.spec())
+        })?;
+        if was == 0 && is > 0 {
+            let mut starts: BTreeMap<&[ClaimId], u32> = BTreeMap::new();
+            for planned in &plan.steps {
+                let Step::Place { claim, starts_after, .. } = &planned.step else { continue };
+                if after.group_of(*claim) == Some(id) {
+                    *starts.entry(starts_after).or_default() += 1;
+                }
+            }
+            let together = starts.values().max().copied().unwrap_or(0);
+            require(together >= group.spec().min_members, || format!("{:?} does not start together", group.spec()))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is placed is where its constraints and its group's rules allow it.
+fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
+    let mut groups = BTreeSet::new();
+    for id in plan.steps.iter().filter_map(|planned| planned.step.placed()) {
+        let (Some(claim), Some(at)) = (after.claim(id), after.allocation(id)) else { continue };
+        let Some(node) = after.node(at.node) else { return Err(format!("{id:?} is placed on no node")) };
+        let spec = node.spec();
+        let constraints = &claim.request.constraints;
+        require(!spec.cordoned && constraints.admit(spec), || format!("{id:?} must not be on {}", spec.name))?;
+        for part in &at.devices {
+            let (device, state) = (&spec.devices[usize::from(part.device)], &node.devices()[usize::from(part.device)]);
+            let allowed = state.is_healthy() && constraints.admit_model(&device.model);
+            require(allowed, || format!("{id:?} must not have device {} of {}", part.device, spec.name))?;
+        }
+        groups.extend(after.group_of(id));
+    }
+    for group in groups.into_iter().filter_map(|id| after.group(id)) {
+        let nodes: Vec<NodeId> =
+            group.members().filter_map(|claim| Some(after.allocation(claim)?.node)).collect::<Vec<_>>();
+        if let Some(level) = &group.spec().spread.required_level {
+            let domains: BTreeSet<_> = nodes
+                .iter()
+                .filter_map(|node| after.node(*node))
+                .map(|node| node.spec().labels.get(level).cloned())
+                .collect();
+            require(domains.len() <= 1 && !domains.contains(&None), || {
+                format!("group {} is spread over {domains:?}", group.spec().name)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Only who may be evicted is, by an action that may, for somebody who may evict.
+fn victims_are_fair_game(before: &Cluster, plan: &Plan) -> Verdict {
+    for planned in &plan.steps {
+        let (victim, moved) = match &planned.step {
+            Step::Evict { claim, .. } => (*claim, false),
+            Step::Move { claim, .. } => (*claim, true),
+            Step::Place { .. } => continue,
+        };
+        let Some(group) = group_of(before, victim) else { continue };
+        // Somebody who was placed in this very cycle can only be evicted before he has started.
+        let Some(started_ms) = before.started_ms(victim) else { continue };
+        let complain = |what: &str| format!("{:?} evicts {victim:?} of {:?}: {what}", planned.action, group.spec());
+        if planned.action == Action::StaleGang {
+            let since = group.stale_since_ms().zip(group.spec().staleness_grace_ms);
+            let due = since.is_some_and(|(since, grace)| before.now_ms() >= since.saturating_add(grace));
+            require(due && !moved, || complain("it is not stale"))?;
+            continue;
+        }
+        require(group.spec().preemptible, || complain("it may not be evicted"))?;
+        let mut min_runtime_ms = group.spec().min_runtime_ms;
+        let queue_says =
+            |of: fn(&Queue) -> Option<u64>| path(before, group.queue()).into_iter().find_map(|(_, q)| of(q));
+        let evictor = planned.for_group.and_then(|id| before.group(id));
+        let Some(evictor) = evictor else { return Err(complain("for nobody")) };
+        match planned.action {
+            Action::Allocate => return Err(complain("allocate takes only what is free")),
+            Action::Consolidate => require(moved, || complain("consolidation only moves"))?,
+            Action::Reclaim => {
+                min_runtime_ms =
+                    min_runtime_ms.max(queue_says(|queue| queue.spec().reclaim_min_runtime_ms).unwrap_or(0));
+                let other = evictor.queue() != group.queue();
+                require(other, || complain("reclaim is between queues"))?;
+            }
+            Action::Preempt => {
+                min_runtime_ms =
+                    min_runtime_ms.max(queue_says(|queue| queue.spec().preempt_min_runtime_ms).unwrap_or(0));
+                let lower = evictor.queue() == group.queue() && evictor.spec().priority > group.spec().priority;
+                require(lower, || complain("preemption is by priority within a queue"))?;
+            }
+            Action::StaleGang => {}
+        }
+        require(before.now_ms() >= started_ms.saturating_add(min_runtime_ms), || complain("too early"))?;
+        let waited = before.now_ms().saturating_sub(evictor.added_ms());
+        require(waited >= evictor.spec().preemption_delay_ms, || complain("its delay is not over"))?;
+    }
+    Ok(())
+}
+
+/// No budget has fewer claims placed than it wants because of a cycle.
+fn budgets_hold(before: &Cluster, after: &Cluster, declared: &Declared) -> Verdict {
+    let placed = |cluster: &Cluster| {
+        let mut placed: BTreeMap<(String, String), u32> = BTreeMap::new();
+        for (_, claim, at) in cluster.claims() {
+            if let (Some(budget), true) = (&claim.disruption_budget, at.is_some()) {
+                *placed.entry((claim.namespace.clone(), budget.clone())).or_default() += 1;
+            }
+        }
+        placed
+    };
+    let (was, is) = (placed(before), placed(after));
+    for (budget, min_available) in &declared.budgets {
+        let (was, is) = (was.get(budget).copied().unwrap_or(0), is.get(budget).copied().unwrap_or(0));
+        require(is >= was.min(*min_available), || {
+            format!("{budget:?}: {was} placed become {is}, {min_available} must be there")
+        })?;
+    }
+    Ok(())
+}
+
+/// Not much more device time is evicted for a group than it asks for, unless one group had to go as a whole; and few are moved.
+fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
+    let mut evicted: BTreeMap<(Action, Option<GroupId>), (u64, BTreeSet<GroupId>)> = BTreeMap::new();
+    let mut moves = 0;
+    for planned in &plan.steps {
+        match &planned.step {
+            Step::Move { .. } if planned.action == Action::Consolidate => moves += 1,
+            Step::Evict { claim, .. } | Step::Move { claim, .. } => {
+                let (core, groups) = evicted.entry((planned.action, planned.for_group)).or_default();
+                *core += charge(before, *claim).get(&Resource::DeviceCore).copied().unwrap_or(0);
+                groups.extend(before.group_of(*claim));
+            }
+            Step::Place { .. } => {}
+        }
+    }
+    require(moves <= settings.moves_per_cycle, || format!("{moves} moves in a cycle"))?;
+    for ((action, group), (core, groups)) in evicted {
+        let Some(group) = group.and_then(|id| before.group(id)).filter(|_| action != Action::StaleGang) else {
+            continue;
+        };
+        let members = group.members().filter_map(|claim| before.claim(claim));
+        let asked: u64 = members.map(|claim| claim.request.devices.total_core()).sum();
+        let allowed = asked.saturating_mul(settings.disruption_per_mille) / 1000;
+        require(core <= allowed || groups.len() <= 1, || {
+            format!("{action:?} evicts {core} thousandths of devices for {asked}, from {groups:?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Few nodes are held, and none when nobody waits.
+fn holds_are_bounded(after: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
+    let nodes = after.nodes().count();
+    let held = after.nodes().filter(|(id, _)| after.is_held(*id)).count();
+    let most = (nodes as u64 * u64::from(settings.held_nodes_per_mille) / 1000).max(1);
+    require(held as u64 <= most, || format!("{held} of {nodes} nodes are held"))?;
+    require(held == 0 || !plan.pending.is_empty(), || "a node is held for nobody".into())
+}
+
+/// Each group of which something waits is pending, once.
+fn everybody_is_placed_or_pending(after: &Cluster, plan: &Plan) -> Verdict {
+    let waiting: BTreeSet<GroupId> =
+        after.claims().filter(|(_, _, at)| at.is_none()).filter_map(|(id, ..)| after.group_of(id)).collect();
+    let mut pending: Vec<GroupId> = plan.pending.iter().map(|pending| pending.group).collect();
+    pending.sort_unstable();
+    require(pending == waiting.iter().copied().collect::<Vec<_>>(), || {
+        format!("groups {waiting:?} wait, the plan says {pending:?}")
+    })
+}
+
+fn require(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(broken()) }
+}
+
+/// At rest no claim of its own waits for room that is free, that its queue may have, and that is held for nobody.
+pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
+    let held = Held::of(cluster);
+    for (id, claim, at) in cluster.claims() {
+        let Some(group) = group_of(cluster, id).filter(|group| at.is_none() && !group.is_declared()) else { continue };
+        let open = cluster.nodes().filter(|(id, _)| !cluster.is_held(*id));
+        let fitting = open.filter(|(_, node)| placement::fits(node, &claim.request).is_ok());
+        // Where exactly it would go is not known, so it is asked whether it could go anywhere at its greatest charge.
+        let may = |(_, node): &(NodeId, &Node)| {
+            let charge = greatest_charge(node, claim);
+            path(cluster, group.queue()).into_iter().all(|(queue, state)| {
+                charge.iter().all(|(resource, amount)| {
+                    let Some(allowance) = state.spec().allowances.get(resource) else { return true };
+                    let (all, fixed) = held.get(queue, resource);
+                    let quota = allowance.quota.filter(|_| !claim.preemptible);
+                    allowance.limit.is_none_or(|limit| all + amount <= limit)
+                        && quota.is_none_or(|quota| fixed + amount <= quota)
+                })
+            })
+        };
+        // A quota of a model depends on the device that is chosen; one of them all does not.
+        let place = fitting.into_iter().find(may);
+        require(place.is_none(), || {
+            format!("{id:?} waits although there is room for it on {:?}: {claim:?}", place.map(|(_, node)| node.spec()))
+        })?;
+    }
+    Ok(())
+}
+
+/// The most that a claim can be charged for on a node.
+fn greatest_charge(node: &Node, claim: &Claim) -> BTreeMap<Resource, u64> {
+    let request = &claim.request;
+    let memory = node.devices().iter().map(|device| request.devices.memory.on(device.memory()).get()).max();
+    BTreeMap::from([
+        (Resource::Cpu, request.cpu.get()),
+        (Resource::Memory, request.memory.get()),
+        (Resource::DeviceCore, request.devices.total_core()),
+        (Resource::DeviceMemory, memory.unwrap_or(0) * u64::from(request.devices.count)),
+    ])
+}

@@ -1,0 +1,185 @@
+//! The machines beside the books: what really runs where. A claim that is started before there is room for it is noticed here,
+//! however right the books look.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{Allocation, ClaimId, Cluster, Event, NodeId, NodeSpec, Outcome, Plan, Request, Step};
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Machines {
+    nodes: BTreeMap<NodeId, NodeSpec>,
+    /// At most one container for each claim.
+    containers: BTreeMap<ClaimId, Container>,
+    /// Claims that were placed but have not been told to start.
+    waiting: BTreeMap<ClaimId, (Allocation, BTreeSet<ClaimId>)>,
+}
+
+#[derive(Clone, Debug)]
+struct Container {
+    request: Request,
+    at: Allocation,
+    /// It was told to go, and is still there.
+    stopping: bool,
+}
+
+impl Machines {
+    /// The claims that were told to go and are still there.
+    pub(crate) fn stopping(&self) -> impl Iterator<Item = ClaimId> + '_ {
+        self.containers.iter().filter(|(_, container)| container.stopping).map(|(claim, _)| *claim)
+    }
+
+    pub(crate) fn runs(&self, claim: ClaimId) -> bool {
+        self.containers.get(&claim).is_some_and(|container| !container.stopping)
+    }
+
+    /// Does what a plan says.
+    pub(crate) fn carry_out(&mut self, cluster: &Cluster, plan: &Plan) -> Result<(), String> {
+        for planned in &plan.steps {
+            if let Step::Evict { claim, from } | Step::Move { claim, from, .. } = &planned.step {
+                self.stop(*claim, from)?;
+            }
+            if let Step::Place { claim, to, starts_after } | Step::Move { claim, to, starts_after, .. } = &planned.step
+            {
+                match starts_after.is_empty() {
+                    true => self.start(cluster, *claim, to)?,
+                    false => _ = self.waiting.insert(*claim, (to.clone(), starts_after.iter().copied().collect())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows an event that happened to the machines or that was told to them.
+    pub(crate) fn observe(&mut self, cluster: &Cluster, event: &Event, outcome: &Outcome) -> Result<(), String> {
+        match event {
+            Event::NodeAdded(spec) => {
+                if let Outcome::Node(id) = outcome {
+                    self.nodes.insert(*id, spec.clone());
+                }
+            }
+            Event::NodeRemoved(node) => {
+                self.nodes.remove(node);
+                let lost: Vec<ClaimId> =
+                    self.containers.iter().filter(|(_, own)| own.at.node == *node).map(|(claim, _)| *claim).collect();
+                lost.into_iter().for_each(|claim| self.lose(claim));
+                self.waiting.retain(|_, (to, _)| to.node != *node);
+            }
+            Event::ClaimRemoved(claim) => {
+                self.waiting.remove(claim);
+                self.lose(*claim);
+            }
+            Event::ClaimGone(claim) => self.lose(*claim),
+            // What was not started yet is not lost: its old container may still be there.
+            Event::ClaimEvicted(claim) | Event::ClaimFailed(claim) => {
+                if self.waiting.remove(claim).is_none() {
+                    self.lose(*claim);
+                }
+            }
+            Event::ClaimPlaced(claim, at) => self.start(cluster, *claim, at)?,
+            Event::ClaimResized(claim, request) => {
+                let at = cluster.allocation(*claim).cloned();
+                if let (Some(at), Some((to, _))) = (&at, self.waiting.get_mut(claim)) {
+                    *to = at.clone();
+                } else if let (Some(at), Some(container)) = (at, self.containers.get_mut(claim)) {
+                    (container.at, container.request) = (at, request.clone());
+                }
+            }
+            _ => {}
+        }
+        let ready = match outcome {
+            Outcome::Ready(ready) | Outcome::NodeGone { ready, .. } => ready.as_slice(),
+            _ => &[],
+        };
+        for claim in ready {
+            match self.waiting.remove(claim) {
+                Some((to, after)) if after.is_empty() => self.start(cluster, *claim, &to)?,
+                other => return Err(format!("{claim:?} is said to be ready, but waits: {other:?}")),
+            }
+        }
+        self.check_room()
+    }
+
+    fn lose(&mut self, claim: ClaimId) {
+        self.containers.remove(&claim);
+        self.waiting.values_mut().for_each(|(_, after)| _ = after.remove(&claim));
+    }
+
+    fn stop(&mut self, claim: ClaimId, from: &Allocation) -> Result<(), String> {
+        if self.waiting.remove(&claim).is_some() {
+            return Ok(());
+        }
+        match self.containers.get_mut(&claim).filter(|container| !container.stopping && container.at == *from) {
+            Some(container) => container.stopping = true,
+            None => return Err(format!("{claim:?} is evicted from where it does not run")),
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, cluster: &Cluster, claim: ClaimId, at: &Allocation) -> Result<(), String> {
+        let request = cluster.claim(claim).map(|claim| claim.request.clone()).unwrap_or_default();
+        if self.containers.insert(claim, Container { request, at: at.clone(), stopping: false }).is_some() {
+            return Err(format!("{claim:?} is started although it is still running elsewhere"));
+        }
+        self.check_room()
+    }
+
+    /// No machine runs more than it has.
+    fn check_room(&self) -> Result<(), String> {
+        let mut used: BTreeMap<NodeId, (u64, u64, Vec<(u64, u64)>)> = BTreeMap::new();
+        for container in self.containers.values() {
+            let Some(spec) = self.nodes.get(&container.at.node) else { return Err("runs on no node".into()) };
+            let (cpu, memory, devices) = used.entry(container.at.node).or_default();
+            *cpu += container.request.cpu.get();
+            *memory += container.request.memory.get();
+            devices.resize(spec.devices.len(), (0, 0));
+            for part in &container.at.devices {
+                let (core, memory) = &mut devices[usize::from(part.device)];
+                *core += u64::from(part.core.get());
+                *memory += part.memory.get();
+            }
+        }
+        for (id, (cpu, memory, devices)) in used {
+            let spec = &self.nodes[&id];
+            let over =
+                devices.iter().zip(&spec.devices).position(|(used, spec)| used.0 > 1000 || used.1 > spec.memory.get());
+            if cpu > spec.cpu.get() || memory > spec.memory.get() || over.is_some() {
+                return Err(format!(
+                    "{} really runs more than it has, device {over:?}: {:?}",
+                    spec.name, self.containers
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The cluster's state says of each claim what is true.
+    pub(crate) fn agree(&self, cluster: &Cluster) -> Result<(), String> {
+        for (id, _, placed) in cluster.claims() {
+            let container = self.containers.get(&id);
+            let running = container.filter(|container| !container.stopping).map(|container| &container.at);
+            let stopping = container.filter(|container| container.stopping).map(|container| &container.at);
+            let waiting = self.waiting.get(&id);
+            let told = cluster.started_ms(id).is_some();
+            if told != running.is_some() || (told && running != placed) {
+                return Err(format!("{id:?}: runs at {running:?}, is taken to run ({told}) at {placed:?}"));
+            }
+            if cluster.leaving(id) != stopping {
+                return Err(format!("{id:?}: is leaving {stopping:?}, taken to leave {:?}", cluster.leaving(id)));
+            }
+            let after: Option<BTreeSet<ClaimId>> =
+                (placed.is_some() && !told).then(|| cluster.starts_after(id).iter().copied().collect());
+            if after.as_ref() != waiting.map(|(_, after)| after)
+                || waiting.map(|(to, _)| to) != placed.filter(|_| !told)
+            {
+                return Err(format!("{id:?}: waits as {waiting:?}, taken to wait for {after:?} at {placed:?}"));
+            }
+            if after.is_some_and(|after| after.is_empty()) {
+                return Err(format!("{id:?} waits for nobody and is not started"));
+            }
+        }
+        match self.containers.keys().chain(self.waiting.keys()).find(|claim| cluster.claim(**claim).is_none()) {
+            Some(unknown) => Err(format!("{unknown:?} runs and is not known any more")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The scheduler as a whole: what it does in situations that are known to go wrong elsewhere, and in worlds where anything
+//! may happen.
+
+mod complaints;
+mod kit;
+mod laws;
+mod machines;
+mod random;
+mod situations;
+mod world;

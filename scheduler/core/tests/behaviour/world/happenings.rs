@@ -1,0 +1,203 @@
+//! What may happen.
+
+use aliquot_scheduler_core::{
+    Allowance, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request,
+};
+
+use crate::random::Random;
+
+/// One thing that happens. Numbers that choose among what there is are taken modulo what there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Happening {
+    NodeComes {
+        devices: u8,
+        model: &'static str,
+        rack: u8,
+    },
+    NodeFails(u64),
+    NodeCordoned(u64, bool),
+    DeviceHealth {
+        node: u64,
+        device: u16,
+        healthy: bool,
+    },
+    ClaimComes {
+        request: Request,
+        terms: Terms,
+        min_runtime_ms: u64,
+        budget: Option<u64>,
+    },
+    GangComes {
+        request: Request,
+        terms: Terms,
+        shape: Shape,
+    },
+    MemberComes {
+        gang: u64,
+        request: Request,
+    },
+    ClaimGoes(u64),
+    ClaimFails(u64),
+    ContainerDies(u64),
+    ClaimResized(u64, Request),
+    StoppingIsGone(u64),
+    EverythingStoppingIsGone,
+    QueueChanges {
+        queue: u64,
+        allowance: Allowance,
+        on_memory: bool,
+    },
+    BudgetChanges {
+        budget: u64,
+        min_available: Option<u32>,
+    },
+    TimePasses {
+        ms: u64,
+    },
+    /// Somebody else decides: these claims are evicted, these placed, in one statement.
+    Statement {
+        evicted: Vec<u64>,
+        placed: Vec<u64>,
+    },
+    Cycle,
+}
+
+/// Under what terms a claim or a gang waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) queue: u64,
+    pub(crate) priority: i32,
+    pub(crate) preemptible: bool,
+    pub(crate) delay_ms: u64,
+}
+
+/// What a gang is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) min_members: u32,
+    pub(crate) members: u32,
+    /// Members beyond the first are workers, of which so many are needed.
+    pub(crate) workers: Option<u32>,
+    pub(crate) grace_ms: Option<u64>,
+    pub(crate) one_rack: bool,
+    pub(crate) min_runtime_ms: u64,
+}
+
+/// What happens in the world of a seed.
+pub(crate) fn of(seed: u64) -> Vec<Happening> {
+    let mut random = Random::new(seed);
+    let mut happenings: Vec<Happening> = (0..2 + random.below(3)).map(|_| node(&mut random)).collect();
+    for queue in 0..super::play::QUEUES.len() as u64 {
+        if !random.one_in(3) {
+            let (allowance, on_memory) = (allowance(&mut random), random.one_in(4));
+            happenings.push(Happening::QueueChanges { queue, allowance, on_memory });
+        }
+    }
+    let count = 40 + random.below(120);
+    happenings.extend((0..count).map(|_| happening(&mut random)));
+    happenings
+}
+
+fn happening(random: &mut Random) -> Happening {
+    match random.below(100) {
+        0 => node(random),
+        1 => Happening::NodeFails(random.next()),
+        2 => Happening::NodeCordoned(random.next(), random.one_in(2)),
+        3..=4 => Happening::DeviceHealth {
+            node: random.next(),
+            device: u16::try_from(random.below(4)).unwrap_or(0),
+            healthy: !random.one_in(3),
+        },
+        5..=28 => Happening::ClaimComes {
+            request: request(random),
+            terms: terms(random),
+            min_runtime_ms: random.one_of(&[0, 0, 0, 5000, 60_000]),
+            budget: random.one_in(4).then(|| random.below(2)),
+        },
+        29..=36 => Happening::GangComes { request: request(random), terms: terms(random), shape: shape(random) },
+        37..=40 => Happening::MemberComes { gang: random.next(), request: request(random) },
+        41..=46 => Happening::ClaimGoes(random.next()),
+        47 => Happening::ClaimFails(random.next()),
+        48 => Happening::ContainerDies(random.next()),
+        49..=51 => Happening::ClaimResized(random.next(), request(random)),
+        52..=60 => Happening::StoppingIsGone(random.next()),
+        61..=62 => Happening::EverythingStoppingIsGone,
+        63..=65 => {
+            Happening::QueueChanges { queue: random.next(), allowance: allowance(random), on_memory: random.one_in(4) }
+        }
+        66..=67 => Happening::BudgetChanges {
+            budget: random.below(2),
+            min_available: (!random.one_in(4)).then(|| u32::try_from(random.below(4)).unwrap_or(0)),
+        },
+        68..=75 => Happening::TimePasses { ms: random.one_of(&[1, 1000, 10_000, 60_000, 400_000]) },
+        76..=79 => Happening::Statement {
+            evicted: (0..random.below(4)).map(|_| random.next()).collect(),
+            placed: (0..random.below(4)).map(|_| random.next()).collect(),
+        },
+        _ => Happening::Cycle,
+    }
+}
+
+fn node(random: &mut Random) -> Happening {
+    let devices = u8::try_from(random.below(5)).unwrap_or(0);
+    let rack = u8::try_from(random.below(2)).unwrap_or(0);
+    Happening::NodeComes { devices, model: random.one_of(&["A", "A", "B"]), rack }
+}
+
+fn request(random: &mut Random) -> Request {
+    let models: &[&str] = match random.below(8) {
+        0 => &["A"],
+        1 => &["B"],
+        2 => &["A", "B"],
+        _ => &[],
+    };
+    let devices = match random.below(10) {
+        0 => DeviceRequest::default(),
+        1..=4 => DeviceRequest::whole(random.one_of(&[1, 1, 1, 2, 2, 4])),
+        _ => DeviceRequest {
+            count: random.one_of(&[1, 1, 1, 2]),
+            core: DeviceCore::from_percent(random.one_of(&[10, 30, 50, 70])),
+            memory: match random.one_in(2) {
+                true => DeviceMemory::Thousandths(random.one_of(&[100, 333, 500, 700])),
+                false => DeviceMemory::Bytes(Bytes::from_mib(random.one_of(&[0, 4000, 9000, 20_000]))),
+            },
+        },
+    };
+    Request {
+        cpu: MilliCpu::new(random.one_of(&[0, 1000, 4000, 9000])),
+        memory: Bytes::from_mib(random.one_of(&[0, 1000, 16_000])),
+        devices,
+        constraints: Constraints {
+            models: models.iter().map(|model| (*model).to_owned()).collect(),
+            ..Constraints::default()
+        },
+        ..Request::default()
+    }
+}
+
+fn terms(random: &mut Random) -> Terms {
+    Terms {
+        queue: random.next(),
+        priority: random.one_of(&[50, 50, 75, 100, 125]),
+        preemptible: !random.one_in(4),
+        delay_ms: random.one_of(&[0, 0, 0, 20_000]),
+    }
+}
+
+fn shape(random: &mut Random) -> Shape {
+    let members = u32::try_from(1 + random.below(5)).unwrap_or(1);
+    Shape {
+        min_members: u32::try_from(random.below(u64::from(members) + 1)).unwrap_or(0),
+        members,
+        workers: random.one_in(3).then(|| u32::try_from(random.below(u64::from(members))).unwrap_or(0)),
+        grace_ms: random.one_of(&[None, Some(0), Some(60_000)]),
+        one_rack: random.one_in(5),
+        min_runtime_ms: random.one_of(&[0, 0, 30_000]),
+    }
+}
+
+fn allowance(random: &mut Random) -> Allowance {
+    let quota = random.one_of(&[None, Some(0), Some(1000), Some(2000), Some(3500)]);
+    let limit = random.one_of(&[None, None, Some(500), Some(2500), Some(6000)]);
+    Allowance { quota, limit, weight: random.below(4), priority: None }
+}
