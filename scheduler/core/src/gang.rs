@@ -2,6 +2,8 @@
 
 mod rules;
 
+use std::cmp::Reverse;
+
 use crate::claim::{Allocation, ClaimId, NodeId};
 use crate::cluster::Cluster;
 use crate::limits::{self, Exceeded};
@@ -137,6 +139,6 @@ pub(crate) fn demanding_first(cluster: &Cluster, claims: &[ClaimId]) -> Vec<Clai
         let request = cluster.claim(*claim).map(|claim| &claim.request);
         request.map(|request| (request.devices.total_core(), request.cpu, request.memory))
     };
-    claims.sort_by(|left, right| demand(right).cmp(&demand(left)));
+    claims.sort_by_key(|claim| Reverse(demand(claim)));
     claims
 }

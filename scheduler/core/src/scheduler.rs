@@ -124,6 +124,7 @@ impl Scheduler {
             plan.add(steps, Action::StaleGang, group);
         }
         self.memory.forget_gone(cluster);
+        plan.add_displaced(cluster);
     }
 
     /// Keeps nodes for those who have been the first of their queue for long and find no room.
@@ -172,6 +173,19 @@ pub(crate) fn cause(cluster: &Cluster, action: Action, group: GroupId) -> Displa
 }
 
 impl Plan {
+    /// Enters who waits again because this cycle has evicted it.
+    fn add_displaced(&mut self, cluster: &Cluster) {
+        let mut known: BTreeSet<GroupId> = self.pending.iter().map(|pending| pending.group).collect();
+        for planned in &self.steps {
+            let Step::Evict { claim, .. } = planned.step else { continue };
+            let Some(group) = cluster.group_of(claim).filter(|_| cluster.allocation(claim).is_none()) else { continue };
+            if known.insert(group) {
+                let obstacle = Obstacle::Unplaceable(Unplaceable::NoRoom { claim, placed: 0 });
+                self.pending.push(Pending { group, obstacle, refusal: None });
+            }
+        }
+    }
+
     pub(crate) fn add(&mut self, steps: Vec<Step>, action: Action, group: GroupId) {
         self.steps.extend(steps.into_iter().map(|step| PlannedStep { step, action, for_group: Some(group) }));
     }

@@ -259,8 +259,8 @@ impl World {
                     queue: queue_name(queue),
                     preemptible,
                     pod_group: group.map(|group| format!("g{group}")),
-                    sub_group: (number % 2 == 0).then(|| "head".into()),
-                    disruption_budget: (number % 3 == 0).then(|| "b0".into()),
+                    sub_group: number.is_multiple_of(2).then(|| "head".into()),
+                    disruption_budget: number.is_multiple_of(3).then(|| "b0".into()),
                     ..Claim::default()
                 }))
             }

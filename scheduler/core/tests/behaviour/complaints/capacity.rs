@@ -152,7 +152,7 @@ fn a_stale_allocation_that_blocks_devices() {
 /// nodes is kept, and changes with the nodes that change. What is counted are the policy's bids, made for one node each.
 #[test]
 fn every_cycle_copies_the_whole_cluster() {
-    #[derive(Debug)]
+    #[derive(Clone, Debug)]
     struct Counted(Rc<Cell<usize>>);
     impl Policy for Counted {
         fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid {
