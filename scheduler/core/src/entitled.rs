@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::group::{Group, GroupId};
 use crate::queue::QueueId;
@@ -16,8 +17,23 @@ pub(crate) struct PlacedUnit {
     pub(crate) unit: Unit,
     /// What it takes.
     pub(crate) charge: Charge,
+    /// Whether its group has all it needs. What is left of a gang does no work, and is entitled to nothing until it is whole.
+    is_whole: bool,
     /// Whether it is within its queue's fair share; otherwise it is borrowed.
     pub(crate) entitled: bool,
+}
+
+/// What is evicted as a whole, and whether it is within its queue's fair share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Its group.
+    pub group: GroupId,
+    /// The members that the group needs, or one member beyond those.
+    pub claims: Vec<ClaimId>,
+    /// Whether it is one member beyond those that the group needs.
+    pub is_elastic: bool,
+    /// Whether it is within its queue's fair share; otherwise it is borrowed, and queues that have less than theirs may take it back.
+    pub is_entitled: bool,
 }
 
 /// The placed units of a leaf queue in their fixed order, each either *entitled* or *borrowed*.
@@ -64,7 +80,7 @@ impl Entitled {
         for placed in &mut self.units {
             let rank = placed.unit.rank;
             let without_core = rank.elastic && borrowed_cores.contains(&rank.group);
-            placed.entitled = !without_core && fits(&self.fair, &held, &placed.charge);
+            placed.entitled = placed.is_whole && !without_core && fits(&self.fair, &held, &placed.charge);
             if placed.entitled {
                 held.add(&placed.charge);
             } else if !rank.elastic {
@@ -99,8 +115,9 @@ impl Entitled {
 }
 
 fn placed(cluster: &Cluster, group: GroupId) -> impl Iterator<Item = PlacedUnit> {
+    let is_whole = cluster.group(group).is_some_and(Group::has_minimum);
     let units = Unit::placed(cluster, group).into_iter();
-    units.map(|unit| PlacedUnit { charge: unit.charge(cluster), unit, entitled: false })
+    units.map(move |unit| PlacedUnit { charge: unit.charge(cluster), unit, is_whole, entitled: false })
 }
 
 fn fits(fair: &[u64], held: &Amounts, charge: &Charge) -> bool {

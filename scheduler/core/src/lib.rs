@@ -56,6 +56,7 @@ pub use dump::{
     Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel,
     DumpedNode, DumpedPlace, DumpedQueue, DumpedUsage, RestoreError, RestoreReason,
 };
+pub use entitled::Standing;
 pub use event::{Event, EventError, Outcome};
 pub use fair_share::{Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
 pub use group::{Group, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};

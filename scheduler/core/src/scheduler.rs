@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 use crate::actions::{Context, SearchMemory, evict_stale, pass};
 use crate::claim::{Action, Displacement};
 use crate::cluster::Cluster;
-use crate::entitled::EntitledSets;
+use crate::entitled::{Entitled, EntitledSets, PlacedUnit, Standing};
 use crate::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit};
 use crate::group::{Group, GroupId};
 use crate::holds::Holds;
 use crate::placement::{Engine, Policy};
 use crate::plan::{Obstacle, Pending, Plan, PlannedStep};
+use crate::queue::QueueId;
 use crate::shares::Shares;
 use crate::signature::Failures;
 use crate::statement::{Statement, Step};
@@ -81,6 +82,19 @@ impl Scheduler {
         self.make_way(cluster, &shares, &mut plan);
         self.hold(cluster, &shares, &plan);
         plan
+    }
+
+    /// What is placed of a queue, in the order in which it is counted against the queue's fair share.
+    #[must_use]
+    pub fn standings(&self, cluster: &Cluster, queue: QueueId) -> Vec<Standing> {
+        let shares = Shares::of(cluster, self.settings.usage_weight);
+        let standing = |placed: &PlacedUnit| Standing {
+            group: placed.unit.group,
+            claims: placed.unit.claims.clone(),
+            is_elastic: placed.unit.elastic,
+            is_entitled: placed.entitled,
+        };
+        Entitled::of(cluster, &shares, queue).units().iter().map(standing).collect()
     }
 
     /// Places what fits into what is free.
