@@ -1,8 +1,9 @@
 //! Why something waits, what would change that, and why it was evicted.
 //!
-//! There are two depths. A cycle says of all that waits what it has found out anyway ([`Pending::reason`](crate::Pending::reason)).
-//! Asked about one claim, [`Scheduler::explain`] looks at all that is in its way, and tries changes in a copy of the state: what it
-//! suggests does let the claim be placed, unless somebody whose turn comes before takes the room.
+//! There are two depths. A cycle says of all that waits what it has found out anyway
+//! ([`Pending::reason`](crate::Pending::reason)). Asked about one claim, [`Scheduler::explain`] looks at all that is in
+//! its way, and tries changes in a copy of the state: what it suggests does let the claim be placed, unless somebody
+//! whose turn comes before takes the room.
 
 mod amount;
 mod change;
@@ -14,6 +15,7 @@ mod pending;
 mod queue_report;
 mod reason;
 mod room;
+mod sentence;
 mod share;
 mod shortage;
 mod trial;
@@ -28,12 +30,15 @@ pub use reason::{Bound, Holder, Protection, Reason, Share, Tier};
 pub(crate) use share::shares_then;
 pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
 
-use crate::claim::ClaimId;
+use crate::actions::{Context, Refusal, make_way};
+use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
+use crate::entitled::EntitledSets;
 use crate::event::EventError;
 use crate::group::GroupId;
 use crate::scheduler::Scheduler;
 use crate::shares::Shares;
+use crate::statement::Step;
 use crate::unit::Unit;
 use trial::Trial;
 
@@ -46,8 +51,8 @@ pub struct Explanation {
     pub group: GroupId,
     /// The node that it is placed on; `None`: it waits.
     pub node: Option<String>,
-    /// What is in the way of what its pod group wants to have placed next, the most basic first. Of a claim that waits and that nothing is
-    /// in the way of: the next cycle places it.
+    /// What is in the way of what its pod group wants to have placed next, the most basic first. Of a claim that waits
+    /// and that nothing is in the way of: the next cycle places it.
     pub reasons: Vec<Reason>,
     /// Single changes, each of which would let that be placed, the smallest first.
     pub changes: Vec<Change>,
@@ -95,7 +100,17 @@ impl Scheduler {
             Ok(None) => return,
             Ok(Some(unit)) => {
                 let shares = Shares::of(cluster, self.settings.usage_weight);
-                let found = obstacles::find(&mut trial, &shares, &unit);
+                let refusal = match trial.admits() {
+                    true => None,
+                    false => match self.make_way_in(trial.cluster().clone(), &shares, &unit) {
+                        Ok(making_way) => {
+                            explanation.reasons.push(Reason::RoomIsMade { making_way });
+                            return;
+                        }
+                        Err(refusal) => refusal,
+                    },
+                };
+                let found = obstacles::find(&mut trial, &shares, &unit, refusal);
                 explanation.reasons = found.reasons;
                 if found.first.is_none() {
                     return;
@@ -112,13 +127,48 @@ impl Scheduler {
         let search = nearest::Search { trial: &mut trial, group, members: &explanation.members, request };
         explanation.changes = search.run(first);
     }
+
+    /// Who makes way for a unit in a copy of the state, by whatever action, or why nobody does.
+    fn make_way_in(
+        &self,
+        mut cluster: Cluster,
+        shares: &Shares,
+        unit: &Unit,
+    ) -> Result<Vec<(ClaimId, String)>, Option<Refusal>> {
+        let (mut engine, mut memory) = (self.engine.fork(), self.memory.clone());
+        let mut context = Context {
+            shares,
+            settings: &self.settings,
+            engine: &mut engine,
+            memory: &mut memory,
+            entitled: EntitledSets::default(),
+            moves_left: self.settings.moves_per_cycle,
+        };
+        let mut refused: Option<Refusal> = None;
+        for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
+            match make_way(action, &mut cluster, &mut context, unit) {
+                Ok(steps) => {
+                    let others = steps.iter().filter(|step| !matches!(step, Step::Place { .. })).map(Step::claim);
+                    return Ok(others.map(|claim| named(&cluster, claim)).collect());
+                }
+                Err(refusal) => {
+                    refused = Some(refused.map_or(refusal, |before| before.more_telling(refusal)));
+                }
+            }
+        }
+        Err(refused)
+    }
 }
 
 /// Of a claim that has its place: who it waits for.
 fn starts_after(cluster: &Cluster, claim: ClaimId) -> Option<Reason> {
-    let named = |id: &ClaimId| (*id, cluster.claim(*id).map(|claim| claim.name.clone()).unwrap_or_default());
-    let leaving: Vec<(ClaimId, String)> = cluster.starts_after(claim).iter().map(named).collect();
+    let leaving: Vec<(ClaimId, String)> =
+        cluster.starts_after(claim).iter().map(|other| named(cluster, *other)).collect();
     (!leaving.is_empty()).then_some(Reason::StartsAfter { leaving })
+}
+
+fn named(cluster: &Cluster, claim: ClaimId) -> (ClaimId, String) {
+    (claim, cluster.claim(claim).map(|claim| claim.name.clone()).unwrap_or_default())
 }
 
 impl Display for Explanation {

@@ -57,7 +57,7 @@ pub struct Scheduler {
     pub(crate) engine: Engine<Box<dyn Policy>>,
     pub(crate) settings: Settings,
     pub(crate) holds: Holds,
-    memory: SearchMemory,
+    pub(crate) memory: SearchMemory,
 }
 
 impl std::fmt::Debug for Scheduler {

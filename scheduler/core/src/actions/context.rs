@@ -8,6 +8,7 @@ use crate::entitled::EntitledSets;
 use crate::group::GroupId;
 use crate::limits::Exceeded;
 use crate::placement::{Engine, Policy};
+use crate::queue::QueueId;
 use crate::scheduler::Settings;
 use crate::shares::Shares;
 use crate::statement::Step;
@@ -54,8 +55,13 @@ impl SearchMemory {
 pub(crate) enum Refusal {
     /// All that may be taken for it would not make enough room.
     NothingToTake,
-    /// Its queue would be above its fair share of the resource of this number, and takes nothing back.
-    AboveFairShare(usize),
+    /// Its queue would be above its fair share of a resource, and takes nothing back.
+    AboveFairShare {
+        /// The number of the resource.
+        resource: usize,
+        /// The share.
+        fair_share: u64,
+    },
     /// It would pass a limit.
     Limit(Exceeded),
     /// There would be room, but too much would be evicted for it: see
@@ -71,11 +77,16 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// A queue would be above its fair share of the resource of this number.
+    pub(super) fn above(shares: &Shares, queue: QueueId, resource: usize) -> Self {
+        Self::AboveFairShare { resource, fair_share: shares.fair_share(queue, resource) }
+    }
+
     /// Of several actions' refusals the one that says most about what would have to change.
     pub(crate) fn more_telling(self, other: Self) -> Self {
         let telling = |refusal: &Self| match refusal {
             Self::NothingToTake => 0,
-            Self::AboveFairShare(_) => 1,
+            Self::AboveFairShare { .. } => 1,
             Self::Limit(_) => 2,
             Self::TooDisruptive => 3,
             Self::Delayed { .. } => 4,

@@ -104,7 +104,8 @@ pub(crate) fn pass(action: Action, cluster: &mut Cluster, context: &mut Context<
     }
 }
 
-fn make_way(action: Action, cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+/// Places a unit by an action that has others make way.
+pub(crate) fn make_way(action: Action, cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
     match action {
         Action::Consolidate => consolidate(cluster, context, unit),
         Action::Reclaim => reclaim(cluster, context, unit),

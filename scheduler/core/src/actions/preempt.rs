@@ -33,7 +33,7 @@ pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
         // Where exactly the members are decides what they take: it may be more than was known before.
         let exact = unit.charge(state);
         if taken.iter().any(|victim| victim.placed.entitled) && !own.would_entitle(unit.rank, &exact) {
-            return Err(Refusal::AboveFairShare(exact.parts().next().map_or(0, |(resource, _)| resource)));
+            return Err(Refusal::above(shares, unit.queue, exact.parts().next().map_or(0, |(resource, _)| resource)));
         }
         Ok(())
     });

@@ -2,20 +2,21 @@
 
 use crate::claim::Action;
 use crate::cluster::Cluster;
+use crate::explain;
 use crate::group::Group;
 use crate::queue::{QueueId, QueueSpec};
 use crate::unit::Unit;
 
 /// How long claims of a queue run before an action may take them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Protection {
+pub(crate) struct Protection {
     queue_min_runtime_ms: u64,
     now_ms: u64,
 }
 
 impl Protection {
     /// What a queue says, or else the nearest one above it.
-    pub(super) fn of(cluster: &Cluster, queue: QueueId, action: Action) -> Self {
+    pub(crate) fn of(cluster: &Cluster, queue: QueueId, action: Action) -> Self {
         let says = |spec: &QueueSpec| match action {
             Action::Reclaim => spec.reclaim_min_runtime_ms,
             _ => spec.preempt_min_runtime_ms,
@@ -24,13 +25,23 @@ impl Protection {
         Self { queue_min_runtime_ms: min_runtime_ms.unwrap_or(0), now_ms: cluster.now_ms() }
     }
 
-    /// Whether a placed unit must stay: it may not be evicted at all, or has not run for long enough. Who is placed but
-    /// does not run yet loses nothing.
+    /// Whether a placed unit must stay.
     pub(super) fn protects(self, cluster: &Cluster, group: &Group, unit: &Unit) -> bool {
+        self.reason(cluster, group, unit).is_some()
+    }
+
+    /// Why a placed unit must stay: it may not be evicted at all, or has not run for long enough. Who is placed but
+    /// does not run yet loses nothing.
+    pub(crate) fn reason(self, cluster: &Cluster, group: &Group, unit: &Unit) -> Option<explain::Protection> {
         let spec = group.spec();
+        if !spec.preemptible {
+            return Some(explain::Protection::NonPreemptible);
+        }
         let min_runtime_ms = self.queue_min_runtime_ms.max(spec.min_runtime_ms);
-        let runs_briefly = |since_ms: u64| self.now_ms.saturating_sub(since_ms) < min_runtime_ms;
-        !spec.preemptible || unit.claims.iter().filter_map(|claim| cluster.started_ms(*claim)).any(runs_briefly)
+        let left_ms = |since_ms: u64| min_runtime_ms.saturating_sub(self.now_ms.saturating_sub(since_ms));
+        let started = unit.claims.iter().filter_map(|claim| cluster.started_ms(*claim));
+        let left_ms = started.map(left_ms).max().filter(|left_ms| *left_ms > 0)?;
+        Some(explain::Protection::MinRuntime { left_ms })
     }
 }
 

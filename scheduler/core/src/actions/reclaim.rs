@@ -4,6 +4,7 @@ use crate::claim::Action;
 use crate::cluster::Cluster;
 use crate::entitled::PlacedUnit;
 use crate::queue::QueueId;
+use crate::resource::Charge;
 use crate::unit::Unit;
 
 use super::context::{Context, Outcome, Refusal};
@@ -22,11 +23,11 @@ struct Giver {
 pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
     let least = unit.least_charge(cluster);
     if let Some(resource) = context.shares.exceeded(cluster, unit.queue, &least) {
-        return Err(Refusal::AboveFairShare(resource));
+        return Err(Refusal::above(context.shares, unit.queue, resource));
     }
     let entitled = context.entitled.know(cluster, context.shares, unit.queue);
     if !entitled.would_entitle(unit.rank, &least) {
-        return Err(Refusal::AboveFairShare(least.parts().next().map_or(0, |(resource, _)| resource)));
+        return Err(Refusal::above(context.shares, unit.queue, first(&least)));
     }
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });
@@ -56,16 +57,20 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
         let held = |number: usize| state.queue(unit.queue).map_or(0, |queue| queue.allocated().get(number));
         let too_much = exact.parts().find(|(number, _)| held(*number) > shares.fair_share(unit.queue, *number));
         if let Some((resource, _)) = too_much {
-            return Err(Refusal::AboveFairShare(resource));
+            return Err(Refusal::above(shares, unit.queue, resource));
         }
         if !own.is_some_and(|own| own.would_entitle(unit.rank, &exact)) {
-            return Err(Refusal::AboveFairShare(exact.parts().next().map_or(0, |(resource, _)| resource)));
+            return Err(Refusal::above(shares, unit.queue, first(&exact)));
         }
         Ok(())
     });
     let steps = done?;
     context.entitled.changed(cluster, &steps);
     Ok(steps)
+}
+
+fn first(charge: &Charge) -> usize {
+    charge.parts().next().map_or(0, |(resource, _)| resource)
 }
 
 fn leaves(cluster: &Cluster) -> impl Iterator<Item = QueueId> {

@@ -6,6 +6,7 @@ use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::event::Event;
 use crate::explain::amount::{Amount, ByteCount, Cores, Count, Percent};
+use crate::explain::sentence::Owner;
 use crate::explain::shortage::TaintText;
 use crate::group::GroupId;
 use crate::namespace::NamespaceSpec;
@@ -108,7 +109,8 @@ pub enum Change {
 
 /// Allowing what was excluded counts like asking for a tenth less.
 const EFFORT_OF_CONSTRAINTS: u64 = 100;
-/// What must be done by who owns the queues counts at least like asking for a fifth less, and the more, the more is added.
+/// What must be done by who owns the queues counts at least like asking for a fifth less, and the more, the more is
+/// added.
 const EFFORT_OF_BOUNDS: u64 = 200;
 /// Who owns the node may have had a reason.
 const EFFORT_OF_NODES: u64 = 300;
@@ -116,8 +118,8 @@ const EFFORT_OF_NODES: u64 = 300;
 const EFFORT_OF_WAITING: u64 = 500;
 
 impl Change {
-    /// How large the change is taken to be, for comparing: the part of what is asked for that is given up, in thousandths, or what
-    /// counts as much as that.
+    /// How large the change is taken to be, for comparing: the part of what is asked for that is given up, in
+    /// thousandths, or what counts as much as that.
     #[must_use]
     pub fn effort(&self) -> u64 {
         let given_up = |from: u64, to: u64| per_mille(from.saturating_sub(to), from);
@@ -137,8 +139,8 @@ impl Change {
         }
     }
 
-    /// The events that make the change: for `members` where the request is changed, for `group` where its minimum is. None if what the
-    /// change is about is gone.
+    /// The events that make the change: for `members` where the request is changed, for `group` where its minimum is.
+    /// None if what the change is about is gone.
     #[must_use]
     pub fn events(&self, cluster: &Cluster, group: GroupId, members: &[ClaimId]) -> Vec<Event> {
         match self {
@@ -256,7 +258,8 @@ impl Display for Change {
             Self::RaiseLimit { queue, resource, from, to } => {
                 write!(
                     f,
-                    "raise the limit of queue {queue:?} to {} (now {})",
+                    "raise the limit of {} to {} (now {})",
+                    Owner(queue),
                     Amount(resource, *to),
                     Amount(resource, *from)
                 )
@@ -264,7 +267,8 @@ impl Display for Change {
             Self::RaiseQuota { queue, resource, from, to } => {
                 write!(
                     f,
-                    "raise the quota of queue {queue:?} to {} (now {})",
+                    "raise the quota of {} to {} (now {})",
+                    Owner(queue),
                     Amount(resource, *to),
                     Amount(resource, *from)
                 )

@@ -2,22 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use crate::actions;
+use crate::claim::Action;
 use crate::cluster::Cluster;
 use crate::entitled::Entitled;
 use crate::explain::reason::{Holder, Protection, Reason};
 use crate::explain::share::share;
-use crate::queue::{Queue, QueueId};
+use crate::queue::QueueId;
 use crate::resource::Charge;
 use crate::shares::Shares;
 use crate::unit::Unit;
 
-/// Whether its queue would be above its fair share, or who is above his and keeps it.
-pub(crate) fn reason(cluster: &Cluster, shares: &Shares, unit: &Unit) -> Option<Reason> {
+/// Who holds more than his fair share of what a unit asks for, and keeps it. `None` if its own queue would be above its
+/// own share.
+pub(crate) fn nothing_to_reclaim(cluster: &Cluster, shares: &Shares, unit: &Unit) -> Option<Reason> {
     let charge = unit.least_charge(cluster);
     let own = share(cluster, shares, unit.queue, Some(&charge), &charge)?;
-    if let Some(number) = shares.exceeded(cluster, unit.queue, &charge) {
-        // If nobody else holds any of it, it does not matter whose share is how large.
-        return (held_by_others(cluster, unit.queue, number) > 0).then_some(Reason::AboveFairShare(own));
+    if shares.exceeded(cluster, unit.queue, &charge).is_some() {
+        return None;
     }
     let others = cluster.queues().parents_first().into_iter().filter(|id| *id != unit.queue);
     let leaves = others.filter(|id| cluster.queue(*id).is_some_and(|queue| queue.children().is_empty()));
@@ -27,13 +29,8 @@ pub(crate) fn reason(cluster: &Cluster, shares: &Shares, unit: &Unit) -> Option<
     (!holders.is_empty()).then_some(Reason::NothingToReclaim { own, holders })
 }
 
-fn held_by_others(cluster: &Cluster, queue: QueueId, number: usize) -> u64 {
-    let held = |id: &QueueId| cluster.queue(*id).map_or(0, |queue| queue.allocated().get(number));
-    let all = cluster.queues().roots().iter().map(held).fold(0, u64::saturating_add);
-    all.saturating_sub(held(&queue))
-}
-
-/// A leaf queue that holds more than its fair share of something that is asked for, and what keeps that from being taken.
+/// A leaf queue that holds more than its fair share of something that is asked for, and what keeps that from being
+/// taken.
 fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) -> Option<Holder> {
     let state = cluster.queue(queue)?;
     let above = |number: usize| state.allocated().get(number) > shares.fair_share(queue, number);
@@ -41,11 +38,11 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
         return None;
     }
     let held = share(cluster, shares, queue, None, asked)?;
+    let rules = actions::Protection::of(cluster, queue, Action::Reclaim);
     let mut protected: BTreeMap<Protection, u32> = BTreeMap::new();
     let mut evictable = 0;
-    let entitled = Entitled::of(cluster, shares, queue);
-    for unit in entitled.last_first().filter(|placed| !placed.entitled).map(|placed| &placed.unit) {
-        match protection(cluster, state, unit) {
+    for placed in Entitled::of(cluster, shares, queue).last_first().filter(|placed| !placed.entitled) {
+        match protection(cluster, rules, &placed.unit) {
             Some(protection) => *protected.entry(protection).or_default() += 1,
             None => evictable += 1,
         }
@@ -60,19 +57,10 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
     })
 }
 
-/// What keeps a unit of a queue from being reclaimed.
-fn protection(cluster: &Cluster, queue: &Queue, unit: &Unit) -> Option<Protection> {
-    let spec = cluster.group(unit.group)?.spec();
-    if !spec.preemptible {
-        return Some(Protection::NonPreemptible);
-    }
-    let path = std::iter::successors(Some(queue), |queue| cluster.queue(queue.parent()?));
-    let of_queue = path.map(Queue::spec).find_map(|spec| spec.reclaim_min_runtime_ms).unwrap_or(0);
-    let min_runtime_ms = of_queue.max(spec.min_runtime_ms);
-    let started = unit.claims.iter().filter_map(|claim| cluster.started_ms(*claim));
-    let left_ms = |since_ms: u64| since_ms.saturating_add(min_runtime_ms).saturating_sub(cluster.now_ms());
-    if let Some(left_ms) = started.map(left_ms).max().filter(|left_ms| *left_ms > 0) {
-        return Some(Protection::MinRuntime { left_ms });
+/// What keeps a unit from being reclaimed.
+fn protection(cluster: &Cluster, rules: actions::Protection, unit: &Unit) -> Option<Protection> {
+    if let Some(protection) = rules.reason(cluster, cluster.group(unit.group)?, unit) {
+        return Some(protection);
     }
     let mut evicted: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for claim in unit.claims.iter().filter_map(|claim| cluster.claim(*claim)) {

@@ -6,7 +6,8 @@ use std::fmt::{self, Display, Formatter};
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
 use crate::explain::amount::{Amount, Span};
-use crate::explain::reason::{Owner, Share};
+use crate::explain::reason::Share;
+use crate::explain::sentence::Owner;
 
 /// Evictions that are followed back at most.
 const EVICTIONS_MAX: usize = 16;
@@ -24,7 +25,8 @@ pub struct Eviction {
     pub at_ms: u64,
     /// How long ago that is, in milliseconds.
     pub ago_ms: u64,
-    /// What the queues held then, with their fair shares: first that of whom it was done for, then those that were taken from.
+    /// What the queues held then, with their fair shares: first that of whom it was done for, then those that were
+    /// taken from.
     pub shares: Vec<Share>,
 }
 

@@ -1,14 +1,14 @@
 //! All that is in the way of what a group wants to have placed next.
 
+use crate::actions::Refusal;
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::explain::fairness;
-use crate::explain::pending::{over_bound, retried};
-use crate::explain::reason::Reason;
+use crate::explain::pending::{level, over_bound, refused, retried};
+use crate::explain::reason::{Reason, Tier};
 use crate::explain::room;
 use crate::explain::trial::Trial;
 use crate::gang::{Unplaceable, demanding_first};
-use crate::group::PlacementStrategy;
 use crate::limits::{self, Exceeded};
 use crate::request::Request;
 use crate::shares::Shares;
@@ -24,8 +24,8 @@ pub(crate) struct Obstacles {
     pub(crate) blocked: Option<ClaimId>,
 }
 
-/// Finds what is in the way of a unit.
-pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit) -> Obstacles {
+/// Finds what is in the way of a unit for which nobody makes way, for the reason given.
+pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit, refusal: Option<Refusal>) -> Obstacles {
     let cluster = trial.cluster();
     let mut reasons = Vec::new();
     let retry_at_ms = unit.claims.iter().map(|claim| cluster.failures(*claim).1).max().unwrap_or(0);
@@ -47,19 +47,22 @@ pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit) -> Obstacles
         Some(Unplaceable::Limit(_)) => trial.unbounded(|trial| trial.place(unit).err()).flatten(),
         other => other,
     };
-    let blocked = room.and_then(|room| blocked(trial, shares, unit, room, &mut reasons));
+    let blocked = room.and_then(|room| blocked(trial, unit, room, &mut reasons));
+    let is_matter_of_room = reasons.iter().any(|reason| matches!(reason.tier(), Tier::Device | Tier::Topology));
+    if let Some(refusal) = refusal.filter(|_| is_matter_of_room) {
+        let cluster = trial.cluster();
+        reasons.extend(match refusal {
+            Refusal::NothingToTake => fairness::nothing_to_reclaim(cluster, shares, unit),
+            Refusal::Limit(_) => None,
+            _ => refused(cluster, unit, &refusal),
+        });
+    }
     reasons.sort_by_key(Reason::tier);
     Obstacles { reasons, first, blocked }
 }
 
 /// Why a member of a unit finds no place.
-fn blocked(
-    trial: &mut Trial,
-    shares: &Shares,
-    unit: &Unit,
-    room: Unplaceable,
-    reasons: &mut Vec<Reason>,
-) -> Option<ClaimId> {
+fn blocked(trial: &mut Trial, unit: &Unit, room: Unplaceable, reasons: &mut Vec<Reason>) -> Option<ClaimId> {
     let (claim, placed) = match room {
         Unplaceable::NoRoom { claim, placed } => (claim, placed),
         Unplaceable::Topology { claim } => (claim, 0),
@@ -84,9 +87,6 @@ fn blocked(
         }
     };
     let no_room = with_others.unwrap_or_else(|| explain(trial.cluster(), 0));
-    if matches!(no_room, Reason::NoRoom { .. }) {
-        reasons.extend(fairness::reason(trial.cluster(), shares, unit));
-    }
     let only_topology = matches!(room, Unplaceable::Topology { .. }) && matches!(no_room, Reason::NoRoom { .. });
     // A node that has room is no obstacle: only that it is not where the others are.
     if !only_topology {
@@ -104,13 +104,7 @@ fn topology(
     alike: u32,
     room: Unplaceable,
 ) -> Option<Reason> {
-    let spec = cluster.group(unit.group)?.spec();
-    let sub_group = cluster.claim(claim)?.sub_group.as_deref();
-    let of_sub_group = spec.sub_groups.iter().find(|sub| Some(sub.name.as_str()) == sub_group);
-    let level = of_sub_group.and_then(|sub| sub.required_level.as_deref()).or(spec.spread.required_level.as_deref());
-    if level.is_none() && spec.spread.strategy != PlacementStrategy::SingleNode {
-        return None;
-    }
+    let level = level(cluster, unit.group, claim)?;
     let best = room::best_domain(cluster, level, request);
     let too_small = best.as_ref().is_none_or(|(_, fitting)| *fitting < alike);
     let is_topology = too_small || matches!(room, Unplaceable::Topology { .. });

@@ -1,33 +1,87 @@
 //! What a cycle says of what waits: what it has found out anyway, and no search of its own.
 
+use crate::actions::Refusal;
+use crate::claim::ClaimId;
 use crate::cluster::Cluster;
-use crate::explain::reason::{Bound, Reason};
+use crate::explain::reason::{Bound, Reason, Share};
 use crate::gang::Unplaceable;
-use crate::group::GroupId;
+use crate::group::{GroupId, PlacementStrategy};
 use crate::limits::Exceeded;
 use crate::namespace::NamespaceSpec;
 use crate::plan::{Obstacle, Pending};
+use crate::queue::Queue;
 use crate::unit::Unit;
 
 impl Pending {
-    /// What is in its way, as far as the cycle that planned this knows. `cluster` is as the cycle left it.
+    /// What is in its way, as far as the cycle that planned this knows. `cluster` is as the cycle left it. This costs
+    /// little; [`Scheduler::explain`](crate::Scheduler::explain) looks closer, and says what would change it.
     #[must_use]
     pub fn reason(&self, cluster: &Cluster) -> Reason {
-        match self.obstacle {
-            Obstacle::MembersMissing(missing) => members_missing(cluster, self.group, missing),
-            Obstacle::RetriedAt(retry_at_ms) => retried(cluster, self.group, retry_at_ms),
+        let found = match self.obstacle {
+            Obstacle::MembersMissing(missing) => return members_missing(cluster, self.group, missing),
+            Obstacle::RetriedAt(retry_at_ms) => return retried(cluster, self.group, retry_at_ms),
             Obstacle::Unplaceable(Unplaceable::Limit(exceeded)) => over_bound(cluster, &exceeded),
-            Obstacle::Unplaceable(room) => {
-                let placed = match room {
-                    Unplaceable::NoRoom { placed, .. } => placed,
-                    Unplaceable::Topology { .. } | Unplaceable::Limit(_) => 0,
-                };
-                let wanted = Unit::next(cluster, self.group).ok().flatten().map_or(1, |unit| unit.claims.len());
-                let count = |members: usize| u32::try_from(members).unwrap_or(u32::MAX);
-                Reason::NoRoom { wanted: count(wanted), fitting: count(placed), nodes: Vec::new(), nearest: None }
+            Obstacle::Unplaceable(Unplaceable::NoRoom { placed, .. }) => Reason::NoRoom {
+                wanted: self.wanted(cluster),
+                fitting: u32::try_from(placed).unwrap_or(u32::MAX),
+                nodes: Vec::new(),
+                nearest: None,
+            },
+            Obstacle::Unplaceable(Unplaceable::Topology { claim }) => {
+                let level = level(cluster, self.group, claim).flatten().unwrap_or("node").to_owned();
+                Reason::Topology { level, wanted: self.wanted(cluster), best: None }
             }
-        }
+        };
+        let refused = self.refusal.and_then(|refusal| {
+            let unit = Unit::next(cluster, self.group).ok().flatten()?;
+            refused(cluster, &unit, &refusal)
+        });
+        refused.into_iter().chain([found]).min_by_key(Reason::tier).unwrap_or(Reason::SearchExhausted)
     }
+
+    /// Members that must find room together.
+    fn wanted(&self, cluster: &Cluster) -> u32 {
+        let unit = Unit::next(cluster, self.group).ok().flatten();
+        u32::try_from(unit.map_or(1, |unit| unit.claims.len())).unwrap_or(u32::MAX)
+    }
+}
+
+/// Why nobody makes way for a unit; `None` if there is nobody who could.
+pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Option<Reason> {
+    Some(match *refusal {
+        Refusal::NothingToTake => return None,
+        Refusal::AboveFairShare { resource, fair_share } => {
+            // If nobody else holds any of it, it does not matter whose share is how large.
+            let held = |queue: Option<&Queue>| queue.map_or(0, |queue| queue.allocated().get(resource));
+            let roots = cluster.queues().roots().iter().map(|id| held(cluster.queue(*id)));
+            let own = cluster.queue(unit.queue)?;
+            if roots.fold(0, u64::saturating_add) <= held(Some(own)) {
+                return None;
+            }
+            Reason::AboveFairShare(Share {
+                queue: own.spec().name.clone(),
+                resource: cluster.resources().resource(resource),
+                held: held(Some(own)),
+                asked: unit.least_charge(cluster).get(resource),
+                fair_share,
+            })
+        }
+        Refusal::Limit(exceeded) => over_bound(cluster, &exceeded),
+        Refusal::TooDisruptive => Reason::TooDisruptive,
+        Refusal::Delayed { until_ms } => {
+            Reason::PreemptionDelayed { left_ms: until_ms.saturating_sub(cluster.now_ms()) }
+        }
+        Refusal::SearchExhausted => Reason::SearchExhausted,
+    })
+}
+
+/// The topology level in one domain of which a member must be with others; `Some(None)`: they must be on one node.
+pub(crate) fn level(cluster: &Cluster, group: GroupId, member: ClaimId) -> Option<Option<&str>> {
+    let spec = cluster.group(group)?.spec();
+    let sub_group = cluster.claim(member)?.sub_group.as_deref();
+    let of_sub_group = spec.sub_groups.iter().find(|sub| Some(sub.name.as_str()) == sub_group);
+    let level = of_sub_group.and_then(|sub| sub.required_level.as_deref()).or(spec.spread.required_level.as_deref());
+    (level.is_some() || spec.spread.strategy == PlacementStrategy::SingleNode).then_some(level)
 }
 
 /// A pod group that is not complete yet.

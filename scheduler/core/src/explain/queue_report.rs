@@ -5,7 +5,8 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::cluster::Cluster;
 use crate::explain::amount::{Amount, Count};
-use crate::explain::reason::{Owner, Reason};
+use crate::explain::reason::Reason;
+use crate::explain::sentence::Owner;
 use crate::plan::Plan;
 use crate::queue::QueueId;
 use crate::resource::Resource;

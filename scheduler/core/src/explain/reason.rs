@@ -1,11 +1,7 @@
 //! Why something waits: what is in its way, in tiers.
 
-use std::fmt::{self, Display, Formatter};
-
 use crate::claim::ClaimId;
-use crate::explain::amount::{Amount, Count, Listed, Span, Times};
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
-use crate::namespace::NamespaceSpec;
 use crate::resource::Resource;
 
 /// What is in the way of a group's next members. It holds names and amounts only, and reads as a sentence that says
@@ -34,13 +30,16 @@ pub enum Reason {
         /// The queues above their fair share, the one that is furthest above first.
         holders: Vec<Holder>,
     },
+    /// Room could be made, but too much would be evicted for it.
+    TooDisruptive,
     /// No domain of a topology level has room for all members that must be in one.
     Topology {
         /// The level.
         level: String,
         /// Members that must find room.
         wanted: u32,
-        /// The domain in which most of them do, and how many. `None` in what a cycle says, and where there is no domain.
+        /// The domain in which most of them do, and how many. `None` in what a cycle says, and where there is no
+        /// domain.
         best: Option<(String, u32)>,
     },
     /// There are nodes that could take it, but now there is no room.
@@ -92,6 +91,11 @@ pub enum Reason {
         /// Nodes that have room for it and are kept, the oldest first.
         nodes: Vec<String>,
     },
+    /// The next cycle makes room for it.
+    RoomIsMade {
+        /// Who is evicted or moved: ids and names.
+        making_way: Vec<(ClaimId, String)>,
+    },
     /// It has its place, but others have not left it yet.
     StartsAfter {
         /// Who must be gone: ids and names.
@@ -112,16 +116,16 @@ pub enum Tier {
     FairShare,
     /// Where members may be, relative to each other.
     Topology,
+    /// The search for room that can be made ended too early.
+    Search,
+    /// Nothing is in its way but time: there is room, or some is made.
+    Waiting,
     /// What is free on nodes and devices.
     Device,
     /// Models, labels and taints.
     Model,
     /// How large nodes are.
     Size,
-    /// The search ended too early.
-    Search,
-    /// Nothing is in its way but time.
-    Waiting,
 }
 
 /// A bound that would be passed.
@@ -210,7 +214,7 @@ impl Reason {
             Self::MembersMissing { .. } => Tier::Members,
             Self::NamespaceLimit(_) => Tier::Namespace,
             Self::QueueLimit(_) | Self::NonPreemptibleOverQuota(_) => Tier::Quota,
-            Self::AboveFairShare(_) | Self::NothingToReclaim { .. } => Tier::FairShare,
+            Self::AboveFairShare(_) | Self::NothingToReclaim { .. } | Self::TooDisruptive => Tier::FairShare,
             Self::Topology { .. } => Tier::Topology,
             Self::NoRoom { .. } => Tier::Device,
             Self::NoSuchNode { .. } => Tier::Model,
@@ -219,6 +223,7 @@ impl Reason {
             Self::PreemptionDelayed { .. }
             | Self::RetriedLater { .. }
             | Self::NodesHeld { .. }
+            | Self::RoomIsMade { .. }
             | Self::StartsAfter { .. } => Tier::Waiting,
         }
     }
@@ -228,186 +233,5 @@ impl Reason {
     #[must_use]
     pub fn calls_for_nodes(&self) -> bool {
         matches!(self.tier(), Tier::FairShare | Tier::Topology | Tier::Device)
-    }
-}
-
-impl Display for Reason {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MembersMissing { members, missing } => write!(
-                f,
-                "the pod group has {} and needs {} more that must be placed together; add them, or lower the minimum",
-                Count((*members).into(), "member"),
-                missing,
-            ),
-            Self::NamespaceLimit(bound) | Self::QueueLimit(bound) => passes(f, "limit", "", bound),
-            Self::NonPreemptibleOverQuota(bound) => {
-                passes(f, "quota", " for claims that may not be evicted", bound)?;
-                write!(f, ", or make the claim preemptible")
-            }
-            Self::AboveFairShare(share) => write!(
-                f,
-                "nothing that is free fits, and {} holds {} of its fair share of {}: {} more would be above \
-                 it, so nobody is evicted for this; wait, or raise the queue's quota or weight",
-                Owner(&share.queue),
-                Amount(&share.resource, share.held),
-                Amount(&share.resource, share.fair_share),
-                Amount(&share.resource, share.asked),
-            ),
-            Self::NothingToReclaim { own, holders } => {
-                write!(
-                    f,
-                    "nothing that is free fits; {} stays within its fair share with this ({} and {} of {}), but \
-                     from those above theirs nothing can be taken now: {}",
-                    Owner(&own.queue),
-                    Amount(&own.resource, own.held),
-                    Amount(&own.resource, own.asked),
-                    Amount(&own.resource, own.fair_share),
-                    Listed(holders),
-                )
-            }
-            Self::Topology { level, wanted, best: Some((domain, fitting)) } => write!(
-                f,
-                "no one {level:?} has room for {}; {domain:?} has for {fitting}, more than any other",
-                Count((*wanted).into(), "member"),
-            ),
-            Self::Topology { level, wanted, best: None } => {
-                write!(f, "no one {level:?} has room for {}", Count((*wanted).into(), "member"))
-            }
-            Self::NoRoom { wanted, fitting, nodes, nearest } => {
-                let so_far = Fitting { wanted: *wanted, fitting: *fitting };
-                no_room(f, "no node has room now", &so_far, nodes, nearest.as_ref())
-            }
-            Self::TooLarge { wanted, fitting, nodes, nearest } => {
-                let so_far = Fitting { wanted: *wanted, fitting: *fitting };
-                no_room(f, "no node is large enough, even if nothing else were there", &so_far, nodes, nearest.as_ref())
-            }
-            Self::NoSuchNode { nodes: 0, .. } => write!(f, "there is no node; add one"),
-            Self::NoSuchNode { nodes, excluded } => {
-                write!(f, "none of {} may take it: {}", Count((*nodes).into(), "node"), Listed(excluded),)
-            }
-            Self::SearchExhausted => {
-                write!(
-                    f,
-                    "whether room can be made for it was not found out in the time for that; the next cycle goes on"
-                )
-            }
-            Self::RetriedLater { failures, left_ms } => write!(
-                f,
-                "it could not be started {} where it was placed, and is tried again in {}; see why its node refused it",
-                Times(*failures),
-                Span(*left_ms),
-            ),
-            Self::PreemptionDelayed { left_ms } => {
-                write!(f, "others can be evicted for it, but it waits {} before that", Span(*left_ms))
-            }
-            Self::NodesHeld { nodes } => {
-                write!(f, "where there is room is kept for claims that have waited longer: {}", Quoted(nodes))
-            }
-            Self::StartsAfter { leaving } => {
-                let names: Vec<String> = leaving.iter().map(|(_, name)| name.clone()).collect();
-                write!(
-                    f,
-                    "it has its place, and starts when those that are being evicted there are gone: {}",
-                    Quoted(&names)
-                )
-            }
-        }
-    }
-}
-
-/// So many members of those that must be placed together find room.
-struct Fitting {
-    wanted: u32,
-    fitting: u32,
-}
-
-fn no_room(
-    f: &mut Formatter<'_>,
-    what: &str,
-    Fitting { wanted, fitting }: &Fitting,
-    nodes: &[NodeCount<Shortage>],
-    nearest: Option<&Nearest>,
-) -> fmt::Result {
-    match wanted {
-        0 | 1 => f.write_str(what)?,
-        _ => write!(f, "{fitting} of {wanted} members that must be placed together find room; for the next {what}")?,
-    }
-    if !nodes.is_empty() {
-        write!(f, ": {}", Listed(nodes))?;
-    }
-    match nearest {
-        Some(Nearest { node, lacks }) => {
-            let lacks: Vec<String> = lacks.iter().map(Shortage::on_one).collect();
-            write!(f, "; nearest is node {node:?}, where {}", Listed(&lacks))
-        }
-        None => Ok(()),
-    }
-}
-
-fn passes(f: &mut Formatter<'_>, kind: &str, whose: &str, bound: &Bound) -> fmt::Result {
-    let amount = |amount: u64| Amount(&bound.resource, amount).to_string();
-    write!(
-        f,
-        "{} holds {} of its {kind} of {}{whose}, and {} more are asked for, {} too much; wait until \
-         claims in it end, ask for less, raise the {kind} to {}",
-        Owner(&bound.queue),
-        amount(bound.held),
-        amount(bound.bound),
-        amount(bound.asked),
-        amount(bound.excess()),
-        amount(bound.needed()),
-    )
-}
-
-/// A queue, or the namespace that a queue stands for.
-pub(crate) struct Owner<'a>(pub(crate) &'a str);
-
-impl Display for Owner<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match NamespaceSpec::of_queue(self.0) {
-            Some(namespace) => write!(f, "namespace {namespace:?}"),
-            None => write!(f, "queue {:?}", self.0),
-        }
-    }
-}
-
-impl Display for Holder {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let amounts = [self.held, self.fair_share].map(|amount| Amount(&self.resource, amount).to_string());
-        write!(f, "{} holds {} with a fair share of {}", Owner(&self.queue), amounts[0], amounts[1])?;
-        let protected = self.protected.iter().map(|(protection, units)| format!("{units} {protection}"));
-        let evictable = (self.evictable > 0).then(|| format!("{} may be evicted, which is not enough", self.evictable));
-        let parts: Vec<String> = protected.chain(evictable).collect();
-        match parts.is_empty() {
-            true => Ok(()),
-            false => write!(f, " (of what is above it {})", Listed(&parts)),
-        }
-    }
-}
-
-impl Display for Protection {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NonPreemptible => write!(f, "may not be evicted"),
-            Self::MinRuntime { left_ms } => write!(f, "must run {} longer first", Span(*left_ms)),
-            Self::DisruptionBudget { name } => write!(f, "are protected by disruption budget {name:?}"),
-        }
-    }
-}
-
-/// Names in quotes, the first ones if there are many.
-pub(crate) struct Quoted<'a>(pub(crate) &'a [String]);
-
-/// Names that are written out.
-const NAMES_MAX: usize = 5;
-
-impl Display for Quoted<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let mut parts: Vec<String> = self.0.iter().take(NAMES_MAX).map(|name| format!("{name:?}")).collect();
-        if self.0.len() > NAMES_MAX {
-            parts.push(format!("{} more", self.0.len() - NAMES_MAX));
-        }
-        Listed(&parts).fmt(f)
     }
 }

@@ -12,8 +12,8 @@ use crate::node::Node;
 use crate::placement::{Misfit, admits, fits, fitting_devices, has_room, room};
 use crate::request::Request;
 
-/// Why there is no room for one more task. `fitting` of `wanted` members have found some, and are placed in `cluster`; `alike` members
-/// ask for the same as the one that has not.
+/// Why there is no room for one more task. `fitting` of `wanted` members have found some, and are placed in `cluster`;
+/// `alike` members ask for the same as the one that has not.
 pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting: u32, alike: u32) -> Reason {
     let open: Vec<(NodeId, &Node)> = cluster.nodes().filter(|(_, node)| admits(node.spec(), request).is_ok()).collect();
     if open.is_empty() {
@@ -123,7 +123,8 @@ fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-/// The place of a level of the topology, or the node if there is no level, in which most tasks of a request find room, and how many.
+/// The place of a level of the topology, or the node if there is no level, in which most tasks of a request find room,
+/// and how many.
 pub(crate) fn best_domain(cluster: &Cluster, level: Option<&str>, request: &Request) -> Option<(String, u32)> {
     let room_on = |id: NodeId| match cluster.node(id).filter(|_| !cluster.is_held(id)) {
         Some(node) => room(node, request),

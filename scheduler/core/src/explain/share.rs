@@ -6,8 +6,8 @@ use crate::queue::QueueId;
 use crate::resource::Charge;
 use crate::shares::Shares;
 
-/// What a queue holds, and would hold with `asked`, of the resource of `among` of which it would then hold the greatest part of its
-/// fair share.
+/// What a queue holds, and would hold with `asked`, of the resource of `among` of which it would then hold the greatest
+/// part of its fair share.
 pub(crate) fn share(
     cluster: &Cluster,
     shares: &Shares,

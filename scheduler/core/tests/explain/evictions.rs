@@ -51,10 +51,9 @@ fn an_eviction_is_followed_back_to_its_first_cause() {
     let told: Vec<String> = evictions.iter().map(ToString::to_string).collect();
     assert_eq!(
         told,
-        [
-            "\"a\" was evicted 1 min ago for \"b\", whose queue took back its fair share: queue \"mine\" held 0 % gpu-core of \
-          its fair share of 100 % gpu-core, queue \"yours\" held 200 % gpu-core of its fair share of 100 % gpu-core"
-        ]
+        ["\"a\" was evicted 1 min ago for \"b\", whose queue took back its fair share: queue \"mine\" held 0 % \
+             gpu-core of its fair share of 100 % gpu-core, queue \"yours\" held 200 % gpu-core of its fair share of \
+             100 % gpu-core"]
     );
     assert_eq!((evictions[0].at_ms, evictions[0].ago_ms), (61_000, 60_000));
     // Who was evicted first was evicted for a, which was not evicted before that.

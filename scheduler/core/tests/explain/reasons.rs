@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::explain::{Exclusion, Protection, Reason, Shortage, Tier};
+use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Bytes, Claim, DeviceMemory, DeviceRequest, Event, GroupPlacement, MilliCpu, NamespaceSpec, PlacementStrategy,
-    PodGroup, Request, Resource, Taint,
+    PodGroup, Request, Resource, Scheduler, Settings, Taint,
 };
 
 use crate::setting::{GIB, Setting, cores, limit, node, part, quota, whole};
@@ -234,8 +235,8 @@ fn constraints_that_no_node_meets_are_counted_one_by_one() {
     assert_eq!(reason.tier(), Tier::Model);
     assert_eq!(
         text,
-        "none of 5 nodes may take it: 3 nodes have fewer than 1 device of model B, 1 node is cordoned and 1 node has the \
-         taint team=x, which is not tolerated"
+        "none of 5 nodes may take it: 3 nodes have fewer than 1 device of model B, 1 node is cordoned and 1 node has \
+         the taint team=x, which is not tolerated"
     );
     assert_eq!(
         setting.suggestions(waits),
@@ -253,8 +254,8 @@ fn what_is_too_large_for_every_node_is_told_so_and_is_no_matter_of_what_is_free(
     assert!(!reason.calls_for_nodes());
     assert_eq!(
         text,
-        "no node is large enough, even if nothing else were there: 2 nodes have too little CPU free (17 CPU cores wanted, \
-         at most 16 CPU cores); nearest is node \"node-0\", where 16 CPU cores are free and 17 CPU cores wanted"
+        "no node is large enough, even if nothing else were there: 2 nodes have too little CPU free (17 CPU cores \
+         wanted, at most 16 CPU cores); nearest is node \"node-0\", where 16 CPU cores are free and 17 CPU cores wanted"
     );
 }
 
@@ -349,4 +350,90 @@ fn memory_of_a_device_is_told_in_bytes_and_parts_as_it_was_asked_for() {
     let waits = setting.add("waits", Request { devices: third, memory: Bytes::new(GIB), ..Request::default() });
     let (_, text) = setting.reason(waits);
     assert!(text.contains("with 10 % gpu-core and 33.3 % of the gpu-memory free"), "{text}");
+}
+
+#[test]
+fn room_that_the_next_cycle_makes_is_told_with_who_makes_way() {
+    let mut setting = Setting::with_nodes(1, 1);
+    let unimportant = setting.add("unimportant", whole(1));
+    setting.cycle();
+    let request = whole(1);
+    let important = setting.add_claim(Claim { name: "important".into(), priority: 100, request, ..Claim::default() });
+    let (reason, text) = setting.reason(important);
+    assert_eq!(reason, Reason::RoomIsMade { making_way: vec![(unimportant, "unimportant".into())] });
+    assert_eq!(text, "the next cycle makes room for it: \"unimportant\" must make way");
+    assert!(setting.explain(important).changes.is_empty(), "nothing has to be changed");
+    assert!(!reason.calls_for_nodes());
+    setting.cycle();
+    assert!(setting.cluster.allocation(important).is_some());
+    let displaced = setting.explain(unimportant);
+    assert_eq!(displaced.evictions[0].by, "important");
+    assert!(matches!(displaced.reasons[0], Reason::NoRoom { .. }), "{displaced}");
+}
+
+#[test]
+fn a_group_that_waits_before_others_are_evicted_for_it_says_how_long() {
+    let mut setting = Setting::with_nodes(1, 1);
+    setting.add("unimportant", whole(1));
+    setting.cycle();
+    let gang = PodGroup {
+        name: "patient".into(),
+        priority: 100,
+        min_members: 1,
+        preemption_delay_ms: 30_000,
+        ..PodGroup::default()
+    };
+    let (_, members) = setting.add_group(gang, 1, &whole(1));
+    let plan = setting.cycle();
+    let (reason, text) = setting.reason(members[0]);
+    assert_eq!(reason, Reason::PreemptionDelayed { left_ms: 30_000 });
+    assert_eq!(plan.pending[0].reason(&setting.cluster), reason);
+    assert_eq!(text, "others can be evicted for it, but it waits 30 s before that");
+    // Until then a new node would be a node too many.
+    assert!(!reason.calls_for_nodes());
+}
+
+#[test]
+fn what_would_cost_far_more_than_is_asked_for_is_told_so() {
+    let mut setting = Setting::with_nodes(1, 4);
+    let gang = PodGroup { name: "large".into(), min_members: 4, preemptible: true, ..PodGroup::default() };
+    let (_, large) = setting.add_group(gang, 4, &whole(1));
+    setting.cycle();
+    assert!(setting.cluster.allocation(large[0]).is_some());
+    let request = part(10, 1);
+    let small = setting.add_claim(Claim { name: "small".into(), priority: 100, request, ..Claim::default() });
+    let (reason, _) = setting.reason(small);
+    // One unit may always be evicted, however large it is.
+    assert!(matches!(reason, Reason::RoomIsMade { .. }), "{reason}");
+
+    let mut setting = Setting::with_nodes(1, 1);
+    for number in 0..3 {
+        let request = Request { cpu: MilliCpu::new(5000), ..part(33, 1) };
+        setting.add(&format!("runs-{number}"), request);
+    }
+    setting.cycle();
+    let request = Request { cpu: MilliCpu::new(16_000), ..part(1, 1) };
+    let small = setting.add_claim(Claim { name: "small".into(), priority: 100, request, ..Claim::default() });
+    let plan = setting.cycle();
+    let (reason, text) = setting.reason(small);
+    assert_eq!(reason, Reason::TooDisruptive);
+    assert_eq!(plan.pending[0].reason(&setting.cluster), reason);
+    assert!(text.contains("far more would have to be evicted than it asks for"), "{text}");
+}
+
+#[test]
+fn a_search_that_was_cut_short_is_not_told_as_a_lack_of_room() {
+    let settings = Settings { search_budget: 1, hold_after_ms: None, ..Settings::default() };
+    let mut setting = Setting::with_nodes(8, 1);
+    setting.scheduler = Scheduler::new(Box::new(BestFit), settings);
+    for number in 0..8 {
+        setting.add(&format!("runs-{number}"), whole(1));
+    }
+    setting.cycle();
+    let gang = PodGroup { name: "gang".into(), priority: 100, min_members: 8, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 8, &whole(1));
+    let plan = setting.cycle();
+    let reason = plan.pending[0].reason(&setting.cluster);
+    assert_eq!((&reason, reason.tier()), (&Reason::SearchExhausted, Tier::Search));
+    assert_eq!(setting.reason(members[0]).0, reason);
 }
