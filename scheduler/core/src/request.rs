@@ -51,6 +51,19 @@ impl DeviceRequest {
         self.core == DeviceCore::WHOLE || self.memory == DeviceMemory::Thousandths(1000)
     }
 
+    /// The part of a device with so much memory that others cannot use any more, in thousandths: of its time or of its
+    /// memory, whichever is more. More than 1000 if the device has too little memory.
+    pub(crate) fn part_of(&self, device_memory: Bytes) -> u32 {
+        let of_memory = match self.memory {
+            DeviceMemory::Thousandths(part) => part,
+            DeviceMemory::Bytes(bytes) if bytes > device_memory => 1001,
+            DeviceMemory::Bytes(Bytes::ZERO) => 0,
+            // Rounded up: with a thousandth less it would not fit.
+            DeviceMemory::Bytes(bytes) => (bytes.thousandths_of(device_memory) + 1).min(1000),
+        };
+        self.core.get().max(of_memory)
+    }
+
     /// Time of all devices together, in thousandths of one.
     #[must_use]
     pub fn total_core(&self) -> u64 {

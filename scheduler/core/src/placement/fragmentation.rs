@@ -7,7 +7,7 @@ use crate::placement::kinds::Kinds;
 use crate::placement::mix::Mix;
 use crate::placement::policy::NodeChange;
 use crate::quantity::MilliCpu;
-use crate::request::{DeviceMemory, Request};
+use crate::request::Request;
 
 /// More devices than this no node has that tasks could use together.
 const DEVICES_MAX: usize = 1024;
@@ -111,16 +111,7 @@ impl Fragmentation {
                 .filter(|(number, _)| self.kinds.allow(kind, *number))
                 .map(|(_, (request, count))| (request, *count))
         };
-        let part = |request: &Request| {
-            let of_memory = match request.devices.memory {
-                DeviceMemory::Thousandths(part) => part,
-                // Rounded up: with a thousandth less it would not fit.
-                DeviceMemory::Bytes(bytes) if bytes > memory => 1001,
-                DeviceMemory::Bytes(bytes) if bytes.get() == 0 => 0,
-                DeviceMemory::Bytes(bytes) => (bytes.thousandths_of(memory) + 1).min(1000),
-            };
-            request.devices.core.get().max(of_memory)
-        };
+        let part = |request: &Request| request.devices.part_of(memory);
         // A task for several parts of devices is rare; it counts as one for a single part.
         let is_share =
             |request: &Request| request.devices.count == 1 || (request.devices.count > 1 && part(request) < 1000);

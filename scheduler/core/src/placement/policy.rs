@@ -98,8 +98,8 @@ pub trait Policy: Fork {
     }
 }
 
-/// Can be copied with all that it has been told, so that something can be tried beside what really happens. Every policy
-/// that is [`Clone`] can.
+/// Can be copied with all that it has been told, so that something can be tried beside what really happens. Every
+/// policy that is [`Clone`] can.
 pub trait Fork {
     /// The copy.
     fn fork(&self) -> Box<dyn Policy>;

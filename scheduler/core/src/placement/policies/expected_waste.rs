@@ -15,7 +15,7 @@ use crate::placement::filter::fitting_devices;
 use crate::placement::mix::Mix;
 use crate::placement::policies::expected_waste::hosts::Hosts;
 use crate::placement::policies::expected_waste::scarcity::Scarcity;
-use crate::placement::policies::expected_waste::waste::WasteTable;
+use crate::placement::policies::expected_waste::waste::WasteTables;
 use crate::placement::policy::{Bid, Choice, NodeChange, Policy};
 use crate::quantity::MilliCpu;
 use crate::request::Request;
@@ -80,7 +80,7 @@ impl Default for Weights {
 #[derive(Clone, Debug)]
 pub struct ExpectedWaste {
     weights: Weights,
-    waste: WasteTable,
+    waste: WasteTables,
     hosts: Hosts,
     unfed: Imbalance,
     surplus: Imbalance,
@@ -107,7 +107,7 @@ impl ExpectedWaste {
         // As long as no tasks with devices are known, there is no telling how much CPU a device will want.
         let (unfed, surplus) = if device_core == 0 { (0, 0) } else { (weights.unfed, weights.surplus) };
         Self {
-            waste: WasteTable::new(mix, weights.waste * UNIT / 1000),
+            waste: WasteTables::new(mix, weights.waste * UNIT / 1000),
             hosts: Hosts::new(mix, UNIT as i32, price),
             unfed: Imbalance::Unfed(Proportion::new(fed_by * weights.fed_by / 1000, unfed)),
             surplus: Imbalance::Surplus(Proportion::new(fed_by * weights.enough / 1000, surplus)),
@@ -126,7 +126,7 @@ impl ExpectedWaste {
 
 impl Policy for ExpectedWaste {
     fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid {
-        let weights = &self.weights;
+        let (weights, waste) = (&self.weights, self.waste.of(node));
         let (cpu, memory) = (node.cpu_free(), node.memory_free());
         let (cpu_after, memory_after) = (cpu.saturating_sub(request.cpu), memory.saturating_sub(request.memory));
         let (mut cost, mut used, mut started) = (0, 0, 0);
@@ -134,14 +134,14 @@ impl Policy for ExpectedWaste {
         if request.devices.count == 1 {
             let offers = fitting_devices(node, request).map(|(index, device, after)| {
                 let now = device.usable_thousandths();
-                let mut cost = i64::from(self.waste.of(after) - self.waste.of(now));
+                let mut cost = i64::from(waste.of(after) - waste.of(now));
                 if device.is_idle() && after > 0 {
                     cost += weights.start_device * UNIT;
                 }
                 (cost, index, i64::from(now) - i64::from(after), u16::from(device.is_idle()))
             });
-            if let Some((waste, index, taken, idle)) = offers.min() {
-                (cost, used, started, choice) = (waste, taken, idle, Choice::Device(index));
+            if let Some((least, index, taken, idle)) = offers.min() {
+                (cost, used, started, choice) = (least, taken, idle, Choice::Device(index));
             }
         } else if request.devices.count > 1 {
             // Whole devices leave nothing that parts of them could be put on.
@@ -152,7 +152,7 @@ impl Policy for ExpectedWaste {
                 let Some(device) = node.devices().get(usize::from(part.device)) else { continue };
                 let now = device.usable_thousandths();
                 let after = device.usable_after(part.core, part.memory).unwrap_or_default();
-                cost += i64::from(self.waste.of(after) - self.waste.of(now));
+                cost += i64::from(waste.of(after) - waste.of(now));
                 used += i64::from(now) - i64::from(after);
                 started += u16::from(device.is_idle());
             }
@@ -185,6 +185,9 @@ impl Policy for ExpectedWaste {
     }
 
     fn node_changed(&mut self, change: NodeChange<'_>) -> bool {
+        if let Some(node) = change.node.filter(|_| change.spec) {
+            self.waste.learn(node);
+        }
         self.hosts.learn(change);
         self.scarcity.learn(change)
     }
