@@ -1,4 +1,4 @@
-//! The cluster scheduler: so far, its replay of traces.
+//! The cluster scheduler: so far, what it would do, told from traces and from snapshots of a cluster.
 
 #![forbid(unsafe_code)]
 
@@ -6,4 +6,8 @@ pub mod curve;
 pub mod plot;
 pub mod policy;
 pub mod replay;
+pub mod report;
+pub mod session;
+pub mod simulate;
+pub mod snapshot;
 pub mod trace;

@@ -1,17 +1,13 @@
 //! The cluster scheduler's command line.
 
-use std::fs;
-use std::path::PathBuf;
-use std::time::Duration;
+mod commands;
 
-use aliquot_scheduler::plot::{Series, svg};
-use aliquot_scheduler::policy::PolicyName;
-use aliquot_scheduler::replay::{Summary, replay};
-use aliquot_scheduler::trace::{placements, read_nodes, read_tasks};
-use aliquot_scheduler_core::placement::Mix;
-use anyhow::{Context, Result};
-use clap::{Args, Parser, Subcommand};
-use serde::Serialize;
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use commands::explain::{ExplainArgs, explain};
+use commands::replay::{ReplayArgs, replay};
+use commands::simulate::{SimulateArgs, simulate};
 
 /// Decides which claims go where in a cluster.
 #[derive(Parser)]
@@ -23,95 +19,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Play a trace through a placement policy, one task after another, and say how much could be placed.
+    /// Run a snapshot of a cluster until nothing changes and print the plan; or play a trace through a placement policy, one task after
+    /// another, and say how much could be placed.
     Replay(ReplayArgs),
-}
-
-#[derive(Args)]
-struct ReplayArgs {
-    /// The nodes: sn,cpu_milli,memory_mib,gpu,model[,gpu_memory_mib]; of equally good ones the earlier is taken.
-    #[arg(long)]
-    nodes: PathBuf,
-    /// The tasks, in the order in which they arrive:
-    /// name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,gpu_memory_mib].
-    #[arg(long)]
-    arrivals: PathBuf,
-    /// Tasks whose mix is known in advance, in the same format; the arrivals themselves by default.
-    #[arg(long)]
-    typical: Option<PathBuf>,
-    /// How nodes are chosen.
-    #[arg(long, value_enum, default_value_t)]
-    policy: PolicyName,
-    /// Where chances begin, for the random policy.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Write where each task went: pod,node,gpus.
-    #[arg(long)]
-    placements: Option<PathBuf>,
-    /// Draw what was allocated and what was fragmented as demand arrived, as SVG.
-    #[arg(long)]
-    plot: Option<PathBuf>,
-    /// Also say how long decisions took.
-    #[arg(long)]
-    timings: bool,
-}
-
-/// What is printed.
-#[derive(Serialize)]
-struct Report {
-    policy: PolicyName,
-    #[serde(flatten)]
-    summary: Summary,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    decision_time: Option<DecisionTime>,
-}
-
-#[derive(Serialize)]
-struct DecisionTime {
-    mean_ns: u128,
-    p50_ns: u128,
-    p99_ns: u128,
-    max_ns: u128,
+    /// Say what would change in a snapshot of a cluster: with more nodes, other claims, another policy.
+    Simulate(SimulateArgs),
+    /// Say why a claim of a snapshot waits or was evicted, and what would help.
+    Explain(ExplainArgs),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().command {
-        Command::Replay(args) => run(&args),
+        Command::Replay(args) => replay(&args),
+        Command::Simulate(args) => simulate(&args),
+        Command::Explain(args) => explain(&args),
     }
-}
-
-fn run(args: &ReplayArgs) -> Result<()> {
-    let nodes = read_nodes(&args.nodes)?;
-    let tasks = read_tasks(&args.arrivals)?;
-    let typical = args.typical.as_deref().map(read_tasks).transpose()?;
-    let mix = Mix::of(typical.as_ref().unwrap_or(&tasks).iter().map(|task| &task.request));
-    let measure = mix.most_frequent(95);
-    let played = replay(&nodes, &tasks, args.policy.make(&mix, args.seed), Some(&measure))?;
-    if let Some(path) = &args.placements {
-        let placed = played.placements.iter().map(|placement| {
-            let (node, allocation) = placement.as_ref()?;
-            Some((nodes.get(*node)?.name.as_str(), allocation))
-        });
-        fs::write(path, placements(tasks.iter().zip(placed)))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if let Some(path) = &args.plot {
-        let series = [
-            Series { name: "allocated, %", colour: "#1b6ca8", points: &played.summary.allocated },
-            Series { name: "fragmented, %", colour: "#b33a3a", points: &played.summary.fragmented },
-        ];
-        fs::write(path, svg("Device time allocated and fragmented, % of capacity", &series))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    let decision_time = args.timings.then(|| decision_time(played.decisions));
-    let report = Report { policy: args.policy, summary: played.summary, decision_time };
-    println!("{}", serde_json::to_string_pretty(&report)?);
-    Ok(())
-}
-
-fn decision_time(mut times: Vec<Duration>) -> DecisionTime {
-    times.sort_unstable();
-    let at = |percent: usize| times.get(times.len() * percent / 100).or(times.last()).map_or(0, Duration::as_nanos);
-    let sum: u128 = times.iter().map(Duration::as_nanos).sum();
-    DecisionTime { mean_ns: sum / times.len().max(1) as u128, p50_ns: at(50), p99_ns: at(99), max_ns: at(100) }
 }

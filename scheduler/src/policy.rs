@@ -7,7 +7,7 @@ use aliquot_scheduler_core::placement::{
 use clap::ValueEnum;
 
 /// A placement policy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
     /// What makes least unusable for the expected work.

@@ -1,0 +1,53 @@
+//! `aliquot-scheduler replay`: of a snapshot, or of a trace.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aliquot_scheduler::report::Report;
+use aliquot_scheduler::session::{CYCLES_MAX, Session};
+use aliquot_scheduler::snapshot::File;
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::trace::{TraceArgs, replay_trace};
+
+/// Arguments of `replay`.
+#[derive(Args)]
+#[command(override_usage = "aliquot-scheduler replay [OPTIONS] <SNAPSHOT>\n       \
+                            aliquot-scheduler replay [OPTIONS] --nodes <NODES> --arrivals <ARRIVALS>")]
+pub(crate) struct ReplayArgs {
+    /// The snapshot of a cluster.
+    #[arg(required_unless_present = "nodes", conflicts_with_all = TraceArgs::NAMES)]
+    snapshot: Option<PathBuf>,
+    /// Run so many cycles at most, instead of until nothing changes.
+    #[arg(long, requires = "snapshot", help_heading = "Of a snapshot")]
+    cycles: Option<usize>,
+    /// Write the state at the end as a snapshot.
+    #[arg(long, value_name = "FILE", requires = "snapshot", help_heading = "Of a snapshot")]
+    dump: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long, requires = "snapshot", help_heading = "Of a snapshot")]
+    json: bool,
+    #[command(flatten)]
+    trace: TraceArgs,
+}
+
+/// Replays what the arguments name.
+pub(crate) fn replay(args: &ReplayArgs) -> Result<()> {
+    match &args.snapshot {
+        Some(path) => replay_snapshot(path, args),
+        None => replay_trace(&args.trace),
+    }
+}
+
+fn replay_snapshot(path: &Path, args: &ReplayArgs) -> Result<()> {
+    let snapshot = File::load(path)?;
+    let mut session = Session::new(&snapshot).with_context(|| path.display().to_string())?;
+    let settled = session.settle(args.cycles.unwrap_or(CYCLES_MAX));
+    let report = Report::new(&session, settled);
+    if let Some(path) = &args.dump {
+        let text = snapshot.later(&session.scheduler, &session.cluster)?.render()?;
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    super::print(&report, args.json)
+}

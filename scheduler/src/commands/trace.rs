@@ -1,0 +1,107 @@
+//! The replay of a trace.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aliquot_scheduler::plot::{Series, svg};
+use aliquot_scheduler::policy::PolicyName;
+use aliquot_scheduler::replay::{Summary, replay};
+use aliquot_scheduler::trace::{placements, read_nodes, read_tasks};
+use aliquot_scheduler_core::placement::Mix;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::Serialize;
+
+/// Arguments of a replay of a trace.
+#[derive(Args)]
+pub(crate) struct TraceArgs {
+    /// The nodes: sn,cpu_milli,memory_mib,gpu,model[,gpu_memory_mib]; of equally good ones the earlier is taken.
+    #[arg(long, requires = "arrivals", help_heading = "Of a trace")]
+    nodes: Option<PathBuf>,
+    /// The tasks, in the order in which they arrive:
+    /// name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,gpu_memory_mib].
+    #[arg(long, requires = "nodes", help_heading = "Of a trace")]
+    arrivals: Option<PathBuf>,
+    /// Tasks whose mix is known in advance, in the same format; the arrivals themselves by default.
+    #[arg(long, requires = "nodes", help_heading = "Of a trace")]
+    typical: Option<PathBuf>,
+    /// How nodes are chosen.
+    #[arg(long, value_enum, default_value_t, help_heading = "Of a trace")]
+    policy: PolicyName,
+    /// Where chances begin, for the random policy.
+    #[arg(long, default_value_t = 0, help_heading = "Of a trace")]
+    seed: u64,
+    /// Write where each task went: pod,node,gpus.
+    #[arg(long, requires = "nodes", help_heading = "Of a trace")]
+    placements: Option<PathBuf>,
+    /// Draw what was allocated and what was fragmented as demand arrived, as SVG.
+    #[arg(long, requires = "nodes", help_heading = "Of a trace")]
+    plot: Option<PathBuf>,
+    /// Also say how long decisions took.
+    #[arg(long, requires = "nodes", help_heading = "Of a trace")]
+    timings: bool,
+}
+
+impl TraceArgs {
+    /// The arguments, none of which goes with a snapshot.
+    pub(crate) const NAMES: [&str; 8] = ["nodes", "arrivals", "typical", "policy", "seed", "placements", "plot", "timings"];
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Report {
+    policy: PolicyName,
+    #[serde(flatten)]
+    summary: Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision_time: Option<DecisionTime>,
+}
+
+#[derive(Serialize)]
+struct DecisionTime {
+    mean_ns: u128,
+    p50_ns: u128,
+    p99_ns: u128,
+    max_ns: u128,
+}
+
+/// Plays the trace and prints the summary.
+pub(crate) fn replay_trace(args: &TraceArgs) -> Result<()> {
+    let (Some(nodes), Some(arrivals)) = (&args.nodes, &args.arrivals) else {
+        bail!("say where the trace is, by --nodes and --arrivals");
+    };
+    let nodes = read_nodes(nodes)?;
+    let tasks = read_tasks(arrivals)?;
+    let typical = args.typical.as_deref().map(read_tasks).transpose()?;
+    let mix = Mix::of(typical.as_ref().unwrap_or(&tasks).iter().map(|task| &task.request));
+    let measure = mix.most_frequent(95);
+    let played = replay(&nodes, &tasks, args.policy.make(&mix, args.seed), Some(&measure))?;
+    if let Some(path) = &args.placements {
+        let placed = played.placements.iter().map(|placement| {
+            let (node, allocation) = placement.as_ref()?;
+            Some((nodes.get(*node)?.name.as_str(), allocation))
+        });
+        fs::write(path, placements(tasks.iter().zip(placed)))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &args.plot {
+        let series = [
+            Series { name: "allocated, %", colour: "#1b6ca8", points: &played.summary.allocated },
+            Series { name: "fragmented, %", colour: "#b33a3a", points: &played.summary.fragmented },
+        ];
+        fs::write(path, svg("Device time allocated and fragmented, % of capacity", &series))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let decision_time = args.timings.then(|| decision_time(played.decisions));
+    let report = Report { policy: args.policy, summary: played.summary, decision_time };
+    println!("{}", serde_json::to_string_pretty(&report)?);
+    Ok(())
+}
+
+fn decision_time(mut times: Vec<Duration>) -> DecisionTime {
+    times.sort_unstable();
+    let at = |percent: usize| times.get(times.len() * percent / 100).or(times.last()).map_or(0, Duration::as_nanos);
+    let sum: u128 = times.iter().map(Duration::as_nanos).sum();
+    DecisionTime { mean_ns: sum / times.len().max(1) as u128, p50_ns: at(50), p99_ns: at(99), max_ns: at(100) }
+}

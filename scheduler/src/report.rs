@@ -1,0 +1,309 @@
+//! What is planned and what waits, by names: as text, and as JSON.
+
+use std::fmt::{self, Display, Formatter};
+
+use aliquot_scheduler_core::explain::Tier;
+use aliquot_scheduler_core::{
+    Action, Allocation, ClaimId, Cluster, DeviceSpec, GroupId, Pending, PlannedStep, Step as CoreStep,
+};
+use serde::Serialize;
+
+use crate::session::{Session, Settled};
+use crate::snapshot::full_name;
+
+/// Groups that wait and for which it is tried what would help, in a report of all.
+const EXPLAINED: usize = 10;
+
+/// A place on a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Place {
+    /// The node.
+    pub node: String,
+    /// The indexes of the GPUs there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<u16>,
+}
+
+/// A step of a plan.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Step {
+    /// The claim.
+    pub claim: String,
+    /// Where it was, if it was placed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<Place>,
+    /// Where it goes, if it is placed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<Place>,
+    /// Which action decided it.
+    pub action: &'static str,
+    /// Whom it is done for, if not for itself.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    pub for_whom: Option<String>,
+    /// Who must be gone before it starts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub starts_after: Vec<String>,
+    /// What the queues held when something was taken, beside their fair shares.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub because: Vec<String>,
+}
+
+/// A pod group, or a single claim, of which something waits.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct WaitingClaims {
+    /// Its name.
+    pub name: String,
+    /// Its queue.
+    pub queue: String,
+    /// Its claims that wait.
+    pub claims: Vec<String>,
+    /// What kind of thing is in the way.
+    pub tier: &'static str,
+    /// What is in the way.
+    pub reason: String,
+    /// Single changes that would let it be placed, the smallest first. They are looked for only for the first that wait.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+}
+
+/// How much of the GPUs is allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct GpuUse {
+    /// Time that there is, in thousandths of a GPU.
+    pub core_milli: u64,
+    /// Time that is allocated.
+    pub core_allocated_milli: u64,
+    /// Memory that there is.
+    pub memory_bytes: u64,
+    /// Memory that is allocated.
+    pub memory_allocated_bytes: u64,
+}
+
+/// What came of running a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// What each cycle did; the last one changed nothing and is left out.
+    pub cycles: Vec<Vec<Step>>,
+    /// What waits.
+    pub waiting: Vec<WaitingClaims>,
+    /// Number of claims that are placed.
+    pub placed: usize,
+    /// How much of the GPUs is allocated.
+    pub gpus: GpuUse,
+    /// Whether further cycles would change nothing.
+    pub is_settled: bool,
+}
+
+pub(crate) fn claim_name(cluster: &Cluster, id: ClaimId) -> String {
+    cluster.claim(id).map(|claim| full_name(&claim.namespace, &claim.name)).unwrap_or_default()
+}
+
+/// A pod group's name, or that of the claim that it stands for.
+pub(crate) fn group_name(cluster: &Cluster, id: GroupId) -> String {
+    let Some(group) = cluster.group(id) else { return String::new() };
+    match group.is_declared() {
+        true => full_name(&group.spec().namespace, &group.spec().name),
+        false => group.members().next().map(|claim| claim_name(cluster, claim)).unwrap_or_default(),
+    }
+}
+
+fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::Allocate => "allocate",
+        Action::Consolidate => "consolidate",
+        Action::Reclaim => "reclaim",
+        Action::Preempt => "preempt",
+        Action::StaleGang => "stale-gang",
+    }
+}
+
+fn tier_name(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Members => "members",
+        Tier::Namespace => "namespace",
+        Tier::Quota => "quota",
+        Tier::FairShare => "fair-share",
+        Tier::Topology => "topology",
+        Tier::Device => "device",
+        Tier::Model => "model",
+        Tier::Size => "size",
+        Tier::Search => "search",
+        Tier::Waiting => "waiting",
+    }
+}
+
+impl Place {
+    pub(crate) fn of(cluster: &Cluster, allocation: &Allocation) -> Self {
+        Self {
+            node: cluster.node(allocation.node).map(|node| node.spec().name.clone()).unwrap_or_default(),
+            gpus: allocation.devices.iter().map(|part| part.device).collect(),
+        }
+    }
+}
+
+impl Step {
+    /// Whether the claim is evicted and placed nowhere else.
+    #[must_use]
+    pub fn is_eviction(&self) -> bool {
+        self.to.is_none()
+    }
+
+    pub(crate) fn of(cluster: &Cluster, planned: &PlannedStep) -> Self {
+        let place = |allocation: &Allocation| Some(Place::of(cluster, allocation));
+        let (from, to, starts_after) = match &planned.step {
+            CoreStep::Evict { from, .. } => (place(from), None, &[][..]),
+            CoreStep::Move { from, to, starts_after, .. } => (place(from), place(to), &starts_after[..]),
+            CoreStep::Place { to, starts_after, .. } => (None, place(to), &starts_after[..]),
+        };
+        let claim = planned.step.claim();
+        let for_other = planned.for_group.filter(|group| cluster.group_of(claim) != Some(*group));
+        let displaced = cluster.displaced(claim).filter(|_| from.is_some());
+        Self {
+            claim: claim_name(cluster, claim),
+            from,
+            to,
+            action: action_name(planned.action),
+            for_whom: for_other.map(|group| group_name(cluster, group)),
+            starts_after: starts_after.iter().map(|id| claim_name(cluster, *id)).collect(),
+            because: displaced.iter().flat_map(|displaced| &displaced.shares).map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl WaitingClaims {
+    pub(crate) fn of(session: &Session, pending: &Pending, turn: usize) -> Self {
+        let cluster = &session.cluster;
+        let group = cluster.group(pending.group);
+        let members = group.into_iter().flat_map(|group| group.members());
+        let waiting: Vec<ClaimId> = members.filter(|claim| cluster.allocation(*claim).is_none()).collect();
+        let explained = waiting.first().filter(|_| turn < EXPLAINED);
+        let explanation = explained.and_then(|claim| session.scheduler.explain(cluster, *claim).ok());
+        let reason = pending.reason(cluster);
+        let queue = group.and_then(|group| cluster.queue(group.queue()));
+        Self {
+            name: group_name(cluster, pending.group),
+            queue: queue.map(|queue| queue.spec().name.clone()).unwrap_or_default(),
+            claims: waiting.into_iter().map(|claim| claim_name(cluster, claim)).collect(),
+            tier: tier_name(reason.tier()),
+            // Whoever has been looked at more closely is known better.
+            reason: explanation.as_ref().and_then(|known| known.reasons.first()).unwrap_or(&reason).to_string(),
+            changes: explanation.iter().flat_map(|known| &known.changes).map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl GpuUse {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        let mut sum = Self { core_milli: 0, core_allocated_milli: 0, memory_bytes: 0, memory_allocated_bytes: 0 };
+        for device in cluster.nodes().flat_map(|(_, node)| node.devices()) {
+            let core = u64::from(DeviceSpec::CORE.get());
+            sum.core_milli += core;
+            sum.core_allocated_milli += core - u64::from(device.core_free().get());
+            sum.memory_bytes = sum.memory_bytes.saturating_add(device.memory().get());
+            let allocated = device.memory().saturating_sub(device.memory_free());
+            sum.memory_allocated_bytes = sum.memory_allocated_bytes.saturating_add(allocated.get());
+        }
+        sum
+    }
+}
+
+impl Report {
+    /// Of a session that was run.
+    #[must_use]
+    pub fn new(session: &Session, settled: Settled) -> Self {
+        Self {
+            waiting: session.waiting(&settled.plan),
+            placed: session.cluster.claims().filter(|(.., allocation)| allocation.is_some()).count(),
+            gpus: GpuUse::of(&session.cluster),
+            cycles: settled.cycles,
+            is_settled: settled.is_settled,
+        }
+    }
+}
+
+impl Display for Place {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.node)?;
+        let gpus: Vec<String> = self.gpus.iter().map(ToString::to_string).collect();
+        match self.gpus.as_slice() {
+            [] => Ok(()),
+            [_] => write!(f, " gpu {}", gpus.join(",")),
+            _ => write!(f, " gpus {}", gpus.join(",")),
+        }
+    }
+}
+
+impl Display for Step {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match (&self.from, &self.to) {
+            (None, Some(to)) => write!(f, "place {} on {to}", self.claim)?,
+            (Some(from), Some(to)) => write!(f, "move {} from {from} to {to}", self.claim)?,
+            (Some(from), None) => write!(f, "evict {} from {from}", self.claim)?,
+            (None, None) => write!(f, "leave {} alone", self.claim)?,
+        }
+        write!(f, " ({}", self.action)?;
+        if let Some(whom) = &self.for_whom {
+            write!(f, " for {whom}")?;
+        }
+        for share in &self.because {
+            write!(f, "; {share}")?;
+        }
+        f.write_str(")")?;
+        match self.starts_after.as_slice() {
+            [] => Ok(()),
+            claims => write!(f, ", once {} has left", claims.join(", ")),
+        }
+    }
+}
+
+impl Display for WaitingClaims {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in queue {}", self.name, self.queue)?;
+        if self.claims.len() > 1 {
+            write!(f, ", {} claims", self.claims.len())?;
+        }
+        write!(f, ": {}", self.reason)?;
+        for change in &self.changes {
+            write!(f, "\n    would help: {change}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for GpuUse {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let part_of = |part: u64, whole: u64| u128::from(part) * 1000 / u128::from(whole.max(1));
+        let percent = |part: u64, whole: u64| Percent(u64::try_from(part_of(part, whole)).unwrap_or(u64::MAX));
+        write!(
+            f,
+            "{} of GPU time and {} of GPU memory allocated",
+            percent(self.core_allocated_milli, self.core_milli),
+            percent(self.memory_allocated_bytes, self.memory_bytes),
+        )
+    }
+}
+
+/// Thousandths, in percent.
+pub(crate) struct Percent(pub(crate) u64);
+
+impl Display for Percent {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{} %", self.0 / 10, self.0 % 10)
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (number, steps) in (1..).zip(&self.cycles) {
+            writeln!(f, "cycle {number}:")?;
+            steps.iter().try_for_each(|step| writeln!(f, "  {step}"))?;
+        }
+        if !self.waiting.is_empty() {
+            writeln!(f, "waiting:")?;
+            self.waiting.iter().try_for_each(|waiting| writeln!(f, "  {waiting}"))?;
+        }
+        let still = if self.is_settled { "" } else { "; further cycles would change more" };
+        let waiting: usize = self.waiting.iter().map(|waiting| waiting.claims.len()).sum();
+        write!(f, "{} placed, {waiting} waiting; {}{still}", self.placed, self.gpus)
+    }
+}

@@ -1,0 +1,251 @@
+//! What would be if: a snapshot is run as it is and with changes, and the difference told.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+
+use aliquot_scheduler_core::{Event, Resource};
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use crate::policy::PolicyName;
+use crate::report::{GpuUse, Percent, Place, Step, WaitingClaims, claim_name};
+use crate::session::{CYCLES_MAX, Session};
+use crate::snapshot::File;
+
+/// What is changed.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Nodes, queues, pod groups and claims that come in addition.
+    pub add: Vec<File>,
+    /// More nodes like one that there is: its name, and how many.
+    pub add_nodes: Vec<(String, u32)>,
+    /// Nodes that go away.
+    pub remove_nodes: Vec<String>,
+    /// What queues may have instead: `QUEUE.quota.RESOURCE=AMOUNT`, or with `limit` or `weight`.
+    pub set: Vec<String>,
+    /// Another policy.
+    pub policy: Option<PolicyName>,
+}
+
+impl Changes {
+    /// Whether nothing is changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { add, add_nodes, remove_nodes, set, policy } = self;
+        add.is_empty() && add_nodes.is_empty() && remove_nodes.is_empty() && set.is_empty() && policy.is_none()
+    }
+
+    fn make(&self, mut snapshot: File) -> Result<Session> {
+        for addition in &self.add {
+            snapshot.add(addition.clone())?;
+        }
+        for (node, count) in &self.add_nodes {
+            snapshot.add_nodes_like(node, *count)?;
+        }
+        for setting in &self.set {
+            snapshot.set_allowance(setting).with_context(|| format!("--set {setting}"))?;
+        }
+        if let Some(policy) = self.policy {
+            snapshot.set_policy(policy);
+        }
+        let mut session = Session::new(&snapshot)?;
+        for name in &self.remove_nodes {
+            let Some(node) = session.cluster.node_named(name) else { bail!("there is no node {name:?} to remove") };
+            session.cluster.apply(Event::NodeRemoved(node))?;
+        }
+        Ok(session)
+    }
+}
+
+/// What came of one of both runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Summary {
+    /// Number of claims that are placed.
+    pub placed: usize,
+    /// Number of claims that wait.
+    pub waiting: usize,
+    /// How much of the GPUs is allocated.
+    pub gpus: GpuUse,
+}
+
+/// What a queue holds of the GPUs' time, and its fair share, in thousandths of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct QueueUse {
+    /// What is held.
+    pub held_milli: u64,
+    /// The fair share.
+    pub fair_share_milli: u64,
+}
+
+/// What a queue holds, and would hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct QueueChange {
+    /// As things are.
+    pub before: QueueUse,
+    /// As they would be.
+    pub after: QueueUse,
+}
+
+/// A claim that is placed in one of both runs only, or elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Difference {
+    /// The claim.
+    pub claim: String,
+    /// Where it is as things are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Place>,
+    /// Where it would be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Place>,
+    /// Why it would be evicted, if it would.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eviction: Option<Step>,
+}
+
+/// The difference that the changes make.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Simulation {
+    /// As things are.
+    pub before: Summary,
+    /// As they would be.
+    pub after: Summary,
+    /// Each queue.
+    pub queues: BTreeMap<String, QueueChange>,
+    /// Claims that would be placed.
+    pub placed: Vec<Difference>,
+    /// Claims that would not be placed any more.
+    pub displaced: Vec<Difference>,
+    /// Claims that would be elsewhere.
+    pub elsewhere: Vec<Difference>,
+    /// What would wait.
+    pub waiting: Vec<WaitingClaims>,
+}
+
+/// What came of a run.
+struct Outcome {
+    summary: Summary,
+    queues: BTreeMap<String, QueueUse>,
+    places: Vec<(String, Option<Place>)>,
+    evictions: BTreeMap<String, Step>,
+    waiting: Vec<WaitingClaims>,
+}
+
+/// Runs a snapshot as it is and with changes, each until nothing changes any more; then until it is so late, if that is given.
+///
+/// # Errors
+/// If the snapshot or a change makes no sense.
+pub fn simulate(snapshot: &File, changes: &Changes, until_ms: Option<u64>) -> Result<Simulation> {
+    let before = run(Session::new(snapshot)?, until_ms)?;
+    let after = run(changes.make(snapshot.clone())?, until_ms)?;
+    Ok(compare(before, after))
+}
+
+fn run(mut session: Session, until_ms: Option<u64>) -> Result<Outcome> {
+    let mut settled = session.settle(CYCLES_MAX);
+    let mut steps: Vec<Step> = settled.cycles.drain(..).flatten().collect();
+    if let Some(until_ms) = until_ms {
+        session.cluster.apply(Event::TimeAdvanced(until_ms))?;
+        settled = session.settle(CYCLES_MAX);
+        steps.extend(settled.cycles.drain(..).flatten());
+    }
+    let cluster = &session.cluster;
+    let mut claims: Vec<_> = cluster.claims().map(|(id, _, at)| (id, at.map(|at| Place::of(cluster, at)))).collect();
+    claims.sort_unstable_by_key(|(id, _)| *id);
+    let placed = claims.iter().filter(|(_, place)| place.is_some()).count();
+    let mut queues = BTreeMap::new();
+    for report in session.scheduler.queue_reports(cluster, &settled.plan) {
+        let time = report.resources.iter().find(|of| of.resource == Resource::DeviceCore);
+        let time = time.map(|of| QueueUse { held_milli: of.held, fair_share_milli: of.fair_share.unwrap_or(0) });
+        queues.insert(report.queue, time.unwrap_or_default());
+    }
+    Ok(Outcome {
+        summary: Summary { placed, waiting: claims.len() - placed, gpus: GpuUse::of(cluster) },
+        queues,
+        places: claims.into_iter().map(|(id, place)| (claim_name(cluster, id), place)).collect(),
+        evictions: steps.into_iter().filter(Step::is_eviction).map(|step| (step.claim.clone(), step)).collect(),
+        waiting: session.waiting(&settled.plan),
+    })
+}
+
+fn compare(before: Outcome, mut after: Outcome) -> Simulation {
+    let places: BTreeMap<String, Option<Place>> = before.places.into_iter().collect();
+    let (mut placed, mut displaced, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
+    for (claim, now) in after.places {
+        let then = places.get(&claim).cloned().flatten();
+        let list = match (&then, &now) {
+            (None, None) => continue,
+            (Some(then), Some(now)) if then == now => continue,
+            (None, Some(_)) => &mut placed,
+            (Some(_), None) => &mut displaced,
+            (Some(_), Some(_)) => &mut elsewhere,
+        };
+        let eviction = after.evictions.remove(&claim).filter(|_| now.is_none());
+        list.push(Difference { claim, before: then, after: now, eviction });
+    }
+    let mut queues: BTreeMap<String, QueueChange> = BTreeMap::new();
+    for (queue, used) in before.queues {
+        queues.entry(queue).or_default().before = used;
+    }
+    for (queue, used) in after.queues {
+        queues.entry(queue).or_default().after = used;
+    }
+    Simulation {
+        before: before.summary,
+        after: after.summary,
+        queues,
+        placed,
+        displaced,
+        elsewhere,
+        waiting: after.waiting,
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} placed, {} waiting; {}", self.placed, self.waiting, self.gpus)
+    }
+}
+
+impl Display for QueueUse {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} gpu-core of a fair share of {}", Percent(self.held_milli), Percent(self.fair_share_milli))
+    }
+}
+
+impl Display for Difference {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.claim)?;
+        match (&self.before, &self.after) {
+            (None, Some(after)) => write!(f, " on {after}"),
+            (Some(before), Some(after)) => write!(f, " on {after} instead of {before}"),
+            (Some(before), None) => write!(f, ", now on {before}"),
+            (None, None) => Ok(()),
+        }?;
+        self.eviction.as_ref().map_or(Ok(()), |eviction| write!(f, ": {eviction}"))
+    }
+}
+
+impl Display for Simulation {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "now:  {}", self.before)?;
+        writeln!(f, "then: {}", self.after)?;
+        for (queue, QueueChange { before, after }) in self.queues.iter().filter(|(_, of)| of.before != of.after) {
+            writeln!(f, "queue {queue}: {before}, then {after}")?;
+        }
+        for (title, list) in [
+            ("would be placed:", &self.placed),
+            ("would not be placed any more:", &self.displaced),
+            ("would be elsewhere:", &self.elsewhere),
+        ] {
+            if !list.is_empty() {
+                writeln!(f, "{title}")?;
+                list.iter().try_for_each(|difference| writeln!(f, "  {difference}"))?;
+            }
+        }
+        if !self.waiting.is_empty() {
+            writeln!(f, "would wait:")?;
+            self.waiting.iter().try_for_each(|waiting| writeln!(f, "  {waiting}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Requests as they stand in a file.
+
+use aliquot_scheduler_core::{
+    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, PlacementRules, Request, Taint,
+};
+use anyhow::Result;
+
+use crate::snapshot::amount::{memory, memory_entry, one_of};
+use crate::snapshot::format::{RequestEntry, TaintEntry};
+
+impl RequestEntry {
+    pub(super) fn to_request(&self) -> Result<Request> {
+        let request = Request {
+            cpu: MilliCpu::new(self.cpu_milli),
+            memory: memory(self.memory_bytes, self.memory_gib)?,
+            devices: self.devices()?,
+            constraints: Constraints {
+                models: self.models.iter().cloned().collect(),
+                labels: self.node_labels.clone(),
+                tolerations: self.tolerations.iter().map(TaintEntry::to_taint).collect(),
+            },
+            rules: PlacementRules {
+                nvlink: self.nvlink,
+                switch: self.switch,
+                memory_threshold_percent: self.gpu_memory_threshold_percent,
+            },
+        };
+        request.validate()?;
+        Ok(request)
+    }
+
+    fn devices(&self) -> Result<DeviceRequest> {
+        let core = one_of([
+            ("gpu_core_percent", self.gpu_core_percent.map(u64::from), 10),
+            ("gpu_core_milli", self.gpu_core_milli.map(u64::from), 1),
+        ])?;
+        let bytes =
+            one_of([("gpu_memory_bytes", self.gpu_memory_bytes, 1), ("gpu_memory_gib", self.gpu_memory_gib, 1 << 30)])?;
+        let part = one_of([
+            ("gpu_memory_percent", self.gpu_memory_percent.map(u64::from), 10),
+            ("gpu_memory_milli", self.gpu_memory_milli.map(u64::from), 1),
+        ])?;
+        // To whoever gives both, the names are told; the amounts do not matter.
+        one_of([("an amount of gpu memory", bytes, 0), ("a part of it", part, 0)])?;
+        let part_of = |amount: u64| u32::try_from(amount).unwrap_or(u32::MAX);
+        let count = match self.gpus {
+            Some(count) => count,
+            None => u16::from(core.is_some() || bytes.is_some() || part.is_some()),
+        };
+        if count == 0 {
+            return Ok(DeviceRequest::default());
+        }
+        let said_memory = bytes.map(|bytes| DeviceMemory::Bytes(Bytes::new(bytes)));
+        let said_memory = said_memory.or(part.map(|part| DeviceMemory::Thousandths(part_of(part))));
+        let core = match (core, said_memory) {
+            (Some(core), _) => part_of(core),
+            (None, Some(_)) => 0,
+            (None, None) => DeviceCore::WHOLE.get(),
+        };
+        let memory = said_memory.unwrap_or(DeviceMemory::Thousandths(core));
+        Ok(DeviceRequest { count, core: DeviceCore::new(core), memory })
+    }
+
+    pub(super) fn of(request: &Request) -> Self {
+        let (memory_bytes, memory_gib) = memory_entry(request.memory);
+        let mut entry = Self {
+            cpu_milli: request.cpu.get(),
+            memory_bytes,
+            memory_gib,
+            models: request.constraints.models.iter().cloned().collect(),
+            node_labels: request.constraints.labels.clone(),
+            tolerations: request.constraints.tolerations.iter().map(TaintEntry::of).collect(),
+            nvlink: request.rules.nvlink,
+            switch: request.rules.switch,
+            gpu_memory_threshold_percent: request.rules.memory_threshold_percent,
+            ..Self::default()
+        };
+        let devices = &request.devices;
+        if devices.count == 0 {
+            return entry;
+        }
+        entry.gpus = Some(devices.count);
+        let percent_or_milli = |milli: u32| match milli.is_multiple_of(10) {
+            true => (Some(milli / 10), None),
+            false => (None, Some(milli)),
+        };
+        (entry.gpu_core_percent, entry.gpu_core_milli) = percent_or_milli(devices.core.get());
+        match devices.memory {
+            DeviceMemory::Bytes(Bytes::ZERO) => entry.gpu_memory_bytes = Some(0),
+            DeviceMemory::Bytes(bytes) => (entry.gpu_memory_bytes, entry.gpu_memory_gib) = memory_entry(bytes),
+            DeviceMemory::Thousandths(part) => {
+                (entry.gpu_memory_percent, entry.gpu_memory_milli) = percent_or_milli(part);
+            }
+        }
+        entry
+    }
+}
+
+impl TaintEntry {
+    pub(super) fn to_taint(&self) -> Taint {
+        Taint { key: self.key.clone(), value: self.value.clone() }
+    }
+
+    pub(super) fn of(taint: &Taint) -> Self {
+        Self { key: taint.key.clone(), value: taint.value.clone() }
+    }
+}
