@@ -407,19 +407,17 @@ fn holds_are_bounded(after: &Cluster, plan: &Plan, settings: &Settings) -> Verdi
     require(held == 0 || !plan.pending.is_empty(), || "a node is held for nobody".into())
 }
 
-/// Each group of which something waits is pending, once.
+/// Each group of which something waits is pending, once; but for who was evicted just now, as the plan says.
 fn everybody_is_placed_or_pending(after: &Cluster, plan: &Plan) -> Verdict {
     let waiting: BTreeSet<GroupId> =
         after.claims().filter(|(_, _, at)| at.is_none()).filter_map(|(id, ..)| after.group_of(id)).collect();
-    let mut pending: Vec<GroupId> = plan.pending.iter().map(|pending| pending.group).collect();
-    pending.sort_unstable();
-    require(pending == waiting.iter().copied().collect::<Vec<_>>(), || {
+    let pending: BTreeSet<GroupId> = plan.pending.iter().map(|pending| pending.group).collect();
+    let evicted = |step: &Step| matches!(step, Step::Evict { .. }).then(|| after.group_of(step.claim())).flatten();
+    let evicted: BTreeSet<GroupId> = plan.steps.iter().filter_map(|planned| evicted(&planned.step)).collect();
+    let unsaid: Vec<&GroupId> = waiting.difference(&pending).filter(|group| !evicted.contains(group)).collect();
+    require(pending.is_subset(&waiting) && unsaid.is_empty() && pending.len() == plan.pending.len(), || {
         format!("groups {waiting:?} wait, the plan says {pending:?}")
     })
-}
-
-fn require(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
-    if holds { Ok(()) } else { Err(broken()) }
 }
 
 /// At rest no claim of its own waits for room that is free, that its queue may have, and that is held for nobody.
@@ -461,4 +459,8 @@ fn greatest_charge(node: &Node, claim: &Claim) -> BTreeMap<Resource, u64> {
         (Resource::DeviceCore, request.devices.total_core()),
         (Resource::DeviceMemory, memory.unwrap_or(0) * u64::from(request.devices.count)),
     ])
+}
+
+fn require(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(broken()) }
 }

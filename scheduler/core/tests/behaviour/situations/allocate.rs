@@ -33,14 +33,14 @@ fn a_queue_with_a_limit_of_nothing_stands_still() {
 #[test]
 fn who_may_be_evicted_borrows_beyond_the_quota_and_who_may_not_does_not() {
     let mut kit = Kit::of_nodes(1, 4);
-    kit.queue("division", quota(3));
+    kit.queue("division", quota(2));
     kit.queue("division/a", quota(1));
-    kit.queue("division/b", quota(4));
+    kit.queue("division/b", quota(2));
     let (fixed_a, fixed_b) = (kit.claims(2, &build("a", whole(1))), kit.claims(4, &build("b", whole(1))));
     let loose = kit.claims(2, &train("a", whole(1)));
     kit.settle();
-    // One within a's own quota, two more within what is left of the division's quota of three.
-    assert_eq!((kit.running(&fixed_a), kit.running(&fixed_b), kit.running(&loose)), (1, 2, 1));
+    // One within a's own quota, and one more within what is left of the division's quota of two.
+    assert_eq!((kit.running(&fixed_a), kit.running(&fixed_b), kit.running(&loose)), (1, 1, 2));
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn stale() -> (Kit, Vec<ClaimId>) {
 #[test]
 fn what_is_left_of_a_gang_is_evicted_when_its_grace_is_over() {
     let (mut kit, members) = stale();
-    kit.advance(59_999);
+    kit.advance(60_000);
     assert!(kit.settle().is_empty());
     assert_eq!(kit.running(&members), 2);
     kit.advance(1);
@@ -76,7 +76,7 @@ fn what_a_stale_gang_leaves_is_there_for_others() {
     let other = kit.claim(train("default", whole(2)));
     kit.settle();
     assert_eq!(kit.running(&[other]), 0);
-    kit.advance(60_000);
+    kit.advance(60_001);
     kit.settle();
     assert_eq!(kit.running(&[other]), 1);
 }
