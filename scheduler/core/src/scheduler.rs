@@ -132,6 +132,9 @@ impl Scheduler {
             moves_left: self.settings.moves_per_cycle,
         };
         for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
+            if action == Action::Consolidate && context.engine.policy().spreads() {
+                continue;
+            }
             pass(action, cluster, &mut context, &self.holds, plan);
         }
         for (group, steps) in evict_stale(cluster, &mut context) {

@@ -91,6 +91,11 @@ pub trait Policy: Fork {
         Selection::Least
     }
 
+    /// Whether tasks are kept apart on purpose, so that nobody should move them together.
+    fn spreads(&self) -> bool {
+        false
+    }
+
     /// A number below `bound`, which is not 0, from the policy's own source of chance; for [`Selection::Uniform`].
     fn draw(&mut self, bound: u64) -> u64 {
         let _ = bound;
@@ -136,6 +141,10 @@ impl Policy for Box<dyn Policy> {
 
     fn selection(&self) -> Selection {
         (**self).selection()
+    }
+
+    fn spreads(&self) -> bool {
+        (**self).spreads()
     }
 
     fn draw(&mut self, bound: u64) -> u64 {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::placement;
 use aliquot_scheduler_core::{
-    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, Event, Group, GroupId, Node, NodeId, Plan, Queue,
+    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, Event, Group, GroupId, Node, NodeId, Plan, PlannedStep, Queue,
     QueueId, Resource, Settings, Step,
 };
 
@@ -368,34 +368,39 @@ fn budgets_hold(before: &Cluster, after: &Cluster, declared: &Declared) -> Verdi
     Ok(())
 }
 
-/// Not much more device time is evicted for a group than it asks for, unless one group had to go as a whole; and few are moved.
+/// Not much more device time is evicted for a unit than it asks for, unless one group had to go as a whole; and few are moved.
 fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
-    let mut evicted: BTreeMap<(Action, Option<GroupId>), (u64, BTreeSet<GroupId>)> = BTreeMap::new();
-    let mut moves = 0;
-    for planned in &plan.steps {
-        match &planned.step {
-            Step::Move { .. } if planned.action == Action::Consolidate => moves += 1,
-            Step::Evict { claim, .. } | Step::Move { claim, .. } => {
-                let (core, groups) = evicted.entry((planned.action, planned.for_group)).or_default();
-                *core += charge(before, *claim).get(&Resource::DeviceCore).copied().unwrap_or(0);
-                groups.extend(before.group_of(*claim));
-            }
-            Step::Place { .. } => {}
-        }
-    }
-    require(moves <= settings.moves_per_cycle, || format!("{moves} moves in a cycle"))?;
-    for ((action, group), (core, groups)) in evicted {
-        let Some(group) = group.and_then(|id| before.group(id)).filter(|_| action != Action::StaleGang) else {
-            continue;
-        };
-        let members = group.members().filter_map(|claim| before.claim(claim));
-        let asked: u64 = members.map(|claim| claim.request.devices.total_core()).sum();
+    let is_consolidation = |planned: &&PlannedStep| planned.action == Action::Consolidate;
+    let moves = plan.steps.iter().filter(is_consolidation).filter(|planned| evictee(&planned.step).is_some()).count();
+    require(moves as u64 <= u64::from(settings.moves_per_cycle), || format!("{moves} moves in a cycle"))?;
+    // What is done at once: some are evicted, then some are placed.
+    let ends = |pair: &[PlannedStep]| evictee(&pair[0].step).is_none() && evictee(&pair[1].step).is_some();
+    let cuts = plan.steps.windows(2).enumerate().filter(|(_, pair)| ends(pair)).map(|(index, _)| index + 1);
+    let mut from = 0;
+    for to in cuts.chain([plan.steps.len()]) {
+        let steps = &plan.steps[from..to];
+        from = to;
+        let taken = steps.iter().filter(|planned| matches!(planned.action, Action::Reclaim | Action::Preempt));
+        let taken: Vec<ClaimId> = taken.filter_map(|planned| evictee(&planned.step)).collect();
+        let core = |claim: &ClaimId| before.claim(*claim).map_or(0, |claim| claim.request.devices.total_core());
+        let groups: BTreeSet<GroupId> = taken.iter().filter_map(|claim| before.group_of(*claim)).collect();
+        let evicted: u64 = taken.iter().map(core).sum();
+        let placed = steps.iter().filter(|planned| evictee(&planned.step).is_none());
+        let asked: u64 = placed.map(|planned| core(&planned.step.claim())).sum();
         let allowed = asked.saturating_mul(settings.disruption_per_mille) / 1000;
-        require(core <= allowed || groups.len() <= 1, || {
-            format!("{action:?} evicts {core} thousandths of devices for {asked}, from {groups:?}")
+        require(evicted <= allowed || groups.len() <= 1, || {
+            format!("{evicted} thousandths of devices are evicted for {asked}, of {groups:?}: {steps:?}")
         })?;
     }
     Ok(())
+}
+
+/// Who a step makes leave his place.
+fn evictee(step: &Step) -> Option<ClaimId> {
+    match step {
+        Step::Evict { claim, .. } | Step::Move { claim, .. } => Some(*claim),
+        Step::Place { .. } => None,
+    }
 }
 
 /// Few nodes are held, and none when nobody waits.

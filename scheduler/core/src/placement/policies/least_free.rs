@@ -23,6 +23,10 @@ impl Policy for Spread {
     fn bid(&self, _: NodeId, node: &Node, request: &Request) -> Bid {
         Bid { cost: -free(node, request), forgone: 0, choice: Choice::Emptiest }
     }
+
+    fn spreads(&self) -> bool {
+        true
+    }
 }
 
 /// What decides: devices for a task with devices, in thousandths of one; CPU for others, in thousandths of a core.
