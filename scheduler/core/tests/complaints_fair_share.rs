@@ -76,8 +76,7 @@ fn reclaim_that_stops_at_the_quota_instead_of_the_fair_share() {
     let even = [(Resource::DeviceCore, Allowance { quota: Some(2000), ..Allowance::UNNAMED })];
     let mut cluster = cluster([node("A100", Bytes::from_mib(40_960), 10)], &[("first", &even), ("second", &even)]);
     let mut scheduler = Scheduler::new(Box::new(BestFit), Settings::default());
-    let mut claims =
-        |cluster: &mut Cluster, queue| [(); 10].map(|()| add(cluster, queue, DeviceRequest::whole(1), None));
+    let claims = |cluster: &mut Cluster, queue| [(); 10].map(|()| add(cluster, queue, DeviceRequest::whole(1), None));
     let first = claims(&mut cluster, "first");
     scheduler.cycle(&mut cluster);
     assert_eq!(placed(&cluster, &first), 10);

@@ -45,7 +45,8 @@ pub(crate) struct TraceArgs {
 
 impl TraceArgs {
     /// The arguments, none of which goes with a snapshot.
-    pub(crate) const NAMES: [&str; 8] = ["nodes", "arrivals", "typical", "policy", "seed", "placements", "plot", "timings"];
+    pub(crate) const NAMES: [&str; 8] =
+        ["nodes", "arrivals", "typical", "policy", "seed", "placements", "plot", "timings"];
 }
 
 /// What is printed.

@@ -5,9 +5,8 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
-use crate::explain::amount::{Amount, Span};
+use crate::explain::amount::Span;
 use crate::explain::reason::Share;
-use crate::explain::sentence::Owner;
 
 /// Evictions that are followed back at most.
 const EVICTIONS_MAX: usize = 16;
@@ -67,8 +66,7 @@ impl Display for Eviction {
         }
         for (index, share) in self.shares.iter().enumerate() {
             let before = if index == 0 { ": " } else { ", " };
-            let (held, fair) = (Amount(&share.resource, share.held), Amount(&share.resource, share.fair_share));
-            write!(f, "{before}{} held {held} of its fair share of {fair}", Owner(&share.queue))?;
+            write!(f, "{before}{share}")?;
         }
         Ok(())
     }

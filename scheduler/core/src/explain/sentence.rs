@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use crate::explain::amount::{Amount, Count, Listed, Span, Times};
-use crate::explain::reason::{Bound, Holder, Protection, Reason};
+use crate::explain::reason::{Bound, Holder, Protection, Reason, Share};
 use crate::explain::shortage::{Nearest, NodeCount, Shortage};
 use crate::namespace::NamespaceSpec;
 
@@ -154,6 +154,13 @@ impl Display for Owner<'_> {
             Some(namespace) => write!(f, "namespace {namespace:?}"),
             None => write!(f, "queue {:?}", self.0),
         }
+    }
+}
+
+impl Display for Share {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (held, fair_share) = (Amount(&self.resource, self.held), Amount(&self.resource, self.fair_share));
+        write!(f, "{} held {held} of its fair share of {fair_share}", Owner(&self.queue))
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::placement;
 use aliquot_scheduler_core::{
-    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, Event, Group, GroupId, Node, NodeId, Plan, PlannedStep, Queue,
-    QueueId, Resource, Settings, Step,
+    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, Event, Group, GroupId, Node, NodeId, Plan, PlannedStep,
+    Queue, QueueId, Resource, Settings, Step,
 };
 
 use crate::machines::Machines;
