@@ -19,6 +19,7 @@ use crate::fair_share::DecayedUsage;
 use crate::group::{Group, GroupId, Groups};
 use crate::namespace::NamespaceSpec;
 use crate::node::Node;
+use crate::placement::{Mix, MixCounter};
 use crate::queue::{Queue, QueueId, Queues};
 use crate::resource::{Resource, Resources};
 use crate::slab::Slab;
@@ -42,6 +43,8 @@ pub struct Cluster {
     queues: Queues,
     groups: Groups,
     namespaces: BTreeMap<String, NamespaceSpec>,
+    /// What claims have asked for as they came.
+    arrivals: MixCounter,
     budgets: Budgets,
     /// Claims on their way out of an old place, by its node.
     leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
@@ -107,6 +110,7 @@ impl Cluster {
             queues: Queues::new(half_life_ms),
             groups: Groups::default(),
             namespaces: BTreeMap::new(),
+            arrivals: MixCounter::new(half_life_ms, 0),
             budgets: Budgets::default(),
             leaving: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
@@ -128,7 +132,7 @@ impl Cluster {
                 self.set_health(node, device, health).map(|()| Outcome::Done)
             }
             Event::TopologyChanged(levels) => self.set_topology(levels).map(|()| Outcome::Done),
-            Event::ClaimAdded(claim) => self.admit(claim).and_then(|claim| self.add_claim(claim)).map(Outcome::Claim),
+            Event::ClaimAdded(claim) => self.admit(claim).map(Outcome::Claim),
             Event::ClaimRemoved(claim) => self.remove_claim(claim).map(Outcome::Ready),
             Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::Ready),
             Event::ClaimEvicted(claim) => self.stop(claim).map(|()| Outcome::Displaced(vec![claim])),
@@ -350,6 +354,16 @@ impl Cluster {
     pub(crate) fn note_usage(&mut self) {
         let totals = self.totals();
         self.queues.use_until(self.now_ms, &totals);
+    }
+
+    /// The work that is expected by what has come lately, if there is something new to say of it.
+    pub(crate) fn new_mix(&mut self) -> Option<Mix> {
+        self.arrivals.mix(self.now_ms)
+    }
+
+    /// The work that was said last to be expected.
+    pub(crate) fn known_mix(&self) -> Option<&Mix> {
+        self.arrivals.given()
     }
 
     /// What there was of each resource, by number, decayed like the queues' usage.

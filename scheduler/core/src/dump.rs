@@ -13,6 +13,7 @@ use crate::explain::Share;
 use crate::group::PodGroup;
 use crate::namespace::NamespaceSpec;
 use crate::node::NotEnough;
+use crate::placement::DumpedMixCounter;
 use crate::quantity::Bytes;
 use crate::queue::{QueueError, QueueSpec};
 use crate::resource::Resource;
@@ -37,6 +38,8 @@ pub struct Dump {
     pub queues: Vec<DumpedQueue>,
     /// The namespaces that have a quota or bounds. The queue of one that is not among the queues is made.
     pub namespaces: Vec<NamespaceSpec>,
+    /// What claims have asked for as they came; `None`: nothing is known of that.
+    pub arrivals: Option<DumpedMixCounter>,
     /// The disruption budgets.
     pub budgets: Vec<DisruptionBudget>,
     /// The declared pod groups.

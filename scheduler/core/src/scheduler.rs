@@ -35,6 +35,9 @@ pub struct Settings {
     pub hold_after_ms: Option<u64>,
     /// Nodes that are kept at most, in thousandths of all; but at least one.
     pub held_nodes_per_mille: u32,
+    /// Whether the policy is told what claims have asked for lately, as the work to expect. If not, it goes on with what it was
+    /// made with.
+    pub counts_mix: bool,
 }
 
 impl Default for Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             moves_per_cycle: 16,
             hold_after_ms: Some(300_000),
             held_nodes_per_mille: 50,
+            counts_mix: true,
         }
     }
 }
@@ -76,6 +80,9 @@ impl Scheduler {
     /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events what became of it.
     pub fn cycle(&mut self, cluster: &mut Cluster) -> Plan {
         cluster.note_usage();
+        if let Some(mix) = cluster.new_mix().filter(|_| self.settings.counts_mix) {
+            self.engine.expect(&mix);
+        }
         let shares = Shares::of(cluster, self.settings.usage_weight);
         let mut plan = Plan::default();
         self.allocate(cluster, &shares, &mut plan);

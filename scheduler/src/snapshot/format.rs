@@ -70,6 +70,8 @@ impl Default for SchedulerEntry {
             moves_per_cycle,
             hold_after_ms,
             held_nodes_per_mille,
+            // The mix of a snapshot is that of its claims, or is given.
+            counts_mix: _,
         } = Settings::default();
         Self {
             policy: PolicyName::default(),

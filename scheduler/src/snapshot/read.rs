@@ -64,6 +64,7 @@ impl File {
             }
         }
         Ok(Dump {
+            arrivals: None,
             now_ms: self.now_ms,
             usage_half_life_ms: self.scheduler.usage_half_life_ms,
             models: self.history.models.iter().map(model).collect(),
@@ -263,6 +264,7 @@ impl SchedulerEntry {
             moves_per_cycle: self.moves_per_cycle,
             hold_after_ms: self.hold_after_ms,
             held_nodes_per_mille: self.held_nodes_per_mille,
+            counts_mix: false,
         }
     }
 }

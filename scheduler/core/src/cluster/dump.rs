@@ -11,6 +11,7 @@ use crate::dump::{
 use crate::event::EventError;
 use crate::group::{Group, GroupId};
 use crate::node::Node;
+use crate::placement::MixCounter;
 use crate::queue::DEFAULT_QUEUE;
 use crate::request::Request;
 
@@ -29,6 +30,7 @@ impl Cluster {
             nodes: self.nodes().map(node).collect(),
             queues: self.dump_queues(),
             namespaces: self.namespaces.values().cloned().collect(),
+            arrivals: Some(self.arrivals.dump()),
             budgets: self.budgets.iter().collect(),
             groups: self.dump_groups(&numbers),
             claims: numbers.claims.keys().filter_map(|id| self.dump_claim(*id, &numbers)).collect(),
@@ -123,6 +125,9 @@ impl Cluster {
         for (number, namespace) in dump.namespaces.into_iter().enumerate() {
             let failed = |reason: EventError| at(DumpEntry::Namespace(number), reason);
             cluster.set_namespace(namespace).map_err(failed)?;
+        }
+        if let Some(arrivals) = dump.arrivals {
+            cluster.arrivals = MixCounter::restore(arrivals);
         }
         dump.budgets.into_iter().for_each(|budget| cluster.budgets.change(budget));
         let mut restored = Restored { cluster, claims: Vec::new(), groups: Vec::new() };

@@ -1,7 +1,7 @@
 //! Namespaces with a quota, which is a queue, or with bounds for each claim.
 
 use super::Cluster;
-use crate::claim::Claim;
+use crate::claim::{Claim, ClaimId};
 use crate::event::EventError;
 use crate::namespace::NamespaceSpec;
 use crate::queue::{DEFAULT_QUEUE, QueueId};
@@ -30,12 +30,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// A claim as its namespace lets it in: with the namespace's defaults for what it does not say.
-    pub(super) fn admit(&self, mut claim: Claim) -> Result<Claim, EventError> {
+    /// Adds a claim as its namespace lets it in: with the namespace's defaults for what it does not say.
+    pub(super) fn admit(&mut self, mut claim: Claim) -> Result<ClaimId, EventError> {
         if let Some(namespace) = self.namespaces.get(&claim.namespace) {
             claim.request = namespace.apply(&claim.request, self.resources.memory_of(&claim.request))?;
         }
-        Ok(claim)
+        let id = self.add_claim(claim)?;
+        if let Some(state) = self.claims.get(id) {
+            self.arrivals.note(&state.claim.request, self.now_ms);
+        }
+        Ok(id)
     }
 
     /// The leaf queue of who names `queue`: in a namespace with a quota its own, unless another one is named than that above it.

@@ -38,6 +38,9 @@ impl Scheduler {
             scheduler.holds.restore(group, since_ms, nodes?);
         }
         let mut cluster = restored.cluster;
+        if let Some(mix) = cluster.known_mix().filter(|_| settings.counts_mix) {
+            scheduler.engine.expect(mix);
+        }
         scheduler.holds.close_all(&mut cluster);
         Ok((scheduler, cluster))
     }
