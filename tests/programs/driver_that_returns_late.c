@@ -1,6 +1,7 @@
 /*
- * A driver, as libcuda.so.1, that lets the program go on only three milliseconds after a launch of two blocks, as if the program had
- * been kept from running meanwhile. All that it can it does through the driver whose file DRIVER_BEHIND names.
+ * A driver, as libcuda.so.1, that lets the program go on only three milliseconds after a launch of two blocks, as if
+ * the program had been kept from running meanwhile. All that it can it does through the driver whose file DRIVER_BEHIND
+ * names.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,13 +20,16 @@
     __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *behind_" #name "(%rip)\n");
 FORWARDED(DEFINE)
 
-typedef int Launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                   unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
+typedef int Launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
+                   void **extra);
 static Launch *launch_behind;
 
-int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                   unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra) {
-    int result = launch_behind(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra);
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
+                   void **extra) {
+    int result = launch_behind(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+                               parameters, extra);
     if (grid_x == 2)
         usleep(3000);
     return result;

@@ -1,4 +1,5 @@
-//! Streams that wait for the host: what is queued behind begins when they are let go, however long it takes to queue it.
+//! Streams that wait for the host: what is queued behind begins when they are let go, however long it takes to queue
+//! it.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +33,8 @@ impl Held {
     }
 
     fn set(&self, value: u64) {
-        // SAFETY: memory of the size and alignment of the word, which lives as long as the process, and which all use as an atomic.
+        // SAFETY: memory of the size and alignment of the word, which lives as long as the process, and which all use
+        // as an atomic.
         unsafe { &*self.word }.store(value, Ordering::Release);
     }
 }
