@@ -1,7 +1,7 @@
 //! Builds the shim, so that the manager carries exactly the library that it speaks to.
 //!
-//! The shim is always built in the release profile, into a directory of its own: a manager of any profile hands out the same
-//! library, and this build does not wait for the lock of the build that it is part of.
+//! The shim is always built in the release profile, into a directory of its own: a manager of any profile hands out the
+//! same library, and this build does not wait for the lock of the build that it is part of.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,13 +1,15 @@
-//! Who is in which slice: one thread that listens on the attach sockets of all slices and holds a pidfd of every process.
+//! Who is in which slice: one thread that listens on the attach sockets of all slices and holds a pidfd of every
+//! process.
 //!
-//! A process that takes a slot in its ledger says so once on the slice's attach socket. From then on this thread holds a
-//! pidfd of it, and gives back what it held at the moment in which it ends, however it ends. What the thread takes for true
-//! comes from the kernel (the sender's pid, its namespace, its start time); a message that does not agree with that is
-//! dropped and counted.
+//! A process that takes a slot in its ledger says so once on the slice's attach socket. From then on this thread holds
+//! a pidfd of it, and gives back what it held at the moment in which it ends, however it ends. What the thread takes
+//! for true comes from the kernel (the sender's pid, its namespace, its start time); a message that does not agree with
+//! that is dropped and counted.
 //!
-//! Not every process is heard: a message is lost when the manager is not there or its socket's queue is full, and a process
-//! can be killed between taking the slot and saying so. So the ledgers are swept, at the start and every few seconds: for
-//! an owner that is not known, either the process is found in `/proc` and taken in, or the slot is given back.
+//! Not every process is heard: a message is lost when the manager is not there or its socket's queue is full, and a
+//! process can be killed between taking the slot and saying so. So the ledgers are swept, at the start and every few
+//! seconds: for an owner that is not known, either the process is found in `/proc` and taken in, or the slot is given
+//! back.
 
 use std::collections::VecDeque;
 use std::io;
@@ -63,8 +65,8 @@ pub(crate) struct Attach {
 }
 
 impl Attach {
-    /// Starts the thread. It wakes `time_sharing` when processes come, wait or end, and calls `owner_gone` with the name of
-    /// a slice whose owner has ended.
+    /// Starts the thread. It wakes `time_sharing` when processes come, wait or end, and calls `owner_gone` with the
+    /// name of a slice whose owner has ended.
     ///
     /// # Errors
     /// The kernel gives no thread or file descriptor.
@@ -82,8 +84,8 @@ impl Attach {
         Ok(Attach { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Listens for the processes of a slice, and takes in those that are in its ledger already. With an owner: until it ends.
-    /// Returns when that is done.
+    /// Listens for the processes of a slice, and takes in those that are in its ledger already. With an owner: until it
+    /// ends. Returns when that is done.
     ///
     /// # Errors
     /// The socket cannot be made, or the owner cannot be watched.

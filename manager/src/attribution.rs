@@ -192,13 +192,13 @@ impl Census<'_> {
 struct Belonging {
     /// The slice's number.
     number: u64,
-    /// It need not be found out again. That a slice is tied to an ancestor says it of what runs today: the ancestor can come to own
-    /// another slice as well, or the process to be adopted by somebody else.
+    /// It need not be found out again. That a slice is tied to an ancestor says it of what runs today: the ancestor can
+    /// come to own another slice as well, or the process to be adopted by somebody else.
     lasts: bool,
 }
 
-/// The pids of the processes that use the region of slice `id`: those that have its ledger mapped, and those of containers in
-/// which it is mounted.
+/// The pids of the processes that use the region of slice `id`: those that have its ledger mapped, and those of
+/// containers in which it is mounted.
 #[must_use]
 pub(crate) fn users_of(id: SliceId) -> Vec<u32> {
     let host = HostMounts::find();
@@ -211,8 +211,8 @@ pub(crate) fn users_of(id: SliceId) -> Vec<u32> {
     procfs::pids().filter(uses).collect()
 }
 
-/// The mount namespaces of the host: that of its first process, and the manager's own, which is another where its service keeps
-/// parts of the file system from it.
+/// The mount namespaces of the host: that of its first process, and the manager's own, which is another where its
+/// service keeps parts of the file system from it.
 struct HostMounts {
     namespaces: [Option<u64>; 2],
 }
@@ -228,8 +228,8 @@ impl HostMounts {
     }
 }
 
-/// Whether `mount` is of the region of slice `id`: a line of `/proc/PID/mountinfo`, in which field 4 is what of its file system is
-/// mounted, and field 5 where.
+/// Whether `mount` is of the region of slice `id`: a line of `/proc/PID/mountinfo`, in which field 4 is what of its
+/// file system is mounted, and field 5 where.
 pub(crate) fn is_mount_of(mount: &str, id: SliceId) -> bool {
     let id = id.to_string();
     mount.split(' ').skip(3).take(2).any(|path| path.split('/').any(|name| name == id))

@@ -1,11 +1,12 @@
 //! The audit: what the driver sees, held against the ledgers.
 //!
-//! Preloading is not a wall. A program that clears its environment, loads a second copy of the driver's library or speaks to
-//! the device by itself is limited by nothing. But it shows in the driver's list of processes, and the manager knows which slice
-//! it belongs to ([`attribution`](crate::attribution)). So it is named, and ended where the node's policy says so.
+//! Preloading is not a wall. A program that clears its environment, loads a second copy of the driver's library or
+//! speaks to the device by itself is limited by nothing. But it shows in the driver's list of processes, and the
+//! manager knows which slice it belongs to ([`attribution`](crate::attribution)). So it is named, and ended where the
+//! node's policy says so.
 //!
-//! What one look shows is judged by [`judgement`], and believed when [`suspicion`] says so; both are pure. Whether a process has
-//! the shim at work says [`registration`].
+//! What one look shows is judged by [`judgement`], and believed when [`suspicion`] says so; both are pure. Whether a
+//! process has the shim at work says [`registration`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -173,8 +174,8 @@ impl Auditor {
         self.audit.stopped.store(self.stopped_total, Ordering::Release);
     }
 
-    /// Reports what is believed, and stops the process if it is to be. Returns the finding, unless the process was stopped or is
-    /// gone.
+    /// Reports what is believed, and stops the process if it is to be. Returns the finding, unless the process was
+    /// stopped or is gone.
     fn act(&mut self, confirmed: &Confirmed, seen: &Seen<'_>, now_ns: u64) -> Option<Finding> {
         let Seen { process, may_be_stopped } = *seen;
         let Subject { kind, process: id, device } = &confirmed.subject;
@@ -243,8 +244,8 @@ impl Auditor {
         })
     }
 
-    /// Whether the process has kept the device at work from the last look to this one without a lease, and with nothing in its
-    /// slot that says so.
+    /// Whether the process has kept the device at work from the last look to this one without a lease, and with nothing
+    /// in its slot that says so.
     fn works_unseen(
         &mut self,
         look: &DeviceLook,

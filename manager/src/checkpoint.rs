@@ -1,11 +1,11 @@
 //! What the manager must remember: the slices, in one file that is always whole.
 //!
-//! The file is written under another name, synced, and renamed; then its directory is synced. Whoever reads it finds the
-//! state before or after a change, never half of one.
+//! The file is written under another name, synced, and renamed; then its directory is synced. Whoever reads it finds
+//! the state before or after a change, never half of one.
 //!
 //! A slice stands in it with its phase. `making` is written before anything of a slice is made and `removing` before
-//! anything of it is removed; so after a kill at any moment, all that can be left over of a slice is known, and is removed
-//! at the next start. `ready` slices are what the manager has promised.
+//! anything of it is removed; so after a kill at any moment, all that can be left over of a slice is known, and is
+//! removed at the next start. `ready` slices are what the manager has promised.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! What the manager is told before it starts: a TOML file and flags, flags first.
 //!
-//! [`Settings`] is what a person writes, in the file and as flags alike; [`Config`] is what comes of it once defaults have
-//! been filled in. The rest of the manager sees only [`Config`].
+//! [`Settings`] is what a person writes, in the file and as flags alike; [`Config`] is what comes of it once defaults
+//! have been filled in. The rest of the manager sees only [`Config`].
 
 use std::fs;
 use std::io;
@@ -50,7 +50,8 @@ pub struct Settings {
     /// How log lines look [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// What is logged: error, warn, info, debug, trace, or a filter such as aliquot_manager::attach=debug [default: info]
+    /// What is logged: error, warn, info, debug, trace, or a filter such as aliquot_manager::attach=debug [default:
+    /// info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
     /// Priority class of slices that ask for none: latency-critical, standard or batch [default: standard]
@@ -97,8 +98,8 @@ impl TryFrom<String> for CdiDir {
     }
 }
 
-/// What the CDI specifications say: how containers preload the shim, and what else they get, for drivers in unusual places
-/// and for simulated ones.
+/// What the CDI specifications say: how containers preload the shim, and what else they get, for drivers in unusual
+/// places and for simulated ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CdiSettings {

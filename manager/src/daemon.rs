@@ -67,8 +67,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a manager of the devices that NVML shows, in this process, and returns when it serves. It can be called from
-    /// within an asynchronous runtime and without.
+    /// Starts a manager of the devices that NVML shows, in this process, and returns when it serves. It can be called
+    /// from within an asynchronous runtime and without.
     ///
     /// # Errors
     /// See [`StartError`]. A node without a driver is no error.
@@ -128,8 +128,8 @@ impl Daemon {
         let _ = self.manager.list();
     }
 
-    /// Stops it, and returns when it has ended. Regions and the checkpoint stay, and what runs in a slice stays limited;
-    /// where nothing is remembered ([`Config::state_dir`]) slices end with it.
+    /// Stops it, and returns when it has ended. Regions and the checkpoint stay, and what runs in a slice stays
+    /// limited; where nothing is remembered ([`Config::state_dir`]) slices end with it.
     pub fn stop(mut self) {
         self.end();
     }

@@ -1,7 +1,7 @@
 //! Watches the devices: one thread that asks the driver, so that a driver that hangs holds up nobody else.
 //!
-//! From its answers come the inventory with each device's health, and [`processes`]: what slices use of a device beyond their
-//! ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
+//! From its answers come the inventory with each device's health, and [`processes`]: what slices use of a device beyond
+//! their ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
 
 use std::io;
 use std::sync::Arc;

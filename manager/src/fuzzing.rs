@@ -1,4 +1,5 @@
-//! What the fuzz targets in `tests/fuzz` reach of this crate: all that reads what somebody else wrote. Only with the feature
+//! What the fuzz targets in `tests/fuzz` reach of this crate: all that reads what somebody else wrote. Only with the
+//! feature
 //! `fuzzing`, which nothing that is shipped has.
 //!
 //! Each function takes any bytes, and panics if what is made of them breaks an invariant.
@@ -33,8 +34,8 @@ pub fn config(dir: &Path, bytes: &[u8]) {
     }
 }
 
-/// Reads `bytes` as a checkpoint, which is written into `dir`. What is accepted is the same after it was written again, and
-/// can be reckoned with.
+/// Reads `bytes` as a checkpoint, which is written into `dir`. What is accepted is the same after it was written again,
+/// and can be reckoned with.
 pub fn checkpoint(dir: &Path, bytes: &[u8]) {
     fs::write(dir.join("checkpoint.json"), bytes).expect("the test's own directory can be written");
     let checkpoint = Checkpoint::new(Some(dir.into()));

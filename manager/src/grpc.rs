@@ -1,5 +1,5 @@
-//! The node manager's API over gRPC. What the messages mean is in the contract; here they are turned into requests to the
-//! [`Manager`], and its answers into messages.
+//! The node manager's API over gRPC. What the messages mean is in the contract; here they are turned into requests to
+//! the [`Manager`], and its answers into messages.
 
 use std::sync::Arc;
 use std::time::Duration;

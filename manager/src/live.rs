@@ -138,7 +138,8 @@ impl LiveSlice {
         }
     }
 
-    /// Device time that it uses of its part number `part` by the driver's newest samples, in thousandths of the device's.
+    /// Device time that it uses of its part number `part` by the driver's newest samples, in thousandths of the
+    /// device's.
     #[must_use]
     pub(crate) fn sampled_permille(&self, part: usize) -> u32 {
         self.sampled_permille.get(part).map_or(0, |permille| permille.load(Ordering::Relaxed))
@@ -201,7 +202,8 @@ impl LiveSlice {
         *self.members.lock() = Members::of(processes);
     }
 
-    /// Whether the process `pid` has the slice's ledger mapped, as the shim does when a program begins to use the driver.
+    /// Whether the process `pid` has the slice's ledger mapped, as the shim does when a program begins to use the
+    /// driver.
     #[must_use]
     pub(crate) fn maps_ledger(&self, pid: u32) -> Mapped {
         procfs::maps(pid, &format!("/{}/{LEDGER_FILE}", self.id))

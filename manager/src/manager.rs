@@ -1,12 +1,13 @@
 //! Carries out what is asked: the one place where slices, regions, CDI devices, checkpoint and threads meet.
 //!
 //! What may be done is decided by [`slices`](crate::slices), which is pure. What is then done happens here, under one
-//! lock, in steps of which each can be undone; a step that fails undoes those before it, so an operation is done or it is not.
+//! lock, in steps of which each can be undone; a step that fails undoes those before it, so an operation is done or it
+//! is not.
 //!
 //! # What a crash leaves behind
 //!
-//! A manager can be killed between any two steps. The checkpoint names a slice before anything of it is made and until all of
-//! it is removed, with its phase, so [`recovery`] finds what was begun:
+//! A manager can be killed between any two steps. The checkpoint names a slice before anything of it is made and until
+//! all of it is removed, with its phase, so [`recovery`] finds what was begun:
 //!
 //! * a slice that was `making`: its region and its CDI device are removed. Nobody was told of it;
 //! * a slice that was `removing`: the same. Whoever asked got no answer, and asking again says that it is not there;

@@ -1,5 +1,5 @@
-//! What slices use and what the manager does, for Prometheus. The figures are put together when they are asked for: nothing is
-//! kept up to date for nobody.
+//! What slices use and what the manager does, for Prometheus. The figures are put together when they are asked for:
+//! nothing is kept up to date for nobody.
 
 use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicI64, AtomicU64};

@@ -1,5 +1,6 @@
-//! MPS: on devices where the node's configuration asks for it, NVIDIA's multi-process service sets the shares, and nobody waits
-//! for leases. Kernels of several slices then run at the same time, each on its part of the device's multiprocessors.
+//! MPS: on devices where the node's configuration asks for it, NVIDIA's multi-process service sets the shares, and
+//! nobody waits for leases. Kernels of several slices then run at the same time, each on its part of the device's
+//! multiprocessors.
 //!
 //! # Who holds whom to what
 //!

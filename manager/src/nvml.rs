@@ -30,8 +30,8 @@ const XID_UNKNOWN: u64 = 999;
 
 type NvmlDevice = nvml_wrapper::Device<'static>;
 
-/// Devices by way of NVML, which is loaded when it is first asked and, while that fails, again each time: a driver can be
-/// installed while the manager runs.
+/// Devices by way of NVML, which is loaded when it is first asked and, while that fails, again each time: a driver can
+/// be installed while the manager runs.
 pub(crate) struct Nvml {
     library: Option<PathBuf>,
     loaded: Option<Loaded>,

@@ -26,7 +26,8 @@ pub(crate) struct Periodic {
 }
 
 impl Periodic {
-    /// Starts a thread that calls `tick`, which says how long it may sleep before the next time; `None`: until it is woken.
+    /// Starts a thread that calls `tick`, which says how long it may sleep before the next time; `None`: until it is
+    /// woken.
     ///
     /// # Errors
     /// The kernel gives no thread.

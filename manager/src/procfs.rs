@@ -1,7 +1,8 @@
 //! What `/proc` says about processes.
 //!
-//! Names in it are bytes that a process chooses, so nothing is taken to be UTF-8. And where a main thread has ended before the
-//! others, the memory and most of the namespaces are gone from the process's own directory: then one of those threads is asked.
+//! Names in it are bytes that a process chooses, so nothing is taken to be UTF-8. And where a main thread has ended
+//! before the others, the memory and most of the namespaces are gone from the process's own directory: then one of
+//! those threads is asked.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -79,7 +80,8 @@ pub(crate) struct Stat {
     pub threads: u32,
     /// Field 22: when the process was started, in clock ticks since boot.
     pub start_time: u64,
-    /// Field 28: where its stack begins, which is another address in each program that it runs; 0 where the manager may not look.
+    /// Field 28: where its stack begins, which is another address in each program that it runs; 0 where the manager may
+    /// not look.
     pub start_stack: u64,
 }
 

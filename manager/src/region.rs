@@ -12,8 +12,8 @@
 //!
 //! A region is made in a directory of another name (`.new-<id>`) and renamed when it is complete, and removed by first
 //! renaming it (`.old-<id>`). So whatever has a proper name is complete, and whatever has not is rubbish that
-//! [`files::RegionDirs::remove_residue`] removes at start-up. A process that still maps a removed region keeps its last limits, with a
-//! heartbeat that has stopped.
+//! [`files::RegionDirs::remove_residue`] removes at start-up. A process that still maps a removed region keeps its last
+//! limits, with a heartbeat that has stopped.
 
 use std::fs::File;
 use std::io;
@@ -123,7 +123,8 @@ impl Region {
         // A manager with fewer fields has backed less of the file.
         files::back::<Limits>(&limits_file)
             .map_err(|source| OpenRegionError::Io { path: dir.join(LIMITS_FILE), source })?;
-        // What is wrong with the ledger's header is damage by the container, which does not keep its limits from working.
+        // What is wrong with the ledger's header is damage by the container, which does not keep its limits from
+        // working.
         let device_count = (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX);
         Ok(Region { id, dir: dir.into(), shim_path: files::find_shim(dir)?, limits, ledger, ledger_file, device_count })
     }
@@ -173,7 +174,8 @@ impl Region {
         &self.limits.waits[device]
     }
 
-    /// The ledger, for the protocols of `aliquot_abi::ledger`. Its values are the container's: bound them, or use [`view`].
+    /// The ledger, for the protocols of `aliquot_abi::ledger`. Its values are the container's: bound them, or use
+    /// [`view`].
     #[must_use]
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -190,8 +192,8 @@ impl Region {
         files::write_limits(&self.limits, slice);
     }
 
-    /// Takes away everything: nothing more can be allocated, no gate opens any more, and a process that paces itself because
-    /// the heartbeat has stopped gets no time either.
+    /// Takes away everything: nothing more can be allocated, no gate opens any more, and a process that paces itself
+    /// because the heartbeat has stopped gets no time either.
     pub(crate) fn revoke(&self) {
         for device in 0..self.device_count {
             self.limits.devices[device].memory_limit_bytes.store(0, Ordering::Relaxed);
@@ -229,8 +231,8 @@ impl Region {
         self.limits.devices[device].gate.fetch_add(gate::TICK, Ordering::Release);
     }
 
-    /// What the container has done to its ledger that it should not have: `None` if nothing is seen. A ledger that was made
-    /// longer is cut to its size.
+    /// What the container has done to its ledger that it should not have: `None` if nothing is seen. A ledger that was
+    /// made longer is cut to its size.
     #[must_use]
     pub(crate) fn damage(&self) -> Option<String> {
         if self.limits.is_damaged() {

@@ -28,7 +28,8 @@ fn sample(live: &LiveSlice) {
     for (part, history) in live.history.lock().iter_mut().enumerate() {
         let used_ns = live.core_used_ns(part);
         history.record(now_ns, used_ns);
-        // While a slice has the device to itself its time is added up once a second: the driver's own figure is the steadier one.
+        // While a slice has the device to itself its time is added up once a second: the driver's own figure is the
+        // steadier one.
         let used_permille = match live.is_free(part) {
             true => live.sampled_permille(part),
             false => history.share_millipercent(now_ns, used_ns, SECOND_NS) / 100,

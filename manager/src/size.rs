@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A number of bytes that is written with the greatest binary unit of which there is at least one: exactly where it is a
-/// whole number of it, with up to two decimals and the bytes otherwise.
+/// A number of bytes that is written with the greatest binary unit of which there is at least one: exactly where it is
+/// a whole number of it, with up to two decimals and the bytes otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub u64);
 

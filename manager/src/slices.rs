@@ -1,10 +1,11 @@
 //! What is given out: the slices of this node, and the rules by which one is made, changed and removed.
 //!
-//! Everything here is a pure function of the slices that there are, the devices, and a request. A function either returns
-//! the slice as it is to be, or says why not; it changes nothing. Whoever carries it out then calls [`Slices::put`] or
-//! [`Slices::take`].
+//! Everything here is a pure function of the slices that there are, the devices, and a request. A function either
+//! returns the slice as it is to be, or says why not; it changes nothing. Whoever carries it out then calls
+//! [`Slices::put`] or [`Slices::take`].
 //!
-//! Invariant: on each device the guaranteed shares add up to at most 100 percent, and the memory limits to at most its memory.
+//! Invariant: on each device the guaranteed shares add up to at most 100 percent, and the memory limits to at most its
+//! memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -264,8 +265,8 @@ impl Slices {
         })
     }
 
-    /// Finds a device for each part. Those that name theirs come first, so that no other part takes it; of the others the
-    /// greatest first, which leaves the least behind.
+    /// Finds a device for each part. Those that name theirs come first, so that no other part takes it; of the others
+    /// the greatest first, which leaves the least behind.
     fn place(&self, inventory: &Inventory, requests: &[PartRequest]) -> Result<Vec<Part>, CreateError> {
         let mut order: Vec<usize> = (0..requests.len()).collect();
         order.sort_by_key(|&at| {

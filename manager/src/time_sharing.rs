@@ -1,8 +1,9 @@
 //! Drives the arbiters: one thread for each device of which there are slices.
 //!
 //! The policy is in `aliquot_arbiter` and knows neither clock nor memory. A thread here tells it the time and what the
-//! regions show, and carries out what it decides: gates, ticks, wake-ups. It sleeps until the policy wants to look again; where
-//! nobody runs or waits that is until it is woken, by a process that attaches, rings or ends, or by a change of a slice.
+//! regions show, and carries out what it decides: gates, ticks, wake-ups. It sleeps until the policy wants to look
+//! again; where nobody runs or waits that is until it is woken, by a process that attaches, rings or ends, or by a
+//! change of a slice.
 //!
 //! A device that is shared by MPS has no thread: the gates of its slices stand open for good.
 

@@ -39,8 +39,8 @@ impl History {
         }
     }
 
-    /// The share of the last `window_ns` in thousandths of a percent, with `used_ns` used by `now_ns`; of the time since the
-    /// history began where that is shorter.
+    /// The share of the last `window_ns` in thousandths of a percent, with `used_ns` used by `now_ns`; of the time
+    /// since the history began where that is shorter.
     #[must_use]
     pub(crate) fn share_millipercent(&self, now_ns: u64, used_ns: u64, window_ns: u64) -> u32 {
         let before = self.samples.iter().rev().find(|(at_ns, _)| at_ns + window_ns <= now_ns);

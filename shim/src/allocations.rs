@@ -74,8 +74,8 @@ impl Key {
     }
 }
 
-/// Remembers that `key` was charged `charge`. `false` if it cannot be remembered: then nobody can give it back, and the caller
-/// must do so now.
+/// Remembers that `key` was charged `charge`. `false` if it cannot be remembered: then nobody can give it back, and the
+/// caller must do so now.
 #[inline]
 #[must_use]
 pub(crate) fn remember(key: Key, charge: Charge) -> bool {
@@ -86,8 +86,8 @@ pub(crate) fn remember(key: Key, charge: Charge) -> bool {
 
 #[inline]
 fn set(entry: &AtomicU64, word: u64) {
-    // What stood here is gone without a call that said so, or the driver would not have given the number again: it was in a
-    // context that another thread has ended meanwhile.
+    // What stood here is gone without a call that said so, or the driver would not have given the number again: it was
+    // in a context that another thread has ended meanwhile.
     if entry.load(Ordering::Relaxed) != 0 {
         displace(entry);
     }
@@ -211,7 +211,8 @@ impl Mapping {
         });
     }
 
-    /// What became of the mappings that [`begin_unmapping`](Self::begin_unmapping) noted: taken out, and given to `gone`, if they
+    /// What became of the mappings that [`begin_unmapping`](Self::begin_unmapping) noted: taken out, and given to
+    /// `gone`, if they
     /// `were_unmapped`; otherwise as they were. One that was made at the same place meanwhile is left alone.
     pub(crate) fn finish_unmapping(address: u64, bytes: u64, were_unmapped: bool, mut gone: impl FnMut(Mapping)) {
         Self::walk(address, bytes, |entry| {
@@ -232,9 +233,11 @@ impl Mapping {
         u64::from(word as u32).max(1) * Self::UNIT_BYTES
     }
 
-    /// Calls `step` with the entries in the range where a mapping can begin; it says how many bytes further the next one is.
+    /// Calls `step` with the entries in the range where a mapping can begin; it says how many bytes further the next
+    /// one is.
     fn walk(address: u64, bytes: u64, mut step: impl FnMut(&'static AtomicU64) -> u64) {
-        // Beyond are no addresses: a host that asks for all of them is told so by the driver, and not made to wait here.
+        // Beyond are no addresses: a host that asks for all of them is told so by the driver, and not made to wait
+        // here.
         let end = address.saturating_add(bytes).min(1 << 49);
         let mut place = address & !(Self::UNIT_BYTES - 1);
         while place < end {
@@ -247,8 +250,9 @@ impl Mapping {
     }
 }
 
-/// The end of a context, from before the call that ends it until what was in it is refunded. Its number stands in the words of the
-/// charges that it deals with: so an end leaves alone what another thread's end, or an allocation made meanwhile, has written.
+/// The end of a context, from before the call that ends it until what was in it is refunded. Its number stands in the
+/// words of the charges that it deals with: so an end leaves alone what another thread's end, or an allocation made
+/// meanwhile, has written.
 pub(crate) struct Ending {
     /// In its place in a charge's word.
     number: u64,

@@ -1,7 +1,7 @@
 //! CUDA arrays: charged for the bytes of their elements, freed by handle.
 //!
-//! The driver lays elements out in tiles and can take more; how much it does not tell (`cuArrayGetMemoryRequirements` answers for
-//! arrays without memory of their own only). The rest shows as the slice's overhead.
+//! The driver lays elements out in tiles and can take more; how much it does not tell (`cuArrayGetMemoryRequirements`
+//! answers for arrays without memory of their own only). The rest shows as the slice's overhead.
 
 use crate::allocations::{self, Key};
 use crate::bindings;
@@ -74,7 +74,8 @@ fn element_bits(format: c_uint, channels: c_uint) -> u64 {
         0x01 | 0x08 => channels.saturating_mul(8),
         0x02 | 0x09 | 0x10 => channels.saturating_mul(16),
         0x03 | 0x0a | 0x20 => channels.saturating_mul(32),
-        // All others have as many channels as their name says. Normalised integers with one to four channels, and 10:10:10:2.
+        // All others have as many channels as their name says. Normalised integers with one to four channels, and
+        // 10:10:10:2.
         0xc0 | 0xc6 => 8,
         0xc1 | 0xc3 | 0xc7 | 0xc9 => 16,
         0xc2 | 0xc4 | 0xc8 | 0xca | 0x50 => 32,
@@ -95,7 +96,8 @@ fn element_bits(format: c_uint, channels: c_uint) -> u64 {
     }
 }
 
-/// Bytes of a block of 4 × 4 elements of a block-compressed format (`CU_AD_FORMAT_BC1_UNORM` to `CU_AD_FORMAT_BC7_UNORM_SRGB`).
+/// Bytes of a block of 4 × 4 elements of a block-compressed format (`CU_AD_FORMAT_BC1_UNORM` to
+/// `CU_AD_FORMAT_BC7_UNORM_SRGB`).
 fn block_bytes(format: c_uint) -> Option<u8> {
     match format {
         0x91 | 0x92 | 0x97 | 0x98 => Some(8),

@@ -1,8 +1,10 @@
-//! Physical memory that is bound to something else than an address: tiles of sparse arrays, and parts of multicast objects.
+//! Physical memory that is bound to something else than an address: tiles of sparse arrays, and parts of multicast
+//! objects.
 //!
-//! A binding holds the memory as a mapping does. One to a multicast object ends when it is unbound; those to an array all end when
-//! the array is destroyed, although single tiles may have been unmapped before: what a tile holds is not followed. A binding that
-//! finds no place in the table never ends. So the memory is charged too long rather than too short.
+//! A binding holds the memory as a mapping does. One to a multicast object ends when it is unbound; those to an array
+//! all end when the array is destroyed, although single tiles may have been unmapped before: what a tile holds is not
+//! followed. A binding that finds no place in the table never ends. So the memory is charged too long rather than too
+//! short.
 
 use crate::hooks::types;
 use crate::process::Process;

@@ -1,7 +1,7 @@
 //! The host's monotonic clock, by which the manager's signs of life and the slots' times are written.
 //!
-//! The kernel's own library in every process (the vDSO) reads it without a system call. The C library's function would do so
-//! too, but belongs to the host: what fakes the time for a program must not fake it for the limits.
+//! The kernel's own library in every process (the vDSO) reads it without a system call. The C library's function would
+//! do so too, but belongs to the host: what fakes the time for a program must not fake it for the limits.
 
 use crate::linkmap;
 use crate::sys::{self, Access, File, Timespec};
@@ -43,7 +43,8 @@ fn read_ns(clock: c_int) -> u64 {
     } else {
         // SAFETY: the address is that of the vDSO's function, which is there as long as the process.
         let read = unsafe { core::mem::transmute::<*mut c_void, Read>(read) };
-        // SAFETY: writes a `struct timespec`; it knows these clocks, and where the hardware has none to read it asks the kernel.
+        // SAFETY: writes a `struct timespec`; it knows these clocks, and where the hardware has none to read it asks
+        // the kernel.
         unsafe { read(clock, &raw mut time) };
     }
     time.to_ns()
@@ -58,8 +59,8 @@ fn find() -> *mut c_void {
     found
 }
 
-/// Learns how far this process's clock is from the host's, if it runs in a time namespace. A child can be in another one
-/// than its parent, so each process does this for itself.
+/// Learns how far this process's clock is from the host's, if it runs in a time namespace. A child can be in another
+/// one than its parent, so each process does this for itself.
 pub(crate) fn learn_offset() {
     OFFSET_NS.store(offset_ns().unwrap_or(0), Ordering::Relaxed);
 }
@@ -71,7 +72,8 @@ fn offset_ns() -> Option<i64> {
     if offset_ns == 0 {
         return Some(0);
     }
-    // The file is about the namespace of children. Whoever made one for them has stayed behind in his own, most likely the host's.
+    // The file is about the namespace of children. Whoever made one for them has stayed behind in his own, most likely
+    // the host's.
     let (own, of_children) = (sys::inode(c"/proc/self/ns/time"), sys::inode(c"/proc/self/ns/time_for_children"));
     Some(if own == of_children { offset_ns } else { 0 })
 }

@@ -1,7 +1,7 @@
 //! The end of a context, which frees all that was allocated in it, and of a stream, which frees nothing.
 //!
-//! A green context holds no memory: what is allocated while one is current belongs to the primary context of its device. But it keeps
-//! that alive, so its end can be the primary's.
+//! A green context holds no memory: what is allocated while one is current belongs to the primary context of its
+//! device. But it keeps that alive, so its end can be the primary's.
 
 use crate::allocations::{Charge, Ending};
 use crate::gate;
@@ -47,7 +47,8 @@ pub(crate) unsafe fn primary_retain(
     context: *mut CUcontext,
     device: CUdevice,
 ) -> CUresult {
-    // Often the first call of a process after `cuInit`: one that is not counted would make each later release look like the last.
+    // Often the first call of a process after `cuInit`: one that is not counted would make each later release look like
+    // the last.
     let references = Process::attached().and_then(|process| process.primary_references(device));
     let epoch = references.map(|references| (references, references.epoch()));
     // SAFETY: the host's call.
@@ -98,7 +99,8 @@ pub(crate) unsafe fn green_destroy(_: NullStream, real: types::cuGreenCtxDestroy
     }
 }
 
-/// Makes a call that gives up a reference to the primary context of `device`, and `counted` (0 or 1) of those that are counted.
+/// Makes a call that gives up a reference to the primary context of `device`, and `counted` (0 or 1) of those that are
+/// counted.
 fn releasing_primary(device: CUdevice, counted: u64, call: &dyn Fn() -> CUresult) -> CUresult {
     let references = Process::if_attached().and_then(|process| process.primary_references(device));
     let release = references.map(|references| references.release(counted));
@@ -170,7 +172,8 @@ struct Subject {
     /// Null: the driver does not say.
     context: CUcontext,
     is_primary: bool,
-    /// The account of the device that is reset: what the driver answers no question about is refunded if it was charged there.
+    /// The account of the device that is reset: what the driver answers no question about is refunded if it was charged
+    /// there.
     account: Option<usize>,
 }
 
@@ -181,9 +184,10 @@ impl Subject {
 
     /// Makes a call that can end the context; `ended` says whether it did. Then what was allocated in it is given back.
     ///
-    /// Whose an address is, is asked of the driver while the context lives: so an allocation needs no note of its context, and what
-    /// lives on elsewhere is left alone. What other threads allocate in the context between that question and its end, the driver does
-    /// not know any more afterwards. This is as slow as there are allocations, and as rare as contexts end.
+    /// Whose an address is, is asked of the driver while the context lives: so an allocation needs no note of its
+    /// context, and what lives on elsewhere is left alone. What other threads allocate in the context between that
+    /// question and its end, the driver does not know any more afterwards. This is as slow as there are allocations,
+    /// and as rare as contexts end.
     fn ending(&self, call: &dyn Fn() -> CUresult, ended: &dyn Fn(CUresult) -> bool) -> CUresult {
         if let Some(process) = Process::if_attached() {
             gate::forget_all_streams(process);

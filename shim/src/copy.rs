@@ -1,11 +1,12 @@
 //! Copies and sets: counted, with the bytes that they move and the time that threads wait for them.
 //!
-//! They pass no gate: copy engines work beside kernels, and a copy that waited for a lease would hold up host code that owns
-//! none. What they take of the memory's bandwidth, the device itself shares. So these counters decide nothing; they are shown.
+//! They pass no gate: copy engines work beside kernels, and a copy that waited for a lease would hold up host code that
+//! owns none. What they take of the memory's bandwidth, the device itself shares. So these counters decide nothing;
+//! they are shown.
 //!
-//! A copy counts for the device of the calling thread, a prefetch for the device it goes to. What is recorded in a capture has
-//! not moved: its bytes are the graph's. Discarding moves nothing. The forms of before CUDA 3.2, whose addresses have 32 bits, are not counted: no address
-//! of a 64-bit program fits into them.
+//! A copy counts for the device of the calling thread, a prefetch for the device it goes to. What is recorded in a
+//! capture has not moved: its bytes are the graph's. Discarding moves nothing. The forms of before CUDA 3.2, whose
+//! addresses have 32 bits, are not counted: no address of a 64-bit program fits into them.
 
 use crate::gate;
 use crate::hooks::types;

@@ -1,16 +1,16 @@
-//! Libraries that are opened: what is known of the driver is checked before, and those that are opened with `RTLD_DEEPBIND` are
-//! bound to the hooks.
+//! Libraries that are opened: what is known of the driver is checked before, and those that are opened with
+//! `RTLD_DEEPBIND` are bound to the hooks.
 //!
-//! Such a library, with all that it brings along, looks for functions among the libraries that it needs before it comes to the
-//! preloaded ones: it is bound to the driver itself, and to the C library's own `dlsym`. Once it is open, the references of
-//! objects that have come since are looked through, and those that are bound past a hook are bound to it: what the loader
-//! would have done without the flag. This is done before the program gets the library. Where the name leads to another file for
-//! another caller, the C library must be left by a jump and not come back here; then it is done at the next call of the shim,
-//! as the `dlsym` by which the program finds its plugin's functions.
+//! Such a library, with all that it brings along, looks for functions among the libraries that it needs before it comes
+//! to the preloaded ones: it is bound to the driver itself, and to the C library's own `dlsym`. Once it is open, the
+//! references of objects that have come since are looked through, and those that are bound past a hook are bound to it:
+//! what the loader would have done without the flag. This is done before the program gets the library. Where the name
+//! leads to another file for another caller, the C library must be left by a jump and not come back here; then it is
+//! done at the next call of the shim, as the `dlsym` by which the program finds its plugin's functions.
 //!
-//! A reference is left alone if the object has the function itself, or is bound to somebody else's. One that is not bound yet is
-//! left alone if somebody other than the shim would be asked first: an object in front of the shim, or one that the
-//! referring object needs.
+//! A reference is left alone if the object has the function itself, or is bound to somebody else's. One that is not
+//! bound yet is left alone if somebody other than the shim would be asked first: an object in front of the shim, or one
+//! that the referring object needs.
 //!
 //! Not covered: what a library does in its constructors, before it is open; references that are not bound yet in a
 //! program that interposes the same function itself, or of a linker whose code for binding them is not known (mold);
@@ -85,7 +85,8 @@ fn open(real: *mut c_void, path: *const c_char, flags: c_int, call: impl FnOnce(
     opened
 }
 
-/// Whether `path` leads to the same file whoever asks for it: it is searched for nowhere, and names no place of the caller.
+/// Whether `path` leads to the same file whoever asks for it: it is searched for nowhere, and names no place of the
+/// caller.
 ///
 /// # Safety
 /// `path` must be null or NUL-terminated.
@@ -196,7 +197,8 @@ pub(crate) fn write(image: &Image, reference: &Reference<'_>, function: *mut c_v
 }
 
 fn write_protected(pages: &Range<usize>, slot: &AtomicPtr<c_void>, function: *mut c_void) -> bool {
-    // Pages that can be written are still being relocated: protecting them now would end the process in the other thread.
+    // Pages that can be written are still being relocated: protecting them now would end the process in the other
+    // thread.
     if sys::is_writable(slot.as_ptr().cast()) {
         return false;
     }

@@ -41,15 +41,15 @@ impl Library {
         image.needs(self.soname())
     }
 
-    /// Notices which of the libraries have been unloaded since they were found. Asked before anything more is loaded: what is
-    /// linked to the library that comes next is bound to the hooks, and looks nothing up again.
+    /// Notices which of the libraries have been unloaded since they were found. Asked before anything more is loaded:
+    /// what is linked to the library that comes next is bound to the hooks, and looks nothing up again.
     pub(crate) fn notice_all_unloadings() {
         Library::Cuda.notice_unloading();
         Library::Nvml.notice_unloading();
     }
 
-    /// Notices that the library has been unloaded since it was found: what is known of it is forgotten, and looked up again in
-    /// the library that is loaded next.
+    /// Notices that the library has been unloaded since it was found: what is known of it is forgotten, and looked up
+    /// again in the library that is loaded next.
     ///
     /// Takes the lock that the loader holds while it loads: not to be called by what [`linkmap::find`] visits.
     pub(crate) fn notice_unloading(self) {

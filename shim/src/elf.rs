@@ -1,6 +1,7 @@
 //! Reading the symbols of an object that the loader has mapped.
 //!
-//! The shim looks the driver's functions up in the driver's own symbol table, and the real `dlsym` in the C library's: calling
+//! The shim looks the driver's functions up in the driver's own symbol table, and the real `dlsym` in the C library's:
+//! calling
 //! `dlsym` for that would find the shim's own.
 
 use crate::sys;
@@ -82,7 +83,8 @@ const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
 const STB_WEAK: u8 = 2;
 
-/// The relocations that hold a function's address: a word of data, a slot of a call, a slot of a call that may be bound late.
+/// The relocations that hold a function's address: a word of data, a slot of a call, a slot of a call that may be bound
+/// late.
 #[cfg(target_arch = "x86_64")]
 mod relocation {
     pub(super) const WORD: u32 = 1;
@@ -122,8 +124,8 @@ pub(crate) struct Reference<'a> {
 }
 
 impl Reference<'_> {
-    /// Whether it will be bound when it is first called: it leads to the linker's code for that, which is in `image`, the object
-    /// itself. A function of the object may stand there as well, as tracers put it.
+    /// Whether it will be bound when it is first called: it leads to the linker's code for that, which is in `image`,
+    /// the object itself. A function of the object may stand there as well, as tracers put it.
     pub(crate) fn is_unbound(&self, image: &Image) -> bool {
         /// What is read of the code.
         const BYTES: usize = 16;
@@ -204,8 +206,8 @@ impl Image {
         if file.identification.first_chunk() != Some(b"\x7fELF") {
             return None;
         }
-        // Linkers put the program headers behind the file's header. Tools that add some move them to the file's end, of which it
-        // is not known whether it is mapped.
+        // Linkers put the program headers behind the file's header. Tools that add some move them to the file's end, of
+        // which it is not known whether it is mapped.
         let headers_bytes = u64::from(file.header_count) * size_of::<ProgramHeader>() as u64;
         if file.headers_offset.saturating_add(headers_bytes) > PAGE_BYTES {
             return None;
@@ -239,7 +241,8 @@ impl Image {
         })
     }
 
-    /// Whether the object has something at `offset` from its start: what a word holds that the loader has yet to relocate.
+    /// Whether the object has something at `offset` from its start: what a word holds that the loader has yet to
+    /// relocate.
     pub(crate) fn has_at_offset(&self, offset: usize) -> bool {
         self.contains(self.base.wrapping_add(offset))
     }
@@ -376,8 +379,8 @@ impl Image {
         let Some(tables) = self.tables() else { return core::ptr::null_mut() };
         let symbol = if tables.gnu_hash.is_null() { tables.find_sysv(name) } else { tables.find_gnu(name) };
         match symbol {
-            // Not a variable. An indirect function would have to be called to learn its address; no driver has one under these
-            // names. Functions that are written in assembly may be of no type.
+            // Not a variable. An indirect function would have to be called to learn its address; no driver has one
+            // under these names. Functions that are written in assembly may be of no type.
             Some(symbol) if matches!(symbol.info & 0xf, STT_FUNC | STT_NOTYPE) => self.address_of(symbol),
             _ => core::ptr::null_mut(),
         }
@@ -408,8 +411,8 @@ impl Tables {
         let hash =
             name.to_bytes().iter().fold(5381_u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
         let table = self.gnu_hash;
-        // SAFETY: a DT_GNU_HASH table is four words, a filter of 64-bit words, buckets, and chains, as read here; the last
-        // entry of a chain has its lowest bit set.
+        // SAFETY: a DT_GNU_HASH table is four words, a filter of 64-bit words, buckets, and chains, as read here; the
+        // last entry of a chain has its lowest bit set.
         unsafe {
             let (bucket_count, first, filter_words) = (*table, *table.add(1), *table.add(2));
             if bucket_count == 0 {

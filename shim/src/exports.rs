@@ -1,10 +1,10 @@
 //! The exported hooks: one for each line of the tables whose class is not `forward`.
 //!
-//! A hook finds the real function of exactly its own symbol and hands both to the policy that the table names. The policy
-//! calls the real function; nothing here or there ever calls a hooked name.
+//! A hook finds the real function of exactly its own symbol and hands both to the policy that the table names. The
+//! policy calls the real function; nothing here or there ever calls a hooked name.
 //!
-//! Where there is no real function, the call goes to the function that would have got it without the shim: some libraries have
-//! functions of these names that load the driver when one of them is first called.
+//! Where there is no real function, the call goes to the function that would have got it without the shim: some
+//! libraries have functions of these names that load the driver when one of them is first called.
 
 use crate::driver::{Library, Slot};
 use crate::hooks::{real, slots, types};
@@ -39,8 +39,8 @@ extern "C" fn not_found_in_nvml() -> nvmlReturn_t {
 macro_rules! stand_in {
     ($symbol:ident) => {{
         let address = stand_in_of(&slots::$symbol);
-        // SAFETY: the function of this name, whose type the table states; or one without parameters, which leaves arguments
-        // where the C calling convention has the caller put and remove them.
+        // SAFETY: the function of this name, whose type the table states; or one without parameters, which leaves
+        // arguments where the C calling convention has the caller put and remove them.
         unsafe { core::mem::transmute::<*mut core::ffi::c_void, types::$symbol>(address) }
     }};
 }

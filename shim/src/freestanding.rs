@@ -1,8 +1,9 @@
 //! The functions that the compiler calls by itself, and that a freestanding library must bring along.
 //!
-//! The C library's may be interposed by the host, whose functions may look the real ones up when they are first called: by the
-//! shim's `dlsym`, which would call them again. So the shim has its own, which nobody else sees. They are in assembly, because
-//! the compiler would make calls of themselves of what they do. They are short rather than fast: nothing large is copied here.
+//! The C library's may be interposed by the host, whose functions may look the real ones up when they are first called:
+//! by the shim's `dlsym`, which would call them again. So the shim has its own, which nobody else sees. They are in
+//! assembly, because the compiler would make calls of themselves of what they do. They are short rather than fast:
+//! nothing large is copied here.
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(

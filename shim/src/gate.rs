@@ -1,7 +1,7 @@
 //! The gate to a device: launches go on while the manager has given the container a lease.
 //!
-//! The fast path is two loads and a store that no other thread shares: the gate's word, and this thread's shard, which says
-//! that the thread has seen this very word and how many launches it has left before its next progress marker.
+//! The fast path is two loads and a store that no other thread shares: the gate's word, and this thread's shard, which
+//! says that the thread has seen this very word and how many launches it has left before its next progress marker.
 
 use crate::clock;
 use crate::hooks::real;
@@ -45,11 +45,12 @@ pub(crate) struct Marked {
 const RING_INTERVAL_NS: u64 = 50_000_000;
 /// While it waits for its own work to be done it looks at the events behind that this often.
 const EVENT_INTERVAL_NS: u64 = 200_000;
-/// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager: it may be
-/// in a root directory from which the socket is not seen.
+/// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager:
+/// it may be in a root directory from which the socket is not seen.
 const UNHEARD_MAX: u32 = 20;
 
-/// Whether the calling thread may launch at once, and has taken note of it: `false` says only that [`pass`] must be asked.
+/// Whether the calling thread may launch at once, and has taken note of it: `false` says only that [`pass`] must be
+/// asked.
 #[inline]
 pub(crate) fn passes_at_once(stream: CUstream, heavy: bool) -> bool {
     let Some((process, limits)) = Process::with_one_device() else { return false };
@@ -64,7 +65,8 @@ pub(crate) fn is_free(word: u32) -> bool {
     word & (gate::OPEN | gate::FREE) == gate::OPEN | gate::FREE
 }
 
-/// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels and always gets a marker.
+/// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels and always gets a
+/// marker.
 pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     let word = part.limits.gate.load(Ordering::Acquire);
     if is_free(word) {
@@ -113,7 +115,8 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
         let is_paced = !is_free(word)
             && (unheard.load(Ordering::Relaxed) >= UNHEARD_MAX || pacing::is_unwatched(part, word, now_ns));
         if !is_paced && word & gate::OPEN == 0 {
-            // Whoever has the next lease must not be let in while launches that no marker stands for are still under way.
+            // Whoever has the next lease must not be let in while launches that no marker stands for are still under
+            // way.
             markers::put_for(part, stream, Launches::of_kernels(shard.take_unmarked()));
             if !marked_all {
                 mark_all(part.process);
@@ -139,7 +142,8 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
     }
 }
 
-/// Waits at the closed gate until its word changes, or it is time to look at the heartbeat. Whether the manager knows of it.
+/// Waits at the closed gate until its word changes, or it is time to look at the heartbeat. Whether the manager knows
+/// of it.
 fn wait(part: &Part, since_ns: u64) -> bool {
     let Some(slot) = part.work() else { return false };
     let now = handshake::count_in(&slot.waiting, &part.limits.gate);
@@ -164,8 +168,8 @@ fn wait(part: &Part, since_ns: u64) -> bool {
     known
 }
 
-/// Whether a launch into `stream` is recorded rather than run, or the driver does not say: then nothing may be put into the
-/// stream, and nothing runs that would have to be bounded.
+/// Whether a launch into `stream` is recorded rather than run, or the driver does not say: then nothing may be put into
+/// the stream, and nothing runs that would have to be bounded.
 pub(crate) fn is_capturing(stream: CUstream) -> bool {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     let Some(is_capturing) = real!(cuStreamIsCapturing) else { return false };

@@ -1,8 +1,9 @@
-//! Memory of graphs: allocation nodes take it from a pool of the device that only graphs use, which grows when a graph is launched or
-//! uploaded, and is charged for what it has in reserve (see `reserve`).
+//! Memory of graphs: allocation nodes take it from a pool of the device that only graphs use, which grows when a graph
+//! is launched or uploaded, and is charged for what it has in reserve (see `reserve`).
 //!
-//! What a graph needs is read from its nodes when it is instantiated (`graph_needs`). That much, less what the device has in reserve and does not use,
-//! is charged before each launch, and settled after it. The pool keeps what it has until it is trimmed.
+//! What a graph needs is read from its nodes when it is instantiated (`graph_needs`). That much, less what the device
+//! has in reserve and does not use, is charged before each launch, and settled after it. The pool keeps what it has
+//! until it is trimmed.
 //!
 //! Programs that never made an allocation node pay a load for all this.
 
@@ -36,8 +37,8 @@ struct OfDevice {
     reserve: Reserve,
     /// Counts the times that the reserve was trimmed; see [`OfDevice::needs`].
     trims: AtomicU32,
-    /// From instantiated graphs to what they need, in the low 48 bits; above them what [`OfDevice::trims`] was at their last launch,
-    /// and that there was one.
+    /// From instantiated graphs to what they need, in the low 48 bits; above them what [`OfDevice::trims`] was at their
+    /// last launch, and that there was one.
     needs: Radix<0, 12, 4>,
 }
 
@@ -64,8 +65,8 @@ impl Part {
         }
     }
 
-    /// Begins a request that needs `bytes`. `has_run`: the device has had that much for it before, and may have it in use for the
-    /// same graph still. `false` if the limit forbids it.
+    /// Begins a request that needs `bytes`. `has_run`: the device has had that much for it before, and may have it in
+    /// use for the same graph still. `false` if the limit forbids it.
     fn begin_graph(&self, bytes: u64, has_run: bool) -> bool {
         let Some(memory) = self.graph_memory() else { return true };
         let begin = |ahead_bytes| {

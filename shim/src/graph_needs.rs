@@ -1,7 +1,7 @@
 //! What the allocation nodes of a graph need.
 //!
-//! The driver gives allocations that are never alive together the same addresses: so it is not the sum of the nodes' sizes, but the
-//! size of the union of their ranges.
+//! The driver gives allocations that are never alive together the same addresses: so it is not the sum of the nodes'
+//! sizes, but the size of the union of their ranges.
 
 use crate::hooks::real;
 use crate::process::Process;

@@ -29,8 +29,8 @@ pub(crate) struct Hook {
     name_hash: u32,
     /// First CUDA version whose callers get this function under that name.
     since: u32,
-    /// Length of that name, with which the symbol begins: there are hundreds of hooks, and another pointer in each would have to
-    /// be relocated in every process.
+    /// Length of that name, with which the symbol begins: there are hundreds of hooks, and another pointer in each
+    /// would have to be relocated in every process.
     name_bytes: u8,
     /// Whether this is the form with per-thread default streams.
     per_thread: bool,
@@ -135,8 +135,8 @@ fn version_at(name: &[u8], address: *mut c_void) -> Option<&'static Hook> {
     if let Some(hook) = versions().find(|hook| hook.slot.is_at(address)) {
         return Some(hook);
     }
-    // A driver may hand out another address than the one that its symbol table has. Ask it for each version that is hooked:
-    // what it returns for that version is that version.
+    // A driver may hand out another address than the one that its symbol table has. Ask it for each version that is
+    // hooked: what it returns for that version is that version.
     versions().find(|hook| {
         let also = handed_out(hook);
         hook.slot.note_alias(also);

@@ -1,5 +1,5 @@
-//! Page-locked host memory: allocated by the driver, or the host's own that it registers. It is charged by the page to an account of
-//! its own, and given back by a free or by the end of its context.
+//! Page-locked host memory: allocated by the driver, or the host's own that it registers. It is charged by the page to
+//! an account of its own, and given back by a free or by the end of its context.
 
 use crate::allocations::Key;
 use crate::hooks::types;

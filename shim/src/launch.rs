@@ -1,9 +1,9 @@
 //! Launches: pass the gate, call the driver, leave a progress marker.
 //!
-//! The gate is that of the device that the stream belongs to, which need not be the calling thread's: a library's kernel and a
-//! graph run where their stream is. Host functions and callbacks pass by: they take no time of the device, and what waits for them
-//! must not wait for a lease. What kernels launch by themselves, and graphs that the device launches, the host cannot hold back;
-//! their time is in the time until the marker behind the launch that began it.
+//! The gate is that of the device that the stream belongs to, which need not be the calling thread's: a library's
+//! kernel and a graph run where their stream is. Host functions and callbacks pass by: they take no time of the device,
+//! and what waits for them must not wait for a lease. What kernels launch by themselves, and graphs that the device
+//! launches, the host cannot hold back; their time is in the time until the marker behind the launch that began it.
 
 use crate::gate::{self, Marked, Pass};
 use crate::graph_memory;
@@ -16,11 +16,11 @@ use aliquot_abi::cuda::{
 };
 use aliquot_abi::region::DEVICES_MAX;
 
-/// Makes the launch `$call` into `$stream` when the gate lets it. `$heavy`: the launch may stand for many kernels, and always gets a
-/// marker when there are markers at all.
+/// Makes the launch `$call` into `$stream` when the gate lets it. `$heavy`: the launch may stand for many kernels, and
+/// always gets a marker when there are markers at all.
 ///
-/// The usual case is decided without a call, and everything else is kept out of the way of it. This is no function: a closure for both
-/// ways would be put together, from a dozen arguments, before it is known which one is taken.
+/// The usual case is decided without a call, and everything else is kept out of the way of it. This is no function: a
+/// closure for both ways would be put together, from a dozen arguments, before it is known which one is taken.
 macro_rules! gated {
     ($stream:expr, $heavy:expr, $call:expr) => {{
         let stream = $stream;
@@ -112,9 +112,10 @@ pub(crate) unsafe fn kernel(
 
 /// `cuLaunchKernelEx`.
 ///
-/// A marker between two kernels of which the second may begin before the first has ended (programmatic stream serialisation) costs
-/// them that overlap, a few microseconds. It is not avoided: a marker stands for about a millisecond of work, so that is less
-/// than a hundredth, and a launch that leaves no marker would not be seen when the lease ends.
+/// A marker between two kernels of which the second may begin before the first has ended (programmatic stream
+/// serialisation) costs them that overlap, a few microseconds. It is not avoided: a marker stands for about a
+/// millisecond of work, so that is less than a hundredth, and a launch that leaves no marker would not be seen when the
+/// lease ends.
 pub(crate) unsafe fn kernel_ex(
     null: NullStream,
     real: types::cuLaunchKernelEx,

@@ -12,10 +12,10 @@
 //!                    gate.rs, markers.rs: leases on device time and work in flight
 //! ```
 //!
-//! Programs find the hooks by linking (deep_binding.rs sees to libraries that are bound past them, own_variables.rs to those that
-//! are bound to them and have variables of these names), by `dlsym` and `dlvsym` (lookup.rs), and by `cuGetProcAddress` (start.rs).
-//! Look-ups ask the loader or the driver first and then map *the pointer that it returned* to the hook of exactly that ABI
-//! (hooks.rs). What is not known passes through untouched.
+//! Programs find the hooks by linking (deep_binding.rs sees to libraries that are bound past them, own_variables.rs to
+//! those that are bound to them and have variables of these names), by `dlsym` and `dlvsym` (lookup.rs), and by
+//! `cuGetProcAddress` (start.rs). Look-ups ask the loader or the driver first and then map *the pointer that it
+//! returned* to the hook of exactly that ABI (hooks.rs). What is not known passes through untouched.
 //!
 //! Invariants:
 //!

@@ -96,8 +96,8 @@ pub(crate) fn find<T>(visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> 
     run(visit)
 }
 
-/// The C library's own `dl_iterate_phdr`. The one that the shim is linked to may be another's: thread sanitizers interpose it,
-/// and look functions up before theirs works.
+/// The C library's own `dl_iterate_phdr`. The one that the shim is linked to may be another's: thread sanitizers
+/// interpose it, and look functions up before theirs works.
 fn iterate() -> Iterate {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     let mut real = REAL.load(Ordering::Relaxed);
@@ -110,8 +110,8 @@ fn iterate() -> Iterate {
     unsafe { core::mem::transmute::<*mut c_void, Iterate>(real) }
 }
 
-/// The C library, found without calling anything of it: in the list that the loader keeps for debuggers. Its part up to the C
-/// library is of objects that were there at the start, and so never changes.
+/// The C library, found without calling anything of it: in the list that the loader keeps for debuggers. Its part up to
+/// the C library is of objects that were there at the start, and so never changes.
 fn c_library() -> Option<Image> {
     let debug = Image::of_program()?.debug()?.cast::<Debug>();
     // SAFETY: the loader has put its structure's address there before any code of the program ran.
@@ -146,8 +146,8 @@ pub(crate) fn containing_in_any_namespace(address: usize) -> Option<Image> {
     containing(address).or_else(|| containing_elsewhere(address))
 }
 
-/// Whether the object that holds `address`, or one that it brings along, is one that `is_wanted`. What is brought along is followed
-/// a few steps.
+/// Whether the object that holds `address`, or one that it brings along, is one that `is_wanted`. What is brought along
+/// is followed a few steps.
 pub(crate) fn brings_along(address: usize, is_wanted: impl Fn(&Image) -> bool) -> bool {
     const STEPS_MAX: usize = 6;
     let search = || {
@@ -235,6 +235,7 @@ fn containing_elsewhere(address: usize) -> Option<Image> {
         Dlinfo { path: null, file_start: core::ptr::null(), symbol: null, symbol_address: core::ptr::null() };
     // SAFETY: any address may be asked for, and `info` is what the function writes.
     let is_found = unsafe { dladdr(core::ptr::with_exposed_provenance(address), &raw mut info) } != 0;
-    // SAFETY: the loader says that it has mapped an object there. As for `find`, the driver's and NVML's images alone are kept.
+    // SAFETY: the loader says that it has mapped an object there. As for `find`, the driver's and NVML's images alone
+    // are kept.
     if is_found { unsafe { Image::from_file_start(info.file_start) } } else { None }
 }

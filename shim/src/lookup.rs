@@ -1,12 +1,12 @@
 //! `dlsym` and `dlvsym`: most programs reach the driver through these, on a handle of their own.
 //!
-//! A name that is not hooked is left to the C library by a jump (trampoline.rs). For a hooked name the C library is asked first;
-//! its answer is replaced only if it is the driver's function.
+//! A name that is not hooked is left to the C library by a jump (trampoline.rs). For a hooked name the C library is
+//! asked first; its answer is replaced only if it is the driver's function.
 //!
-//! A process can hold several copies of the driver: one of another file, or one in a namespace of its own (`dlmopen`). The first
-//! one that is found is *the* driver, wherever it lies; the functions of any other copy pass through, because a handle of one
-//! copy means nothing to another. A process with two copies is the audit's: so are libraries that were themselves loaded into
-//! another namespace, where this library is not.
+//! A process can hold several copies of the driver: one of another file, or one in a namespace of its own (`dlmopen`).
+//! The first one that is found is *the* driver, wherever it lies; the functions of any other copy pass through, because
+//! a handle of one copy means nothing to another. A process with two copies is the audit's: so are libraries that were
+//! themselves loaded into another namespace, where this library is not.
 
 use crate::deep_binding;
 use crate::elf::Image;
@@ -124,8 +124,9 @@ impl Wanted {
             return found;
         }
         if found == self.ours() {
-            // The search found the shim itself, as on RTLD_DEFAULT. Without the shim it would have gone on behind it, and in the
-            // end among the libraries that the caller itself needs, where a look-up by the shim does not come.
+            // The search found the shim itself, as on RTLD_DEFAULT. Without the shim it would have gone on behind it,
+            // and in the end among the libraries that the caller itself needs, where a look-up by the shim does not
+            // come.
             let behind = self.answer_found(real(RTLD_NEXT));
             let is_found = behind.is_null() && self.is_needed_by(caller);
             // Once more, because the C library remembers for `dlerror` that the last look-up found nothing.
@@ -135,8 +136,8 @@ impl Wanted {
     }
 
     /// `RTLD_NEXT` means the objects behind the caller's, and the C library would take the shim for the caller. So the order of
-    /// objects decides: if the next one that defines the name is the shim or the hooked library, the answer is the hook;
-    /// anything else is left to the C library, called as the host called it.
+    /// objects decides: if the next one that defines the name is the shim or the hooked library, the answer is the
+    /// hook; anything else is left to the C library, called as the host called it.
     fn answer_next(&self, caller: usize, real: &Ask<'_>) -> *mut c_void {
         let mut behind_caller = false;
         let next = linkmap::find(|object| {
@@ -173,8 +174,8 @@ impl Wanted {
         }
     }
 
-    /// Whether the object of the code at `caller`, or what it brings along, is linked to the hooked library, and the library has
-    /// the function.
+    /// Whether the object of the code at `caller`, or what it brings along, is linked to the hooked library, and the
+    /// library has the function.
     fn is_needed_by(&self, caller: usize) -> bool {
         let Wanted::Hook(hook) = self else { return false };
         !hook.real().is_null() && linkmap::brings_along(caller, |image| hook.library().is_needed_by(image))
@@ -189,8 +190,8 @@ impl Wanted {
     }
 }
 
-/// The first function `name` behind the object of `ours` in load order: the C library's (libdl's before glibc 2.34), or that of
-/// another library which interposes it and was loaded after the shim.
+/// The first function `name` behind the object of `ours` in load order: the C library's (libdl's before glibc 2.34), or
+/// that of another library which interposes it and was loaded after the shim.
 pub(crate) fn next_definition(known: &AtomicPtr<c_void>, name: &CStr, ours: *const ()) -> *mut c_void {
     let mut address = known.load(Ordering::Relaxed);
     if address.is_null() {

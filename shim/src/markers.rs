@@ -1,9 +1,9 @@
 //! Progress markers: how much work this process has in flight on a device.
 //!
-//! A marker is put into a stream behind a launch, and the device itself writes the marker's number into this process's slot
-//! when it gets there; so the manager sees progress without any help of the process ([`device_writes`]). Where the device cannot
-//! do that, or where the limits file asks for it, an event takes the marker's place, and the process writes the number when it finds
-//! the event done ([`events`]).
+//! A marker is put into a stream behind a launch, and the device itself writes the marker's number into this process's
+//! slot when it gets there; so the manager sees progress without any help of the process ([`device_writes`]). Where the
+//! device cannot do that, or where the limits file asks for it, an event takes the marker's place, and the process
+//! writes the number when it finds the event done ([`events`]).
 
 use crate::clock;
 use crate::gate;
@@ -65,20 +65,23 @@ pub(crate) struct Flight {
 
 /// Work that one marker stands for: a fraction of what may be in flight.
 const MARKERS_IN_FLIGHT: u64 = 4;
-/// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot deadlock.
+/// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot
+/// deadlock.
 const WAIT_NS_MAX: u64 = 1_000_000_000;
-/// Errors after which a context does nothing any more: by the driver's description of them it must be destroyed, or the process end.
-/// (`CUDA_ERROR_ECC_UNCORRECTABLE`, `_NVLINK_UNCORRECTABLE`, `_ILLEGAL_ADDRESS`, `_LAUNCH_TIMEOUT`, `_CONTEXT_IS_DESTROYED`, `_ASSERT`,
+/// Errors after which a context does nothing any more: by the driver's description of them it must be destroyed, or the
+/// process end. (`CUDA_ERROR_ECC_UNCORRECTABLE`, `_NVLINK_UNCORRECTABLE`, `_ILLEGAL_ADDRESS`, `_LAUNCH_TIMEOUT`,
+/// `_CONTEXT_IS_DESTROYED`, `_ASSERT`,
 /// `_HARDWARE_STACK_ERROR` to `_LAUNCH_FAILED`.)
 const FATAL: [u32; 12] = [214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719];
 /// A launch that waits for room looks again after such a time.
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
 
-/// Waits until there is room for one more launch into `stream`. `false` if the gate's word is not `gate` any more: look at it again.
+/// Waits until there is room for one more launch into `stream`. `false` if the gate's word is not `gate` any more: look
+/// at it again.
 ///
-/// What counts is the stream's own work: another stream's may go on for long, or wait for a peer. All streams together are bounded by
-/// the number of markers, unless the oldest of these has been there for longer than usual.
+/// What counts is the stream's own work: another stream's may go on for long, or wait for a peer. All streams together
+/// are bounded by the number of markers, unless the oldest of these has been there for longer than usual.
 pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
     let Some(row) = part.slot().markers.get(part.index) else { return true };
@@ -98,7 +101,8 @@ pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32) -> bool {
         if wait_ns == 0 && (newest - done < MARKERS_MAX as u64 || elapsed_ns > room_ns) {
             return true;
         }
-        // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at each launch.
+        // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at
+        // each launch.
         if flight.stalled_at.load(Ordering::Relaxed) == done + 1 {
             return true;
         }
@@ -217,8 +221,8 @@ impl Flight {
     }
 }
 
-/// Finds out which markers up to `newest` are done, and learns from it how long launches take. Returns the newest marker
-/// before which all are done.
+/// Finds out which markers up to `newest` are done, and learns from it how long launches take. Returns the newest
+/// marker before which all are done.
 fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look, now_ns: u64) -> u64 {
     let Some(row) = part.slot().markers.get(part.index) else { return newest };
     if flight.uses_events.load(Ordering::Relaxed) != 0 {
@@ -242,8 +246,8 @@ pub(crate) fn put_for(part: &Part, stream: CUstream, launches: Launches) {
     }
 }
 
-/// When a launch was admitted: its work cannot have begun before. The calling thread may have been stopped since, while the device was
-/// at work.
+/// When a launch was admitted: its work cannot have begun before. The calling thread may have been stopped since, while
+/// the device was at work.
 #[derive(Clone, Copy)]
 pub(crate) struct Admission {
     pub(crate) at_ns: u64,
@@ -251,7 +255,8 @@ pub(crate) struct Admission {
     pub(crate) is_paced: bool,
 }
 
-/// Puts a marker for `launches` behind the last of them, which was made into `stream` after its `admission`, if that is known.
+/// Puts a marker for `launches` behind the last of them, which was made into `stream` after its `admission`, if that is
+/// known.
 #[cold]
 pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admission: Option<Admission>) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
@@ -265,7 +270,8 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admission: 
     let (number, was_drained) = loop {
         let oldest = ledger::oldest_in_flight(newest, row);
         if oldest.is_some_and(|oldest| newest + 1 >= oldest + MARKERS_MAX as u64) {
-            // Other streams have filled the row: as long as it is full the process counts as at work, and this launch with it.
+            // Other streams have filled the row: as long as it is full the process counts as at work, and this launch
+            // with it.
             return;
         }
         if oldest.is_none() {
@@ -310,7 +316,8 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admission: 
     }
 }
 
-/// After a call that ended like this: work of the calling thread's context that will never be done is in flight no longer.
+/// After a call that ended like this: work of the calling thread's context that will never be done is in flight no
+/// longer.
 pub(crate) fn note_failure(result: CUresult) {
     if FATAL.contains(&result.0)
         && let Some(process) = Process::if_attached()

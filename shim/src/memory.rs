@@ -1,9 +1,9 @@
 //! Device memory: reserve in the container's ledger, call the driver, remember or roll back.
 //!
-//! Memory of another process (`cuIpcOpenMemHandle`, imported pools and physical memory, external memory) is charged to whoever made
-//! it, and free to whoever opens it: its addresses are not known here, and closing it gives nothing back. If its maker frees it
-//! while others have it open, it is charged to nobody; the driver counts it to them, and the manager adds it to the overhead.
-//! A free of an address that is not known passes through.
+//! Memory of another process (`cuIpcOpenMemHandle`, imported pools and physical memory, external memory) is charged to
+//! whoever made it, and free to whoever opens it: its addresses are not known here, and closing it gives nothing back.
+//! If its maker frees it while others have it open, it is charged to nobody; the driver counts it to them, and the
+//! manager adds it to the overhead. A free of an address that is not known passes through.
 
 pub(crate) use crate::arrays::{array_create, array_destroy, array3d_create, mipmap_create, mipmap_destroy};
 pub(crate) use crate::bindings::{

@@ -1,9 +1,9 @@
 //! Variables of a library that are named as the driver's functions.
 //!
 //! A library that loads the driver by itself may keep its function pointers under the functions' own names (`cuInit =
-//! dlsym(driver, "cuInit")`). If these variables are exported, the loader finds the shim's function of that name first, and the
-//! library would write into code. Without the shim it is bound to its own variable, as no driver is loaded yet. So such
-//! references are put right before the driver is opened: nothing uses the variables earlier.
+//! dlsym(driver, "cuInit")`). If these variables are exported, the loader finds the shim's function of that name first,
+//! and the library would write into code. Without the shim it is bound to its own variable, as no driver is loaded yet.
+//! So such references are put right before the driver is opened: nothing uses the variables earlier.
 
 use crate::deep_binding;
 use crate::linkmap;
@@ -11,8 +11,8 @@ use crate::lookup::Wanted;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::Ordering;
 
-/// Binds the libraries' references to their own variables of hooked names to these variables, if `path` leads to the driver or
-/// NVML.
+/// Binds the libraries' references to their own variables of hooked names to these variables, if `path` leads to the
+/// driver or NVML.
 ///
 /// # Safety
 /// `path` must be null or NUL-terminated.

@@ -1,12 +1,13 @@
 //! Keeping to the container's limit of device time when no manager opens and closes its gates.
 //!
-//! Each process looks at its own work and, while it has none itself, at that of the container's other processes, and pays for the
-//! time in which there was any ([`aliquot_abi::pacing`]). A launch waits until what was used is earned. So one kernel can be as
-//! long as it likes: what it takes beyond the limit is waited for after it.
+//! Each process looks at its own work and, while it has none itself, at that of the container's other processes, and
+//! pays for the time in which there was any ([`aliquot_abi::pacing`]). A launch waits until what was used is earned. So
+//! one kernel can be as long as it likes: what it takes beyond the limit is waited for after it.
 //!
-//! This begins when the manager's heartbeat has stopped for long enough that nobody else can be thought to care: early for a gate
-//! that is open, as nobody will close it, and later for a closed one, whose device may be another container's. What was used since
-//! the last heartbeat is paid for afterwards. When the heartbeat is back, gates count again.
+//! This begins when the manager's heartbeat has stopped for long enough that nobody else can be thought to care: early
+//! for a gate that is open, as nobody will close it, and later for a closed one, whose device may be another
+//! container's. What was used since the last heartbeat is paid for afterwards. When the heartbeat is back, gates count
+//! again.
 
 use crate::clock;
 use crate::markers::{self, Look, Seen};
@@ -17,13 +18,14 @@ use aliquot_abi::pacing::{charge, hold, release};
 use aliquot_abi::region::{Account, HEARTBEAT_INTERVAL_NS, HEARTBEAT_STALE_NS, Slot, gate, owner};
 use core::sync::atomic::Ordering;
 
-/// A heartbeat older than this leaves an open gate unwatched. A few intervals: on a busy machine a heartbeat can be late, and a
-/// container that keeps to its limit meanwhile loses nothing.
+/// A heartbeat older than this leaves an open gate unwatched. A few intervals: on a busy machine a heartbeat can be
+/// late, and a container that keeps to its limit meanwhile loses nothing.
 const UNWATCHED_NS: u64 = 3 * HEARTBEAT_INTERVAL_NS;
-/// Another process's work is believed to be in flight for so long after its last launch: it may have died, nobody is there to
-/// free its slot, and its pid may mean nothing here.
+/// Another process's work is believed to be in flight for so long after its last launch: it may have died, nobody is
+/// there to free its slot, and its pid may mean nothing here.
 const BELIEVED_NS: u64 = 1_000_000_000;
-/// A waiting thread looks again after such a time: its own debt grows while the work of others goes on, and the manager may be back.
+/// A waiting thread looks again after such a time: its own debt grows while the work of others goes on, and the manager
+/// may be back.
 const LOOK_INTERVAL_NS_MAX: u64 = 1_000_000;
 
 /// Self-pacing on one device.
@@ -65,8 +67,8 @@ impl<'a> Pacing<'a> {
         Some(Pacing { part, account, limit_percent, since_ns })
     }
 
-    /// Admits a launch, for which [`give_back`] must be called when its marker is there. Otherwise waits for a moment, and `None`:
-    /// look at the gate again.
+    /// Admits a launch, for which [`give_back`] must be called when its marker is there. Otherwise waits for a moment,
+    /// and `None`: look at the gate again.
     pub(crate) fn admit(&self) -> Option<u64> {
         self.pay();
         let start_ns = clock::now_ns();

@@ -11,6 +11,6 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { aliquot_shim_must_not_be_able_to_panic() }
 }
 
-// Without link-time optimisation, as in the dev profile, parts of libcore that are never run name Rust's unwinding routine.
-// Hidden, so that a host that has the real one keeps it.
+// Without link-time optimisation, as in the dev profile, parts of libcore that are never run name Rust's unwinding
+// routine. Hidden, so that a host that has the real one keeps it.
 core::arch::global_asm!(".hidden rust_eh_personality", ".weak rust_eh_personality", "rust_eh_personality:");

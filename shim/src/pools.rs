@@ -1,11 +1,13 @@
-//! Pools of stream-ordered memory: charged for what they have in reserve (see `reserve`), not for what is asked of them.
+//! Pools of stream-ordered memory: charged for what they have in reserve (see `reserve`), not for what is asked of
+//! them.
 //!
-//! A pool is charged to the device or host that it was made for, whichever device is current when it is used. The driver's default
-//! pools are met at their first use. A pool that another process shares is free here: nothing can be allocated from it.
+//! A pool is charged to the device or host that it was made for, whichever device is current when it is used. The
+//! driver's default pools are met at their first use. A pool that another process shares is free here: nothing can be
+//! allocated from it.
 //!
-//! A pool shrinks when it is trimmed, when it is destroyed, and at synchronisations, if something was freed before; those are hooked
-//! and settle it. The hooks of synchronisations cost a load where no pool is used. While a stream is captured, allocations in
-//! it become nodes of the graph and no pool grows.
+//! A pool shrinks when it is trimmed, when it is destroyed, and at synchronisations, if something was freed before;
+//! those are hooked and settle it. The hooks of synchronisations cost a load where no pool is used. While a stream is
+//! captured, allocations in it become nodes of the graph and no pool grows.
 
 use crate::allocations::{Key, Pooled};
 use crate::graph_memory;
@@ -91,7 +93,8 @@ impl Pool {
         })
     }
 
-    /// Begins a request for `bytes`: charges what the pool must take for it beside what it has. `false` if the limit forbids it.
+    /// Begins a request for `bytes`: charges what the pool must take for it beside what it has. `false` if the limit
+    /// forbids it.
     fn begin_request(&self, process: &'static Process, account: usize, bytes: u64) -> bool {
         let limit_bytes = process.limit_bytes(account);
         let begin = |used| {
@@ -102,8 +105,8 @@ impl Pool {
         if begin(used_bytes()) || try_again(process, account, &|| begin(used_bytes())) {
             return true;
         }
-        // To a stream, what it has freed but not come to yet is free. The driver gives it that before it takes more; if it does
-        // take more, that is found out afterwards.
+        // To a stream, what it has freed but not come to yet is free. The driver gives it that before it takes more; if
+        // it does take more, that is found out afterwards.
         let live = self.live_bytes.load(Ordering::Relaxed);
         live < used_bytes() && begin(live)
     }
@@ -242,8 +245,8 @@ fn allocate(
         settled = Settled::ForOthers;
     }
     if settled == Settled::OverLimit && result.is_ok() {
-        // The pool has taken larger pieces than it needed, and the limit forbids it. The request is under way until they are given
-        // back: nobody who looks meanwhile charges them.
+        // The pool has taken larger pieces than it needed, and the limit forbids it. The request is under way until
+        // they are given back: nobody who looks meanwhile charges them.
         if let Some(free) = real!(cuMemFreeAsync) {
             // SAFETY: the memory was allocated in this stream just now, and the host does not know it yet.
             let _ = unsafe { free(*address, stream) };
@@ -320,8 +323,8 @@ fn settle_watched(process: &'static Process) {
     }
 }
 
-/// Before a refusal: does as the driver does before it says that there is no memory. Pools that have shrunk are settled; then
-/// they are trimmed. `attempt` is made again after each step that may help it.
+/// Before a refusal: does as the driver does before it says that there is no memory. Pools that have shrunk are
+/// settled; then they are trimmed. `attempt` is made again after each step that may help it.
 #[cold]
 pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
     let Some((books, _)) = process.books(account) else { return false };
@@ -457,7 +460,8 @@ pub(crate) unsafe fn pool_destroy(_: NullStream, real: types::cuMemPoolDestroy, 
     let call = || unsafe { real(handle) };
     let Some(process) = Process::attached() else { return call() };
     if account_of_default(process, handle).is_some() {
-        // The driver refuses to destroy a default pool, which must then be as it was: nothing of it may be trimmed below.
+        // The driver refuses to destroy a default pool, which must then be as it was: nothing of it may be trimmed
+        // below.
         return call();
     }
     let word = process.pools.numbers.existing(handle.0.addr() as u64);

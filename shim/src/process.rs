@@ -1,7 +1,8 @@
 //! This process's attachment to its container's region.
 //!
-//! All that belongs to one process lies in one page-aligned block that the kernel wipes in a forked child: a child finds it
-//! off, and attaches for itself, with a slot of its own, when it first uses CUDA. A process that never does never gets here.
+//! All that belongs to one process lies in one page-aligned block that the kernel wipes in a forked child: a child
+//! finds it off, and attaches for itself, with a slot of its own, when it first uses CUDA. A process that never does
+//! never gets here.
 
 use crate::clock;
 use crate::gate::{self, Shard};
@@ -452,7 +453,8 @@ fn uuid(ordinal: CUdevice) -> Option<CUuuid> {
     found.then_some(uuid)
 }
 
-/// Whether a process of this pid namespace lives. A pid that another process has been given since is left to the manager.
+/// Whether a process of this pid namespace lives. A pid that another process has been given since is left to the
+/// manager.
 fn is_alive(other: Identity) -> bool {
     sys::process_exists(other.pid)
 }

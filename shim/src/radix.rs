@@ -1,8 +1,8 @@
 //! A table from 48-bit numbers to words: addresses and handles to what they were charged.
 //!
-//! A tree of fixed depth whose nodes are never moved or freed: look-up, insertion and removal are a few dependent loads, the
-//! same with one entry or a million, and need no lock. A number beyond the table's range is not stored; the caller passes
-//! such an allocation through.
+//! A tree of fixed depth whose nodes are never moved or freed: look-up, insertion and removal are a few dependent
+//! loads, the same with one entry or a million, and need no lock. A number beyond the table's range is not stored; the
+//! caller passes such an allocation through.
 
 use crate::arena::Arena;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

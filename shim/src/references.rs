@@ -1,8 +1,8 @@
 //! References to a device's primary context that this process is known to hold.
 //!
-//! Libraries take and give up a reference around each operation. Only the last one's release ends the context, and what an end costs
-//! must not be paid at the others: so the references are counted, never too many of them. Those that green contexts hold, and those from
-//! before this process's attachment, are not counted.
+//! Libraries take and give up a reference around each operation. Only the last one's release ends the context, and what
+//! an end costs must not be paid at the others: so the references are counted, never too many of them. Those that green
+//! contexts hold, and those from before this process's attachment, are not counted.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -61,8 +61,9 @@ impl References {
 
     /// Call before `taken` (0 or 1) of the counted references are given up; 0 where an uncounted one is.
     ///
-    /// They leave the count before the call. So beside a harmless release one reference is counted at least, which only a release that is
-    /// not harmless can take; and that waits here until the harmless ones are through. The last to reach the driver is never harmless.
+    /// They leave the count before the call. So beside a harmless release one reference is counted at least, which only
+    /// a release that is not harmless can take; and that waits here until the harmless ones are through. The last to
+    /// reach the driver is never harmless.
     pub(crate) fn release(&self, taken: u64) -> Release<'_> {
         // Before the count is taken down, for whoever then finds it too low.
         self.harmless.fetch_add(1, Ordering::AcqRel);

@@ -41,7 +41,8 @@ impl Region {
         unsafe { Some(Region { limits: limits.as_ref()?, ledger: LEDGER.load(Ordering::Relaxed).as_ref()? }) }
     }
 
-    /// Maps the region while its files can be found, for a process that may never use it: what is wrong is said when it does.
+    /// Maps the region while its files can be found, for a process that may never use it: what is wrong is said when it
+    /// does.
     pub(crate) fn map_ahead() {
         if Region::mapped().is_none() {
             let _ = Region::try_map();

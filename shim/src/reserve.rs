@@ -1,13 +1,15 @@
 //! What the driver keeps in reserve: the memory of a pool, charged as a whole.
 //!
-//! A pool takes physical memory from the device in pieces of its own choice, keeps what is freed for a while, and gives it back when
-//! it sees fit; so no request's size says what it costs. The charge follows the driver's own figure: a request that may make the
-//! pool grow is charged ahead, by what it can take at most of what is not there yet; after it, and whenever the pool may have
-//! shrunk, the charge is [settled](Reserve::settle): made equal to what the driver says.
+//! A pool takes physical memory from the device in pieces of its own choice, keeps what is freed for a while, and gives
+//! it back when it sees fit; so no request's size says what it costs. The charge follows the driver's own figure: a
+//! request that may make the pool grow is charged ahead, by what it can take at most of what is not there yet; after
+//! it, and whenever the pool may have shrunk, the charge is [settled](Reserve::settle): made equal to what the driver
+//! says.
 //!
-//! Threads do this at once without a lock. Beside the charge stands a count of changes, so that a figure that was asked for before
-//! another thread's request never replaces one that was asked for after it; and while another thread's request is under way a charge
-//! only grows, since the driver may not have taken yet what was charged ahead. The last request to end settles the rest.
+//! Threads do this at once without a lock. Beside the charge stands a count of changes, so that a figure that was asked
+//! for before another thread's request never replaces one that was asked for after it; and while another thread's
+//! request is under way a charge only grows, since the driver may not have taken yet what was charged ahead. The last
+//! request to end settles the rest.
 
 use crate::allocations::Charge;
 use crate::process::Process;
@@ -30,7 +32,8 @@ const CHANGE: u64 = 1 << 48;
 pub(crate) enum Settler {
     /// A request under way, after the driver's call. Growth is charged if the limit allows.
     Request,
-    /// Anybody else. Growth is left to the requests under way; where there is none, the memory is taken, and the books must say so.
+    /// Anybody else. Growth is left to the requests under way; where there is none, the memory is taken, and the books
+    /// must say so.
     Observer,
 }
 
@@ -51,8 +54,8 @@ impl Reserve {
         self.charged.load(Ordering::Relaxed) & BYTES_MASK
     }
 
-    /// Charges `ahead_bytes` for a request that is about to be made. `false` if the limit forbids it; otherwise the request is under
-    /// way until [`Reserve::end_request`].
+    /// Charges `ahead_bytes` for a request that is about to be made. `false` if the limit forbids it; otherwise the
+    /// request is under way until [`Reserve::end_request`].
     pub(crate) fn begin_request(
         &self,
         process: &'static Process,
@@ -76,8 +79,8 @@ impl Reserve {
         self.requests.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Makes the charge what the driver says it has in reserve: `reserved_bytes`, which is asked for anew until nobody has changed the
-    /// charge meanwhile; `None` leaves the charge as it is.
+    /// Makes the charge what the driver says it has in reserve: `reserved_bytes`, which is asked for anew until nobody
+    /// has changed the charge meanwhile; `None` leaves the charge as it is.
     pub(crate) fn settle(
         &self,
         process: &'static Process,

@@ -1,7 +1,7 @@
 //! Synchronisations: the host has waited for the device, so what it waited for has just been done.
 //!
-//! That is the one moment at which the end of work is known exactly without asking, and at which pools may have shrunk. Where the
-//! device is not shared in time and no pool is used, a synchronisation costs a few loads more.
+//! That is the one moment at which the end of work is known exactly without asking, and at which pools may have shrunk.
+//! Where the device is not shared in time and no pool is used, a synchronisation costs a few loads more.
 
 use crate::clock;
 use crate::gate;
@@ -47,7 +47,8 @@ impl Wait {
     }
 }
 
-/// Before a wait: what is done by now was so before, and what is left behind must be seen while the thread does not launch.
+/// Before a wait: what is done by now was so before, and what is left behind must be seen while the thread does not
+/// launch.
 #[inline]
 fn look_at_work() {
     if let Some(process) = Process::if_attached()

@@ -1,7 +1,7 @@
 //! System calls, made directly.
 //!
-//! The C library's wrappers would set the host's `errno`, could be interposed by the host, and would tie the library to their
-//! symbol versions. Only what the shim needs is here.
+//! The C library's wrappers would set the host's `errno`, could be interposed by the host, and would tie the library to
+//! their symbol versions. Only what the shim needs is here.
 
 mod standard_error;
 
@@ -181,7 +181,8 @@ impl File {
             .map(core::ptr::with_exposed_provenance_mut)
     }
 
-    /// The size of a file in bytes, whose position is at its end afterwards. An old call, which the strictest filters allow.
+    /// The size of a file in bytes, whose position is at its end afterwards. An old call, which the strictest filters
+    /// allow.
     pub(crate) fn size_bytes(&self) -> Result<u64, Errno> {
         const SEEK_END: usize = 2;
         // SAFETY: no pointers.
@@ -283,7 +284,8 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<*mut c_void, Errno> {
         .map(core::ptr::with_exposed_provenance_mut)
 }
 
-/// Keeps huge pages out of a private mapping: tables of which a word here and there is used would fill two megabytes each.
+/// Keeps huge pages out of a private mapping: tables of which a word here and there is used would fill two megabytes
+/// each.
 ///
 /// # Safety
 /// `start` and `bytes` must be a mapping of [`map_anonymous`].
@@ -397,8 +399,8 @@ impl Timespec {
     }
 }
 
-/// Waits until `word` is not `value`, somebody wakes the waiters of `word`, or `timeout_ns` is over. The word may be in a
-/// shared mapping that is read-only here.
+/// Waits until `word` is not `value`, somebody wakes the waiters of `word`, or `timeout_ns` is over. The word may be in
+/// a shared mapping that is read-only here.
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: u64) {
     let timeout = Timespec::from_ns(timeout_ns);
     let arguments = [word.as_ptr() as usize, FUTEX_WAIT, value as usize, &raw const timeout as usize, 0, 0];

@@ -1,8 +1,8 @@
 //! Standing in for functions of the C library whose answers depend on who calls them.
 //!
 //! `RTLD_NEXT`, a library's search path and its namespace are the caller's, which the C library reads off the return address.
-//! So a stand-in ends with a jump to the real function: registers, stack and return address are as the host made them, and
-//! no return is taken that was not called (shadow stacks stay in step).
+//! So a stand-in ends with a jump to the real function: registers, stack and return address are as the host made them,
+//! and no return is taken that was not called (shadow stacks stay in step).
 
 use crate::lookup;
 use core::ffi::{CStr, c_void};

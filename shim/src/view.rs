@@ -1,7 +1,8 @@
 //! What a container sees of a device: its slice.
 //!
-//! The library that is asked answers first: what it refuses is refused the same, and then nothing is replaced. What a view shows
-//! comes from the region alone, so that all views agree, and a process that has never used CUDA sees the same as others.
+//! The library that is asked answers first: what it refuses is refused the same, and then nothing is replaced. What a
+//! view shows comes from the region alone, so that all views agree, and a process that has never used CUDA sees the
+//! same as others.
 //!
 //! Nothing here is on anybody's fast path: it is written to be small.
 
@@ -24,7 +25,8 @@ use core::sync::atomic::Ordering;
 
 /// What the container may see of an NVML device.
 enum Sight {
-    /// All of it: the shim is passive, or NVML does not say which device the handle means and will refuse the call, too.
+    /// All of it: the shim is passive, or NVML does not say which device the handle means and will refuse the call,
+    /// too.
     Whole,
     /// Its part.
     Part(Share),
@@ -43,8 +45,9 @@ struct Share {
 }
 
 impl Sight {
-    /// What is seen of `device`. The handle is asked for its UUID each time, which NVML knows without asking the device: so a
-    /// handle that means another device after NVML was started again, or loaded again, is never taken for the old one.
+    /// What is seen of `device`. The handle is asked for its UUID each time, which NVML knows without asking the
+    /// device: so a handle that means another device after NVML was started again, or loaded again, is never taken for
+    /// the old one.
     #[cold]
     #[inline(never)]
     fn of(device: nvmlDevice_t) -> Sight {
@@ -91,8 +94,8 @@ fn parse_uuid(text: &[c_char]) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// Whether a question for the length of a list, with no room for it, was answered: the function is there, and the device is
-/// one that it knows.
+/// Whether a question for the length of a list, with no room for it, was answered: the function is there, and the
+/// device is one that it knows.
 fn is_answered(result: nvmlReturn_t) -> bool {
     matches!(result, nvmlReturn_t::SUCCESS | nvmlReturn_t::INSUFFICIENT_SIZE)
 }

@@ -1,12 +1,12 @@
 //! Physical memory that is created, mapped and released by itself (`cuMemCreate` and its relatives).
 //!
-//! Such memory lives until its last handle is released *and* its last mapping is gone, and is charged for as long. Each piece
-//! has a record that counts both; the handle and the mappings lead to it.
+//! Such memory lives until its last handle is released *and* its last mapping is gone, and is charged for as long. Each
+//! piece has a record that counts both; the handle and the mappings lead to it.
 //!
-//! A handle that was not made by `cuMemCreate` in this process is an import: free to the importer, and unknown here, unless
-//! the driver answers an import of this process's own memory with the number that it has here already. What others have
-//! imported is refunded to its maker when its own handles and mappings are gone: from then on it shows only as memory that the
-//! driver counts beyond the ledger, which the manager adds to the slice's overhead.
+//! A handle that was not made by `cuMemCreate` in this process is an import: free to the importer, and unknown here,
+//! unless the driver answers an import of this process's own memory with the number that it has here already. What
+//! others have imported is refunded to its maker when its own handles and mappings are gone: from then on it shows only
+//! as memory that the driver counts beyond the ledger, which the manager adds to the slice's overhead.
 
 use crate::allocations::{Charge, Mapping};
 use crate::arena::Arena;
@@ -20,8 +20,8 @@ use aliquot_abi::cuda::{
 use aliquot_abi::ledger::BYTES_MASK;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// From handles to the index of their record plus one, and from bit 32 on how often the driver has given the number out: a
-/// handle that is retained has to be released as often.
+/// From handles to the index of their record plus one, and from bit 32 on how often the driver has given the number
+/// out: a handle that is retained has to be released as often.
 static HANDLES: Radix<0, 12, 4> = Radix::new();
 const RECORD_MASK: u64 = u32::MAX as u64;
 const ONCE: u64 = 1 << 32;

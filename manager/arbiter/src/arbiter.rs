@@ -49,8 +49,8 @@ pub struct Plan {
 
 /// Shares one device's time between containers.
 ///
-/// After each change ([`Arbiter::add`], [`Arbiter::remove`], [`Arbiter::resize`], [`Arbiter::set_processes`]), and when a
-/// thread says that it waits at a gate, the caller polls soon; else at [`Plan::next_poll_ns`]. Being late costs
+/// After each change ([`Arbiter::add`], [`Arbiter::remove`], [`Arbiter::resize`], [`Arbiter::set_processes`]), and when
+/// a thread says that it waits at a gate, the caller polls soon; else at [`Plan::next_poll_ns`]. Being late costs
 /// accuracy and nothing else.
 #[derive(Debug, Default)]
 pub struct Arbiter {
@@ -70,20 +70,21 @@ impl Arbiter {
         Self { polled_ns: now_ns, ..Self::default() }
     }
 
-    /// The same for a device of which nobody else tells how much it is used: a container that is alone there gets leases, too, so
-    /// that it is charged for what it uses.
+    /// The same for a device of which nobody else tells how much it is used: a container that is alone there gets
+    /// leases, too, so that it is charged for what it uses.
     #[must_use]
     pub fn charging_all(now_ns: u64) -> Self {
         Self { charges_all: true, ..Self::new(now_ns) }
     }
 
-    /// Adds a container, whose gate may stand in any way: the next poll sets it. It has no processes yet. A container that
-    /// was there before begins anew.
+    /// Adds a container, whose gate may stand in any way: the next poll sets it. It has no processes yet. A container
+    /// that was there before begins anew.
     pub fn add(&mut self, container: ContainerId, share: Share) {
         self.containers.insert(container, Container::new(container, share, self.clock.now_ns()));
     }
 
-    /// Forgets a container; its gate is left as it is. Returns what it has used, or `None` if there is no such container.
+    /// Forgets a container; its gate is left as it is. Returns what it has used, or `None` if there is no such
+    /// container.
     pub fn remove(&mut self, container: ContainerId) -> Option<Usage> {
         self.containers.remove(&container).map(|container| container.usage)
     }
@@ -93,8 +94,8 @@ impl Arbiter {
         self.containers.get_mut(&container).map(|container| container.resize(share)).is_some()
     }
 
-    /// Says how many processes of a container are attached to the device; at 0 its lease ends and nothing of its work is
-    /// left. Returns whether there is such a container.
+    /// Says how many processes of a container are attached to the device; at 0 its lease ends and nothing of its work
+    /// is left. Returns whether there is such a container.
     pub fn set_processes(&mut self, container: ContainerId, processes: u32) -> bool {
         self.containers.get_mut(&container).map(|container| container.processes = processes).is_some()
     }
@@ -105,8 +106,8 @@ impl Arbiter {
         self.containers.get(&container).map(|container| container.usage)
     }
 
-    /// How a container with several devices stood on this one at the last poll. The arbiters of its other devices are to be told
-    /// ([`Observation::siblings`]), and polled soon where it [is news](Turn::is_news_after).
+    /// How a container with several devices stood on this one at the last poll. The arbiters of its other devices are
+    /// to be told ([`Observation::siblings`]), and polled soon where it [is news](Turn::is_news_after).
     #[must_use]
     pub fn turn(&self, container: ContainerId) -> Turn {
         self.containers.get(&container).map_or(Turn::Absent, |container| container.turn)
@@ -117,8 +118,8 @@ impl Arbiter {
         self.containers.keys().copied()
     }
 
-    /// Takes in what is seen now and decides. Each container should be in `observed` once; one that is not counts as drained
-    /// and not waiting. A `now_ns` before that of the last poll counts as that.
+    /// Takes in what is seen now and decides. Each container should be in `observed` once; one that is not counts as
+    /// drained and not waiting. A `now_ns` before that of the last poll counts as that.
     pub fn poll(&mut self, now_ns: u64, observed: &[Observation]) -> Plan {
         let before_ns = self.polled_ns;
         let now_ns = now_ns.max(before_ns);
@@ -302,8 +303,8 @@ impl Arbiter {
         waiting_ns.max()
     }
 
-    /// Until when the device is kept empty for `held`, which is held back; `None` if `best` has it meanwhile, or if that
-    /// was long enough.
+    /// Until when the device is kept empty for `held`, which is held back; `None` if `best` has it meanwhile, or if
+    /// that was long enough.
     fn keep_empty(&mut self, held: Claim, best: Option<Claim>, now_ns: u64) -> Option<u64> {
         let ready_ns = self.containers.get(&held.container)?.siblings_ready_ns(now_ns);
         if best.is_none() {
@@ -426,8 +427,8 @@ impl Arbiter {
 
 /// How long a container must wait until it has the budget for a lease; `None`: for ever.
 ///
-/// A container that has the device to itself opens at half of what its budget moves by in a lease, so that its use is centred
-/// on its limit. Among others it is virtual time that does this.
+/// A container that has the device to itself opens at half of what its budget moves by in a lease, so that its use is
+/// centred on its limit. Among others it is virtual time that does this.
 fn budget_wait_ns(container: &Container, alone: bool) -> Option<u64> {
     if !container.is_limited() {
         return Some(0);
@@ -457,8 +458,8 @@ fn drain_left_ns(container: &Container, now_ns: u64) -> u64 {
     }
 }
 
-/// The closer work is to the time at which it is expected to be done, the more often it is looked at: the device is empty from
-/// its end to the next look.
+/// The closer work is to the time at which it is expected to be done, the more often it is looked at: the device is
+/// empty from its end to the next look.
 fn drain_poll_in_ns(container: &Container, now_ns: u64) -> Option<u64> {
     let (Phase::Draining { closed_ns } | Phase::Overrunning { closed_ns }) = container.phase else {
         return None;

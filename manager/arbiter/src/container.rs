@@ -16,8 +16,8 @@ pub struct ContainerId(pub u64);
 /// A container's part of the device's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// What is guaranteed while others want the device too, in percent. The requests of one device's containers should not
-    /// add up to more than 100. A container with a request of 0 gets what others leave, and an eighth of a percent.
+    /// What is guaranteed while others want the device too, in percent. The requests of one device's containers should
+    /// not add up to more than 100. A container with a request of 0 gets what others leave, and an eighth of a percent.
     pub request_percent: u32,
     /// What is never exceeded, in percent. 0 counts as 1, more than 100 as 100.
     pub limit_percent: u32,
@@ -291,15 +291,16 @@ impl Container {
         self.unpaid_ns += ns;
     }
 
-    /// Pays for what was charged, and earns budget, for the time from `before_ns` to `now_ns`, in which several containers had
-    /// work on the device if it was `shared`.
+    /// Pays for what was charged, and earns budget, for the time from `before_ns` to `now_ns`, in which several
+    /// containers had work on the device if it was `shared`.
     pub(crate) fn settle(&mut self, before_ns: u64, now_ns: u64, shared: bool) {
         let (charged_ns, elapsed_ns) = (std::mem::take(&mut self.unpaid_ns), now_ns.saturating_sub(before_ns));
         self.usage.charged_ns += charged_ns;
         self.lease_charged_ns += charged_ns;
         self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(charged_ns));
 
-        // What goes before the first look that finds it waiting was its own pause, however long ago the look before was.
+        // What goes before the first look that finds it waiting was its own pause, however long ago the look before
+        // was.
         let held_off = (self.waited && !self.is_open()) || (self.in_flight > 0 && shared);
         let half_swing_ns = self.half_swing_ns();
         let pass = |bucket: &mut Bucket, idle_ns: u64| {
@@ -308,7 +309,8 @@ impl Container {
             } else if self.idle {
                 idle_ns
             } else {
-                // Who uses little of its lease must not save up more than one that is idle; who was held off keeps what it saved.
+                // Who uses little of its lease must not save up more than one that is idle; who was held off keeps what
+                // it saved.
                 bucket.balance_ns().max(idle_ns)
             };
             bucket.spend(charged_ns);
@@ -360,8 +362,8 @@ impl Container {
         self.close(now_ns);
     }
 
-    /// Ends a lease that was waited for and not used. Others could not use the time either: it counts in their favour, and the
-    /// next such lease is shorter.
+    /// Ends a lease that was waited for and not used. Others could not use the time either: it counts in their favour,
+    /// and the next such lease is shorter.
     pub(crate) fn forfeit(&mut self, since_ns: u64, now_ns: u64) {
         let held_ns = self.weighted_ns(now_ns.saturating_sub(since_ns));
         self.virtual_ns = self.virtual_ns.saturating_add(held_ns);

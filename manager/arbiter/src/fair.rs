@@ -1,9 +1,9 @@
 //! Whose turn it is: weighted fair queueing in virtual time, below priorities.
 //!
-//! Each container has a virtual clock that advances by what it is charged, over its request. Who wants the device and is
-//! furthest behind is next, where *behind* is measured in the middle of the lease that it would get: so a container
-//! with long kernels is as far ahead of its share after a lease as it was behind before, and whenever one looks, it is off
-//! by half a kernel at most.
+//! Each container has a virtual clock that advances by what it is charged, over its request. Who wants the device and
+//! is furthest behind is next, where *behind* is measured in the middle of the lease that it would get: so a container
+//! with long kernels is as far ahead of its share after a lease as it was behind before, and whenever one looks, it is
+//! off by half a kernel at most.
 
 use crate::container::{Container, ContainerId};
 use crate::gang::Precedence;
@@ -79,8 +79,9 @@ impl VirtualClock {
         }
     }
 
-    /// Lets a container join those who contend. Time in which it did not want the device, or was kept away by its own limit,
-    /// is no credit, but for half a lease: else a container with long leases would be put back each time that it wakes.
+    /// Lets a container join those who contend. Time in which it did not want the device, or was kept away by its own
+    /// limit, is no credit, but for half a lease: else a container with long leases would be put back each time that it
+    /// wakes.
     pub(crate) fn admit(&self, container: &mut Container) {
         let credit_ns = container.weighted_ns(container.expected_lease_ns / 2);
         container.virtual_ns = container.virtual_ns.max(self.now_ns.saturating_sub(credit_ns));

@@ -1,8 +1,8 @@
 //! Containers with several devices: their leases come and go together.
 //!
-//! Work that waits for a peer on another device keeps its own device busy until the peer's lease has come. So the arbiters of a
-//! container's devices look at each other, through their caller: each says how the container stands there ([`Turn`]), and sees
-//! what the others say ([`Siblings`]).
+//! Work that waits for a peer on another device keeps its own device busy until the peer's lease has come. So the
+//! arbiters of a container's devices look at each other, through their caller: each says how the container stands there
+//! ([`Turn`]), and sees what the others say ([`Siblings`]).
 //!
 //! * An arbiter whose next holder is such a container leads a **session** of it: the others are *summoned*. On each device the
 //!   container of the oldest session goes before others of its class, as long as it is not ahead of them by more than a credit
@@ -15,13 +15,14 @@
 //!   **recalled**: let in until the sibling has drained, too. Two containers whose work is left on each other's devices would keep
 //!   each other out: after [`GANG_STUCK_NS`] the older one is let in beside the other.
 //!
-//! A container that is recalled launches what it likes, and not only what is waited for. So where each device has a process of its
-//! own whose kernels wait for peers, new such work is left behind again and again: such programs progress, but do as little as a
-//! fifth of what they could, and several of them on overlapping sets of devices cost neighbours a part of their shares. Programs
-//! that launch on all devices from one thread lose little.
+//! A container that is recalled launches what it likes, and not only what is waited for. So where each device has a
+//! process of its own whose kernels wait for peers, new such work is left behind again and again: such programs
+//! progress, but do as little as a fifth of what they could, and several of them on overlapping sets of devices cost
+//! neighbours a part of their shares. Programs that launch on all devices from one thread lose little.
 //!
-//! Nothing of this is waited for without bound: after [`GANG_HOLD_MAX_NS`] each device goes its own way, and so it does as long as the
-//! container is behind its share there ([`GANG_OWED_NS`]): shares may differ from device to device, and so may the work.
+//! Nothing of this is waited for without bound: after [`GANG_HOLD_MAX_NS`] each device goes its own way, and so it does
+//! as long as the container is behind its share there ([`GANG_OWED_NS`]): shares may differ from device to device, and
+//! so may the work.
 
 use crate::bucket::Bucket;
 use crate::container::{Container, Phase};
@@ -205,7 +206,8 @@ impl Container {
         }
     }
 
-    /// Whether its work, whose gate was closed at `closed_ns`, may wait for a device on which work waits for `next` here.
+    /// Whether its work, whose gate was closed at `closed_ns`, may wait for a device on which work waits for `next`
+    /// here.
     pub(crate) fn is_stuck(&self, closed_ns: u64, next: Claim, now_ns: u64) -> bool {
         self.siblings.is_some()
             && self.id != next.container

@@ -56,8 +56,8 @@ pub(crate) fn verdict(holder: &Container, since_ns: u64, rivals: &Rivals, now_ns
         return Verdict::Ended;
     }
     if holder.unused {
-        // Its threads are still waking up: ending the lease now would make them wait for the next one, and so on. But they may
-        // be stopped, or not exist.
+        // Its threads are still waking up: ending the lease now would make them wait for the next one, and so on. But
+        // they may be stopped, or not exist.
         let patience_end_ns = since_ns.saturating_add(holder.patience_ns);
         return match (now_ns < patience_end_ns, rivals.best) {
             (false, Some(_)) => Verdict::NotUsed,

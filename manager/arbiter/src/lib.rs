@@ -1,7 +1,7 @@
 //! How one device's time is shared between containers.
 //!
-//! An [`Arbiter`] decides, for one device, which container may use it now. It is a pure policy: it has no clock, does no
-//! I/O and starts no thread. Its caller tells it the time and what it sees ([`Observation`]) and carries out what it
+//! An [`Arbiter`] decides, for one device, which container may use it now. It is a pure policy: it has no clock, does
+//! no I/O and starts no thread. Its caller tells it the time and what it sees ([`Observation`]) and carries out what it
 //! answers ([`Action`]); a test does the same in virtual time.
 //!
 //! # How time is shared
@@ -30,9 +30,9 @@
 //! # What counts as used
 //!
 //! Work is seen at polls, about a millisecond apart while a gate is open. The beginning of work is known exactly
-//! ([`Observation::busy_since_ns`]); its end lies between two polls and is taken to be in the middle. A pause of the holder
-//! that is shorter than a poll interval counts as used: the device was kept for it. Work without a marker behind it is not
-//! seen at all: it is for the shim to leave none of account when a thread stops launching.
+//! ([`Observation::busy_since_ns`]); its end lies between two polls and is taken to be in the middle. A pause of the
+//! holder that is shorter than a poll interval counts as used: the device was kept for it. Work without a marker behind
+//! it is not seen at all: it is for the shim to leave none of account when a thread stops launching.
 //!
 //! # Invariants
 //!

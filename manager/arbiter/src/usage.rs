@@ -1,6 +1,7 @@
 //! What a container has used of the device, waited for and overrun.
 
-/// Upper bounds, each included, of the buckets of [`Usage::waits`]; what is longer than the last one is in a bucket of its own.
+/// Upper bounds, each included, of the buckets of [`Usage::waits`]; what is longer than the last one is in a bucket of
+/// its own.
 pub const WAIT_BOUNDS_NS: [u64; 13] = [
     100_000,
     250_000,

@@ -19,8 +19,8 @@ const STYLES: Styles = Styles::styled()
 
 /// Gives commands and containers exact parts of a GPU: so many percent of its time, so many bytes of its memory.
 ///
-/// A part is called a slice. It is enforced for unmodified programs, on any NVIDIA GPU. The node manager, aliquot-manager,
-/// keeps the slices of a machine; `run` and `demo` do without it where it does not run.
+/// A part is called a slice. It is enforced for unmodified programs, on any NVIDIA GPU. The node manager,
+/// aliquot-manager, keeps the slices of a machine; `run` and `demo` do without it where it does not run.
 #[derive(Parser, Debug)]
 #[command(
     name = "aliquot",
@@ -83,9 +83,9 @@ pub(crate) enum Command {
 
 /// Run a command in a slice of its own.
 ///
-/// Creates a slice, runs the command in it, and removes the slice when the command has ended, however it ends. Standard input,
-/// output, the terminal, signals and the exit status pass through. Where no node manager runs, one is embedded for this run;
-/// its limits hold for what runs below it, and ALIQUOT_SOCKET tells the command where it is.
+/// Creates a slice, runs the command in it, and removes the slice when the command has ended, however it ends. Standard
+/// input, output, the terminal, signals and the exit status pass through. Where no node manager runs, one is embedded
+/// for this run; its limits hold for what runs below it, and ALIQUOT_SOCKET tells the command where it is.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -104,7 +104,8 @@ pub(crate) struct RunArgs {
     /// Name of the slice [default: one is made up]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Use a simulated GPU, and an embedded node manager: kernels take their time and memory is counted, but nothing is computed
+    /// Use a simulated GPU, and an embedded node manager: kernels take their time and memory is counted, but nothing is
+    /// computed
     #[arg(long)]
     pub(crate) simulated: bool,
     /// The command and its arguments
@@ -121,14 +122,15 @@ pub(crate) struct ShareArgs {
     /// Share that is never exceeded, also when the device is idle [default: the same as --gpu-core]
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core_limit: Option<CorePercent>,
-    /// Memory of each device that is never exceeded: 4GiB, 512MiB, 4GB, or 25% of the device [default: the same part as --gpu-core]
+    /// Memory of each device that is never exceeded: 4GiB, 512MiB, 4GB, or 25% of the device [default: the same part as
+    /// --gpu-core]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) gpu_memory: Option<Memory>,
     /// Page-locked host memory that is never exceeded: 4GiB, 512MiB, 4GB [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) host_memory: Option<HostMemory>,
-    /// Priority class. It takes from nobody what they requested: it decides who goes first among containers within their
-    /// requests, and who gets what is left over [default: standard, or what the manager's configuration says]
+    /// Priority class. It takes from nobody what they requested: it decides who goes first among containers within
+    /// their requests, and who gets what is left over [default: standard, or what the manager's configuration says]
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
     /// How many devices to have such a share of; the manager chooses those that have room
@@ -156,7 +158,8 @@ pub(crate) enum SliceCommand {
 
 /// Create a slice that stays until it is removed.
 ///
-/// The slice is published as the CDI device aliquot.dev/slice=NAME, which podman, docker and containerd can give to a container.
+/// The slice is published as the CDI device aliquot.dev/slice=NAME, which podman, docker and containerd can give to a
+/// container.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -180,8 +183,9 @@ pub(crate) struct SliceCreateArgs {
 
 /// Change what a slice has, also while programs run in it.
 ///
-/// What is not given stays as it is, but a core limit that is the same as the guaranteed share goes with it. The change holds
-/// when the command ends. A limit on memory below what is in use takes nothing away: nothing more is given until less is in use.
+/// What is not given stays as it is, but a core limit that is the same as the guaranteed share goes with it. The change
+/// holds when the command ends. A limit on memory below what is in use takes nothing away: nothing more is given until
+/// less is in use.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "aliquot slice resize [OPTIONS] <NAME>",
@@ -215,7 +219,8 @@ pub(crate) struct SliceResizeArgs {
     /// New priority class
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
-    /// Change core and memory only of the slice's part of this device; may be given several times [default: of all its parts]
+    /// Change core and memory only of the slice's part of this device; may be given several times [default: of all its
+    /// parts]
     #[arg(long, value_name = "UUID", requires = "change_of_parts")]
     pub(crate) device: Vec<String>,
     /// Print JSON
@@ -225,8 +230,8 @@ pub(crate) struct SliceResizeArgs {
 
 /// Remove slices.
 ///
-/// Refused while programs run in a slice, unless forced: they can then use nothing more. Of several slices, those that can be
-/// removed are, whatever there is against the others.
+/// Refused while programs run in a slice, unless forced: they can then use nothing more. Of several slices, those that
+/// can be removed are, whatever there is against the others.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -258,10 +263,10 @@ pub(crate) struct SliceLsArgs {
 
 /// Show who uses what: slices, their devices, and what they use of them.
 ///
-/// CORE is the share of the device's time in the last 10 seconds, in percent, with what is guaranteed and what is never exceeded.
-/// WAIT P99 is the time within which 99 of 100 waits for a lease of the device ended, since the slice was made. The wide table also
-/// has the shares of the last 1, 10 and 60 seconds, the time that threads were throttled for, the leases granted, and how often work
-/// outlasted its lease.
+/// CORE is the share of the device's time in the last 10 seconds, in percent, with what is guaranteed and what is never
+/// exceeded. WAIT P99 is the time within which 99 of 100 waits for a lease of the device ended, since the slice was
+/// made. The wide table also has the shares of the last 1, 10 and 60 seconds, the time that threads were throttled for,
+/// the leases granted, and how often work outlasted its lease.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -283,9 +288,9 @@ pub(crate) struct PsArgs {
 
 /// Watch who uses what.
 ///
-/// Draws, until q is pressed, the share of each slice over time, as far back as the terminal is wide, with its request and its
-/// limit, and how much of the time it waits for the device. Where standard output is no terminal, prints a table at each
-/// interval.
+/// Draws, until q is pressed, the share of each slice over time, as far back as the terminal is wide, with its request
+/// and its limit, and how much of the time it waits for the device. Where standard output is no terminal, prints a
+/// table at each interval.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -352,8 +357,8 @@ pub(crate) struct NodesArgs {
 
 /// Check what works on this machine, and say what to do about the rest.
 ///
-/// Looks at the driver, NVML, the shim, the C library, permissions, the kernel, the node manager and the container runtimes.
-/// Changes nothing. Exits with 1 if something that is needed does not work.
+/// Looks at the driver, NVML, the shim, the C library, permissions, the kernel, the node manager and the container
+/// runtimes. Changes nothing. Exits with 1 if something that is needed does not work.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -367,8 +372,9 @@ pub(crate) struct DoctorArgs {
 
 /// See it work: two programs share one GPU 30/70, a third is refused the memory it has no right to.
 ///
-/// Starts real programs, each in a slice of its own, measures what they get without trusting the manager's books, and compares
-/// it with what was asked for. Uses a real GPU where there is one, else a simulated one. Exits with 1 if a promise does not hold.
+/// Starts real programs, each in a slice of its own, measures what they get without trusting the manager's books, and
+/// compares it with what was asked for. Uses a real GPU where there is one, else a simulated one. Exits with 1 if a
+/// promise does not hold.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

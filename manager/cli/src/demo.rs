@@ -1,7 +1,8 @@
 //! `aliquot demo`: two programs share one device 30/70, a third is refused the memory it has no right to.
 //!
-//! The programs are real processes, started in slices as `aliquot run` does it. What they get is counted by themselves (kernels
-//! completed, times the kernels' duration) and compared with what was asked for, and with the manager's own books.
+//! The programs are real processes, started in slices as `aliquot run` does it. What they get is counted by themselves
+//! (kernels completed, times the kernels' duration) and compared with what was asked for, and with the manager's own
+//! books.
 
 mod checks;
 mod cuda;

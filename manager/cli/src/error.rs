@@ -89,8 +89,8 @@ fn one_line(text: &str) -> String {
 }
 
 impl From<tonic::Status> for Failure {
-    /// The manager's messages say themselves what was wrong and what to do; only where the manager itself is the trouble there
-    /// is something to add.
+    /// The manager's messages say themselves what was wrong and what to do; only where the manager itself is the
+    /// trouble there is something to add.
     fn from(status: tonic::Status) -> Failure {
         let failure = Failure::new(match status.message() {
             "" => format!("the node manager answers {}: {}", status.code(), status.code().description()),

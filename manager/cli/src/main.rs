@@ -1,8 +1,8 @@
 //! `aliquot`: exact parts of a GPU, from the command line.
 //!
-//! A client of the node manager. [`args`] says what there is; a file for each command does it; [`client`] is the way to the
-//! manager and [`embedded`] the manager of a run on a machine where none runs; [`quantity`] is the one place where quantities
-//! are read.
+//! A client of the node manager. [`args`] says what there is; a file for each command does it; [`client`] is the way to
+//! the manager and [`embedded`] the manager of a run on a machine where none runs; [`quantity`] is the one place where
+//! quantities are read.
 
 mod args;
 mod client;
@@ -83,7 +83,8 @@ fn usage(refusal: &clap::Error) -> ExitCode {
     }
 }
 
-/// Whether a command line that is otherwise wrong asks for `aliquot run`, whose own failures have an exit code of their own.
+/// Whether a command line that is otherwise wrong asks for `aliquot run`, whose own failures have an exit code of their
+/// own.
 fn asks_to_run(args: impl Iterator<Item = OsString>) -> bool {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(args);
     matches.is_ok_and(|matches| matches.subcommand_name() == Some("run"))

@@ -6,7 +6,8 @@ use clap::ValueEnum;
 /// Which slice goes first where several want a device. It takes from nobody what they requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Priority {
-    /// Gets the device within one shortest lease (2 ms) plus one kernel of its holder, as long as it is within its request
+    /// Gets the device within one shortest lease (2 ms) plus one kernel of its holder, as long as it is within its
+    /// request
     LatencyCritical,
     /// The usual one
     Standard,

@@ -33,8 +33,8 @@ pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
     output::print(&(table + &findings::lines(&found)))
 }
 
-/// A line for each slice and device; a line with blanks for what continues the slice above. A mark stands behind the name of a
-/// slice in which the audit has found something.
+/// A line for each slice and device; a line with blanks for what continues the slice above. A mark stands behind the
+/// name of a slice in which the audit has found something.
 pub(crate) fn table(usage: &GetUsageResponse) -> String {
     if usage.slices.is_empty() {
         return "No slices. Make one: aliquot run --gpu-core 30 --gpu-memory 4GiB -- CMD, or aliquot slice create --help\n".to_owned();

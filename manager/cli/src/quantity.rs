@@ -1,7 +1,7 @@
 //! Quantities as people write them: `30`, `30%`, `4GiB`, `25%`.
 //!
-//! The one place where they are read. Reading is strict: a quantity that could mean two things is refused and the error says
-//! what is accepted. No floating point: `1.1GiB` is exactly the greatest whole number of bytes that it can mean.
+//! The one place where they are read. Reading is strict: a quantity that could mean two things is refused and the error
+//! says what is accepted. No floating point: `1.1GiB` is exactly the greatest whole number of bytes that it can mean.
 
 use std::fmt;
 use std::str::FromStr;

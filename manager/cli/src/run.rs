@@ -51,8 +51,8 @@ impl Manager {
         if simulated.is_none() {
             match client::find(socket) {
                 Ok(running) => return Ok(Manager { socket: running, embedded: None }),
-                // Where a certain manager is asked for, another one will not do; and beside one that is only closed to this
-                // user, a second one would give the same devices away again.
+                // Where a certain manager is asked for, another one will not do; and beside one that is only closed to
+                // this user, a second one would give the same devices away again.
                 Err(absent @ Absent::NotRunning(_)) if socket.is_some() => return Err(absent.into()),
                 Err(absent @ Absent::Unreachable(..)) => return Err(absent.into()),
                 Err(Absent::NotRunning(_)) => {}
@@ -115,8 +115,8 @@ impl<'manager> OwnSlice<'manager> {
 impl Drop for OwnSlice<'_> {
     fn drop(&mut self) {
         let request = RemoveSliceRequest { name: self.slice.name.clone(), force: true };
-        // A connection of its own: the first one has slept for as long as the command ran. What fails here is made good by the
-        // manager, which removes the slice when this process has ended.
+        // A connection of its own: the first one has slept for as long as the command ran. What fails here is made good
+        // by the manager, which removes the slice when this process has ended.
         let _ = self.runtime.block_on(async {
             let mut client = client::connect(self.socket).await?;
             client.remove_slice(request).await?;

@@ -1,7 +1,7 @@
 //! A simulated GPU for one run: our own CUDA driver and NVML instead of NVIDIA's.
 //!
-//! Kernels take their time and memory is counted and limited as on a real device, but nothing is computed. The simulated device
-//! exists for one run of this program and what it starts.
+//! Kernels take their time and memory is counted and limited as on a real device, but nothing is computed. The
+//! simulated device exists for one run of this program and what it starts.
 
 use std::env;
 use std::ffi::OsString;

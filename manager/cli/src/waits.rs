@@ -12,8 +12,8 @@ pub(crate) fn count(waits: &WaitHistogram) -> u64 {
     waits.counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
 }
 
-/// The time that `percent` percent of the waits did not exceed, as far as it can be told: within a bucket waits are taken to be
-/// spread evenly. `None` without waits.
+/// The time that `percent` percent of the waits did not exceed, as far as it can be told: within a bucket waits are
+/// taken to be spread evenly. `None` without waits.
 pub(crate) fn percentile_ns(waits: &WaitHistogram, percent: u64) -> Option<u64> {
     let total = u128::from(count(waits));
     let rank = (total * u128::from(percent)).div_ceil(100).max(1);

@@ -1,7 +1,7 @@
 //! What the attach thread waits for, and in which order it sees to it.
 //!
-//! Ends of processes come first: memory that is free again must not wait behind a flood of connections. Of each socket only so
-//! many connections are taken at a time, and one from which too much comes is left alone for a while.
+//! Ends of processes come first: memory that is free again must not wait behind a flood of connections. Of each socket
+//! only so many connections are taken at a time, and one from which too much comes is left alone for a while.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,8 +29,8 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(5);
 const ACCEPTS_AT_A_TIME: usize = 64;
 /// Connections of one slice that have not sent anything yet. Well-behaved ones send at once.
 const SILENT_MAX: usize = 32;
-/// Connections from one slice within [`FLOOD_WINDOW`] that are no flood: every slot's owner attaches and rings. A ring that
-/// comes late costs nothing while the device is in use: its arbiter looks at the ledgers anyway.
+/// Connections from one slice within [`FLOOD_WINDOW`] that are no flood: every slot's owner attaches and rings. A ring
+/// that comes late costs nothing while the device is in use: its arbiter looks at the ledgers anyway.
 const FLOOD_CONNECTIONS: usize = 2 * SLOTS_MAX;
 /// The time over which connections are counted, and for the rest of which a flooding socket is left alone.
 const FLOOD_WINDOW: Duration = Duration::from_millis(100);

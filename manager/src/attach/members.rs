@@ -14,7 +14,8 @@ use crate::live::{Attached, AttachedSlot, LiveSlice};
 use crate::procfs::{self, ProcessView};
 use crate::region::view::{self, SlotState};
 
-/// Processes of one slice that are held at a time. Those beyond the ledger's slots share one, and cost a descriptor each.
+/// Processes of one slice that are held at a time. Those beyond the ledger's slots share one, and cost a descriptor
+/// each.
 const MEMBERS_MAX: usize = 4096;
 
 /// [`Members::in_doubt`] for all accounts.
@@ -187,9 +188,9 @@ impl Members {
         slots.filter(|(index, _)| !self.by_pid.values().any(|member| member.is_at(*index))).collect()
     }
 
-    /// Looks for `strangers` among `processes`: takes in whom it finds, gives back what the others held. The processes must have
-    /// been listed after the strangers: one who took a slot later would be missing from the list, and is alive.
-    /// Returns the pids of those taken in, and the number of slots given back.
+    /// Looks for `strangers` among `processes`: takes in whom it finds, gives back what the others held. The processes
+    /// must have been listed after the strangers: one who took a slot later would be missing from the list, and is
+    /// alive. Returns the pids of those taken in, and the number of slots given back.
     pub(super) fn sweep(&mut self, strangers: Vec<(usize, SlotState)>, processes: &[ProcessView]) -> (Vec<u32>, u64) {
         let (mut found, mut given_back) = (Vec::new(), 0);
         let between_before = std::mem::take(&mut self.between);
@@ -203,7 +204,8 @@ impl Members {
                         given_back += 1;
                         continue;
                     };
-                    // A process without /proc does not know all of its identity. Which of these it is shows when it rings.
+                    // A process without /proc does not know all of its identity. Which of these it is shows when it
+                    // rings.
                     if alive.next().is_some() {
                         continue;
                     }
@@ -216,8 +218,8 @@ impl Members {
                     }
                 }
                 SlotState::Between { word, by } => {
-                    // Nobody stays between two states for long; but one who is stopped there may go on. A manager gives slots
-                    // back from this thread alone: it was the one before, which is gone.
+                    // Nobody stays between two states for long; but one who is stopped there may go on. A manager gives
+                    // slots back from this thread alone: it was the one before, which is gone.
                     let is_abandoned = by.pid == ledger::MANAGER_PID
                         || (between_before.get(&index) == Some(&word)
                             && !processes.iter().any(|process| process.is(by)));

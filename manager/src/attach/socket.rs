@@ -72,8 +72,8 @@ pub(super) struct Peer {
 pub(super) fn peer(connection: &OwnedFd) -> Option<Peer> {
     let pid = getsockopt(connection, sockopt::PeerCredentials).ok()?.pid();
     let pid = Pid::from_raw(pid)?;
-    // Kernels before 6.5 have no such option. There a pid could have been given to another process in between; that process
-    // would have to agree with the ledger in its pid, namespace and start time to be taken for the sender.
+    // Kernels before 6.5 have no such option. There a pid could have been given to another process in between; that
+    // process would have to agree with the ledger in its pid, namespace and start time to be taken for the sender.
     let pidfd = match getsockopt(connection, sockopt::PeerPidfd) {
         Ok(pidfd) => pidfd,
         Err(nix::errno::Errno::ENOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty()).ok()?,

@@ -12,14 +12,15 @@ pub(crate) enum Kind {
     Unregistered,
     /// A process of a slice uses a device of which the slice has no part.
     ForeignDevice,
-    /// A slice uses more than its memory limit, and the process holds more beyond the ledger than contexts and modules can be.
+    /// A slice uses more than its memory limit, and the process holds more beyond the ledger than contexts and modules
+    /// can be.
     MemoryBeyondLimit,
     /// A process keeps the device at work without a lease and without work in its ledger.
     TimeWithoutLease,
     /// A process of no slice uses a device of which there are slices.
     OutsideSlices,
-    /// An MPS server serves the device: this machine's, though the device is shared in time, or one that a tenant has started in
-    /// its slice.
+    /// An MPS server serves the device: this machine's, though the device is shared in time, or one that a tenant has
+    /// started in its slice.
     MpsServer,
 }
 
@@ -39,8 +40,8 @@ impl Kind {
 
     /// Whether a process that is found so may be stopped at all; the [judgement](super::judgement) says which one.
     ///
-    /// Time alone does not suffice: a kernel that was launched before the device was shared, or shortly before a lease ended, can
-    /// run on with no marker behind it. And what is in no slice is not the manager's to end.
+    /// Time alone does not suffice: a kernel that was launched before the device was shared, or shortly before a lease
+    /// ended, can run on with no marker behind it. And what is in no slice is not the manager's to end.
     #[must_use]
     pub(super) fn may_be_stopped(self) -> bool {
         match self {
@@ -49,7 +50,8 @@ impl Kind {
         }
     }
 
-    /// How long it must be seen before it is believed. Processes that are just attaching or ending are seen so for a moment.
+    /// How long it must be seen before it is believed. Processes that are just attaching or ending are seen so for a
+    /// moment.
     #[must_use]
     pub(super) fn patience_ns(self) -> u64 {
         match self {

@@ -87,8 +87,8 @@ pub(super) fn judge(facts: &Facts, overhead_allowance_bytes: u64) -> Option<Verd
 
 /// Whether the process takes memory past its slice's limit: `None` if it does not, else whether that is certain.
 ///
-/// The ledger is the tenant's to write. No honest one says more than the slice was ever allowed, so nothing beyond that is
-/// believed. But what only shows against the bounded numbers is told and no more: how they came about is not known.
+/// The ledger is the tenant's to write. No honest one says more than the slice was ever allowed, so nothing beyond that
+/// is believed. But what only shows against the bounded numbers is told and no more: how they came about is not known.
 fn memory_beyond_limit(facts: &Facts, slice: &SliceFacts, overhead_allowance_bytes: u64) -> Option<bool> {
     // The process alone does not decide: where one serves others, it holds what stands in their slots.
     let is_beyond = |ledger_bytes: u64, held_bytes: u64| {

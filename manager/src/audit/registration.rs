@@ -1,8 +1,9 @@
 //! Whether a process has the shim at work.
 //!
-//! The shim maps the slice's ledger when the driver is initialised, before there can be a context, and says so to the manager. A
-//! message can be lost; then a sweep of the ledger finds the process by its slot. So whoever has the ledger mapped is believed
-//! for as long as that can take: a child that was forked off has the mapping of its parent, and need not use the shim at all.
+//! The shim maps the slice's ledger when the driver is initialised, before there can be a context, and says so to the
+//! manager. A message can be lost; then a sweep of the ledger finds the process by its slot. So whoever has the ledger
+//! mapped is believed for as long as that can take: a child that was forked off has the mapping of its parent, and need
+//! not use the shim at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +21,8 @@ const UNHEARD_NS_MAX: u64 = 12_000_000_000;
 /// What was found out about processes before.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
-    /// Processes that are attached and have the ledger mapped: in which program of theirs, by where its stack begins, and of
-    /// which slice.
+    /// Processes that are attached and have the ledger mapped: in which program of theirs, by where its stack begins,
+    /// and of which slice.
     known: BTreeMap<ProcessId, (u64, u64)>,
     /// Since when processes have the ledger mapped and are not attached.
     unheard_since_ns: BTreeMap<ProcessId, u64>,
@@ -49,8 +50,8 @@ impl Registrations {
                 true
             }
             Mapped::Yes => {
-                // Heard or not, it has a slot, its own or the one that is shared: a process that cannot find out who it is, or that
-                // attached to a manager before this one, can stay unheard for good.
+                // Heard or not, it has a slot, its own or the one that is shared: a process that cannot find out who it
+                // is, or that attached to a manager before this one, can stay unheard for good.
                 if has_slot(process.pid, slice) {
                     return true;
                 }

@@ -1,8 +1,8 @@
 //! When what was seen is believed. Pure: the time is told.
 //!
-//! A look at a process that is just attaching, or has just died, can show anything. So a thing must be seen of the same process
-//! at each look over some time, and at two looks at least, before it is a finding; one look that does not show it clears the
-//! process.
+//! A look at a process that is just attaching, or has just died, can show anything. So a thing must be seen of the same
+//! process at each look over some time, and at two looks at least, before it is a finding; one look that does not show
+//! it clears the process.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

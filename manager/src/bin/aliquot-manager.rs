@@ -9,8 +9,8 @@ use clap::Parser;
 
 /// The node manager of Aliquot: gives containers exact parts of this node's GPUs and keeps watch over them.
 ///
-/// It runs in the foreground, logs to standard error, and ends on SIGTERM or SIGINT; what runs in slices stays limited. As
-/// root it serves the whole node, as an ordinary user that user.
+/// It runs in the foreground, logs to standard error, and ends on SIGTERM or SIGINT; what runs in slices stays limited.
+/// As root it serves the whole node, as an ordinary user that user.
 #[derive(Parser)]
 #[command(
     version,

@@ -11,8 +11,8 @@ use crate::slices::Slice;
 /// The driver's libraries that a CUDA program loads.
 const LIBRARIES: [&str; 4] =
     ["libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"];
-/// Where the loaders of Debian's and Red Hat's families look without being told. A container's own loader cache does not know
-/// what is mounted.
+/// Where the loaders of Debian's and Red Hat's families look without being told. A container's own loader cache does
+/// not know what is mounted.
 const CONTAINER_DIRS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 
 /// Where the driver says which minor number of `/dev/nvidia-caps` gives the right to which MIG instance.

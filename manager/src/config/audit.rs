@@ -10,7 +10,8 @@ use serde::Deserialize;
 pub struct AuditSettings {
     /// What happens to processes that get past their slice.
     pub policy: AuditPolicy,
-    /// Device memory that one process can use beyond its ledger and still be believed: contexts, modules, the driver's own.
+    /// Device memory that one process can use beyond its ledger and still be believed: contexts, modules, the driver's
+    /// own.
     pub overhead_allowance_bytes: u64,
     /// The program of the MPS server on this machine.
     pub mps_server: PathBuf,

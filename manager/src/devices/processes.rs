@@ -1,5 +1,5 @@
-//! Looks at the processes on the devices: what they use beyond their ledgers, how much time slices use that have a device to
-//! themselves, and what the container is shown of both. The audit judges the same look.
+//! Looks at the processes on the devices: what they use beyond their ledgers, how much time slices use that have a
+//! device to themselves, and what the container is shown of both. The audit judges the same look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ pub(crate) struct PartLook {
     pub limit_bytes: u64,
     /// The greatest that it has had: what was taken before a resize is held on.
     pub limit_max_bytes: u64,
-    /// What its ledger said that it used, before and after the driver was asked: the greater of both, so that an allocation
-    /// between the two is no overhead.
+    /// What its ledger said that it used, before and after the driver was asked: the greater of both, so that an
+    /// allocation between the two is no overhead.
     pub ledger_bytes: u64,
 }
 
@@ -106,8 +106,8 @@ impl ProcessWatch {
             }
         }
         if !slices.is_empty() {
-            // A process of a slice can be on a device of which no slice has a part. What is on a partitioned device is on one of its
-            // instances, and stands in that one's list.
+            // A process of a slice can be on a device of which no slice has a part. What is on a partitioned device is
+            // on one of its instances, and stands in that one's list.
             for device in inventory.devices.iter().filter(|device| !device.mig_enabled) {
                 parts.entry(device.uuid.clone()).or_default();
             }
@@ -212,7 +212,8 @@ pub(crate) fn store_if_changed(cell: &AtomicU64, value: u64) {
     }
 }
 
-/// Each process with what it uses in all; what that is is not known if the driver does not tell it of one of its entries.
+/// Each process with what it uses in all; what that is is not known if the driver does not tell it of one of its
+/// entries.
 fn each_once(processes: &[DeviceProcess]) -> BTreeMap<u32, DeviceProcess> {
     let mut by_pid: BTreeMap<u32, DeviceProcess> = BTreeMap::new();
     for process in processes {

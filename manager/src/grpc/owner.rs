@@ -1,5 +1,5 @@
-//! Who may tie a slice to a process: only that process itself, its parent, its user, or root. Otherwise one user could have
-//! the manager watch another's processes.
+//! Who may tie a slice to a process: only that process itself, its parent, its user, or root. Otherwise one user could
+//! have the manager watch another's processes.
 
 use tokio::net::unix::UCred;
 use tonic::Status;

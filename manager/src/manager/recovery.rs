@@ -163,8 +163,8 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 }
 
 impl Manager {
-    /// A manager of the devices of `source`, with the slices of the one before. `owner_gone` is called with the name of a
-    /// slice whose owner has ended; it must not wait for the manager.
+    /// A manager of the devices of `source`, with the slices of the one before. `owner_gone` is called with the name of
+    /// a slice whose owner has ended; it must not wait for the manager.
     ///
     /// # Errors
     /// See [`OpenError`]. A slice that cannot be taken over is no error: it is there, and says why it does not work.
@@ -246,8 +246,8 @@ impl Manager {
         }
     }
 
-    /// Makes a region anew that a manager of another version has made. Not while anybody uses it: those processes keep their
-    /// limits in the old one, without a heartbeat, and the same could be given out twice.
+    /// Makes a region anew that a manager of another version has made. Not while anybody uses it: those processes keep
+    /// their limits in the old one, without a heartbeat, and the same could be given out twice.
     fn make_again(&self, slice: &Slice, error: &OpenRegionError) -> Result<Region, String> {
         let users = attribution::users_of(slice.id);
         if let Some(first) = users.first() {

@@ -160,8 +160,8 @@ impl Control {
     }
 }
 
-/// A file for an answer. Not a pipe: its end does not depend on who else holds it open. It cannot grow, so that a program that
-/// never stops talking fills no memory.
+/// A file for an answer. Not a pipe: its end does not depend on who else holds it open. It cannot grow, so that a
+/// program that never stops talking fills no memory.
 fn answer_file() -> io::Result<File> {
     let file = memfd_create("mps-control", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, ANSWER_BYTES_MAX)?;

@@ -1,8 +1,9 @@
 //! What a process was started as.
 //!
-//! The kernel reads a command line from the memory of the process itself, and waits for a page of it as the process would: for
-//! ever, if the page is of a file whose file system does not answer, which a process of a container can arrange. So it is read on
-//! a thread of its own, for which nobody waits long. The short name is the kernel's own and always there.
+//! The kernel reads a command line from the memory of the process itself, and waits for a page of it as the process
+//! would: for ever, if the page is of a file whose file system does not answer, which a process of a container can
+//! arrange. So it is read on a thread of its own, for which nobody waits long. The short name is the kernel's own and
+//! always there.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -41,7 +42,8 @@ pub(crate) fn command(pid: u32) -> String {
     })
 }
 
-/// The words of `line` as text for terminals and logs: it was written by whoever runs in the container. `None` if there are none.
+/// The words of `line` as text for terminals and logs: it was written by whoever runs in the container. `None` if there
+/// are none.
 fn readable(line: &[u8]) -> Option<String> {
     let words: Vec<_> =
         line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy).collect();
@@ -54,7 +56,8 @@ fn readable(line: &[u8]) -> Option<String> {
 struct Pending(Mutex<BTreeSet<u32>>);
 
 impl Pending {
-    /// What `read` reads of the process `pid`; `None` if that takes too long, or if it or too many others are waited for already.
+    /// What `read` reads of the process `pid`; `None` if that takes too long, or if it or too many others are waited
+    /// for already.
     fn ask<T: Send + 'static>(&'static self, pid: u32, read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         {
             let mut pending = self.0.lock();

@@ -1,9 +1,9 @@
 //! Survives the loss of pages of a shared file: whoever can write a file can also truncate it, and reading what is gone
 //! raises SIGBUS.
 //!
-//! The handler looks whether the address lies in a mapping that is registered here. If so it maps a page of zeros there and
-//! returns: the access is repeated and finds zeros, and the mapping is marked as damaged. If not, it puts the former action
-//! back and returns: the access is repeated and ends as it would have ended without this handler.
+//! The handler looks whether the address lies in a mapping that is registered here. If so it maps a page of zeros there
+//! and returns: the access is repeated and finds zeros, and the mapping is marked as damaged. If not, it puts the
+//! former action back and returns: the access is repeated and ends as it would have ended without this handler.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -93,8 +93,8 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc:
         entry.damaged.store(true, Ordering::Relaxed);
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-        // SAFETY: the page lies in a mapping that is registered, hence ours and only reached through atomics, and it has
-        // no contents any more that could be lost.
+        // SAFETY: the page lies in a mapping that is registered, hence ours and only reached through atomics, and it
+        // has no contents any more that could be lost.
         if unsafe { libc::mmap(page as *mut libc::c_void, PAGE_BYTES, protection, flags, -1, 0) } != libc::MAP_FAILED {
             return;
         }

@@ -25,8 +25,8 @@ use crate::slices::{Part, Slice, SliceId};
 
 /// Launches between two progress markers of one thread at most.
 const MARKER_LAUNCHES_MAX: u32 = 256;
-/// Work in flight that a launch may add to: small against a lease, and long enough that the device stays at work while the
-/// launching thread sleeps or waits for a processor.
+/// Work in flight that a launch may add to: small against a lease, and long enough that the device stays at work while
+/// the launching thread sleeps or waits for a processor.
 const INFLIGHT_NS_MAX: u32 = 4_000_000;
 
 /// The directories that regions live in.
@@ -161,8 +161,8 @@ impl RegionDirs {
         }
     }
 
-    /// Removes what a manager that was killed has left half made or half removed, and regions that no slice of `known` has.
-    /// Returns the names of what it removed.
+    /// Removes what a manager that was killed has left half made or half removed, and regions that no slice of `known`
+    /// has. Returns the names of what it removed.
     ///
     /// # Errors
     /// Something cannot be removed.
@@ -211,8 +211,8 @@ fn write_uuids(mut file: &File, parts: &[Part]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a file of `file_bytes` that is backed as far as a `T` reaches: a full disk is an error here, and not a signal in a
-/// process that maps it.
+/// Makes a file of `file_bytes` that is backed as far as a `T` reaches: a full disk is an error here, and not a signal
+/// in a process that maps it.
 fn make_shared<T: Shared>(
     path: &Path,
     file_bytes: usize,

@@ -16,12 +16,12 @@ use crate::region::fault::Guard;
 /// What a region's files hold.
 ///
 /// # Safety
-/// The type is `repr(C)`, any bytes are a value of it, and those of its fields that another process may change while it is
-/// mapped are atomics.
+/// The type is `repr(C)`, any bytes are a value of it, and those of its fields that another process may change while it
+/// is mapped are atomics.
 pub(super) unsafe trait Shared {}
 
-// SAFETY: integers and atomics of them only. What is not atomic is written by nobody but the maker of the file, before it
-// is published.
+// SAFETY: integers and atomics of them only. What is not atomic is written by nobody but the maker of the file, before
+// it is published.
 unsafe impl Shared for Limits {}
 // SAFETY: integers and atomics of them only. What is not atomic is reserved: nobody reads or writes it.
 unsafe impl Shared for Ledger {}
@@ -86,8 +86,8 @@ impl<T: Shared> Deref for Mapping<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: mapped for as long as `self` lives, page-aligned, at least as long as a `T`, and any bytes are a `T` by
-        // the trait's contract. A page that is gone is replaced before the access returns.
+        // SAFETY: mapped for as long as `self` lives, page-aligned, at least as long as a `T`, and any bytes are a `T`
+        // by the trait's contract. A page that is gone is replaced before the access returns.
         unsafe { self.address.as_ref() }
     }
 }

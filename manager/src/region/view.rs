@@ -1,5 +1,5 @@
-//! What the manager reads from a ledger. All of it was written by processes of the container, and every value is bounded
-//! here before anybody acts on it.
+//! What the manager reads from a ledger. All of it was written by processes of the container, and every value is
+//! bounded here before anybody acts on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -168,7 +168,8 @@ pub(crate) fn progress(ledger: &Ledger, index: usize, device: usize) -> Option<P
     })
 }
 
-/// Where the owner of slot `index` is shown what the manager knows of it on device number `device`, if that is `owner` still.
+/// Where the owner of slot `index` is shown what the manager knows of it on device number `device`, if that is `owner`
+/// still.
 #[must_use]
 pub(crate) fn shown(ledger: &Ledger, index: usize, owner: Identity, device: usize) -> Option<&SlotDevice> {
     if ledger::identity(ledger, index) != Some(owner) {

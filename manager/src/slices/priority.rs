@@ -5,8 +5,8 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A slice's priority class. It takes from nobody what they requested: it decides among those within their requests, and about
-/// what is left over.
+/// A slice's priority class. It takes from nobody what they requested: it decides among those within their requests,
+/// and about what is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum PriorityClass {

@@ -167,7 +167,8 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
     if let Err(error) = nix::sys::prctl::set_timerslack(1) {
         debug!(%device, %error, "timers are less exact");
     }
-    // This thread does little, and what it does late is time that no container uses. Only a privileged manager may do this.
+    // This thread does little, and what it does late is time that no container uses. Only a privileged manager may do
+    // this.
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
         debug!(%device, %error, "time sharing runs at the usual priority");
     }

@@ -38,7 +38,8 @@ impl Turns {
         (self.parts.len() > 1).then(|| Siblings::of(self.others(part).map(|other| other.lock().turn)))
     }
 
-    /// Tells how it stands on the device of part number `part`, and wakes the others' threads if they should look at once.
+    /// Tells how it stands on the device of part number `part`, and wakes the others' threads if they should look at
+    /// once.
     pub(super) fn publish(&self, part: usize, turn: Turn) {
         let Some(own) = self.parts.get(part).filter(|_| self.parts.len() > 1) else { return };
         let before = std::mem::replace(&mut own.lock().turn, turn);

@@ -1,7 +1,7 @@
 //! A process in a slice: this test program once more, told by its environment to behave like the shim.
 //!
-//! It takes a slot, says so on the attach socket, holds memory, and then does what it is told on its standard input, a line at a
-//! time, each of which it answers.
+//! It takes a slot, says so on the attach socket, holds memory, and then does what it is told on its standard input, a
+//! line at a time, each of which it answers.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -24,8 +24,8 @@ const REGION: &str = "ALIQUOT_TEST_TENANT_REGION";
 fn map<T>(path: &Path, bytes: usize, protection: ProtFlags) -> &'static T {
     let write = protection.contains(ProtFlags::WRITE);
     let file = OpenOptions::new().read(true).write(write).open(path).unwrap();
-    // SAFETY: a new mapping at an address of the kernel's choice, never unmapped, of a file that is as long as the mapping
-    // and holds a `T`, which is integers and atomics.
+    // SAFETY: a new mapping at an address of the kernel's choice, never unmapped, of a file that is as long as the
+    // mapping and holds a `T`, which is integers and atomics.
     unsafe {
         mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0).unwrap().cast::<T>().as_ref().unwrap()
     }

@@ -1,7 +1,8 @@
 //! The one place that atomics come from.
 //!
-//! Shared memory and the protocols on it use these names only, so that the model checker's atomics take their place without
-//! touching the protocols: built with `--cfg loom`, this crate is what `tests/loom.rs` explores, and nothing else.
+//! Shared memory and the protocols on it use these names only, so that the model checker's atomics take their place
+//! without touching the protocols: built with `--cfg loom`, this crate is what `tests/loom.rs` explores, and nothing
+//! else.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,7 +1,7 @@
 //! The CUDA driver API, as far as it is touched here: types, result codes, constants.
 //!
-//! Names and values are those of NVIDIA's CUDA driver API documentation; layouts are checked below against the sizes and
-//! offsets of `cuda.h` on 64-bit Linux.
+//! Names and values are those of NVIDIA's CUDA driver API documentation; layouts are checked below against the sizes
+//! and offsets of `cuda.h` on 64-bit Linux.
 
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are those of the CUDA driver API")]
 

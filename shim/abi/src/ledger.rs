@@ -2,10 +2,10 @@
 //!
 //! # Memory
 //!
-//! A container's use of a memory (a device's, or the host's) stands in one word, [`Account::used`]; each process's part of it
-//! in its slot, in the word that [`Slot::memory`](crate::region::Slot::memory) names. An operation changes both, and a process
-//! can be killed between the two. So that the books can still be put right, the upper sixteen bits of the slot's word count the
-//! operations that are under way, and those of the account's word count its changes:
+//! A container's use of a memory (a device's, or the host's) stands in one word, [`Account::used`]; each process's part
+//! of it in its slot, in the word that [`Slot::memory`](crate::region::Slot::memory) names. An operation changes both,
+//! and a process can be killed between the two. So that the books can still be put right, the upper sixteen bits of the
+//! slot's word count the operations that are under way, and those of the account's word count its changes:
 //!
 //! ```text
 //! reserve n:  slot += 1 op + n      used += 1 change + n (only if the limit allows)      slot -= 1 op
@@ -13,10 +13,10 @@
 //! reclaim:    n = slot, slot = 1 op used += 1 change - n                                 slot = 0
 //! ```
 //!
-//! A dead process's slot with no operation under way holds exactly what it contributed to the account; [`reclaim`] subtracts
-//! that. With an operation under way it is not known whether the middle step took place; [`reclaim`] then leaves the account
-//! too high, never too low, and [`settle`] corrects it from the slots at the next moment in which no operation is under way.
-//! There is no lock, and nobody ever waits for anybody.
+//! A dead process's slot with no operation under way holds exactly what it contributed to the account; [`reclaim`]
+//! subtracts that. With an operation under way it is not known whether the middle step took place; [`reclaim`] then
+//! leaves the account too high, never too low, and [`settle`] corrects it from the slots at the next moment in which no
+//! operation is under way. There is no lock, and nobody ever waits for anybody.
 //!
 //! Invariant: an account is never less than what the container's live processes hold, and never, by way of [`reserve`],
 //! more than the limit.
@@ -26,7 +26,8 @@ use crate::region::{ACCOUNTS, Account, Ledger, MARKERS_MAX, SLOTS_MAX, SlotDevic
 
 /// The part of an account's and of a slot's word that counts bytes.
 pub const BYTES_MASK: u64 = (1 << 48) - 1;
-/// The most bytes that an account can hold: more stand in one only when more was given back than it held, and it has wrapped.
+/// The most bytes that an account can hold: more stand in one only when more was given back than it held, and it has
+/// wrapped.
 pub const BYTES_MAX: u64 = BYTES_MASK >> 1;
 /// One operation under way in a slot's word.
 pub const OPERATION: u64 = 1 << 48;
@@ -105,8 +106,8 @@ fn give_back(account: &Account, bytes: u64) {
     }
 }
 
-/// Empties an account from which more was given back than it held. Only a forged ledger gets here: it is writable by the container.
-/// Until then the account shows more than the limit of any slice, so that nothing is reserved meanwhile.
+/// Empties an account from which more was given back than it held. Only a forged ledger gets here: it is writable by
+/// the container. Until then the account shows more than the limit of any slice, so that nothing is reserved meanwhile.
 #[cold]
 fn empty_overdrawn(account: &Account) {
     let mut used = account.used.load(Ordering::Relaxed);
@@ -149,11 +150,12 @@ pub struct SlotId {
 
 /// Takes a slot for the process `me`.
 ///
-/// A slot that the same process took before it called `exec` is reclaimed on the way: nothing of that program is left. If no
-/// slot is free, those whose owners are dead by `is_alive` are reclaimed. `None` if there is still none: the process uses
-/// [`SHARED_SLOT`].
+/// A slot that the same process took before it called `exec` is reclaimed on the way: nothing of that program is left.
+/// If no slot is free, those whose owners are dead by `is_alive` are reclaimed. `None` if there is still none: the
+/// process uses [`SHARED_SLOT`].
 pub fn claim(ledger: &Ledger, me: Identity, is_alive: impl Fn(Identity) -> bool) -> Option<SlotId> {
-    // Without /proc a process knows neither its start time nor its namespace, and another one with the same pid looks the same.
+    // Without /proc a process knows neither its start time nor its namespace, and another one with the same pid looks
+    // the same.
     let is_certain = me.start_time != 0 && me.pid_namespace != 0;
     for index in 1..SLOTS_MAX {
         if is_certain
@@ -198,8 +200,8 @@ fn claim_free(ledger: &Ledger, me: Identity) -> Option<SlotId> {
         let (Some(slot), Some(start_time)) = (ledger.slots.get(index), ledger.start_times.get(index)) else { continue };
         start_time.store(me.start_time, Ordering::Relaxed);
         slot.pid_namespace.store(me.pid_namespace, Ordering::Relaxed);
-        // Pairs with the load in `identity`: an attached owner's start time and namespace are complete. It fails only if the
-        // slot was repaired meanwhile, as of a process that is gone.
+        // Pairs with the load in `identity`: an attached owner's start time and namespace are complete. It fails only
+        // if the slot was repaired meanwhile, as of a process that is gone.
         let attached = owner::word(owner::ATTACHED, generation, me.pid);
         if word.compare_exchange(claimed, attached, Ordering::Release, Ordering::Relaxed).is_ok() {
             return Some(SlotId { index, generation });
@@ -236,8 +238,8 @@ pub enum Reclaimed {
     },
 }
 
-/// Gives back all that the dead process `dead` held, and frees its slot. `reclaimer_pid` is who does it: a pid of the dead process's
-/// namespace, or [`MANAGER_PID`].
+/// Gives back all that the dead process `dead` held, and frees its slot. `reclaimer_pid` is who does it: a pid of the
+/// dead process's namespace, or [`MANAGER_PID`].
 ///
 /// Any number of callers may try at once: one of them does it.
 pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity, reclaimer_pid: u32) -> Reclaimed {
@@ -259,14 +261,15 @@ pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity, reclaimer_pid: u32
             marker.store(0, Ordering::Relaxed);
         }
     }
-    // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty. It fails only if the slot was
-    // repaired meanwhile.
+    // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty. It fails only if the slot
+    // was repaired meanwhile.
     let free = owner::word(owner::FREE, generation, 0);
     let _ = word.compare_exchange(reclaiming, free, Ordering::Release, Ordering::Relaxed);
     if in_doubt == 0 { Reclaimed::Exactly } else { Reclaimed::InDoubt { accounts: in_doubt } }
 }
 
-/// Empties a slot that nobody uses any more: gives back its bytes and clears its counters. Returns the accounts in doubt.
+/// Empties a slot that nobody uses any more: gives back its bytes and clears its counters. Returns the accounts in
+/// doubt.
 fn empty_slot(ledger: &Ledger, index: usize) -> u32 {
     let Some(slot) = ledger.slots.get(index) else { return 0 };
     let mut in_doubt = 0;
@@ -306,8 +309,9 @@ fn clear_counters(part: &SlotDevice) {
     }
 }
 
-/// Frees a slot that was left in the middle of being taken or reclaimed, by a process that is gone. The caller knows that the process
-/// which the owner's word names is gone, and that nobody else repairs the ledger: only the manager calls this. Returns the accounts to [`settle`].
+/// Frees a slot that was left in the middle of being taken or reclaimed, by a process that is gone. The caller knows
+/// that the process which the owner's word names is gone, and that nobody else repairs the ledger: only the manager
+/// calls this. Returns the accounts to [`settle`].
 pub fn repair(ledger: &Ledger, index: usize) -> u32 {
     let Some(word) = ledger.owners.get(index) else { return 0 };
     let found = word.load(Ordering::Acquire);
@@ -326,8 +330,8 @@ pub fn empty_shared_slot(ledger: &Ledger) -> u32 {
     empty_slot(ledger, SHARED_SLOT)
 }
 
-/// [`settle`]s the accounts of the bits that are set, as far as that is possible now. What is not settled here stays too high until
-/// the manager settles it.
+/// [`settle`]s the accounts of the bits that are set, as far as that is possible now. What is not settled here stays
+/// too high until the manager settles it.
 fn settle_soon(ledger: &Ledger, accounts: u32) {
     // The model checker explores what each attempt can find: more than one adds nothing.
     const ATTEMPTS: u32 = if cfg!(loom) { 1 } else { 64 };
@@ -340,13 +344,13 @@ fn settle_soon(ledger: &Ledger, accounts: u32) {
     }
 }
 
-/// Makes account `number` the sum of the slots again. Returns whether it could: not while an operation is under way anywhere in
-/// the container. The caller tries again later.
+/// Makes account `number` the sum of the slots again. Returns whether it could: not while an operation is under way
+/// anywhere in the container. The caller tries again later.
 pub fn settle(ledger: &Ledger, number: usize) -> bool {
     let Some(account) = ledger.account(number) else { return true };
     let used = account.used.load(Ordering::Acquire);
-    // An operation whose middle step comes before the load above is seen under way, or in both; one whose middle step comes
-    // after it makes the exchange below fail, by the count of changes.
+    // An operation whose middle step comes before the load above is seen under way, or in both; one whose middle step
+    // comes after it makes the exchange below fail, by the count of changes.
     let Some(sum) = sum_at_rest(ledger, number) else { return false };
     if used & BYTES_MASK == sum {
         return account.used.load(Ordering::Acquire) == used;

@@ -8,8 +8,8 @@
 //! * [`ledger`]: how memory is reserved, given back and reclaimed in those files; [`handshake`]: how one waits at a gate there;
 //!   [`pacing`]: how a container keeps to its limit of device time when nobody opens and closes gates.
 //!
-//! Invariant: this crate is `no_std`, has no dependency, does no system call, and cannot panic. Everything in shared memory
-//! is a fixed-width integer or an atomic of one.
+//! Invariant: this crate is `no_std`, has no dependency, does no system call, and cannot panic. Everything in shared
+//! memory is a fixed-width integer or an atomic of one.
 
 #![cfg_attr(not(any(test, loom)), no_std)]
 

@@ -371,11 +371,11 @@ const _: () = {
 /// Hands the table of NVML functions to the macro `$consumer`.
 ///
 /// A line reads `class policy: symbol(arguments);`, with the classes of the [driver's table](crate::cuda_api). Every
-/// function returns [`nvmlReturn_t`]; `nvmlErrorString`, which does not, stands outside the table. What is in neither the
-/// table nor [`FORWARDED`](crate::nvml::FORWARDED), nobody has looked at.
+/// function returns [`nvmlReturn_t`]; `nvmlErrorString`, which does not, stands outside the table. What is in neither
+/// the table nor [`FORWARDED`](crate::nvml::FORWARDED), nobody has looked at.
 ///
-/// Whatever tells of memory, device time or processes is a `view`: it shows a container its slice. Functions that do and yet
-/// pass by have the reason beside them.
+/// Whatever tells of memory, device time or processes is a `view`: it shows a container its slice. Functions that do
+/// and yet pass by have the reason beside them.
 #[macro_export]
 macro_rules! nvml_api {
     ($consumer:path) => {
@@ -389,7 +389,8 @@ macro_rules! nvml_api {
             forward call: nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint);
             forward call: nvmlSystemGetCudaDriverVersion(cuda_driver_version: *mut c_int);
             forward call: nvmlSystemGetCudaDriverVersion_v2(cuda_driver_version: *mut c_int);
-            // Reads the caller's own /proc, where only its container's processes are, by the ids that the lists below show.
+            // Reads the caller's own /proc, where only its container's processes are, by the ids that the lists below
+            // show.
             forward call: nvmlSystemGetProcessName(pid: c_uint, name: *mut c_char, length: c_uint);
             // Devices
             forward call: nvmlDeviceGetCount(device_count: *mut c_uint);

@@ -9,9 +9,9 @@
 //!   by 100 / limit nanoseconds. Before it nothing is launched: what a long kernel takes beyond the container's part is debt
 //!   that is waited for afterwards, whatever its length.
 //!
-//! There is no lock. Who is killed between the two words leaves one payment out; who is killed while it [holds](hold) the others
-//! back leaves them held back for a moment. Both words are the container's to write, and matter to itself alone; no value in them
-//! keeps it waiting for more than [`DEBT_MAX_NS`] takes to earn.
+//! There is no lock. Who is killed between the two words leaves one payment out; who is killed while it [holds](hold)
+//! the others back leaves them held back for a moment. Both words are the container's to write, and matter to itself
+//! alone; no value in them keeps it waiting for more than [`DEBT_MAX_NS`] takes to earn.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::region::Account;
@@ -31,8 +31,8 @@ pub fn earning_ns(used_ns: u64, limit_percent: u32) -> u64 {
     used_ns.saturating_mul(100) / u64::from(limit_percent.clamp(1, 100))
 }
 
-/// Pays for the time from `from_ns` to `until_ns`, which is not after `now_ns`, as far as nobody has paid for it. Returns how much
-/// that is.
+/// Pays for the time from `from_ns` to `until_ns`, which is not after `now_ns`, as far as nobody has paid for it.
+/// Returns how much that is.
 pub fn charge(account: &Account, from_ns: u64, until_ns: u64, now_ns: u64, limit_percent: u32) -> u64 {
     let mut charged_ns = account.charged_until_ns.load(Ordering::Relaxed);
     let start_ns = loop {

@@ -31,8 +31,8 @@ pub const ATTACH_SOCKET: &str = "attach.sock";
 
 /// Greatest number of devices of one region.
 pub const DEVICES_MAX: usize = if cfg!(loom) { 1 } else { 16 };
-/// Greatest number of processes with a slot of their own in one region. Under the model checker there are just as many of
-/// everything as make a protocol whole.
+/// Greatest number of processes with a slot of their own in one region. Under the model checker there are just as many
+/// of everything as make a protocol whole.
 pub const SLOTS_MAX: usize = if cfg!(loom) { 3 } else { 512 };
 /// Accounts of one region: one for the memory of each device, and [`HOST_ACCOUNT`].
 pub const ACCOUNTS: usize = DEVICES_MAX + 1;
@@ -154,8 +154,8 @@ pub struct Limits {
 
 /// In [`Limits::flags`]: the manager has switched enforcement off; the shim accounts but refuses and delays nothing.
 pub const FLAG_DISABLED: u32 = 1;
-/// In [`Limits::flags`]: progress markers are events also where the device could write them, so that the two ways can be compared.
-/// Since minor version 1.
+/// In [`Limits::flags`]: progress markers are events also where the device could write them, so that the two ways can
+/// be compared. Since minor version 1.
 pub const FLAG_EVENTS: u32 = 2;
 
 /// The manager writes [`Limits::heartbeat_ns`] this often.
@@ -189,8 +189,8 @@ pub struct DeviceLimits {
     pub reserved: [u64; 9],
 }
 
-/// What a container has used of one device since its slice was made. Written by the manager, which has no other place for it
-/// that survives its own death; on cache lines that no launch reads.
+/// What a container has used of one device since its slice was made. Written by the manager, which has no other place
+/// for it that survives its own death; on cache lines that no launch reads.
 #[repr(C, align(128))]
 pub struct DeviceCounters {
     /// Device time that was charged for leases, in nanoseconds.
@@ -211,8 +211,8 @@ pub struct DeviceCounters {
     pub ended_copied_bytes: AtomicU64,
     /// Nanoseconds that they waited for copies and memsets to be done.
     pub ended_copy_ns: AtomicU64,
-    /// Device time that the container used in the last second, in thousandths of the device's; what NVML's utilisation is made of
-    /// in the container.
+    /// Device time that the container used in the last second, in thousandths of the device's; what NVML's utilisation
+    /// is made of in the container.
     pub used_permille: AtomicU64,
     /// Leases granted. Since minor version 1.
     pub leases: AtomicU64,
@@ -220,8 +220,9 @@ pub struct DeviceCounters {
     pub reserved: [u64; 5],
 }
 
-/// How a container has waited for leases of one device since its slice was made: from the moment at which the first of its
-/// threads was seen to wait to the grant, once however many threads there are. Written by the manager, as [`DeviceCounters`].
+/// How a container has waited for leases of one device since its slice was made: from the moment at which the first of
+/// its threads was seen to wait to the grant, once however many threads there are. Written by the manager, as
+/// [`DeviceCounters`].
 #[repr(C, align(128))]
 pub struct DeviceWaits {
     /// Number of waits, by length. The bounds between the lengths are the arbiter's `WAIT_BOUNDS_NS`, and part of this
@@ -235,17 +236,17 @@ pub struct DeviceWaits {
 
 /// The gate: how the manager lets a container use a device now. A process waits for it with a futex on this word.
 ///
-/// While a lease lasts the manager changes the word's counting part at every tick (about a millisecond), so that a launch
-/// that has seen one value knows with a single comparison that nothing has happened since, and one that sees another value
-/// takes the slow path: places a progress marker, looks at the clock.
+/// While a lease lasts the manager changes the word's counting part at every tick (about a millisecond), so that a
+/// launch that has seen one value knows with a single comparison that nothing has happened since, and one that sees
+/// another value takes the slow path: places a progress marker, looks at the clock.
 pub mod gate {
     /// Set: launches may go on.
     pub const OPEN: u32 = 1;
-    /// Set together with [`OPEN`]: the device is not shared in time for now. There are no ticks, and what is in flight is bounded only
-    /// for the sake of those who may come.
+    /// Set together with [`OPEN`]: the device is not shared in time for now. There are no ticks, and what is in flight
+    /// is bounded only for the sake of those who may come.
     pub const FREE: u32 = 2;
-    /// Set without [`OPEN`]: the manager is awake and looks at [`SlotDevice::waiting`](super::SlotDevice::waiting) by itself;
-    /// who waits need not ring: see [`handshake`](crate::handshake).
+    /// Set without [`OPEN`]: the manager is awake and looks at [`SlotDevice::waiting`](super::SlotDevice::waiting) by
+    /// itself; who waits need not ring: see [`handshake`](crate::handshake).
     pub const WATCHED: u32 = 2;
     /// What the counting part advances by.
     pub const TICK: u32 = 4;
@@ -278,7 +279,8 @@ pub struct Ledger {
 /// What a container uses of one memory: a device's, or the host's.
 #[repr(C, align(128))]
 pub struct Account {
-    /// Bytes in use, of all slots together, in the low 48 bits; above them a count of changes: see [`ledger`](crate::ledger).
+    /// Bytes in use, of all slots together, in the low 48 bits; above them a count of changes: see
+    /// [`ledger`](crate::ledger).
     pub used: AtomicU64,
     /// The most bytes that have been in use.
     pub peak_bytes: AtomicU64,
@@ -304,7 +306,8 @@ impl Ledger {
 }
 
 impl Slot {
-    /// What the process has in account number `number`: bytes, and operations under way (see [`ledger`](crate::ledger)).
+    /// What the process has in account number `number`: bytes, and operations under way (see
+    /// [`ledger`](crate::ledger)).
     #[inline]
     #[must_use]
     pub fn memory(&self, number: usize) -> Option<&AtomicU64> {
@@ -354,10 +357,12 @@ pub struct SlotDevice {
     pub copied_bytes: AtomicU64,
     /// Nanoseconds that threads waited for copies and memsets to be done.
     pub copy_ns: AtomicU64,
-    /// Bytes of the device that the process uses beyond what it holds here (its context, its modules), as the manager learns from
-    /// the driver. The manager writes it, for the process lists that the container sees; nothing is decided by it.
+    /// Bytes of the device that the process uses beyond what it holds here (its context, its modules), as the manager
+    /// learns from the driver. The manager writes it, for the process lists that the container sees; nothing is decided
+    /// by it.
     pub overhead_bytes: AtomicU64,
-    /// Device time that the process used in the last second, in thousandths of the device's. Written by the manager, likewise.
+    /// Device time that the process used in the last second, in thousandths of the device's. Written by the manager,
+    /// likewise.
     pub used_permille: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 4],
@@ -365,9 +370,9 @@ pub struct SlotDevice {
 
 /// Who owns a slot: one word in [`Ledger::owners`].
 ///
-/// Bits 0 to 31 hold a pid in the owner's own pid namespace: the owner's, and while the slot is given back that of who does it (0: the
-/// manager). Bits 32 to 55 hold a generation that grows with each owner, bits
-/// 56 to 63 the state. A slot never moves; a number of slot and generation names one owner for ever.
+/// Bits 0 to 31 hold a pid in the owner's own pid namespace: the owner's, and while the slot is given back that of who
+/// does it (0: the manager). Bits 32 to 55 hold a generation that grows with each owner, bits 56 to 63 the state. A
+/// slot never moves; a number of slot and generation names one owner for ever.
 pub mod owner {
     /// The slot is free.
     pub const FREE: u64 = 0;
@@ -403,8 +408,8 @@ pub mod owner {
     }
 }
 
-/// What a process sends on the attach socket: when it has taken a slot, and when it waits at a gate and the manager may be
-/// asleep. The manager takes the sender's identity from the socket, not from the message.
+/// What a process sends on the attach socket: when it has taken a slot, and when it waits at a gate and the manager may
+/// be asleep. The manager takes the sender's identity from the socket, not from the message.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttachMessage {

@@ -1,4 +1,5 @@
-//! What the shim lets be in flight by its estimate of how long launches take, with a device that runs one after the other.
+//! What the shim lets be in flight by its estimate of how long launches take, with a device that runs one after the
+//! other.
 //!
 //! The shim itself is a library that takes the driver's place, so that its parts that are arithmetic are tested here.
 

@@ -1,8 +1,8 @@
 //! Real processes work on one ledger, are killed at random moments, and nothing is lost or left over.
 //!
-//! The parent is the manager: it kills, reclaims and settles while the others go on. The children reserve and release as fast as they
-//! can, and now and then take their slot anew as a process does that has called `exec`. Each writes down beside the ledger
-//! what it holds; when all pause, the ledger must say the same.
+//! The parent is the manager: it kills, reclaims and settles while the others go on. The children reserve and release
+//! as fast as they can, and now and then take their slot anew as a process does that has called `exec`. Each writes
+//! down beside the ledger what it holds; when all pause, the ledger must say the same.
 
 #![cfg(not(loom))]
 
@@ -66,7 +66,8 @@ fn map() -> &'static Shared {
     // SAFETY: a new mapping touches no memory that is in use.
     let mapping =
         unsafe { mmap_anonymous(None, bytes, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED) };
-    // SAFETY: as long as the type, page-aligned, never unmapped; all of it is integers and atomics, for which zero is a value.
+    // SAFETY: as long as the type, page-aligned, never unmapped; all of it is integers and atomics, for which zero is a
+    // value.
     unsafe { mapping.unwrap().cast::<Shared>().as_ref() }
 }
 
@@ -75,7 +76,8 @@ fn identity(pid: u32, birth: u64) -> Identity {
     Identity { pid, start_time: birth, pid_namespace: 1 }
 }
 
-/// A child's life. It never returns, and calls nothing that the fork of a process with threads forbids: no heap, no lock.
+/// A child's life. It never returns, and calls nothing that the fork of a process with threads forbids: no heap, no
+/// lock.
 fn live(shared: &Shared, number: usize, birth: u64, parent: Pid) -> ! {
     // With the test's thread the children end, too, should it fail.
     if set_pdeathsig(Signal::SIGKILL).is_err() || getppid() != parent {

@@ -1,8 +1,8 @@
-//! Models of the protocols on a region's shared memory, explored by loom: each test runs once for every order in which its
-//! processes' accesses to the memory can take place, with what each may see of the others' by the memory model.
+//! Models of the protocols on a region's shared memory, explored by loom: each test runs once for every order in which
+//! its processes' accesses to the memory can take place, with what each may see of the others' by the memory model.
 //!
-//! Processes are threads here. One that is killed ends before one of its accesses, and each test that kills does so before every
-//! one of them in turn. models.rs runs them with all other tests; by themselves:
+//! Processes are threads here. One that is killed ends before one of its accesses, and each test that kills does so
+//! before every one of them in turn. models.rs runs them with all other tests; by themselves:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p aliquot-abi --test loom --release
@@ -24,8 +24,8 @@ use aliquot_abi::region::{Account, Header, Ledger, SLOTS_MAX, Slot, SlotDevice, 
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
-/// Switches between threads that are not forced, in one run. Nearly all mistakes need no more than two; each further one
-/// multiplies the runs.
+/// Switches between threads that are not forced, in one run. Nearly all mistakes need no more than two; each further
+/// one multiplies the runs.
 const PREEMPTIONS_MAX: usize = 3;
 
 const DEVICE: usize = 0;
@@ -41,7 +41,8 @@ fn explore_with(preemptions_max: usize, model: impl Fn() + Sync + Send + 'static
     builder.check(model);
 }
 
-/// Explores `model` for a process that is killed before its first access, its second, and so on until it is not killed any more.
+/// Explores `model` for a process that is killed before its first access, its second, and so on until it is not killed
+/// any more.
 fn explore_kills(model: impl Fn(usize) -> End + Sync + Send + Copy + 'static) {
     for accesses in 0.. {
         let natural = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
@@ -121,7 +122,8 @@ fn process(pid: u32) -> Identity {
     Identity { pid, start_time: 1000 + u64::from(pid), pid_namespace: 1 }
 }
 
-/// Makes slot `index` that of the process `pid`, which holds `bytes` and has `operations` under way, of which the account knows
+/// Makes slot `index` that of the process `pid`, which holds `bytes` and has `operations` under way, of which the
+/// account knows
 /// `accounted_bytes`.
 fn settle_down(ledger: &Ledger, index: usize, pid: u32, word: u64, accounted_bytes: u64) {
     ledger.start_times[index].store(process(pid).start_time, Ordering::Relaxed);
@@ -311,7 +313,8 @@ fn settling_is_exact_while_processes_go_on() {
 fn settling_sees_that_bytes_went_from_one_process_to_another() {
     explore(|| {
         let ledger = ledger();
-        // The one frees as much as the other takes: the account's bytes are as they were, between two looks at the slots.
+        // The one frees as much as the other takes: the account's bytes are as they were, between two looks at the
+        // slots.
         settle_down(&ledger, 1, 11, 0, 4);
         settle_down(&ledger, 2, 12, 2, 2);
         let taker = run(&ledger, |ledger| assert!(Worker { ledger, index: 1 }.reserve(2)));

@@ -1,4 +1,5 @@
-//! The tables of functions are right in themselves. Whether they are complete is for the tests that read NVIDIA's headers.
+//! The tables of functions are right in themselves. Whether they are complete is for the tests that read NVIDIA's
+//! headers.
 
 #![cfg(not(loom))]
 

@@ -1,7 +1,8 @@
 //! Launches that no marker stands for yet.
 //!
-//! They are marked behind the next launch into their stream. A thread that begins to wait, at a gate or for the device, does not get
-//! there: what is left behind is marked first, in all streams and on all devices, as it would run unseen, and for nothing, meanwhile.
+//! They are marked behind the next launch into their stream. A thread that begins to wait, at a gate or for the device,
+//! does not get there: what is left behind is marked first, in all streams and on all devices, as it would run unseen,
+//! and for nothing, meanwhile.
 
 use super::is_capturing;
 use crate::clock;
@@ -86,8 +87,8 @@ impl Shard {
     }
 }
 
-/// Marks all launches of the calling thread, wherever they are, and those of other threads into legacy default streams. Other streams
-/// of theirs may begin to be captured at any moment.
+/// Marks all launches of the calling thread, wherever they are, and those of other threads into legacy default streams.
+/// Other streams of theirs may begin to be captured at any moment.
 #[inline(never)]
 pub(crate) fn mark_all(process: &'static Process) {
     let thread = sys::thread_pointer();
@@ -145,14 +146,14 @@ fn wait_for_marking(process: &Process) {
     }
 }
 
-/// The shard of the calling thread, which its thread pointer names, and the stream: a marker stands for the launches of its own
-/// stream.
+/// The shard of the calling thread, which its thread pointer names, and the stream: a marker stands for the launches of
+/// its own stream.
 #[inline]
 pub(super) fn shard_of(stream: CUstream) -> usize {
     let pointer = sys::thread_pointer();
-    // Control blocks lie a stack apart, so no two in one page: the golden ratio spreads the pages' numbers. With smaller units
-    // the usual distance, 8 MiB and a guard page, times the golden ratio comes so near to a half that every second thread
-    // would meet in one shard.
+    // Control blocks lie a stack apart, so no two in one page: the golden ratio spreads the pages' numbers. With
+    // smaller units the usual distance, 8 MiB and a guard page, times the golden ratio comes so near to a half that
+    // every second thread would meet in one shard.
     let key = (pointer >> 12) ^ (stream.0.addr() >> 4);
     (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
 }

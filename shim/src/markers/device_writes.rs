@@ -1,4 +1,5 @@
-//! Markers that the device writes: stream memory operations into this process's slot, whose page is registered with the driver.
+//! Markers that the device writes: stream memory operations into this process's slot, whose page is registered with the
+//! driver.
 
 use super::{SLEEP_NS_MIN, WAIT_NS_MAX, context_of, outside_capture};
 use crate::clock;
@@ -15,8 +16,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 /// Where the device writes markers.
 #[repr(C, align(64))]
 pub(crate) struct MarkerPage {
-    /// The slot's address as the device knows it; 0: not registered with the driver. As it is a page's, the lower bits are free to say
-    /// how often it was forgotten: what a thread learned before is not put here afterwards.
+    /// The slot's address as the device knows it; 0: not registered with the driver. As it is a page's, the lower bits
+    /// are free to say how often it was forgotten: what a thread learned before is not put here afterwards.
     address: AtomicU64,
     /// The context that it was registered in; null: not known.
     context: AtomicPtr<c_void>,
@@ -69,7 +70,8 @@ impl MarkerPage {
         before.is_ok_and(|word| word & !FORGOTTEN != 0)
     }
 
-    /// After a marker was refused: registers again next time, in case the context that the page was registered in is gone.
+    /// After a marker was refused: registers again next time, in case the context that the page was registered in is
+    /// gone.
     pub(super) fn forget_after(&self, error: CUresult) {
         const CAPTURE_ERRORS: core::ops::RangeInclusive<u32> = 900..=908;
         if !CAPTURE_ERRORS.contains(&error.0) && self.forget() {
@@ -105,7 +107,8 @@ pub(super) fn address(part: &Part) -> Option<CUdeviceptr> {
 
 /// The devices' writes into the slot's page, while a context is about to end.
 ///
-/// The page's registration may go with that context, and a marker that is yet to be written in another one would be a fault there.
+/// The page's registration may go with that context, and a marker that is yet to be written in another one would be a
+/// fault there.
 pub(crate) struct DeviceWrites {
     process: &'static Process,
     ending: CUcontext,
@@ -114,8 +117,8 @@ pub(crate) struct DeviceWrites {
 }
 
 impl DeviceWrites {
-    /// Call before `ending` (null: not known which) ends: new markers go by events, and those that devices are yet to write in other
-    /// contexts are waited for.
+    /// Call before `ending` (null: not known which) ends: new markers go by events, and those that devices are yet to
+    /// write in other contexts are waited for.
     pub(crate) fn pause(process: &'static Process, ending: CUcontext, is_primary: bool) -> DeviceWrites {
         let page = process.marker_page();
         let registered_in = page.context.load(Ordering::Relaxed);
@@ -165,8 +168,9 @@ fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
     })
 }
 
-/// With a context have gone its events, and the streams that its markers were in: those are not waited for any more. Markers in
-/// contexts that live are: a write that comes late would be taken for that of a newer marker at the same place.
+/// With a context have gone its events, and the streams that its markers were in: those are not waited for any more.
+/// Markers in contexts that live are: a write that comes late would be taken for that of a newer marker at the same
+/// place.
 pub(super) fn forget_context(part: &Part, ended: CUcontext) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.slot().markers.get(part.index) else { return };

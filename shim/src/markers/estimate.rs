@@ -4,7 +4,8 @@ use super::launches::Launches;
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// What is taken for the first launch's time at most when nobody looked while it ran: it may have been done long before.
+/// What is taken for the first launch's time at most when nobody looked while it ran: it may have been done long
+/// before.
 const FIRST_NS_MAX: u64 = 10_000_000;
 /// The typical time falls by such a part of the difference with each marker that took less; it rises by half of it.
 const SHORTENING: u32 = 8;
@@ -34,11 +35,11 @@ impl Estimates {
         self.kernels.get().map_or(0, |(typical_ns, _)| typical_ns)
     }
 
-    /// How long to wait until one more launch may be added to those `in_flight`, the oldest of which has been at it for `elapsed_ns`. 0:
-    /// now.
+    /// How long to wait until one more launch may be added to those `in_flight`, the oldest of which has been at it for
+    /// `elapsed_ns`. 0: now.
     ///
-    /// What the oldest launch has been at already does not count, so that the next one of a series of long kernels is let in
-    /// shortly before the device would have nothing to do.
+    /// What the oldest launch has been at already does not count, so that the next one of a series of long kernels is
+    /// let in shortly before the device would have nothing to do.
     pub(super) fn wait_for_room_ns(&self, in_flight: Launches, elapsed_ns: u64, room_ns: u64) -> u64 {
         let (mut typical_ns, mut longest_ns, mut all_ns) = (0, 0, 0_u64);
         for (count, estimate) in [(in_flight.kernels(), &self.kernels), (in_flight.graphs(), &self.graphs)] {
@@ -56,7 +57,8 @@ impl Estimates {
         left_ns.saturating_sub(room_ns)
     }
 
-    /// Learns from launches that took so long, together. Time in which there were also kernels is the graphs' beyond what those take.
+    /// Learns from launches that took so long, together. Time in which there were also kernels is the graphs' beyond
+    /// what those take.
     pub(super) fn learn(&self, launches: Launches, at_least_ns: u64, at_most_ns: u64) {
         if launches.graphs() == 0 {
             return self.kernels.learn(launches.kernels(), at_least_ns, at_most_ns);

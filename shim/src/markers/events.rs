@@ -1,4 +1,5 @@
-//! Events in place of markers, for devices that do not write into host memory: recorded behind a launch, and queried at each look.
+//! Events in place of markers, for devices that do not write into host memory: recorded behind a launch, and queried at
+//! each look.
 
 use super::{Flight, outside_capture};
 use crate::hooks::real;
@@ -6,8 +7,8 @@ use aliquot_abi::cuda::{CUevent, CUresult, CUstream, c_uint};
 use aliquot_abi::region::MARKERS_MAX;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Records an event in place of marker `number`. An event of another context than the stream's, or of one that is gone, cannot be
-/// recorded; then a new one takes its place.
+/// Records an event in place of marker `number`. An event of another context than the stream's, or of one that is gone,
+/// cannot be recorded; then a new one takes its place.
 pub(super) fn record(flight: &Flight, stream: CUstream, place: usize, number: u64) -> CUresult {
     let Some(record) = real!(cuEventRecord) else { return CUresult::NOT_FOUND };
     let (Some(known), Some(recorded_for)) = (flight.events.get(place), flight.recorded.get(place)) else {
@@ -36,8 +37,8 @@ pub(super) fn record(flight: &Flight, stream: CUstream, place: usize, number: u6
     recorded
 }
 
-/// Makes an event in the calling thread's context, and destroys `old`, which has served its time: with contexts that take turns
-/// events would else become ever more.
+/// Makes an event in the calling thread's context, and destroys `old`, which has served its time: with contexts that
+/// take turns events would else become ever more.
 fn replace_event(old: CUevent) -> Result<CUevent, CUresult> {
     const DISABLE_TIMING: c_uint = 2;
     let create = real!(cuEventCreate).ok_or(CUresult::NOT_FOUND)?;

@@ -2,7 +2,8 @@
 
 use core::ops::Add;
 
-/// Launches by kind: kernels in the lower 48 bits, graphs above them. The sum of two such numbers, and the difference, is one again.
+/// Launches by kind: kernels in the lower 48 bits, graphs above them. The sum of two such numbers, and the difference,
+/// is one again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Launches(pub(super) u64);
 
@@ -21,7 +22,8 @@ impl Launches {
         Launches(if is_graph { Launches::GRAPH } else { 1 })
     }
 
-    /// What came after `before`; nothing if that is the newer number: threads that put markers at once can take notes in another order.
+    /// What came after `before`; nothing if that is the newer number: threads that put markers at once can take notes
+    /// in another order.
     pub(super) fn since(self, before: Launches) -> Launches {
         let since = self.0.wrapping_sub(before.0);
         if since >> 63 == 0 { Launches(since) } else { Launches::NONE }

@@ -1,7 +1,8 @@
 //! A line on standard error, which never ends or disturbs the host.
 //!
-//! Descriptor 2 need not be standard error: hosts close it, and the next file that they open gets its number. So only what
-//! standard error is in a container is written to, a terminal or a pipe, and only if the descriptor would live through an
+//! Descriptor 2 need not be standard error: hosts close it, and the next file that they open gets its number. So only
+//! what standard error is in a container is written to, a terminal or a pipe, and only if the descriptor would live
+//! through an
 //! `exec`, as one that was there at the program's start has done. A regular file or a socket may be somebody's data, and a
 //! line in there does more harm than one that is missing.
 

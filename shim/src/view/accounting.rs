@@ -1,4 +1,5 @@
-//! Accounting: NVML's record of processes that ended, which knows no containers. In a container it is seen switched off.
+//! Accounting: NVML's record of processes that ended, which knows no containers. In a container it is seen switched
+//! off.
 
 use super::Sight;
 use crate::hooks::types;

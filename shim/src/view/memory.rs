@@ -1,8 +1,8 @@
 //! How much memory there is, and how much is left.
 //!
-//! Used is what the ledger knows and what the manager has found beside it, which is what the process lists and the manager's own
-//! reports add up to. What a stream-ordered pool says of itself (`cuMemPoolGetAttribute`) is the program's own and needs no
-//! view: a pool's reservation is charged, so it is within the slice already.
+//! Used is what the ledger knows and what the manager has found beside it, which is what the process lists and the
+//! manager's own reports add up to. What a stream-ordered pool says of itself (`cuMemPoolGetAttribute`) is the
+//! program's own and needs no view: a pool's reservation is charged, so it is within the slice already.
 
 use super::{Share, Sight};
 use crate::hooks::types;
@@ -178,7 +178,8 @@ pub(crate) unsafe fn memory_info_v2(
     if !result.is_ok() {
         return result;
     }
-    // SAFETY: the call has succeeded, so the pointer is valid, and the structure is of the version that NVML has checked.
+    // SAFETY: the call has succeeded, so the pointer is valid, and the structure is of the version that NVML has
+    // checked.
     if let (Some(info), Some(memory)) = (unsafe { info.as_mut() }, Memory::of_device(device)) {
         info.used = memory.used(info.total);
         info.free = memory.free(info.free);
@@ -190,7 +191,8 @@ pub(crate) unsafe fn memory_info_v2(
 }
 
 /// `nvmlDeviceGetBAR1MemoryInfo`: the window through which the host reaches the device's memory, so no more than there is of that.
-/// Who has mapped how much of it the driver does not say, so the others' part is not shown, and neither is the container's.
+/// Who has mapped how much of it the driver does not say, so the others' part is not shown, and neither is the
+/// container's.
 pub(crate) unsafe fn bar1_memory_info(
     real: types::nvmlDeviceGetBAR1MemoryInfo,
     device: nvmlDevice_t,

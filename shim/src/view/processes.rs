@@ -29,7 +29,8 @@ impl OwnProcess {
     }
 }
 
-/// Shows `see` the live processes of the container that use the device. One of another pid namespace has no id here, and is left out.
+/// Shows `see` the live processes of the container that use the device. One of another pid namespace has no id here,
+/// and is left out.
 #[cold]
 #[inline(never)]
 pub(super) fn for_each_own_process(share: &Share, see: &mut dyn FnMut(&OwnProcess)) {

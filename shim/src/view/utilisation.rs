@@ -1,8 +1,8 @@
 //! How busy the device is: with the container's own work, of what the container may have at most.
 //!
-//! 100 percent is the slice's core limit, so that a container that is held back by its limit sees a device that is fully busy,
-//! whatever others do beside it. How much of the time memory was read or written the device does not say for each of its users:
-//! a kernel that runs is taken to do so all the time.
+//! 100 percent is the slice's core limit, so that a container that is held back by its limit sees a device that is
+//! fully busy, whatever others do beside it. How much of the time memory was read or written the device does not say
+//! for each of its users: a kernel that runs is taken to do so all the time.
 
 use super::processes::for_each_own_process;
 use super::{Listing, Share, Sight, is_answered};

@@ -7,7 +7,8 @@ use crate::statistics::compare;
 use crate::table::Table;
 
 const THREADS: [u32; 3] = [1, 2, 4];
-/// The share of each slice, and what it may add to a launch in nanoseconds. Work that takes no time leaves budget in all.
+/// The share of each slice, and what it may add to a launch in nanoseconds. Work that takes no time leaves budget in
+/// all.
 const SHARES: [(u32, f64); 3] = [(100, 5.0), (99, 10.0), (30, 10.0)];
 
 /// Measures launches.

@@ -1,7 +1,8 @@
 //! How exactly device time is shared, as the simulated device itself counts it, in real time.
 //!
-//! The device charges a process at the end of its turn, two milliseconds at most behind: 0.2 points of a second. Each row says for how
-//! long the machine itself stood still meanwhile, so that a reader can tell what it did from what Aliquot did.
+//! The device charges a process at the end of its turn, two milliseconds at most behind: 0.2 points of a second. Each
+//! row says for how long the machine itself stood still meanwhile, so that a reader can tell what it did from what
+//! Aliquot did.
 
 mod capped;
 mod collectives;

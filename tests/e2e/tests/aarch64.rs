@@ -1,4 +1,5 @@
-//! The shim for the other processors that GPUs stand beside: built, compared with the one for x86-64, and run in an emulator.
+//! The shim for the other processors that GPUs stand beside: built, compared with the one for x86-64, and run in an
+//! emulator.
 
 use std::collections::BTreeSet;
 use std::env;

@@ -63,8 +63,8 @@ fn wait_for_finding(node: &Node, pid: u32, kind: FindingKind) -> Finding {
     found.unwrap()
 }
 
-/// Runs `command` in a slice of the first device, of each device another one, under both policies: it is found in this way and
-/// goes on, and it is found and stopped.
+/// Runs `command` in a slice of the first device, of each device another one, under both policies: it is found in this
+/// way and goes on, and it is found and stopped.
 fn is_found_and_stopped(gpu: &SimulatedGpu, command: &dyn Fn() -> Command, kind: FindingKind) {
     for policy in ["report", "stop"] {
         let node = node(gpu, policy);
@@ -150,7 +150,8 @@ fn a_set_user_id_program_that_ignores_the_shim_is_found_and_stopped() {
     is_found_and_stopped(&gpu, &command, FindingKind::Unregistered);
 }
 
-/// In the environment of a process that is to speak to the device by itself: which device, and with which configuration.
+/// In the environment of a process that is to speak to the device by itself: which device, and with which
+/// configuration.
 const RAW: &str = "ALIQUOT_TEST_RAW_DEVICE";
 
 /// Not a test of its own: what a program does that has the driver in itself, and loads no library of it.
@@ -363,8 +364,8 @@ fn of_two_hundred_honest_processes_none_is_ever_accused() {
         for process in brief {
             assert_eq!(process.wait().signal(), None);
         }
-        // Three looks, which is more than it takes to be believed. At each the manager shows what a process uses beyond its slot,
-        // here its context; taken away, it is shown again at the next one.
+        // Three looks, which is more than it takes to be believed. At each the manager shows what a process uses beyond
+        // its slot, here its context; taken away, it is shown again at the next one.
         for _ in 0..3 {
             let shown = || slice.ledger().slots.iter().map(|slot| &slot.devices[0].overhead_bytes);
             shown().for_each(|overhead| overhead.store(0, Ordering::Relaxed));

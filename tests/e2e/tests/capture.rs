@@ -1,5 +1,5 @@
-//! Nothing that the shim does by itself is recorded by a capture or breaks one, in each mode and from each thread; be it that
-//! the device writes the progress markers, or that events tell of progress.
+//! Nothing that the shim does by itself is recorded by a capture or breaks one, in each mode and from each thread; be
+//! it that the device writes the progress markers, or that events tell of progress.
 
 use std::sync::atomic::Ordering;
 

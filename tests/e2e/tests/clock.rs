@@ -55,7 +55,8 @@ fn busy_elsewhere(gpu: &SimulatedGpu, seconds: i64) -> Command {
     command
 }
 
-/// Whether the kernel has time namespaces (`CONFIG_TIME_NS`, Linux 5.6); without them no container can have another clock.
+/// Whether the kernel has time namespaces (`CONFIG_TIME_NS`, Linux 5.6); without them no container can have another
+/// clock.
 fn has_time_namespaces() -> bool {
     let has_them = Path::new("/proc/self/ns/time").exists();
     if !has_them {

@@ -98,7 +98,8 @@ fn run_passes_output_environment_and_arguments_through() {
 fn run_forwards_signals() {
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    // Not INT and HUP: a test run in the background may ignore these, and a shell cannot trap what was ignored when it started.
+    // Not INT and HUP: a test run in the background may ignore these, and a shell cannot trap what was ignored when it
+    // started.
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::USR1, "USR1"), (Signal::USR2, "USR2")] {
         let script = format!("trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done");
         let mut process = Process::start(&mut in_slice(&gpu, &node, &["/bin/sh", "-c", &script]));

@@ -1,5 +1,5 @@
-//! What users of other libraries that share GPUs have complained about, each with the test that shows it does not happen here.
-//! Those that no other test shows are in this file.
+//! What users of other libraries that share GPUs have complained about, each with the test that shows it does not
+//! happen here. Those that no other test shows are in this file.
 //!
 //! | complaint | shown by |
 //! | --- | --- |
@@ -24,7 +24,8 @@
 //! | null pointers crash, errors are not the driver's | [`null_arguments_are_the_drivers_to_refuse`], `differential::*` |
 //! | nothing is counted without a limit; a limit on one thing is off with that on another | `memory_cap::*` with all of the time, `usage::the_share_of_a_container_with_a_device_to_itself_is_shown_in_it`, `host_memory::without_a_limit_the_host_s_memory_is_counted_all_the_same` |
 //!
-//! Limits on device time that are inexact have causes of their own. Their tests are in `time_sharing` where nothing else is said.
+//! Limits on device time that are inexact have causes of their own. Their tests are in `time_sharing` where nothing
+//! else is said.
 //!
 //! | why limits on time are inexact elsewhere | shown by |
 //! | --- | --- |
@@ -126,8 +127,8 @@ fn a_child_made_by_clone_does_not_run_the_parents_exit_handler() {
     assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 8 * MIB));
 }
 
-/// Processes are killed wherever they are in their allocations, while another one goes on with its own: it is never held up, and
-/// is refused only what they hold.
+/// Processes are killed wherever they are in their allocations, while another one goes on with its own: it is never
+/// held up, and is refused only what they hold.
 #[test]
 fn killed_processes_leave_no_lock_behind() {
     let gpu = SimulatedGpu::with("mode = 'instant'\n");

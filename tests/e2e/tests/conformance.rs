@@ -1,5 +1,5 @@
-//! The GPU check's conformance cases on the simulated GPU: bare, in a slice that holds the whole device, and in a limited
-//! one. What the simulated GPU cannot do is named here, so that nothing is left out unseen.
+//! The GPU check's conformance cases on the simulated GPU: bare, in a slice that holds the whole device, and in a
+//! limited one. What the simulated GPU cannot do is named here, so that nothing is left out unseen.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,8 +8,8 @@ use std::process::Command;
 use aliquot_harness::{SimulatedGpu, artifacts};
 use serde_json::Value;
 
-/// What the check may skip on the simulated GPU: a device has multicast objects where it has a link to another, and a slice of
-/// one device shows one.
+/// What the check may skip on the simulated GPU: a device has multicast objects where it has a link to another, and a
+/// slice of one device shows one.
 const SKIPPED: [&str; 1] = ["multicast objects"];
 
 /// A list in the check's results.

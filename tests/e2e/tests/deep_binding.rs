@@ -1,5 +1,5 @@
-//! Libraries that are opened with `RTLD_DEEPBIND` look for functions among what they need before they come to the shim, and
-//! are within the limit all the same.
+//! Libraries that are opened with `RTLD_DEEPBIND` look for functions among what they need before they come to the shim,
+//! and are within the limit all the same.
 
 use std::process::Command;
 

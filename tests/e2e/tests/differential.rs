@@ -1,5 +1,5 @@
-//! The same random traces with and without the shim: as long as no limit is reached, the driver's answers are the same to the
-//! letter.
+//! The same random traces with and without the shim: as long as no limit is reached, the driver's answers are the same
+//! to the letter.
 
 use std::env;
 use std::sync::atomic::Ordering;

@@ -17,8 +17,9 @@ fn assert_limited(gpu: &SimulatedGpu, what: &str, command: impl Fn(&str) -> Comm
     }
 }
 
-/// The address sanitizer's runtime, where it is a library, wants to be the first one of the program and ends it otherwise,
-/// whatever has been preloaded. It can be told not to look; a runtime that is linked into the program does not look.
+/// The address sanitizer's runtime, where it is a library, wants to be the first one of the program and ends it
+/// otherwise, whatever has been preloaded. It can be told not to look; a runtime that is linked into the program does
+/// not look.
 #[test]
 fn programs_with_sanitizers_are_unharmed_and_limited() {
     let gpu = SimulatedGpu::new();

@@ -76,8 +76,8 @@ fn a_driver_that_calls_back_is_not_waited_for() {
     outcome.assert_said("free 0 of 2000\n");
 }
 
-/// Of the two contexts the one that ends has registered what the device writes markers to: that must not go while the other's are not
-/// written.
+/// Of the two contexts the one that ends has registered what the device writes markers to: that must not go while the
+/// other's are not written.
 #[test]
 fn a_context_does_not_end_before_the_markers_of_others_are_written() {
     let gpu = SimulatedGpu::new();
@@ -106,8 +106,8 @@ fn work_is_in_flight_though_a_context_beside_it_has_ended() {
     assert!(drained());
 }
 
-/// A thread that does not run between its launch and the marker behind it, as in a container that has little of a processor, must not
-/// take its kernels for short ones: what may be in flight is bounded by how long they take.
+/// A thread that does not run between its launch and the marker behind it, as in a container that has little of a
+/// processor, must not take its kernels for short ones: what may be in flight is bounded by how long they take.
 #[test]
 fn kernels_are_not_taken_for_short_because_their_launches_return_late() {
     let gpu = SimulatedGpu::new();
@@ -126,8 +126,8 @@ fn marked(region: &Region, part: usize) -> u64 {
     region.ledger().slots.iter().map(|slot| slot.devices[part].launches.load(Ordering::Relaxed)).sum()
 }
 
-/// Runs `left_behind` with the gate of the first device closed: while it waits there, so many of its nine launches on the second device
-/// must be marked.
+/// Runs `left_behind` with the gate of the first device closed: while it waits there, so many of its nine launches on
+/// the second device must be marked.
 #[track_caller]
 fn assert_leaves_behind(way: &str, expected: RangeInclusive<u64>) {
     let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");

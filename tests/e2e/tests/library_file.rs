@@ -102,8 +102,8 @@ fn it_exports_its_hooks_and_nothing_else() {
 fn it_imports_next_to_nothing() {
     let imported = symbols(false);
     let known = [
-        // The list of objects, should the C library's own not be found; what the kernel tells every program. Nothing that
-        // programs interpose: their functions may come back to the library's dlsym.
+        // The list of objects, should the C library's own not be found; what the kernel tells every program. Nothing
+        // that programs interpose: their functions may come back to the library's dlsym.
         "dl_iterate_phdr",
         "getauxval",
         // Weak references of the start files.

@@ -168,7 +168,8 @@ fn a_plugin_finds_the_driver_that_it_is_linked_to() {
     assert!(outcome.stdout.contains("the program finds cuMemAlloc_v2: no\n"), "{outcome:?}");
 }
 
-/// The plugin's references are bound to the shim when the plugin is opened, so it looks nothing up when it is opened again.
+/// The plugin's references are bound to the shim when the plugin is opened, so it looks nothing up when it is opened
+/// again.
 #[test]
 fn a_plugin_that_brings_the_driver_along_is_limited_each_time_it_is_opened() {
     let gpu = SimulatedGpu::new();

@@ -81,7 +81,8 @@ fn the_last_reference_to_the_primary_context_ends_it_whoever_holds_it() {
     assert_eq!(region.used_bytes(0), 0);
 }
 
-/// The driver answers no question after a fault, and each answer before costs the program time: it is asked at an end only.
+/// The driver answers no question after a fault, and each answer before costs the program time: it is asked at an end
+/// only.
 #[test]
 fn a_reset_gives_back_what_was_taken_before_a_fault() {
     let gpu = SimulatedGpu::new();
@@ -94,8 +95,8 @@ fn a_reset_gives_back_what_was_taken_before_a_fault() {
     assert!(questions.is_some_and(|questions| (1..1000).contains(&questions)), "{outcome:?}");
 }
 
-/// Memory of every kind comes and goes in an order that a seed decides: after each step the slice has as much left as the device
-/// of its size, so the ledger is at each step what the driver counts.
+/// Memory of every kind comes and goes in an order that a seed decides: after each step the slice has as much left as
+/// the device of its size, so the ledger is at each step what the driver counts.
 #[test]
 fn the_ledger_is_the_driver_s_own_count_whatever_a_program_does() {
     for seed in 0..6_u32 {

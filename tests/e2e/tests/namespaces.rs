@@ -1,5 +1,5 @@
-//! A driver that is loaded from elsewhere, or into a namespace of its own, is limited as any other; a second copy of it in
-//! one process works as it would without the shim.
+//! A driver that is loaded from elsewhere, or into a namespace of its own, is limited as any other; a second copy of it
+//! in one process works as it would without the shim.
 
 use std::fs;
 use std::process::Command;

@@ -47,8 +47,8 @@ fn begin(count: usize, command: &mut Command) -> Vec<Process> {
 /// What is paid for a little too late or too early in each period shows only in so long a time.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Fails the test unless `count` processes that load the device as `arguments` say use most of what the limit allows, and not
-/// more. On a busy machine what they use ends later than it should, and is paid for.
+/// Fails the test unless `count` processes that load the device as `arguments` say use most of what the limit allows,
+/// and not more. On a busy machine what they use ends later than it should, and is paid for.
 #[track_caller]
 fn assert_limited(limit_percent: u32, count: usize, arguments: &[&str]) {
     let _alone = alone_on_the_machine();

@@ -153,7 +153,8 @@ print("after the end:", library.nvmlDeviceGetComputeRunningProcesses_v3(device, 
     let (inside, outside) = inside_and_outside(&gpu, &region, &source);
     assert!(inside.stdout.contains("_v3 with room for 0 answers 7 and 3 filled 0\n"), "{inside:?}");
     assert!(inside.stdout.contains("_v3 with room for 3 answers 0 and 3 filled 3\n"), "{inside:?}");
-    // NVML fills nothing if there is not room for all, which it does not promise; who asks with too little room must not look.
+    // NVML fills nothing if there is not room for all, which it does not promise; who asks with too little room must
+    // not look.
     let promised = |outcome: &Outcome| outcome.stdout.replace("and 3 filled 2\n", "and 3 filled 0\n");
     assert_eq!(promised(&inside), promised(&outside));
     drop(own);
@@ -274,8 +275,8 @@ show("who was busy", lambda: nvmlDeviceGetProcessUtilization(device, 0))
     drop(other);
 }
 
-/// CUDA's and NVML's figures, the list of processes, and what the manager tells, while processes allocate and free, and when
-/// they have ended.
+/// CUDA's and NVML's figures, the list of processes, and what the manager tells, while processes allocate and free, and
+/// when they have ended.
 #[test]
 fn all_views_agree_under_load() {
     let gpu = SimulatedGpu::new();

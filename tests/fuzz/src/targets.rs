@@ -47,8 +47,8 @@ pub fn config(bytes: &[u8]) {
     DIR.with(|dir| fuzzing::config(dir.path(), bytes));
 }
 
-/// A ledger in which a process of the container has written what it likes. Each twelve bytes are one such write: four of the
-/// offset, eight of the value.
+/// A ledger in which a process of the container has written what it likes. Each twelve bytes are one such write: four
+/// of the offset, eight of the value.
 pub fn ledger(bytes: &[u8]) {
     thread_local!(static LEDGER: HostileLedger = HostileLedger::new().expect("there is memory for a ledger"));
     LEDGER.with(|ledger| {

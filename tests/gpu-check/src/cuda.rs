@@ -45,7 +45,8 @@ pub(crate) fn check(call: &'static str, result: CUresult) -> Done {
     if result.is_ok() { Ok(()) } else { Err(CudaError { call, result }) }
 }
 
-/// Calls a function of the driver; one that the driver lacks answers `CUDA_ERROR_NOT_FOUND`. To be used in an unsafe block.
+/// Calls a function of the driver; one that the driver lacks answers `CUDA_ERROR_NOT_FOUND`. To be used in an unsafe
+/// block.
 macro_rules! call {
     ($cuda:expr, $function:ident($($argument:expr),* $(,)?)) => {
         $crate::cuda::check(

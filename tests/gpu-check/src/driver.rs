@@ -44,8 +44,8 @@ macro_rules! driver {
                 // SAFETY: the driver's initialisers are made to run in any process.
                 let library = unsafe { unix::Library::open(Some(LIBRARY), unix::RTLD_NOW | unix::RTLD_GLOBAL) };
                 let library = Library::from(library.with_context(|| format!("cannot load {LIBRARY}"))?);
-                // SAFETY: each type is that of NVIDIA's documentation for exactly this symbol, and the library stays loaded
-                // beside the functions.
+                // SAFETY: each type is that of NVIDIA's documentation for exactly this symbol, and the library stays
+                // loaded beside the functions.
                 unsafe {
                     Ok(Driver {
                         $(

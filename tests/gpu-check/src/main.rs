@@ -1,8 +1,8 @@
 //! The check to run on a machine with an NVIDIA GPU: does Aliquot hold what it promises on this device and driver?
 //!
-//! It runs everything in three ways: as it is, in a slice that holds the whole device, and in a limited slice (way.rs), each
-//! in a process of its own (`worker`, workers.rs) that is a plain driver-API program. The check itself never touches the
-//! driver: a broken driver call, or one that never returns, costs one case.
+//! It runs everything in three ways: as it is, in a slice that holds the whole device, and in a limited slice (way.rs),
+//! each in a process of its own (`worker`, workers.rs) that is a plain driver-API program. The check itself never
+//! touches the driver: a broken driver call, or one that never returns, costs one case.
 //!
 //! ```text
 //! main ── check.rs ── launcher.rs: starts workers, bare or through `aliquot run`; manager.rs: the node manager

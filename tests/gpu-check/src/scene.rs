@@ -52,8 +52,8 @@ impl Scene {
         }
     }
 
-    /// In the limited slice: notes whether about `bytes` less are free than the `before` that were. Elsewhere the whole device is
-    /// seen, which others may use.
+    /// In the limited slice: notes whether about `bytes` less are free than the `before` that were. Elsewhere the whole
+    /// device is seen, which others may use.
     pub(crate) fn expect_charged(&self, findings: &mut Findings, what: &str, before: u64, bytes: u64) -> Done {
         if self.way == Way::Limited {
             let wanted = before.saturating_sub(bytes);

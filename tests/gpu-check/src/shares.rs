@@ -1,7 +1,7 @@
 //! Shares of device time: what slices get, measured by the work that is done in them.
 //!
-//! A share is the rate at which a program's kernels complete, as a part of the rate at which the same kernels complete without
-//! a slice on an idle device. So neither the clock of the device nor the time between kernels matters.
+//! A share is the rate at which a program's kernels complete, as a part of the rate at which the same kernels complete
+//! without a slice on an idle device. So neither the clock of the device nor the time between kernels matters.
 //!
 //! ```text
 //! plan.rs ── what is measured

@@ -1,4 +1,5 @@
-//! The simulated GPU that lies beside the programs: what is measured on the device is measured there, too, on the same machine.
+//! The simulated GPU that lies beside the programs: what is measured on the device is measured there, too, on the same
+//! machine.
 
 use std::ffi::OsString;
 use std::fs;

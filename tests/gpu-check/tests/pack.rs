@@ -40,7 +40,8 @@ fn the_packed_folder_checks_a_simulated_gpu() {
     assert_eq!(results["holds"], true);
     assert_eq!(results["schema"], "aliquot-gpu-check/1");
     assert!(results["conformance"].as_array().unwrap().len() > 30);
-    // Single shares mean little on a machine that runs tests: nobody has more than he may, and both devices were measured.
+    // Single shares mean little on a machine that runs tests: nobody has more than he may, and both devices were
+    // measured.
     for share in results["shares"].as_array().unwrap() {
         let percent = |field: &str| share[field].as_f64().unwrap_or_else(|| panic!("{field}: {share}"));
         for measured in [percent("measured_percent"), percent("simulated_percent")] {

@@ -7,8 +7,8 @@ use tempfile::TempDir;
 
 use crate::{HostProgram, SimulatedGpu};
 
-/// A library in C that is found as `libcuda.so.1`, and does what it does through the simulated driver, whose file the environment
-/// variable `DRIVER_BEHIND` names.
+/// A library in C that is found as `libcuda.so.1`, and does what it does through the simulated driver, whose file the
+/// environment variable `DRIVER_BEHIND` names.
 #[derive(Debug)]
 pub struct FrontDriver {
     dir: TempDir,

@@ -21,7 +21,8 @@ with zipfile.ZipFile(wheel) as files:
             (target / header).write_bytes(files.read(name))
 "#;
 
-/// The directory with the headers of the Python package `package` in this version, such as `nvidia-cuda-runtime` 13.0.96.
+/// The directory with the headers of the Python package `package` in this version, such as `nvidia-cuda-runtime`
+/// 13.0.96.
 ///
 /// They are downloaded at the first call, which needs the network or a package cache, and kept in the target directory.
 #[must_use]

@@ -63,7 +63,8 @@ impl Node {
         self.start_manager(artifacts::manager());
     }
 
-    /// Kills the manager, if one runs, and starts one of another version, which carries another shim. Waits until it answers.
+    /// Kills the manager, if one runs, and starts one of another version, which carries another shim. Waits until it
+    /// answers.
     pub fn upgrade(&mut self) {
         if self.manager.is_some() {
             self.kill();

@@ -54,7 +54,8 @@ impl HostProgram {
         HostProgram::compile(name, &format!("{name}.so"), &["-shared".as_ref(), "-fPIC".as_ref(), link.as_ref()])
     }
 
-    /// The program or library `tests/programs/<name>.c`, compiled with `arguments` beside the usual ones, as `<name>-<variant>`.
+    /// The program or library `tests/programs/<name>.c`, compiled with `arguments` beside the usual ones, as
+    /// `<name>-<variant>`.
     #[must_use]
     pub fn variant(name: &str, variant: &str, arguments: &[&str]) -> HostProgram {
         let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
@@ -111,8 +112,8 @@ impl HostProgram {
     }
 }
 
-/// Puts a copy of the program or library `from` at `to`. By another process: a file that this one holds open for writing, even for
-/// a moment, can be held open by a child that another thread is starting, and could then not be run.
+/// Puts a copy of the program or library `from` at `to`. By another process: a file that this one holds open for
+/// writing, even for a moment, can be held open by a child that another thread is starting, and could then not be run.
 #[track_caller]
 pub fn copy_program(from: &Path, to: &Path) {
     let copied = Command::new(tool("cp", "coreutils")).arg("--").args([from, to]).output().expect("cp runs");

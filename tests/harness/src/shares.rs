@@ -1,9 +1,10 @@
 //! Shares of a device's time, judged so that they mean something on a machine that is busy with something else.
 //!
-//! What counts is the device's own account. It is looked at from the beginning of a measurement on, again and again: what is bounded, as
-//! a lease that overran and is made up for later, becomes less and less of the growing window, and what is wrong stays. So nobody has
-//! used too much who has not in the long run, whatever the machine does. Too little is what a busy machine looks like, too: the
-//! time for which the machine itself stood still ([`Witness`]) is taken off from what must have been used.
+//! What counts is the device's own account. It is looked at from the beginning of a measurement on, again and again:
+//! what is bounded, as a lease that overran and is made up for later, becomes less and less of the growing window, and
+//! what is wrong stays. So nobody has used too much who has not in the long run, whatever the machine does. Too little
+//! is what a busy machine looks like, too: the time for which the machine itself stood still ([`Witness`]) is taken off
+//! from what must have been used.
 
 use std::ops::RangeInclusive;
 use std::thread;

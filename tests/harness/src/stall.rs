@@ -12,8 +12,8 @@ const NAP: Duration = Duration::from_millis(1);
 /// Being woken late by less than this is how machines are.
 const TOLERATED: Duration = Duration::from_micros(500);
 
-/// A thread on each processor that does nothing but sleep for a millisecond, again and again. Where it comes late, nobody
-/// else of its priority came in time either: the processor was taken away, or held by other programs.
+/// A thread on each processor that does nothing but sleep for a millisecond, again and again. Where it comes late,
+/// nobody else of its priority came in time either: the processor was taken away, or held by other programs.
 pub struct Witness {
     seen: Arc<Seen>,
     threads: Vec<JoinHandle<()>>,
@@ -52,8 +52,8 @@ impl Witness {
         Witness { seen, threads }
     }
 
-    /// How long the machine has stood still since the start, in nanoseconds: the time in which at least one processor kept
-    /// its witness waiting. A stall counts when it is over.
+    /// How long the machine has stood still since the start, in nanoseconds: the time in which at least one processor
+    /// kept its witness waiting. A stall counts when it is over.
     #[must_use]
     pub fn lost_ns(&self) -> u64 {
         self.seen.lost().total.as_nanos() as u64

@@ -15,8 +15,9 @@ pub fn unchanged_in_a_slice(gpu: &SimulatedGpu, command: impl Fn() -> Command) -
     bare
 }
 
-/// Runs `tests/programs/<program>.c` bare on a device of `bytes`, and in a slice of `bytes` on a device of 80 GiB: both must say the
-/// same. The machines have the keys `configuration` besides. Returns what was said, and the region afterwards.
+/// Runs `tests/programs/<program>.c` bare on a device of `bytes`, and in a slice of `bytes` on a device of 80 GiB: both
+/// must say the same. The machines have the keys `configuration` besides. Returns what was said, and the region
+/// afterwards.
 #[track_caller]
 pub fn like_a_device_of(bytes: u64, configuration: &str, program: &str, arguments: &[&str]) -> (String, Region) {
     let small = SimulatedGpu::with(&format!("{configuration}\n[[device]]\nmemory = {bytes}\n"));

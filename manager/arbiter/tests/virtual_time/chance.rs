@@ -1,4 +1,5 @@
-//! Thousands of short lives of a device: containers, kernels, arrivals, deaths, resizes and restarts of the manager by chance.
+//! Thousands of short lives of a device: containers, kernels, arrivals, deaths, resizes and restarts of the manager by
+//! chance.
 
 use aliquot_arbiter::{ContainerId, Share, timing};
 
@@ -9,8 +10,8 @@ const RUNS: u64 = 5_000;
 const RUN_NS: u64 = 120 * MS;
 const US: u64 = 1_000;
 
-/// Lengths that kernels may have. None is longer than the first overrun bound, so that work is never beside other work for
-/// longer than it takes by itself.
+/// Lengths that kernels may have. None is longer than the first overrun bound, so that work is never beside other work
+/// for longer than it takes by itself.
 const LENGTHS_NS: [u64; 6] = [100 * US, 300 * US, MS, 3 * MS, 10 * MS, 30 * MS];
 const LONGEST_NS: u64 = 30 * MS;
 const PROCESSES_MAX: u64 = 2;

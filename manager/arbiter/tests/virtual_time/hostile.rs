@@ -64,8 +64,8 @@ fn any_observation_is_taken() {
     }
 }
 
-/// Two containers; the first one shows what `lie` makes up. Returns what the second one was charged in five seconds: it is busy
-/// whenever it may.
+/// Two containers; the first one shows what `lie` makes up. Returns what the second one was charged in five seconds: it
+/// is busy whenever it may.
 fn charged_beside(lie: impl Fn(u64) -> Observation) -> u64 {
     let mut arbiter = Arbiter::new(0);
     for container in [LIAR, HONEST] {

@@ -100,8 +100,8 @@ impl World {
         self.processes.len() - 1
     }
 
-    /// A process on each of the devices; one of `meets_every` kernels runs together with its peers or not at all. Returns the
-    /// processes' numbers.
+    /// A process on each of the devices; one of `meets_every` kernels runs together with its peers or not at all.
+    /// Returns the processes' numbers.
     pub(crate) fn start_gang(
         &mut self,
         container: ContainerId,

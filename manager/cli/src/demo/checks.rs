@@ -6,13 +6,13 @@ use crate::quantity::{bytes_exact, millipercent_human};
 
 /// A share may be off by so much.
 const SHARE_ERROR_MAX_MILLIPERCENT: u64 = 2_000;
-/// Programs that always have work keep a device in use for at least so much of the time, unless they get too little of a
-/// processor to launch it.
+/// Programs that always have work keep a device in use for at least so much of the time, unless they get too little of
+/// a processor to launch it.
 const DEVICE_USED_MIN_MILLIPERCENT: u64 = 80_000;
 /// A device that is in use for so much of the time is fully used: there is nothing to say about the rest.
 const DEVICE_FULLY_USED_MILLIPERCENT: u64 = 98_000;
-/// Real drivers hand memory out in pieces of this size: so much of a limit may stay unused, and not a byte more than the limit
-/// is ever given.
+/// Real drivers hand memory out in pieces of this size: so much of a limit may stay unused, and not a byte more than
+/// the limit is ever given.
 const MEMORY_PIECE_BYTES: u64 = 2 << 20;
 
 /// The answer that makes frameworks free what they can and try again.
@@ -64,8 +64,8 @@ pub(super) fn of(shown: &Shown) -> Vec<Check> {
 
 /// What the sharers asked for, used and were charged together, in thousandths of a percent of the device's time.
 ///
-/// On a machine that is busy with other things, programs cannot always launch, and device time is lost to all of them. How
-/// it is shared is then seen by what each has of the time that was used.
+/// On a machine that is busy with other things, programs cannot always launch, and device time is lost to all of them.
+/// How it is shared is then seen by what each has of the time that was used.
 pub(super) struct Together {
     asked: u64,
     used: u64,
@@ -136,8 +136,8 @@ fn share(sharer: &Sharer, together: &Together) -> Check {
     }
 }
 
-/// The manager charges no less than what was used, to each its part. It may charge more: a lease whose holder is late to launch
-/// keeps the device from others.
+/// The manager charges no less than what was used, to each its part. It may charge more: a lease whose holder is late
+/// to launch keeps the device from others.
 fn books(sharer: &Sharer, together: &Together) -> Check {
     let (measured, charged) = (used_millipercent(sharer), charged_millipercent(sharer));
     let of_charged = share_millipercent(charged, together.charged);

@@ -51,8 +51,8 @@ macro_rules! driver {
         impl Driver {
             fn of(library: &Library) -> Result<Driver, CudaError> {
                 Ok(Driver {
-                    // SAFETY: the signatures are those of NVIDIA's documentation for exactly these symbols; the library is
-                    // never unloaded: its handle lives as long as the process (see `Cuda::open`).
+                    // SAFETY: the signatures are those of NVIDIA's documentation for exactly these symbols; the library
+                    // is never unloaded: its handle lives as long as the process (see `Cuda::open`).
                     $($name: unsafe { *library.get($symbol.to_bytes_with_nul()).map_err(|_| CudaError::Function(stringify!($name)))? },)*
                 })
             }
@@ -101,14 +101,15 @@ pub(super) struct Event(CUevent);
 impl Cuda {
     /// Loads the driver and opens the first device.
     pub(super) fn open() -> Result<Cuda, CudaError> {
-        // SAFETY: the driver's initialisers are made to run in any process; nothing else of this process depends on them.
+        // SAFETY: the driver's initialisers are made to run in any process; nothing else of this process depends on
+        // them.
         let library = unsafe { Library::new(LIBRARY) }.map_err(CudaError::Library)?;
         let driver = Driver::of(&library)?;
         // The functions must outlive every use, at exit too.
         std::mem::forget(library);
         let (mut device, mut context, mut stream) = (0, CUcontext::NULL, CUstream::NULL);
-        // SAFETY: each pointer is to a live local of the type that the call writes; the calls come in the order that the driver
-        // asks for: initialise, device, context, make it current, then what needs a context.
+        // SAFETY: each pointer is to a live local of the type that the call writes; the calls come in the order that
+        // the driver asks for: initialise, device, context, make it current, then what needs a context.
         unsafe {
             check("cuInit", (driver.init)(0))?;
             check("cuDeviceGet", (driver.device_get)(&mut device, 0))?;
@@ -143,8 +144,8 @@ impl Cuda {
     /// Launches `kernel` with one thread, without waiting for it, and records `event` behind it.
     pub(super) fn launch(&self, kernel: Kernel, mut parameter: u64, event: Event) -> Result<(), CudaError> {
         let mut parameters: [*mut c_void; 1] = [(&raw mut parameter).cast()];
-        // SAFETY: the kernel has one parameter of eight bytes, and the driver copies it before it returns; function, event and
-        // stream belong to the current context.
+        // SAFETY: the kernel has one parameter of eight bytes, and the driver copies it before it returns; function,
+        // event and stream belong to the current context.
         unsafe {
             let Driver { launch_kernel, event_record, .. } = self.driver;
             check(

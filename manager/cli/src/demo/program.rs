@@ -10,7 +10,8 @@ use super::protocol::{Event, Filled, Order, Progress};
 use crate::error::{Failure, Result, exit};
 use crate::run::{OwnSlice, Supervisor, command_in};
 
-/// How long a worker may take to answer. Long: the driver may compile the kernel first, and time may be short in a slice.
+/// How long a worker may take to answer. Long: the driver may compile the kernel first, and time may be short in a
+/// slice.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the demonstration looks whether it is asked to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

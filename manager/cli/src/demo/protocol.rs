@@ -1,5 +1,5 @@
-//! What the demonstration and its workers say to each other: one JSON object a line, orders on the worker's standard input,
-//! events on its standard output.
+//! What the demonstration and its workers say to each other: one JSON object a line, orders on the worker's standard
+//! input, events on its standard output.
 
 use serde::{Deserialize, Serialize};
 

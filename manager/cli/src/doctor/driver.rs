@@ -87,7 +87,8 @@ fn cuda_version() -> Result<c_int, String> {
     };
     let get_version = get_version.map_err(|error| error.to_string())?;
     let mut version = 0;
-    // SAFETY: the output is a live local; the call is allowed before cuInit; the library is loaded until the end of the block.
+    // SAFETY: the output is a live local; the call is allowed before cuInit; the library is loaded until the end of the
+    // block.
     match unsafe { get_version(&mut version) } {
         CUresult::SUCCESS => Ok(version),
         error => Err(format!("cuDriverGetVersion answers {}", error.0)),

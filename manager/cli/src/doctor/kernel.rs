@@ -94,12 +94,13 @@ fn futex_through_read_only_mapping() -> std::result::Result<(), String> {
     let failed = |error: nix::Error| format!("cannot be tried: {error}");
     let file = memfd_create(c"aliquot-doctor", MFdFlags::MFD_CLOEXEC).map_err(failed)?;
     nix::unistd::ftruncate(&file, BYTES.get() as i64).map_err(failed)?;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists; the file has the mapped size.
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists; the file has the mapped
+    // size.
     let map = |protection| unsafe { mmap(None, BYTES, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) };
     let ours = map(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).map_err(failed)?;
     let theirs = map(ProtFlags::PROT_READ).map_err(failed)?;
-    // SAFETY: both mappings hold a whole page, are aligned to one, and stay until after the last use of these references; the
-    // second is only read, which a load does. All accesses are atomic.
+    // SAFETY: both mappings hold a whole page, are aligned to one, and stay until after the last use of these
+    // references; the second is only read, which a load does. All accesses are atomic.
     let (ours_word, theirs_word) = unsafe { (ours.cast::<AtomicU32>().as_ref(), theirs.cast::<AtomicU32>().as_ref()) };
     let result = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| wait(theirs_word, PATIENCE));

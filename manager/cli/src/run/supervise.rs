@@ -1,11 +1,11 @@
 //! The parent of a command: hands signals on, follows its stops, waits for its end.
 //!
-//! The command stays in this process's group, as with `nice` or `env`: so job control, pipelines and the terminal's foreground
-//! group are as if the shell had started it itself. What the terminal sends goes to the whole group, and the command has it
-//! already; what somebody sends to this process alone is handed on.
+//! The command stays in this process's group, as with `nice` or `env`: so job control, pipelines and the terminal's
+//! foreground group are as if the shell had started it itself. What the terminal sends goes to the whole group, and the
+//! command has it already; what somebody sends to this process alone is handed on.
 //!
-//! What the command leaves behind becomes a child of this process, as it otherwise would of the machine's first one: so that daemons
-//! stay descendants of the slice's owner, by which the manager knows whose they are.
+//! What the command leaves behind becomes a child of this process, as it otherwise would of the machine's first one: so
+//! that daemons stay descendants of the slice's owner, by which the manager knows whose they are.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -71,8 +71,8 @@ impl Supervisor {
     /// Starts `command`, with the signals blocked that were blocked when this program was started.
     pub(crate) fn spawn(&self, mut command: Command) -> Result<Child> {
         let mask = self.inherited_mask;
-        // SAFETY: between fork and exec the closure only makes the system call sigprocmask, which is async-signal-safe; it
-        // allocates nothing and takes no lock.
+        // SAFETY: between fork and exec the closure only makes the system call sigprocmask, which is async-signal-safe;
+        // it allocates nothing and takes no lock.
         unsafe { command.pre_exec(move || Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?)) };
         command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy();
@@ -87,7 +87,8 @@ impl Supervisor {
 
     /// Runs `command` to its end.
     pub(super) fn run(&self, command: Command) -> Result<ExitCode> {
-        // Kernels without it leave daemons to the first process, and the manager to what it finds out without ancestors.
+        // Kernels without it leave daemons to the first process, and the manager to what it finds out without
+        // ancestors.
         let _ = set_child_subreaper(true);
         let child = self.spawn(command)?;
         let pid = Pid::from_raw(child.id() as i32);
@@ -101,7 +102,8 @@ impl Supervisor {
                         }
                         reap_adopted(pid);
                     }
-                    // From the terminal, so to the whole group. A window's size may be asked for at any time: that is harmless.
+                    // From the terminal, so to the whole group. A window's size may be asked for at any time: that is
+                    // harmless.
                     Some(_) if info.ssi_code == libc::SI_KERNEL => {}
                     // It may have just ended: then there is nobody to hand it to, and SIGCHLD is on its way.
                     Some(signal) => drop(kill(pid, signal)),
@@ -128,8 +130,8 @@ fn signal_of(info: &siginfo) -> Option<Signal> {
     Signal::try_from(info.ssi_signo as i32).ok()
 }
 
-/// Takes the entries of adopted children that have ended. It stops at the first one that it cannot take, which may be the
-/// command itself: that one is left to [`follow`], to which the next signal leads.
+/// Takes the entries of adopted children that have ended. It stops at the first one that it cannot take, which may be
+/// the command itself: that one is left to [`follow`], to which the next signal leads.
 fn reap_adopted(command: Pid) {
     while let Ok(Some(ended)) =
         waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT).map(|status| status.pid())
@@ -138,8 +140,8 @@ fn reap_adopted(command: Pid) {
     {}
 }
 
-/// Takes note of all that has happened to the command: its exit code if it has ended, a stop of this process if job control
-/// has stopped it, so that the shell sees the job stopped.
+/// Takes note of all that has happened to the command: its exit code if it has ended, a stop of this process if job
+/// control has stopped it, so that the shell sees the job stopped.
 fn follow(pid: Pid) -> Result<Option<ExitCode>> {
     loop {
         match waitpid(pid, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {

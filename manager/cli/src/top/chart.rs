@@ -36,8 +36,8 @@ pub(super) fn points(width: u16) -> u16 {
 }
 
 impl Chart<'_> {
-    /// The height of `share` in eighths of a cell, where the chart is `rows` high. The greatest limit ends below the highest row,
-    /// so that its line runs free above the columns.
+    /// The height of `share` in eighths of a cell, where the chart is `rows` high. The greatest limit ends below the
+    /// highest row, so that its line runs free above the columns.
     fn eighths(&self, share: u64, rows: u16) -> u64 {
         let rows_at_limit = u64::from(rows.saturating_sub(1).max(1));
         let eighths = u128::from(share) * u128::from(rows_at_limit * 8) / u128::from(self.greatest_limit.max(1));

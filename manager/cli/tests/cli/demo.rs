@@ -24,7 +24,8 @@ fn it_shares_limits_and_leaves_nothing_behind() {
     assert!(["5", "10", "20"].into_iter().any(shares_hold), "the shares are wrong however long they are measured");
 }
 
-/// Whether the shares of a demonstration that is so long are right, as far as they can be judged. All else that it shows must be.
+/// Whether the shares of a demonstration that is so long are right, as far as they can be judged. All else that it
+/// shows must be.
 fn shares_hold(seconds: &str) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let mut command = aliquot(["demo", "--simulated", "--seconds", seconds, "--json"]);
@@ -40,8 +41,8 @@ fn shares_hold(seconds: &str) -> bool {
     assert!(value["fourth_slice_refusal"].is_string());
     assert!(stderr(&ended).contains("The manager says who uses what"));
     assert_eq!(entries(dir.path(), ""), Vec::<String>::new());
-    // A machine that is busy with other tests may not keep the device busy; shares then judge nothing, and the exit code says
-    // what the text says.
+    // A machine that is busy with other tests may not keep the device busy; shares then judge nothing, and the exit
+    // code says what the text says.
     let checks = value["checks"].as_array().unwrap();
     assert_eq!(value["holds"], checks.iter().all(|check| check["holds"] == true), "{text}");
     assert_eq!(ended.status.code(), Some(if value["holds"] == true { 0 } else { 1 }), "{text}");

@@ -108,8 +108,8 @@ fn with_default_signals(command: &mut Command) {
 fn trapping(traps: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let script = format!("{traps} echo ready; while :; do sleep 0.05; done");
     let mut command = simulated_run(["sh", "-c", &script]);
-    // A group of its own with a parent outside it: an orphaned group, which a test run without a terminal may be, is never stopped
-    // by SIGTSTP.
+    // A group of its own with a parent outside it: an orphaned group, which a test run without a terminal may be, is
+    // never stopped by SIGTSTP.
     command.stdout(Stdio::piped()).process_group(0);
     with_default_signals(&mut command);
     let mut child = command.spawn().unwrap();

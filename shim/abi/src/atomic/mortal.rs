@@ -1,7 +1,7 @@
 //! The model checker's atomics, for processes that can be killed.
 //!
-//! A SIGKILL stops a process between two of its accesses to shared memory, and what it did not write is never written. A
-//! thread of a model that runs in [`killed_after`] does the same: it ends just before one of its accesses.
+//! A SIGKILL stops a process between two of its accesses to shared memory, and what it did not write is never written.
+//! A thread of a model that runs in [`killed_after`] does the same: it ends just before one of its accesses.
 
 use core::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,8 +1,8 @@
 //! The functions of the driver that neither the shim nor the simulated GPU knows more of than the name.
 //!
-//! Nothing expands from this list: whoever looks such a function up gets the driver's own. It is here so that *every* function of
-//! the driver is in one of two places, and a test that reads NVIDIA's headers finds what is in neither: a function that is new
-//! must be looked at by somebody before it passes by.
+//! Nothing expands from this list: whoever looks such a function up gets the driver's own. It is here so that *every*
+//! function of the driver is in one of two places, and a test that reads NVIDIA's headers finds what is in neither: a
+//! function that is new must be looked at by somebody before it passes by.
 
 /// Functions that pass by, with the reason why none of them can get around a slice.
 pub struct Family {

@@ -1,8 +1,8 @@
 //! The table of CUDA driver functions.
 //!
 //! Each driver function is one line here, and everything that must agree about it expands from that line: the shim's
-//! exports and real-function slots, `cuGetProcAddress` of the simulated GPU, the simulated GPU's exports, and the tests that
-//! compare the table with NVIDIA's headers. Adding a function is adding a line.
+//! exports and real-function slots, `cuGetProcAddress` of the simulated GPU, the simulated GPU's exports, and the tests
+//! that compare the table with NVIDIA's headers. Adding a function is adding a line.
 //!
 //! A line reads
 //!
@@ -264,8 +264,8 @@ macro_rules! cuda_api {
             memory pool_of_location: cuMemGetDefaultMemPool = cuMemGetDefaultMemPool @ 13000 (pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint);
             memory pool_of_location: cuMemGetMemPool = cuMemGetMemPool @ 13000 (pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint);
             forward call: cuMemSetMemPool = cuMemSetMemPool @ 13000 (location: *mut CUmemLocation, kind: c_uint, pool: CUmemoryPool);
-            // Copies and sets
-            // (Those of before CUDA 3.2 have addresses of 32 bits, into which none of a 64-bit program fits: they pass by.)
+            // Copies and sets (Those of before CUDA 3.2 have addresses of 32 bits, into which none of a 64-bit program
+            // fits: they pass by.)
             copy linear: cuMemcpy | cuMemcpy_ptds = cuMemcpy @ 4000 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
             copy peer: cuMemcpyPeer | cuMemcpyPeer_ptds = cuMemcpyPeer @ 4000 (dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize);
             forward call: cuMemcpyHtoD = cuMemcpyHtoD @ 2000 (dst_device: CUdeviceptrV1, src_host: *const c_void, byte_count: c_uint);

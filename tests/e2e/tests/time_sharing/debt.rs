@@ -21,7 +21,8 @@ fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
     assert!(start.elapsed() > Duration::from_millis(1900), "the third kernel began after {:?}", start.elapsed());
 }
 
-/// Between two markers there are many launches of small kernels: a long one among them must be seen before the program waits for it.
+/// Between two markers there are many launches of small kernels: a long one among them must be seen before the program
+/// waits for it.
 #[test]
 fn a_long_kernel_behind_small_ones_is_made_up_for() {
     let _alone = alone_on_the_machine();

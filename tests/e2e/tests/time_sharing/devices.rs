@@ -11,8 +11,8 @@ fn rounds(output: &str) -> u64 {
     last.map_or(0, |number| number.parse().expect("a number of rounds"))
 }
 
-/// In each container a kernel on one device waits for one on the other: were the devices given to different containers, nobody
-/// would ever be done.
+/// In each container a kernel on one device waits for one on the other: were the devices given to different containers,
+/// nobody would ever be done.
 #[test]
 fn kernels_that_wait_for_each_other_on_two_devices_make_progress() {
     let _alone = alone_on_the_machine();

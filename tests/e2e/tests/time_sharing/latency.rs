@@ -16,7 +16,8 @@ fn slice(node: &Node, name: &str, core_percent: u32, class: PriorityClass) -> Sl
     Slice::open(node.client().create(request).unwrap())
 }
 
-/// A request finds one of three at work with a kernel of 20 ms, and goes next. After all of them it would be at least twice as long.
+/// A request finds one of three at work with a kernel of 20 ms, and goes next. After all of them it would be at least
+/// twice as long.
 #[test]
 fn requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn() {
     const REQUESTS: u64 = 60;

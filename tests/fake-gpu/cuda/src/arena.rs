@@ -1,9 +1,9 @@
 //! A device's address range: which extents are in use, and by whom.
 //!
-//! The range is four times the device's memory, so addresses are never short where memory is not. Freed extents are kept
-//! by size and given out again last in, first out; when the range is used up, neighbours are joined. An extent's record is
-//! found directly from its first address, and the extent around an address by a bitmap with summaries, so both cost the
-//! same however many allocations there are.
+//! The range is four times the device's memory, so addresses are never short where memory is not. Freed extents are
+//! kept by size and given out again last in, first out; when the range is used up, neighbours are joined. An extent's
+//! record is found directly from its first address, and the extent around an address by a bitmap with summaries, so
+//! both cost the same however many allocations there are.
 //!
 //! Behind the range is an anonymous file, so that other processes can map what they are given of it.
 
@@ -318,7 +318,8 @@ impl State {
             let first = round_up(extent.start, PAGE_BYTES);
             let end = (extent.start + extent.charged_bytes()) & !(PAGE_BYTES - 1);
             if first < end {
-                // SAFETY: whole pages of this arena's reservation that belong to this extent alone, which nobody uses now.
+                // SAFETY: whole pages of this arena's reservation that belong to this extent alone, which nobody uses
+                // now.
                 unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_REMOVE) };
             }
         }
@@ -345,7 +346,8 @@ impl Bitmap {
     }
 
     fn word(&mut self, level: usize, index: u64) -> &mut u64 {
-        // SAFETY: callers pass indices below the level's length, as numbers are below the bound; `self` is borrowed mutably.
+        // SAFETY: callers pass indices below the level's length, as numbers are below the bound; `self` is borrowed
+        // mutably.
         unsafe { &mut *self.levels[level].add(index as usize) }
     }
 

@@ -46,8 +46,8 @@ impl Object for MipmappedArray {
     const KIND: Kind = Kind::MipmappedArray;
 }
 
-/// Bytes of one channel of a `CUarray_format`: whole and half numbers, and the normalised ones. Formats in blocks and planes are
-/// not simulated.
+/// Bytes of one channel of a `CUarray_format`: whole and half numbers, and the normalised ones. Formats in blocks and
+/// planes are not simulated.
 pub(crate) fn channel_bytes(format: c_uint) -> Done<u64> {
     match format {
         0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => Ok(1),

@@ -5,7 +5,8 @@ use core::ffi::{CStr, c_int, c_void};
 /// An anonymous file.
 pub(crate) struct Backing {
     descriptor: c_int,
-    /// Tells the file from another that the program opens under the same number, once it has closed what it does not know.
+    /// Tells the file from another that the program opens under the same number, once it has closed what it does not
+    /// know.
     inode: u64,
 }
 

@@ -1,9 +1,9 @@
 //! The border to the caller's memory.
 //!
 //! The driver API takes pointers. Null is refused; beyond that the API's contract is that a pointer points to what the
-//! function's documentation says, and nothing on this side can check it. Every access to the caller's memory goes through
-//! these functions, so that this trust is in one place. They are for pointers that the caller of the driver API passed,
-//! and for nothing else.
+//! function's documentation says, and nothing on this side can check it. Every access to the caller's memory goes
+//! through these functions, so that this trust is in one place. They are for pointers that the caller of the driver API
+//! passed, and for nothing else.
 
 use core::ffi::{CStr, c_char};
 

@@ -1,7 +1,8 @@
 //! Conditional nodes: graphs that run or not as a value says.
 //!
-//! On a GPU kernels set the value. Here none do, so it is the handle's default value for every launch: an *if* node runs its
-//! body for any value but 0 (and the other one, if it has two, for 0), a *switch* node runs the body of that number, and a
+//! On a GPU kernels set the value. Here none do, so it is the handle's default value for every launch: an *if* node
+//! runs its body for any value but 0 (and the other one, if it has two, for 0), a *switch* node runs the body of that
+//! number, and a
 //! *while* node runs its body as many times as the value says.
 
 use core::ffi::c_uint;

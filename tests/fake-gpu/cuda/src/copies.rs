@@ -86,8 +86,9 @@ impl Copy {
             for row in 0..self.height {
                 let target = self.target.address + plane * self.target.plane_pitch + row * self.target.row_pitch;
                 let source = self.source.address + plane * self.source.plane_pitch + row * self.source.row_pitch;
-                // SAFETY: device sides were checked to lie in one allocation, which the driver keeps until work that was
-                // queued before its free is done; host sides are the caller's, who vouches for them by the API's contract.
+                // SAFETY: device sides were checked to lie in one allocation, which the driver keeps until work that
+                // was queued before its free is done; host sides are the caller's, who vouches for them by the API's
+                // contract.
                 unsafe { core::ptr::copy(source as *const u8, target as *mut u8, self.width_bytes as usize) };
             }
         }
@@ -107,8 +108,8 @@ impl Place {
         Place { address, row_pitch, plane_pitch, side, array: CUarray::NULL }
     }
 
-    /// Of an array: from a byte of a row of a plane, `width` bytes of so many rows and planes; or, without these, bytes that
-    /// lie one behind the other in the whole array.
+    /// Of an array: from a byte of a row of a plane, `width` bytes of so many rows and planes; or, without these, bytes
+    /// that lie one behind the other in the whole array.
     pub(crate) fn in_array(handle: CUarray, [x, y, z]: [u64; 3], rows: Option<[u64; 2]>, width: u64) -> Done<Place> {
         let array = array(handle)?;
         if array.is_sparse() {
@@ -130,8 +131,8 @@ impl Place {
         Ok(Place { address, row_pitch, plane_pitch, side: Side::Device(array.ordinal()), array: handle })
     }
 
-    /// The place as the API describes it: its memory type, host address, device address, array, and where in the array it
-    /// begins.
+    /// The place as the API describes it: its memory type, host address, device address, array, and where in the array
+    /// it begins.
     fn described(&self) -> (c_uint, u64, CUarray, [u64; 3]) {
         if let Ok(array) = array(self.array) {
             let offset = self.address - array.address();

@@ -69,11 +69,11 @@ pub(crate) fn make_primary_contexts(process: &'static Process) {
     }
 }
 
-/// The machine's indices of the devices that `CUDA_VISIBLE_DEVICES` shows: indices, UUIDs or their beginnings, up to the
-/// first entry that names no device, or none at all if one is named twice.
+/// The machine's indices of the devices that `CUDA_VISIBLE_DEVICES` shows: indices, UUIDs or their beginnings, up to
+/// the first entry that names no device, or none at all if one is named twice.
 ///
-/// Instances of a GPU in MIG mode stand in its place. As soon as one is among them it is the only device: a process has one
-/// instance, and no GPU beside it.
+/// Instances of a GPU in MIG mode stand in its place. As soon as one is among them it is the only device: a process has
+/// one instance, and no GPU beside it.
 pub(crate) fn visible_devices(machine: &Machine, variable: Option<&str>) -> Vec<usize> {
     let config = machine.config();
     let mut visible = Vec::new();

@@ -43,7 +43,8 @@ impl Progress {
 
     fn map(backing: &Backing) -> Option<&'static Progress> {
         let address = backing.map(0, PROGRESS_BYTES, 0, libc::PROT_READ | libc::PROT_WRITE)?;
-        // SAFETY: a mapping of a whole page that is never ended; the structure is of atomics, for which any bytes are values.
+        // SAFETY: a mapping of a whole page that is never ended; the structure is of atomics, for which any bytes are
+        // values.
         Some(unsafe { &*(address as *const Progress) })
     }
 }

@@ -1,7 +1,7 @@
 //! Who carries out the queued work: for each device one thread that takes turns on it, and one for host functions.
 //!
-//! Threads start with the first work. An executor keeps to the device's timeline: it sleeps until the instant at which a
-//! piece of work ends there, and if it comes late, what follows still begins where the piece ended.
+//! Threads start with the first work. An executor keeps to the device's timeline: it sleeps until the instant at which
+//! a piece of work ends there, and if it comes late, what follows still begins where the piece ended.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -17,8 +17,9 @@ use crate::queue::{Effect, Queues, queues};
 /// How often values are looked at that a stream waits for.
 pub(crate) const POLL: Duration = Duration::from_micros(50);
 
-/// An executor that was kept from running for longer than this catches up at twice the device's speed, and no faster: programs learn
-/// from when their launches are done how long they take, and no device does the work of milliseconds at once.
+/// An executor that was kept from running for longer than this catches up at twice the device's speed, and no faster:
+/// programs learn from when their launches are done how long they take, and no device does the work of milliseconds at
+/// once.
 const FAR_BEHIND_NS: u64 = 1_000_000;
 /// Shorter work than this is done at once: sleeping for half of it would take longer.
 const CATCH_UP_PIECE_NS_MIN: u64 = 200_000;

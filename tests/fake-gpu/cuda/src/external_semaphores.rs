@@ -1,5 +1,5 @@
-//! Semaphores of other interfaces. Behind the descriptor is a file whose first eight bytes are the value, so that whoever
-//! has it can signal and look.
+//! Semaphores of other interfaces. Behind the descriptor is a file whose first eight bytes are the value, so that
+//! whoever has it can signal and look.
 
 use core::ffi::{c_int, c_uint, c_void};
 

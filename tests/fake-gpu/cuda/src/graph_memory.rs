@@ -1,7 +1,7 @@
 //! Memory of graphs: its address is fixed when the node is made; it takes device memory from a launch to its free.
 //!
-//! Each device has one pool for it, which keeps what it has reserved until it is trimmed. What a program may do follows the
-//! order of its calls (`live`), what memory is taken follows the order of the streams (`uses`).
+//! Each device has one pool for it, which keeps what it has reserved until it is trimmed. What a program may do follows
+//! the order of its calls (`live`), what memory is taken follows the order of the streams (`uses`).
 
 use core::ffi::c_uint;
 use std::collections::BTreeMap;

@@ -168,8 +168,8 @@ fn read_event(parameters: &CUgraphNodeParams) -> Done<&'static Event> {
 /// Reads what a node of any kind is to do, where that can be changed later.
 pub(crate) fn changeable_kind_of(parameters: &CUgraphNodeParams) -> Done<NodeKind> {
     let of_kind = &parameters.of_kind;
-    // SAFETY: the structure says of which kind it is, and holds by the API's contract what belongs to that; whatever is in
-    // it, every field is a number or a pointer.
+    // SAFETY: the structure says of which kind it is, and holds by the API's contract what belongs to that; whatever is
+    // in it, every field is a number or a pointer.
     unsafe {
         match parameters.kind {
             0 => kernel_of(&of_kind.kernel.v1, of_kind.kernel.kern),

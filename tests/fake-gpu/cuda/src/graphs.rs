@@ -257,8 +257,8 @@ pub(crate) fn cuGraphNodeFindInClone(target: *mut CUgraphNode, original: CUgraph
     put(target, found.ok_or(CUresult::INVALID_VALUE)?)
 }
 
-/// Writes a list by the API's custom: the number alone if there is no room given, else as many as there is room for, with
-/// the rest filled with null.
+/// Writes a list by the API's custom: the number alone if there is no room given, else as many as there is room for,
+/// with the rest filled with null.
 fn put_list<T: Clone>(target: *mut T, count: *mut usize, items: &[T], null: T) -> Done {
     not_null(count)?;
     if target.is_null() {

@@ -1,8 +1,8 @@
 //! Handles: what the caller holds instead of objects.
 //!
 //! A handle is the address of a slot in one large reservation. Slots are never used twice and objects are never freed
-//! (what they own is dropped when they are destroyed), so any number that a caller passes can be checked without touching
-//! foreign memory, and a handle that was destroyed is told from one that never was.
+//! (what they own is dropped when they are destroyed), so any number that a caller passes can be checked without
+//! touching foreign memory, and a handle that was destroyed is told from one that never was.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! The functions of CUDA before 3.2, with addresses and sizes of 32 bits, and other superseded forms.
 //!
-//! A 64-bit driver exports them, but its device addresses do not fit: what would return an address runs out of memory, and
-//! what takes one finds nothing there.
+//! A 64-bit driver exports them, but its device addresses do not fit: what would return an address runs out of memory,
+//! and what takes one finds nothing there.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -4,9 +4,9 @@
 //! written, streams, events, capture and graphs, errors. Kernels compute nothing; they take device time by the rule of
 //! [`aliquot_fake_machine`], which also says how processes share the devices.
 //!
-//! [`exports`] expands the functions from the table in `aliquot-abi`; each line of the table calls the function of the same
-//! name in one of the modules here, so a line without an implementation does not compile. An implementation returns
-//! [`Done`], and reads and writes the caller's memory through [`caller`] only.
+//! [`exports`] expands the functions from the table in `aliquot-abi`; each line of the table calls the function of the
+//! same name in one of the modules here, so a line without an implementation does not compile. An implementation
+//! returns [`Done`], and reads and writes the caller's memory through [`caller`] only.
 
 #![allow(non_snake_case, reason = "implementations have the names of the driver API's functions")]
 #![cfg_attr(test, allow(dead_code, reason = "without its exports nothing of the library is called"))]

@@ -36,7 +36,8 @@ enum Status {
 }
 
 fn table() -> &'static HashMap<&'static str, Vec<Export>> {
-    // SAFETY of sharing: the pointers are addresses of this library's functions, which is not unloaded while it is used.
+    // SAFETY of sharing: the pointers are addresses of this library's functions, which is not unloaded while it is
+    // used.
     struct Table(HashMap<&'static str, Vec<Export>>);
     // SAFETY: see above; a function's address can be read in any thread.
     unsafe impl Send for Table {}

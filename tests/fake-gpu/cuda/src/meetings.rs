@@ -13,7 +13,8 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    /// Reads the parameters: its own counter's address, the peer's, the number to write and to wait for, and the duration.
+    /// Reads the parameters: its own counter's address, the peer's, the number to write and to wait for, and the
+    /// duration.
     pub(crate) fn of(arguments: &Arguments) -> Done<Meeting> {
         let [own, peer, number, duration_ns] = arguments.words()?;
         Ok(Meeting {

@@ -101,8 +101,9 @@ impl ValueWrite {
     }
 
     pub(crate) fn carry_out(&self) {
-        // SAFETY: the address was checked to be aligned and in memory that the driver knows, which by the API's contract
-        // the caller keeps until the operation is done. Others access it as a device does, so the store is atomic.
+        // SAFETY: the address was checked to be aligned and in memory that the driver knows, which by the API's
+        // contract the caller keeps until the operation is done. Others access it as a device does, so the store is
+        // atomic.
         unsafe {
             match self.width {
                 Width::Bits32 => (*(self.address as *const AtomicU32)).store(self.value as u32, Ordering::Release),

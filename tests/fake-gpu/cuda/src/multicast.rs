@@ -1,7 +1,7 @@
 //! Multicast objects: an address through which the memory of several devices is written at once.
 //!
-//! Memory that is bound to an object stays as long as it is bound. What is written through the object is not seen in the
-//! memory that is bound to it, as only kernels write so.
+//! Memory that is bound to an object stays as long as it is bound. What is written through the object is not seen in
+//! the memory that is bound to it, as only kernels write so.
 
 use core::ffi::{c_uint, c_ulonglong};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! Physical memory: what `cuMemCreate` makes, and what other processes are given of it.
 //!
-//! It is a part of one anonymous file, so that it can be mapped at several addresses; memory that can be exported has a file
-//! of its own, which ends with a description of what it is. It counts against its device until its last handle and its
-//! last mapping are gone, in the process that made it.
+//! It is a part of one anonymous file, so that it can be mapped at several addresses; memory that can be exported has a
+//! file of its own, which ends with a description of what it is. It counts against its device until its last handle and
+//! its last mapping are gone, in the process that made it.
 
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::collections::BTreeMap;

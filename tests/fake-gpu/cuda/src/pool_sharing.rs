@@ -1,7 +1,7 @@
 //! Pools and their allocations in several processes.
 //!
-//! A pool's descriptor is a file that says where the pool's process keeps its device memory; an allocation is named by a
-//! [`Ticket`]. What another process imports is free to it and counts where it was allocated.
+//! A pool's descriptor is a file that says where the pool's process keeps its device memory; an allocation is named by
+//! a [`Ticket`]. What another process imports is free to it and counts where it was allocated.
 
 use core::ffi::{c_int, c_uint, c_void};
 

@@ -1,7 +1,8 @@
 //! Pools of stream-ordered memory: what each reserves, and what of that is used.
 //!
-//! A pool reserves memory in chunks and keeps what is freed until a synchronisation finds it above the release threshold,
-//! or until memory is short. Addresses come from the device's range, so memory that a pool keeps serves any size.
+//! A pool reserves memory in chunks and keeps what is freed until a synchronisation finds it above the release
+//! threshold, or until memory is short. Addresses come from the device's range, so memory that a pool keeps serves any
+//! size.
 
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -208,7 +209,8 @@ impl Pool {
         self.trim_to(0);
     }
 
-    /// Counts `bytes` as used, reserving what is missing. What `stream` has freed, and not come to yet, is its own again.
+    /// Counts `bytes` as used, reserving what is missing. What `stream` has freed, and not come to yet, is its own
+    /// again.
     pub(crate) fn charge(&self, bytes: u64, stream: Option<u64>) -> Done {
         loop {
             let missing = {

@@ -19,7 +19,8 @@ pub(crate) struct Process {
     pub(crate) instant: bool,
 }
 
-/// A page that holds the address of the [`Process`], and that the kernel wipes in the child of a fork. Null before `cuInit`.
+/// A page that holds the address of the [`Process`], and that the kernel wipes in the child of a fork. Null before
+/// `cuInit`.
 static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(core::ptr::null_mut());
 static STARTING: Mutex<()> = Mutex::new(());
 

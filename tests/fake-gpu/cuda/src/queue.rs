@@ -1,10 +1,11 @@
 //! The work that is queued on streams, and what may run when.
 //!
-//! All streams of the process are *lanes* of one set of queues under one lock. An operation carries its place in the order
-//! of submission; the legacy default stream's rule and every wait are comparisons of such places. Executors take operations
-//! out ([`crate::executor`]); here is what they and the callers share.
+//! All streams of the process are *lanes* of one set of queues under one lock. An operation carries its place in the
+//! order of submission; the legacy default stream's rule and every wait are comparisons of such places. Executors take
+//! operations out ([`crate::executor`]); here is what they and the callers share.
 //!
-//! Inside a process the kernels and copies of a device run one at a time: those of different streams are not overlapped.
+//! Inside a process the kernels and copies of a device run one at a time: those of different streams are not
+//! overlapped.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
@@ -269,7 +270,8 @@ impl Queues {
         self.complete_first(index, end_ns);
     }
 
-    /// Whether the first operation of a lane is a kernel whose peer has not come. One whose peer has is a task from now on.
+    /// Whether the first operation of a lane is a kernel whose peer has not come. One whose peer has is a task from now
+    /// on.
     pub(crate) fn waits_for_peer(&mut self, index: usize) -> bool {
         let Some(first) = self.lanes[index].operations.front_mut() else { return false };
         let Work::Meeting(meeting) = &first.work else { return false };

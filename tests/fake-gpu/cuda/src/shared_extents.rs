@@ -1,7 +1,7 @@
 //! Allocations that other processes may open: what they are told, and when that ceases to be true.
 //!
-//! A ticket names the file behind a device's range and a slot in that file's trailer. The slot holds the ticket's serial as
-//! long as the allocation lives, so a ticket that came too late is refused.
+//! A ticket names the file behind a device's range and a slot in that file's trailer. The slot holds the ticket's
+//! serial as long as the allocation lives, so a ticket that came too late is refused.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeMap;

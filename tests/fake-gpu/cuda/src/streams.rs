@@ -25,7 +25,8 @@ pub(crate) const GREATEST_PRIORITY: c_int = -5;
 const NON_BLOCKING: c_uint = 1;
 /// Bytes of a `CUstreamAttrValue`.
 const ATTRIBUTE_BYTES: usize = 64;
-/// Attributes that a stream has: access policy, synchronisation policy, priority, memory synchronisation map and domain.
+/// Attributes that a stream has: access policy, synchronisation policy, priority, memory synchronisation map and
+/// domain.
 const ATTRIBUTES: [c_uint; 5] = [1, 3, 8, 9, 10];
 const PRIORITY_ATTRIBUTE: c_uint = 8;
 

@@ -1,12 +1,14 @@
 //! The simulated machine: what all processes that use the simulated GPU share.
 //!
-//! A *machine* is a state file that every process maps, and a lock file beside it. Each process that uses CUDA holds one
+//! A *machine* is a state file that every process maps, and a lock file beside it. Each process that uses CUDA holds
+//! one
 //! *record* in the state (a [`Member`]), and with it a POSIX record lock on one byte of the lock file. The kernel gives
-//! that lock back when the process ends, however it ends, and tells anyone who asks the owner's process id in the asker's
-//! own namespace: so the lock is at once the proof of life and the source of host process ids.
+//! that lock back when the process ends, however it ends, and tells anyone who asks the owner's process id in the
+//! asker's own namespace: so the lock is at once the proof of life and the source of host process ids.
 //!
 //! Nothing that a process holds can outlive it: memory in use is the sum over the records of live processes, never a
-//! counter that someone would have to correct; the locks in the state name their owner and are taken over when it is dead.
+//! counter that someone would have to correct; the locks in the state name their owner and are taken over when it is
+//! dead.
 //!
 //! # Device time
 //!

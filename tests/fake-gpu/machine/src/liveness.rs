@@ -91,7 +91,8 @@ impl LifeLocks {
         }
     }
 
-    /// The process other than this one that has byte `index`: its id in this process's namespace, 0 if it has none here.
+    /// The process other than this one that has byte `index`: its id in this process's namespace, 0 if it has none
+    /// here.
     pub(crate) fn holder(&self, index: usize) -> Option<u32> {
         let mut lock = byte(index, libc::F_WRLCK);
         // SAFETY: the descriptor is open for ever and `lock` is a valid flock structure, which the kernel fills in.

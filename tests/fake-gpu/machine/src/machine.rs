@@ -82,8 +82,8 @@ impl Machine {
         self.config.devices[device].has_mig_mode && is_off.load(Ordering::Relaxed) == 0
     }
 
-    /// Switches the MIG mode of device `device`, which must have one, as an administrator does: with its instances gone, or
-    /// back. Processes that have CUDA started keep what they see.
+    /// Switches the MIG mode of device `device`, which must have one, as an administrator does: with its instances
+    /// gone, or back. Processes that have CUDA started keep what they see.
     pub fn set_mig_mode(&self, device: usize, is_on: bool) {
         self.state.devices[device].mig_is_off.store(u32::from(!is_on), Ordering::Relaxed);
     }

@@ -36,8 +36,8 @@ pub(crate) fn map_state(config: &Config, locks: &LifeLocks) -> Result<&'static S
     if address == libc::MAP_FAILED {
         return Err(failed(io::Error::last_os_error()));
     }
-    // SAFETY: the mapping is page-aligned, as large as a `State`, never unmapped; every bit pattern is a valid `State`, and
-    // all of its fields are atomics.
+    // SAFETY: the mapping is page-aligned, as large as a `State`, never unmapped; every bit pattern is a valid `State`,
+    // and all of its fields are atomics.
     let state = unsafe { &*address.cast::<State>() };
     let ready = state.magic.load(Ordering::Acquire) == MAGIC
         && state.version.load(Ordering::Relaxed) == VERSION

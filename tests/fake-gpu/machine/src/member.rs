@@ -46,7 +46,8 @@ impl Member {
         let used = self.recorded_memory_bytes(device);
         let fits = used.checked_add(bytes).is_some_and(|sum| sum <= total);
         if fits {
-            // Giving back does not take the lock, so this must be one step; taking does, so the sum above can only shrink.
+            // Giving back does not take the lock, so this must be one step; taking does, so the sum above can only
+            // shrink.
             self.share(device).memory_bytes.fetch_add(bytes, Ordering::Relaxed);
             let peak = &self.device(device).memory_peak_bytes;
             peak.store(peak.load(Ordering::Relaxed).max(used + bytes), Ordering::Relaxed);
@@ -59,8 +60,8 @@ impl Member {
         self.share(device).memory_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of a device's memory that are free. In instant mode what a dead process held may still count as used: it is
-    /// found out when the memory is needed.
+    /// Bytes of a device's memory that are free. In instant mode what a dead process held may still count as used: it
+    /// is found out when the memory is needed.
     #[must_use]
     pub fn free_memory_bytes(&self, device: usize) -> u64 {
         if self.config().mode == Mode::Timed {

@@ -1,11 +1,11 @@
 //! Turns on a device: who runs, from when to when.
 //!
-//! All instants are on the device's timeline. A process that wants the device draws a ticket; the device goes to the lowest
-//! ticket among those that wanted it by the instant at which it became free. Who is scheduled late by the operating system
-//! still gets the time that was his: his work simply completes in the past.
+//! All instants are on the device's timeline. A process that wants the device draws a ticket; the device goes to the
+//! lowest ticket among those that wanted it by the instant at which it became free. Who is scheduled late by the
+//! operating system still gets the time that was his: his work simply completes in the past.
 //!
-//! A holder that is dead, or has not come back a grace period after its turn's end (it may be stopped), loses the turn, as
-//! the hardware would take it away. A chosen waiter that does not come is passed over after the same period.
+//! A holder that is dead, or has not come back a grace period after its turn's end (it may be stopped), loses the turn,
+//! as the hardware would take it away. A chosen waiter that does not come is passed over after the same period.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -92,7 +92,8 @@ impl Member {
         Turn { start_ns, end_ns, id }
     }
 
-    /// Accounts for `busy_ns` of work in a turn that goes on; what its end or extension is told then is what came after.
+    /// Accounts for `busy_ns` of work in a turn that goes on; what its end or extension is told then is what came
+    /// after.
     pub fn charge(&self, device: usize, busy_ns: u64) {
         let _turns = self.device(device).turns.lock(self.machine);
         self.add_use(device, busy_ns);

@@ -1,5 +1,5 @@
-//! MIG: GPUs in MIG mode, and their instances, each the first compute instance of a GPU instance of its own. A device whose
-//! UUID begins with `MIG-` and whose GPU is not there is found as a GPU is.
+//! MIG: GPUs in MIG mode, and their instances, each the first compute instance of a GPU instance of its own. A device
+//! whose UUID begins with `MIG-` and whose GPU is not there is found as a GPU is.
 
 use core::ffi::c_uint;
 

@@ -19,7 +19,8 @@ use crate::session::{index_of, machine, not_supported};
 
 const SAMPLING_PERIOD_US: c_uint = 1_000_000;
 
-/// Kernels here are not known to use memory or not, and copies are not told from them: the memory's part is always none.
+/// Kernels here are not known to use memory or not, and copies are not told from them: the memory's part is always
+/// none.
 fn rates(handle: nvmlDevice_t) -> Done<nvmlUtilization_t> {
     check_no_mig(handle)?;
     let gpu = machine()?.device_use(index_of(handle)?).utilization_percent;
@@ -61,8 +62,8 @@ pub(crate) fn nvmlDeviceGetDecoderUtilization(
     nvmlDeviceGetEncoderUtilization(handle, percent, period_us)
 }
 
-/// Samples of the processes that were at work in the last second; an error if there are none that are newer than the last
-/// ones seen.
+/// Samples of the processes that were at work in the last second; an error if there are none that are newer than the
+/// last ones seen.
 fn busy<T>(handle: nvmlDevice_t, last_seen_us: u64, sample: impl Fn(ProcessUse, u64) -> T) -> Done<Vec<T>> {
     check_no_mig(handle)?;
     let now_us = now_us();

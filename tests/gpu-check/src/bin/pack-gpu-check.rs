@@ -1,11 +1,13 @@
-//! Makes the folder that is taken to a machine with a GPU: the programs, prebuilt for old C libraries, and what runs them.
+//! Makes the folder that is taken to a machine with a GPU: the programs, prebuilt for old C libraries, and what runs
+//! them.
 //!
 //! ```text
 //! cargo run --release -p aliquot-gpu-check --bin pack-gpu-check -- OUT_DIR
 //! ```
 //!
-//! The programs are linked by `zig cc`, which knows the symbols of every C library since 2.17 and so links for the one that is
-//! asked for, not for the one of this machine. It comes from PyPI (needs python3 with venv) and is kept in the target directory.
+//! The programs are linked by `zig cc`, which knows the symbols of every C library since 2.17 and so links for the one
+//! that is asked for, not for the one of this machine. It comes from PyPI (needs python3 with venv) and is kept in the
+//! target directory.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

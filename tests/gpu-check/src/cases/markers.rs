@@ -44,7 +44,8 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Lets a stream memory operation behind a kernel write into a page of a file that others could map. Returns how long it took.
+/// Lets a stream memory operation behind a kernel write into a page of a file that others could map. Returns how long
+/// it took.
 fn write_by_device(cuda: &Cuda) -> anyhow::Result<Duration> {
     const CAN_USE_64_BIT_STREAM_MEM_OPS: u32 = 93;
     if cuda.attribute(CAN_USE_64_BIT_STREAM_MEM_OPS)? == 0 {

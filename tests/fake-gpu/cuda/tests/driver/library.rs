@@ -3,8 +3,8 @@
 use aliquot_abi::cuda::*;
 use libloading::Library;
 
-/// PTX with a kernel that takes as long as its argument says, one with several parameters, one that waits for another, and a
-/// variable.
+/// PTX with a kernel that takes as long as its argument says, one with several parameters, one that waits for another,
+/// and a variable.
 pub(crate) const PTX: &[u8] =
     b".version 8.0\n.target sm_90\n.address_size 64\n.visible .global .align 4 .b8 table[64];\n\
     .visible .entry spin_ns(.param .u64 ns){ret;}\n.visible .entry plain(.param .u32 a,.param .u64 b){ret;}\n\
