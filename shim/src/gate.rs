@@ -106,6 +106,8 @@ struct Granted {
 fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Granted> {
     let unheard = part.process.unheard();
     let mut marked_all = false;
+    // Since when it waits for room, whatever the gate's ticks are meanwhile.
+    let mut room_since_ns = None;
     loop {
         let now_ns = clock::now_ns();
         let word = part.limits.gate.load(Ordering::Acquire);
@@ -127,11 +129,13 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
             } else {
                 unheard.fetch_add(1, Ordering::Relaxed);
             }
+            room_since_ns = None;
             continue;
         }
-        if !is_free(word) && !markers::has_room(part, stream, word) {
+        if !is_free(word) && !markers::has_room(part, stream, word, *room_since_ns.get_or_insert(now_ns)) {
             continue;
         }
+        room_since_ns = None;
         let held_ns = match Pacing::of(part, now_ns).filter(|_| is_paced) {
             Some(pacing) => pacing.admit(),
             None => Some(0),

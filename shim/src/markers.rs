@@ -77,17 +77,17 @@ const FATAL: [u32; 12] = [214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718,
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
 
-/// Waits until there is room for one more launch into `stream`. `false` if the gate's word is not `gate` any more: look
-/// at it again.
+/// Waits until there is room for one more launch into `stream`, which has waited since `start_ns`. `false` if the gate's
+/// word is not `gate` any more: look at it again.
 ///
 /// What counts is the stream's own work: another stream's may go on for long, or wait for a peer. All streams together
-/// are bounded by the number of markers, unless the oldest of these has been there for longer than usual.
-pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32) -> bool {
+/// are bounded by the number of markers; where the oldest of these has been there for longer than usual, those that
+/// have none of their own are let in.
+pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
     let Some(row) = part.slot().markers.get(part.index) else { return true };
     let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
-    let start_ns = clock::now_ns();
-    let mut now_ns = start_ns;
+    let mut now_ns = clock::now_ns();
     loop {
         let newest = slot.marker_submitted.load(Ordering::Acquire);
         let done = look(part, slot, flight, newest, Look::Anytime, now_ns);
@@ -98,7 +98,8 @@ pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32) -> bool {
         let elapsed_ns = now_ns.saturating_sub(since_ns);
         let in_flight = flight.in_flight_of(stream, row, newest);
         let wait_ns = flight.estimates.wait_for_room_ns(in_flight, elapsed_ns, room_ns);
-        if wait_ns == 0 && (newest - done < MARKERS_MAX as u64 || elapsed_ns > room_ns) {
+        let has_marker = newest - done < MARKERS_MAX as u64;
+        if wait_ns == 0 && (has_marker || (elapsed_ns > room_ns && in_flight == Launches::NONE)) {
             return true;
         }
         // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at

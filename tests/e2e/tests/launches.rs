@@ -121,6 +121,19 @@ fn kernels_are_not_taken_for_short_because_their_launches_return_late() {
     assert!(launching_ms > 200, "300 ms of work were launched within {launching_ms} ms");
 }
 
+/// Short as the kernels behind it are by experience: with all markers in use, only its end says what they are.
+#[test]
+fn behind_a_long_kernel_no_more_is_launched_than_there_are_markers() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, GIB);
+    region.limits().devices[0].marker_launches_max.store(1, Ordering::Relaxed);
+    open(&region, 0);
+    let mut command = HostProgram::linked(&gpu, "behind_a_long_kernel").on(&gpu);
+    let outcome = run(region.preload_into(&mut command)).success();
+    let launching_ms: u64 = outcome.stdout.trim().parse().expect("a number");
+    assert!(launching_ms >= 400, "100 kernels were launched behind one of 400 ms within {launching_ms} ms");
+}
+
 /// Launches that markers stand for.
 fn marked(region: &Region, part: usize) -> u64 {
     region.ledger().slots.iter().map(|slot| slot.devices[part].launches.load(Ordering::Relaxed)).sum()
