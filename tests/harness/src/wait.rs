@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// What has not come by then does not come. Machines that run tests are slow and shared, so this is generous.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Looks until `look` finds something. Fails the test if it does not by the [`DEADLINE`]; `what` says what was awaited.
 #[track_caller]
