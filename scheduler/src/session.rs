@@ -49,7 +49,8 @@ impl Session {
         while !is_settled && cycles.len() < cycles_max {
             plan = self.scheduler.cycle(&mut self.cluster);
             let steps: Vec<Step> = plan.steps.iter().map(|step| Step::of(&self.cluster, step)).collect();
-            is_settled = steps.is_empty() && !self.let_leave();
+            let any_left = self.let_leave();
+            is_settled = steps.is_empty() && !any_left;
             if !is_settled {
                 cycles.push(steps);
             }

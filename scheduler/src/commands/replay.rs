@@ -20,13 +20,13 @@ pub(crate) struct ReplayArgs {
     #[arg(required_unless_present = "nodes", conflicts_with_all = TraceArgs::NAMES)]
     snapshot: Option<PathBuf>,
     /// Run so many cycles at most, instead of until nothing changes.
-    #[arg(long, requires = "snapshot", help_heading = "Of a snapshot")]
+    #[arg(long, conflicts_with_all = TraceArgs::NAMES, help_heading = "Of a snapshot")]
     cycles: Option<usize>,
     /// Write the state at the end as a snapshot.
-    #[arg(long, value_name = "FILE", requires = "snapshot", help_heading = "Of a snapshot")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = TraceArgs::NAMES, help_heading = "Of a snapshot")]
     dump: Option<PathBuf>,
     /// Print JSON.
-    #[arg(long, requires = "snapshot", help_heading = "Of a snapshot")]
+    #[arg(long, conflicts_with_all = TraceArgs::NAMES, help_heading = "Of a snapshot")]
     json: bool,
     #[command(flatten)]
     trace: TraceArgs,
