@@ -198,10 +198,10 @@ impl Group {
     /// The placed members: those that the minimum needs, and those beyond it. If the minimum is not reached, all count as needed.
     pub(crate) fn placed_parts(&self) -> (Vec<ClaimId>, Vec<ClaimId>) {
         let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
-        let (needed, _) = self.choose(true, wanted, self.spec.min_members);
+        let (needed, missing) = self.choose(true, wanted, self.spec.min_members);
         let of = |is_needed: bool| {
             let placed = self.members.iter().filter(|(_, member)| member.placed);
-            let part = placed.filter(|(sequence, _)| needed.contains(sequence) == is_needed);
+            let part = placed.filter(|(sequence, _)| (missing > 0 || needed.contains(sequence)) == is_needed);
             part.map(|(_, member)| member.claim).collect()
         };
         (of(true), of(false))

@@ -115,3 +115,17 @@ fn members_that_must_be_in_one_rack_are() {
     let nodes: Vec<Option<&str>> = members.iter().map(|claim: &ClaimId| kit.node_of(*claim)).collect();
     assert!(nodes.iter().all(|node| matches!(node, Some("b" | "c"))), "{nodes:?}");
 }
+
+#[test]
+fn what_is_left_of_a_gang_without_its_head_goes_as_a_whole() {
+    let mut kit = Kit::of_nodes(1, 4);
+    let sub_groups = vec![sub_group("head", 1)];
+    kit.group(PodGroup { sub_groups, ..gang("ray", "default", 0) });
+    let head = kit.claim(member("ray", "head", 1));
+    let workers = kit.claims(3, &Claim { request: whole(1), pod_group: Some("ray".into()), ..Claim::default() });
+    kit.settle();
+    kit.remove(head);
+    kit.claims(2, &Claim { priority: 100, ..train("default", whole(1)) });
+    kit.settle();
+    assert_eq!(kit.running(&workers), 0);
+}
