@@ -55,6 +55,18 @@ fn refused(args: &[&str]) -> String {
     errors
 }
 
+/// A report without the sentences that the core makes, which have tests of their own: why something waits, what would help.
+fn outline(text: &str) -> String {
+    let mut lines = Vec::new();
+    let mut waiting = false;
+    for line in text.lines().filter(|line| !line.starts_with("    ")) {
+        waiting = if line.starts_with("  ") { waiting } else { line.ends_with("wait:") || line == "waiting:" };
+        let shown = if waiting { line.split_inclusive(':').next().unwrap_or(line) } else { line };
+        lines.push(shown.to_owned() + "\n");
+    }
+    lines.concat()
+}
+
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).expect("the output is JSON")
 }
@@ -63,7 +75,8 @@ fn parsed(text: &str) -> Value {
 fn a_plan_says_what_goes_where_and_what_waits_why() {
     let folder = Folder::new("plan");
     let text = printed(&["replay", &folder.file("small.json", SMALL)]);
-    assert_eq!(text, include_str!("snapshots/small.plan"));
+    assert_eq!(outline(&text), include_str!("snapshots/small.plan"));
+    assert!(text.contains("wait, or raise the queue's quota or weight"), "{text}");
 }
 
 #[test]
@@ -99,7 +112,7 @@ fn what_more_nodes_would_change_is_told() {
     let folder = Folder::new("nodes");
     let snapshot = folder.file("small.json", SMALL);
     let text = printed(&["simulate", &snapshot, "--add-nodes", "a100-0=1"]);
-    assert_eq!(text, include_str!("snapshots/small.more-nodes"));
+    assert_eq!(outline(&text), include_str!("snapshots/small.more-nodes"));
 }
 
 #[test]
