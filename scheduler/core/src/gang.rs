@@ -102,7 +102,8 @@ fn place_anywhere(
     Ok(())
 }
 
-/// Where a claim fits; not on devices of a model of which its queue may have no more.
+/// Where a claim fits; not on devices of a model of which its queue may have no more, or of which a part is more memory than the
+/// queue may have.
 fn place_within_bounds(
     cluster: &Cluster,
     engine: &mut Engine<Box<dyn Policy>>,
@@ -118,11 +119,11 @@ fn place_within_bounds(
         let Err(exceeded) = limits::check(cluster, queue, &charge, preemptible, false) else {
             return Ok(Some(allocation));
         };
-        // Another model can only help against a bound on this one.
-        if !charge.has_model(exceeded.resource) || spent.contains(&exceeded.resource) {
+        // Another model can only help against a bound on this one, or on memory of which a part was asked for.
+        if !charge.depends_on_model(exceeded.resource) {
             return Err(Unplaceable::Limit(exceeded));
         }
-        spent.push(exceeded.resource);
+        spent.extend(charge.models());
         let others = cluster.nodes().filter(|(_, node)| !spent.iter().any(|model| node.has_model(*model)));
         best = engine.place_among(cluster, class, others.map(|(id, _)| id));
         if best.is_none() {

@@ -37,6 +37,8 @@ impl std::fmt::Display for Resource {
 
 /// Resources that exist whatever devices there are.
 const FIXED: usize = 4;
+/// The number of [`Resource::DeviceMemory`].
+const DEVICE_MEMORY: usize = 3;
 
 /// The number of [`Resource::DeviceCore`].
 pub(crate) const DEVICE_CORE: usize = 2;
@@ -216,9 +218,14 @@ impl Charge {
         self.parts().filter(|(part, _)| *part == number).map(|(_, amount)| amount).fold(0, u64::saturating_add)
     }
 
-    /// Whether it takes time of devices of the model with this resource's number.
-    pub(crate) fn has_model(&self, number: usize) -> bool {
-        self.models.iter().any(|(model, amount)| *model == number && *amount > 0)
+    /// The numbers of the resources of the models that it takes time of.
+    pub(crate) fn models(&self) -> impl Iterator<Item = usize> + '_ {
+        self.models.iter().filter(|(_, amount)| *amount > 0).map(|(number, _)| *number)
+    }
+
+    /// Whether how much of a resource it takes can depend on the devices' model.
+    pub(crate) fn depends_on_model(&self, number: usize) -> bool {
+        number == DEVICE_MEMORY && self.fixed[DEVICE_MEMORY] > 0 || self.models().any(|model| model == number)
     }
 
     /// What this is more than `other`, of each resource.

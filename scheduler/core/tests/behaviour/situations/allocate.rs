@@ -74,6 +74,21 @@ fn a_bound_on_one_model_leaves_the_others_alone() {
 }
 
 #[test]
+fn a_part_of_a_small_device_fits_a_bound_on_memory_that_one_of_a_large_device_does_not() {
+    let mut kit = Kit::new();
+    for (name, model, gib) in [("large", "A", 80), ("small", "B", 16)] {
+        let device =
+            DeviceSpec { model: model.into(), memory: Bytes::from_mib(gib << 10), ..DeviceSpec::default() };
+        kit.node(NodeSpec { devices: vec![device], ..node(name, 0) });
+    }
+    let bound = Allowance { limit: Some(20 << 30), ..quota(0) };
+    kit.queue_of("team", BTreeMap::from([(Resource::DeviceMemory, bound)]), |_| {});
+    let claim = kit.claim(train("team", part(50)));
+    kit.settle();
+    assert_eq!(kit.node_of(claim), Some("small"));
+}
+
+#[test]
 fn within_a_queue_priority_goes_first_and_then_age() {
     let mut kit = Kit::of_nodes(1, 2);
     let old = kit.claim(train("default", whole(1)));
