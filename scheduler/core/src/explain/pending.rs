@@ -9,7 +9,7 @@ use crate::group::{GroupId, PlacementStrategy};
 use crate::limits::Exceeded;
 use crate::namespace::NamespaceSpec;
 use crate::plan::{Obstacle, Pending};
-use crate::queue::Queue;
+use crate::queue::QueueId;
 use crate::unit::Unit;
 
 impl Pending {
@@ -51,17 +51,15 @@ pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Opti
     Some(match *refusal {
         Refusal::NothingToTake => return None,
         Refusal::AboveFairShare { resource, fair_share } => {
-            // If nobody else holds any of it, it does not matter whose share is how large.
-            let held = |queue: Option<&Queue>| queue.map_or(0, |queue| queue.allocated().get(resource));
-            let roots = cluster.queues().roots().iter().map(|id| held(cluster.queue(*id)));
             let own = cluster.queue(unit.queue)?;
-            if roots.fold(0, u64::saturating_add) <= held(Some(own)) {
+            let held = own.allocated().get(resource);
+            if !is_held_by_others(cluster, unit.queue, resource, held) {
                 return None;
             }
             Reason::AboveFairShare(Share {
                 queue: own.spec().name.clone(),
                 resource: cluster.resources().resource(resource),
-                held: held(Some(own)),
+                held,
                 asked: unit.least_charge(cluster).get(resource),
                 fair_share,
             })
@@ -73,6 +71,20 @@ pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Opti
         }
         Refusal::SearchExhausted => Reason::SearchExhausted,
     })
+}
+
+/// Whether others than a queue hold some of a resource, of which the queue holds `own`. If nobody does, it does not matter
+/// whose fair share is how large.
+fn is_held_by_others(cluster: &Cluster, queue: QueueId, resource: usize, own: u64) -> bool {
+    let mut root = None;
+    for (id, above) in cluster.queues().path(queue) {
+        if above.allocated().get(resource) > own {
+            return true;
+        }
+        root = Some(id);
+    }
+    let others = cluster.queues().roots().iter().filter(|other| Some(**other) != root);
+    others.filter_map(|other| cluster.queue(*other)).any(|other| other.allocated().get(resource) > 0)
 }
 
 /// The topology level in one domain of which a member must be with others; `Some(None)`: they must be on one node.
