@@ -163,7 +163,10 @@ fn large_cluster(criterion: &mut Criterion) {
         for _ in 0..NODES {
             // One on each node may not be evicted, so no node can be emptied.
             add(&mut cluster, Claim { request: whole(4), queue: "team".into(), ..Claim::default() });
-            add(&mut cluster, Claim { request: whole(1), queue: "other".into(), preemptible: true, ..Claim::default() });
+            add(
+                &mut cluster,
+                Claim { request: whole(1), queue: "other".into(), preemptible: true, ..Claim::default() },
+            );
         }
         let mut scheduler = scheduler();
         settle(&mut scheduler, &mut cluster);

@@ -3,8 +3,10 @@
 mod rules;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use crate::claim::{Allocation, ClaimId, NodeId};
+use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::limits::{self, Exceeded};
 use crate::placement::{Engine, Policy};
@@ -91,7 +93,7 @@ fn place_anywhere(
     preemptible: bool,
     room: &mut dyn MakeRoom,
 ) -> Result<(), Unplaceable> {
-    for (placed, claim) in demanding_first(statement.cluster(), &unit.claims).into_iter().enumerate() {
+    for (placed, claim) in demanding_first(statement.cluster(), engine, &unit.claims).into_iter().enumerate() {
         let free = place_within_bounds(statement.cluster(), engine, unit.queue, claim, preemptible)?;
         let allocation = free.or_else(|| room.make_room(statement, engine, claim, None));
         let taken = allocation.is_some_and(|allocation| statement.place(claim, allocation).is_ok());
@@ -133,13 +135,25 @@ fn place_within_bounds(
     Ok(None)
 }
 
-/// Members in the order in which places are sought: who needs most has the fewest to choose from.
-pub(crate) fn demanding_first(cluster: &Cluster, claims: &[ClaimId]) -> Vec<ClaimId> {
+/// Members in the order in which places are sought: first who has the fewest nodes to choose from, then who needs most.
+pub(crate) fn demanding_first(
+    cluster: &Cluster,
+    engine: &mut Engine<Box<dyn Policy>>,
+    claims: &[ClaimId],
+) -> Vec<ClaimId> {
     let mut claims = claims.to_vec();
+    let mut choices: BTreeMap<ClassId, usize> = BTreeMap::new();
+    for class in claims.iter().filter_map(|claim| cluster.class_of(*claim)) {
+        choices.entry(class).or_default();
+    }
+    if choices.len() > 1 {
+        choices.iter_mut().for_each(|(class, nodes)| *nodes = engine.choices(cluster, *class));
+    }
+    let choices = |claim: &ClaimId| cluster.class_of(*claim).and_then(|class| choices.get(&class).copied());
     let demand = |claim: &ClaimId| {
         let request = cluster.claim(*claim).map(|claim| &claim.request);
         request.map(|request| (request.devices.total_core(), request.cpu, request.memory))
     };
-    claims.sort_by_key(|claim| Reverse(demand(claim)));
+    claims.sort_by_key(|claim| (choices(claim), Reverse(demand(claim))));
     claims
 }

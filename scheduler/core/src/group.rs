@@ -187,7 +187,8 @@ impl Group {
                 total -= 1;
             }
         }
-        (chosen, wanted.iter().sum::<u32>().max(total))
+        let wanted = wanted.into_iter().fold(0, u32::saturating_add);
+        (chosen, wanted.max(total))
     }
 
     /// The members that wait, in the order in which they were added.

@@ -5,14 +5,15 @@
 //! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms), is given the nodes that are nearest to having room: nothing new is placed there
 //! until it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::NodeId;
 use crate::cluster::Cluster;
 use crate::entitled::Entitled;
-use crate::group::GroupId;
+use crate::group::{Group, GroupId};
 use crate::node::Node;
 use crate::placement::{fitting_devices, room};
+use crate::queue::QueueId;
 use crate::request::Request;
 use crate::shares::Shares;
 use crate::unit::Unit;
@@ -70,7 +71,7 @@ impl Holds {
         self.nodes.iter().filter(move |(_, holder)| **holder == group).map(|(node, _)| *node)
     }
 
-    /// Takes in which units, each the first of its queue, have found no room in this cycle, and keeps nodes for those that have waited
+    /// Takes in which units, the first ones of each queue, have found no room in this cycle, and keeps nodes for those that have waited
     /// for `after_ms`; `nodes_max` nodes at most.
     pub(crate) fn update(
         &mut self,
@@ -101,7 +102,13 @@ impl Holds {
             .filter(|(since_ms, _)| now_ms.saturating_sub(*since_ms) >= after_ms)
             .collect();
         due.sort_by_key(|(since_ms, unit)| (*since_ms, unit.rank));
+        let queue_of = |group: &GroupId| cluster.group(*group).map(Group::queue);
+        let mut served: BTreeSet<QueueId> = self.nodes.values().filter_map(queue_of).collect();
         for (_, unit) in due {
+            // One unit of a queue at a time: the first for which it helps.
+            if served.contains(&unit.queue) {
+                continue;
+            }
             let left = nodes_max.saturating_sub(self.nodes.len());
             if left == 0 {
                 break;
@@ -113,6 +120,7 @@ impl Holds {
             for node in nearest(cluster, unit, left) {
                 if cluster.set_held(node, true).is_ok() {
                     self.nodes.insert(node, unit.group);
+                    served.insert(unit.queue);
                 }
             }
         }
@@ -135,6 +143,10 @@ fn nearest(cluster: &Cluster, unit: &Unit, most: usize) -> Vec<NodeId> {
         .collect();
     candidates.sort_unstable();
     let mut wanted = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
+    // Who would not fit if everybody else were gone gains nothing by waiting for that.
+    if candidates.iter().fold(0, |room: u32, (_, _, tasks)| room.saturating_add(*tasks)) < wanted {
+        return Vec::new();
+    }
     let mut nodes = Vec::new();
     for (_, node, tasks) in candidates.into_iter().take(most) {
         if wanted == 0 {

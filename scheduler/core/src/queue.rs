@@ -127,8 +127,7 @@ impl Queue {
             return;
         }
         let since = self.used_until_ms;
-        self.usage
-            .resize(self.allocated.as_slice().len().max(self.usage.len()), DecayedUsage::new(half_life_ms, since));
+        self.usage.resize(self.allocated.len().max(self.usage.len()), DecayedUsage::new(half_life_ms, since));
         for (number, usage) in self.usage.iter_mut().enumerate() {
             usage.hold(self.allocated.get(number), now_ms);
         }
@@ -182,6 +181,14 @@ pub enum QueueError {
     /// A queue stays where it is in the tree.
     #[error("queue {0:?} cannot be moved below another parent; make a new one")]
     Moved(String),
+    /// The queue is a namespace's quota.
+    #[error("queue {queue:?} is the quota of namespace {namespace:?}, and goes with that")]
+    OfNamespace {
+        /// The queue.
+        queue: String,
+        /// The namespace.
+        namespace: String,
+    },
     /// The queue that is always there.
     #[error("queue {DEFAULT_QUEUE:?} takes the claims that name no queue and stays")]
     Default,

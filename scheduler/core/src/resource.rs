@@ -265,19 +265,25 @@ impl Charge {
     }
 }
 
-/// Amounts of all resources, by number.
+/// Amounts of all resources, by number. Sums of what can be written are wider than what is said of them, so that what was added
+/// can always be taken away again.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Amounts(Vec<u64>);
+pub(crate) struct Amounts(Vec<u128>);
 
 impl Amounts {
-    /// The amount of a resource.
+    /// The amount of a resource; the greatest that can be said if it is greater.
     pub(crate) fn get(&self, number: usize) -> u64 {
-        self.0.get(number).copied().unwrap_or(0)
+        self.0.get(number).map_or(0, |amount| u64::try_from(*amount).unwrap_or(u64::MAX))
+    }
+
+    /// Number of resources of which there may be some.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// The amounts, by number; those that are not there are zero.
-    pub(crate) fn as_slice(&self) -> &[u64] {
-        &self.0
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.0.len()).map(|number| self.get(number))
     }
 
     /// Adds what a claim takes.
@@ -286,7 +292,7 @@ impl Amounts {
             if self.0.len() <= number {
                 self.0.resize(number + 1, 0);
             }
-            self.0[number] = self.0[number].saturating_add(amount);
+            self.0[number] += u128::from(amount);
         }
     }
 
@@ -294,8 +300,8 @@ impl Amounts {
     pub(crate) fn subtract(&mut self, charge: &Charge) {
         for (number, amount) in charge.parts() {
             if let Some(sum) = self.0.get_mut(number) {
-                debug_assert!(*sum >= amount, "only what was added can be taken away");
-                *sum = sum.saturating_sub(amount);
+                debug_assert!(*sum >= u128::from(amount), "only what was added can be taken away");
+                *sum = sum.saturating_sub(u128::from(amount));
             }
         }
     }

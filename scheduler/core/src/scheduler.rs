@@ -2,7 +2,7 @@
 
 mod dump;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::actions::{Context, SearchMemory, evict_stale, pass};
 use crate::claim::{Action, Displacement};
@@ -53,6 +53,9 @@ impl Default for Settings {
         }
     }
 }
+
+/// Units of a queue, the first ones, of which one may have nodes kept for it. Not only the very first: it may be one that fits nowhere.
+const HOLD_CANDIDATES: usize = 8;
 
 /// Decides which claims go where.
 ///
@@ -110,19 +113,25 @@ impl Scheduler {
         let mut waiting = Vec::new();
         let mut turns = Turns::new(cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
         while let Some(next) = turns.next() {
-            let Ok(Some(unit)) = Unit::next(cluster, next.turn.group) else { break };
+            let Ok(Some(unit)) = failures.next(cluster, next.turn.group) else { break };
             self.holds.open(cluster, unit.group);
             let placed = self.try_unit(cluster, &unit, Action::Allocate, &mut FreeRoom);
             self.holds.close(cluster, unit.group);
-            let is_placed = placed.is_ok();
-            match placed {
-                Ok(steps) => plan.add(steps, Action::Allocate, unit.group),
-                Err(obstacle) => {
-                    failures.note(cluster, &unit, obstacle);
-                    waiting.push((unit.group, Obstacle::Unplaceable(obstacle)));
+            // The group is looked at again: what fails is known then, and another member may fit.
+            let again = match placed {
+                Ok(steps) => {
+                    plan.add(steps, Action::Allocate, unit.group);
+                    true
                 }
-            }
-            turns.advance(next, is_placed, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
+                Err(obstacle) => {
+                    let known = failures.note(cluster, &unit, obstacle);
+                    if !known {
+                        waiting.push((unit.group, Obstacle::Unplaceable(obstacle)));
+                    }
+                    known
+                }
+            };
+            turns.advance(next, again, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
         }
         plan.pending =
             waiting.into_iter().map(|(group, obstacle)| Pending { group, obstacle, refusal: None }).collect();
@@ -153,16 +162,17 @@ impl Scheduler {
 
     /// Keeps nodes for those who have been the first of their queue for long and find no room.
     fn hold(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &Plan) {
-        let mut seen = BTreeSet::new();
+        let mut seen: BTreeMap<QueueId, usize> = BTreeMap::new();
         let mut blocked = Vec::new();
         for pending in &plan.pending {
             let Some(queue) = cluster.group(pending.group).map(Group::queue) else { continue };
             let Obstacle::Unplaceable(Unplaceable::NoRoom { .. }) = pending.obstacle else { continue };
-            if seen.contains(&queue) {
+            let seen = seen.entry(queue).or_default();
+            if *seen == HOLD_CANDIDATES {
                 continue;
             }
             let Ok(Some(unit)) = Unit::next(cluster, pending.group) else { continue };
-            seen.insert(queue);
+            *seen += 1;
             blocked.push(unit);
         }
         let nodes = cluster.nodes().count() as u64 * u64::from(self.settings.held_nodes_per_mille) / 1000;

@@ -80,7 +80,7 @@ impl Shares {
         if let Some(charge) = charge {
             held.add(charge);
         }
-        DominantShare::new(held.as_slice(), self.get(queue))
+        DominantShare::new(&held.iter().collect::<Vec<u64>>(), self.get(queue))
     }
 }
 

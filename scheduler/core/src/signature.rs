@@ -44,34 +44,40 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// What the next unit of a group takes at least; `None` if it is known to fail, which is noted in `waiting`.
+    /// What the next unit of a group takes at least; `None` if there is none to try, which is noted in `waiting`.
     pub(crate) fn look(
         &self,
         cluster: &Cluster,
         turn: &Turn,
         waiting: &mut Vec<(GroupId, Obstacle)>,
     ) -> Option<Charge> {
-        match Unit::next(cluster, turn.group) {
-            Ok(unit) => {
-                let unit = unit?;
-                let retry_at_ms = unit.claims.iter().map(|claim| cluster.failures(*claim).1).max();
-                if let Some(retry_at_ms) = retry_at_ms.filter(|retry_at_ms| *retry_at_ms > cluster.now_ms()) {
-                    waiting.push((turn.group, Obstacle::RetriedAt(retry_at_ms)));
-                    return None;
-                }
-                match self.of(cluster, &unit) {
-                    Some(failure) => {
-                        waiting.push((turn.group, Obstacle::Unplaceable(failure)));
-                        None
-                    }
-                    None => Some(unit.least_charge(cluster)),
-                }
-            }
-            Err(missing) => {
-                waiting.push((turn.group, Obstacle::MembersMissing(missing)));
+        match self.next(cluster, turn.group) {
+            Ok(unit) => Some(unit?.least_charge(cluster)),
+            Err(obstacle) => {
+                waiting.push((turn.group, obstacle));
                 None
             }
         }
+    }
+
+    /// The next unit of a group that is not known to fail; if all are, what is in the way of the first.
+    pub(crate) fn next(&self, cluster: &Cluster, group: GroupId) -> Result<Option<Unit>, Obstacle> {
+        let Some(first) = Unit::next(cluster, group).map_err(Obstacle::MembersMissing)? else { return Ok(None) };
+        match self.obstacle(cluster, &first) {
+            None => Ok(Some(first)),
+            Some(obstacle) => {
+                let other = first.others(cluster).find(|unit| self.obstacle(cluster, unit).is_none());
+                other.map(Some).ok_or(obstacle)
+            }
+        }
+    }
+
+    fn obstacle(&self, cluster: &Cluster, unit: &Unit) -> Option<Obstacle> {
+        let retry_at_ms = unit.claims.iter().map(|claim| cluster.failures(*claim).1).max();
+        if let Some(retry_at_ms) = retry_at_ms.filter(|retry_at_ms| *retry_at_ms > cluster.now_ms()) {
+            return Some(Obstacle::RetriedAt(retry_at_ms));
+        }
+        self.of(cluster, unit).map(Obstacle::Unplaceable)
     }
 
     fn of(&self, cluster: &Cluster, unit: &Unit) -> Option<Unplaceable> {
@@ -85,9 +91,9 @@ impl Failures {
         self.limited.get(&(unit.queue, unit.is_preemptible(cluster), signature)).copied()
     }
 
-    /// Notes that a unit could not be placed.
-    pub(crate) fn note(&mut self, cluster: &Cluster, unit: &Unit, failure: Unplaceable) {
-        let Some(signature) = Signature::of(cluster, unit) else { return };
+    /// Notes that a unit could not be placed; says whether that is known from now on.
+    pub(crate) fn note(&mut self, cluster: &Cluster, unit: &Unit, failure: Unplaceable) -> bool {
+        let Some(signature) = Signature::of(cluster, unit) else { return false };
         match failure {
             Unplaceable::Limit(_) => {
                 self.limited.insert((unit.queue, unit.is_preemptible(cluster), signature), failure);
@@ -96,5 +102,6 @@ impl Failures {
                 self.no_room.insert(signature, failure);
             }
         }
+        true
     }
 }

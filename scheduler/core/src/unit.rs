@@ -59,6 +59,14 @@ impl Unit {
         Ok(Self::new(cluster, id, claims, false))
     }
 
+    /// The units of a group that could be placed instead of this one, if that finds no room: members beyond the core are
+    /// independent of each other.
+    pub(crate) fn others<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
+        let group = cluster.group(self.group).filter(|_| self.elastic);
+        let claims = group.into_iter().flat_map(|group| group.waiting()).filter(|claim| !self.claims.contains(claim));
+        claims.filter_map(|claim| Self::new(cluster, self.group, vec![claim], true))
+    }
+
     /// The units of a group that are placed: its core, and each member beyond.
     pub(crate) fn placed(cluster: &Cluster, id: GroupId) -> Vec<Self> {
         let Some(group) = cluster.group(id).filter(|group| group.placed_members() > 0) else { return Vec::new() };

@@ -95,9 +95,14 @@ impl Cluster {
 
     /// Notes that a claim could not be started where it was placed.
     pub(super) fn fail(&mut self, id: ClaimId) -> Result<(), EventError> {
-        self.stop(id)?;
         let now_ms = self.now_ms;
+        let ran_ms = self.started_ms(id).map_or(0, |started_ms| now_ms.saturating_sub(started_ms));
+        self.stop(id)?;
         if let Some(state) = self.claims.get_mut(id) {
+            // Who has run for long has been started well: this is another failure than those before.
+            if ran_ms > RETRY_MAX_MS {
+                state.failures = 0;
+            }
             let wait_ms = RETRY_MS.checked_shl(state.failures).unwrap_or(RETRY_MAX_MS).clamp(RETRY_MS, RETRY_MAX_MS);
             state.retry_at_ms = now_ms.saturating_add(wait_ms);
             state.failures = state.failures.saturating_add(1).min(32);

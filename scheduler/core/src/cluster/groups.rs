@@ -6,7 +6,9 @@ use super::Cluster;
 use crate::claim::ClaimId;
 use crate::event::EventError;
 use crate::group::{Group, GroupId, PodGroup};
+use crate::limits::{self, Exceeded};
 use crate::queue::{QueueId, Turn};
+use crate::resource::Charge;
 
 impl Cluster {
     pub(super) fn add_group(&mut self, spec: PodGroup) -> Result<GroupId, EventError> {
@@ -27,13 +29,40 @@ impl Cluster {
         if names(group.spec()) != names(&spec) {
             return Err(EventError::GroupRenamed(group.spec().name.clone()));
         }
-        // Whether what its members hold may be evicted is in the books.
+        let (before, preemptible, queue) = (group.spec().clone(), spec.preemptible, group.queue());
         let members: Vec<ClaimId> = group.members().filter(|claim| self.allocation(*claim).is_some()).collect();
+        self.rebook_group(id, &members, spec);
+        // What was borrowed must still be given back when its owner asks.
+        let mut charge = Charge::default();
+        members.iter().filter_map(|claim| self.charge(*claim)).for_each(|each| charge.add(&each));
+        if let Err(exceeded) = limits::check(self, queue, &charge, preemptible, true)
+            && exceeded.is_quota
+            && before.preemptible
+        {
+            self.rebook_group(id, &members, before);
+            return Err(self.exceeded(&exceeded));
+        }
+        members.iter().for_each(|claim| self.settle_group_of(*claim));
+        Ok(())
+    }
+
+    /// Gives a group another configuration: whether what its members hold may be evicted is in the books.
+    fn rebook_group(&mut self, id: GroupId, members: &[ClaimId], spec: PodGroup) {
         members.iter().for_each(|claim| self.book_placed(*claim, false));
         self.change_group(id, |group| group.replace_spec(spec));
         members.iter().for_each(|claim| self.book_placed(*claim, true));
-        members.iter().for_each(|claim| self.settle_group_of(*claim));
-        Ok(())
+    }
+
+    /// The error of who would hold more than a queue may.
+    pub(super) fn exceeded(&self, exceeded: &Exceeded) -> EventError {
+        let queue = self.queue(exceeded.queue).map(|queue| queue.spec().name.clone()).unwrap_or_default();
+        EventError::QueueExceeded {
+            queue,
+            resource: self.resources.resource(exceeded.resource),
+            held: exceeded.held,
+            asked: exceeded.asked,
+            bound: exceeded.bound,
+        }
     }
 
     pub(super) fn remove_group(&mut self, id: GroupId) -> Result<(), EventError> {

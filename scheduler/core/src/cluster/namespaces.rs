@@ -4,7 +4,8 @@ use super::Cluster;
 use crate::claim::{Claim, ClaimId};
 use crate::event::EventError;
 use crate::namespace::NamespaceSpec;
-use crate::queue::{DEFAULT_QUEUE, QueueId};
+use crate::queue::{DEFAULT_QUEUE, QueueError, QueueId};
+use crate::request::Request;
 
 impl Cluster {
     /// Gives a namespace a quota and bounds, or others than it has. What was admitted before stays.
@@ -21,6 +22,14 @@ impl Cluster {
         Ok(())
     }
 
+    /// Removes a queue that nothing is in.
+    pub(super) fn remove_queue(&mut self, name: &str) -> Result<(), EventError> {
+        if let Some(namespace) = self.namespaces.values().find(|namespace| namespace.queue_name() == name) {
+            return Err(QueueError::OfNamespace { queue: name.to_owned(), namespace: namespace.name.clone() }.into());
+        }
+        Ok(self.queues.remove(name)?)
+    }
+
     /// Takes a namespace's quota and bounds away; nothing may be in its queue.
     pub(super) fn remove_namespace(&mut self, name: &str) -> Result<(), EventError> {
         let unknown = || EventError::UnknownNamespace(name.to_owned());
@@ -32,14 +41,18 @@ impl Cluster {
 
     /// Adds a claim as its namespace lets it in: with the namespace's defaults for what it does not say.
     pub(super) fn admit(&mut self, mut claim: Claim) -> Result<ClaimId, EventError> {
-        if let Some(namespace) = self.namespaces.get(&claim.namespace) {
-            claim.request = namespace.apply(&claim.request, self.resources.memory_of(&claim.request))?;
-        }
+        claim.request = self.bounded(&claim.namespace, claim.request)?;
         let id = self.add_claim(claim)?;
         if let Some(state) = self.claims.get(id) {
             self.arrivals.note(&state.claim.request, self.now_ms);
         }
         Ok(id)
+    }
+
+    /// What a claim of a namespace is taken to ask for.
+    pub(super) fn bounded(&self, namespace: &str, request: Request) -> Result<Request, EventError> {
+        let Some(namespace) = self.namespaces.get(namespace) else { return Ok(request) };
+        Ok(namespace.apply(&request, self.resources.memory_of(&request))?)
     }
 
     /// The leaf queue of who names `queue`: in a namespace with a quota its own, unless another one is named than that above it.

@@ -10,9 +10,10 @@ use crate::resource::Charge;
 use crate::spec::DeviceSpec;
 
 impl Cluster {
-    pub(super) fn resize(&mut self, id: ClaimId, request: &Request) -> Result<(), EventError> {
-        request.validate()?;
+    pub(super) fn resize(&mut self, id: ClaimId, request: Request) -> Result<(), EventError> {
         let state = self.claim_state(id)?;
+        let request = &self.bounded(&state.claim.namespace, request)?;
+        request.validate()?;
         // Others count on what it is leaving, or it counts on what others are leaving.
         if state.leaving.is_some() || (state.allocation.is_some() && state.started_ms.is_none()) {
             return Err(EventError::Moving(id));
@@ -50,14 +51,7 @@ impl Cluster {
         let group = self.claim_state(id)?.group;
         let group = self.group(group).ok_or(EventError::NoSuchGroup(group))?;
         if let Err(exceeded) = limits::check(self, group.queue(), &more, group.spec().preemptible, true) {
-            let name = |queue| self.queue(queue).map(|queue| queue.spec().name.clone()).unwrap_or_default();
-            return Err(EventError::QueueExceeded {
-                queue: name(exceeded.queue),
-                resource: self.resources.resource(exceeded.resource),
-                held: exceeded.held,
-                asked: exceeded.asked,
-                bound: exceeded.bound,
-            });
+            return Err(self.exceeded(&exceeded));
         }
         match self.claim_state(id)?.allocation.as_ref().map(|allocation| allocation.node) {
             Some(node) if more.parts().next().is_some() && self.is_overfull(node) => {

@@ -8,7 +8,7 @@ use crate::explain::pending::{level, over_bound, refused, retried};
 use crate::explain::reason::{Reason, Tier};
 use crate::explain::room;
 use crate::explain::trial::Trial;
-use crate::gang::{Unplaceable, demanding_first};
+use crate::gang::Unplaceable;
 use crate::limits::{self, Exceeded};
 use crate::request::Request;
 use crate::shares::Shares;
@@ -76,7 +76,7 @@ fn blocked(trial: &mut Trial, unit: &Unit, room: Unplaceable, reasons: &mut Vec<
         reasons.push(topology);
     }
     // What the nodes lack is seen when those that find room are there.
-    let before: Vec<ClaimId> = demanding_first(cluster, &unit.claims).into_iter().take(placed).collect();
+    let before: Vec<ClaimId> = trial.in_order(unit).into_iter().take(placed).collect();
     let wanted = count(unit.claims.len());
     let explain = |cluster: &Cluster, fitting: u32| room::no_room(cluster, &request, wanted, fitting, alike);
     let with_others = match before.is_empty() {

@@ -3,7 +3,7 @@
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::event::Event;
-use crate::gang::{FreeRoom, Unplaceable, place_unit};
+use crate::gang::{FreeRoom, Unplaceable, demanding_first, place_unit};
 use crate::group::GroupId;
 use crate::placement::{Engine, Policy};
 use crate::queue::QueueSpec;
@@ -21,6 +21,11 @@ impl Trial {
     /// For what a group wants to have placed next.
     pub(crate) fn new(cluster: Cluster, engine: Engine<Box<dyn Policy>>, group: GroupId) -> Self {
         Self { cluster, engine, group }
+    }
+
+    /// The members of a unit in the order in which places are sought for them.
+    pub(crate) fn in_order(&mut self, unit: &Unit) -> Vec<ClaimId> {
+        demanding_first(&self.cluster, &mut self.engine, &unit.claims)
     }
 
     /// The state.

@@ -215,7 +215,8 @@ impl Rules {
         only: Option<NodeId>,
     ) -> Result<(), Unplaceable> {
         let mut members = MemberNodes::of(trial.statement.cluster(), self.group);
-        for (placed, claim) in demanding_first(trial.statement.cluster(), claims).into_iter().enumerate() {
+        for (placed, claim) in demanding_first(trial.statement.cluster(), trial.engine, claims).into_iter().enumerate()
+        {
             let no_room = Unplaceable::NoRoom { claim, placed };
             let cluster = trial.statement.cluster();
             let class = cluster.class_of(claim).ok_or(no_room)?;

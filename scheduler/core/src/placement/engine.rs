@@ -127,6 +127,12 @@ impl<P: Policy> Engine<P> {
         self.placement_on(cluster, class, node)
     }
 
+    /// On how many nodes one more task of a class fits.
+    pub fn choices(&mut self, cluster: &Cluster, class: ClassId) -> usize {
+        let known = self.make_bids(cluster, class).and_then(|()| self.classes.get(&class));
+        known.map_or(0, |bids| bids.index.count())
+    }
+
     /// How many more tasks of a class fit on these nodes together, by themselves, with at most `most` on each. Held
     /// nodes have no room.
     pub fn room_among(

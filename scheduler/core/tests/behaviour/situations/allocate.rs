@@ -77,8 +77,7 @@ fn a_bound_on_one_model_leaves_the_others_alone() {
 fn a_part_of_a_small_device_fits_a_bound_on_memory_that_one_of_a_large_device_does_not() {
     let mut kit = Kit::new();
     for (name, model, gib) in [("large", "A", 80), ("small", "B", 16)] {
-        let device =
-            DeviceSpec { model: model.into(), memory: Bytes::from_mib(gib << 10), ..DeviceSpec::default() };
+        let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(gib << 10), ..DeviceSpec::default() };
         kit.node(NodeSpec { devices: vec![device], ..node(name, 0) });
     }
     let bound = Allowance { limit: Some(20 << 30), ..quota(0) };
