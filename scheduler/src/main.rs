@@ -19,8 +19,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a snapshot of a cluster until nothing changes and print the plan; or play a trace through a placement policy, one task after
-    /// another, and say how much could be placed.
+    /// Run a snapshot of a cluster until nothing changes and print the plan; or play a trace through a placement
+    /// policy, one task after another, and say how much could be placed.
     Replay(ReplayArgs),
     /// Say what would change in a snapshot of a cluster: with more nodes, other claims, another policy.
     Simulate(SimulateArgs),

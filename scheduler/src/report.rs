@@ -61,7 +61,8 @@ pub struct WaitingClaims {
     pub tier: &'static str,
     /// What is in the way.
     pub reason: String,
-    /// Single changes that would let it be placed, the smallest first. They are looked for only for the first that wait.
+    /// Single changes that would let it be placed, the smallest first. They are looked for only for the first that
+    /// wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
 }

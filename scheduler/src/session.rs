@@ -41,7 +41,8 @@ impl Session {
         Ok(Self { scheduler, cluster })
     }
 
-    /// Runs cycles until one changes nothing, but not more than so many. Claims that are evicted are gone before the next cycle.
+    /// Runs cycles until one changes nothing, but not more than so many. Claims that are evicted are gone before the
+    /// next cycle.
     pub fn settle(&mut self, cycles_max: usize) -> Settled {
         let mut cycles = Vec::new();
         let mut plan = Plan::default();

@@ -130,7 +130,8 @@ struct Outcome {
     waiting: Vec<WaitingClaims>,
 }
 
-/// Runs a snapshot as it is and with changes, each until nothing changes any more; then until it is so late, if that is given.
+/// Runs a snapshot as it is and with changes, each until nothing changes any more; then until it is so late, if that is
+/// given.
 ///
 /// # Errors
 /// If the snapshot or a change makes no sense.

@@ -67,7 +67,8 @@ fn snapshot(numbers: &mut Numbers) -> Value {
     json!({
         "version": 1,
         "now_ms": 1000,
-        "scheduler": {"policy": "binpack", "hold_after_ms": 2000, "held_nodes_per_mille": 400, "usage_weight_per_mille": 500},
+        "scheduler": {"policy": "binpack", "hold_after_ms": 2000, "held_nodes_per_mille": 400,
+                      "usage_weight_per_mille": 500},
         "topology": ["zone", "rack"],
         "nodes": nodes,
         "queues": [

@@ -55,7 +55,8 @@ fn refused(args: &[&str]) -> String {
     errors
 }
 
-/// A report without the sentences that the core makes, which have tests of their own: why something waits, what would help.
+/// A report without the sentences that the core makes, which have tests of their own: why something waits, and what
+/// would help.
 fn outline(text: &str) -> String {
     let mut lines = Vec::new();
     let mut waiting = false;

@@ -2,9 +2,9 @@
 //! [`Scheduler::restore`](crate::Scheduler::restore) takes; [`Cluster::dump`](crate::Cluster::dump) and
 //! [`Cluster::restore`](crate::Cluster::restore) without what the scheduler remembers.
 //!
-//! Ids do not occur in it: what is referred to is numbered by its place in its list. All lists are in the order in which things were
-//! added, because decisions depend on it. Nothing is in it that follows from the rest: what is free, what queues hold, which claims
-//! form a class.
+//! Ids do not occur in it: what is referred to is numbered by its place in its list. All lists are in the order in
+//! which things were added, because decisions depend on it. Nothing is in it that follows from the rest: what is free,
+//! what queues hold, which claims form a class.
 
 use crate::budget::DisruptionBudget;
 use crate::claim::{Action, Claim};
@@ -26,7 +26,8 @@ pub struct Dump {
     pub now_ms: u64,
     /// Past usage counts half as much after so many milliseconds.
     pub usage_half_life_ms: u64,
-    /// Models that nodes had or queues name, in the order in which they became known. Others that occur become known after them.
+    /// Models that nodes had or queues name, in the order in which they became known. Others that occur become known
+    /// after them.
     pub models: Vec<DumpedModel>,
     /// What there was of each resource over time.
     pub capacity: DumpedUsage,
@@ -91,7 +92,8 @@ pub struct DumpedQueue {
 pub struct DumpedGroup {
     /// What it is.
     pub spec: PodGroup,
-    /// How many of the dump's claims were there before it. Among those of equal priority who was there first goes first.
+    /// How many of the dump's claims were there before it. Among those of equal priority who was there first goes
+    /// first.
     pub after_claims: usize,
     /// When it was added, in milliseconds.
     pub added_ms: u64,

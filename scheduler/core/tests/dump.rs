@@ -82,7 +82,9 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0u8..6).prop_map(QueueRemoved),
         1 => (0u8..3, 0u32..4).prop_map(|(name, min_available)| Budget(name, min_available)),
         3 => (0u8..4, 0u8..8, 0u32..4, 0i32..3, any::<bool>()).prop_map(
-            |(name, queue, min_members, priority, preemptible)| GroupAdded { name, queue, min_members, priority, preemptible }
+            |(name, queue, min_members, priority, preemptible)| {
+                GroupAdded { name, queue, min_members, priority, preemptible }
+            }
         ),
         1 => any::<usize>().prop_map(GroupRemoved),
         12 => (0u8..8, prop::option::of(0u8..4), 1u32..1001, 0u32..1001, 0u8..4, any::<bool>()).prop_map(

@@ -14,7 +14,8 @@ use clap::Args;
 pub(crate) struct SimulateArgs {
     /// The snapshot.
     snapshot: PathBuf,
-    /// Nodes, queues, pod groups and claims that come in addition: a file in the snapshot's format, or - for the standard input.
+    /// Nodes, queues, pod groups and claims that come in addition: a file in the snapshot's format, or - for the
+    /// standard input.
     #[arg(long, value_name = "FILE")]
     add: Vec<PathBuf>,
     /// So many more nodes like this one, with all that is on them free.
@@ -23,7 +24,8 @@ pub(crate) struct SimulateArgs {
     /// A node that goes away; its claims wait again.
     #[arg(long, value_name = "NODE")]
     remove_node: Vec<String>,
-    /// What a queue may have instead: QUEUE.quota.RESOURCE=AMOUNT, or with limit or weight; the resource as in the snapshot.
+    /// What a queue may have instead: QUEUE.quota.RESOURCE=AMOUNT, or with limit or weight; the resource as in the
+    /// snapshot.
     #[arg(long, value_name = "QUEUE.FIELD.RESOURCE=AMOUNT")]
     set: Vec<String>,
     /// How nodes are chosen instead.

@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 const GIB: u64 = 1 << 30;
 
-/// A resource, and the unit that amounts of it are given in: `cpu_milli`, `memory_bytes`, `memory_gib`, `gpus`, `gpu_core_percent`,
-/// `gpu_core_milli`, `gpu_memory_bytes`, `gpu_memory_gib`; and `gpus:MODEL` and so on for the time of one model.
+/// A resource, and the unit that amounts of it are given in: `cpu_milli`, `memory_bytes`, `memory_gib`, `gpus`,
+/// `gpu_core_percent`, `gpu_core_milli`, `gpu_memory_bytes`, `gpu_memory_gib`; and `gpus:MODEL` and so on for the time
+/// of one model.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct ResourceKey {
     pub(super) resource: Resource,
@@ -83,7 +84,8 @@ impl ResourceKey {
         let Some((_, resource, unit)) = known else {
             let names: Vec<&str> = KEYS.iter().map(|(name, ..)| *name).collect();
             bail!(
-                "{text:?} is not a resource; there are {}, and gpus:MODEL, gpu_core_percent:MODEL, gpu_core_milli:MODEL",
+                "{text:?} is not a resource; there are {}, and gpus:MODEL, gpu_core_percent:MODEL, \
+                 gpu_core_milli:MODEL",
                 names.join(", ")
             );
         };

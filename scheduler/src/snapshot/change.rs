@@ -7,7 +7,8 @@ use crate::snapshot::amount::ResourceKey;
 use crate::snapshot::format::{AllowanceEntry, File, GpuEntry, NodeEntry, QueueEntry};
 
 impl File {
-    /// Adds the nodes, queues, namespaces, budgets, pod groups and claims of another snapshot, after those that there are.
+    /// Adds the nodes, queues, namespaces, budgets, pod groups and claims of another snapshot, after those that there
+    /// are.
     ///
     /// # Errors
     /// If the other one says something that there can be only one of.

@@ -518,7 +518,8 @@ pub(super) enum GroupEntry {
     Claim(String),
 }
 
-/// What a running scheduler has seen, as it stands in a snapshot that was written by one. Nobody needs to write it by hand.
+/// What a running scheduler has seen, as it stands in a snapshot that was written by one. Nobody needs to write it by
+/// hand.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct HistoryEntry {

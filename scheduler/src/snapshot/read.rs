@@ -159,10 +159,12 @@ impl File {
         };
         let reason = match error.reason {
             RestoreReason::Event(EventError::Queue(QueueError::Unknown(name))) => anyhow::anyhow!(
-                "there is no queue {name:?} before it; the queues are listed under \"queues\", parents before their children"
+                "there is no queue {name:?} before it; the queues are listed under \"queues\", parents before their \
+                 children"
             ),
             RestoreReason::Event(EventError::UnknownGroup { namespace, name }) => anyhow::anyhow!(
-                "namespace {namespace:?} has no pod group {name:?} before it; pod groups are listed under \"pod_groups\""
+                "namespace {namespace:?} has no pod group {name:?} before it; pod groups are listed under \
+                 \"pod_groups\""
             ),
             reason => anyhow::Error::from(reason),
         };

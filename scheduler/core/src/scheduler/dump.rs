@@ -7,8 +7,8 @@ use crate::dump::{Dump, DumpEntry, DumpedBlocked, RestoreError};
 use crate::placement::Policy;
 
 impl Scheduler {
-    /// The state of a cluster with what the scheduler remembers of it. What a policy remembers beyond the cluster's state, such as how
-    /// far its source of chance has come, is not in it.
+    /// The state of a cluster with what the scheduler remembers of it. What a policy remembers beyond the cluster's
+    /// state, such as how far its source of chance has come, is not in it.
     #[must_use]
     pub fn dump(&self, cluster: &Cluster) -> Dump {
         let numbers = Numbers::of(cluster);
