@@ -17,32 +17,25 @@ impl Pending {
     /// little; [`Scheduler::explain`](crate::Scheduler::explain) looks closer, and says what would change it.
     #[must_use]
     pub fn reason(&self, cluster: &Cluster) -> Reason {
+        let unit = Unit::next(cluster, self.group).ok().flatten();
+        let wanted = unit.as_ref().map_or(1, |unit| u32::try_from(unit.claims.len()).unwrap_or(u32::MAX));
         let found = match self.obstacle {
             Obstacle::MembersMissing(missing) => return members_missing(cluster, self.group, missing),
             Obstacle::RetriedAt(retry_at_ms) => return retried(cluster, self.group, retry_at_ms),
             Obstacle::Unplaceable(Unplaceable::Limit(exceeded)) => over_bound(cluster, &exceeded),
             Obstacle::Unplaceable(Unplaceable::NoRoom { placed, .. }) => Reason::NoRoom {
-                wanted: self.wanted(cluster),
+                wanted,
                 fitting: u32::try_from(placed).unwrap_or(u32::MAX),
                 nodes: Vec::new(),
                 nearest: None,
             },
             Obstacle::Unplaceable(Unplaceable::Topology { claim }) => {
                 let level = level(cluster, self.group, claim).flatten().unwrap_or("node").to_owned();
-                Reason::Topology { level, wanted: self.wanted(cluster), best: None }
+                Reason::Topology { level, wanted, best: None }
             }
         };
-        let refused = self.refusal.and_then(|refusal| {
-            let unit = Unit::next(cluster, self.group).ok().flatten()?;
-            refused(cluster, &unit, &refusal)
-        });
+        let refused = self.refusal.zip(unit).and_then(|(refusal, unit)| refused(cluster, &unit, &refusal));
         refused.into_iter().chain([found]).min_by_key(Reason::tier).unwrap_or(Reason::SearchExhausted)
-    }
-
-    /// Members that must find room together.
-    fn wanted(&self, cluster: &Cluster) -> u32 {
-        let unit = Unit::next(cluster, self.group).ok().flatten();
-        u32::try_from(unit.map_or(1, |unit| unit.claims.len())).unwrap_or(u32::MAX)
     }
 }
 
