@@ -66,8 +66,8 @@ pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Opti
     })
 }
 
-/// Whether others than a queue hold some of a resource, of which the queue holds `own`. If nobody does, it does not matter
-/// whose fair share is how large.
+/// Whether others than a queue hold some of a resource, of which the queue holds `own`. If nobody does, it does not
+/// matter whose fair share is how large.
 fn is_held_by_others(cluster: &Cluster, queue: QueueId, resource: usize, own: u64) -> bool {
     let mut root = None;
     for (id, above) in cluster.queues().path(queue) {
