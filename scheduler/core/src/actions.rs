@@ -20,6 +20,6 @@ mod stale;
 mod victims;
 
 pub(crate) use context::{Context, Refusal, SearchMemory};
-pub(crate) use pass::{make_way, pass};
+pub(crate) use pass::{Waiting, make_way, pass};
 pub(crate) use protection::Protection;
 pub(crate) use stale::evict_stale;

@@ -4,7 +4,7 @@ mod dump;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::actions::{Context, SearchMemory, evict_stale, pass};
+use crate::actions::{Context, SearchMemory, Waiting, evict_stale, pass};
 use crate::claim::{Action, Displacement};
 use crate::cluster::Cluster;
 use crate::entitled::{Entitled, EntitledSets, PlacedUnit, Standing};
@@ -147,12 +147,14 @@ impl Scheduler {
             entitled: EntitledSets::default(),
             moves_left: self.settings.moves_per_cycle,
         };
+        let mut waiting = Waiting::of(cluster, &plan.pending);
         for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
             if action == Action::Consolidate && context.engine.policy().spreads() {
                 continue;
             }
-            pass(action, cluster, &mut context, &self.holds, plan);
+            pass(action, cluster, &mut context, &self.holds, plan, &mut waiting);
         }
+        plan.pending.retain(|pending| cluster.group(pending.group).is_some_and(Group::has_waiting));
         for (group, steps) in evict_stale(cluster, &mut context) {
             plan.add(steps, Action::StaleGang, group);
         }

@@ -1,6 +1,6 @@
 //! One action for all that waits, in the order of turns.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::claim::Action;
 use crate::cluster::Cluster;
@@ -21,66 +21,102 @@ use super::context::{Context, Outcome, Refusal};
 use super::preempt::preempt;
 use super::reclaim::reclaim;
 
-/// What a pass knows of the groups that wait.
+/// Those for whom others may make way. Groups whose next units wait in the same queue and need the same stand behind one another,
+/// in the order of turns: where the first is refused, so would be the others.
 #[derive(Debug, Default)]
-struct Known {
-    /// The groups that may be tried, and why they were refused.
-    refusals: BTreeMap<GroupId, Option<Refusal>>,
-    /// What was refused: units that come later in the same queue and need the same would be refused as well. Moves are
-    /// refused to all queues alike.
-    refused: BTreeMap<(Option<QueueId>, Signature), Refusal>,
-    is_for_all_queues: bool,
+pub(crate) struct Waiting {
+    /// Their numbers among what the plan says is pending.
+    alike: Vec<VecDeque<usize>>,
 }
 
-impl Known {
+impl Waiting {
+    pub(crate) fn of(cluster: &Cluster, pending: &[Pending]) -> Self {
+        let mut alike: Vec<VecDeque<usize>> = Vec::new();
+        let mut known: BTreeMap<(QueueId, Signature), usize> = BTreeMap::new();
+        for (number, pending) in pending.iter().enumerate().filter(|(_, pending)| may_try(pending)) {
+            let Ok(Some(unit)) = Unit::next(cluster, pending.group) else { continue };
+            let place = Signature::of(cluster, &unit).map(|signature| {
+                *known.entry((unit.queue, signature)).or_insert_with(|| {
+                    alike.push(VecDeque::new());
+                    alike.len() - 1
+                })
+            });
+            match place.and_then(|place| alike.get_mut(place)) {
+                Some(alike) => alike.push_back(number),
+                // A group with rules of its own is like no other.
+                None => alike.push(VecDeque::from([number])),
+            }
+        }
+        Self { alike }
+    }
+}
+
+/// What a pass tries.
+#[derive(Debug, Default)]
+struct Tried {
+    /// By group that is to be tried: which of [`Waiting::alike`] it is the first of.
+    first_of: BTreeMap<GroupId, usize>,
+    /// By that number: why the first was refused, and all behind it.
+    refusals: BTreeMap<usize, Refusal>,
+    /// Moves that were refused are refused to all queues alike.
+    no_moves: BTreeMap<Signature, Refusal>,
+}
+
+impl Tried {
     /// What the next unit of a group takes at least; `None` if it need not be tried.
-    fn look(&mut self, cluster: &Cluster, turn: &Turn) -> Option<Charge> {
-        if !self.refusals.contains_key(&turn.group) {
+    fn look(&self, cluster: &Cluster, turn: &Turn) -> Option<Charge> {
+        let place = self.first_of.get(&turn.group)?;
+        if self.refusals.contains_key(place) {
             return None;
         }
         let unit = Unit::next(cluster, turn.group).ok().flatten()?;
-        if !self.refused.is_empty()
-            && let Some(signature) = Signature::of(cluster, &unit)
-            && let Some(refusal) = self.refused.get(&(self.queue(&unit), signature))
-        {
-            self.refusals.insert(turn.group, Some(*refusal));
-            return None;
-        }
         Some(unit.least_charge(cluster))
     }
 
-    fn queue(&self, unit: &Unit) -> Option<QueueId> {
-        (!self.is_for_all_queues).then_some(unit.queue)
-    }
-
-    fn note(&mut self, cluster: &Cluster, unit: &Unit, refusal: Refusal) {
-        self.refusals.insert(unit.group, Some(refusal));
-        // How long a group waits is its own affair.
-        if let Some(signature) = Signature::of(cluster, unit).filter(|_| !matches!(refusal, Refusal::Delayed { .. })) {
-            self.refused.insert((self.queue(unit), signature), refusal);
+    /// Goes on to whoever is next of those alike.
+    fn go_on(&mut self, waiting: &mut Waiting, pending: &[Pending], group: GroupId) {
+        let Some(place) = self.first_of.remove(&group) else { return };
+        let Some(alike) = waiting.alike.get_mut(place) else { return };
+        alike.pop_front();
+        if let Some(next) = alike.front().and_then(|number| pending.get(*number)) {
+            self.first_of.insert(next.group, place);
         }
     }
 }
 
 /// Tries an action for every unit that found no room, or stands before a limit that others fill; enters into the plan
 /// what is done and who is refused.
-pub(crate) fn pass(action: Action, cluster: &mut Cluster, context: &mut Context<'_>, holds: &Holds, plan: &mut Plan) {
-    let mut known = Known { is_for_all_queues: action == Action::Consolidate, ..Known::default() };
-    let open = plan.pending.iter().filter(|pending| may_try(pending));
-    known.refusals.extend(open.map(|pending| (pending.group, None)));
-    if known.refusals.is_empty() {
+pub(crate) fn pass(
+    action: Action,
+    cluster: &mut Cluster,
+    context: &mut Context<'_>,
+    holds: &Holds,
+    plan: &mut Plan,
+    waiting: &mut Waiting,
+) {
+    let mut tried = Tried::default();
+    let firsts = waiting.alike.iter().enumerate();
+    let firsts = firsts.filter_map(|(place, alike)| Some((plan.pending.get(*alike.front()?)?.group, place)));
+    tried.first_of.extend(firsts);
+    if tried.first_of.is_empty() {
         return;
     }
     let shares = context.shares;
     let mut has_evicted = false;
-    let mut turns = Turns::new(cluster, shares, |turn| known.look(cluster, turn));
+    let mut turns = Turns::new(cluster, shares, |turn| tried.look(cluster, turn));
     while let Some(next) = turns.next() {
         let Ok(Some(unit)) = Unit::next(cluster, next.turn.group) else { break };
+        let signature = Signature::of(cluster, &unit).filter(|_| action == Action::Consolidate);
+        let known = signature.as_ref().and_then(|signature| tried.no_moves.get(signature)).copied();
         holds.open(cluster, unit.group);
         // Room that an earlier unit has left over costs nobody anything.
         let left_over = if has_evicted { take_free(cluster, context, &unit) } else { None };
         let is_free = left_over.is_some();
-        let outcome = left_over.map_or_else(|| make_way(action, cluster, context, &unit), Ok);
+        let outcome = match (left_over, known) {
+            (Some(steps), _) => Ok(steps),
+            (None, Some(refusal)) => Err(refusal),
+            (None, None) => make_way(action, cluster, context, &unit),
+        };
         holds.close(cluster, unit.group);
         let is_placed = outcome.is_ok();
         match outcome {
@@ -89,18 +125,32 @@ pub(crate) fn pass(action: Action, cluster: &mut Cluster, context: &mut Context<
                 let queues: BTreeSet<QueueId> = steps.iter().filter_map(|step| queue_of(cluster, step)).collect();
                 queues.into_iter().for_each(|queue| turns.refresh(queue, cluster, shares));
                 plan.add(steps, if is_free { Action::Allocate } else { action }, unit.group);
+                if !cluster.group(unit.group).is_some_and(Group::has_waiting) {
+                    tried.go_on(waiting, &plan.pending, unit.group);
+                }
             }
-            Err(refusal) => known.note(cluster, &unit, refusal),
+            // How long a group waits is its own affair.
+            Err(refusal @ Refusal::Delayed { .. }) => {
+                let number =
+                    tried.first_of.get(&unit.group).and_then(|place| waiting.alike.get(*place)?.front().copied());
+                if let Some(pending) = number.and_then(|number| plan.pending.get_mut(number)) {
+                    pending.refuse(refusal);
+                }
+                tried.go_on(waiting, &plan.pending, unit.group);
+            }
+            Err(refusal) => {
+                tried.first_of.get(&unit.group).map(|place| tried.refusals.insert(*place, refusal));
+                signature.map(|signature| tried.no_moves.insert(signature, refusal));
+            }
         }
-        turns.advance(next, is_placed, cluster, shares, |turn| known.look(cluster, turn));
+        turns.advance(next, is_placed, cluster, shares, |turn| tried.look(cluster, turn));
     }
-    plan.pending.retain(|pending| cluster.group(pending.group).is_some_and(|group| group.has_waiting()));
-    for pending in &mut plan.pending {
-        let refusal = known.refusals.get(&pending.group).copied().flatten();
-        pending.refusal = match (pending.refusal, refusal) {
-            (Some(before), Some(now)) => Some(before.more_telling(now)),
-            (before, now) => before.or(now),
-        };
+    for (place, refusal) in tried.refusals {
+        for number in waiting.alike.get(place).into_iter().flatten() {
+            if let Some(pending) = plan.pending.get_mut(*number) {
+                pending.refuse(refusal);
+            }
+        }
     }
 }
 
@@ -125,6 +175,12 @@ fn take_free(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> O
 
 fn queue_of(cluster: &Cluster, step: &Step) -> Option<QueueId> {
     cluster.group_of(step.claim()).and_then(|group| cluster.group(group)).map(Group::queue)
+}
+
+impl Pending {
+    fn refuse(&mut self, refusal: Refusal) {
+        self.refusal = Some(self.refusal.map_or(refusal, |before| before.more_telling(refusal)));
+    }
 }
 
 fn may_try(pending: &Pending) -> bool {
