@@ -398,6 +398,23 @@ fn a_gang_reclaims_all_it_needs_or_nothing() {
 }
 
 #[test]
+fn a_gang_that_cannot_grow_any_more_does_not_stand_before_the_next_gang() {
+    let mut world = World::new(&[4]);
+    world.queue("red", 0);
+    world.queue("blue", 4);
+    let old: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
+    world.cycle();
+    // The third member fits on no node; the gangs need two devices each.
+    let first = world.gang(group("first", "blue", TRAIN, 2), 2, 1);
+    let huge = Claim { pod_group: Some("first".into()), ..wants("", 0, 64) };
+    let huge = world.claim(huge);
+    let second = world.gang(group("second", "blue", TRAIN, 2), 2, 1);
+    world.cycle();
+    assert_eq!((world.running(&first), world.running(&second), world.running(&old)), (2, 2, 0));
+    assert!(!world.runs(huge));
+}
+
+#[test]
 fn who_makes_way_for_one_member_of_a_gang_and_would_not_have_had_to_stays() {
     // The larger member finds room by a pair that goes; the smaller one must run where four devices are held at once,
     // and when those are free, there is room for both.

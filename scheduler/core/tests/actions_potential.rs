@@ -1,4 +1,5 @@
-//! Scheduling ends: without new events it comes to rest, and every eviction on the way is a step up that is never undone.
+//! Scheduling ends: without new events it comes to rest, and every eviction on the way is a step up that is never
+//! undone.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
@@ -206,7 +207,8 @@ fn potential(scheduler: &Scheduler, cluster: &Cluster, queues: &[String]) -> Pot
     queues.iter().map(of).collect()
 }
 
-/// Which of two sets is higher: at the first place in which they differ, the one that has a unit there, or the larger one.
+/// Which of two sets is higher: at the first place in which they differ, the one that has a unit there, or the larger
+/// one.
 fn compare(left: &BTreeMap<Place, usize>, right: &BTreeMap<Place, usize>) -> Ordering {
     let places = left.keys().chain(right.keys()).collect::<std::collections::BTreeSet<_>>();
     let at = |set: &BTreeMap<Place, usize>, place: &Place| set.get(place).copied().unwrap_or(0);

@@ -21,8 +21,8 @@ use super::context::{Context, Outcome, Refusal};
 use super::preempt::preempt;
 use super::reclaim::reclaim;
 
-/// Those for whom others may make way. Groups whose next units wait in the same queue and need the same stand behind one another,
-/// in the order of turns: where the first is refused, so would be the others.
+/// Those for whom others may make way. Groups whose next units wait in the same queue and need the same stand behind
+/// one another, in the order of turns: where the first is refused, so would be the others.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Their numbers among what the plan says is pending.
@@ -73,14 +73,21 @@ impl Tried {
         Some(unit.least_charge(cluster))
     }
 
-    /// Goes on to whoever is next of those alike.
-    fn go_on(&mut self, waiting: &mut Waiting, pending: &[Pending], group: GroupId) {
-        let Some(place) = self.first_of.remove(&group) else { return };
-        let Some(alike) = waiting.alike.get_mut(place) else { return };
-        alike.pop_front();
+    /// Goes on to whoever is next of those alike. Answers whose turn it was, by number among what is pending.
+    fn go_on(&mut self, waiting: &mut Waiting, pending: &[Pending], group: GroupId) -> Option<usize> {
+        let place = self.first_of.remove(&group)?;
+        let alike = waiting.alike.get_mut(place)?;
+        let number = alike.pop_front();
         if let Some(next) = alike.front().and_then(|number| pending.get(*number)) {
             self.first_of.insert(next.group, place);
         }
+        number
+    }
+
+    /// Lets a group that has been placed grow: what it could use beyond that is not what those behind it need.
+    fn grow(&mut self, waiting: &mut Waiting, group: GroupId, number: usize) {
+        self.first_of.insert(group, waiting.alike.len());
+        waiting.alike.push(VecDeque::from([number]));
     }
 }
 
@@ -125,18 +132,18 @@ pub(crate) fn pass(
                 let queues: BTreeSet<QueueId> = steps.iter().filter_map(|step| queue_of(cluster, step)).collect();
                 queues.into_iter().for_each(|queue| turns.refresh(queue, cluster, shares));
                 plan.add(steps, if is_free { Action::Allocate } else { action }, unit.group);
-                if !cluster.group(unit.group).is_some_and(Group::has_waiting) {
-                    tried.go_on(waiting, &plan.pending, unit.group);
+                let number = tried.go_on(waiting, &plan.pending, unit.group);
+                let may_grow = cluster.group(unit.group).is_some_and(Group::has_waiting);
+                if let Some(number) = number.filter(|_| may_grow) {
+                    tried.grow(waiting, unit.group, number);
                 }
             }
             // How long a group waits is its own affair.
             Err(refusal @ Refusal::Delayed { .. }) => {
-                let number =
-                    tried.first_of.get(&unit.group).and_then(|place| waiting.alike.get(*place)?.front().copied());
+                let number = tried.go_on(waiting, &plan.pending, unit.group);
                 if let Some(pending) = number.and_then(|number| plan.pending.get_mut(number)) {
                     pending.refuse(refusal);
                 }
-                tried.go_on(waiting, &plan.pending, unit.group);
             }
             Err(refusal) => {
                 tried.first_of.get(&unit.group).map(|place| tried.refusals.insert(*place, refusal));
