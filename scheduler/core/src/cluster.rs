@@ -346,10 +346,6 @@ impl Cluster {
         &self.resources
     }
 
-    pub(crate) fn budgets(&self) -> &Budgets {
-        &self.budgets
-    }
-
     /// Brings all queues' usage up to the present.
     pub(crate) fn note_usage(&mut self) {
         let totals = self.totals();

@@ -161,6 +161,10 @@ impl Group {
     /// The members that wait and would together complete the minimum, in the order in which they were added; `Err` with how many
     /// are still missing if there are not enough of them.
     pub(crate) fn missing_core(&self) -> Result<Vec<ClaimId>, u32> {
+        // Most groups are single claims.
+        if !self.declared {
+            return Ok(self.waiting().collect());
+        }
         let missing = |(index, sub): (usize, &SubGroup)| sub.min_members.saturating_sub(self.placed_of(index));
         let wanted = self.spec.sub_groups.iter().enumerate().map(missing).collect();
         let (chosen, missing) = self.choose(false, wanted, self.spec.min_members.saturating_sub(self.placed));

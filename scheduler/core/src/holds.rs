@@ -61,6 +61,11 @@ impl Holds {
         }
     }
 
+    /// The groups for which nodes are kept.
+    pub(crate) fn holders(&self) -> BTreeSet<GroupId> {
+        self.nodes.values().copied().collect()
+    }
+
     /// Since when a group waits for room as the first of its queue.
     pub(crate) fn blocked_since_ms(&self, group: GroupId) -> Option<u64> {
         self.blocked_since_ms.get(&group).copied()

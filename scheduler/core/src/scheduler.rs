@@ -109,11 +109,15 @@ impl Scheduler {
 
     /// Places what fits into what is free.
     fn allocate(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) {
-        let mut failures = Failures::default();
+        let mut failures = Failures::with_holders(self.holds.holders());
         let mut waiting = Vec::new();
         let mut turns = Turns::new(cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
         while let Some(next) = turns.next() {
-            let Ok(Some(unit)) = failures.next(cluster, next.turn.group) else { break };
+            let Ok(Some(unit)) = failures.next(cluster, next.turn.group) else {
+                // Since it was found to be the next of its queue, something like it has failed: it is looked at, and named, anew.
+                turns.advance(next, true, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
+                continue;
+            };
             self.holds.open(cluster, unit.group);
             let placed = self.try_unit(cluster, &unit, Action::Allocate, &mut FreeRoom);
             self.holds.close(cluster, unit.group);

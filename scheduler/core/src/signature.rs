@@ -1,6 +1,6 @@
 //! What is known to fail, so that it is not tried again: in a queue of thousands of equal claims one search is enough.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::class::ClassId;
 use crate::cluster::Cluster;
@@ -41,9 +41,16 @@ impl Signature {
 pub(crate) struct Failures {
     no_room: BTreeMap<Signature, Unplaceable>,
     limited: BTreeMap<(QueueId, bool, Signature), Unplaceable>,
+    /// Groups for which nodes are kept that others may not have: what others have found says nothing of them.
+    holders: BTreeSet<GroupId>,
 }
 
 impl Failures {
+    /// Nothing is known yet; nodes are kept for `holders`.
+    pub(crate) fn with_holders(holders: BTreeSet<GroupId>) -> Self {
+        Self { holders, ..Self::default() }
+    }
+
     /// What the next unit of a group takes at least; `None` if there is none to try, which is noted in `waiting`.
     pub(crate) fn look(
         &self,
@@ -81,7 +88,7 @@ impl Failures {
     }
 
     fn of(&self, cluster: &Cluster, unit: &Unit) -> Option<Unplaceable> {
-        if self.no_room.is_empty() && self.limited.is_empty() {
+        if (self.no_room.is_empty() && self.limited.is_empty()) || self.holders.contains(&unit.group) {
             return None;
         }
         let signature = Signature::of(cluster, unit)?;
@@ -93,6 +100,7 @@ impl Failures {
 
     /// Notes that a unit could not be placed; says whether that is known from now on.
     pub(crate) fn note(&mut self, cluster: &Cluster, unit: &Unit, failure: Unplaceable) -> bool {
+        self.holders.remove(&unit.group);
         let Some(signature) = Signature::of(cluster, unit) else { return false };
         match failure {
             Unplaceable::Limit(_) => {

@@ -87,7 +87,7 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
     members.for_each(|class| *classes.entry(class).or_default() += 1);
     classes.into_iter().all(|(class, members)| {
         let Some(request) = cluster.class(class).map(|class| class.request()) else { return false };
-        let (mut core, mut cpu) = (0, 0);
+        let (mut core, mut cpu) = (0, 0_u64);
         for (id, node) in cluster.nodes() {
             let enough = core >= request.devices.total_core().saturating_mul(members)
                 && cpu >= request.cpu.get().saturating_mul(members);
@@ -97,7 +97,7 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
             if may_run(cluster, id, request) && !cluster.is_held(id) {
                 let healthy = node.devices().iter().filter(|device| device.is_healthy());
                 core += healthy.map(|device| u64::from(device.core_free().get())).sum::<u64>();
-                cpu += node.cpu_free().get();
+                cpu = cpu.saturating_add(node.cpu_free().get());
             }
         }
         core >= request.devices.total_core().saturating_mul(members) && cpu >= request.cpu.get().saturating_mul(members)

@@ -18,7 +18,9 @@ pub(crate) fn evict_stale(cluster: &mut Cluster, context: &mut Context<'_>) -> V
         let grace_ms = group.spec().staleness_grace_ms;
         since_ms.zip(grace_ms).is_some_and(|(since_ms, grace_ms)| now_ms.saturating_sub(since_ms) > grace_ms)
     };
-    let stale: Vec<GroupId> = cluster.groups().filter(|(_, group)| is_stale(group)).map(|(id, _)| id).collect();
+    let mut stale: Vec<GroupId> = cluster.groups().filter(|(_, group)| is_stale(group)).map(|(id, _)| id).collect();
+    // In the order in which they were added, not of the slots that they are in.
+    stale.sort_unstable();
     let mut evicted = Vec::new();
     for id in stale {
         if let Some(steps) = evict_all(cluster, id) {
@@ -37,7 +39,7 @@ fn evict_all(cluster: &mut Cluster, id: GroupId) -> Option<Vec<Step>> {
     let mut statement = Statement::new(cluster);
     for claim in placed {
         let of = statement.cluster().claim(claim)?;
-        let spare = |budget: &String| statement.cluster().budgets().spare(&of.namespace, budget);
+        let spare = |budget: &String| statement.cluster().spare_of_budget(&of.namespace, budget);
         if of.disruption_budget.as_ref().is_some_and(|budget| spare(budget) == 0) {
             return None;
         }

@@ -169,7 +169,7 @@ impl<'a> Victims<'a> {
 
     /// How many claims of each budget may still be evicted.
     pub(super) fn spare(&self, cluster: &Cluster) -> Vec<u32> {
-        self.budgets.iter().map(|(namespace, name)| cluster.budgets().spare(namespace, name)).collect()
+        self.budgets.iter().map(|(namespace, name)| cluster.spare_of_budget(namespace, name)).collect()
     }
 
     /// Takes a victim out of what may still be evicted of its budgets, if there is so much.

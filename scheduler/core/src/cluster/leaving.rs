@@ -86,6 +86,20 @@ impl Cluster {
         others.copied().chain(own).collect()
     }
 
+    /// How many claims of a disruption budget may be disturbed now. Who is on the way to another place is not there.
+    pub(crate) fn spare_of_budget(&self, namespace: &str, name: &str) -> u32 {
+        let on_the_way = self.leaving.values().flatten().filter_map(|claim| self.claims.get(*claim)).filter(|state| {
+            let of_budget =
+                state.claim.namespace == namespace && state.claim.disruption_budget.as_deref() == Some(name);
+            of_budget && state.allocation.is_some()
+        });
+        let on_the_way = u32::try_from(on_the_way.count()).unwrap_or(u32::MAX);
+        match self.budgets.spare(namespace, name) {
+            u32::MAX => u32::MAX,
+            spare => spare.saturating_sub(on_the_way),
+        }
+    }
+
     /// Notes that a claim has left its old place; says who can start now.
     pub(super) fn gone(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;

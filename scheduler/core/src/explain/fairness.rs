@@ -68,7 +68,7 @@ fn protection(cluster: &Cluster, rules: actions::Protection, unit: &Unit) -> Opt
             *evicted.entry((&claim.namespace, budget)).or_default() += 1;
         }
     }
-    let spent = evicted.iter().find(|((namespace, name), count)| cluster.budgets().spare(namespace, name) < **count);
+    let spent = evicted.iter().find(|((namespace, name), count)| cluster.spare_of_budget(namespace, name) < **count);
     spent.map(|((_, name), _)| Protection::DisruptionBudget { name: (*name).to_owned() })
 }
 
