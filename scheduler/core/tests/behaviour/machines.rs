@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{Allocation, ClaimId, Cluster, Event, NodeId, NodeSpec, Outcome, Plan, Request, Step};
 
+/// CPU and memory of a machine that are in use, and time and memory of each device.
+type Used = (u64, u64, Vec<(u64, u64)>);
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machines {
     nodes: BTreeMap<NodeId, NodeSpec>,
@@ -70,11 +73,10 @@ impl Machines {
             }
             Event::ClaimGone(claim) => self.lose(*claim),
             // What was not started yet is not lost: its old container may still be there.
-            Event::ClaimEvicted(claim) | Event::ClaimFailed(claim) => {
-                if self.waiting.remove(claim).is_none() {
-                    self.lose(*claim);
-                }
-            }
+            Event::ClaimEvicted(claim) | Event::ClaimFailed(claim) => match self.waiting.remove(claim) {
+                Some(_) => {}
+                None => self.lose(*claim),
+            },
             Event::ClaimPlaced(claim, at) => self.start(cluster, *claim, at)?,
             Event::ClaimResized(claim, request) => {
                 let at = cluster.allocation(*claim).cloned();
@@ -125,7 +127,7 @@ impl Machines {
 
     /// No machine runs more than it has.
     fn check_room(&self) -> Result<(), String> {
-        let mut used: BTreeMap<NodeId, (u64, u64, Vec<(u64, u64)>)> = BTreeMap::new();
+        let mut used: BTreeMap<NodeId, Used> = BTreeMap::new();
         for container in self.containers.values() {
             let Some(spec) = self.nodes.get(&container.at.node) else { return Err("runs on no node".into()) };
             let (cpu, memory, devices) = used.entry(container.at.node).or_default();
