@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::NodeId;
+use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::entitled::Entitled;
 use crate::group::{Group, GroupId};
@@ -109,6 +110,8 @@ impl Holds {
         due.sort_by_key(|(since_ms, unit)| (*since_ms, unit.rank));
         let queue_of = |group: &GroupId| cluster.group(*group).map(Group::queue);
         let mut served: BTreeSet<QueueId> = self.nodes.values().filter_map(queue_of).collect();
+        // What would not fit if everybody else were gone, in members of a class each: many claims ask for the same.
+        let mut hopeless: BTreeSet<(Vec<ClassId>, usize)> = BTreeSet::new();
         for (_, unit) in due {
             // One unit of a queue at a time: the first for which it helps.
             if served.contains(&unit.queue) {
@@ -122,7 +125,17 @@ impl Holds {
             if !entitled.would_entitle(unit.rank, &unit.least_charge(cluster)) {
                 continue;
             }
-            for node in nearest(cluster, unit, left) {
+            let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
+            classes.dedup();
+            let kind = (classes, unit.claims.len());
+            if hopeless.contains(&kind) {
+                continue;
+            }
+            let nodes = nearest(cluster, unit, left);
+            if nodes.is_empty() {
+                hopeless.insert(kind);
+            }
+            for node in nodes {
                 if cluster.set_held(node, true).is_ok() {
                     self.nodes.insert(node, unit.group);
                     served.insert(unit.queue);

@@ -21,6 +21,9 @@ use super::context::{Context, Outcome, Refusal};
 use super::preempt::preempt;
 use super::reclaim::reclaim;
 
+/// So often a claim may have failed to start, and others still make way for it.
+const FAILURES_MAX: u32 = 3;
+
 /// Those for whom others may make way. Groups whose next units wait in the same queue and need the same stand behind
 /// one another, in the order of turns: where the first is refused, so would be the others.
 #[derive(Debug, Default)]
@@ -35,6 +38,10 @@ impl Waiting {
         let mut known: BTreeMap<(QueueId, Signature), usize> = BTreeMap::new();
         for (number, pending) in pending.iter().enumerate().filter(|(_, pending)| may_try(pending)) {
             let Ok(Some(unit)) = Unit::next(cluster, pending.group) else { continue };
+            // Who cannot be started takes what is free, but nobody else must stop for one more try.
+            if unit.claims.iter().any(|claim| cluster.failures(*claim).0 >= FAILURES_MAX) {
+                continue;
+            }
             let place = Signature::of(cluster, &unit).map(|signature| {
                 *known.entry((unit.queue, signature)).or_insert_with(|| {
                     alike.push(VecDeque::new());

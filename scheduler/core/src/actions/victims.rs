@@ -50,9 +50,10 @@ impl Victim<'_> {
         self.placed.unit.group
     }
 
-    /// How many of its units run.
+    /// How many of its units run, or are on the way from one place to another.
     pub(super) fn running(&self, cluster: &Cluster) -> usize {
-        let runs = |placed: &&PlacedUnit| placed.unit.claims.iter().any(|claim| cluster.started_ms(*claim).is_some());
+        let is_there = |claim: &ClaimId| cluster.started_ms(*claim).is_some() || cluster.leaving(*claim).is_some();
+        let runs = |placed: &&PlacedUnit| placed.unit.claims.iter().any(is_there);
         self.units().filter(runs).count()
     }
 

@@ -9,6 +9,7 @@ use super::Cluster;
 use crate::claim::{Allocation, ClaimId, Displacement};
 use crate::event::EventError;
 use crate::group::GroupId;
+use crate::quantity::{Bytes, MilliCpu};
 use crate::statement::Step;
 
 impl Cluster {
@@ -73,10 +74,10 @@ impl Cluster {
         let held = |claim: &ClaimId| {
             self.claims.get(*claim).and_then(|state| Some((&state.claim.request, state.leaving.as_ref()?)))
         };
-        let cpu: u64 = leaving.iter().filter_map(held).map(|(request, _)| request.cpu.get()).sum();
-        let memory: u64 = leaving.iter().filter_map(held).map(|(request, _)| request.memory.get()).sum();
+        let cpu: MilliCpu = leaving.iter().filter_map(held).map(|(request, _)| request.cpu).sum();
+        let memory: Bytes = leaving.iter().filter_map(held).map(|(request, _)| request.memory).sum();
         // What is free in the books is not free yet as far as others are still leaving.
-        let short = node.cpu_free().get() < cpu || node.memory_free().get() < memory;
+        let short = node.cpu_free() < cpu || node.memory_free() < memory;
         let shares_a_device = |claim: &ClaimId| {
             held(claim).is_some_and(|(_, held)| {
                 held.devices.iter().any(|part| allocation.devices.iter().any(|own| own.device == part.device))
@@ -88,16 +89,17 @@ impl Cluster {
 
     /// How many claims of a disruption budget may be disturbed now. Who is on the way to another place is not there.
     pub(crate) fn spare_of_budget(&self, namespace: &str, name: &str) -> u32 {
+        let spare = self.budgets.spare(namespace, name);
+        if spare == u32::MAX || self.leaving.is_empty() {
+            return spare;
+        }
         let on_the_way = self.leaving.values().flatten().filter_map(|claim| self.claims.get(*claim)).filter(|state| {
             let of_budget =
                 state.claim.namespace == namespace && state.claim.disruption_budget.as_deref() == Some(name);
             of_budget && state.allocation.is_some()
         });
         let on_the_way = u32::try_from(on_the_way.count()).unwrap_or(u32::MAX);
-        match self.budgets.spare(namespace, name) {
-            u32::MAX => u32::MAX,
-            spare => spare.saturating_sub(on_the_way),
-        }
+        spare.saturating_sub(on_the_way)
     }
 
     /// Notes that a claim has left its old place; says who can start now.

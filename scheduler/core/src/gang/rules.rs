@@ -1,6 +1,6 @@
 //! Units whose members may not be just anywhere: in one domain of a topology level, on one node, or spread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{MakeRoom, Unplaceable, demanding_first};
 use crate::claim::{ClaimId, NodeId};
@@ -11,9 +11,6 @@ use crate::placement::{Engine, GroupScope, MemberNodes, Policy, room};
 use crate::statement::Statement;
 use crate::topology::DomainId;
 use crate::unit::Unit;
-
-/// Domains or nodes in which a whole unit is tried with evictions at most: each try may look at all that runs there.
-const TRIES_MAX: usize = 16;
 
 /// A group's rules about where its members may be.
 pub(super) struct Rules {
@@ -95,13 +92,11 @@ impl Rules {
         if !trial.room.may_evict() {
             return roomy.into_iter().filter(|domain| domain.holds_all).map(|domain| domain.place).collect();
         }
-        // Where nothing is free at all, something may be made free.
-        let mut domains: Vec<DomainId> = roomy.into_iter().map(|domain| domain.place).collect();
-        let others: Vec<DomainId> =
-            cluster.topology().domains(level, within).filter(|id| !domains.contains(id)).collect();
-        domains.extend(others);
-        domains.truncate(TRIES_MAX);
-        domains
+        // Where nothing is free at all, something may be made free. How much is looked at is bounded by the search's budget.
+        let roomy: Vec<DomainId> = roomy.into_iter().map(|domain| domain.place).collect();
+        let known: BTreeSet<DomainId> = roomy.iter().copied().collect();
+        let others = cluster.topology().domains(level, within).filter(|id| !known.contains(id));
+        roomy.iter().copied().chain(others).collect()
     }
 
     /// The node of a member that runs and must be in the same domain as these claims.
@@ -188,13 +183,8 @@ impl Rules {
                     wanted.iter().all(fits)
                 })
             };
-            let others: Vec<NodeId> = scope
-                .nodes(cluster)
-                .filter(|node| !nodes.contains(node))
-                .filter(large_enough)
-                .take(TRIES_MAX)
-                .collect();
-            nodes.extend(others);
+            let known: BTreeSet<NodeId> = nodes.iter().copied().collect();
+            nodes.extend(scope.nodes(cluster).filter(|node| !known.contains(node)).filter(large_enough));
         }
         let start = trial.statement.checkpoint();
         for node in nodes {

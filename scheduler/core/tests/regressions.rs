@@ -1,0 +1,526 @@
+//! What once went wrong, or could have.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_core::{
+    Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, DisruptionBudget,
+    Event, GroupPlacement, LimitRange, MilliCpu, NamespaceSpec, NodeId, NodeSpec, Outcome, Plan, PodGroup, QueueSpec,
+    Request, Resource, Scheduler, Settings, Step, SubGroup,
+};
+
+const TRAIN: i32 = 50;
+const INFERENCE: i32 = 125;
+
+struct World {
+    cluster: Cluster,
+    scheduler: Scheduler,
+}
+
+impl World {
+    /// Nodes with so many devices each.
+    fn new(nodes: &[usize]) -> Self {
+        Self::with(nodes, Settings::default())
+    }
+
+    fn with(nodes: &[usize], settings: Settings) -> Self {
+        let mut cluster = Cluster::new();
+        for (number, devices) in nodes.iter().enumerate() {
+            let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+            let spec = NodeSpec {
+                name: format!("node-{number}"),
+                labels: BTreeMap::from([("host".into(), format!("node-{number}"))]),
+                cpu: MilliCpu::new(64_000),
+                devices: vec![device; *devices],
+                ..NodeSpec::default()
+            };
+            cluster.apply(Event::NodeAdded(spec)).expect("a new node");
+        }
+        Self { cluster, scheduler: Scheduler::new(Box::new(BestFit), settings) }
+    }
+
+    fn apply(&mut self, event: Event) -> Outcome {
+        self.cluster.apply(event).expect("a good event")
+    }
+
+    /// A queue with a quota of so many devices, and an equal part of what is left over.
+    fn queue(&mut self, name: &str, devices: u64) {
+        self.queue_with(name, None, Allowance { quota: Some(devices * 1000), weight: 1, ..Allowance::default() });
+    }
+
+    fn queue_with(&mut self, name: &str, parent: Option<&str>, allowance: Allowance) {
+        let spec = QueueSpec {
+            name: name.into(),
+            parent: parent.map(Into::into),
+            allowances: BTreeMap::from([(Resource::DeviceCore, allowance)]),
+            ..QueueSpec::default()
+        };
+        self.apply(Event::QueueAdded(spec));
+    }
+
+    fn claim(&mut self, claim: Claim) -> ClaimId {
+        match self.apply(Event::ClaimAdded(claim)) {
+            Outcome::Claim(id) => id,
+            other => panic!("not a claim's id: {other:?}"),
+        }
+    }
+
+    /// A claim for whole devices that may be evicted.
+    fn add(&mut self, queue: &str, priority: i32, devices: u16) -> ClaimId {
+        self.claim(wants(queue, priority, devices))
+    }
+
+    fn gang(&mut self, group: PodGroup, members: usize, devices: u16) -> Vec<ClaimId> {
+        let name = group.name.clone();
+        self.apply(Event::PodGroupAdded(group));
+        let member = Claim { pod_group: Some(name), ..wants("", 0, devices) };
+        (0..members).map(|_| self.claim(member.clone())).collect()
+    }
+
+    fn run_on(&mut self, claim: ClaimId, node: usize, first: u16) {
+        let node: NodeId = self.cluster.node_named(&format!("node-{node}")).expect("a node of the world");
+        let request = self.cluster.claim(claim).expect("a claim of the world").request.devices;
+        let memory = |device: u16| {
+            let memory = self.cluster.node(node).map(|node| node.devices()[usize::from(device)].memory());
+            request.memory.on(memory.expect("a device of the node"))
+        };
+        let part =
+            |device| aliquot_scheduler_core::DeviceAllocation { device, core: request.core, memory: memory(device) };
+        let devices = (first..first + request.count).map(part).collect();
+        let allocation = aliquot_scheduler_core::Allocation { node, devices };
+        self.apply(Event::ClaimPlaced(claim, allocation));
+    }
+
+    /// One cycle; what it evicts is gone at once.
+    fn cycle(&mut self) -> Plan {
+        let plan = self.scheduler.cycle(&mut self.cluster);
+        for step in &plan.steps {
+            if self.cluster.leaving(step.step.claim()).is_some() {
+                self.apply(Event::ClaimGone(step.step.claim()));
+            }
+        }
+        plan
+    }
+
+    fn runs(&self, claim: ClaimId) -> bool {
+        self.cluster.allocation(claim).is_some()
+    }
+
+    fn running(&self, claims: &[ClaimId]) -> usize {
+        claims.iter().filter(|claim| self.runs(**claim)).count()
+    }
+
+    fn devices_of(&self, queue: &str) -> u64 {
+        let queue = self.cluster.queue_named(queue).expect("a queue of the world");
+        self.cluster.allocated(queue, &Resource::DeviceCore) / 1000
+    }
+}
+
+fn wants(queue: &str, priority: i32, devices: u16) -> Claim {
+    let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
+    Claim { request, queue: queue.into(), priority, preemptible: true, ..Claim::default() }
+}
+
+fn part(queue: &str, priority: i32, percent: u32) -> Claim {
+    let devices = DeviceRequest::share(DeviceCore::from_percent(percent));
+    Claim { request: Request { devices, ..Request::default() }, ..wants(queue, priority, 0) }
+}
+
+fn group(name: &str, queue: &str, priority: i32, min_members: u32) -> PodGroup {
+    PodGroup { name: name.into(), queue: queue.into(), priority, preemptible: true, min_members, ..PodGroup::default() }
+}
+
+fn evicted(plan: &Plan) -> Vec<ClaimId> {
+    plan.steps.iter().filter(|step| matches!(step.step, Step::Evict { .. })).map(|step| step.step.claim()).collect()
+}
+
+fn moved(plan: &Plan) -> Vec<ClaimId> {
+    plan.steps.iter().filter(|step| matches!(step.step, Step::Move { .. })).map(|step| step.step.claim()).collect()
+}
+
+fn build(queue: &str, devices: u16) -> Claim {
+    Claim { preemptible: false, ..wants(queue, 100, devices) }
+}
+
+impl World {
+    fn id(&self, n: usize) -> NodeId {
+        self.cluster.node_named(&format!("node-{n}")).unwrap()
+    }
+
+    fn wait(&mut self, ms: u64) {
+        let now = self.cluster.now_ms();
+        self.apply(Event::TimeAdvanced(now + ms));
+    }
+}
+#[test]
+fn a_kept_node_goes_to_whom_it_is_kept_for_even_if_an_equal_unit_fails_first() {
+    let mut w = World::new(&[1, 1]);
+    w.queue("red", 1);
+    w.apply(Event::QueueAdded(QueueSpec {
+        name: "blue".into(),
+        priority: 10,
+        allowances: BTreeMap::from([(
+            Resource::DeviceCore,
+            Allowance { quota: Some(1000), weight: 1, ..Allowance::default() },
+        )]),
+        ..QueueSpec::default()
+    }));
+    let k0 = w.claim(build("default", 1));
+    let k1 = w.claim(build("default", 1));
+    w.run_on(k0, 0, 0);
+    w.run_on(k1, 1, 0);
+    let r = w.add("red", TRAIN, 1);
+    w.cycle();
+    w.wait(300_000);
+    w.cycle();
+    assert!(w.cluster.is_held(w.id(0)));
+    let b = w.add("blue", TRAIN, 1);
+    let _over_quota = w.claim(build("red", 2));
+    w.apply(Event::ClaimRemoved(k0));
+    for _ in 0..10 {
+        w.cycle();
+        w.wait(60_000);
+    }
+    assert!(w.runs(r) || w.runs(b), "a device is free and two queues are entitled to it");
+}
+
+#[test]
+fn no_node_is_kept_for_a_gang_that_can_never_fit() {
+    let mut w = World::new(&[1, 1]);
+    w.queue("red", 2);
+    w.apply(Event::PodGroupAdded(group("g", "red", TRAIN, 3)));
+    for _ in 0..3 {
+        w.claim(Claim { pod_group: Some("g".into()), ..part("red", TRAIN, 60) });
+    }
+    w.cycle();
+    w.wait(300_000);
+    w.cycle();
+    let a = w.add("default", TRAIN, 1);
+    let b = w.add("default", TRAIN, 1);
+    for _ in 0..10 {
+        w.cycle();
+        w.wait(600_000);
+    }
+    assert_eq!(w.running(&[a, b]), 2);
+}
+
+#[test]
+fn a_claim_that_fits_nowhere_does_not_keep_the_next_one_from_having_a_node_kept() {
+    let mut w = World::new(&[2]);
+    w.queue("red", 2);
+    let k = w.claim(build("default", 1));
+    w.run_on(k, 0, 0);
+    let _ = w.add("red", 100, 64);
+    let b = w.add("red", TRAIN, 2);
+    w.cycle();
+    w.wait(300_000);
+    w.cycle();
+    assert!(!w.runs(b));
+    assert!(w.cluster.is_held(w.id(0)));
+}
+
+#[test]
+fn an_elastic_member_that_fits_nowhere_does_not_keep_the_others_from_running() {
+    let mut w = World::new(&[2]);
+    w.apply(Event::PodGroupAdded(group("g", "", TRAIN, 0)));
+    let _ = w.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 64) });
+    let small = w.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 1) });
+    for _ in 0..5 {
+        w.cycle();
+    }
+    assert!(w.runs(small));
+}
+
+#[test]
+fn a_member_that_may_go_anywhere_leaves_the_only_place_of_another_member_free() {
+    let mut cluster = Cluster::new();
+    for model in ["A", "B"] {
+        let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+        cluster
+            .apply(Event::NodeAdded(NodeSpec {
+                name: model.into(),
+                cpu: MilliCpu::new(64_000),
+                devices: vec![device],
+                ..NodeSpec::default()
+            }))
+            .unwrap();
+    }
+    let mut w = World { cluster, scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
+    w.apply(Event::PodGroupAdded(group("g", "", TRAIN, 2)));
+    let any = w.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 1) });
+    let mut only = Claim { pod_group: Some("g".into()), ..wants("", 0, 1) };
+    only.request.constraints.models.insert("A".into());
+    let only = w.claim(only);
+    for _ in 0..5 {
+        w.cycle();
+    }
+    assert_eq!(w.running(&[any, only]), 2);
+}
+
+#[test]
+fn moves_keep_a_disruption_budget_too() {
+    let mut w = World::new(&[2, 2, 2, 2]);
+    let zone = |mut claim: Claim, zone: &str| {
+        claim.request.constraints.labels.insert("zone".into(), zone.into());
+        claim
+    };
+    for n in 0..4 {
+        let labels = BTreeMap::from([("zone".into(), if n < 2 { "a" } else { "b" }.into())]);
+        let id = w.id(n);
+        w.apply(Event::NodeRelabelled(id, NodeSpec { labels, ..NodeSpec::default() }));
+    }
+    w.apply(Event::BudgetChanged(DisruptionBudget { name: "b".into(), namespace: String::new(), min_available: 1 }));
+    let mut vs = Vec::new();
+    for (n, z) in [(0, "a"), (2, "b")] {
+        let v = w.claim(zone(Claim { disruption_budget: Some("b".into()), ..wants("", TRAIN, 1) }, z));
+        w.run_on(v, n, 0);
+        vs.push(v);
+    }
+    for n in [1, 3] {
+        let f = w.claim(build("", 1));
+        w.run_on(f, n, 0);
+    }
+    let u1 = w.claim(zone(wants("", TRAIN, 2), "a"));
+    let u2 = w.claim(zone(wants("", TRAIN, 2), "b"));
+    let plan = w.scheduler.cycle(&mut w.cluster);
+    let there = vs.iter().filter(|v| w.cluster.started_ms(**v).is_some()).count();
+    assert!(
+        there >= 1,
+        "of two claims one must be there, but both are between two places: moved {:?}, placed {} {}",
+        moved(&plan),
+        w.runs(u1),
+        w.runs(u2)
+    );
+}
+
+#[test]
+fn what_is_borrowed_cannot_be_declared_not_to_be_given_back() {
+    let mut w = World::new(&[8]);
+    w.queue("red", 4);
+    w.queue("blue", 4);
+    let id = match w.apply(Event::PodGroupAdded(group("g", "red", TRAIN, 8))) {
+        Outcome::Group(id) => id,
+        _ => panic!(),
+    };
+    for _ in 0..8 {
+        w.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 1) });
+    }
+    w.cycle();
+    assert_eq!(w.devices_of("red"), 8);
+    let changed =
+        w.cluster.apply(Event::PodGroupChanged(id, PodGroup { preemptible: false, ..group("g", "red", TRAIN, 8) }));
+    let b = w.add("blue", TRAIN, 4);
+    for _ in 0..5 {
+        w.cycle();
+    }
+    assert!(changed.is_err() || w.runs(b), "8 devices with a quota of 4 are held for ever");
+}
+
+#[test]
+fn a_claim_cannot_be_resized_beyond_its_namespaces_bounds() {
+    let mut w = World::new(&[4]);
+    let limit_range = LimitRange {
+        device_core: ClaimBounds { maximum: Some(500), ..ClaimBounds::default() },
+        ..LimitRange::default()
+    };
+    w.apply(Event::NamespaceChanged(NamespaceSpec { name: "team".into(), limit_range, ..NamespaceSpec::default() }));
+    let c = w.claim(Claim { namespace: "team".into(), ..part("", TRAIN, 40) });
+    let r = w.cluster.apply(Event::ClaimResized(c, part("", TRAIN, 100).request));
+    assert!(r.is_err());
+}
+
+#[test]
+fn sub_groups_of_any_size_upset_nothing() {
+    let mut w = World::new(&[4]);
+    let sub = |name: &str| SubGroup { name: name.into(), min_members: u32::MAX, required_level: None };
+    w.apply(Event::PodGroupAdded(PodGroup { sub_groups: vec![sub("a"), sub("b")], ..group("g", "", TRAIN, 0) }));
+    w.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 1) });
+    w.cycle();
+}
+
+#[test]
+fn requests_as_great_as_can_be_written_leave_the_books_true() {
+    let mut w = World::new(&[4]);
+    let huge = Claim { request: Request { memory: Bytes::new(u64::MAX), ..Request::default() }, ..Claim::default() };
+    let a = w.claim(huge.clone());
+    let b = w.claim(huge);
+    w.apply(Event::ClaimRemoved(a));
+    w.apply(Event::ClaimRemoved(b));
+}
+
+#[test]
+fn nodes_as_great_as_can_be_written_upset_nothing() {
+    let mut cluster = Cluster::new();
+    for n in 0..3 {
+        let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+        cluster
+            .apply(Event::NodeAdded(NodeSpec {
+                name: format!("node-{n}"),
+                cpu: MilliCpu::new(u64::MAX),
+                devices: vec![device],
+                ..NodeSpec::default()
+            }))
+            .unwrap();
+    }
+    let mut w = World { cluster, scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
+    for n in 0..3 {
+        let c = w.claim(part("", TRAIN, 50));
+        w.run_on(c, n, 0);
+    }
+    w.add("", TRAIN, 1);
+    w.cycle();
+}
+
+#[test]
+fn a_restored_cluster_evicts_stale_gangs_in_the_same_order() {
+    let mut w = World::new(&[4]);
+    // Slots of groups: two single claims make way for two gangs, the later gang in the earlier slot.
+    let a = w.add("", TRAIN, 1);
+    let b = w.add("", TRAIN, 1);
+    w.apply(Event::ClaimRemoved(a));
+    w.apply(Event::ClaimRemoved(b));
+    let stale = |name: &str| PodGroup { staleness_grace_ms: Some(10), ..group(name, "", TRAIN, 2) };
+    let g = w.gang(stale("first"), 2, 1);
+    let h = w.gang(stale("second"), 2, 1);
+    w.cycle();
+    assert_eq!(w.running(&g) + w.running(&h), 4);
+    w.apply(Event::ClaimRemoved(g[0]));
+    w.apply(Event::ClaimRemoved(h[0]));
+    w.wait(1000);
+    let dump = w.scheduler.dump(&w.cluster);
+    let (mut s2, mut c2) = Scheduler::restore(Box::new(BestFit), Settings::default(), dump).unwrap();
+    let of = |cluster: &Cluster, plan: &Plan| -> Vec<String> {
+        plan.steps
+            .iter()
+            .map(|s| {
+                let g = cluster.group_of(s.step.claim()).unwrap();
+                cluster.group_name(g)
+            })
+            .collect()
+    };
+    let one = w.scheduler.cycle(&mut w.cluster);
+    let two = s2.cycle(&mut c2);
+    assert_eq!(of(&w.cluster, &one), of(&c2, &two));
+}
+
+#[test]
+fn the_queue_of_a_namespace_goes_only_with_it() {
+    let mut w = World::new(&[2]);
+    w.apply(Event::NamespaceChanged(NamespaceSpec { name: "team".into(), ..NamespaceSpec::default() }));
+    let removed = w.cluster.apply(Event::QueueRemoved("namespace/team".into()));
+    let c = w.cluster.apply(Event::ClaimAdded(Claim { namespace: "team".into(), ..wants("", 0, 1) }));
+    assert!(removed.is_err() || c.is_ok(), "{c:?}");
+    assert!(w.cluster.apply(Event::NamespaceRemoved("team".into())).is_ok() || c.is_ok());
+}
+
+#[test]
+fn a_claim_that_ran_long_after_a_failure_starts_anew() {
+    let mut w = World::new(&[2]);
+    let c = w.add("", TRAIN, 1);
+    for _ in 0..12 {
+        w.cycle();
+        assert!(w.runs(c));
+        w.wait(86_400_000);
+        w.apply(Event::ClaimFailed(c));
+        w.wait(400_000);
+    }
+    w.cycle();
+    w.wait(86_400_000);
+    w.apply(Event::ClaimFailed(c));
+    let (_, retry) = w.cluster.failures(c);
+    assert!(retry - w.cluster.now_ms() <= 1000, "{}", retry - w.cluster.now_ms());
+}
+
+#[test]
+fn two_queues_that_wait_for_the_same_do_not_end_the_cycle_for_all_others() {
+    let mut w = World::new(&[4]);
+    for queue in ["red", "blue", "green"] {
+        w.queue(queue, 1);
+    }
+    let k = w.claim(build("default", 3));
+    w.run_on(k, 0, 0);
+    for queue in ["red", "blue"] {
+        w.add(queue, TRAIN, 2);
+    }
+    for queue in ["red", "blue"] {
+        w.add(queue, TRAIN, 3);
+    }
+    let _ = w.add("green", 60, 2);
+    let g = w.add("green", TRAIN, 1);
+    let plan = w.cycle();
+    assert_eq!(plan.pending.len(), 5, "all who wait are named");
+    assert!(w.runs(g));
+}
+
+#[test]
+fn reclaim_looks_at_more_domains_than_sixteen_before_it_says_that_there_is_nothing() {
+    let mut cluster = Cluster::new();
+    for n in 0..20 {
+        let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+        cluster
+            .apply(Event::NodeAdded(NodeSpec {
+                name: format!("node-{n}"),
+                labels: BTreeMap::from([("rack".into(), format!("{n:02}"))]),
+                cpu: MilliCpu::new(64_000),
+                devices: vec![device; 2],
+                ..NodeSpec::default()
+            }))
+            .unwrap();
+    }
+    cluster.apply(Event::TopologyChanged(vec!["rack".into()])).unwrap();
+    let mut w = World { cluster, scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
+    w.queue("red", 4);
+    w.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    for n in 0..20 {
+        for d in 0..2 {
+            let c = if n < 18 { w.claim(build("default", 1)) } else { w.add("blue", TRAIN, 1) };
+            w.run_on(c, n, d);
+        }
+    }
+    let spread = GroupPlacement { required_level: Some("rack".into()), ..GroupPlacement::default() };
+    let gang = w.gang(PodGroup { spread, ..group("g", "red", TRAIN, 2) }, 2, 1);
+    for _ in 0..20 {
+        w.cycle();
+    }
+    assert_eq!(w.running(&gang), 2);
+}
+
+#[test]
+fn a_claim_that_is_being_moved_is_not_an_easier_victim_than_one_that_runs() {
+    // Moved now, evicted for good the next moment, although another one that has run as long is as good.
+    let mut w = World::new(&[2, 2, 1]);
+    w.queue("red", 1);
+    w.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    let m = w.add("blue", 60, 1);
+    w.run_on(m, 0, 0);
+    let f = w.claim(build("default", 1));
+    w.run_on(f, 1, 0);
+    let other = w.add("blue", TRAIN, 1);
+    w.run_on(other, 2, 0);
+    let u = w.claim(build("default", 2));
+    let plan = w.scheduler.cycle(&mut w.cluster);
+    assert!(w.runs(u));
+    assert_eq!(moved(&plan), [m]);
+    let r = w.add("red", TRAIN, 1);
+    w.scheduler.cycle(&mut w.cluster);
+    assert!(w.runs(r));
+    assert!(w.runs(m), "of higher priority than the other one; but evicted because it is between two places");
+}
+
+#[test]
+fn who_is_preempted_for_a_claim_that_cannot_be_started_is_not_preempted_for_it_again_and_again() {
+    let mut w = World::new(&[1]);
+    w.queue("red", 1);
+    let low = w.add("red", TRAIN, 1);
+    w.cycle();
+    let broken = w.add("red", INFERENCE, 1);
+    let mut evictions = 0;
+    for _ in 0..100 {
+        evictions += evicted(&w.cycle()).iter().filter(|claim| **claim == low).count();
+        if w.runs(broken) {
+            w.apply(Event::ClaimFailed(broken));
+        }
+        w.wait(30_000);
+    }
+    assert!(evictions <= 5, "evicted {evictions} times in 50 minutes for a claim that never starts");
+}
