@@ -1,0 +1,5 @@
+//! The actions that move and evict.
+
+mod regressions;
+mod setting;
+mod situations;
