@@ -1,4 +1,5 @@
-//! How long a whole cycle takes in a large cluster: fairness among many queues, gangs that do not fit, reclaim, filling.
+//! How long a whole cycle takes in a large cluster: fairness among many queues, gangs that do not fit, reclaim,
+//! filling.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -31,8 +31,8 @@ pub struct Claim {
     pub request: Request,
     /// The namespace that it belongs to.
     pub namespace: String,
-    /// The queue that it waits in; empty: the namespace's, or [`DEFAULT_QUEUE`](crate::DEFAULT_QUEUE). In a pod group the group's queue
-    /// counts.
+    /// The queue that it waits in; empty: the namespace's, or [`DEFAULT_QUEUE`](crate::DEFAULT_QUEUE). In a pod group
+    /// the group's queue counts.
     pub queue: String,
     /// Its priority class's value; the greater goes first. In a pod group the group's counts.
     pub priority: i32,
@@ -79,7 +79,8 @@ pub struct Displacement {
     pub by_name: String,
     /// When.
     pub at_ms: u64,
-    /// What the queues held just before, with their fair shares: first that of the group, then those that were taken from.
+    /// What the queues held just before, with their fair shares: first that of the group, then those that were taken
+    /// from.
     pub shares: Vec<Share>,
 }
 

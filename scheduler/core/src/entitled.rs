@@ -17,7 +17,8 @@ pub(crate) struct PlacedUnit {
     pub(crate) unit: Unit,
     /// What it takes.
     pub(crate) charge: Charge,
-    /// Whether its group has all it needs. What is left of a gang does no work, and is entitled to nothing until it is whole.
+    /// Whether its group has all it needs. What is left of a gang does no work, and is entitled to nothing until it is
+    /// whole.
     is_whole: bool,
     /// Whether it is within its queue's fair share; otherwise it is borrowed.
     pub(crate) entitled: bool,
@@ -32,7 +33,8 @@ pub struct Standing {
     pub claims: Vec<ClaimId>,
     /// Whether it is one member beyond those that the group needs.
     pub is_elastic: bool,
-    /// Whether it is within its queue's fair share; otherwise it is borrowed, and queues that have less than theirs may take it back.
+    /// Whether it is within its queue's fair share; otherwise it is borrowed, and queues that have less than theirs may
+    /// take it back.
     pub is_entitled: bool,
 }
 

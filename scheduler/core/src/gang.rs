@@ -19,8 +19,8 @@ pub(crate) trait MakeRoom {
     /// Whether room is made at all; if not, nothing is tried where not everything fits.
     fn may_evict(&self) -> bool;
 
-    /// Where a claim that fits nowhere can go, perhaps after evictions, which are part of the statement; only on one of the nodes of
-    /// `among`, if that is given.
+    /// Where a claim that fits nowhere can go, perhaps after evictions, which are part of the statement; only on one of
+    /// the nodes of `among`, if that is given.
     fn make_room(
         &mut self,
         statement: &mut Statement<'_>,
@@ -104,8 +104,8 @@ fn place_anywhere(
     Ok(())
 }
 
-/// Where a claim fits; not on devices of a model of which its queue may have no more, or of which a part is more memory than the
-/// queue may have.
+/// Where a claim fits; not on devices of a model of which its queue may have no more, or of which a part is more memory
+/// than the queue may have.
 fn place_within_bounds(
     cluster: &Cluster,
     engine: &mut Engine<Box<dyn Policy>>,

@@ -26,7 +26,8 @@ pub struct PodGroup {
     pub min_runtime_ms: u64,
     /// How long it waits before others are evicted for it, in milliseconds.
     pub preemption_delay_ms: u64,
-    /// How long it may run with fewer members than it needs before the rest is evicted, in milliseconds; `None`: forever.
+    /// How long it may run with fewer members than it needs before the rest is evicted, in milliseconds; `None`:
+    /// forever.
     pub staleness_grace_ms: Option<u64>,
     /// Members that must be placed together; the rest follows one by one. 0: all of them follow one by one.
     pub min_members: u32,
@@ -158,8 +159,8 @@ impl Group {
         self.placed_by_sub_group.get(sub_group).copied().unwrap_or(0)
     }
 
-    /// The members that wait and would together complete the minimum, in the order in which they were added; `Err` with how many
-    /// are still missing if there are not enough of them.
+    /// The members that wait and would together complete the minimum, in the order in which they were added; `Err` with
+    /// how many are still missing if there are not enough of them.
     pub(crate) fn missing_core(&self) -> Result<Vec<ClaimId>, u32> {
         // Most groups are single claims.
         if !self.declared {
@@ -174,8 +175,8 @@ impl Group {
         }
     }
 
-    /// Chooses members, placed or waiting ones, the first come first: so many of each sub-group as are `wanted`, and then anybody
-    /// until there are `total`. Also says how many are missing.
+    /// Chooses members, placed or waiting ones, the first come first: so many of each sub-group as are `wanted`, and
+    /// then anybody until there are `total`. Also says how many are missing.
     fn choose(&self, placed: bool, mut wanted: Vec<u32>, mut total: u32) -> (BTreeSet<u64>, u32) {
         let mut chosen = BTreeSet::new();
         let candidates = || self.members.iter().filter(|(_, member)| member.placed == placed);
@@ -200,7 +201,8 @@ impl Group {
         self.members.values().filter(|member| !member.placed).map(|member| member.claim)
     }
 
-    /// The placed members: those that the minimum needs, and those beyond it. If the minimum is not reached, all count as needed.
+    /// The placed members: those that the minimum needs, and those beyond it. If the minimum is not reached, all count
+    /// as needed.
     pub(crate) fn placed_parts(&self) -> (Vec<ClaimId>, Vec<ClaimId>) {
         let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
         let (needed, missing) = self.choose(true, wanted, self.spec.min_members);

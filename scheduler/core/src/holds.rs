@@ -1,9 +1,11 @@
-//! Nodes that are kept for a unit that has waited long, so that smaller ones do not take for ever what it is waiting for.
+//! Nodes that are kept for a unit that has waited long, so that smaller ones do not take for ever what it is waiting
+//! for.
 //!
-//! Small claims go where a large one does not fit: nothing is gained by leaving that free. But if they always do, the large one never
-//! finds enough in one place. So the first unit of a queue, if it would be within the queue's fair share and has waited for room longer than
-//! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms), is given the nodes that are nearest to having room: nothing new is placed there
-//! until it is.
+//! Small claims go where a large one does not fit: nothing is gained by leaving that free. But if they always do, the
+//! large one never finds enough in one place. So the first unit of a queue that could fit at all, if it would be within
+//! the queue's fair share and has waited for room longer than
+//! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms), is given the nodes that are nearest to having room:
+//! nothing new is placed there until it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +46,7 @@ impl Holds {
         }
     }
 
-    /// Who waits for room as the first of its queue, and since when.
+    /// Who waits for room as one of the first of its queue, and since when.
     pub(crate) fn blocked(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
         self.blocked_since_ms.iter().map(|(group, since_ms)| (*group, *since_ms))
     }
@@ -67,7 +69,7 @@ impl Holds {
         self.nodes.values().copied().collect()
     }
 
-    /// Since when a group waits for room as the first of its queue.
+    /// Since when a group waits for room as one of the first of its queue.
     pub(crate) fn blocked_since_ms(&self, group: GroupId) -> Option<u64> {
         self.blocked_since_ms.get(&group).copied()
     }
@@ -77,8 +79,8 @@ impl Holds {
         self.nodes.iter().filter(move |(_, holder)| **holder == group).map(|(node, _)| *node)
     }
 
-    /// Takes in which units, the first ones of each queue, have found no room in this cycle, and keeps nodes for those that have waited
-    /// for `after_ms`; `nodes_max` nodes at most.
+    /// Takes in which units, the first ones of each queue, have found no room in this cycle, and keeps nodes for those
+    /// that have waited for `after_ms`; `nodes_max` nodes at most.
     pub(crate) fn update(
         &mut self,
         cluster: &mut Cluster,
@@ -145,8 +147,8 @@ impl Holds {
     }
 }
 
-/// The nodes that are nearest to having room for a unit's members: enough for all of them once everybody else has gone, but no more than
-/// `most`.
+/// The nodes that are nearest to having room for a unit's members: enough for all of them once everybody else has gone,
+/// but no more than `most`.
 fn nearest(cluster: &Cluster, unit: &Unit, most: usize) -> Vec<NodeId> {
     // The member that needs most stands for all.
     let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &claim.request);

@@ -23,8 +23,8 @@ pub(crate) struct Exceeded {
 
 /// Whether a queue and all above it may hold `charge`, which is `booked` already or comes on top of what they hold.
 ///
-/// Nobody exceeds a limit. Claims that may not be evicted stay within the quota of each resource that a queue names: what is borrowed
-/// must be given back when its owner asks.
+/// Nobody exceeds a limit. Claims that may not be evicted stay within the quota of each resource that a queue names:
+/// what is borrowed must be given back when its owner asks.
 pub(crate) fn check(
     cluster: &Cluster,
     queue: QueueId,

@@ -27,13 +27,15 @@ pub struct QueueSpec {
     pub priority: i32,
     /// What it may have. Of resources that are not named: [`Allowance::UNNAMED`].
     pub allowances: BTreeMap<Resource, Allowance>,
-    /// How long a claim of it, or of a queue below it that does not say, runs before it may be preempted within its queue.
+    /// How long a claim of it, or of a queue below it that does not say, runs before it may be preempted within its
+    /// queue.
     pub preempt_min_runtime_ms: Option<u64>,
     /// The same for being reclaimed by another queue.
     pub reclaim_min_runtime_ms: Option<u64>,
 }
 
-/// The place of a group's next unit among those that wait in a leaf queue, the first first. It does not depend on what is placed.
+/// The place of a group's next unit among those that wait in a leaf queue, the first first. It does not depend on what
+/// is placed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Turn {
     pub(crate) priority: Reverse<i32>,

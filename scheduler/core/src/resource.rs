@@ -265,8 +265,8 @@ impl Charge {
     }
 }
 
-/// Amounts of all resources, by number. Sums of what can be written are wider than what is said of them, so that what was added
-/// can always be taken away again.
+/// Amounts of all resources, by number. Sums of what can be written are wider than what is said of them, so that what
+/// was added can always be taken away again.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Amounts(Vec<u128>);
 

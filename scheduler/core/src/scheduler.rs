@@ -25,18 +25,20 @@ use crate::unit::Unit;
 pub struct Settings {
     /// How strongly past usage counts against a queue, in thousandths; see [`divide`](crate::divide). 0: not at all.
     pub usage_weight: u64,
-    /// Device time that may be evicted for a unit, in thousandths of what the unit asks for. One unit may always be evicted.
+    /// Device time that may be evicted for a unit, in thousandths of what the unit asks for. One unit may always be
+    /// evicted.
     pub disruption_per_mille: u64,
     /// Nodes and victims that are looked at for one unit at most.
     pub search_budget: u32,
     /// Claims that are moved in a cycle at most to make room in one place.
     pub moves_per_cycle: u32,
-    /// How long the first unit of a queue waits for room before nodes are kept for it, in milliseconds; `None`: forever.
+    /// How long one of the first units of a queue waits for room before nodes are kept for it, in milliseconds; `None`:
+    /// for ever.
     pub hold_after_ms: Option<u64>,
     /// Nodes that are kept at most, in thousandths of all; but at least one.
     pub held_nodes_per_mille: u32,
-    /// Whether the policy is told what claims have asked for lately, as the work to expect. If not, it goes on with what it was
-    /// made with.
+    /// Whether the policy is told what claims have asked for lately, as the work to expect. If not, it goes on with
+    /// what it was made with.
     pub counts_mix: bool,
 }
 
@@ -54,7 +56,8 @@ impl Default for Settings {
     }
 }
 
-/// Units of a queue, the first ones, of which one may have nodes kept for it. Not only the very first: it may be one that fits nowhere.
+/// Units of a queue, the first ones, of which one may have nodes kept for it. Not only the very first: it may be one
+/// that fits nowhere.
 const HOLD_CANDIDATES: usize = 8;
 
 /// Decides which claims go where.
@@ -80,7 +83,8 @@ impl Scheduler {
         Self { engine: Engine::new(policy), settings, holds: Holds::default(), memory: SearchMemory::default() }
     }
 
-    /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events what became of it.
+    /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events
+    /// what became of it.
     pub fn cycle(&mut self, cluster: &mut Cluster) -> Plan {
         cluster.note_usage();
         if let Some(mix) = cluster.new_mix().filter(|_| self.settings.counts_mix) {
@@ -114,7 +118,8 @@ impl Scheduler {
         let mut turns = Turns::new(cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
         while let Some(next) = turns.next() {
             let Ok(Some(unit)) = failures.next(cluster, next.turn.group) else {
-                // Since it was found to be the next of its queue, something like it has failed: it is looked at, and named, anew.
+                // Since it was found to be the next of its queue, something like it has failed: it is looked at, and
+                // named, anew.
                 turns.advance(next, true, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
                 continue;
             };
@@ -166,7 +171,7 @@ impl Scheduler {
         plan.add_displaced(cluster);
     }
 
-    /// Keeps nodes for those who have been the first of their queue for long and find no room.
+    /// Keeps nodes for those who have been among the first of their queue for long and find no room.
     fn hold(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &Plan) {
         let mut seen: BTreeMap<QueueId, usize> = BTreeMap::new();
         let mut blocked = Vec::new();

@@ -36,7 +36,8 @@ impl Signature {
     }
 }
 
-/// What has failed since something became free last: there is no room for units of a signature, or a queue may not hold more of them.
+/// What has failed since something became free last: there is no room for units of a signature, or a queue may not hold
+/// more of them.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     no_room: BTreeMap<Signature, Unplaceable>,

@@ -68,8 +68,9 @@ enum Change {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Checkpoint(usize);
 
-/// A transaction on a cluster's state: its changes are in the books at once, can be undone back to any checkpoint, and are all undone
-/// when it is dropped without having been committed. A gang, a reclaim and a preemption are one statement each.
+/// A transaction on a cluster's state: its changes are in the books at once, can be undone back to any checkpoint, and
+/// are all undone when it is dropped without having been committed. A gang, a reclaim and a preemption are one
+/// statement each.
 #[derive(Debug)]
 pub struct Statement<'a> {
     cluster: &'a mut Cluster,
@@ -127,8 +128,8 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// Makes the changes final and returns what is to be done, for whoever does it: evictions and moves first. What was evicted and
-    /// placed again where it was is left out. Evicted claims remember the cause.
+    /// Makes the changes final and returns what is to be done, for whoever does it: evictions and moves first. What was
+    /// evicted and placed again where it was is left out. Evicted claims remember the cause.
     #[must_use]
     pub fn commit(mut self, cause: &Displacement) -> Vec<Step> {
         // Where each claim was before, in the order in which it was first touched.

@@ -1,8 +1,8 @@
 //! Whose turn it is: the order in which waiting units of all queues are looked at.
 //!
-//! At each level of the tree that queue goes first which, with its next unit, stays within its fair share; then the one that stays within
-//! its quota; then the one of higher priority; then the one with the smaller dominant share with the next unit, and without it; then the
-//! older one. Within a leaf units go by rank.
+//! At each level of the tree that queue goes first which, with its next unit, stays within its fair share; then the one
+//! that stays within its quota; then the one of higher priority; then the one with the smaller dominant share with the
+//! next unit, and without it; then the older one. Within a leaf units go by rank.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,8 +85,8 @@ impl Turns {
         Some(Next { place, turn: *turn })
     }
 
-    /// Goes on after a unit was looked at. If it was placed, more of its group may wait, and is looked at again in its turn; otherwise the
-    /// group is passed over.
+    /// Goes on after a unit was looked at. If it was placed, more of its group may wait, and is looked at again in its
+    /// turn; otherwise the group is passed over.
     pub(crate) fn advance(
         &mut self,
         next: Next,

@@ -59,8 +59,8 @@ impl Unit {
         Ok(Self::new(cluster, id, claims, false))
     }
 
-    /// The units of a group that could be placed instead of this one, if that finds no room: members beyond the core are
-    /// independent of each other.
+    /// The units of a group that could be placed instead of this one, if that finds no room: members beyond the core
+    /// are independent of each other.
     pub(crate) fn others<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
         let group = cluster.group(self.group).filter(|_| self.elastic);
         let claims = group.into_iter().flat_map(|group| group.waiting()).filter(|claim| !self.claims.contains(claim));

@@ -115,8 +115,8 @@ fn a_gang_is_placed_as_a_whole_or_not_at_all_and_grows_afterwards() {
     assert_eq!(placed(&cluster, &members), 8, "all six, and two of the three others");
 }
 
-/// Small claims come as fast as others end, on two nodes of four devices, beside a large one that needs a whole node. Says after how
-/// many minutes the large one was placed, if ever in two hours, and how many small ones ran meanwhile.
+/// Small claims come as fast as others end, on two nodes of four devices, beside a large one that needs a whole node.
+/// Says after how many minutes the large one was placed, if ever in two hours, and how many small ones ran meanwhile.
 fn minutes_until_the_large_one_is_placed(settings: Settings) -> (Option<u64>, usize) {
     let mut cluster = cluster(2, 4);
     let mut scheduler = Scheduler::new(Box::new(BestFit), settings);
@@ -144,7 +144,8 @@ fn small_claims_fill_what_a_large_one_cannot_use_but_do_not_keep_it_waiting_for_
     let never = minutes_until_the_large_one_is_placed(Settings { hold_after_ms: None, ..Settings::default() });
     assert_eq!(never, (None, 8 + 120), "whatever ends, a small one is there at once");
     let (placed_after, ran) = minutes_until_the_large_one_is_placed(Settings::default());
-    // Four older ones start before it. Once it has waited for five minutes, and what runs is not all older, a node is kept for it.
+    // Four older ones start before it. Once it has waited for five minutes, and what runs is not all older, a node is
+    // kept for it.
     assert!(placed_after.is_some_and(|minute| (10..=18).contains(&minute)), "{placed_after:?}");
     assert!(ran >= 8 + 6, "only {ran} small ones ran meanwhile");
 }

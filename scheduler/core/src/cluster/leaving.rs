@@ -1,7 +1,7 @@
 //! Claims that a plan has evicted but that are still there, and those that wait for them to be gone.
 //!
-//! The books show what was decided: room that a plan makes belongs at once to whom it was made for. What is really there follows
-//! later, and who is placed on room that is still held starts when its holders are gone.
+//! The books show what was decided: room that a plan makes belongs at once to whom it was made for. What is really
+//! there follows later, and who is placed on room that is still held starts when its holders are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use crate::quantity::{Bytes, MilliCpu};
 use crate::statement::Step;
 
 impl Cluster {
-    /// Makes the steps of a plan, which are in the books already, final: evicted claims begin to leave, and placed ones start or
-    /// wait for those. Returns the steps with what each waits for.
+    /// Makes the steps of a plan, which are in the books already, final: evicted claims begin to leave, and placed ones
+    /// start or wait for those. Returns the steps with what each waits for.
     pub(crate) fn settle(&mut self, steps: Vec<Step>, cause: &Displacement) -> Vec<Step> {
         for step in &steps {
             if let Step::Evict { claim, from } | Step::Move { claim, from, .. } = step {

@@ -55,7 +55,8 @@ impl Cluster {
         Ok(namespace.apply(&request, self.resources.memory_of(&request))?)
     }
 
-    /// The leaf queue of who names `queue`: in a namespace with a quota its own, unless another one is named than that above it.
+    /// The leaf queue of who names `queue`: in a namespace with a quota its own, unless another one is named than that
+    /// above it.
     pub(super) fn queue_for(&self, queue: &str, namespace: &str) -> Result<QueueId, EventError> {
         let own =
             self.namespaces.get(namespace).filter(|spec| queue.is_empty() || spec.queue.as_deref() == Some(queue));

@@ -72,7 +72,8 @@ impl Rules {
         preferred.into_iter().chain(required).collect()
     }
 
-    /// The domains of a level, within another one, in which members can be placed; if some of them run already, where those are.
+    /// The domains of a level, within another one, in which members can be placed; if some of them run already, where
+    /// those are.
     fn domains(
         &self,
         trial: &mut Trial<'_, '_>,
@@ -92,7 +93,8 @@ impl Rules {
         if !trial.room.may_evict() {
             return roomy.into_iter().filter(|domain| domain.holds_all).map(|domain| domain.place).collect();
         }
-        // Where nothing is free at all, something may be made free. How much is looked at is bounded by the search's budget.
+        // Where nothing is free at all, something may be made free. How much is looked at is bounded by the search's
+        // budget.
         let roomy: Vec<DomainId> = roomy.into_iter().map(|domain| domain.place).collect();
         let known: BTreeSet<DomainId> = roomy.iter().copied().collect();
         let others = cluster.topology().domains(level, within).filter(|id| !known.contains(id));

@@ -1,5 +1,5 @@
-//! A small cluster with its scheduler and its machines, made and looked at by short calls. After each event and each cycle all
-//! laws are checked.
+//! A small cluster with its scheduler and its machines, made and looked at by short calls. After each event and each
+//! cycle all laws are checked.
 
 use std::collections::BTreeMap;
 

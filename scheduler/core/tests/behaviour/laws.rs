@@ -1,5 +1,5 @@
-//! What must be true at all times, and of each plan. Everything is counted anew from the claims' allocations: no book of the
-//! scheduler's is taken on trust.
+//! What must be true at all times, and of each plan. Everything is counted anew from the claims' allocations: no book
+//! of the scheduler's is taken on trust.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -242,8 +242,8 @@ pub(crate) fn members_placed(cluster: &Cluster, id: GroupId) -> (u32, bool) {
     (number, number >= spec.min_members && sub_groups)
 }
 
-/// A cycle leaves of a gang either as many as it needs, or none, or what events have left of it before; and its members start
-/// together.
+/// A cycle leaves of a gang either as many as it needs, or none, or what events have left of it before; and its members
+/// start together.
 fn gangs_are_whole(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
     for (id, group) in after.groups() {
         let ((was, was_complete), (is, is_complete)) = (members_placed(before, id), members_placed(after, id));
@@ -368,7 +368,8 @@ fn budgets_hold(before: &Cluster, after: &Cluster, declared: &Declared) -> Verdi
     Ok(())
 }
 
-/// Not much more device time is evicted for a unit than it asks for, unless one group had to go as a whole; and few are moved.
+/// Not much more device time is evicted for a unit than it asks for, unless one group had to go as a whole; and few are
+/// moved.
 fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
     let is_consolidation = |planned: &&PlannedStep| planned.action == Action::Consolidate;
     let moves = plan.steps.iter().filter(is_consolidation).filter(|planned| evictee(&planned.step).is_some()).count();

@@ -1,5 +1,5 @@
-//! The machines beside the books: what really runs where. A claim that is started before there is room for it is noticed here,
-//! however right the books look.
+//! The machines beside the books: what really runs where. A claim that is started before there is room for it is
+//! noticed here, however right the books look.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,10 @@
-//! Worlds in which anything may happen, at any time: claims and gangs come, grow, change and go, nodes and devices fail and come back,
-//! bounds and budgets change, containers take long to stop or cannot be started. All laws hold after every event and every cycle;
-//! and when nothing happens any more, the scheduler comes to rest with nobody waiting for what is free.
+//! Worlds in which anything may happen, at any time: claims and gangs come, grow, change and go, nodes and devices fail
+//! and come back, bounds and budgets change, containers take long to stop or cannot be started. All laws hold after
+//! every event and every cycle; and when nothing happens any more, the scheduler comes to rest with nobody waiting for
+//! what is free.
 //!
-//! Each world is told by its seed. When a law is broken, what happened is cut down to what is needed for that, and printed.
+//! Each world is told by its seed. When a law is broken, what happened is cut down to what is needed for that, and
+//! printed.
 
 mod happenings;
 mod play;

@@ -40,8 +40,8 @@ fn memory_on_several_devices_that_exceeds_the_quota() {
     assert_eq!((kit.running(&[too_much]), kit.running(&[fits])), (0, 1));
 }
 
-/// A part of 0.5 was half of the memory and any amount of time. Here time and memory are two amounts, and a node promises of
-/// each no more than it has; that they are kept is the node's business.
+/// A part of 0.5 was half of the memory and any amount of time. Here time and memory are two amounts, and a node
+/// promises of each no more than it has; that they are kept is the node's business.
 #[test]
 fn half_a_device_that_is_half_of_its_memory_but_all_of_its_time() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -109,8 +109,8 @@ fn devices_on_one_switch_that_are_not_seen_as_connected() {
     assert_eq!(at.devices.iter().map(|part| part.device).collect::<Vec<_>>(), [1, 3]);
 }
 
-/// Autoscalers could not ask whether a claim would fit on a machine that is yet to be bought. The filter is a pure function
-/// of a node, which need not be anybody's.
+/// Autoscalers could not ask whether a claim would fit on a machine that is yet to be bought. The filter is a pure
+/// function of a node, which need not be anybody's.
 #[test]
 fn nobody_can_ask_about_a_node_that_does_not_exist_yet() {
     let mut templates = Cluster::new();
@@ -124,8 +124,8 @@ fn nobody_can_ask_about_a_node_that_does_not_exist_yet() {
     assert_eq!(fits(large), Ok(()));
 }
 
-/// An allocation that only the scheduler remembered kept eight devices blocked for good. What a claim holds ends with the
-/// claim, whichever way it ends, and the state can be built again from what nodes and users say.
+/// An allocation that only the scheduler remembered kept eight devices blocked for good. What a claim holds ends with
+/// the claim, whichever way it ends, and the state can be built again from what nodes and users say.
 #[test]
 fn a_stale_allocation_that_blocks_devices() {
     let mut kit = Kit::of_nodes(1, 8);
@@ -148,8 +148,9 @@ fn a_stale_allocation_that_blocks_devices() {
     }
 }
 
-/// Each cycle copied the whole cluster: 2.2 of 2.5 seconds. Here a cycle without news looks at nothing: what an engine knows of
-/// nodes is kept, and changes with the nodes that change. What is counted are the policy's bids, made for one node each.
+/// Each cycle copied the whole cluster: 2.2 of 2.5 seconds. Here a cycle without news looks at nothing: what an engine
+/// knows of nodes is kept, and changes with the nodes that change. What is counted are the policy's bids, made for one
+/// node each.
 #[test]
 fn every_cycle_copies_the_whole_cluster() {
     #[derive(Clone, Debug)]

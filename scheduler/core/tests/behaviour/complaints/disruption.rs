@@ -8,8 +8,8 @@ use aliquot_scheduler_core::{
 
 use crate::kit::{Kit, evicted, gang, node, part, quota, train, whole};
 
-/// Reclaim deleted pods past their disruption budget, several at a time. Budgets hold in every plan, whoever asks, and so for
-/// several evictions in one.
+/// Reclaim deleted pods past their disruption budget, several at a time. Budgets hold in every plan, whoever asks, and
+/// so for several evictions in one.
 #[test]
 fn reclaim_that_ignores_disruption_budgets() {
     let mut kit = Kit::of_nodes(2, 4);
@@ -27,8 +27,8 @@ fn reclaim_that_ignores_disruption_budgets() {
     assert_eq!((kit.running(&running), kit.running(&singles), kit.running(&gang)), (5, 3, 0));
 }
 
-/// Reclaim stopped at the quota, though the queue's fair share was larger; or it was given up although it was possible. What a
-/// queue may take back and what is taken from it is the same number.
+/// Reclaim stopped at the quota, though the queue's fair share was larger; or it was given up although it was possible.
+/// What a queue may take back and what is taken from it is the same number.
 #[test]
 fn reclaim_that_stops_at_the_quota_or_is_given_up_too_early() {
     let mut kit = Kit::of_nodes(1, 8);
@@ -43,8 +43,8 @@ fn reclaim_that_stops_at_the_quota_or_is_given_up_too_early() {
     assert!(kit.settle().is_empty(), "and the other way round there is nothing to take");
 }
 
-/// A request for 48 devices evicted 376. Nobody is evicted whose staying would not have been in the way, and no more device
-/// time than the settings allow.
+/// A request for 48 devices evicted 376. Nobody is evicted whose staying would not have been in the way, and no more
+/// device time than the settings allow.
 #[test]
 fn a_request_for_48_devices_that_evicts_376() {
     let mut kit = Kit::of_nodes(47, 8);
@@ -58,7 +58,8 @@ fn a_request_for_48_devices_that_evicts_376() {
     assert_eq!((kit.running(&large), evicted(&steps).len()), (6, 48));
 }
 
-/// The same where whole machines are full of parts: a device in eight on each is enough of a reason to leave the others alone.
+/// The same where whole machines are full of parts: a device in eight on each is enough of a reason to leave the others
+/// alone.
 #[test]
 fn evictions_that_free_nothing_of_use() {
     let mut kit = Kit::of_nodes(4, 2);
@@ -90,8 +91,8 @@ fn a_plan_that_would_evict_far_more_than_is_asked_for_is_not_made() {
     assert_eq!(kit.running(&running), 4);
 }
 
-/// Preemption counted pods and whole devices and did not know what parts of devices are: it evicted who was of no use, or
-/// nobody. Victims are found by the same books and the same choice of devices that place the claim afterwards.
+/// Preemption counted pods and whole devices and did not know what parts of devices are: it evicted who was of no use,
+/// or nobody. Victims are found by the same books and the same choice of devices that place the claim afterwards.
 #[test]
 fn preemption_that_does_not_know_parts_of_devices() {
     let mut kit = Kit::of_nodes(1, 2);
@@ -114,8 +115,9 @@ fn preemption_that_does_not_know_parts_of_devices() {
     assert_eq!(kit.running(&[needs_memory]), 1);
 }
 
-/// Two queues, or two schedulers, that evicted each other's claims for ever. What queues are entitled to does not depend on who
-/// is placed, and evictions only raise what is entitled: with any claims, without news there is soon nothing left to do.
+/// Two queues, or two schedulers, that evicted each other's claims for ever. What queues are entitled to does not
+/// depend on who is placed, and evictions only raise what is entitled: with any claims, without news there is soon
+/// nothing left to do.
 #[test]
 fn claims_that_evict_each_other_for_ever() {
     for (first, second) in [(1, 3), (2, 2), (3, 2), (3, 3), (4, 1)] {
@@ -133,8 +135,8 @@ fn claims_that_evict_each_other_for_ever() {
     }
 }
 
-/// A gang of which some members had a place waited, and so did those who could have had it. A gang is one transaction, and who
-/// cannot be placed holds nothing.
+/// A gang of which some members had a place waited, and so did those who could have had it. A gang is one transaction,
+/// and who cannot be placed holds nothing.
 #[test]
 fn a_gang_that_stalls_behind_another() {
     let mut kit = Kit::of_nodes(1, 4);
@@ -145,7 +147,8 @@ fn a_gang_that_stalls_behind_another() {
     assert_eq!((kit.running(&first), kit.running(&second), kit.running(&third)), (3, 0, 1));
 }
 
-/// Large claims starve where small ones always fit. Nodes are kept for the first of a queue when it has waited for long.
+/// Large claims starve where small ones always fit. Nodes are kept for the first of a queue when it has waited for
+/// long.
 #[test]
 fn a_large_claim_that_small_ones_pass_by_for_ever() {
     let mut kit = Kit::with(Box::new(BestFit), Settings { hold_after_ms: Some(60_000), ..Settings::default() });
@@ -165,8 +168,8 @@ fn a_large_claim_that_small_ones_pass_by_for_ever() {
     assert_eq!(kit.running(&[large]), 1);
 }
 
-/// An autoscaler added nodes for what only waited for room that was being made. Who has a place that is not free yet is placed,
-/// and not pending.
+/// An autoscaler added nodes for what only waited for room that was being made. Who has a place that is not free yet is
+/// placed, and not pending.
 #[test]
 fn nodes_added_while_room_is_being_made() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -179,8 +182,8 @@ fn nodes_added_while_room_is_being_made() {
     assert_eq!(kit.running(&[important]), 0);
 }
 
-/// A job's pods were evicted one by one, and what was left of it was a zombie. What a job needs goes as a whole: the plan names
-/// all of its members in one step after another, and the shell can end the job instead.
+/// A job's pods were evicted one by one, and what was left of it was a zombie. What a job needs goes as a whole: the
+/// plan names all of its members in one step after another, and the shell can end the job instead.
 #[test]
 fn evictions_that_leave_half_a_job() {
     let mut kit = Kit::of_nodes(1, 4);

@@ -1,11 +1,12 @@
-//! Places that change hands: claims that were started before their place was free, told twice, or never looked at again.
+//! Places that change hands: claims that were started before their place was free, told twice, or never looked at
+//! again.
 
 use aliquot_scheduler_core::{Claim, ClaimId, DeviceCore, DeviceRequest, Event, EventError, Outcome, Request};
 
 use crate::kit::{Kit, evicted, gang, limited, node, part, quota, train, whole};
 
-/// A claim that could not be started was tried again and again. It waits longer each time, others have its place meanwhile, and
-/// how often it failed can be seen.
+/// A claim that could not be started was tried again and again. It waits longer each time, others have its place
+/// meanwhile, and how often it failed can be seen.
 #[test]
 fn a_claim_that_cannot_be_started_is_tried_for_ever() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -26,8 +27,8 @@ fn a_claim_that_cannot_be_started_is_tried_for_ever() {
     assert_eq!(kit.running(&[other]), 1);
 }
 
-/// A lock on a node was left behind, and nothing was placed there for minutes. There is none: many claims for one node are
-/// placed in one cycle, and what fails is over with its event.
+/// A lock on a node was left behind, and nothing was placed there for minutes. There is none: many claims for one node
+/// are placed in one cycle, and what fails is over with its event.
 #[test]
 fn claims_for_one_node_that_are_started_one_at_a_time() {
     let mut kit = Kit::of_nodes(1, 8);
@@ -40,8 +41,8 @@ fn claims_for_one_node_that_are_started_one_at_a_time() {
     assert_eq!(kit.running(&[next]), 1);
 }
 
-/// Of two claims that asked for the same amount at the same time, one was given the other's device. A plan names the claim, and its
-/// devices by number; equal claims are told apart.
+/// Of two claims that asked for the same amount at the same time, one was given the other's device. A plan names the
+/// claim, and its devices by number; equal claims are told apart.
 #[test]
 fn equal_claims_that_are_given_each_others_devices() {
     let mut kit = Kit::of_nodes(1, 2);
@@ -55,8 +56,8 @@ fn equal_claims_that_are_given_each_others_devices() {
     assert_eq!(plan.steps.len(), claims.len());
 }
 
-/// A device was given to the next container while the one that was killed still used it. A claim is not started before everybody
-/// who has its place has gone, however the order of events.
+/// A device was given to the next container while the one that was killed still used it. A claim is not started before
+/// everybody who has its place has gone, however the order of events.
 #[test]
 fn a_device_that_is_handed_on_before_it_is_free() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -109,8 +110,8 @@ fn a_claim_that_waits_for_a_node_that_is_gone() {
     assert_eq!(outcome, Outcome::NodeGone { displaced: at_second, ready: at_first });
 }
 
-/// Capacity came back, and who had been refused was never looked at again. Nothing is remembered from one cycle to the next that
-/// could be out of date: nodes, devices, limits and what others leave are seen in the next cycle.
+/// Capacity came back, and who had been refused was never looked at again. Nothing is remembered from one cycle to the
+/// next that could be out of date: nodes, devices, limits and what others leave are seen in the next cycle.
 #[test]
 fn capacity_that_comes_back_and_nobody_is_asked_again() {
     let mut kit = Kit::new();

@@ -271,8 +271,8 @@ impl World {
         }
     }
 
-    /// When nothing happens any more, cycles soon change nothing, and nobody waits for what is free. After a while nobody waits for
-    /// time to pass either.
+    /// When nothing happens any more, cycles soon change nothing, and nobody waits for what is free. After a while
+    /// nobody waits for time to pass either.
     fn come_to_rest(&mut self) -> Result<(), String> {
         for pause_ms in [0, 1_000_000, 1_000_000] {
             self.kit.advance(pause_ms);
