@@ -3,16 +3,28 @@
 use std::path::PathBuf;
 use std::{env, error, fs};
 
+/// Ours, which the server tells of by reflection.
+const OWN: [&str; 1] = ["aliquot/node/v1/node.proto"];
+/// Kubelet's, of which we are one side each.
+const KUBELET: [&str; 5] = [
+    "kubelet/registration/v1.proto",
+    "kubelet/dra/v1.proto",
+    "kubelet/dra/health_v1alpha1.proto",
+    "kubelet/device_plugin/v1beta1.proto",
+    "kubelet/pod_resources/v1.proto",
+];
+
 fn main() -> Result<(), Box<dyn error::Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    let contracts = ["aliquot/node/v1/node.proto"];
-    for contract in contracts {
+    for contract in OWN.iter().chain(&KUBELET) {
         println!("cargo::rerun-if-changed={contract}");
     }
-    let set = protox::compile(contracts.map(|contract| root.join(contract)), [&root])?;
+    let own = protox::compile(OWN.map(|contract| root.join(contract)), [&root])?;
     // For server reflection: the descriptors as the server hands them out.
-    let encoded = prost::Message::encode_to_vec(&set);
+    let encoded = prost::Message::encode_to_vec(&own);
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("descriptors.bin"), encoded)?;
-    tonic_prost_build::configure().compile_fds(set)?;
+    tonic_prost_build::configure().compile_fds(own)?;
+    let kubelet = protox::compile(KUBELET.map(|contract| root.join(contract)), [&root])?;
+    tonic_prost_build::configure().compile_fds(kubelet)?;
     Ok(())
 }

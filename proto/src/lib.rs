@@ -12,5 +12,30 @@ pub mod node {
     }
 }
 
-/// The descriptors of all contracts, for server reflection.
+/// What kubelet and its plugins say to each other, `kubelet/`. The wire is Kubernetes'.
+#[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto files")]
+pub mod kubelet {
+    /// How plugins make themselves known, version 1.
+    pub mod registration {
+        tonic::include_proto!("pluginregistration");
+    }
+    /// DRA drivers, version 1.
+    pub mod dra {
+        tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+    }
+    /// Health of a DRA driver's devices, version 1alpha1.
+    pub mod dra_health {
+        tonic::include_proto!("v1alpha1");
+    }
+    /// Device plugins, version 1beta1.
+    pub mod device_plugin {
+        tonic::include_proto!("v1beta1");
+    }
+    /// Who has which devices, version 1.
+    pub mod pod_resources {
+        tonic::include_proto!("v1");
+    }
+}
+
+/// The descriptors of the node manager's API, for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
