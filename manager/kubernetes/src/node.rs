@@ -1,4 +1,5 @@
-//! What the adapters need of the node: its devices, and slices of them. The manager implements it; tests have their own.
+//! What the adapters need of the node: its devices, and slices of them. The manager implements it; tests have their
+//! own.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,13 +15,15 @@ pub trait Node: Send + Sync + 'static {
     /// The node's devices, now and whenever something about them has changed.
     fn devices(&self) -> watch::Receiver<Arc<Devices>>;
 
-    /// Makes a slice, and publishes it as CDI devices. If there is one of that name with the same content, that one is the answer.
+    /// Makes a slice, and publishes it as CDI devices. If there is one of that name with the same content, that one
+    /// is the answer.
     ///
     /// # Errors
     /// See [`CreateError`]; then nothing has changed.
     fn create(&self, request: &SliceRequest) -> Result<Slice, CreateError>;
 
-    /// Removes a slice, also under processes that are in it: they can then use nothing more. No slice of that name is no error.
+    /// Removes a slice, also under processes that are in it: they can then use nothing more. No slice of that name is
+    /// no error.
     ///
     /// # Errors
     /// It cannot be removed; then nothing has changed.
@@ -32,8 +35,8 @@ pub trait Node: Send + Sync + 'static {
     /// All slices, by name; also those that others have made.
     fn list(&self) -> Vec<Slice>;
 
-    /// Says who runs in a slice, for people and metrics to read. It is forgotten when the manager ends. No slice of that name is
-    /// no error.
+    /// Says who runs in a slice, for people and metrics to read. It is forgotten when the manager ends. No slice of
+    /// that name is no error.
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>);
 }
 
@@ -127,9 +130,9 @@ pub struct SliceRequest {
     pub audit_policy: Option<AuditPolicy>,
     /// For people to read; at most 1024 bytes.
     pub description: String,
-    /// Names of CDI devices by which containers may get the slice, besides `aliquot.dev/slice=` and its name: each `X` of these is
-    /// published as `aliquot.dev/slice=X`. A container that gets the slice by several of its names gets it once. Each must be as a
-    /// slice's name, and no other slice's.
+    /// Names of CDI devices by which containers may get the slice, besides `aliquot.dev/slice=` and its name: each
+    /// `X` of these is published as `aliquot.dev/slice=X`. A container that gets the slice by several of its names
+    /// gets it once. Each must be as a slice's name, and no other slice's.
     pub aliases: BTreeSet<String>,
 }
 
