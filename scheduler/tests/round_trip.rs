@@ -32,7 +32,8 @@ fn snapshot(numbers: &mut Numbers) -> Value {
             "gpus": [
                 {"model": models[(number % 3) as usize], "count": 1 + numbers.below(3), "memory_gib": 16},
                 {"model": "L4", "uuid": format!("GPU-{number}"), "memory_bytes": 24_000_000_007_u64,
-                 "nvlink_group": 1, "switch": 2, "numa": 0, "unhealthy": number == 1},
+                 "nvlink_group": 1, "switch": 2, "numa": 0, "unhealthy": number == 1,
+                 "attributes": {"architecture": "ada"}},
             ],
             "taints": if number == 2 { json!([{"key": "reserved"}]) } else { json!([]) },
         })
@@ -44,6 +45,7 @@ fn snapshot(numbers: &mut Numbers) -> Value {
             json!({"gpus": 1, "gpu_core_milli": 333, "gpu_memory_bytes": 1_000_000_007}),
             json!({"gpus": 2, "nvlink": "preferred", "memory_gib": 2}),
             json!({"gpu_memory_percent": 25, "models": ["A100", "L4"], "gpu_memory_threshold_percent": 90}),
+            json!({"gpu_core_percent": 20, "gpu_attributes": {"architecture": "ada"}}),
             json!({"gpu_core_percent": 100, "tolerations": [{"key": "reserved"}], "node_labels": {"zone": "z"}}),
         ])
     };

@@ -16,7 +16,8 @@ use crate::spec::{Health, NodeSpec};
 pub enum Event {
     /// A node is there, with nothing on it.
     NodeAdded(NodeSpec),
-    /// A node's labels, taints, or whether it is cordoned have changed to those given; the rest is not looked at.
+    /// A node's labels, taints, attributes of its devices, or whether it is cordoned have changed to those given; the
+    /// rest is not looked at.
     NodeRelabelled(NodeId, NodeSpec),
     /// A node is gone; what was placed there waits again.
     NodeRemoved(NodeId),

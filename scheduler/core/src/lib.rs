@@ -34,6 +34,7 @@ mod namespace;
 mod node;
 pub mod placement;
 mod plan;
+mod priority;
 mod quantity;
 mod queue;
 mod request;
@@ -63,6 +64,7 @@ pub use group::{Group, GroupId, GroupPlacement, PlacementStrategy, PodGroup, Sub
 pub use namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
 pub use node::{Device, Node, NotEnough};
 pub use plan::{Pending, Plan, PlannedStep};
+pub use priority::PriorityClass;
 pub use quantity::{Bytes, DeviceCore, MilliCpu};
 pub use queue::{DEFAULT_QUEUE, Queue, QueueError, QueueId, QueueSpec};
 pub use request::{Alignment, Constraints, DeviceMemory, DeviceRequest, PlacementRules, Request, RequestError};

@@ -293,10 +293,13 @@ impl Node {
         self.one_numa_node
     }
 
-    pub(crate) fn set_labels_and_taints(&mut self, spec: &NodeSpec) {
+    pub(crate) fn relabel(&mut self, spec: &NodeSpec) {
         self.spec.labels.clone_from(&spec.labels);
         self.spec.taints.clone_from(&spec.taints);
         self.spec.cordoned = spec.cordoned;
+        for (device, new) in self.spec.devices.iter_mut().zip(&spec.devices) {
+            device.attributes.clone_from(&new.attributes);
+        }
     }
 
     pub(crate) fn set_health(&mut self, device: u16, health: Health) -> bool {

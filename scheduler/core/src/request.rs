@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::spec::{NodeSpec, Taint};
+use crate::spec::{DeviceSpec, NodeSpec, Taint};
 
 /// All that decides where a task can run. Tasks with equal requests are interchangeable to placement: they form a
 /// class.
@@ -102,6 +102,8 @@ impl DeviceMemory {
 pub struct Constraints {
     /// Models of which each of its devices must be one; empty: any.
     pub models: BTreeSet<String>,
+    /// Attributes that each of its devices must have, with these values.
+    pub attributes: BTreeMap<String, String>,
     /// Labels that the node must have, with these values.
     pub labels: BTreeMap<String, String>,
     /// Taints that do not keep it away.
@@ -109,14 +111,27 @@ pub struct Constraints {
 }
 
 impl Constraints {
-    /// Whether a node's labels and taints allow the task there. Models are a matter of each device.
+    /// Whether a node's labels and taints allow the task there. Models and attributes are a matter of each device.
     #[must_use]
     pub fn admit(&self, node: &NodeSpec) -> bool {
         self.labels.iter().all(|(key, value)| node.labels.get(key) == Some(value))
             && node.taints.iter().all(|taint| self.tolerations.contains(taint))
     }
 
-    /// Whether a device of this model will do.
+    /// Whether a device will do, whatever is free of it.
+    #[must_use]
+    pub fn admit_device(&self, device: &DeviceSpec) -> bool {
+        self.admit_model(&device.model)
+            && self.attributes.iter().all(|(key, value)| device.attributes.get(key) == Some(value))
+    }
+
+    /// Whether any device will do.
+    #[must_use]
+    pub fn admit_any_device(&self) -> bool {
+        self.models.is_empty() && self.attributes.is_empty()
+    }
+
+    /// Whether a device of this model may do.
     #[must_use]
     pub fn admit_model(&self, model: &str) -> bool {
         self.models.is_empty() || self.models.contains(model)

@@ -40,6 +40,8 @@ pub struct DeviceSpec {
     pub switch: Option<u16>,
     /// The NUMA node that it is attached to.
     pub numa: Option<u16>,
+    /// What else claims can ask of a device: its architecture, say, or whether limits are enforced on it.
+    pub attributes: BTreeMap<String, String>,
 }
 
 impl DeviceSpec {

@@ -142,6 +142,8 @@ pub(super) struct GpuEntry {
     pub(super) switch: Option<u16>,
     #[serde(skip_serializing_if = "is_default")]
     pub(super) numa: Option<u16>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(super) attributes: BTreeMap<String, String>,
 }
 
 impl Default for GpuEntry {
@@ -156,6 +158,7 @@ impl Default for GpuEntry {
             nvlink_group: None,
             switch: None,
             numa: None,
+            attributes: BTreeMap::new(),
         }
     }
 }
@@ -432,6 +435,9 @@ pub(super) struct RequestEntry {
     pub(super) gpu_memory_milli: Option<u32>,
     #[serde(skip_serializing_if = "is_default")]
     pub(super) models: Vec<String>,
+    /// What each GPU must have.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(super) gpu_attributes: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]
     pub(super) node_labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]

@@ -306,6 +306,7 @@ impl GpuEntry {
             nvlink_group: self.nvlink_group,
             switch: self.switch,
             numa: self.numa,
+            attributes: self.attributes.clone(),
         })
     }
 }

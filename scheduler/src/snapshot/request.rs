@@ -16,6 +16,7 @@ impl RequestEntry {
             devices: self.devices()?,
             constraints: Constraints {
                 models: self.models.iter().cloned().collect(),
+                attributes: self.gpu_attributes.clone(),
                 labels: self.node_labels.clone(),
                 tolerations: self.tolerations.iter().map(TaintEntry::to_taint).collect(),
             },
@@ -68,6 +69,7 @@ impl RequestEntry {
             memory_bytes,
             memory_gib,
             models: request.constraints.models.iter().cloned().collect(),
+            gpu_attributes: request.constraints.attributes.clone(),
             node_labels: request.constraints.labels.clone(),
             tolerations: request.constraints.tolerations.iter().map(TaintEntry::of).collect(),
             nvlink: request.rules.nvlink,

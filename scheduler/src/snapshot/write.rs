@@ -128,6 +128,7 @@ impl NodeEntry {
                 nvlink_group: device.nvlink_group,
                 switch: device.switch,
                 numa: device.numa,
+                attributes: device.attributes.clone(),
             };
             let same = |last: &&mut GpuEntry| GpuEntry { count: 1, ..(**last).clone() } == entry;
             match gpus.last_mut().filter(|_| device.uuid.is_empty()).filter(same) {

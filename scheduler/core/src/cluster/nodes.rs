@@ -40,7 +40,7 @@ impl Cluster {
     }
 
     pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
-        self.node_mut(id)?.set_labels_and_taints(spec);
+        self.node_mut(id)?.relabel(spec);
         self.topology.learn(id, Some(spec));
         self.note(id, true);
         Ok(())

@@ -55,6 +55,13 @@ pub enum Change {
     },
     /// Allow devices of one more model.
     AllowModel(String),
+    /// No longer ask for an attribute of devices.
+    DropAttribute {
+        /// The attribute.
+        key: String,
+        /// The value that was asked for.
+        value: String,
+    },
     /// Do not ask for a label.
     DropLabel {
         /// The label.
@@ -130,7 +137,7 @@ impl Change {
             Self::LessDeviceMemory { from, to } => given_up(amount(*from), amount(*to)),
             Self::FewerDevices { from, to } => given_up((*from).into(), (*to).into()),
             Self::LowerMinimum { from, to } => given_up((*from).into(), (*to).into()),
-            Self::AllowModel(_) | Self::DropLabel { .. } | Self::Tolerate(_) => EFFORT_OF_CONSTRAINTS,
+            Self::AllowModel(_) | Self::DropAttribute { .. } | Self::DropLabel { .. } | Self::Tolerate(_) => EFFORT_OF_CONSTRAINTS,
             Self::RaiseLimit { from, to, .. } | Self::RaiseQuota { from, to, .. } => {
                 EFFORT_OF_BOUNDS.saturating_add(per_mille(to.saturating_sub(*from), *from))
             }
@@ -202,6 +209,9 @@ impl Change {
             Self::AllowModel(model) => {
                 request.constraints.models.insert(model.clone());
             }
+            Self::DropAttribute { key, .. } => {
+                request.constraints.attributes.remove(key);
+            }
             Self::DropLabel { key, .. } => {
                 request.constraints.labels.remove(key);
             }
@@ -250,6 +260,7 @@ impl Display for Change {
                 write!(f, "ask for {} instead of {from}", Count((*to).into(), "device"))
             }
             Self::AllowModel(model) => write!(f, "allow devices of model {model} too"),
+            Self::DropAttribute { key, value } => write!(f, "do not ask for devices with {key}={value}"),
             Self::DropLabel { key, value } => write!(f, "do not ask for nodes with the label {key}={value}"),
             Self::Tolerate(taint) => write!(f, "tolerate the taint {}", TaintText(taint)),
             Self::LowerMinimum { from, to } => {

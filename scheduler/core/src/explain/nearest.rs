@@ -111,7 +111,7 @@ impl Search<'_> {
         changes
     }
 
-    /// Allowing one more model, no longer asking for one label, or tolerating one taint.
+    /// Allowing one more model, no longer asking for one attribute or label, or tolerating one taint.
     fn constraints(&mut self, request: &Request) -> Vec<Change> {
         let asked = &request.constraints;
         let mut candidates: Vec<Change> = Vec::new();
@@ -125,6 +125,9 @@ impl Search<'_> {
                 .collect();
             candidates.extend(models.into_iter().take(TRIES_MAX).cloned().map(Change::AllowModel));
         }
+        let attributes = asked.attributes.iter();
+        candidates
+            .extend(attributes.map(|(key, value)| Change::DropAttribute { key: key.clone(), value: value.clone() }));
         let labels = asked.labels.iter();
         candidates.extend(labels.map(|(key, value)| Change::DropLabel { key: key.clone(), value: value.clone() }));
         let taints: BTreeSet<_> = self

@@ -50,17 +50,18 @@ fn excluded(cluster: &Cluster, request: &Request) -> Vec<NodeCount<Exclusion>> {
         let (spec, asked) = (node.spec(), &request.constraints);
         let labels = asked.labels.iter().filter(|(key, value)| spec.labels.get(*key) != Some(value));
         let taints = spec.taints.iter().filter(|taint| !asked.tolerations.contains(taint));
-        let models = spec.devices.iter().filter(|device| asked.admit_model(&device.model));
-        let lacks_models = models.count() < usize::from(request.devices.count);
+        let devices = spec.devices.iter().filter(|device| asked.admit_device(device));
+        let lacks_devices = devices.count() < usize::from(request.devices.count);
         let exclusions = spec
             .cordoned
             .then_some(Exclusion::Cordoned)
             .into_iter()
             .chain(labels.map(|(key, value)| Exclusion::Label { key: key.clone(), value: value.clone() }))
             .chain(taints.cloned().map(Exclusion::Taint))
-            .chain(lacks_models.then(|| Exclusion::Models {
+            .chain(lacks_devices.then(|| Exclusion::Devices {
                 wanted: request.devices.count,
                 models: asked.models.iter().cloned().collect(),
+                attributes: asked.attributes.clone().into_iter().collect(),
             }));
         exclusions.for_each(|exclusion| *counts.entry(exclusion).or_default() += 1);
     }

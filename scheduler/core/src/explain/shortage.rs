@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::explain::amount::{ByteCount, Cores, Count, Percent};
+use crate::explain::amount::{ByteCount, Cores, Count, Listed, Percent};
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::request::DeviceMemory;
 use crate::spec::Taint;
@@ -76,12 +76,14 @@ pub enum Exclusion {
     },
     /// It has a taint that is not tolerated.
     Taint(Taint),
-    /// It has fewer devices of the models that are asked for than are wanted.
-    Models {
+    /// It has fewer devices of the models and with the attributes that are asked for than are wanted.
+    Devices {
         /// Devices that are asked for.
         wanted: u16,
         /// Models that will do; empty: any.
         models: Vec<String>,
+        /// Attributes that are asked for, with their values.
+        attributes: Vec<(String, String)>,
     },
 }
 
@@ -155,16 +157,16 @@ impl Display for NodeCount<Exclusion> {
             Exclusion::Taint(taint) => {
                 write!(f, "{nodes} {has} the taint {}, which is not tolerated", TaintText(taint))
             }
-            Exclusion::Models { wanted, models } if models.is_empty() => {
-                write!(f, "{nodes} {has} fewer than {}", Count((*wanted).into(), "device"))
-            }
-            Exclusion::Models { wanted, models } => {
-                write!(
-                    f,
-                    "{nodes} {has} fewer than {} of model {}",
-                    Count((*wanted).into(), "device"),
-                    models.join(" or ")
-                )
+            Exclusion::Devices { wanted, models, attributes } => {
+                write!(f, "{nodes} {has} fewer than {}", Count((*wanted).into(), "device"))?;
+                if !models.is_empty() {
+                    write!(f, " of model {}", models.join(" or "))?;
+                }
+                let attributes: Vec<String> = attributes.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                match attributes.is_empty() {
+                    true => Ok(()),
+                    false => write!(f, " with {}", Listed(&attributes)),
+                }
             }
         }
     }

@@ -13,9 +13,9 @@ pub enum Misfit {
     Cordoned,
     /// Its labels are not those asked for, or it has a taint that is not tolerated.
     NotAdmitted,
-    /// Fewer of its devices, used or not, are of a model that is asked for, than are wanted.
+    /// Fewer of its devices, used or not, are of a model and with the attributes that are asked for, than are wanted.
     Models {
-        /// Devices of such a model.
+        /// Devices that are.
         admitted: u16,
     },
     /// Too little CPU is free.
@@ -49,7 +49,7 @@ pub(crate) fn admits(node: &NodeSpec, request: &Request) -> Result<(), Misfit> {
     if !request.constraints.admit(node) {
         return Err(Misfit::NotAdmitted);
     }
-    let admitted = node.devices.iter().filter(|device| request.constraints.admit_model(&device.model)).count();
+    let admitted = node.devices.iter().filter(|device| request.constraints.admit_device(device)).count();
     let admitted = u16::try_from(admitted).unwrap_or(u16::MAX);
     if admitted < request.devices.count {
         return Err(Misfit::Models { admitted });
@@ -106,17 +106,19 @@ pub(crate) fn fitting_devices<'a>(
     request: &'a Request,
 ) -> impl Iterator<Item = (u16, &'a Device, u16)> + 'a {
     let threshold = request.rules.memory_threshold_percent;
-    let any = node.has_one_model() || request.constraints.models.is_empty();
+    // On a node that admits the request and has one model only, that model will do.
+    let constraints = &request.constraints;
+    let any = constraints.admit_any_device() || (node.has_one_model() && constraints.attributes.is_empty());
     (0u16..).zip(node.devices()).filter_map(move |(index, device)| {
         let memory = request.devices.memory.on(device.memory());
         let after = device.usable_after(request.devices.core, memory)?;
         if threshold.is_some() && device.memory_below(threshold)? < memory {
             return None;
         }
-        (any || admits_device(&request.constraints, node, index)).then_some((index, device, after))
+        (any || admits_device(constraints, node, index)).then_some((index, device, after))
     })
 }
 
 fn admits_device(constraints: &Constraints, node: &Node, index: u16) -> bool {
-    node.spec().devices.get(usize::from(index)).is_some_and(|device| constraints.admit_model(&device.model))
+    node.spec().devices.get(usize::from(index)).is_some_and(|device| constraints.admit_device(device))
 }

@@ -73,10 +73,9 @@ impl Kinds {
     }
 }
 
-/// Whether labels, taints and models allow such tasks on the node. That too few of its devices are there, or that it
+/// Whether labels, taints, models and attributes allow such tasks on the node. That too few of its devices are there, or that it
 /// takes nothing at the moment, is not asked: that is seen from what is free.
 fn allow(node: &NodeSpec, constraints: &Constraints) -> bool {
-    let models =
-        constraints.models.is_empty() || node.devices.iter().any(|device| constraints.admit_model(&device.model));
-    models && constraints.admit(node)
+    let devices = constraints.admit_any_device() || node.devices.iter().any(|device| constraints.admit_device(device));
+    devices && constraints.admit(node)
 }

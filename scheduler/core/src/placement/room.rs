@@ -24,7 +24,7 @@ pub fn room(node: &Node, request: &Request) -> u32 {
 
 fn on_devices(node: &Node, request: &Request) -> u32 {
     let specs = || node.devices().iter().zip(&node.spec().devices);
-    let wanted = || specs().filter(|(_, spec)| request.constraints.admit_model(&spec.model));
+    let wanted = || specs().filter(|(_, spec)| request.constraints.admit_device(spec));
     let count = request.devices.count;
     if count < 2 || !request.rules.require_alignment() {
         return rounds(wanted().map(|(device, _)| parts(device, request)), count);

@@ -129,6 +129,14 @@ fn constraints_that_keep_a_claim_from_free_nodes_are_named_one_by_one() {
         (setting, claim)
     };
     assert_eq!(each_helps(make), [Change::DropLabel { key: "zone".into(), value: "a".into() }]);
+    let make = || {
+        let (mut setting, _) = make();
+        let mut request = part(50, 10);
+        request.constraints.attributes.insert("architecture".into(), "hopper".into());
+        let claim = setting.add("claim", request);
+        (setting, claim)
+    };
+    assert_eq!(each_helps(make), [Change::DropAttribute { key: "architecture".into(), value: "hopper".into() }]);
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn constraints_that_no_node_meets_are_counted_one_by_one() {
     let (reason, text) = setting.reason(waits);
     let Reason::NoSuchNode { nodes: 5, excluded } = &reason else { panic!("{reason:?}") };
     let counts: Vec<(u32, &Exclusion)> = excluded.iter().map(|excluded| (excluded.nodes, &excluded.what)).collect();
-    let models = Exclusion::Models { wanted: 1, models: vec!["B".into()] };
+    let models = Exclusion::Devices { wanted: 1, models: vec!["B".into()], attributes: Vec::new() };
     assert_eq!(counts, [(3, &models), (1, &Exclusion::Cordoned), (1, &Exclusion::Taint(taint))]);
     assert_eq!(reason.tier(), Tier::Model);
     assert_eq!(
@@ -242,6 +242,23 @@ fn constraints_that_no_node_meets_are_counted_one_by_one() {
         setting.suggestions(waits),
         ["allow devices of model A too", "tolerate the taint team=x", "uncordon node \"cordoned\""]
     );
+}
+
+#[test]
+fn attributes_that_no_device_has_are_told_with_the_model() {
+    let mut setting = Setting::with_nodes(2, 1);
+    let mut request = whole(1);
+    request.constraints.models.insert("A".into());
+    request.constraints.attributes.insert("architecture".into(), "hopper".into());
+    let waits = setting.add("waits", request);
+    setting.cycle();
+    let (reason, text) = setting.reason(waits);
+    assert_eq!(reason.tier(), Tier::Model);
+    assert_eq!(
+        text,
+        "none of 2 nodes may take it: 2 nodes have fewer than 1 device of model A with architecture=hopper"
+    );
+    assert_eq!(setting.suggestions(waits), ["do not ask for devices with architecture=hopper"]);
 }
 
 #[test]

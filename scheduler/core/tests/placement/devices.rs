@@ -49,6 +49,27 @@ fn memory_counts_as_much_as_time() {
 }
 
 #[test]
+fn only_devices_with_the_attributes_that_are_asked_for_are_taken() {
+    let mut spec = node("n", 96, 3, "A");
+    for (device, enforcement) in [(1, "time"), (2, "time-and-memory")] {
+        spec.devices[device].attributes.insert("enforcement".into(), enforcement.into());
+    }
+    let mut enforced = request(1, 1, 400, 1000, &[]);
+    enforced.constraints.attributes.insert("enforcement".into(), "time-and-memory".into());
+    let placed = on_one_node(spec.clone(), &[enforced.clone(), enforced.clone(), enforced.clone()]);
+    assert_eq!(placed, [Some(vec![2]), Some(vec![2]), None]);
+    let mut cluster = Cluster::new();
+    let id = add_node(&mut cluster, spec.clone());
+    let pair = Request { devices: DeviceRequest { count: 2, ..enforced.devices }, ..enforced.clone() };
+    let fits = |cluster: &Cluster, request| fits(cluster.node(id).expect("the node"), request);
+    assert_eq!(fits(&cluster, &pair), Err(Misfit::Models { admitted: 1 }));
+    assert_eq!(room(cluster.node(id).expect("the node"), &enforced), 2);
+    spec.devices[0].attributes.insert("enforcement".into(), "time-and-memory".into());
+    cluster.apply(Event::NodeRelabelled(id, spec)).expect("a known node");
+    assert_eq!(fits(&cluster, &pair), Ok(()));
+}
+
+#[test]
 fn a_pair_of_parts_takes_two_different_devices() {
     let pair = request(1, 2, 500, 1000, &[]);
     let placed = on_one_node(node("n", 96, 2, "A"), &[pair.clone(), pair.clone(), pair]);
