@@ -1,0 +1,92 @@
+//! Which devices will do for a wish.
+
+/// What is asked of the devices. Without any of it, every device will do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Constraints {
+    /// Another scheduler has decided: these and no others, in this order.
+    pub decided: Option<Decided>,
+    /// The model's name has one of these in it, whatever the case; none: any model.
+    pub models: Vec<String>,
+    /// The model's name has none of these in it.
+    pub not_models: Vec<String>,
+    /// One of these; none: any device.
+    pub uuids: Vec<String>,
+    /// None of these.
+    pub not_uuids: Vec<String>,
+    /// All devices of the container on one NUMA node.
+    pub one_numa_node: bool,
+    /// A MIG instance of this profile, for example `3g.40gb`.
+    pub mig_profile: Option<String>,
+}
+
+/// The devices that another scheduler has chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decided {
+    /// By UUID.
+    Uuids(Vec<String>),
+    /// By their numbers on the node, as NVML counts.
+    Indexes(Vec<u32>),
+}
+
+/// What constraints ask about a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceFacts<'a> {
+    /// Its UUID.
+    pub uuid: &'a str,
+    /// Its number on the node.
+    pub index: u32,
+    /// Its model.
+    pub model: &'a str,
+    /// The profile, if it is a MIG instance.
+    pub mig_profile: Option<&'a str>,
+}
+
+impl Constraints {
+    /// Whether this device will do, looked at alone.
+    #[must_use]
+    pub fn allow(&self, device: &DeviceFacts<'_>) -> bool {
+        let decided = match &self.decided {
+            None => true,
+            Some(Decided::Uuids(uuids)) => uuids.iter().any(|uuid| uuid == device.uuid),
+            Some(Decided::Indexes(indexes)) => indexes.contains(&device.index),
+        };
+        let model = device.model.to_lowercase();
+        let is_of = |models: &[String]| models.iter().any(|wanted| model.contains(&wanted.to_lowercase()));
+        let names = |uuids: &[String]| uuids.iter().any(|uuid| uuid == device.uuid);
+        decided
+            && (self.models.is_empty() || is_of(&self.models))
+            && !is_of(&self.not_models)
+            && (self.uuids.is_empty() || names(&self.uuids))
+            && !names(&self.not_uuids)
+            && self.mig_profile.as_deref().is_none_or(|profile| device.mig_profile == Some(profile))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: DeviceFacts<'_> =
+        DeviceFacts { uuid: "GPU-1", index: 3, model: "NVIDIA A100-SXM4-80GB", mig_profile: None };
+
+    fn allowed(change: impl FnOnce(&mut Constraints)) -> bool {
+        let mut constraints = Constraints::default();
+        change(&mut constraints);
+        constraints.allow(&DEVICE)
+    }
+
+    #[test]
+    fn each_constraint_excludes_by_itself() {
+        assert!(allowed(|_| ()));
+        assert!(allowed(|c| c.models = vec!["h100".into(), "a100".into()]));
+        assert!(!allowed(|c| c.models = vec!["h100".into()]));
+        assert!(!allowed(|c| c.not_models = vec!["A100".into()]));
+        assert!(allowed(|c| c.uuids = vec!["GPU-1".into()]));
+        assert!(!allowed(|c| c.uuids = vec!["GPU-2".into()]));
+        assert!(!allowed(|c| c.not_uuids = vec!["GPU-1".into()]));
+        assert!(!allowed(|c| c.mig_profile = Some("1g.10gb".into())));
+        assert!(allowed(|c| c.decided = Some(Decided::Indexes(vec![3]))));
+        assert!(!allowed(|c| c.decided = Some(Decided::Indexes(vec![0]))));
+        assert!(!allowed(|c| c.decided = Some(Decided::Uuids(vec![]))));
+    }
+}

@@ -1,0 +1,102 @@
+//! The variables that programs written for other systems read, with the values that those systems would give.
+
+use crate::wish::{MILLION, Part, Wish};
+
+/// A part that was given, and the device that it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The device's number on the node, as NVML counts.
+    pub device_index: u32,
+    /// What the device has.
+    pub device_memory_bytes: u64,
+    /// What the container has of it.
+    pub part: Part,
+}
+
+/// A variable whose value may depend on where the container is placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// The same wherever it is placed.
+    Text(String),
+    /// The devices' numbers, with commas.
+    DeviceIndexes,
+    /// What the first device has, in units of so many bytes.
+    DeviceMemory { unit_bytes: u64 },
+    /// The container's part of the first device's memory, for example 0.25.
+    MemoryPortion,
+    /// One variable for each device, `NAME_0` and so on: the container's memory there in MiB, with an `m`.
+    EachMemoryMib,
+}
+
+impl Variable {
+    pub(crate) fn text(name: &'static str, value: impl ToString) -> Variable {
+        Variable { name, value: Value::Text(value.to_string()) }
+    }
+
+    pub(crate) fn new(name: &'static str, value: Value) -> Variable {
+        Variable { name, value }
+    }
+}
+
+impl Wish {
+    /// The variables to set in a container that has these parts, in the order of its devices.
+    #[must_use]
+    pub fn environment(&self, placed: &[Placed]) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for Variable { name, value } in &self.variables {
+            let first = placed.first();
+            let text = match value {
+                Value::Text(text) => Some(text.clone()),
+                Value::DeviceIndexes => {
+                    let indexes: Vec<String> = placed.iter().map(|part| part.device_index.to_string()).collect();
+                    Some(indexes.join(","))
+                }
+                Value::DeviceMemory { unit_bytes } => {
+                    first.map(|placed| (placed.device_memory_bytes / unit_bytes.max(&1)).to_string())
+                }
+                Value::MemoryPortion => first.map(portion),
+                Value::EachMemoryMib => {
+                    let each = placed.iter().enumerate();
+                    found.extend(each.map(|(number, placed)| {
+                        (format!("{name}_{number}"), format!("{}m", placed.part.memory_bytes >> 20))
+                    }));
+                    None
+                }
+            };
+            found.extend(text.map(|text| ((*name).to_owned(), text)));
+        }
+        found
+    }
+}
+
+/// The part of its device's memory, rounded down to a millionth and without zeros at its end.
+fn portion(placed: &Placed) -> String {
+    let (part, whole) = (u128::from(placed.part.memory_bytes), u128::from(placed.device_memory_bytes.max(1)));
+    let millionths = (part * u128::from(MILLION) / whole).min(u128::from(MILLION));
+    if millionths == u128::from(MILLION) {
+        return "1".to_owned();
+    }
+    let text = format!("0.{millionths:06}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portions_are_written_as_short_as_they_can_be() {
+        for (part, whole, text) in
+            [(1, 4, "0.25"), (4, 4, "1"), (5, 4, "1"), (0, 4, "0"), (1, 3, "0.333333"), (1, 0, "1"), (1, u64::MAX, "0")]
+        {
+            let part = Part { core_request_percent: 1, core_limit_percent: 1, memory_bytes: part };
+            assert_eq!(portion(&Placed { device_index: 0, device_memory_bytes: whole, part }), text);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Quantities as Kubernetes writes them: `4`, `2k`, `1.5Gi`, `3e2`, `2000m`.
+
+use crate::decimal::Decimal;
+
+/// A text that is no quantity, or one that is not a whole number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a whole number, for example 4 or 2Gi, that is not negative and below 2^64")]
+pub struct QuantityError;
+
+/// The whole number that a quantity stands for.
+///
+/// # Errors
+/// It is no quantity, is negative, has a fraction, or does not fit.
+pub fn whole(text: &str) -> Result<u64, QuantityError> {
+    let (number, suffix) = Decimal::parse_prefix(text).ok_or(QuantityError)?;
+    let (multiplier, divisor) = scale(suffix).ok_or(QuantityError)?;
+    match number.times(multiplier) {
+        Some((value, true)) if value % divisor == 0 => Ok(value / divisor),
+        _ => Err(QuantityError),
+    }
+}
+
+/// What a suffix multiplies by, and divides by.
+fn scale(suffix: &str) -> Option<(u64, u64)> {
+    Some(match suffix {
+        "" => (1, 1),
+        "n" => (1, 1_000_000_000),
+        "u" => (1, 1_000_000),
+        "m" => (1, 1000),
+        "k" => (1000, 1),
+        "M" => (1_000_000, 1),
+        "G" => (1_000_000_000, 1),
+        "T" => (1_000_000_000_000, 1),
+        "P" => (1_000_000_000_000_000, 1),
+        "E" => (1_000_000_000_000_000_000, 1),
+        "Ki" => (1 << 10, 1),
+        "Mi" => (1 << 20, 1),
+        "Gi" => (1 << 30, 1),
+        "Ti" => (1 << 40, 1),
+        "Pi" => (1 << 50, 1),
+        "Ei" => (1 << 60, 1),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_reads_them() {
+        for (text, value) in [
+            ("0", 0),
+            ("30", 30),
+            ("2k", 2000),
+            ("1.5Gi", 3 << 29),
+            ("3e2", 300),
+            ("2000m", 2),
+            ("5000000000n", 5),
+            ("1E", 1_000_000_000_000_000_000),
+            ("1Ei", 1 << 60),
+            ("0.5k", 500),
+        ] {
+            assert_eq!(whole(text), Ok(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_whole_number_is_refused() {
+        for text in ["", "1.5", "-1", "100m", "NaN", "4 Gi", "4GB", "4gi", "16Ei", "1Ki2", "０"] {
+            assert_eq!(whole(text), Err(QuantityError), "{text}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Alibaba Cloud's cGPU.
+//!
+//! `aliyun.com/gpu-mem` is memory of one device in GiB, `aliyun.com/gpu-core.percentage` percent of its time, from 5 in
+//! steps of 5. With memory alone, time is not limited; here it is guaranteed in proportion. That jobs with and without
+//! a limit on time must not meet on a node there is no rule here.
+
+use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
+use crate::environment::Variable;
+use crate::refusal::Refusal;
+use crate::request::{GIB, Request};
+use crate::systems::gpushare::{self, MEMORY};
+use crate::wish::{Core, Share, Wish};
+
+const CORE: &str = "aliyun.com/gpu-core.percentage";
+const CORE_STEP: u32 = 5;
+
+pub(crate) const SYSTEM: System = System {
+    name: "cgpu",
+    title: "cGPU",
+    placement: Placement::Node,
+    is_resource: |name| matches!(name, MEMORY | CORE),
+    annotation: |_| None,
+    translate,
+    advertised: |_| {
+        vec![
+            Advertised { resource: MEMORY, unit: Unit::MemoryBytes(GIB) },
+            Advertised { resource: CORE, unit: Unit::CorePercent },
+        ]
+    },
+};
+
+fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
+    let core = request.amount_within(CORE, CORE_STEP..=100)?;
+    if let Some(percent) = core.filter(|percent| !percent.is_multiple_of(CORE_STEP)) {
+        return Err(Refusal::value(CORE, percent, "a multiple of 5 from 5 to 100"));
+    }
+    let Some(memory) = request.memory(MEMORY, GIB)? else {
+        let advice = "add the GiB of memory that it needs";
+        return Err(Refusal::Alone { key: CORE.into(), needs: MEMORY, advice });
+    };
+    let share = match core {
+        Some(percent) => Share::Both { core: Core::exactly(percent), memory },
+        None => Share::ByMemory { memory, core_limit_percent: Some(100) },
+    };
+    let mut wish = request.wish(Dialect::Cgpu, 1, share);
+    wish.variables = gpushare::memory_variables(request, GIB)?;
+    wish.variables.push(Variable::text("ALIYUN_COM_GPU_MEM_UNIT", "GiB"));
+    Ok(wish)
+}

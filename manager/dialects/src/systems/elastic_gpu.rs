@@ -1,0 +1,74 @@
+//! Elastic GPU.
+//!
+//! `gpu-core` is percent of a device, or a multiple of 100 for whole devices, and `gpu-memory` memory of one. They are
+//! spelt in three ways: under `elasticgpu.com` (memory in MiB), under `elasticgpu.io` (in MB, a million bytes) and
+//! under `gpushare.provisioner.elasticgpu.io` (in GiB).
+//!
+//! Its agent's variables (`GPU`, `NVIDIA_VISIBLE_DEVICES=none`) are for its own container hook, not for programs.
+
+use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
+use crate::refusal::Refusal;
+use crate::request::{GIB, MIB, Percent, Request};
+use crate::wish::{Core, Share, Wish};
+
+struct Spelling {
+    core: &'static str,
+    memory: &'static str,
+    unit_bytes: u64,
+}
+
+const SPELLINGS: [Spelling; 3] = [
+    Spelling { core: "elasticgpu.com/gpu-core", memory: "elasticgpu.com/gpu-memory", unit_bytes: MIB },
+    Spelling { core: "elasticgpu.io/gpu-core", memory: "elasticgpu.io/gpu-memory", unit_bytes: 1_000_000 },
+    Spelling {
+        core: "gpushare.provisioner.elasticgpu.io/gpu-core",
+        memory: "gpushare.provisioner.elasticgpu.io/gpu-memory",
+        unit_bytes: GIB,
+    },
+];
+/// Followed by the container's name: the devices' numbers, with commas.
+const DECIDED: &str = "elasticgpu.io/container-";
+
+pub(crate) const SYSTEM: System = System {
+    name: "elastic-gpu",
+    title: "Elastic GPU",
+    placement: Placement::Theirs { annotation: DECIDED },
+    is_resource: |name| SPELLINGS.iter().any(|spelling| spelling.core == name || spelling.memory == name),
+    annotation: |_| None,
+    translate,
+    advertised: |_| {
+        let both = |spelling: &Spelling| {
+            [
+                Advertised { resource: spelling.core, unit: Unit::CorePercent },
+                Advertised { resource: spelling.memory, unit: Unit::MemoryBytes(spelling.unit_bytes) },
+            ]
+        };
+        SPELLINGS.iter().flat_map(both).collect()
+    },
+};
+
+fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
+    let is_used = |spelling: &&Spelling| request.has(spelling.core) || request.has(spelling.memory);
+    let mut used = SPELLINGS.iter().filter(is_used);
+    let spelling = used.next().unwrap_or(&SPELLINGS[0]);
+    if let Some(other) = used.next() {
+        let advice = "one container asks in one spelling";
+        return Err(Refusal::Together { first: spelling.core.into(), second: other.core.into(), advice });
+    }
+    let memory = request.memory(spelling.memory, spelling.unit_bytes)?;
+    let (devices, share) = match (request.percent_or_devices(spelling.core, 1)?, memory) {
+        (Some(Percent::Devices(devices)), None) => (devices, Share::Whole),
+        (Some(Percent::Devices(1)), Some(memory)) => (1, Share::Both { core: Core::FULL, memory }),
+        (Some(Percent::Devices(_)), Some(_)) => {
+            let advice = "several devices are whole, with all of their memory";
+            return Err(Refusal::Together { first: spelling.core.into(), second: spelling.memory.into(), advice });
+        }
+        (Some(Percent::Part(percent)), None) => (1, Share::ByCore(Core::exactly(percent))),
+        (Some(Percent::Part(percent)), Some(memory)) => (1, Share::Both { core: Core::exactly(percent), memory }),
+        (None, Some(memory)) => (1, Share::ByMemory { memory, core_limit_percent: Some(100) }),
+        (None, None) => return Err(Refusal::value(spelling.core, "", "a part of a device")),
+    };
+    let mut wish = request.wish(Dialect::ElasticGpu, devices, share);
+    wish.constraints.decided = request.decided_indexes(&format!("{DECIDED}{}", request.container.name))?;
+    Ok(wish)
+}

@@ -1,0 +1,61 @@
+//! gpu-manager with gpu-admission (vCUDA).
+//!
+//! `tencent.com/vcuda-core` is percent of a device, below 100 with memory, or a multiple of 100 for whole devices, for
+//! which memory does not matter. `tencent.com/vcuda-memory` counts 256 MiB. The pod's annotation
+//! `tencent.com/vcuda-core-limit` is how far it may go beyond what it asks for.
+//!
+//! Of the variables that gpu-manager sets, `NVIDIA_VISIBLE_DEVICES` comes with every slice; `LD_LIBRARY_PATH` would
+//! point at a folder of gpu-manager's own libraries, which is not mounted here.
+
+use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
+use crate::refusal::Refusal;
+use crate::request::{MIB, Percent, Request};
+use crate::wish::{Core, Share, Wish};
+
+const CORE: &str = "tencent.com/vcuda-core";
+const MEMORY: &str = "tencent.com/vcuda-memory";
+const CORE_LIMIT: &str = "tencent.com/vcuda-core-limit";
+/// Followed by the container's place in the pod: the devices' numbers, with commas.
+const DECIDED: &str = "tencent.com/predicate-gpu-idx-";
+const UNIT_BYTES: u64 = 256 * MIB;
+
+pub(crate) const SYSTEM: System = System {
+    name: "gpu-manager",
+    title: "gpu-manager",
+    placement: Placement::Theirs { annotation: DECIDED },
+    is_resource: |name| matches!(name, CORE | MEMORY),
+    annotation: |_| None,
+    translate,
+    advertised: |_| {
+        vec![
+            Advertised { resource: CORE, unit: Unit::CorePercent },
+            Advertised { resource: MEMORY, unit: Unit::MemoryBytes(UNIT_BYTES) },
+        ]
+    },
+};
+
+fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
+    let memory = request.memory(MEMORY, UNIT_BYTES)?;
+    let limit: Option<u32> = request.annotated(CORE_LIMIT, 1..=100)?;
+    let (devices, share) = match (request.percent_or_devices(CORE, 1)?, memory) {
+        (None, _) => {
+            let advice = "add the percent of a device's time that it needs";
+            return Err(Refusal::Alone { key: MEMORY.into(), needs: CORE, advice });
+        }
+        (Some(Percent::Devices(devices)), _) => (devices, Share::Whole),
+        (Some(Percent::Part(_)), None) => {
+            let advice = "add it in units of 256 MiB; only whole devices come with all of their memory";
+            return Err(Refusal::Alone { key: CORE.into(), needs: MEMORY, advice });
+        }
+        (Some(Percent::Part(percent)), Some(memory)) => {
+            if let Some(limit) = limit.filter(|limit| *limit < percent) {
+                return Err(Refusal::value(CORE_LIMIT, limit, format!("at least {CORE}, which is {percent}")));
+            }
+            let core = Core { request_percent: percent, limit_percent: limit.unwrap_or(percent) };
+            (1, Share::Both { core, memory })
+        }
+    };
+    let mut wish = request.wish(Dialect::GpuManager, devices, share);
+    wish.constraints.decided = request.decided_indexes(&format!("{DECIDED}{}", request.index))?;
+    Ok(wish)
+}

@@ -1,0 +1,69 @@
+//! HAMi.
+//!
+//! `nvidia.com/gpu` is a number of devices (1 if it is not said), and of each of them so many MiB (`gpumem`) or percent
+//! (`gpumem-percentage`) of its memory, and so many percent of its time (`gpucores`). Annotations of the pod say which
+//! devices will do.
+//!
+//! Only the number of containers per device is advertised to kubelet, as HAMi does: kube-scheduler could not count what
+//! is asked for per device. So without HAMi's extender a container can come to a node where there is no room for it,
+//! and is refused there with a reason.
+
+use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
+use crate::environment::Variable;
+use crate::refusal::Refusal;
+use crate::request::Request;
+use crate::systems::per_device::{self, Names};
+use crate::wish::{Priority, Wish};
+
+const GPU: &str = "nvidia.com/gpu";
+const PRIORITY: &str = "nvidia.com/priority";
+const MODE: &str = "nvidia.com/vgpu-mode";
+const NUMA_BIND: &str = "nvidia.com/numa-bind";
+const DECIDED: &str = "hami.io/vgpu-devices-allocated";
+const NAMES: Names = Names {
+    memory: "nvidia.com/gpumem",
+    memory_percentage: "nvidia.com/gpumem-percentage",
+    cores: "nvidia.com/gpucores",
+};
+
+pub(crate) const SYSTEM: System = System {
+    name: "hami",
+    title: "HAMi",
+    placement: Placement::Theirs { annotation: DECIDED },
+    is_resource: |name| [GPU, NAMES.memory, NAMES.memory_percentage, NAMES.cores, PRIORITY].contains(&name),
+    annotation: |_| None,
+    translate,
+    advertised: |node| {
+        vec![Advertised { resource: GPU, unit: Unit::Slot { per_device: node.slots_per_device.clamp(1, 100) } }]
+    },
+};
+
+fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
+    let share = per_device::share(request, &NAMES)?;
+    let mut wish = request.wish(Dialect::Hami, request.devices(GPU)?, share);
+    if let Some(mode @ ("mig" | "mps")) = request.annotation(MODE) {
+        return Err(Refusal::value(MODE, mode, "hami-core, or left out: this node shares its devices itself"));
+    }
+    wish.variables = per_device::limit_variables(request, &NAMES)?;
+    // 0 is the high one there, 1 the low one; who says nothing stands with the low ones.
+    match request.number(PRIORITY)? {
+        None => {}
+        Some(priority @ (0 | 1)) => {
+            wish.priority = Some(if priority == 0 { Priority::LatencyCritical } else { Priority::Standard });
+            wish.variables.push(Variable::text("CUDA_TASK_PRIORITY", priority));
+        }
+        Some(other) => return Err(Refusal::value(PRIORITY, other, "0 for high or 1 for low")),
+    }
+    let constraints = &mut wish.constraints;
+    constraints.decided = per_device::decided(request, DECIDED)?;
+    constraints.models = request.list("nvidia.com/use-gputype");
+    constraints.not_models = request.list("nvidia.com/nouse-gputype");
+    constraints.uuids = request.list("nvidia.com/use-gpuuuid");
+    constraints.not_uuids = request.list("nvidia.com/nouse-gpuuuid");
+    constraints.one_numa_node = match request.annotation(NUMA_BIND) {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => return Err(Refusal::value(NUMA_BIND, other, "true or false")),
+    };
+    Ok(wish)
+}

@@ -1,0 +1,64 @@
+//! NVIDIA's device plugin.
+//!
+//! `nvidia.com/gpu` is whole devices, `nvidia.com/mig-PROFILE` whole MIG instances. `nvidia.com/gpu.shared` is a device
+//! that several containers use in turns, without any limit there; here each has its part of the memory, the same part
+//! of the time guaranteed, and may use what others leave. As NVIDIA's configuration can demand, only one of it may be
+//! asked for: more never gave more.
+
+use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
+use crate::pod::NodeFacts;
+use crate::refusal::Refusal;
+use crate::request::Request;
+use crate::wish::{MILLION, Memory, Share, Wish};
+
+const GPU: &str = "nvidia.com/gpu";
+const SHARED: &str = "nvidia.com/gpu.shared";
+const MIG: &str = "nvidia.com/mig-";
+
+pub(crate) const SYSTEM: System = System {
+    name: "nvidia",
+    title: "NVIDIA's device plugin",
+    placement: Placement::Node,
+    is_resource,
+    annotation: |_| None,
+    translate,
+    advertised,
+};
+
+fn is_resource(name: &str) -> bool {
+    name == GPU || name == SHARED || name.starts_with(MIG)
+}
+
+fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
+    let mut asked = request.container.resources.keys().filter(|name| is_resource(name));
+    let first = asked.next().map_or(GPU, String::as_str);
+    if let Some(second) = asked.next() {
+        let advice = "a container can have one kind of device";
+        return Err(Refusal::Together { first: first.into(), second: second.clone(), advice });
+    }
+    if first == SHARED {
+        request.amount_within(SHARED, 1..=1)?;
+        let replicas = request.node.nvidia_replicas.clamp(1, 100);
+        let memory = Memory::PartsPerMillion(MILLION / replicas);
+        return Ok(request.wish(Dialect::Nvidia, 1, Share::ByMemory { memory, core_limit_percent: Some(100) }));
+    }
+    let mut wish = request.wish(Dialect::Nvidia, request.devices(first)?, Share::Whole);
+    wish.constraints.mig_profile = first.strip_prefix(MIG).map(profile);
+    Ok(wish)
+}
+
+/// The profile that a resource's name ends with: what has a `+` there (`1g.10gb+me`) has a dot in the name.
+fn profile(name: &str) -> String {
+    match name.strip_suffix(".me") {
+        Some(profile) => format!("{profile}+me"),
+        None => name.to_owned(),
+    }
+}
+
+fn advertised(node: &NodeFacts) -> Vec<Advertised> {
+    let gpu = match node.nvidia_replicas {
+        0 | 1 => Advertised { resource: GPU, unit: Unit::Device },
+        replicas => Advertised { resource: SHARED, unit: Unit::Slot { per_device: replicas.min(100) } },
+    };
+    vec![gpu, Advertised { resource: MIG, unit: Unit::MigInstance }]
+}

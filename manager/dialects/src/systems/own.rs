@@ -1,0 +1,93 @@
+//! Aliquot's own words.
+//!
+//! `aliquot.dev/gpu-core` is percent of one device's time: up to 100, or a multiple of 100 for several whole devices.
+//! `aliquot.dev/gpu-memory` counts the node's memory unit. What is not asked for is the same part as what is.
+//! `aliquot.dev/gpu` is whole devices. Parts of several devices, and each container's own limit or class, are for
+//! claims.
+
+use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
+use crate::pod::NodeFacts;
+use crate::refusal::Refusal;
+use crate::request::{Percent, Request};
+use crate::wish::{Core, Memory, Priority, Share, Wish};
+
+const CORE: &str = "aliquot.dev/gpu-core";
+const MEMORY: &str = "aliquot.dev/gpu-memory";
+const WHOLE: &str = "aliquot.dev/gpu";
+/// Share of the device's time that is never exceeded, in percent, for each container of the pod.
+const CORE_LIMIT: &str = "aliquot.dev/gpu-core-limit";
+/// `latency-critical`, `standard` or `batch`, for each container of the pod.
+const PRIORITY_CLASS: &str = "aliquot.dev/priority-class";
+
+pub(crate) const SYSTEM: System = System {
+    name: "aliquot",
+    title: "Aliquot",
+    placement: Placement::Node,
+    is_resource: |name| matches!(name, CORE | MEMORY | WHOLE),
+    annotation: |_| None,
+    translate,
+    advertised,
+};
+
+fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
+    let core = request.percent_or_devices(CORE, 1)?;
+    let memory = request.memory(MEMORY, request.node.memory_unit_bytes)?;
+    let limit: Option<u32> = request.annotated(CORE_LIMIT, 1..=100)?;
+    let (devices, share) = if request.has(WHOLE) {
+        if let Some(other) = [CORE, MEMORY].into_iter().find(|other| request.has(other)) {
+            let advice = "ask for whole devices or for parts";
+            return Err(Refusal::Together { first: WHOLE.into(), second: other.into(), advice });
+        }
+        (request.devices(WHOLE)?, Share::Whole)
+    } else {
+        share(core, memory, limit)?
+    };
+    let mut wish = request.wish(Dialect::Own, devices, share);
+    wish.priority = request.annotation(PRIORITY_CLASS).map(priority).transpose()?;
+    Ok(wish)
+}
+
+fn share(core: Option<Percent>, memory: Option<Memory>, limit: Option<u32>) -> Result<(u32, Share), Refusal> {
+    let with_limit = |request_percent| match limit {
+        Some(limit) if limit < request_percent => {
+            Err(Refusal::value(CORE_LIMIT, limit, format!("at least {CORE}, which is {request_percent}")))
+        }
+        limit => Ok(Core { request_percent, limit_percent: limit.unwrap_or(request_percent) }),
+    };
+    Ok(match (core, memory) {
+        (Some(Percent::Devices(devices)), None) => (devices, Share::Whole),
+        (Some(Percent::Devices(devices @ 2..)), Some(_)) => {
+            let advice =
+                "whole devices come with all of their memory; parts of several devices are for a ResourceClaim";
+            return Err(Refusal::Together { first: format!("{CORE} {devices}00"), second: MEMORY.into(), advice });
+        }
+        (Some(Percent::Devices(_)), Some(memory)) => (1, Share::Both { core: Core::FULL, memory }),
+        (Some(Percent::Part(percent)), None) => (1, Share::ByCore(with_limit(percent)?)),
+        (Some(Percent::Part(percent)), Some(memory)) => (1, Share::Both { core: with_limit(percent)?, memory }),
+        (None, Some(memory)) => (1, Share::ByMemory { memory, core_limit_percent: limit }),
+        (None, None) => {
+            let advice = "one of them is at least 1";
+            return Err(Refusal::Together { first: CORE.into(), second: MEMORY.into(), advice });
+        }
+    })
+}
+
+fn priority(class: &str) -> Result<Priority, Refusal> {
+    match class {
+        "latency-critical" => Ok(Priority::LatencyCritical),
+        "standard" => Ok(Priority::Standard),
+        "batch" => Ok(Priority::Batch),
+        other => Err(Refusal::value(PRIORITY_CLASS, other, "latency-critical, standard or batch")),
+    }
+}
+
+fn advertised(node: &NodeFacts) -> Vec<Advertised> {
+    let mut found = vec![
+        Advertised { resource: CORE, unit: Unit::CorePercent },
+        Advertised { resource: MEMORY, unit: Unit::MemoryBytes(node.memory_unit_bytes) },
+    ];
+    if node.whole_devices {
+        found.push(Advertised { resource: WHOLE, unit: Unit::Device });
+    }
+    found
+}

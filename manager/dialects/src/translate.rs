@@ -1,0 +1,94 @@
+//! From a container to a wish: whose words it asks in, and what that system makes of them.
+
+use std::collections::BTreeSet;
+
+use crate::dialect::Dialect;
+use crate::pod::{NodeFacts, Pod};
+use crate::refusal::Refusal;
+use crate::request::Request;
+use crate::wish::Wish;
+
+/// The dialects that a node speaks. Its own is always among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spoken(BTreeSet<Dialect>);
+
+/// Two dialects in which the same name means different things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a node cannot speak both {first} and {second}: {resource} is a resource of both; choose one")]
+pub struct Clash {
+    /// One of them.
+    pub first: Dialect,
+    /// The other one.
+    pub second: Dialect,
+    /// What they share.
+    pub resource: &'static str,
+}
+
+const CLASHES: [Clash; 2] = [
+    Clash { first: Dialect::Nvidia, second: Dialect::Hami, resource: "nvidia.com/gpu" },
+    Clash { first: Dialect::GpuShare, second: Dialect::Cgpu, resource: "aliyun.com/gpu-mem" },
+];
+
+impl Spoken {
+    /// These, and Aliquot's own.
+    ///
+    /// # Errors
+    /// The same name means different things in two of them.
+    pub fn new(dialects: impl IntoIterator<Item = Dialect>) -> Result<Spoken, Clash> {
+        let mut spoken: BTreeSet<Dialect> = dialects.into_iter().collect();
+        spoken.insert(Dialect::Own);
+        let clash = CLASHES.into_iter().find(|clash| spoken.contains(&clash.first) && spoken.contains(&clash.second));
+        clash.map_or(Ok(Spoken(spoken)), Err)
+    }
+
+    /// Those that are spoken, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = Dialect> {
+        self.0.iter().copied()
+    }
+
+    /// What the container at this place among the pod's containers asks for; `None` if it asks for no device, or there
+    /// is no such container.
+    ///
+    /// # Errors
+    /// What it asks for cannot be given, or not by this node. See [`Refusal`].
+    pub fn translate(&self, pod: &Pod, index: usize, node: &NodeFacts) -> Result<Option<Wish>, Refusal> {
+        let Some(container) = pod.containers.get(index) else { return Ok(None) };
+        let request = Request { pod, container, index, node };
+        let keys = keys(&request);
+        let spoken = |key: &Key| key.dialects.iter().copied().find(|dialect| self.0.contains(dialect));
+        let Some((first, dialect)) = keys.iter().find_map(|key| Some((key, spoken(key)?))) else {
+            return match keys.first().and_then(|key| Some((key, *key.dialects.first()?))) {
+                Some((key, dialect)) => Err(Refusal::NotSpoken { key: key.name.clone(), dialect }),
+                None => Ok(None),
+            };
+        };
+        let stranger = keys.iter().find(|key| !key.dialects.contains(&dialect));
+        if let Some((stranger, second_dialect)) = stranger.and_then(|key| Some((key, *key.dialects.first()?))) {
+            return Err(Refusal::Mixed {
+                first: first.name.clone(),
+                first_dialect: dialect,
+                second: stranger.name.clone(),
+                second_dialect,
+            });
+        }
+        (dialect.system().translate)(&request).map(Some)
+    }
+}
+
+/// Something that asks for devices, and the dialects that it is a word of: at least one.
+struct Key {
+    name: String,
+    dialects: Vec<Dialect>,
+}
+
+fn keys(request: &Request<'_>) -> Vec<Key> {
+    let resources = request.container.resources.keys().map(|resource| {
+        let is_of = |dialect: &Dialect| (dialect.system().is_resource)(resource);
+        Key { name: resource.clone(), dialects: Dialect::ALL.into_iter().filter(is_of).collect() }
+    });
+    let annotations = Dialect::ALL.into_iter().filter_map(|dialect| {
+        let name = (dialect.system().annotation)(request)?.to_owned();
+        Some(Key { name, dialects: vec![dialect] })
+    });
+    resources.chain(annotations).filter(|key| !key.dialects.is_empty()).collect()
+}

@@ -1,0 +1,14 @@
+//! What containers ask for in each system's words, and what becomes of it: one table for each system.
+
+mod asking;
+mod chance;
+mod cloud_vendors;
+mod elastic_gpu;
+mod gpu_manager;
+mod gpushare;
+mod hami;
+mod kai;
+mod nvidia;
+mod own;
+mod spoken;
+mod volcano;

@@ -1,0 +1,102 @@
+//! Who is understood, and who decides.
+
+use std::collections::BTreeSet;
+
+use aliquot_dialects::{Dialect, NodeFacts, Placement, Refusal, Spoken, Unit};
+
+use crate::asking::{container, pod};
+
+#[test]
+fn a_container_that_asks_for_no_device_gets_none() {
+    let pod = pod(&[container("a", &[("cpu", "1"), ("memory", "1Gi")])], &[("team", "x")]);
+    let spoken = Spoken::new(Dialect::ALL.into_iter().filter(|d| !matches!(d, Dialect::Hami | Dialect::Cgpu)));
+    let spoken = spoken.unwrap();
+    assert_eq!(spoken.translate(&pod, 0, &NodeFacts::default()), Ok(None));
+    assert_eq!(spoken.translate(&pod, 1, &NodeFacts::default()), Ok(None));
+}
+
+#[test]
+fn what_a_node_does_not_speak_is_refused_with_what_to_do() {
+    let pod = pod(&[container("a", &[("tencent.com/vcuda-core", "100")])], &[]);
+    let refusal = Spoken::new([]).unwrap().translate(&pod, 0, &NodeFacts::default()).unwrap_err();
+    assert_eq!(refusal, Refusal::NotSpoken { key: "tencent.com/vcuda-core".into(), dialect: Dialect::GpuManager });
+    assert!(refusal.to_string().contains("add \"gpu-manager\" to the node's dialects"), "{refusal}");
+}
+
+#[test]
+fn two_systems_in_one_container_are_refused_whether_spoken_or_not() {
+    let resources = [("aliquot.dev/gpu-core", "30"), ("volcano.sh/vgpu-number", "1")];
+    let pod = pod(&[container("a", &resources)], &[]);
+    for dialects in [vec![], vec![Dialect::Volcano]] {
+        let refusal = Spoken::new(dialects).unwrap().translate(&pod, 0, &NodeFacts::default()).unwrap_err();
+        assert!(matches!(refusal, Refusal::Mixed { .. }), "{refusal}");
+        assert!(refusal.to_string().contains("volcano.sh/vgpu-number (Volcano vGPU)"), "{refusal}");
+    }
+}
+
+#[test]
+fn two_containers_of_a_pod_may_ask_in_different_words() {
+    let containers =
+        [container("a", &[("aliquot.dev/gpu-core", "30")]), container("b", &[("volcano.sh/vgpu-number", "1")])];
+    let pod = pod(&containers, &[]);
+    let spoken = Spoken::new([Dialect::Volcano]).unwrap();
+    let of = |index| spoken.translate(&pod, index, &NodeFacts::default()).unwrap().unwrap().dialect;
+    assert_eq!([of(0), of(1)], [Dialect::Own, Dialect::Volcano]);
+}
+
+#[test]
+fn a_node_cannot_speak_two_dialects_in_which_a_name_means_two_things() {
+    let clash = Spoken::new([Dialect::Hami, Dialect::Nvidia]).unwrap_err();
+    assert_eq!(
+        clash.to_string(),
+        "a node cannot speak both nvidia and hami: nvidia.com/gpu is a resource of both; choose one"
+    );
+    assert!(Spoken::new([Dialect::GpuShare, Dialect::Cgpu]).is_err());
+}
+
+#[test]
+fn names_are_read_back_and_no_other_ones() {
+    for dialect in Dialect::ALL {
+        assert_eq!(dialect.name().parse(), Ok(dialect));
+        assert_eq!(dialect.to_string(), dialect.name());
+    }
+    let error = "HAMi".parse::<Dialect>().unwrap_err();
+    assert!(error.to_string().starts_with("\"HAMi\" is no dialect; there are aliquot, nvidia"), "{error}");
+}
+
+#[test]
+fn each_dialect_says_who_decides_on_the_device() {
+    for dialect in Dialect::ALL {
+        let expected = match dialect {
+            Dialect::Own | Dialect::Nvidia | Dialect::Cgpu | Dialect::Qgpu => Placement::Node,
+            Dialect::GpuManager => Placement::Theirs { annotation: "tencent.com/predicate-gpu-idx-" },
+            Dialect::GpuShare => Placement::Theirs { annotation: "ALIYUN_COM_GPU_MEM_IDX" },
+            Dialect::Hami => Placement::Theirs { annotation: "hami.io/vgpu-devices-allocated" },
+            Dialect::Volcano => Placement::Theirs { annotation: "volcano.sh/vgpu-ids-new" },
+            Dialect::ElasticGpu => Placement::Theirs { annotation: "elasticgpu.io/container-" },
+            Dialect::Kai => Placement::Scheduler,
+        };
+        assert_eq!(dialect.placement(), expected, "{dialect}");
+        let advertises_nothing = dialect.advertised(&NodeFacts::default()).is_empty();
+        assert_eq!(advertises_nothing, expected == Placement::Scheduler, "{dialect}");
+    }
+}
+
+#[test]
+fn what_is_advertised_is_understood() {
+    let node = NodeFacts { whole_devices: true, ..NodeFacts::default() };
+    for dialect in Dialect::ALL {
+        let spoken = Spoken::new([dialect]).unwrap();
+        let mut names = BTreeSet::new();
+        for advertised in dialect.advertised(&node) {
+            assert!(names.insert(advertised.resource), "{} twice", advertised.resource);
+            let name = match advertised.unit {
+                Unit::MigInstance => format!("{}1g.10gb", advertised.resource),
+                _ => advertised.resource.to_owned(),
+            };
+            let pod = pod(&[container("a", &[(&name, "20")])], &[]);
+            let answer = spoken.translate(&pod, 0, &node);
+            assert!(!matches!(answer, Ok(None) | Err(Refusal::NotSpoken { .. })), "{name}: {answer:?}");
+        }
+    }
+}
