@@ -1,0 +1,220 @@
+//! The server's side of HTTP.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, USER_AGENT};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::operations::{self, Patch, Target};
+use super::request::{Address, Query};
+use super::selector::Selector;
+use super::status::Failure;
+use super::watch::Watch;
+use super::{Call, Shared};
+
+type Body = BoxBody<Bytes, Infallible>;
+
+/// What a request comes to.
+enum Answer {
+    Json(u16, Value),
+    Stream(Watch),
+}
+
+/// Serves everybody who connects.
+pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((connection, _)) = listener.accept().await {
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let service = service_fn(|request| answer(Arc::clone(&shared), request));
+            // A connection that breaks is its client's affair.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
+        });
+    }
+}
+
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let answer =
+        if shared.out.load(Ordering::SeqCst) { Err(Failure::unavailable()) } else { handle(&shared, request).await };
+    Ok(match answer {
+        Ok(Answer::Json(code, object)) => respond(code, &object),
+        Ok(Answer::Stream(watch)) => {
+            let (sender, receiver) = mpsc::channel(64);
+            tokio::spawn(watch.run(shared, sender));
+            let body = BodyExt::boxed(StreamBody::new(ReceiverStream::new(receiver)));
+            Response::builder().header(CONTENT_TYPE, "application/json").body(body).expect("a valid response")
+        }
+        Err(failure) => respond(failure.code, &failure.to_json()),
+    })
+}
+
+fn respond(code: u16, object: &Value) -> Response<Body> {
+    let body = BodyExt::boxed(Full::new(Bytes::from(object.to_string())));
+    Response::builder().status(code).header(CONTENT_TYPE, "application/json").body(body).expect("a valid response")
+}
+
+async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Failure> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    if path == "/version" {
+        let version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "platform": "linux/amd64"});
+        return Ok(Answer::Json(200, version));
+    }
+    let (address, query) = (Address::parse(path)?, Query::of(&parts.uri));
+    let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let client = header(USER_AGENT).to_owned();
+    let content_type = header(CONTENT_TYPE).to_owned();
+    note(shared, &parts.method, &address, &query, &client)?;
+    let body = body.collect().await.map_err(|error| Failure::bad_request(error.to_string()))?.to_bytes();
+
+    // Who does not say as whom it writes is known by the first word of its name.
+    let given = query.text("fieldManager");
+    let is_apply = content_type.starts_with("application/apply-patch");
+    let manager = match given {
+        "" if is_apply => "",
+        "" => client.split(['/', ' ']).next().unwrap_or_default(),
+        given => given,
+    };
+    let target = Target {
+        resource: address.resource,
+        namespace: address.namespace.as_deref().unwrap_or_default(),
+        name: address.name.as_deref().unwrap_or_default(),
+        status: address.status,
+        manager,
+    };
+    let objects = &shared.objects;
+    match (parts.method.as_str(), &address.name) {
+        ("GET", Some(_)) => Ok(Answer::Json(200, operations::get(objects, target)?)),
+        ("GET", None) => list(shared, &address, &query),
+        ("POST", None) => {
+            json_only(&content_type)?;
+            Ok(Answer::Json(201, operations::create(objects, target, parse(&body)?)?))
+        }
+        ("PUT", Some(_)) => {
+            json_only(&content_type)?;
+            Ok(Answer::Json(200, operations::update(objects, target, &parse(&body)?)?))
+        }
+        ("PATCH", Some(_)) => {
+            let patch = parse(&body)?;
+            let patch = match content_type.as_str() {
+                "application/merge-patch+json" => Patch::Merge(&patch),
+                _ if is_apply => Patch::Apply { configuration: &patch, force: query.is_true("force") },
+                other => return Err(Failure::unsupported_media_type(other)),
+            };
+            Ok(Answer::Json(200, operations::patch(objects, target, patch)?))
+        }
+        ("DELETE", Some(_)) => {
+            let mut options = if body.is_empty() { json!({}) } else { parse(&body)? };
+            if let Some(seconds) = query.number("gracePeriodSeconds") {
+                options["gracePeriodSeconds"] = seconds.into();
+            }
+            Ok(Answer::Json(200, operations::delete(objects, target, &options)?))
+        }
+        ("DELETE", None) => {
+            let selector = Selector::parse(address.resource, query.text("labelSelector"), query.text("fieldSelector"))?;
+            let (_, listed) = operations::list(objects, address.resource, address.namespace.as_deref(), &selector);
+            for object in listed {
+                let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+                let (namespace, name) = (text("namespace"), text("name"));
+                operations::delete(objects, Target { namespace: &namespace, name: &name, ..target }, &json!({}))?;
+            }
+            Ok(Answer::Json(200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})))
+        }
+        (method, _) => Err(Failure::method_not_allowed(method)),
+    }
+}
+
+fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Failure> {
+    let resource = address.resource;
+    let selector = Selector::parse(resource, query.text("labelSelector"), query.text("fieldSelector"))?;
+    let (version, items) = operations::list(&shared.objects, resource, address.namespace.as_deref(), &selector);
+    if query.is_true("watch") {
+        let with_initial = query.is_true("sendInitialEvents");
+        if with_initial && query.text("resourceVersionMatch") != "NotOlderThan" {
+            return Err(Failure::invalid("resourceVersionMatch", "must be NotOlderThan with sendInitialEvents"));
+        }
+        let from = match query.text("resourceVersion") {
+            // From anywhere: what is there now comes first.
+            "" | "0" => None,
+            text => Some(text.parse().map_err(|_| Failure::bad_request(format!("invalid resource version {text:?}")))?),
+        };
+        let seconds = query.number("timeoutSeconds").unwrap_or(1800);
+        return Ok(Answer::Stream(Watch {
+            resource,
+            namespace: address.namespace.clone(),
+            selector,
+            version: if with_initial { version } else { from.unwrap_or(version) },
+            initial: (with_initial || from.is_none()).then_some(items),
+            bookmarks: query.is_true("allowWatchBookmarks"),
+            timeout: Duration::from_secs(seconds),
+        }));
+    }
+    // A page goes on behind the last object of the page before.
+    let after = query.text("continue");
+    let position = |item: &Value| {
+        let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
+        format!("{}/{}", text("namespace"), text("name"))
+    };
+    let mut items: Vec<Value> =
+        items.into_iter().filter(|item| after.is_empty() || position(item).as_str() > after).collect();
+    let limit = query.number("limit").filter(|limit| *limit > 0).map_or(usize::MAX, |limit| limit as usize);
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if items.len() > limit {
+        metadata["remainingItemCount"] = (items.len() - limit).into();
+        items.truncate(limit);
+        metadata["continue"] = items.last().map(position).unwrap_or_default().into();
+    }
+    // As in the real lists, items do not say again of what kind they are.
+    for item in &mut items {
+        item.as_object_mut().map(|item| (item.remove("kind"), item.remove("apiVersion")));
+    }
+    Ok(Answer::Json(
+        200,
+        json!({
+            "kind": format!("{}List", resource.kind), "apiVersion": resource.api_version(), "metadata": metadata, "items": items,
+        }),
+    ))
+}
+
+/// Keeps what was asked for.
+fn note(shared: &Shared, method: &Method, address: &Address, query: &Query, client: &str) -> Result<(), Failure> {
+    let verb = match (method.as_str(), address.name.is_some()) {
+        ("GET", true) => "get",
+        ("GET", false) if query.is_true("watch") => "watch",
+        ("GET", false) => "list",
+        ("POST", false) => "create",
+        ("PUT", true) => "update",
+        ("PATCH", true) => "patch",
+        ("DELETE", true) => "delete",
+        ("DELETE", false) => "deletecollection",
+        (method, _) => return Err(Failure::method_not_allowed(method)),
+    };
+    let subresource = if address.status { "/status" } else { "" };
+    let resource = format!("{}{subresource}", address.resource.plural);
+    let call = Call { verb, group: address.resource.group, resource, client: client.to_owned() };
+    shared.calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(call);
+    Ok(())
+}
+
+fn json_only(content_type: &str) -> Result<(), Failure> {
+    match content_type.split(';').next() {
+        Some("" | "application/json") => Ok(()),
+        _ => Err(Failure::unsupported_media_type(content_type)),
+    }
+}
+
+fn parse(body: &[u8]) -> Result<Value, Failure> {
+    serde_json::from_slice(body).map_err(|error| Failure::bad_request(format!("the body is no JSON: {error}")))
+}

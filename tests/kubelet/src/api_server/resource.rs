@@ -1,0 +1,215 @@
+//! What the API server serves: one line for each resource.
+
+use k8s_openapi::api::core::v1::{Event as CoreEvent, Node, Pod};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::status::Failure;
+use super::validation;
+
+/// A resource: where it is served, and what is allowed to be in it.
+#[derive(Debug)]
+pub struct Resource {
+    /// API group, empty for the core.
+    pub group: &'static str,
+    /// Version of the group.
+    pub version: &'static str,
+    /// Plural name, as it stands in paths.
+    pub plural: &'static str,
+    /// Kind, as it stands in objects.
+    pub kind: &'static str,
+    /// Whether its objects lie in namespaces.
+    pub namespaced: bool,
+    /// Whether its status is written by an address of its own only.
+    pub has_status: bool,
+    /// Fields, besides name and namespace, that lists can be selected by.
+    pub selectable: &'static [&'static str],
+    decode: fn(&Value) -> Result<Value, String>,
+    /// What an object must be like; the second is what it replaces.
+    pub(super) validate: fn(&Value, Option<&Value>) -> Result<(), Failure>,
+    /// The same for changes of its status.
+    pub(super) validate_status: fn(&Value, &Value) -> Result<(), Failure>,
+}
+
+/// Every resource that is served.
+pub const RESOURCES: [&Resource; 8] =
+    [&PODS, &NODES, &CORE_EVENTS, &EVENTS, &CLAIMS, &CLAIM_TEMPLATES, &SLICES, &DEVICE_CLASSES];
+
+/// `pods`.
+pub const PODS: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "pods",
+    kind: "Pod",
+    namespaced: true,
+    has_status: true,
+    selectable: &["spec.nodeName", "status.phase"],
+    decode: strictly::<Pod>,
+    validate: validation::pod::validate,
+    validate_status: |_, _| Ok(()),
+};
+
+/// `nodes`.
+pub const NODES: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "nodes",
+    kind: "Node",
+    namespaced: false,
+    has_status: true,
+    selectable: &[],
+    decode: strictly::<Node>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `events` of the core group.
+pub const CORE_EVENTS: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "events",
+    kind: "Event",
+    namespaced: true,
+    has_status: false,
+    selectable: &["involvedObject.kind", "involvedObject.name", "involvedObject.uid", "reason", "type"],
+    decode: strictly::<CoreEvent>,
+    validate: validation::event::validate_core,
+    validate_status: |_, _| Ok(()),
+};
+
+/// `events` of the group `events.k8s.io`.
+pub const EVENTS: Resource = Resource {
+    group: "events.k8s.io",
+    version: "v1",
+    plural: "events",
+    kind: "Event",
+    namespaced: true,
+    has_status: false,
+    selectable: &["reason", "regarding.kind", "regarding.name", "regarding.uid", "type"],
+    decode: strictly::<Event>,
+    validate: validation::event::validate,
+    validate_status: |_, _| Ok(()),
+};
+
+/// `resourceclaims`.
+pub const CLAIMS: Resource = Resource {
+    group: "resource.k8s.io",
+    version: "v1",
+    plural: "resourceclaims",
+    kind: "ResourceClaim",
+    namespaced: true,
+    has_status: true,
+    selectable: &[],
+    decode: strictly::<ResourceClaim>,
+    validate: validation::claim::validate,
+    validate_status: validation::claim::validate_status,
+};
+
+/// `resourceclaimtemplates`.
+pub const CLAIM_TEMPLATES: Resource = Resource {
+    group: "resource.k8s.io",
+    version: "v1",
+    plural: "resourceclaimtemplates",
+    kind: "ResourceClaimTemplate",
+    namespaced: true,
+    has_status: false,
+    selectable: &[],
+    decode: strictly::<ResourceClaimTemplate>,
+    validate: validation::claim::validate_template,
+    validate_status: |_, _| Ok(()),
+};
+
+/// `resourceslices`.
+pub const SLICES: Resource = Resource {
+    group: "resource.k8s.io",
+    version: "v1",
+    plural: "resourceslices",
+    kind: "ResourceSlice",
+    namespaced: false,
+    has_status: false,
+    selectable: &["spec.driver", "spec.nodeName"],
+    decode: strictly::<ResourceSlice>,
+    validate: validation::slice::validate,
+    validate_status: |_, _| Ok(()),
+};
+
+/// `deviceclasses`.
+pub const DEVICE_CLASSES: Resource = Resource {
+    group: "resource.k8s.io",
+    version: "v1",
+    plural: "deviceclasses",
+    kind: "DeviceClass",
+    namespaced: false,
+    has_status: false,
+    selectable: &[],
+    decode: strictly::<DeviceClass>,
+    validate: validation::class::validate,
+    validate_status: |_, _| Ok(()),
+};
+
+impl Resource {
+    /// The resource of this group, version and plural name.
+    #[must_use]
+    pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+        RESOURCES
+            .into_iter()
+            .find(|resource| resource.group == group && resource.version == version && resource.plural == plural)
+    }
+
+    /// Group and version as they stand in objects.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `object` as a server that knows the resource's schema reads it.
+    ///
+    /// # Errors
+    /// Fields of the wrong type, and fields that the schema does not have.
+    pub(super) fn decode(&self, object: &Value) -> Result<Value, Failure> {
+        for (field, expected) in [("apiVersion", self.api_version().as_str()), ("kind", self.kind)] {
+            let given = &object[field];
+            if given != expected {
+                return Err(Failure::bad_request(format!("{field} is {given}, but {expected} is served here")));
+            }
+        }
+        (self.decode)(object).map_err(|error| {
+            Failure::bad_request(format!("{} in version {:?} cannot be handled: {error}", self.kind, self.version))
+        })
+    }
+}
+
+/// Reads `object` as a `T` and writes it again. What does not come back is a field that `T` does not have: the real
+/// server drops it with a warning, and whoever wrote it has made a mistake.
+fn strictly<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, String> {
+    let typed: T = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
+    let known = serde_json::to_value(typed).map_err(|error| error.to_string())?;
+    match unknown_field(object, &known, String::new()) {
+        Some(path) => Err(format!("strict decoding error: unknown field {path:?}")),
+        None => Ok(known),
+    }
+}
+
+fn unknown_field(given: &Value, known: &Value, path: String) -> Option<String> {
+    match (given, known) {
+        (Value::Object(given), Value::Object(known)) => given.iter().find_map(|(key, value)| {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            match known.get(key) {
+                Some(known) => unknown_field(value, known, path),
+                // What is null or empty is left out when it is written.
+                None if value.is_null() || value.as_array().is_some_and(Vec::is_empty) => None,
+                None if value.as_object().is_some_and(serde_json::Map::is_empty) => None,
+                None => Some(path),
+            }
+        }),
+        (Value::Array(given), Value::Array(known)) => given
+            .iter()
+            .zip(known)
+            .enumerate()
+            .find_map(|(index, (given, known))| unknown_field(given, known, format!("{path}[{index}]"))),
+        _ => None,
+    }
+}

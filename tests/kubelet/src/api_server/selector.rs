@@ -1,0 +1,63 @@
+//! Label and field selectors.
+
+use serde_json::Value;
+
+use super::resource::Resource;
+use super::status::Failure;
+
+/// Which objects a list or a watch is about.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Selector {
+    requirements: Vec<Requirement>,
+}
+
+#[derive(Clone, Debug)]
+struct Requirement {
+    /// Where the value stands in an object.
+    path: Vec<String>,
+    equal: bool,
+    value: String,
+}
+
+impl Selector {
+    /// Reads both selectors of a request, with `=`, `==` and `!=`.
+    pub(super) fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Selector, Failure> {
+        let mut requirements = Vec::new();
+        for (text, is_label) in terms(labels, true).chain(terms(fields, false)) {
+            let (key, equal, value) = split(text)?;
+            let path = if is_label {
+                vec!["metadata".to_owned(), "labels".to_owned(), key.to_owned()]
+            } else {
+                let known =
+                    ["metadata.name", "metadata.namespace"].contains(&key) || resource.selectable.contains(&key);
+                if !known {
+                    return Err(Failure::bad_request(format!("field label not supported: {key}")));
+                }
+                key.split('.').map(str::to_owned).collect()
+            };
+            requirements.push(Requirement { path, equal, value: value.to_owned() });
+        }
+        Ok(Selector { requirements })
+    }
+
+    pub(super) fn selects(&self, object: &Value) -> bool {
+        self.requirements.iter().all(|requirement| {
+            let found = requirement.path.iter().try_fold(object, |value, field| value.get(field));
+            let found = found.and_then(Value::as_str).unwrap_or_default();
+            (found == requirement.value) == requirement.equal
+        })
+    }
+}
+
+fn terms(text: &str, is_label: bool) -> impl Iterator<Item = (&str, bool)> {
+    text.split(',').filter(|term| !term.is_empty()).map(move |term| (term, is_label))
+}
+
+fn split(term: &str) -> Result<(&str, bool, &str), Failure> {
+    for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
+        if let Some((key, value)) = term.split_once(operator) {
+            return Ok((key.trim(), equal, value.trim()));
+        }
+    }
+    Err(Failure::bad_request(format!("this server knows no such selector: {term:?}")))
+}

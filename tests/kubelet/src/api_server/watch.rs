@@ -1,0 +1,116 @@
+//! Watches: what happens to the objects of a resource, as a stream.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::{Bytes, Frame};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::Shared;
+use super::objects::Change;
+use super::resource::Resource;
+use super::selector::Selector;
+use super::status::Failure;
+
+/// How often a quiet watch says where it is. The real server does so about once a minute.
+const BOOKMARKS: Duration = Duration::from_secs(2);
+
+/// What is watched, and from where.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) resource: &'static Resource,
+    pub(super) namespace: Option<String>,
+    pub(super) selector: Selector,
+    /// Changes after this version are told.
+    pub(super) version: u64,
+    /// Objects that are told at the beginning as if they had just come, when the client has asked for that.
+    pub(super) initial: Option<Vec<Value>>,
+    pub(super) bookmarks: bool,
+    pub(super) timeout: Duration,
+}
+
+type Sender = mpsc::Sender<Result<Frame<Bytes>, Infallible>>;
+
+impl Watch {
+    /// Tells what happens until the client is gone, the time is over, or all watches are to end.
+    pub(super) async fn run(mut self, shared: Arc<Shared>, sender: Sender) {
+        let mut changed = shared.objects.subscribe();
+        let mut outage = shared.outages.subscribe();
+        outage.mark_unchanged();
+        if let Some(initial) = self.initial.take() {
+            for object in initial {
+                if !send(&sender, "ADDED", &object).await {
+                    return;
+                }
+            }
+            let mut bookmark = self.bookmark();
+            bookmark["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+            if !send(&sender, "BOOKMARK", &bookmark).await {
+                return;
+            }
+        }
+        let end = tokio::time::sleep(self.timeout);
+        tokio::pin!(end);
+        loop {
+            let (changes, version) = {
+                let objects = shared.objects.lock();
+                (objects.since(self.version, self.resource, self.namespace.as_deref()), objects.version())
+            };
+            let Some(changes) = changes else {
+                let message = format!("too old resource version: {} ({version})", self.version);
+                let _ = send(&sender, "ERROR", &Failure::expired(message).to_json()).await;
+                return;
+            };
+            for change in changes {
+                if let Some((event, object)) = self.event(change)
+                    && !send(&sender, event, &object).await
+                {
+                    return;
+                }
+            }
+            self.version = version;
+            tokio::select! {
+                changed = changed.changed() => if changed.is_err() { return },
+                _ = outage.changed() => return,
+                () = &mut end => return,
+                () = sender.closed() => return,
+                () = tokio::time::sleep(BOOKMARKS), if self.bookmarks => {
+                    if !send(&sender, "BOOKMARK", &self.bookmark()).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What `change` is for somebody who sees only what is selected.
+    fn event(&self, change: Change) -> Option<(&'static str, Value)> {
+        let selected = |object: &Option<Value>| object.as_ref().is_some_and(|object| self.selector.selects(object));
+        match (selected(&change.before), selected(&change.after)) {
+            (false, true) => Some(("ADDED", change.after?)),
+            (true, true) => Some(("MODIFIED", change.after?)),
+            (true, false) => {
+                let mut last = change.before?;
+                last["metadata"]["resourceVersion"] = change.version.to_string().into();
+                Some(("DELETED", last))
+            }
+            (false, false) => None,
+        }
+    }
+
+    fn bookmark(&self) -> Value {
+        json!({
+            "apiVersion": self.resource.api_version(), "kind": self.resource.kind,
+            "metadata": {"resourceVersion": self.version.to_string()},
+        })
+    }
+}
+
+/// Whether the client is still there.
+async fn send(sender: &Sender, event: &str, object: &Value) -> bool {
+    let mut line = json!({"type": event, "object": object}).to_string();
+    line.push('\n');
+    sender.send(Ok(Frame::data(line.into()))).await.is_ok()
+}
