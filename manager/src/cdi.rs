@@ -21,6 +21,7 @@ use aliquot_abi::region::LEDGER_FILE;
 use serde::Serialize;
 
 use crate::config::{CdiConfig, CdiSettings, PRELOAD_FILE};
+use crate::driver_root::DriverRoot;
 use crate::inventory::Inventory;
 use crate::mps::{Client, Mps};
 use crate::region::Region;
@@ -61,6 +62,7 @@ pub enum CdiError {
 #[derive(Debug)]
 pub(crate) struct Cdi {
     config: Option<CdiConfig>,
+    driver: DriverRoot,
     mps: Arc<Mps>,
 }
 
@@ -110,10 +112,10 @@ impl Mount {
 }
 
 impl Cdi {
-    /// Publishes as `config` says, with what clients of `mps` need.
+    /// Publishes as `config` says, with what is needed of `driver` and by clients of `mps`.
     #[must_use]
-    pub(crate) fn new(config: Option<CdiConfig>, mps: Arc<Mps>) -> Cdi {
-        Cdi { config, mps }
+    pub(crate) fn new(config: Option<CdiConfig>, driver: DriverRoot, mps: Arc<Mps>) -> Cdi {
+        Cdi { config, driver, mps }
     }
 
     /// The fully qualified name of a slice's device; `None` if slices are not published.
@@ -131,7 +133,7 @@ impl Cdi {
         // In any case: a container that was made when the configuration was another one has it mounted.
         let path = region.dir().join(REGION_PRELOAD_FILE);
         write_preload_file(&path, region.shim_path()).map_err(|source| CdiError::Preload { path, source })?;
-        let driver = HostDriver::find(slice, inventory);
+        let driver = HostDriver::find(slice, inventory, &self.driver);
         let mps = self.mps.client(&slice.parts);
         let spec = spec(slice, region.dir(), region.shim_path(), driver, mps, &config.settings);
         let path = file(config, &slice.name);

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use crate::driver_root::DriverRoot;
 use crate::inventory::DeviceUuid;
 use crate::paths::{Paths, SOCKET_FILE};
 pub use crate::slices::PriorityClass;
@@ -41,9 +42,15 @@ pub struct Settings {
     /// Address to serve Prometheus metrics on, for example 127.0.0.1:9405 [default: none]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_address: Option<SocketAddr>,
-    /// NVML library to load [default: libnvidia-ml.so.1 as the loader finds it]
+    /// NVML library to load [default: libnvidia-ml.so.1 as the driver's loader finds it]
     #[arg(long, value_name = "FILE")]
     pub nvml_library: Option<PathBuf>,
+    /// The node's root directory as the manager sees it, for a manager in a container [default: /]
+    #[arg(long, value_name = "DIR")]
+    pub host_root: Option<PathBuf>,
+    /// The driver's root directory on the node, for a driver that is installed in a container [default: /]
+    #[arg(long, value_name = "DIR")]
+    pub driver_root: Option<PathBuf>,
     /// Directory to publish slices in as CDI devices, or "off" [default: /var/run/cdi, off for an ordinary user]
     #[arg(long, value_name = "DIR|off")]
     pub cdi_dir: Option<CdiDir>,
@@ -218,8 +225,10 @@ pub struct Config {
     pub socket: PathBuf,
     /// Address to serve metrics on.
     pub metrics_address: Option<SocketAddr>,
-    /// NVML library; `None`: as the loader finds it.
+    /// NVML library; `None`: as the driver's loader finds it.
     pub nvml_library: Option<PathBuf>,
+    /// Where the node's driver lies.
+    pub driver: DriverRoot,
     /// Publishing as CDI devices; `None`: off.
     pub cdi: Option<CdiConfig>,
     /// How the audit treats what it finds.
@@ -327,6 +336,7 @@ impl Config {
             state_dir: None,
             metrics_address: None,
             nvml_library: None,
+            driver: DriverRoot::default(),
             cdi: None,
             audit: AuditSettings::default(),
             sharing: SharingSettings::default(),
@@ -358,6 +368,10 @@ impl Config {
             state_dir: Some(state_dir),
             metrics_address: flags.metrics_address.or(file.metrics_address),
             nvml_library: flags.nvml_library.or(file.nvml_library),
+            driver: DriverRoot::new(
+                absolute("host_root", flags.host_root.or(file.host_root).unwrap_or_else(|| "/".into()))?,
+                absolute("driver_root", flags.driver_root.or(file.driver_root).unwrap_or_else(|| "/".into()))?,
+            ),
             cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi })).transpose()?,
             audit: AuditSettings { mps_server: absolute("audit.mps_server", audit.mps_server)?, ..audit },
             sharing: file.sharing.unwrap_or_default().validated()?,
@@ -453,6 +467,8 @@ mod tests {
             ("runtime_dir = 'run'", "runtime_dir"),
             ("socket = './m.sock'", "socket"),
             ("cdi_dir = 'cdi'", "cdi_dir"),
+            ("host_root = 'host'", "host_root"),
+            ("driver_root = 'driver'", "driver_root"),
             ("[audit]\nmps_server = 'nvidia-cuda-mps-server'", "audit.mps_server"),
             ("[sharing.mps]\npipe_directory = 'pipes'", "sharing.mps.pipe_directory"),
             ("[sharing]\ndevices = [{ uuid = '0', mode = 'mps' }]", "sharing.devices"),
@@ -479,6 +495,8 @@ mod tests {
             socket,
             metrics_address,
             nvml_library,
+            host_root,
+            driver_root,
             cdi_dir,
             log_format,
             log_level,
@@ -488,6 +506,7 @@ mod tests {
             sharing,
         } = settings;
         assert!(runtime_dir.is_some() && state_dir.is_some() && socket.is_some() && metrics_address.is_some());
+        assert!(host_root.is_some() && driver_root.is_some());
         assert!(nvml_library.is_some() && cdi_dir.is_some() && log_format.is_some() && log_level.is_some());
         assert_eq!(default_priority_class, Some(PriorityClass::default()));
         let CdiSettings { preload, extra_mounts, extra_env } = cdi.unwrap();

@@ -73,7 +73,7 @@ impl Daemon {
     /// # Errors
     /// See [`StartError`]. A node without a driver is no error.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
-        let source = Box::new(Nvml::new(config.nvml_library.clone()));
+        let source = Box::new(Nvml::new(config.nvml_library.clone(), config.driver.clone()));
         Daemon::start_with(config, source)
     }
 

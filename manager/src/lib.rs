@@ -33,6 +33,7 @@ mod clock;
 pub mod config;
 pub mod daemon;
 mod devices;
+mod driver_root;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod grpc;
@@ -51,6 +52,7 @@ mod procfs;
 #[allow(unsafe_code, reason = "maps memory that other processes write; each block says what makes it sound")]
 mod region;
 mod rollback;
+pub mod runtime_mount;
 mod sampler;
 pub mod shim_image;
 mod size;

@@ -12,6 +12,7 @@ use nvml_wrapper::event::EventSet;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{cuda_driver_version_major, cuda_driver_version_minor};
 
+use crate::driver_root::DriverRoot;
 use crate::health::HealthWatch;
 use crate::inventory::{
     Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, SharingMode, SourceError,
@@ -21,6 +22,8 @@ use crate::inventory::{
 #[allow(unsafe_code, reason = "asks what the wrapper of NVML has no function for; each block says what makes it sound")]
 mod instance;
 
+/// The library, by the name under which programs load it.
+const LIBRARY: &str = "libnvidia-ml.so.1";
 /// NVLinks that a device can have at most.
 const LINKS_MAX: u32 = 18;
 /// Reports of critical errors of one device that one look at it takes up at most, so that it ends.
@@ -34,21 +37,36 @@ type NvmlDevice = nvml_wrapper::Device<'static>;
 /// be installed while the manager runs.
 pub(crate) struct Nvml {
     library: Option<PathBuf>,
+    driver: DriverRoot,
     loaded: Option<Loaded>,
 }
 
 impl Nvml {
-    /// NVML from `library`, or as the loader finds it.
+    /// NVML from `library`, or as the loader of `driver` finds it.
     #[must_use]
-    pub(crate) fn new(library: Option<PathBuf>) -> Nvml {
-        Nvml { library, loaded: None }
+    pub(crate) fn new(library: Option<PathBuf>, driver: DriverRoot) -> Nvml {
+        Nvml { library, driver, loaded: None }
     }
 
     fn load(&mut self) -> Result<&mut Loaded, SourceError> {
         if self.loaded.is_none() {
-            self.loaded = Some(Loaded::new(self.library.as_deref())?);
+            self.loaded = Some(Loaded::new(&self.library_file())?);
         }
         self.loaded.as_mut().ok_or_else(|| SourceError("NVML is not loaded".into()))
+    }
+
+    /// What to load: the file that was named, or what this process's loader makes of the library's name, or where that
+    /// is not the driver's loader, the file that the driver's finds.
+    fn library_file(&self) -> PathBuf {
+        if let Some(library) = &self.library {
+            return library.clone();
+        }
+        let found = || {
+            let file = self.driver.resolve(self.driver.loader_cache().get(LIBRARY)?).ok()?;
+            Some(self.driver.seen_on_node(&file))
+        };
+        let elsewhere = if self.driver.is_own() { None } else { found() };
+        elsewhere.unwrap_or_else(|| LIBRARY.into())
     }
 }
 
@@ -78,8 +96,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(library: Option<&Path>) -> Result<Loaded, SourceError> {
-        let library = library.unwrap_or(Path::new("libnvidia-ml.so.1"));
+    fn new(library: &Path) -> Result<Loaded, SourceError> {
         let nvml = nvml_wrapper::Nvml::builder()
             .lib_path(library.as_os_str())
             .init()

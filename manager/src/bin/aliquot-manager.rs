@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use aliquot_manager::config::{Config, Settings};
-use aliquot_manager::daemon;
+use aliquot_manager::{daemon, runtime_mount};
 use clap::Parser;
 
 /// The node manager of Aliquot: gives containers exact parts of this node's GPUs and keeps watch over them.
@@ -24,18 +24,25 @@ struct Arguments {
     /// user, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Mount a memory file system on the runtime directory, unless one is mounted there, and end: for an init container
+    /// that has the node's /run with mount propagation
+    #[arg(long)]
+    mount_runtime_dir: bool,
     #[command(flatten)]
     settings: Settings,
 }
 
 fn main() -> ExitCode {
-    let Arguments { config, settings } = Arguments::parse();
-    let outcome = Config::load(settings, config.as_deref()).map_err(anyhow::Error::from);
-    match outcome.and_then(|config| Ok(daemon::run(config)?)) {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("aliquot-manager: error: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn run(Arguments { config, mount_runtime_dir, settings }: Arguments) -> anyhow::Result<()> {
+    let config = Config::load(settings, config.as_deref())?;
+    if mount_runtime_dir { Ok(runtime_mount::mount(&config.runtime_dir)?) } else { Ok(daemon::run(config)?) }
 }

@@ -70,7 +70,7 @@ pub enum OpenError {
     /// Libraries cannot be loaded from the runtime directory.
     #[error(
         "the runtime directory {} is on a file system that is mounted noexec: no program could load the shim from it; mount \
-         a tmpfs there (the unit run-aliquot.mount does), or choose another with --runtime-dir", path.display()
+         a tmpfs there (the unit run-aliquot.mount does, and --mount-runtime-dir), or choose another with --runtime-dir", path.display()
     )]
     NoExec {
         /// Which.
@@ -183,7 +183,7 @@ impl Manager {
         let manager = Manager {
             state: Mutex::new(State::new(config.default_priority_class)),
             dirs,
-            cdi: Cdi::new(config.cdi.clone(), Arc::clone(&mps)),
+            cdi: Cdi::new(config.cdi.clone(), config.driver.clone(), Arc::clone(&mps)),
             checkpoint,
             boot_id: procfs::boot_id(),
             devices: Devices::start(source, Arc::clone(&live), Arc::clone(&audit), Arc::clone(&mps))

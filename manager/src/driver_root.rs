@@ -1,0 +1,164 @@
+//! Where the node's driver lies, for a manager that sees the node's files somewhere else: in a container of its own.
+//!
+//! Three views of one file: its path on the node, which is what a CDI specification has to say; its path below the
+//! driver's own root, which is what the driver's loader cache says (the two differ where the driver is installed in a
+//! container); and its path as this process sees it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+
+/// Where the loader's tool may be.
+const LDCONFIG: [&str; 2] = ["/sbin/ldconfig", "/usr/sbin/ldconfig"];
+
+/// Where the node's driver lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverRoot {
+    /// The node's root directory, as this process sees it.
+    host_root: PathBuf,
+    /// The driver's root directory, on the node.
+    driver_root: PathBuf,
+}
+
+impl Default for DriverRoot {
+    /// The driver is installed on the node, and this process sees the node's files where they are.
+    fn default() -> DriverRoot {
+        DriverRoot { host_root: "/".into(), driver_root: "/".into() }
+    }
+}
+
+impl DriverRoot {
+    /// The driver below `driver_root` of the node, whose own root is seen at `host_root`. Both are absolute.
+    #[must_use]
+    pub fn new(host_root: PathBuf, driver_root: PathBuf) -> DriverRoot {
+        DriverRoot { host_root, driver_root }
+    }
+
+    /// Whether this process's own loader finds the driver's libraries.
+    pub(crate) fn is_own(&self) -> bool {
+        *self == DriverRoot::default()
+    }
+
+    /// The libraries that the driver's loader knows: their names, and their paths below the driver's root. Where the
+    /// loader's tool or its cache is missing none are known.
+    pub(crate) fn loader_cache(&self) -> BTreeMap<String, PathBuf> {
+        let output = LDCONFIG.into_iter().find_map(|tool| {
+            let mut command = Command::new(tool);
+            command.arg("-p");
+            if !self.is_own() {
+                command.arg("-C").arg(self.seen("/etc/ld.so.cache"));
+            }
+            command.output().ok()
+        });
+        output.map(|output| parse(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default()
+    }
+
+    /// What `path` below the driver's root is once all links have been followed, as links are followed there: its path
+    /// on the node.
+    ///
+    /// # Errors
+    /// It is not there, or not to be looked at.
+    pub(crate) fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        if self.is_own() {
+            return fs::canonicalize(path);
+        }
+        let root = openat(CWD, self.seen("/"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT)?;
+        let name = |fd: i32| fs::read_link(format!("/proc/self/fd/{fd}"));
+        let (root, file) = (name(root.as_raw_fd())?, name(file.as_raw_fd())?);
+        let below = file.strip_prefix(&root).map_err(io::Error::other)?;
+        Ok(self.driver_root.join(below))
+    }
+
+    /// Where this process sees what has the path `path` below the driver's root.
+    pub(crate) fn seen(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.seen_on_node(&below_root(&self.driver_root).join(below_root(path.as_ref())))
+    }
+
+    /// Where this process sees what has the path `path` on the node.
+    pub(crate) fn seen_on_node(&self, path: &Path) -> PathBuf {
+        self.host_root.join(below_root(path))
+    }
+}
+
+/// `path` without the slash before it.
+fn below_root(path: &Path) -> &Path {
+    path.strip_prefix("/").unwrap_or(path)
+}
+
+/// Lines such as `libcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1`.
+fn parse(text: &str) -> BTreeMap<String, PathBuf> {
+    let entry = |line: &str| {
+        let (name, path) = line.split_once(" => ")?;
+        let (name, kind) = name.trim().split_once(" (")?;
+        kind.contains("x86-64").then(|| (name.to_owned(), PathBuf::from(path.trim())))
+    };
+    let mut cache = BTreeMap::new();
+    for (name, path) in text.lines().filter_map(entry) {
+        // The loader takes the first.
+        cache.entry(name).or_insert(path);
+    }
+    cache
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn the_loader_s_first_library_of_this_machine_counts() {
+        let cache = parse(
+            "2 libs found in cache `/etc/ld.so.cache'\n\
+             \tlibcuda.so.1 (libc6) => /usr/lib32/libcuda.so.1\n\
+             \tlibcuda.so.1 (libc6,x86-64) => /a/libcuda.so.1\n\
+             \tlibcuda.so.1 (libc6,x86-64) => /b/libcuda.so.1\n\
+             \tlibc.so.6 (libc6,x86-64, OS ABI: Linux 3.2.0) => /lib/libc.so.6\n",
+        );
+        assert_eq!(cache.get("libcuda.so.1"), Some(&PathBuf::from("/a/libcuda.so.1")));
+        assert_eq!(cache.get("libc.so.6"), Some(&PathBuf::from("/lib/libc.so.6")));
+    }
+
+    #[test]
+    fn the_node_s_own_loader_cache_is_read_from_where_the_node_is_seen() {
+        let node = tempfile::tempdir().unwrap();
+        let libraries = node.path().join("drivers/usr/lib");
+        fs::create_dir_all(node.path().join("drivers/etc")).unwrap();
+        fs::create_dir_all(&libraries).unwrap();
+        let library = LDCONFIG.iter().find(|tool| Path::new(tool).exists()).expect("the C library's ldconfig");
+        let own = DriverRoot::default().loader_cache();
+        fs::copy(own["libc.so.6"].canonicalize().unwrap(), libraries.join("libc.so.6")).unwrap();
+        let made = Command::new(library).arg("-r").arg(node.path().join("drivers")).arg("/usr/lib").status().unwrap();
+        assert!(made.success());
+        let root = DriverRoot::new(node.path().into(), "/drivers".into());
+        let expected = BTreeMap::from([("libc.so.6".to_owned(), PathBuf::from("/usr/lib/libc.so.6"))]);
+        let mut found = root.loader_cache();
+        found.retain(|name, _| name == "libc.so.6");
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn absolute_links_stay_below_the_driver_s_root() {
+        let node = tempfile::tempdir().unwrap();
+        let driver = node.path().join("run/driver");
+        for dir in ["usr/lib", "etc/alternatives"] {
+            fs::create_dir_all(driver.join(dir)).unwrap();
+        }
+        fs::write(driver.join("usr/lib/libcuda.so.570.1"), "").unwrap();
+        symlink("/usr/lib/libcuda.so.570.1", driver.join("etc/alternatives/libcuda")).unwrap();
+        symlink("/etc/alternatives/libcuda", driver.join("usr/lib/libcuda.so.1")).unwrap();
+        symlink("usr/lib", driver.join("lib")).unwrap();
+        let root = DriverRoot::new(node.path().into(), "/run/driver".into());
+        let found = root.resolve(Path::new("/lib/libcuda.so.1")).unwrap();
+        assert_eq!(found, PathBuf::from("/run/driver/usr/lib/libcuda.so.570.1"));
+        assert!(root.seen_on_node(&found).is_file());
+        assert_eq!(root.seen("/lib/libcuda.so.1"), driver.join("lib/libcuda.so.1"));
+        assert!(root.resolve(Path::new("/lib/libnvidia-ml.so.1")).is_err());
+    }
+}

@@ -1,0 +1,76 @@
+//! The memory file system on the runtime directory, where no service manager mounts it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::MountFlags;
+
+/// As in the unit `run-aliquot.mount`. Not noexec: programs load the shim from it.
+const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+const OPTIONS: &std::ffi::CStr = c"mode=0755,size=4G";
+
+/// Why nothing is mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The directory cannot be made or looked at.
+    #[error("cannot use the runtime directory {}: {source}", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refuses.
+    #[error("cannot mount a memory file system on {}: {source}; it takes CAP_SYS_ADMIN", path.display())]
+    Refused {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Mounts a memory file system on `runtime_dir`, which is made if it is missing. What is mounted there already is left
+/// alone, whatever it is: containers use it.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn mount(runtime_dir: &Path) -> Result<(), MountError> {
+    let directory = |source| MountError::Directory { path: runtime_dir.into(), source };
+    fs::create_dir_all(runtime_dir).map_err(directory)?;
+    if is_mount_point(runtime_dir).map_err(directory)? {
+        return Ok(());
+    }
+    rustix::mount::mount("aliquot", runtime_dir, "tmpfs", FLAGS, Some(OPTIONS))
+        .map_err(|error| MountError::Refused { path: runtime_dir.into(), source: error.into() })
+}
+
+/// Whether another file system begins at `dir` than the one above it.
+fn is_mount_point(dir: &Path) -> io::Result<bool> {
+    let above = dir.parent().map(fs::metadata).transpose()?;
+    let own = fs::metadata(dir)?;
+    Ok(above.is_none_or(|above| above.dev() != own.dev()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_begins_no_file_system_and_that_of_processes_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("run");
+        fs::create_dir(&below).unwrap();
+        assert!(!is_mount_point(&below).unwrap());
+        assert!(is_mount_point(Path::new("/proc")).unwrap());
+    }
+
+    #[test]
+    fn what_is_mounted_already_is_left_alone() {
+        let before = fs::metadata("/proc").unwrap().dev();
+        mount(Path::new("/proc")).unwrap();
+        assert_eq!(fs::metadata("/proc").unwrap().dev(), before);
+    }
+}
