@@ -11,10 +11,15 @@ use std::io::{self, Write};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Prints a report, as text or as JSON. Whoever stops reading has seen enough.
+/// Prints a report, as text or as JSON.
 fn print(report: &(impl Display + Serialize), json: bool) -> Result<()> {
     let text = if json { serde_json::to_string_pretty(report)? } else { report.to_string() };
-    match writeln!(io::stdout(), "{}", text.trim_end()) {
+    print_text(&text)
+}
+
+/// Prints a text. Whoever stops reading has seen enough.
+fn print_text(text: &str) -> Result<()> {
+    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use aliquot_scheduler_core::placement::{Engine, Fragmentation, Mix, NodeChange, Policy};
-use aliquot_scheduler_core::{Allocation, Claim, Cluster, Event, NodeSpec, Outcome, Request};
-use anyhow::{Result, bail};
+use aliquot_scheduler_core::{Allocation, Claim, Cluster, Event, NodeSpec, Outcome, PriorityClass, Request};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::curve::{Curve, Point};
+use crate::snapshot::NAMESPACE;
 use crate::trace::Task;
 
 /// What came of a replay.
@@ -73,6 +74,35 @@ pub struct Replay {
     pub placements: Vec<Option<(usize, Allocation)>>,
     /// How long each decision took.
     pub decisions: Vec<Duration>,
+}
+
+/// The cluster at the end of a replay: what was placed runs, and what was dropped waits.
+///
+/// # Errors
+/// If the placements are not those of these tasks on these nodes.
+pub fn end_of(nodes: &[NodeSpec], tasks: &[Task], placements: &[Option<(usize, Allocation)>]) -> Result<Cluster> {
+    let mut cluster = Cluster::new();
+    let mut ids = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let Outcome::Node(id) = cluster.apply(Event::NodeAdded(node.clone()))? else { bail!("a node got no id") };
+        ids.push(id);
+    }
+    for (task, placement) in tasks.iter().zip(placements) {
+        let claim = Claim {
+            name: task.name.clone(),
+            namespace: NAMESPACE.to_owned(),
+            request: task.request.clone(),
+            priority: PriorityClass::Train.value(),
+            preemptible: true,
+            ..Claim::default()
+        };
+        let Outcome::Claim(claim) = cluster.apply(Event::ClaimAdded(claim))? else { bail!("a claim got no id") };
+        if let Some((node, allocation)) = placement {
+            let node = *ids.get(*node).context("a placement names a node that is not there")?;
+            cluster.apply(Event::ClaimPlaced(claim, Allocation { node, ..allocation.clone() }))?;
+        }
+    }
+    Ok(cluster)
 }
 
 /// Plays `tasks` onto `nodes`. `measure` is the mix that fragmentation is measured over; without it, it is not

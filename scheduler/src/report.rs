@@ -4,14 +4,14 @@ use std::fmt::{self, Display, Formatter};
 
 use aliquot_scheduler_core::explain::Tier;
 use aliquot_scheduler_core::{
-    Action, Allocation, ClaimId, Cluster, DeviceSpec, GroupId, Pending, PlannedStep, Step as CoreStep,
+    Action, Allocation, ClaimId, Cluster, DeviceSpec, GroupId, Plan, PlannedStep, Step as CoreStep,
 };
 use serde::Serialize;
 
 use crate::session::{Session, Settled};
 use crate::snapshot::full_name;
 
-/// Groups that wait and for which it is tried what would help, in a report of all.
+/// Entries of a report of all that waits for which it is tried what would help.
 const EXPLAINED: usize = 10;
 
 /// A place on a node.
@@ -48,14 +48,16 @@ pub struct Step {
     pub because: Vec<String>,
 }
 
-/// A pod group, or a single claim, of which something waits.
+/// A pod group of which something waits; or single claims of a queue that need the same and wait for the same reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct WaitingClaims {
-    /// Its name.
+    /// The pod group's name, or that of the first claim.
     pub name: String,
-    /// Its queue.
+    /// Whether this is a pod group.
+    pub is_pod_group: bool,
+    /// The queue.
     pub queue: String,
-    /// Its claims that wait.
+    /// The claims that wait.
     pub claims: Vec<String>,
     /// What kind of thing is in the way.
     pub tier: &'static str,
@@ -172,24 +174,41 @@ impl Step {
 }
 
 impl WaitingClaims {
-    pub(crate) fn of(session: &Session, pending: &Pending, turn: usize) -> Self {
+    /// All that waits, in the order in which it was the turn of the first of each.
+    pub(crate) fn all(session: &Session, plan: &Plan) -> Vec<Self> {
         let cluster = &session.cluster;
-        let group = cluster.group(pending.group);
-        let members = group.into_iter().flat_map(|group| group.members());
-        let waiting: Vec<ClaimId> = members.filter(|claim| cluster.allocation(*claim).is_none()).collect();
-        let explained = waiting.first().filter(|_| turn < EXPLAINED);
-        let explanation = explained.and_then(|claim| session.scheduler.explain(cluster, *claim).ok());
-        let reason = pending.reason(cluster);
-        let queue = group.and_then(|group| cluster.queue(group.queue()));
-        Self {
-            name: group_name(cluster, pending.group),
-            queue: queue.map(|queue| queue.spec().name.clone()).unwrap_or_default(),
-            claims: waiting.into_iter().map(|claim| claim_name(cluster, claim)).collect(),
-            tier: tier_name(reason.tier()),
-            // Whoever has been looked at more closely is known better.
-            reason: explanation.as_ref().and_then(|known| known.reasons.first()).unwrap_or(&reason).to_string(),
-            changes: explanation.iter().flat_map(|known| &known.changes).map(ToString::to_string).collect(),
+        let reasons = plan.reasons(cluster);
+        let mut all: Vec<Self> = Vec::new();
+        // For each reason, where the single claims stand that wait for it.
+        let mut singles: Vec<Option<usize>> = vec![None; reasons.distinct().len()];
+        for (pending, number) in plan.pending.iter().zip(reasons.numbers()) {
+            let (Some(group), Some(reason)) = (cluster.group(pending.group), reasons.distinct().get(*number)) else {
+                continue;
+            };
+            let mut waiting = group.members().filter(|claim| cluster.allocation(*claim).is_none()).peekable();
+            let place = singles.get_mut(*number).filter(|_| !group.is_declared());
+            if let Some(entry) = place.as_ref().and_then(|place| all.get_mut((**place)?)) {
+                entry.claims.extend(waiting.map(|claim| claim_name(cluster, claim)));
+                continue;
+            }
+            let explained = waiting.peek().filter(|_| all.len() < EXPLAINED);
+            let explanation = explained.and_then(|claim| session.scheduler.explain(cluster, *claim).ok());
+            let queue = cluster.queue(group.queue());
+            if let Some(place) = place {
+                *place = Some(all.len());
+            }
+            all.push(Self {
+                name: group_name(cluster, pending.group),
+                is_pod_group: group.is_declared(),
+                queue: queue.map(|queue| queue.spec().name.clone()).unwrap_or_default(),
+                claims: waiting.map(|claim| claim_name(cluster, claim)).collect(),
+                tier: tier_name(reason.tier()),
+                // Whoever has been looked at more closely is known better.
+                reason: explanation.as_ref().and_then(|known| known.reasons.first()).unwrap_or(reason).to_string(),
+                changes: explanation.iter().flat_map(|known| &known.changes).map(ToString::to_string).collect(),
+            });
         }
+        all
     }
 }
 
@@ -259,9 +278,10 @@ impl Display for Step {
 
 impl Display for WaitingClaims {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in queue {}", self.name, self.queue)?;
-        if self.claims.len() > 1 {
-            write!(f, ", {} claims", self.claims.len())?;
+        match (self.is_pod_group, self.claims.len()) {
+            (_, 0 | 1) => write!(f, "{} in queue {}", self.name, self.queue)?,
+            (true, claims) => write!(f, "{} in queue {}, {claims} claims", self.name, self.queue)?,
+            (false, claims) => write!(f, "{} and {} like it in queue {}", self.name, claims - 1, self.queue)?,
         }
         write!(f, ": {}", self.reason)?;
         for change in &self.changes {

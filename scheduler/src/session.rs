@@ -81,6 +81,6 @@ impl Session {
     /// What waits after cycles, with its reasons.
     #[must_use]
     pub fn waiting(&self, plan: &Plan) -> Vec<WaitingClaims> {
-        plan.pending.iter().enumerate().map(|(turn, pending)| WaitingClaims::of(self, pending, turn)).collect()
+        WaitingClaims::all(self, plan)
     }
 }

@@ -16,12 +16,16 @@ use std::fs;
 use std::path::Path;
 
 use aliquot_scheduler_core::placement::Mix;
-use aliquot_scheduler_core::{Cluster, Dump, Scheduler};
+use aliquot_scheduler_core::{Cluster, Dump, Request, Scheduler};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 use serde_json::Serializer;
 
+use crate::policy::PolicyName;
+
 pub use format::File;
+pub(crate) use format::NAMESPACE;
+use format::{MixEntry, RequestEntry, SchedulerEntry};
 use layout::EntryPerLine;
 pub(crate) use read::split_name;
 pub(crate) use write::full_name;
@@ -80,6 +84,18 @@ impl File {
             requests.push((request, entry.count));
         }
         Ok(Mix::counted(requests))
+    }
+
+    /// The snapshot of a cluster for which a policy decides that knows a mix of tasks.
+    ///
+    /// # Errors
+    /// If claims have no names that tell them apart.
+    pub fn of_cluster(cluster: &Cluster, policy: PolicyName, seed: u64, mix: &Mix) -> Result<Self> {
+        let entry = |(request, count): (&Request, u64)| MixEntry { count, request: RequestEntry::of(request) };
+        let mix_entries = mix.requests().map(entry).collect();
+        let entry = SchedulerEntry { policy, seed, mix: Some(mix_entries), ..SchedulerEntry::default() };
+        let scheduler = Scheduler::new(policy.make(mix, seed), entry.settings());
+        Self::of(entry, &scheduler.dump(cluster))
     }
 
     /// The snapshot of a later state, decided in the same way.

@@ -14,6 +14,7 @@ mod obstacles;
 mod pending;
 mod queue_report;
 mod reason;
+mod reasons;
 mod room;
 mod sentence;
 mod share;
@@ -27,6 +28,7 @@ pub use change::Change;
 pub use history::Eviction;
 pub use queue_report::{QueueReport, ResourceReport};
 pub use reason::{Bound, Holder, Protection, Reason, Share, Tier};
+pub use reasons::Reasons;
 pub(crate) use share::shares_then;
 pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
 

@@ -22,8 +22,8 @@ pub(crate) struct ReplayArgs {
     /// Run so many cycles at most, instead of until nothing changes.
     #[arg(long, conflicts_with_all = TraceArgs::NAMES, help_heading = "Of a snapshot")]
     cycles: Option<usize>,
-    /// Write the state at the end as a snapshot.
-    #[arg(long, value_name = "FILE", conflicts_with_all = TraceArgs::NAMES, help_heading = "Of a snapshot")]
+    /// Write the state at the end as a snapshot; after a trace, what was dropped waits in it.
+    #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
     /// Print JSON.
     #[arg(long, conflicts_with_all = TraceArgs::NAMES, help_heading = "Of a snapshot")]
@@ -36,7 +36,7 @@ pub(crate) struct ReplayArgs {
 pub(crate) fn replay(args: &ReplayArgs) -> Result<()> {
     match &args.snapshot {
         Some(path) => replay_snapshot(path, args),
-        None => replay_trace(&args.trace),
+        None => replay_trace(&args.trace, args.dump.as_deref()),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The replay of a trace.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aliquot_scheduler::plot::{Series, svg};
 use aliquot_scheduler::policy::PolicyName;
-use aliquot_scheduler::replay::{Summary, replay};
+use aliquot_scheduler::replay::{Summary, end_of, replay};
+use aliquot_scheduler::snapshot::File;
 use aliquot_scheduler::trace::{placements, read_nodes, read_tasks};
 use aliquot_scheduler_core::placement::Mix;
 use anyhow::{Context, Result, bail};
@@ -67,8 +68,8 @@ struct DecisionTime {
     max_ns: u128,
 }
 
-/// Plays the trace and prints the summary.
-pub(crate) fn replay_trace(args: &TraceArgs) -> Result<()> {
+/// Plays the trace and prints the summary; writes the state at the end to `dump`.
+pub(crate) fn replay_trace(args: &TraceArgs, dump: Option<&Path>) -> Result<()> {
     let (Some(nodes), Some(arrivals)) = (&args.nodes, &args.arrivals) else {
         bail!("say where the trace is, by --nodes and --arrivals");
     };
@@ -94,10 +95,14 @@ pub(crate) fn replay_trace(args: &TraceArgs) -> Result<()> {
         fs::write(path, svg("Device time allocated and fragmented, % of capacity", &series))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
+    if let Some(path) = dump {
+        let cluster = end_of(&nodes, &tasks, &played.placements)?;
+        let text = File::of_cluster(&cluster, args.policy, args.seed, &mix)?.render()?;
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let decision_time = args.timings.then(|| decision_time(played.decisions));
     let report = Report { policy: args.policy, summary: played.summary, decision_time };
-    println!("{}", serde_json::to_string_pretty(&report)?);
-    Ok(())
+    super::print_text(&serde_json::to_string_pretty(&report)?)
 }
 
 fn decision_time(mut times: Vec<Duration>) -> DecisionTime {

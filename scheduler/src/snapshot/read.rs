@@ -1,36 +1,24 @@
 //! From a file's entries to a state.
 
+mod claim;
+mod names;
+mod node;
+mod queue;
+
 use std::collections::BTreeMap;
 
-use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimBounds, DeviceSpec, DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedClaim,
-    DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel, DumpedNode, DumpedPlace, DumpedQueue, DumpedUsage,
-    EventError, GroupPlacement, Health, LimitRange, MilliCpu, NamespaceSpec, NodeSpec, PlacementStrategy, PodGroup,
-    QueueError, QueueSpec, Resource, RestoreError, RestoreReason, Settings, SubGroup,
+    Bytes, DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedModel, DumpedNode, EventError,
+    NodeSpec, QueueError, RestoreError, RestoreReason, Settings,
 };
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::snapshot::amount::{ResourceKey, memory};
-use crate::snapshot::format::{
-    BoundsEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry, ModelEntry, NAMESPACE, NamespaceEntry,
-    NodeEntry, PRIORITY, PodGroupEntry, PriorityClass, QueueEntry, SchedulerEntry, ShareEntry, Strategy, TaintEntry,
-    UsageEntry, VERSION,
-};
+use crate::snapshot::format::{ClaimEntry, File, ModelEntry, NAMESPACE, NamespaceEntry, SchedulerEntry, VERSION};
+use names::Names;
+pub(crate) use names::split_name;
 
 /// What `count` may be at most, in all entries of a list together: a typing error should not fill the machine's memory.
 const ENTRIES_MAX: usize = 2_000_000;
-/// GPUs of a node.
-const GPUS_MAX: u16 = 1024;
-
-/// Where each name stands in its list.
-#[derive(Default)]
-struct Names {
-    nodes: BTreeMap<String, usize>,
-    /// By namespace and name.
-    groups: BTreeMap<(String, String), usize>,
-    claims: BTreeMap<(String, String), usize>,
-}
 
 impl File {
     /// The state that the file describes.
@@ -223,40 +211,6 @@ fn namespaced(namespace: Option<&str>, name: &str) -> Result<String> {
     Ok(namespace.unwrap_or(NAMESPACE).to_owned())
 }
 
-/// Splits `NAMESPACE/NAME`, or `NAME` in the namespace of who names none.
-pub(crate) fn split_name(name: &str) -> (String, String) {
-    let (namespace, name) = name.split_once('/').unwrap_or((NAMESPACE, name));
-    (namespace.to_owned(), name.to_owned())
-}
-
-impl Names {
-    fn node(&self, name: &str) -> Result<usize> {
-        let known = self.nodes.get(name).copied();
-        known.with_context(|| format!("there is no node {name:?}; nodes are listed under \"nodes\""))
-    }
-
-    fn claim(&self, name: &str) -> Result<usize> {
-        let known = self.claims.get(&split_name(name)).copied();
-        known.with_context(|| format!("there is no claim {name:?}; write NAME, or NAMESPACE/NAME"))
-    }
-
-    fn group(&self, group: &GroupEntry) -> Result<DumpedGroupRef> {
-        match group {
-            GroupEntry::Claim(name) => self.claim(name).map(DumpedGroupRef::Claim),
-            GroupEntry::PodGroup(name) => {
-                let known = self.groups.get(&split_name(name)).copied();
-                let known =
-                    known.with_context(|| format!("there is no pod group {name:?}; write NAME, or NAMESPACE/NAME"));
-                known.map(DumpedGroupRef::Declared)
-            }
-        }
-    }
-
-    fn place(&self, node: &str, devices: &[u16]) -> Result<DumpedPlace> {
-        Ok(DumpedPlace { node: self.node(node)?, devices: devices.to_vec() })
-    }
-}
-
 impl SchedulerEntry {
     pub(super) fn settings(&self) -> Settings {
         Settings {
@@ -271,222 +225,7 @@ impl SchedulerEntry {
     }
 }
 
-impl NodeEntry {
-    fn to_spec(&self) -> Result<NodeSpec> {
-        let mut devices = Vec::new();
-        for (number, gpu) in self.gpus.iter().enumerate() {
-            let device = gpu.to_spec().with_context(|| format!("gpus[{number}]"))?;
-            let count = usize::from(gpu.count);
-            ensure!(devices.len() + count <= usize::from(GPUS_MAX), "a node has {GPUS_MAX} GPUs at most");
-            ensure!(
-                count == 1 || gpu.uuid.is_empty(),
-                "gpus[{number}]: a \"uuid\" names one GPU, and \"count\" is {count}"
-            );
-            devices.extend(std::iter::repeat_n(device, count));
-        }
-        Ok(NodeSpec {
-            name: self.name.clone(),
-            labels: self.labels.clone(),
-            taints: self.taints.iter().map(TaintEntry::to_taint).collect(),
-            cpu: MilliCpu::new(self.cpu_milli),
-            memory: memory(self.memory_bytes, self.memory_gib)?,
-            devices,
-            cordoned: self.cordoned,
-        })
-    }
-}
-
-impl GpuEntry {
-    fn to_spec(&self) -> Result<DeviceSpec> {
-        Ok(DeviceSpec {
-            uuid: self.uuid.clone(),
-            model: self.model.clone(),
-            memory: memory(self.memory_bytes, self.memory_gib)?,
-            health: if self.unhealthy { Health::Unhealthy } else { Health::Healthy },
-            nvlink_group: self.nvlink_group,
-            switch: self.switch,
-            numa: self.numa,
-            attributes: self.attributes.clone(),
-        })
-    }
-}
-
-impl QueueEntry {
-    fn to_dumped(&self) -> Result<DumpedQueue> {
-        ensure!(!self.name.is_empty(), "it has no name; give it one by \"name\"");
-        let mut allowances = BTreeMap::new();
-        for (key, entry) in &self.resources {
-            let in_smallest = |amount: Option<u64>| {
-                amount.map(|amount| key.amount(amount)).transpose().with_context(|| format!("resources.{key}"))
-            };
-            let allowance = Allowance {
-                quota: in_smallest(entry.quota)?,
-                limit: in_smallest(entry.limit)?,
-                weight: entry.weight,
-                priority: entry.priority,
-            };
-            if allowances.insert(key.resource.clone(), allowance).is_some() {
-                bail!("resources.{key}: the same resource is named in another unit; name it once");
-            }
-        }
-        Ok(DumpedQueue {
-            spec: QueueSpec {
-                name: self.name.clone(),
-                parent: self.parent.clone(),
-                priority: self.priority,
-                allowances,
-                preempt_min_runtime_ms: self.preempt_min_runtime_ms,
-                reclaim_min_runtime_ms: self.reclaim_min_runtime_ms,
-            },
-            usage: self.used.to_dumped(),
-        })
-    }
-}
-
-impl NamespaceEntry {
-    fn to_spec(&self) -> Result<NamespaceSpec> {
-        ensure!(!self.name.is_empty(), "it has no name; give it one by \"name\"");
-        let mut limit_range = LimitRange::default();
-        for (key, entry) in &self.per_claim {
-            let scaled = |amount: Option<u64>| amount.map(|amount| key.amount(amount)).transpose();
-            let bounds = || -> Result<ClaimBounds> {
-                let BoundsEntry { default, minimum, maximum } = *entry;
-                Ok(ClaimBounds { default: scaled(default)?, minimum: scaled(minimum)?, maximum: scaled(maximum)? })
-            };
-            let bounds = bounds().with_context(|| format!("per_claim.{key}"))?;
-            let place = match &key.resource {
-                Resource::Cpu => &mut limit_range.cpu,
-                Resource::Memory => &mut limit_range.memory,
-                Resource::DeviceCore => &mut limit_range.device_core,
-                Resource::DeviceMemory => &mut limit_range.device_memory,
-                Resource::ModelCore(_) => {
-                    bail!("per_claim.{key}: a claim's bounds are for GPUs of any model; leave the model out")
-                }
-            };
-            ensure!(
-                *place == ClaimBounds::default(),
-                "per_claim.{key}: the same resource is named in another unit; name it once"
-            );
-            *place = bounds;
-        }
-        Ok(NamespaceSpec {
-            name: self.name.clone(),
-            queue: self.queue.clone(),
-            guaranteed: ResourceKey::amounts(&self.guaranteed).context("guaranteed")?,
-            limit: ResourceKey::amounts(&self.limit).context("limit")?,
-            limit_range,
-        })
-    }
-}
-
-impl UsageEntry {
-    fn to_dumped(&self) -> DumpedUsage {
-        let scaled = |(key, integral): (&ResourceKey, &u128)| {
-            (key.resource.clone(), integral.saturating_mul(u128::from(key.unit)))
-        };
-        DumpedUsage { until_ms: self.until_ms, integrals: self.integrals.iter().map(scaled).collect() }
-    }
-}
-
 fn model(entry: &ModelEntry) -> DumpedModel {
     let memory = entry.memory_bytes.map(|(least, most)| (Bytes::new(least.min(most)), Bytes::new(least.max(most))));
     DumpedModel { name: entry.name.clone(), memory }
-}
-
-/// The priority, and whether it may be evicted, of who says this much about it.
-fn standing(class: Option<PriorityClass>, priority: Option<i32>, preemptible: Option<bool>) -> (i32, bool) {
-    let priority = priority.or(class.map(PriorityClass::value)).unwrap_or(PRIORITY);
-    (priority, preemptible.unwrap_or(priority < PriorityClass::NON_PREEMPTIBLE))
-}
-
-impl PodGroupEntry {
-    fn to_spec(&self, namespace: String, all_members: u32) -> PodGroup {
-        let (priority, preemptible) = standing(self.priority_class, self.priority, self.preemptible);
-        let sub_groups = self.sub_groups.iter().map(|entry| SubGroup {
-            name: entry.name.clone(),
-            min_members: entry.min_members,
-            required_level: entry.required_level.clone(),
-        });
-        PodGroup {
-            name: self.name.clone(),
-            namespace,
-            queue: self.queue.clone(),
-            priority,
-            preemptible,
-            min_runtime_ms: self.min_runtime_ms,
-            preemption_delay_ms: self.preemption_delay_ms,
-            staleness_grace_ms: self.staleness_grace_ms,
-            min_members: self.min_members.unwrap_or(all_members),
-            sub_groups: sub_groups.collect(),
-            spread: GroupPlacement {
-                strategy: match self.strategy {
-                    Strategy::BestFit => PlacementStrategy::BestFit,
-                    Strategy::SpreadEvenly => PlacementStrategy::SpreadEvenly,
-                    Strategy::SingleNode => PlacementStrategy::SingleNode,
-                },
-                required_level: self.required_level.clone(),
-                preferred_level: self.preferred_level.clone(),
-                max_devices_per_node: self.max_gpus_per_node,
-            },
-        }
-    }
-}
-
-impl ClaimEntry {
-    fn to_dumped(&self, expanded: &Expanded<'_>, names: &Names) -> Result<DumpedClaim> {
-        let (priority, preemptible) = standing(self.priority_class, self.priority, self.preemptible);
-        let claim = Claim {
-            name: expanded.name.clone(),
-            request: self.request.to_request().context("request")?,
-            namespace: expanded.namespace.clone(),
-            queue: self.queue.clone(),
-            priority,
-            preemptible,
-            min_runtime_ms: self.min_runtime_ms,
-            pod_group: self.pod_group.clone(),
-            sub_group: self.sub_group.clone(),
-            disruption_budget: self.disruption_budget.clone(),
-        };
-        let mut dumped = DumpedClaim {
-            claim,
-            added_ms: self.added_ms,
-            failures: self.failures,
-            retry_at_ms: self.retry_at_ms,
-            ..DumpedClaim::default()
-        };
-        if let Some(placed) = &self.placed {
-            dumped.place = Some(names.place(&placed.node, &placed.gpus).context("placed")?);
-            let starts_after: Result<_> = placed.starts_after.iter().map(|name| names.claim(name)).collect();
-            dumped.starts_after = starts_after.context("placed.starts_after")?;
-            let runs = dumped.starts_after.is_empty();
-            dumped.started_ms = runs.then(|| placed.since_ms.unwrap_or(self.added_ms));
-        }
-        if let Some(leaving) = &self.leaving {
-            dumped.leaving = Some(names.place(&leaving.node, &leaving.gpus).context("leaving")?);
-        }
-        let displaced = self.evicted.as_ref().map(|evicted| evicted.to_dumped(names)).transpose();
-        dumped.displaced = displaced.context("evicted")?;
-        Ok(dumped)
-    }
-}
-
-impl EvictedEntry {
-    fn to_dumped(&self, names: &Names) -> Result<DumpedDisplacement> {
-        let by_name = match (&self.by, self.by_name.as_str()) {
-            (Some(GroupEntry::Claim(name) | GroupEntry::PodGroup(name)), "") => split_name(name).1,
-            (_, name) => name.to_owned(),
-        };
-        let by = self.by.as_ref().map(|by| names.group(by)).transpose()?;
-        let share = |entry: &ShareEntry| -> Result<Share> {
-            Ok(Share {
-                queue: entry.queue.clone(),
-                resource: entry.resource.resource.clone(),
-                held: entry.resource.amount(entry.held)?,
-                asked: entry.resource.amount(entry.asked)?,
-                fair_share: entry.resource.amount(entry.fair_share)?,
-            })
-        };
-        let shares: Result<Vec<Share>> = self.shares.iter().map(share).collect();
-        Ok(DumpedDisplacement { action: self.action, by, by_name, at_ms: self.at_ms, shares: shares? })
-    }
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
     Allowance, Claim, ClaimBounds, Dump, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel,
-    DumpedNode, DumpedPlace, DumpedQueue, DumpedUsage, Health, LimitRange, NamespaceSpec, PlacementStrategy, Resource,
+    DumpedNode, DumpedPlace, DumpedQueue, DumpedUsage, Health, LimitRange, NamespaceSpec, PlacementStrategy,
+    PriorityClass, Resource,
 };
 use anyhow::{Result, bail};
 
@@ -13,8 +14,7 @@ use crate::snapshot::amount::{ResourceKey, memory_entry};
 use crate::snapshot::format::{
     AllowanceEntry, BlockedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry,
     HistoryEntry, LeavingEntry, ModelEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PlacedEntry, PodGroupEntry,
-    PriorityClass, QueueEntry, RequestEntry, SchedulerEntry, ShareEntry, Strategy, SubGroupEntry, TaintEntry,
-    UsageEntry, VERSION,
+    QueueEntry, RequestEntry, SchedulerEntry, ShareEntry, Strategy, SubGroupEntry, TaintEntry, UsageEntry, VERSION,
 };
 
 impl File {
@@ -228,7 +228,7 @@ impl UsageEntry {
 
 /// A priority, and whether it may be evicted, as far as it is not the usual one.
 fn standing(priority: i32, preemptible: bool) -> (Option<i32>, Option<bool>) {
-    let usual = priority < PriorityClass::NON_PREEMPTIBLE;
+    let usual = PriorityClass::is_preemptible(priority);
     ((priority != PRIORITY).then_some(priority), (preemptible != usual).then_some(preemptible))
 }
 

@@ -137,7 +137,9 @@ impl Change {
             Self::LessDeviceMemory { from, to } => given_up(amount(*from), amount(*to)),
             Self::FewerDevices { from, to } => given_up((*from).into(), (*to).into()),
             Self::LowerMinimum { from, to } => given_up((*from).into(), (*to).into()),
-            Self::AllowModel(_) | Self::DropAttribute { .. } | Self::DropLabel { .. } | Self::Tolerate(_) => EFFORT_OF_CONSTRAINTS,
+            Self::AllowModel(_) | Self::DropAttribute { .. } | Self::DropLabel { .. } | Self::Tolerate(_) => {
+                EFFORT_OF_CONSTRAINTS
+            }
             Self::RaiseLimit { from, to, .. } | Self::RaiseQuota { from, to, .. } => {
                 EFFORT_OF_BOUNDS.saturating_add(per_mille(to.saturating_sub(*from), *from))
             }

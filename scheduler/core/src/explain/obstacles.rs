@@ -4,7 +4,7 @@ use crate::actions::Refusal;
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::explain::fairness;
-use crate::explain::pending::{level, over_bound, refused, retried};
+use crate::explain::pending::{self, level, over_bound, refused, retried};
 use crate::explain::reason::{Reason, Tier};
 use crate::explain::room;
 use crate::explain::trial::Trial;
@@ -108,7 +108,7 @@ fn topology(
     let best = room::best_domain(cluster, level, request);
     let too_small = best.as_ref().is_none_or(|(_, fitting)| *fitting < alike);
     let is_topology = too_small || matches!(room, Unplaceable::Topology { .. });
-    is_topology.then(|| Reason::Topology { level: level.unwrap_or("node").to_owned(), wanted: alike, best })
+    is_topology.then(|| pending::topology(cluster, level, alike, best))
 }
 
 fn count(members: usize) -> u32 {

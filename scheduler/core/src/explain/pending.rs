@@ -30,8 +30,7 @@ impl Pending {
                 nearest: None,
             },
             Obstacle::Unplaceable(Unplaceable::Topology { claim }) => {
-                let level = level(cluster, self.group, claim).flatten().unwrap_or("node").to_owned();
-                Reason::Topology { level, wanted, best: None }
+                topology(cluster, level(cluster, self.group, claim).flatten(), wanted, None)
             }
         };
         let refused = self.refusal.zip(unit).and_then(|(refusal, unit)| refused(cluster, &unit, &refusal));
@@ -87,6 +86,17 @@ pub(crate) fn level(cluster: &Cluster, group: GroupId, member: ClaimId) -> Optio
     let of_sub_group = spec.sub_groups.iter().find(|sub| Some(sub.name.as_str()) == sub_group);
     let level = of_sub_group.and_then(|sub| sub.required_level.as_deref()).or(spec.spread.required_level.as_deref());
     (level.is_some() || spec.spread.strategy == PlacementStrategy::SingleNode).then_some(level)
+}
+
+/// No domain of a level has room for so many members together, or no node if there is no level.
+pub(crate) fn topology(cluster: &Cluster, level: Option<&str>, wanted: u32, best: Option<(String, u32)>) -> Reason {
+    let topology = cluster.topology();
+    match level {
+        Some(level) if topology.level(level).is_none() => {
+            Reason::NoSuchLevel { level: level.to_owned(), levels: topology.levels().to_vec() }
+        }
+        _ => Reason::Topology { level: level.unwrap_or("node").to_owned(), wanted, best },
+    }
 }
 
 /// A pod group that is not complete yet.

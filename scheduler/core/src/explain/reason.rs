@@ -42,6 +42,13 @@ pub enum Reason {
         /// domain.
         best: Option<(String, u32)>,
     },
+    /// The level in one domain of which members must be together is not one of the topology's.
+    NoSuchLevel {
+        /// The level that the group asks for.
+        level: String,
+        /// The levels that there are, the outermost first.
+        levels: Vec<String>,
+    },
     /// There are nodes that could take it, but now there is no room.
     NoRoom {
         /// Members that must find room together.
@@ -215,7 +222,7 @@ impl Reason {
             Self::NamespaceLimit(_) => Tier::Namespace,
             Self::QueueLimit(_) | Self::NonPreemptibleOverQuota(_) => Tier::Quota,
             Self::AboveFairShare(_) | Self::NothingToReclaim { .. } | Self::TooDisruptive => Tier::FairShare,
-            Self::Topology { .. } => Tier::Topology,
+            Self::Topology { .. } | Self::NoSuchLevel { .. } => Tier::Topology,
             Self::NoRoom { .. } => Tier::Device,
             Self::NoSuchNode { .. } => Tier::Model,
             Self::TooLarge { .. } => Tier::Size,
@@ -232,6 +239,7 @@ impl Reason {
     /// members or for claims that are leaving already gains nothing by them.
     #[must_use]
     pub fn calls_for_nodes(&self) -> bool {
-        matches!(self.tier(), Tier::FairShare | Tier::Topology | Tier::Device)
+        !matches!(self, Self::NoSuchLevel { .. })
+            && matches!(self.tier(), Tier::FairShare | Tier::Topology | Tier::Device)
     }
 }

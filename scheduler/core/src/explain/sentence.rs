@@ -50,6 +50,17 @@ impl Display for Reason {
             Self::Topology { level, wanted, best: None } => {
                 write!(f, "no one {level:?} has room for {}", Count((*wanted).into(), "member"))
             }
+            Self::NoSuchLevel { level, levels } if levels.is_empty() => write!(
+                f,
+                "its members must be in one {level:?}, but the cluster has no topology; set one with that level, or \
+                 leave the level out"
+            ),
+            Self::NoSuchLevel { level, levels } => write!(
+                f,
+                "its members must be in one {level:?}, which is no level of the cluster's topology (now {}); name one \
+                 of its levels, or add this one",
+                Quoted(levels),
+            ),
             Self::NoRoom { wanted, fitting, nodes, nearest } => {
                 let so_far = Fitting { wanted: *wanted, fitting: *fitting };
                 no_room(f, "no node has room now", &so_far, nodes, nearest.as_ref())

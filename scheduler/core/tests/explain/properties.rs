@@ -150,6 +150,24 @@ proptest! {
     }
 
     #[test]
+    fn reasons_that_are_found_once_for_all_that_is_alike_are_those_of_each(
+        nodes in vec(node(), 1..5),
+        allowances in vec(allowance(), 2),
+        asked in vec(asked(), 1..8),
+    ) {
+        let asked: Vec<Asked> = asked.iter().cloned().cycle().take(3 * asked.len()).collect();
+        let (mut setting, _) = setting(&nodes, &allowances, &asked);
+        for _ in 0..2 {
+            let plan = setting.cycle();
+            let reasons = plan.reasons(&setting.cluster);
+            prop_assert_eq!(reasons.numbers().len(), plan.pending.len());
+            for (turn, pending) in plan.pending.iter().enumerate() {
+                prop_assert_eq!(reasons.of(turn), Some(&pending.reason(&setting.cluster)));
+            }
+        }
+    }
+
+    #[test]
     fn explaining_is_pure(
         nodes in vec(node(), 1..5),
         allowances in vec(allowance(), 2),

@@ -159,6 +159,24 @@ fn a_gang_that_fits_into_no_rack_is_told_which_one_has_most_room() {
 }
 
 #[test]
+fn a_gang_whose_topology_level_is_gone_is_told_which_levels_there_are() {
+    let mut setting = Setting::with_nodes(1, 4);
+    let spread = GroupPlacement { required_level: Some("rack".into()), ..GroupPlacement::default() };
+    let gang = PodGroup { name: "gang".into(), min_members: 2, spread, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 2, &whole(1));
+    let plan = setting.cycle();
+    let (reason, text) = setting.reason(members[0]);
+    assert_eq!(reason, Reason::NoSuchLevel { level: "rack".into(), levels: Vec::new() });
+    assert!(text.contains("the cluster has no topology; set one with that level"), "{text}");
+    assert_eq!(plan.pending[0].reason(&setting.cluster), reason, "the cycle says so, too");
+    assert!(!reason.calls_for_nodes(), "more nodes do not help");
+    setting.cluster.apply(Event::TopologyChanged(vec!["zone".into(), "host".into()])).expect("levels");
+    setting.cycle();
+    let (_, text) = setting.reason(members[0]);
+    assert!(text.contains("no level of the cluster's topology (now \"zone\" and \"host\")"), "{text}");
+}
+
+#[test]
 fn a_gang_that_must_be_on_one_node_is_told_which_one_has_most_room() {
     let mut setting = Setting::with_nodes(2, 2);
     let spread = GroupPlacement { strategy: PlacementStrategy::SingleNode, ..GroupPlacement::default() };
@@ -344,6 +362,22 @@ fn several_things_in_the_way_are_all_told_the_most_basic_first() {
     assert_eq!(tiers, [Tier::Quota, Tier::Device]);
     // No single change would help but one that removes both.
     assert_eq!(setting.suggestions(waits), ["wait until \"runs\" ends"]);
+}
+
+#[test]
+fn equal_claims_of_a_queue_wait_for_one_reason() {
+    let mut setting = Setting::with_nodes(1, 1);
+    setting.add_queue("red", None, limit(100));
+    setting.add_queue("blue", None, limit(100));
+    for number in 0..300 {
+        let queue = ["red", "blue", "default"][number % 3];
+        setting.add_in(queue, &format!("claim-{number}"), whole(1));
+    }
+    let plan = setting.cycle();
+    let reasons = plan.reasons(&setting.cluster);
+    assert_eq!((plan.steps.len(), plan.pending.len(), reasons.numbers().len()), (1, 299, 299));
+    assert!(reasons.distinct().len() <= 3, "{:?}", reasons.distinct());
+    assert!((0..299).all(|turn| reasons.of(turn) == Some(&plan.pending[turn].reason(&setting.cluster))));
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! What a running scheduler has seen.
+
+use aliquot_scheduler_core::Action;
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::amount::ResourceKey;
+use crate::snapshot::format::{UsageEntry, is_default};
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct EvictedEntry {
+    #[serde(with = "ActionName")]
+    pub(in crate::snapshot) action: Action,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) by: Option<GroupEntry>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) by_name: String,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) at_ms: u64,
+    /// What the queues held just before, with their fair shares.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) shares: Vec<ShareEntry>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct ShareEntry {
+    pub(in crate::snapshot) queue: String,
+    pub(in crate::snapshot) resource: ResourceKey,
+    pub(in crate::snapshot) held: u64,
+    pub(in crate::snapshot) asked: u64,
+    pub(in crate::snapshot) fair_share: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Action", rename_all = "kebab-case")]
+enum ActionName {
+    Allocate,
+    Consolidate,
+    Reclaim,
+    Preempt,
+    StaleGang,
+}
+
+/// A pod group, or a claim that is in none.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::snapshot) enum GroupEntry {
+    PodGroup(String),
+    Claim(String),
+}
+
+/// What a running scheduler has seen, as it stands in a snapshot that was written by one. Nobody needs to write it by
+/// hand.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct HistoryEntry {
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) models: Vec<ModelEntry>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) capacity: UsageEntry,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) blocked: Vec<BlockedEntry>,
+}
+
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct ModelEntry {
+    pub(in crate::snapshot) name: String,
+    /// The least and the most memory of a GPU of it that was ever seen.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) memory_bytes: Option<(u64, u64)>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct BlockedEntry {
+    pub(in crate::snapshot) who: GroupEntry,
+    pub(in crate::snapshot) since_ms: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) nodes: Vec<String>,
+}

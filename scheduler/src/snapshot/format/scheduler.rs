@@ -1,0 +1,60 @@
+//! How it is decided: the policy and its settings.
+
+use aliquot_scheduler_core::Settings;
+use serde::{Deserialize, Serialize};
+
+use crate::policy::PolicyName;
+use crate::snapshot::format::{RequestEntry, is_default};
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct SchedulerEntry {
+    pub(in crate::snapshot) policy: PolicyName,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) seed: u64,
+    pub(in crate::snapshot) usage_half_life_ms: u64,
+    pub(in crate::snapshot) usage_weight_per_mille: u64,
+    pub(in crate::snapshot) disruption_per_mille: u64,
+    pub(in crate::snapshot) search_budget: u32,
+    pub(in crate::snapshot) moves_per_cycle: u32,
+    /// `null`: never.
+    pub(in crate::snapshot) hold_after_ms: Option<u64>,
+    pub(in crate::snapshot) held_nodes_per_mille: u32,
+    /// What is expected to come; the requests of the claims that there are, if it is left out.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) mix: Option<Vec<MixEntry>>,
+}
+
+impl Default for SchedulerEntry {
+    fn default() -> Self {
+        let Settings {
+            usage_weight,
+            disruption_per_mille,
+            search_budget,
+            moves_per_cycle,
+            hold_after_ms,
+            held_nodes_per_mille,
+            // The mix of a snapshot is that of its claims, or is given.
+            counts_mix: _,
+        } = Settings::default();
+        Self {
+            policy: PolicyName::default(),
+            seed: 0,
+            usage_half_life_ms: 7 * 24 * 3_600_000,
+            usage_weight_per_mille: usage_weight,
+            disruption_per_mille,
+            search_budget,
+            moves_per_cycle,
+            hold_after_ms,
+            held_nodes_per_mille,
+            mix: None,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct MixEntry {
+    pub(in crate::snapshot) count: u64,
+    pub(in crate::snapshot) request: RequestEntry,
+}
