@@ -19,7 +19,8 @@ pub struct Container {
 
 /// What makes podman work wherever tests run: without systemd, without the right to raise limits.
 const GLOBAL_OPTIONS: [&str; 4] = ["--cgroup-manager", "cgroupfs", "--runtime", "runc"];
-const RUN_OPTIONS: [&str; 6] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--network", "none"];
+/// The same for each container: options of `podman run` and `podman create`.
+pub const RUN_OPTIONS: [&str; 6] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--network", "none"];
 
 impl Image {
     /// An image with `programs` in `/bin`.
@@ -43,6 +44,12 @@ impl Image {
         let reference = format!("localhost/aliquot-test-{}:{}", std::process::id(), unique());
         let _ = run(podman().args(["import", "--quiet"]).arg(archive.path()).arg(&reference)).success();
         Image { reference }
+    }
+
+    /// The name by which podman knows it.
+    #[must_use]
+    pub fn reference(&self) -> &str {
+        &self.reference
     }
 
     /// Starts a container of this image that runs `command`, with further `options` of `podman run`.
@@ -106,7 +113,9 @@ impl Drop for Container {
     }
 }
 
-fn podman() -> Command {
+/// Podman, as it works on this machine: what it is to do is still missing.
+#[must_use]
+pub fn podman() -> Command {
     let mut podman = Command::new(tool("podman", "podman runc"));
     podman.args(GLOBAL_OPTIONS);
     podman

@@ -26,7 +26,7 @@
 
 pub mod artifacts;
 mod client;
-mod container;
+pub mod container;
 pub mod debian;
 mod front_driver;
 mod gpu;

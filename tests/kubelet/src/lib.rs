@@ -1,6 +1,27 @@
-//! A kubelet and an API server for tests.
+//! A cluster of one node, for tests: an API server, what schedules, and a kubelet. They speak the real protocols, refuse
+//! what the real ones refuse, and start real containers.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`Cluster`] | all of it together |
+//! | [`ApiServer`], [`Store`] | lists, watches, writes, applies by HTTP; [what it serves](RESOURCES) |
+//! | [`Kubelet`] | registers plugins, prepares claims, gives out devices, serves PodResources, runs pods |
+//! | [`Podman`], [`Paper`] | containers that really run, and containers that are only written down |
 
+mod allocator;
 mod api_server;
+mod cluster;
+mod controllers;
+mod kubelet;
+mod pod;
 mod quantity;
+mod runtime;
+mod socket;
 
-pub use api_server::*;
+pub use api_server::{
+    ApiServer, CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, Call, DEVICE_CLASSES, EVENTS, Failure, NODES, PODS, RESOURCES,
+    Resource, SLICES, Store,
+};
+pub use cluster::{Cluster, NAMESPACE, NODE_NAME};
+pub use kubelet::{Kubelet, Settings, Timing};
+pub use runtime::{ContainerRuntime, ContainerSpec, ContainerState, Paper, Podman};

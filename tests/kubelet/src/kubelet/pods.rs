@@ -1,0 +1,301 @@
+//! Pods: each has a worker that brings it up, watches it, and clears up behind it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use serde_json::json;
+
+use super::{Shared, claims, devices};
+use crate::api_server::{CORE_EVENTS, NODES, PODS};
+use crate::pod::{containers_of, is_terminal, name_of, uid_of};
+use crate::runtime::{ContainerSpec, ContainerState};
+
+/// How often a pod's containers are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The pods that have a worker, by UID.
+#[derive(Debug, Default)]
+pub(super) struct PodWorkers {
+    workers: Mutex<BTreeMap<String, Worker>>,
+}
+
+/// What is known of a pod.
+#[derive(Debug)]
+struct Worker {
+    /// As the API server told it last.
+    pod: Pod,
+    /// Its containers are to end.
+    ending: bool,
+    /// All its containers have ended for good.
+    ended: bool,
+    /// What went wrong last, if it still does.
+    error: Option<String>,
+}
+
+impl PodWorkers {
+    /// The pods that have not ended.
+    pub(super) fn active(&self) -> Vec<Pod> {
+        self.lock().values().filter(|worker| !worker.ended).map(|worker| worker.pod.clone()).collect()
+    }
+
+    pub(super) fn error(&self, uid: &str) -> Option<String> {
+        self.lock().get(uid)?.error.clone()
+    }
+
+    fn set_error(&self, uid: &str, error: Option<String>) {
+        if let Some(worker) = self.lock().get_mut(uid) {
+            worker.error = error;
+        }
+    }
+
+    fn is_ending(&self, uid: &str) -> bool {
+        self.lock().get(uid).is_none_or(|worker| worker.ending)
+    }
+
+    fn end(&self, uid: &str) {
+        if let Some(worker) = self.lock().get_mut(uid) {
+            worker.ended = true;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Worker>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts a worker for each pod that is bound to this node.
+pub(super) async fn watch(shared: Arc<Shared>) {
+    let mut changes = shared.store.changes();
+    shared.publish_resources();
+    loop {
+        changes.mark_unchanged();
+        let pods: Vec<Pod> = shared.store.list(&PODS);
+        let ours = pods.into_iter().filter(|pod| {
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(shared.settings.node_name.as_str())
+        });
+        let mut seen = Vec::new();
+        for pod in ours {
+            let uid = uid_of(&pod);
+            seen.push(uid.clone());
+            let ending = pod.metadata.deletion_timestamp.is_some();
+            let mut workers = shared.pods.lock();
+            match workers.get_mut(&uid) {
+                Some(worker) => {
+                    worker.ending |= ending;
+                    worker.pod = pod;
+                }
+                None => {
+                    let ended = is_terminal(&pod) && !ending;
+                    workers.insert(uid, Worker { pod: pod.clone(), ending, ended, error: None });
+                    if !ended {
+                        tokio::spawn(run(Arc::clone(&shared), pod));
+                    }
+                }
+            }
+        }
+        // Who is no longer there was deleted by force, or when nobody looked.
+        for (uid, worker) in shared.pods.lock().iter_mut() {
+            worker.ending |= !seen.contains(uid);
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Brings a pod up, watches it, and clears up behind it.
+async fn run(shared: Arc<Shared>, pod: Pod) {
+    let uid = uid_of(&pod);
+    let outcome = bring_up_and_watch(&shared, &pod).await;
+    for container in containers_of(&pod) {
+        blocking(&shared, container_id(&pod, container), |runtime, id| runtime.remove(id)).await;
+    }
+    shared.pods.end(&uid);
+    let phase = match &outcome {
+        Ok(succeeded) => {
+            if *succeeded {
+                "Succeeded"
+            } else {
+                "Failed"
+            }
+        }
+        Err(_) => "Failed",
+    };
+    if let Err(reason) = &outcome {
+        event(&shared, &pod, "UnexpectedAdmissionError", reason);
+    }
+    set_phase(&shared, &pod, phase, outcome.as_ref().err().map(String::as_str));
+    // What the pod had is given back, however long that takes.
+    while let Err(reason) = claims::unprepare(&shared, &pod).await {
+        shared.pods.set_error(&uid, Some(reason.clone()));
+        event(&shared, &pod, "FailedUnprepareDynamicResources", &reason);
+        tokio::time::sleep(shared.settings.timing.retry).await;
+    }
+    shared.devices.release(&uid);
+    while !shared.pods.is_ending(&uid) {
+        tokio::time::sleep(LOOK).await;
+    }
+    let (namespace, name) = name_of(&pod);
+    let same = shared.store.get::<Pod>(&PODS, &namespace, &name).is_ok_and(|found| uid_of(&found) == uid);
+    if same {
+        // It may have been deleted by force in between.
+        let _ = shared.store.delete(&PODS, &namespace, &name, true);
+    }
+    shared.pods.lock().remove(&uid);
+}
+
+/// Whether the pod's containers have ended well; an error if it was not admitted.
+async fn bring_up_and_watch(shared: &Arc<Shared>, pod: &Pod) -> Result<bool, String> {
+    let uid = uid_of(pod);
+    if all_running(shared, pod).await {
+        // Started by the kubelet before this one.
+        return Ok(watch_containers(shared, pod).await);
+    }
+    devices::allocate(shared, pod).await?;
+    while !shared.pods.is_ending(&uid) {
+        match start(shared, pod).await {
+            Ok(()) => {
+                shared.pods.set_error(&uid, None);
+                set_phase(shared, pod, "Running", None);
+                return Ok(watch_containers(shared, pod).await);
+            }
+            Err((what, reason)) => {
+                shared.pods.set_error(&uid, Some(reason.clone()));
+                event(shared, pod, what, &reason);
+            }
+        }
+        tokio::time::sleep(shared.settings.timing.retry).await;
+    }
+    Ok(false)
+}
+
+async fn all_running(shared: &Arc<Shared>, pod: &Pod) -> bool {
+    for container in containers_of(pod) {
+        let id = container_id(pod, container);
+        if blocking(shared, id, |runtime, id| runtime.state(id)).await != ContainerState::Running {
+            return false;
+        }
+    }
+    true
+}
+
+/// Prepares the pod's claims and starts its containers, those that do not run yet.
+async fn start(shared: &Arc<Shared>, pod: &Pod) -> Result<(), (&'static str, String)> {
+    let prepared = claims::prepare(shared, pod).await;
+    prepared.map_err(|reason| {
+        ("FailedPrepareDynamicResources", format!("Failed to prepare dynamic resources: {reason}"))
+    })?;
+    for container in containers_of(pod) {
+        let failed = |reason| ("Failed", format!("Error: {reason}"));
+        let id = container_id(pod, container);
+        if blocking(shared, id, |runtime, id| runtime.state(id)).await == ContainerState::Running {
+            continue;
+        }
+        let admitted = devices::pre_start(shared, pod, container).await.map_err(failed)?;
+        let mut cdi_devices = shared.claims.cdi_devices(pod, container).await.map_err(failed)?;
+        cdi_devices.extend(admitted.cdi_devices);
+        // The runtime takes each device once.
+        let mut seen = Vec::new();
+        cdi_devices.retain(|device| {
+            !seen.contains(device) && {
+                seen.push(device.clone());
+                true
+            }
+        });
+        let mut environment = admitted.environment;
+        for variable in container.env.iter().flatten() {
+            environment.insert(variable.name.clone(), variable.value.clone().unwrap_or_default());
+        }
+        let spec = ContainerSpec {
+            id: container_id(pod, container),
+            image: container.image.clone().unwrap_or_default(),
+            command: container.command.iter().chain(&container.args).flatten().cloned().collect(),
+            environment,
+            mounts: admitted.mounts,
+            cdi_devices,
+        };
+        let containers = Arc::clone(&shared.containers);
+        let started = tokio::task::spawn_blocking(move || containers.start(&spec)).await;
+        started.unwrap_or_else(|error| Err(error.to_string())).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Waits until all containers have ended, or are to end. Whether they have ended well.
+async fn watch_containers(shared: &Arc<Shared>, pod: &Pod) -> bool {
+    let uid = uid_of(pod);
+    while !shared.pods.is_ending(&uid) {
+        let mut codes = Vec::new();
+        for container in containers_of(pod) {
+            let id = container_id(pod, container);
+            match blocking(shared, id, |runtime, id| runtime.state(id)).await {
+                ContainerState::Running => {}
+                ContainerState::Exited(code) => codes.push(code),
+                ContainerState::Absent => codes.push(137),
+            }
+        }
+        if codes.len() == containers_of(pod).len() {
+            return codes.iter().all(|code| *code == 0);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    false
+}
+
+/// The name by which the runtime knows a container.
+fn container_id(pod: &Pod, container: &Container) -> String {
+    format!("k8s_{}_{}", container.name, uid_of(pod))
+}
+
+async fn blocking<T: Send + 'static>(
+    shared: &Shared,
+    id: String,
+    ask: impl FnOnce(&dyn crate::runtime::ContainerRuntime, &str) -> T + Send + 'static,
+) -> T {
+    let containers = Arc::clone(&shared.containers);
+    let asked = tokio::task::spawn_blocking(move || ask(containers.as_ref(), &id)).await;
+    asked.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+fn set_phase(shared: &Shared, pod: &Pod, phase: &str, message: Option<&str>) {
+    let (namespace, name) = name_of(pod);
+    let mut status = json!({"phase": phase});
+    if let Some(message) = message {
+        status["message"] = message.into();
+        status["reason"] = "UnexpectedAdmissionError".into();
+    }
+    // It may be deleted.
+    let _ = shared.store.merge(&PODS, &namespace, &name, true, &json!({"status": status}));
+}
+
+fn event(shared: &Shared, pod: &Pod, reason: &str, message: &str) {
+    let (namespace, name) = name_of(pod);
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"generateName": format!("{name}.")},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid_of(pod)},
+        "reason": reason, "message": message, "type": "Warning",
+        "source": {"component": "kubelet", "host": shared.settings.node_name},
+    });
+    if let Err(failure) = shared.store.create(&CORE_EVENTS, &namespace, event) {
+        shared.complain(format!("cannot tell of {reason}: {failure}"));
+    }
+}
+
+impl Shared {
+    /// Says in the node's status how much of each resource there is. The real kubelet does so within ten seconds.
+    pub(super) fn publish_resources(&self) {
+        let allocatable = self.devices.allocatable();
+        let quantities: BTreeMap<&String, String> =
+            allocatable.iter().map(|(resource, count)| (resource, count.to_string())).collect();
+        let patch = json!({"status": {"allocatable": quantities, "capacity": quantities}});
+        let name = &self.settings.node_name;
+        if self.store.get::<Node>(&NODES, "", name).is_ok()
+            && let Err(failure) = self.store.merge(&NODES, "", name, true, &patch)
+        {
+            self.complain(format!("cannot publish the node's resources: {failure}"));
+        }
+    }
+}

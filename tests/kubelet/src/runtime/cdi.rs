@@ -1,0 +1,78 @@
+//! CDI files, read as strictly as runtimes read them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// What a container gets from its CDI devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Edits {
+    environment: Vec<String>,
+    /// Path in the container, path on the node.
+    mounts: Vec<(String, String)>,
+}
+
+impl fmt::Display for Edits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.environment.iter().try_for_each(|variable| writeln!(f, "{variable}"))?;
+        self.mounts.iter().try_for_each(|(inside, outside)| writeln!(f, "{inside} {outside}"))
+    }
+}
+
+/// What containers with `devices` get.
+///
+/// # Errors
+/// A device is in no file, or in two.
+pub(crate) fn resolve(directory: &Path, devices: &[String]) -> Result<Edits, String> {
+    let files: Vec<Value> = fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "json"))
+        .filter_map(|entry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok())
+        .collect();
+    let mut edits = Edits::default();
+    let mut of_files = BTreeSet::new();
+    for name in devices {
+        let (kind, device) = name.split_once('=').ok_or_else(|| format!("{name:?} is no CDI device"))?;
+        let found: Vec<(usize, &Value)> = files
+            .iter()
+            .enumerate()
+            .filter(|(_, file)| file["kind"] == kind)
+            .flat_map(|(index, file)| {
+                file["devices"].as_array().into_iter().flatten().map(move |device| (index, device))
+            })
+            .filter(|(_, found)| found["name"] == device)
+            .collect();
+        let [(index, found)] = found.as_slice() else {
+            return Err(format!("unresolvable CDI devices {name}: found {} times", found.len()));
+        };
+        edits.add(&found["containerEdits"]);
+        if of_files.insert(*index) {
+            edits.add(&files[*index]["containerEdits"]);
+        }
+    }
+    let mut targets: Vec<&String> = edits.mounts.iter().map(|(inside, _)| inside).collect();
+    targets.sort();
+    if let Some(twice) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("two mounts at {}", twice[0]));
+    }
+    for (_, outside) in &edits.mounts {
+        if !Path::new(outside).exists() {
+            return Err(format!("{outside} is to be mounted, and is not there"));
+        }
+    }
+    Ok(edits)
+}
+
+impl Edits {
+    fn add(&mut self, edits: &Value) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.environment.extend(edits["env"].as_array().into_iter().flatten().map(text));
+        let mounts = edits["mounts"].as_array().into_iter().flatten();
+        self.mounts.extend(mounts.map(|mount| (text(&mount["containerPath"]), text(&mount["hostPath"]))));
+    }
+}
