@@ -1,12 +1,14 @@
 //! The state: nodes, queues, pod groups, claims, and who is where.
 
 mod claims;
+mod decisions;
 pub(crate) mod dump;
 mod groups;
 mod leaving;
 mod namespaces;
 mod nodes;
 mod resize;
+mod starting;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +52,8 @@ pub struct Cluster {
     leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
     /// Claims that wait for one that is leaving.
     waiting_for: BTreeMap<ClaimId, BTreeSet<ClaimId>>,
+    /// Why claims were evicted by the plan under way, which may still leave them where they are.
+    causes: BTreeMap<ClaimId, Displacement>,
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +65,8 @@ struct ClaimState {
     allocation: Option<Allocation>,
     /// Since when it runs; `None`: it does not, even if it is placed.
     started_ms: Option<u64>,
-    /// The place that it is on its way out of.
+    /// The place that it is on its way out of. If it also runs, that is what the plan under way says, and nobody was
+    /// told yet.
     leaving: Option<Allocation>,
     /// Claims that must be gone before it can start.
     starts_after: Vec<ClaimId>,
@@ -114,6 +119,7 @@ impl Cluster {
             budgets: Budgets::default(),
             leaving: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
+            causes: BTreeMap::new(),
         }
     }
 
@@ -125,24 +131,20 @@ impl Cluster {
         match event {
             Event::NodeAdded(spec) => self.add_node(spec).map(Outcome::Node),
             Event::NodeRelabelled(node, spec) => self.relabel(node, &spec).map(|()| Outcome::Done),
-            Event::NodeRemoved(node) => {
-                self.remove_node(node).map(|(displaced, ready)| Outcome::NodeGone { displaced, ready })
-            }
-            Event::DeviceHealthChanged { node, device, health } => {
-                self.set_health(node, device, health).map(|()| Outcome::Done)
-            }
+            Event::NodeRemoved(node) => self.remove_node(node),
+            Event::DeviceHealthChanged { node, device, health } => self.set_health(node, device, health),
             Event::TopologyChanged(levels) => self.set_topology(levels).map(|()| Outcome::Done),
             Event::ClaimAdded(claim) => self.admit(claim).map(Outcome::Claim),
-            Event::ClaimRemoved(claim) => self.remove_claim(claim).map(Outcome::Ready),
-            Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::Ready),
-            Event::ClaimEvicted(claim) => self.stop(claim).map(|()| Outcome::Displaced(vec![claim])),
-            Event::ClaimFailed(claim) => self.fail(claim).map(|()| Outcome::Displaced(vec![claim])),
-            Event::ClaimGone(claim) => self.gone(claim).map(Outcome::Ready),
+            Event::ClaimRemoved(claim) => self.remove_claim(claim),
+            Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::ready),
+            Event::ClaimEvicted(claim) => self.stop(claim).map(Outcome::displaced),
+            Event::ClaimFailed(claim) => self.fail(claim).map(Outcome::displaced),
+            Event::ClaimGone(claim) => self.gone(claim).map(Outcome::ready),
             Event::ClaimResized(claim, request) => self.resize(claim, request).map(|()| Outcome::Done),
             Event::PodGroupAdded(group) => self.add_group(group).map(Outcome::Group),
-            Event::PodGroupChanged(group, spec) => self.replace_group(group, spec).map(|()| Outcome::Done),
+            Event::PodGroupChanged(group, spec) => self.replace_group(group, spec).map(Outcome::displaced),
             Event::PodGroupRemoved(group) => self.remove_group(group).map(|()| Outcome::Done),
-            Event::QueueAdded(spec) => Ok(Outcome::Queue(self.queues.add(spec, &mut self.resources, self.now_ms)?)),
+            Event::QueueAdded(spec) => self.add_queue(spec).map(Outcome::Queue),
             Event::QueueChanged(spec) => Ok(self.queues.change(spec, &mut self.resources).map(|()| Outcome::Done)?),
             Event::QueueRemoved(name) => self.remove_queue(&name).map(|()| Outcome::Done),
             Event::NamespaceChanged(spec) => self.set_namespace(spec).map(|()| Outcome::Done),
@@ -245,7 +247,7 @@ impl Cluster {
     /// Why a claim was evicted last.
     #[must_use]
     pub fn displaced(&self, id: ClaimId) -> Option<&Displacement> {
-        self.claim_state(id).ok()?.displaced.as_deref()
+        self.causes.get(&id).or(self.claim_state(id).ok()?.displaced.as_deref())
     }
 
     /// The number of a claim in the order in which claims were added.

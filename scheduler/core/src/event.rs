@@ -3,7 +3,7 @@
 use crate::budget::DisruptionBudget;
 use crate::claim::{Allocation, Claim, ClaimId, NodeId};
 use crate::explain::Amount;
-use crate::group::{GroupId, PodGroup};
+use crate::group::{GroupError, GroupId, PodGroup};
 use crate::namespace::{NamespaceError, NamespaceSpec};
 use crate::node::NotEnough;
 use crate::queue::{QueueError, QueueId, QueueSpec};
@@ -21,7 +21,7 @@ pub enum Event {
     NodeRelabelled(NodeId, NodeSpec),
     /// A node is gone; what was placed there waits again.
     NodeRemoved(NodeId),
-    /// A device's health has changed.
+    /// A device's health has changed. Who was to start on one that is not healthy any more waits again.
     DeviceHealthChanged {
         /// Its node.
         node: NodeId,
@@ -30,7 +30,8 @@ pub enum Event {
         /// What it is now.
         health: Health,
     },
-    /// The cluster's topology has these levels from now on: labels of nodes, the outermost level first.
+    /// The cluster's topology has these levels from now on: labels of nodes, the outermost level first. A group that
+    /// requires a level that is not there waits until it is.
     TopologyChanged(Vec<String>),
     /// A claim was made.
     ClaimAdded(Claim),
@@ -81,19 +82,26 @@ pub enum Outcome {
     Group(GroupId),
     /// A queue was given its id.
     Queue(QueueId),
-    /// These claims were waiting for room that was still held, and can start.
-    Ready(Vec<ClaimId>),
-    /// These claims wait again that were placed before.
-    Displaced(Vec<ClaimId>),
-    /// A node is gone.
-    NodeGone {
-        /// These claims wait again that were placed there.
+    /// What became of claims.
+    Claims {
+        /// These wait again that were placed before: those that the event is about, and members of gangs that had not
+        /// started yet and cannot without them.
         displaced: Vec<ClaimId>,
-        /// These claims, placed elsewhere, were waiting for somebody to leave the node, and can start.
+        /// These, which are placed, were waiting for room that was still held, and can start.
         ready: Vec<ClaimId>,
     },
     /// Nothing else than what the event says.
     Done,
+}
+
+impl Outcome {
+    pub(crate) fn displaced(displaced: Vec<ClaimId>) -> Self {
+        Self::Claims { displaced, ready: Vec::new() }
+    }
+
+    pub(crate) fn ready(ready: Vec<ClaimId>) -> Self {
+        Self::Claims { displaced: Vec::new(), ready }
+    }
 }
 
 /// Why an event cannot be; the state is as before.
@@ -137,6 +145,9 @@ pub enum EventError {
     /// The namespace has no quota and bounds.
     #[error("namespace {0:?} has no quota and no bounds")]
     UnknownNamespace(String),
+    /// A pod group cannot be so.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// There is a pod group of this name.
     #[error("namespace {namespace:?} has a pod group named {name:?}; remove it first")]
     GroupExists {

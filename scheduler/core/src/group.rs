@@ -1,10 +1,14 @@
 //! Pod groups: members that are placed all together or not at all, and then one by one.
 
+mod validate;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::ClaimId;
 use crate::queue::QueueId;
 use crate::slab::{Key, Slab};
+
+pub use validate::GroupError;
 
 /// Names a pod group to the cluster that it was added to. A claim without a pod group has one of its own.
 pub type GroupId = Key<PodGroup>;
@@ -168,18 +172,19 @@ impl Group {
         }
         let missing = |(index, sub): (usize, &SubGroup)| sub.min_members.saturating_sub(self.placed_of(index));
         let wanted = self.spec.sub_groups.iter().enumerate().map(missing).collect();
-        let (chosen, missing) = self.choose(false, wanted, self.spec.min_members.saturating_sub(self.placed));
+        let total = self.spec.min_members.saturating_sub(self.placed);
+        let (chosen, missing) = self.choose(|member| !member.placed, wanted, total);
         match missing {
             0 => Ok(chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect()),
             _ => Err(missing),
         }
     }
 
-    /// Chooses members, placed or waiting ones, the first come first: so many of each sub-group as are `wanted`, and
-    /// then anybody until there are `total`. Also says how many are missing.
-    fn choose(&self, placed: bool, mut wanted: Vec<u32>, mut total: u32) -> (BTreeSet<u64>, u32) {
+    /// Chooses among some members, the first come first: so many of each sub-group as are `wanted`, and then anybody
+    /// until there are `total`. Also says how many are missing.
+    fn choose(&self, among: impl Fn(&Member) -> bool, mut wanted: Vec<u32>, mut total: u32) -> (BTreeSet<u64>, u32) {
         let mut chosen = BTreeSet::new();
-        let candidates = || self.members.iter().filter(|(_, member)| member.placed == placed);
+        let candidates = || self.members.iter().filter(|(_, member)| among(member));
         for (sequence, member) in candidates() {
             if let Some(wanted) = wanted.get_mut(member.sub_group).filter(|wanted| **wanted > 0) {
                 *wanted -= 1;
@@ -196,6 +201,21 @@ impl Group {
         (chosen, wanted.max(total))
     }
 
+    /// Of the members that are placed but do not run yet, those that must start at once so that the minimum runs; `None`
+    /// if even all of them are too few.
+    pub(crate) fn starting_core(&self, runs: impl Fn(ClaimId) -> bool) -> Option<Vec<ClaimId>> {
+        let mut wanted: Vec<u32> = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
+        let mut total = self.spec.min_members;
+        for member in self.members.values().filter(|member| member.placed && runs(member.claim)) {
+            total = total.saturating_sub(1);
+            if let Some(wanted) = wanted.get_mut(member.sub_group) {
+                *wanted = wanted.saturating_sub(1);
+            }
+        }
+        let (chosen, missing) = self.choose(|member| member.placed && !runs(member.claim), wanted, total);
+        (missing == 0).then(|| chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect())
+    }
+
     /// The members that wait, in the order in which they were added.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = ClaimId> + '_ {
         self.members.values().filter(|member| !member.placed).map(|member| member.claim)
@@ -205,7 +225,7 @@ impl Group {
     /// as needed.
     pub(crate) fn placed_parts(&self) -> (Vec<ClaimId>, Vec<ClaimId>) {
         let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
-        let (needed, missing) = self.choose(true, wanted, self.spec.min_members);
+        let (needed, missing) = self.choose(|member| member.placed, wanted, self.spec.min_members);
         let of = |is_needed: bool| {
             let placed = self.members.iter().filter(|(_, member)| member.placed);
             let part = placed.filter(|(sequence, _)| (missing > 0 || needed.contains(sequence)) == is_needed);

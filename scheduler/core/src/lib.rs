@@ -60,7 +60,7 @@ pub use dump::{
 pub use entitled::Standing;
 pub use event::{Event, EventError, Outcome};
 pub use fair_share::{Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
-pub use group::{Group, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
+pub use group::{Group, GroupError, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
 pub use namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
 pub use node::{Device, Node, NotEnough};
 pub use plan::{Pending, Plan, PlannedStep};

@@ -126,7 +126,7 @@ pub enum NamespaceError {
     },
 }
 
-/// What the names of namespaces' queues begin with. No other queue's does: names that users choose have no `/`.
+/// What the names of namespaces' queues begin with. No other queue's does.
 const QUEUE_PREFIX: &str = "namespace/";
 
 impl NamespaceSpec {

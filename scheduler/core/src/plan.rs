@@ -1,7 +1,10 @@
 //! What a cycle decides.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::actions::Refusal;
-use crate::claim::Action;
+use crate::claim::{Action, Allocation, ClaimId};
+use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
 use crate::group::GroupId;
 use crate::statement::Step;
@@ -9,10 +12,65 @@ use crate::statement::Step;
 /// What is to be done, and what waits and why.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
-    /// In the order in which they were decided; evictions stand before what they make room for.
+    /// At most one for each claim, in the order in which they were decided; evictions stand before what they make room
+    /// for.
     pub steps: Vec<PlannedStep>,
     /// The groups of which something waits, in the order in which it was their turn.
     pub pending: Vec<Pending>,
+}
+
+/// What the steps of a plan do to one claim.
+struct OfClaim {
+    /// Where it was placed before.
+    before: Option<Allocation>,
+    /// The first step that evicts it, and the last, by their numbers.
+    evicted: Option<(usize, usize)>,
+    /// The last step that places it.
+    placed: usize,
+}
+
+impl Plan {
+    /// Leaves of all that was done to a claim only what it comes to: who was placed and evicted again was never placed,
+    /// and who is again where he was never had to leave. Then the plan is final.
+    pub(crate) fn settle(&mut self, cluster: &mut Cluster) {
+        let mut claims: BTreeMap<ClaimId, OfClaim> = BTreeMap::new();
+        for (number, planned) in self.steps.iter().enumerate() {
+            let (Step::Evict { claim, .. } | Step::Move { claim, .. } | Step::Place { claim, .. }) = &planned.step;
+            let before = match &planned.step {
+                Step::Evict { from, .. } | Step::Move { from, .. } => Some(from),
+                Step::Place { .. } => None,
+            };
+            let new = || OfClaim { before: before.cloned(), evicted: None, placed: number };
+            let of_claim = claims.entry(*claim).or_insert_with(new);
+            if before.is_some() {
+                of_claim.evicted = Some((of_claim.evicted.map_or(number, |(first, _)| first), number));
+            }
+            if planned.step.placed().is_some() {
+                of_claim.placed = number;
+            }
+        }
+        let touched: BTreeSet<ClaimId> = claims.keys().copied().collect();
+        let net = claims.into_iter().filter_map(|(claim, OfClaim { before, evicted, placed })| {
+            let now = cluster.allocation(claim).cloned();
+            // Where the step stands, whose doing it is, and what it is.
+            let (first, last) = evicted.unwrap_or((placed, placed));
+            match (before, now) {
+                (Some(from), Some(to)) if from == to => None,
+                (Some(from), Some(to)) => Some((first, last, Step::Move { claim, from, to, starts_after: Vec::new() })),
+                (Some(from), None) => Some((first, last, Step::Evict { claim, from })),
+                (None, Some(to)) => Some((placed, placed, Step::Place { claim, to, starts_after: Vec::new() })),
+                (None, None) => None,
+            }
+        });
+        let mut net: Vec<(usize, usize, Step)> = net.collect();
+        net.sort_unstable_by_key(|(number, ..)| *number);
+        let net = net.into_iter().filter_map(|(_, by, step)| {
+            let PlannedStep { action, for_group, .. } = self.steps.get(by)?;
+            Some(PlannedStep { step, action: *action, for_group: *for_group })
+        });
+        self.steps = net.collect();
+        cluster.settle(&touched, &mut self.steps.iter_mut().map(|planned| &mut planned.step).collect::<Vec<_>>());
+    }
 }
 
 /// One step, and what it is for.

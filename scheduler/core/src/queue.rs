@@ -174,6 +174,12 @@ pub enum QueueError {
         "queue {0:?} has claims or pod groups of its own and cannot be a parent; move them to a queue below it first"
     )]
     ParentHasClaims(String),
+    /// The queue of those who name none is always a leaf.
+    #[error(
+        "queue {0:?} cannot be below queue {DEFAULT_QUEUE:?}, which takes the claims that name no queue; \
+         choose another parent, or none"
+    )]
+    BelowDefault(String),
     /// Claims can only be in a queue without children.
     #[error("queue {0:?} has queues below it; claims wait in those")]
     NotALeaf(String),
@@ -191,6 +197,12 @@ pub enum QueueError {
         /// The namespace.
         namespace: String,
     },
+    /// A queue without a name, which no claim could name.
+    #[error("a queue has no name; claims name the queue that they wait in")]
+    Unnamed,
+    /// The name is one of a namespace's quota.
+    #[error("queue {0:?} is named like a namespace's quota; choose a name that does not begin so")]
+    Reserved(String),
     /// The queue that is always there.
     #[error("queue {DEFAULT_QUEUE:?} takes the claims that name no queue and stays")]
     Default,
@@ -296,7 +308,10 @@ impl Queues {
             None => None,
             Some(name) => {
                 let id = self.named(name).ok_or_else(|| QueueError::Unknown(name.clone()))?;
-                if self.get(id).is_none_or(Queue::is_used) || name == DEFAULT_QUEUE {
+                if name == DEFAULT_QUEUE {
+                    return Err(QueueError::BelowDefault(spec.name));
+                }
+                if self.get(id).is_none_or(Queue::is_used) {
                     return Err(QueueError::ParentHasClaims(name.clone()));
                 }
                 Some(id)

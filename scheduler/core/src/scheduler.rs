@@ -94,6 +94,7 @@ impl Scheduler {
         let mut plan = Plan::default();
         self.allocate(cluster, &shares, &mut plan);
         self.make_way(cluster, &shares, &mut plan);
+        plan.settle(cluster);
         self.hold(cluster, &shares, &plan);
         plan
     }
@@ -202,7 +203,7 @@ impl Scheduler {
         let cause = cause(cluster, action, unit.group);
         let mut statement = Statement::new(cluster);
         place_unit(&mut statement, &mut self.engine, unit, room)?;
-        Ok(statement.commit(&cause))
+        Ok(statement.keep(&cause))
     }
 }
 

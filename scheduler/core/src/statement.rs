@@ -1,10 +1,11 @@
 //! Trials: changes that are made as a whole or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{Allocation, ClaimId, Displacement};
 use crate::cluster::Cluster;
 use crate::event::EventError;
+use crate::group::GroupId;
 
 /// A step of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,7 +95,7 @@ impl<'a> Statement<'a> {
     /// # Errors
     /// If it is placed already or there is not enough; nothing is changed then.
     pub fn place(&mut self, claim: ClaimId, allocation: Allocation) -> Result<(), EventError> {
-        self.cluster.place(claim, allocation)?;
+        self.cluster.try_place(claim, allocation)?;
         self.changes.push(Change::Placed(claim));
         Ok(())
     }
@@ -104,7 +105,7 @@ impl<'a> Statement<'a> {
     /// # Errors
     /// If it is not placed; nothing is changed then.
     pub fn evict(&mut self, claim: ClaimId) -> Result<(), EventError> {
-        let allocation = self.cluster.evict(claim)?;
+        let allocation = self.cluster.try_evict(claim)?;
         self.changes.push(Change::Evicted(claim, allocation));
         Ok(())
     }
@@ -120,8 +121,8 @@ impl<'a> Statement<'a> {
         while self.changes.len() > checkpoint.0 {
             // The reverse of a change that was made is always possible: nobody else changes the state meanwhile.
             let undone = match self.changes.pop() {
-                Some(Change::Placed(claim)) => self.cluster.evict(claim).map(|_| ()),
-                Some(Change::Evicted(claim, allocation)) => self.cluster.place(claim, allocation),
+                Some(Change::Placed(claim)) => self.cluster.try_evict(claim).map(|_| ()),
+                Some(Change::Evicted(claim, allocation)) => self.cluster.try_place(claim, allocation),
                 None => break,
             };
             debug_assert_eq!(undone, Ok(()));
@@ -129,9 +130,35 @@ impl<'a> Statement<'a> {
     }
 
     /// Makes the changes final and returns what is to be done, for whoever does it: evictions and moves first. What was
-    /// evicted and placed again where it was is left out. Evicted claims remember the cause.
+    /// evicted and placed again where it was is left out. Evicted claims remember the cause. Members of a gang that
+    /// have not started, and are too few to start without those that were evicted, wait again, too.
     #[must_use]
     pub fn commit(mut self, cause: &Displacement) -> Vec<Step> {
+        let groups: BTreeSet<GroupId> = self.touched().filter_map(|claim| self.cluster.group_of(claim)).collect();
+        for claim in groups.into_iter().flat_map(|group| self.cluster.too_few_to_start(group)).collect::<Vec<_>>() {
+            let evicted = self.evict(claim);
+            debug_assert_eq!(evicted, Ok(()), "who is placed can be evicted");
+        }
+        let touched = self.touched().collect();
+        let mut steps = self.decide(cause);
+        self.cluster.settle(&touched, &mut steps.iter_mut().collect::<Vec<_>>());
+        steps
+    }
+
+    /// Makes the changes part of the plan under way, which other statements go on with, and returns what they come to.
+    /// What is to be done, and who can start, is known when [the plan is settled](crate::Plan).
+    pub(crate) fn keep(mut self, cause: &Displacement) -> Vec<Step> {
+        self.decide(cause)
+    }
+
+    /// The claims that were placed or evicted.
+    fn touched(&self) -> impl Iterator<Item = ClaimId> {
+        self.changes.iter().map(|change| match change {
+            Change::Placed(claim) | Change::Evicted(claim, _) => *claim,
+        })
+    }
+
+    fn decide(&mut self, cause: &Displacement) -> Vec<Step> {
         // Where each claim was before, in the order in which it was first touched.
         let mut before: BTreeMap<ClaimId, (usize, Option<Allocation>)> = BTreeMap::new();
         for (order, change) in std::mem::take(&mut self.changes).into_iter().enumerate() {
@@ -154,8 +181,9 @@ impl<'a> Statement<'a> {
                 (None, None) => None,
             }
         });
-        let steps = steps.collect();
-        self.cluster.settle(steps, cause)
+        let steps: Vec<Step> = steps.collect();
+        self.cluster.note_decided(&steps, cause);
+        steps
     }
 }
 

@@ -210,8 +210,8 @@ fn a_claim_on_a_node_that_goes_away_waits_again() {
     let claim = Claim { request, ..Claim::default() };
     let Ok(Outcome::Claim(claim)) = cluster.apply(Event::ClaimAdded(claim)) else { panic!("a claim can be added") };
     let at = allocation(&cluster, claim, node, 0).expect("there is such a claim");
-    assert_eq!(cluster.apply(Event::ClaimPlaced(claim, at)), Ok(Outcome::Ready(Vec::new())));
-    let gone = Outcome::NodeGone { displaced: vec![claim], ready: Vec::new() };
+    assert_eq!(cluster.apply(Event::ClaimPlaced(claim, at)), Ok(Outcome::Claims { displaced: vec![], ready: vec![] }));
+    let gone = Outcome::Claims { displaced: vec![claim], ready: Vec::new() };
     assert_eq!(cluster.apply(Event::NodeRemoved(node)), Ok(gone));
     assert_eq!(cluster.allocation(claim), None);
     assert_conserved(&cluster);

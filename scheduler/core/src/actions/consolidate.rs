@@ -66,7 +66,7 @@ pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit
         Err(_) if stopped.is_some() => return Err(Refusal::SearchExhausted),
         Err(_) => return Err(Refusal::NothingToTake),
     }
-    let steps = statement.commit(&because);
+    let steps = statement.keep(&because);
     let moves = steps.iter().filter(|step| matches!(step, Step::Move { .. })).count();
     *moves_left = moves_left.saturating_sub(u32::try_from(moves).unwrap_or(u32::MAX));
     entitled.changed(cluster, &steps);

@@ -65,7 +65,7 @@ impl Attempt<'_> {
         judge(statement.cluster(), &evicted)?;
         because.shares = room.of_those_concerned(statement.cluster(), before, unit, &taken);
         room.find_elsewhere(&mut statement, engine, &taken);
-        Ok(statement.commit(&because))
+        Ok(statement.keep(&because))
     }
 }
 

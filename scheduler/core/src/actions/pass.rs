@@ -182,7 +182,7 @@ fn take_free(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> O
     let because = cause(cluster, Action::Allocate, unit.group);
     let mut statement = Statement::new(cluster);
     place_unit(&mut statement, context.engine, unit, &mut FreeRoom).ok()?;
-    let steps = statement.commit(&because);
+    let steps = statement.keep(&because);
     context.entitled.changed(cluster, &steps);
     Some(steps)
 }

@@ -45,5 +45,5 @@ fn evict_all(cluster: &mut Cluster, id: GroupId) -> Option<Vec<Step>> {
         }
         statement.evict(claim).ok()?;
     }
-    Some(statement.commit(&because))
+    Some(statement.keep(&because))
 }

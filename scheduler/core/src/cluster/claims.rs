@@ -2,7 +2,7 @@
 
 use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
 use crate::claim::{Allocation, Claim, ClaimId};
-use crate::event::EventError;
+use crate::event::{EventError, Outcome};
 use crate::group::{GroupId, PodGroup};
 use crate::queue::Book;
 use crate::resource::Charge;
@@ -55,18 +55,18 @@ impl Cluster {
         Ok((id, sub_group.ok_or_else(unknown)?))
     }
 
-    /// Removes a claim; says who was waiting for it to be gone.
-    pub(super) fn remove_claim(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
-        if self.claim_state(id)?.allocation.is_some() {
-            self.stop(id)?;
-        }
+    /// Removes a claim: who was waiting for it to be gone may start.
+    pub(super) fn remove_claim(&mut self, id: ClaimId) -> Result<Outcome, EventError> {
+        let is_placed = self.claim_state(id)?.allocation.is_some();
+        let mut displaced = if is_placed { self.stop(id)? } else { Vec::new() };
+        displaced.retain(|claim| *claim != id);
         let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
         self.book_requested(id, false);
         let state = self.claims.remove(id).ok_or(EventError::NoSuchClaim(id))?;
         self.classes.leave(state.class);
         self.change_group(state.group, |group| group.leave(state.sequence));
         self.forget_single_group(state.group);
-        Ok(ready)
+        Ok(Outcome::Claims { displaced, ready })
     }
 
     /// Notes that a claim runs where the shell says; says who was waiting for it to leave its old place.
@@ -78,26 +78,24 @@ impl Cluster {
         if let Some(state) = self.claims.get_mut(id) {
             state.started_ms = Some(now_ms);
         }
-        self.settle_group_of(id);
+        let group = self.claim_state(id)?.group;
+        self.settle_group(group);
         Ok(ready)
     }
 
-    /// Notes that a claim is no longer where it was placed.
-    pub(super) fn stop(&mut self, id: ClaimId) -> Result<(), EventError> {
-        self.evict(id)?;
-        self.wait_for_nobody(id);
-        if let Some(state) = self.claims.get_mut(id) {
-            state.started_ms = None;
+    /// Notes that a claim is no longer where it was placed; says who waits again.
+    pub(super) fn stop(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
+        if self.claim_state(id)?.allocation.is_none() {
+            return Err(EventError::NotPlaced(id));
         }
-        self.settle_group_of(id);
-        Ok(())
+        self.lose(vec![id])
     }
 
-    /// Notes that a claim could not be started where it was placed.
-    pub(super) fn fail(&mut self, id: ClaimId) -> Result<(), EventError> {
+    /// Notes that a claim could not be started where it was placed; says who waits again.
+    pub(super) fn fail(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         let now_ms = self.now_ms;
         let ran_ms = self.started_ms(id).map_or(0, |started_ms| now_ms.saturating_sub(started_ms));
-        self.stop(id)?;
+        let displaced = self.stop(id)?;
         if let Some(state) = self.claims.get_mut(id) {
             // Who has run for long has been started well: this is another failure than those before.
             if ran_ms > RETRY_MAX_MS {
@@ -107,7 +105,7 @@ impl Cluster {
             state.retry_at_ms = now_ms.saturating_add(wait_ms);
             state.failures = state.failures.saturating_add(1).min(32);
         }
-        Ok(())
+        Ok(displaced)
     }
 
     /// Puts a claim into the books where it is placed. Whether it runs there is not said by this.

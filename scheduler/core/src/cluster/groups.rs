@@ -12,6 +12,7 @@ use crate::resource::Charge;
 
 impl Cluster {
     pub(super) fn add_group(&mut self, spec: PodGroup) -> Result<GroupId, EventError> {
+        spec.validate()?;
         if self.groups.named(&spec.namespace, &spec.name).is_some() {
             return Err(EventError::GroupExists { namespace: spec.namespace, name: spec.name });
         }
@@ -20,7 +21,8 @@ impl Cluster {
         Ok(self.groups.add(spec, true, queue, self.now_ms))
     }
 
-    pub(super) fn replace_group(&mut self, id: GroupId, spec: PodGroup) -> Result<(), EventError> {
+    /// Gives a group another configuration; says who waits again because a gang that has not started needs more now.
+    pub(super) fn replace_group(&mut self, id: GroupId, spec: PodGroup) -> Result<Vec<ClaimId>, EventError> {
         let group = self.groups.get(id).filter(|group| group.is_declared()).ok_or(EventError::NoSuchGroup(id))?;
         let names = |spec: &PodGroup| {
             let sub_groups: Vec<String> = spec.sub_groups.iter().map(|sub_group| sub_group.name.clone()).collect();
@@ -29,6 +31,7 @@ impl Cluster {
         if names(group.spec()) != names(&spec) {
             return Err(EventError::GroupRenamed(group.spec().name.clone()));
         }
+        spec.validate()?;
         let (before, preemptible, queue) = (group.spec().clone(), spec.preemptible, group.queue());
         let members: Vec<ClaimId> = group.members().filter(|claim| self.allocation(*claim).is_some()).collect();
         self.rebook_group(id, &members, spec);
@@ -42,8 +45,10 @@ impl Cluster {
             self.rebook_group(id, &members, before);
             return Err(self.exceeded(&exceeded));
         }
-        members.iter().for_each(|claim| self.settle_group_of(*claim));
-        Ok(())
+        let displaced = self.release_short(id)?;
+        self.start_together(id);
+        self.settle_group(id);
+        Ok(displaced)
     }
 
     /// Gives a group another configuration: whether what its members hold may be evicted is in the books.
@@ -106,11 +111,10 @@ impl Cluster {
         }
     }
 
-    /// Notes since when a claim's group is incomplete; to be called when a change is final.
-    pub(super) fn settle_group_of(&mut self, claim: ClaimId) {
+    /// Notes since when a group is incomplete; to be called when a change is final.
+    pub(super) fn settle_group(&mut self, id: GroupId) {
         let now_ms = self.now_ms;
-        let group = self.claims.get(claim).map(|state| state.group);
-        if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
+        if let Some(group) = self.groups.get_mut(id) {
             group.note_staleness(now_ms);
         }
     }

@@ -3,68 +3,33 @@
 //! The books show what was decided: room that a plan makes belongs at once to whom it was made for. What is really
 //! there follows later, and who is placed on room that is still held starts when its holders are gone.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::Cluster;
-use crate::claim::{Allocation, ClaimId, Displacement};
+use crate::claim::{Allocation, ClaimId};
 use crate::event::EventError;
-use crate::group::GroupId;
 use crate::quantity::{Bytes, MilliCpu};
-use crate::statement::Step;
 
 impl Cluster {
-    /// Makes the steps of a plan, which are in the books already, final: evicted claims begin to leave, and placed ones
-    /// start or wait for those. Returns the steps with what each waits for.
-    pub(crate) fn settle(&mut self, steps: Vec<Step>, cause: &Displacement) -> Vec<Step> {
-        for step in &steps {
-            if let Step::Evict { claim, from } | Step::Move { claim, from, .. } = step {
-                self.leave(*claim, from.clone(), cause);
-            }
-        }
-        // The members of a gang start together: each waits for whoever any of them waits for.
-        let mut waits: BTreeMap<GroupId, BTreeSet<ClaimId>> = BTreeMap::new();
-        for step in &steps {
-            if let Some((claim, group)) = step.placed().and_then(|claim| Some((claim, self.group_of(claim)?))) {
-                waits.entry(group).or_default().extend(self.in_the_way_of(claim));
-            }
-        }
-        let settled = steps.into_iter().map(|mut step| {
-            if let Step::Place { claim, starts_after, .. } | Step::Move { claim, starts_after, .. } = &mut step {
-                let waits = self.group_of(*claim).and_then(|group| waits.get(&group)).into_iter().flatten();
-                *starts_after = waits.copied().collect();
-                self.begin(*claim, starts_after.clone());
-            }
-            step
-        });
-        let settled: Vec<Step> = settled.collect();
-        settled.iter().for_each(|step| self.settle_group_of(step.claim()));
-        settled
-    }
-
-    fn leave(&mut self, id: ClaimId, from: Allocation, cause: &Displacement) {
-        self.wait_for_nobody(id);
+    /// Notes the place that a claim has to leave.
+    pub(super) fn leave(&mut self, id: ClaimId, from: Allocation) {
         let Some(state) = self.claims.get_mut(id) else { return };
-        state.displaced = Some(Box::new(cause.clone()));
-        // Who was only placed and did not run yet has nothing to leave.
-        if state.started_ms.take().is_some() {
-            self.leaving.entry(from.node).or_default().insert(id);
-            state.leaving = Some(from);
-        }
+        self.leaving.entry(from.node).or_default().insert(id);
+        state.leaving = Some(from);
     }
 
-    fn begin(&mut self, id: ClaimId, after: Vec<ClaimId>) {
-        let now_ms = self.now_ms;
-        for leaving in &after {
-            self.waiting_for.entry(*leaving).or_default().insert(id);
+    /// Takes back that a claim has to leave its place, or notes that it has left it.
+    pub(super) fn no_longer_leaving(&mut self, id: ClaimId) -> Option<Allocation> {
+        let from = self.claims.get_mut(id)?.leaving.take()?;
+        if let Some(leaving) = self.leaving.get_mut(&from.node) {
+            leaving.remove(&id);
+            if leaving.is_empty() {
+                self.leaving.remove(&from.node);
+            }
         }
-        if let Some(state) = self.claims.get_mut(id) {
-            state.started_ms = after.is_empty().then_some(now_ms);
-            state.starts_after = after;
-        }
+        Some(from)
     }
 
     /// The claims that still hold what a placed claim will need.
-    fn in_the_way_of(&self, id: ClaimId) -> Vec<ClaimId> {
+    pub(super) fn in_the_way_of(&self, id: ClaimId) -> Vec<ClaimId> {
         let Ok(state) = self.claim_state(id) else { return Vec::new() };
         // Who is moved must itself have left its old place.
         let own: Vec<ClaimId> = state.leaving.is_some().then_some(id).into_iter().collect();
@@ -104,14 +69,8 @@ impl Cluster {
 
     /// Notes that a claim has left its old place; says who can start now.
     pub(super) fn gone(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
-        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
-        let from = state.leaving.take().ok_or(EventError::NotLeaving(id))?;
-        if let Some(leaving) = self.leaving.get_mut(&from.node) {
-            leaving.remove(&id);
-            if leaving.is_empty() {
-                self.leaving.remove(&from.node);
-            }
-        }
+        self.claim_state(id)?;
+        self.no_longer_leaving(id).ok_or(EventError::NotLeaving(id))?;
         let now_ms = self.now_ms;
         let mut ready = Vec::new();
         for waiting in self.waiting_for.remove(&id).unwrap_or_default() {
@@ -123,6 +82,17 @@ impl Cluster {
             }
         }
         Ok(ready)
+    }
+
+    /// Notes whom a claim waits for from now on.
+    pub(super) fn wait_for(&mut self, id: ClaimId, others: Vec<ClaimId>) {
+        self.wait_for_nobody(id);
+        for other in &others {
+            self.waiting_for.entry(*other).or_default().insert(id);
+        }
+        if let Some(state) = self.claims.get_mut(id) {
+            state.starts_after = others;
+        }
     }
 
     /// A claim that is no longer placed waits for nobody to be gone.

@@ -4,7 +4,7 @@ use super::Cluster;
 use crate::claim::{Claim, ClaimId};
 use crate::event::EventError;
 use crate::namespace::NamespaceSpec;
-use crate::queue::{DEFAULT_QUEUE, QueueError, QueueId};
+use crate::queue::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};
 use crate::request::Request;
 
 impl Cluster {
@@ -20,6 +20,17 @@ impl Cluster {
         }
         self.namespaces.insert(spec.name.clone(), spec);
         Ok(())
+    }
+
+    /// Adds a queue that is no namespace's.
+    pub(super) fn add_queue(&mut self, spec: QueueSpec) -> Result<QueueId, EventError> {
+        if spec.name.is_empty() {
+            return Err(QueueError::Unnamed.into());
+        }
+        if NamespaceSpec::of_queue(&spec.name).is_some() {
+            return Err(QueueError::Reserved(spec.name).into());
+        }
+        Ok(self.queues.add(spec, &mut self.resources, self.now_ms)?)
     }
 
     /// Removes a queue that nothing is in.

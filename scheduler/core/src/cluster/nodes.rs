@@ -2,8 +2,8 @@
 
 use super::Cluster;
 use crate::change_log::Change;
-use crate::claim::{ClaimId, NodeId};
-use crate::event::EventError;
+use crate::claim::{Allocation, ClaimId, NodeId};
+use crate::event::{EventError, Outcome};
 use crate::node::Node;
 use crate::spec::{Health, NodeSpec};
 
@@ -46,12 +46,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Removes a node; says who waits again, and who was waiting elsewhere for somebody to leave this node.
-    pub(super) fn remove_node(&mut self, id: NodeId) -> Result<(Vec<ClaimId>, Vec<ClaimId>), EventError> {
-        let displaced: Vec<ClaimId> = self.node(id).ok_or(EventError::NoSuchNode(id))?.claims().collect();
-        for claim in &displaced {
-            self.stop(*claim)?;
-        }
+    /// Removes a node: who was placed there waits again, and who was leaving it is gone.
+    pub(super) fn remove_node(&mut self, id: NodeId) -> Result<Outcome, EventError> {
+        let there: Vec<ClaimId> = self.node(id).ok_or(EventError::NoSuchNode(id))?.claims().collect();
+        let displaced = self.lose(there)?;
         let mut ready = Vec::new();
         for claim in self.leaving.get(&id).cloned().unwrap_or_default() {
             ready.extend(self.gone(claim)?);
@@ -62,7 +60,7 @@ impl Cluster {
         self.held.remove(&id);
         self.topology.learn(id, None);
         self.note(id, true);
-        Ok((displaced, ready))
+        Ok(Outcome::Claims { displaced, ready })
     }
 
     pub(super) fn set_topology(&mut self, levels: Vec<String>) -> Result<(), EventError> {
@@ -75,12 +73,22 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn set_health(&mut self, id: NodeId, device: u16, health: Health) -> Result<(), EventError> {
-        if !self.node_mut(id)?.set_health(device, health) {
+    pub(super) fn set_health(&mut self, id: NodeId, device: u16, health: Health) -> Result<Outcome, EventError> {
+        let node = self.node_mut(id)?;
+        if !node.set_health(device, health) {
             return Err(EventError::NoSuchDevice { node: id, device });
         }
+        let there: Vec<ClaimId> = node.claims().collect();
         self.note(id, true);
-        Ok(())
+        if health == Health::Healthy {
+            return Ok(Outcome::Done);
+        }
+        let was_to_start = |claim: &ClaimId| {
+            let holds_it = |at: &Allocation| at.devices.iter().any(|part| part.device == device);
+            self.started_ms(*claim).is_none() && self.allocation(*claim).is_some_and(holds_it)
+        };
+        let lost = there.into_iter().filter(was_to_start).collect();
+        self.lose(lost).map(Outcome::displaced)
     }
 
     /// Keeps a node for somebody, or opens it to all again.

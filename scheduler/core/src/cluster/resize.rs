@@ -61,17 +61,17 @@ impl Cluster {
         }
     }
 
-    /// Whether what runs on a node and what is still leaving it are together more than it has.
+    /// Whether what is placed on a node, even if it has not started yet, and what is still leaving it are together more
+    /// than it has.
     fn is_overfull(&self, id: NodeId) -> bool {
         let Some(node) = self.node(id) else { return false };
         let leaving = self.leaving.get(&id).into_iter().flatten();
         let leaving = leaving
             .filter_map(|claim| self.claims.get(*claim))
             .filter_map(|state| Some((&state.claim.request, state.leaving.as_ref()?)));
-        let running = node.claims().filter_map(|claim| self.claims.get(claim)).filter_map(|state| {
-            state.started_ms.and(state.allocation.as_ref()).map(|allocation| (&state.claim.request, allocation))
-        });
-        let there: Vec<(&Request, &Allocation)> = leaving.chain(running).collect();
+        let placed = node.claims().filter_map(|claim| self.claims.get(claim));
+        let placed = placed.filter_map(|state| Some((&state.claim.request, state.allocation.as_ref()?)));
+        let there: Vec<(&Request, &Allocation)> = leaving.chain(placed).collect();
         let cpu: MilliCpu = there.iter().map(|(request, _)| request.cpu).sum();
         let memory: Bytes = there.iter().map(|(request, _)| request.memory).sum();
         let parts = |device: usize| {

@@ -191,8 +191,14 @@ fn a_claim_cannot_be_resized_beyond_its_namespaces_bounds() {
 #[test]
 fn sub_groups_of_any_size_upset_nothing() {
     let mut w = World::new(&[4]);
-    let sub = |name: &str| SubGroup { name: name.into(), min_members: u32::MAX, required_level: None };
-    w.apply(Event::PodGroupAdded(PodGroup { sub_groups: vec![sub("a"), sub("b")], ..group("g", "", TRAIN, 0) }));
+    let sub = |name: &str, min_members| SubGroup { name: name.into(), min_members, required_level: None };
+    let of = |min_members| PodGroup {
+        sub_groups: vec![sub("a", min_members), sub("b", min_members)],
+        ..group("g", "", TRAIN, 0)
+    };
+    let refused = w.cluster.apply(Event::PodGroupAdded(of(u32::MAX)));
+    assert!(refused.is_err_and(|error| error.to_string().contains("needs 8589934590 members")));
+    w.apply(Event::PodGroupAdded(of(500_000)));
     w.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 1) });
     w.cycle();
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::placement;
 use aliquot_scheduler_core::{
-    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, Event, Group, GroupId, Node, NodeId, Plan, PlannedStep,
-    Queue, QueueId, Resource, Settings, Step,
+    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, Event, Group, GroupId, Node, NodeId, Plan, Queue,
+    QueueId, Request, Resource, Settings, Step,
 };
 
 use crate::machines::Machines;
@@ -173,8 +173,12 @@ fn queues_books_are_right(cluster: &Cluster, declared: &Declared) -> Verdict {
     Ok(())
 }
 
-/// A cycle changes what its plan says, and nothing else.
+/// A cycle changes what its plan says, and nothing else; and it says of no claim two things.
 fn steps_are_what_changed(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
+    let claims: BTreeSet<ClaimId> = plan.steps.iter().map(|planned| planned.step.claim()).collect();
+    require(claims.len() == plan.steps.len(), || format!("two steps for one claim: {:?}", plan.steps))?;
+    let idle = plan.steps.iter().find(|planned| matches!(&planned.step, Step::Move { from, to, .. } if from == to));
+    require(idle.is_none(), || format!("moved to where it was: {idle:?}"))?;
     let mut at: BTreeMap<ClaimId, _> = before.claims().filter_map(|(id, _, at)| Some((id, at?.clone()))).collect();
     for planned in &plan.steps {
         match &planned.step {
@@ -368,29 +372,34 @@ fn budgets_hold(before: &Cluster, after: &Cluster, declared: &Declared) -> Verdi
     Ok(())
 }
 
-/// Not much more device time is evicted for a unit than it asks for, unless one group had to go as a whole; and few are
-/// moved.
+/// Not much more is evicted for a group than its members ask for, but one group for each of its units; and few are moved.
 fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
-    let is_consolidation = |planned: &&PlannedStep| planned.action == Action::Consolidate;
-    let moves = plan.steps.iter().filter(is_consolidation).filter(|planned| evictee(&planned.step).is_some()).count();
-    require(moves as u64 <= u64::from(settings.moves_per_cycle), || format!("{moves} moves in a cycle"))?;
-    // What is done at once: some are evicted, then some are placed.
-    let ends = |pair: &[PlannedStep]| evictee(&pair[0].step).is_none() && evictee(&pair[1].step).is_some();
-    let cuts = plan.steps.windows(2).enumerate().filter(|(_, pair)| ends(pair)).map(|(index, _)| index + 1);
-    let mut from = 0;
-    for to in cuts.chain([plan.steps.len()]) {
-        let steps = &plan.steps[from..to];
-        from = to;
-        let taken = steps.iter().filter(|planned| matches!(planned.action, Action::Reclaim | Action::Preempt));
-        let taken: Vec<ClaimId> = taken.filter_map(|planned| evictee(&planned.step)).collect();
-        let core = |claim: &ClaimId| before.claim(*claim).map_or(0, |claim| claim.request.devices.total_core());
-        let groups: BTreeSet<GroupId> = taken.iter().filter_map(|claim| before.group_of(*claim)).collect();
-        let evicted: u64 = taken.iter().map(core).sum();
-        let placed = steps.iter().filter(|planned| evictee(&planned.step).is_none());
-        let asked: u64 = placed.map(|planned| core(&planned.step.claim())).sum();
+    let mut moves = 0;
+    let mut taken: BTreeMap<(Action, Option<GroupId>), Vec<ClaimId>> = BTreeMap::new();
+    for planned in &plan.steps {
+        let Some(claim) = evictee(&planned.step) else { continue };
+        match planned.action {
+            Action::Consolidate => moves += 1,
+            Action::Reclaim | Action::Preempt => {
+                taken.entry((planned.action, planned.for_group)).or_default().push(claim);
+            }
+            Action::Allocate | Action::StaleGang => {}
+        }
+    }
+    require(moves <= settings.moves_per_cycle, || format!("{moves} moves in a cycle"))?;
+    let sum = |of: &dyn Fn(&Request) -> u64, claims: &[ClaimId]| -> u64 {
+        claims.iter().filter_map(|claim| before.claim(*claim)).map(|claim| of(&claim.request)).sum()
+    };
+    for ((action, group), evicted) in taken {
+        let members = group.and_then(|id| before.group(id)).into_iter().flat_map(|group| group.members());
+        let members: Vec<ClaimId> = members.collect();
+        // Who asks for no time of devices is measured otherwise.
+        let asked = sum(&|request| request.devices.total_core(), &members);
         let allowed = asked.saturating_mul(settings.disruption_per_mille) / 1000;
-        require(evicted <= allowed || groups.len() <= 1, || {
-            format!("{evicted} thousandths of devices are evicted for {asked}, of {groups:?}: {steps:?}")
+        let amount = sum(&|request| request.devices.total_core(), &evicted);
+        let groups: BTreeSet<GroupId> = evicted.iter().filter_map(|claim| before.group_of(*claim)).collect();
+        require(asked == 0 || amount <= allowed || groups.len() <= members.len(), || {
+            format!("{action:?} evicts {amount} thousandths of devices for {asked} of {group:?}, of {groups:?}")
         })?;
     }
     Ok(())

@@ -1,9 +1,11 @@
 //! The machines beside the books: what really runs where. A claim that is started before there is room for it is
 //! noticed here, however right the books look.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use aliquot_scheduler_core::{Allocation, ClaimId, Cluster, Event, NodeId, NodeSpec, Outcome, Plan, Request, Step};
+use aliquot_scheduler_core::{
+    Allocation, Claim, ClaimId, Cluster, Event, NodeId, NodeSpec, Outcome, Plan, Request, Step,
+};
 
 /// CPU and memory of a machine that are in use, and time and memory of each device.
 type Used = (u64, u64, Vec<(u64, u64)>);
@@ -14,7 +16,7 @@ pub(crate) struct Machines {
     /// At most one container for each claim.
     containers: BTreeMap<ClaimId, Container>,
     /// Claims that were placed but have not been told to start.
-    waiting: BTreeMap<ClaimId, (Allocation, BTreeSet<ClaimId>)>,
+    waiting: BTreeMap<ClaimId, Allocation>,
 }
 
 #[derive(Clone, Debug)]
@@ -41,15 +43,17 @@ impl Machines {
             if let Step::Evict { claim, from } | Step::Move { claim, from, .. } = &planned.step {
                 self.stop(*claim, from)?;
             }
-            if let Step::Place { claim, to, starts_after } | Step::Move { claim, to, starts_after, .. } = &planned.step
-            {
-                match starts_after.is_empty() {
-                    true => self.start(cluster, *claim, to)?,
-                    false => _ = self.waiting.insert(*claim, (to.clone(), starts_after.iter().copied().collect())),
-                }
+            if let Step::Place { claim, to, .. } | Step::Move { claim, to, .. } = &planned.step {
+                self.waiting.insert(*claim, to.clone());
             }
         }
-        Ok(())
+        let at_once = plan.steps.iter().filter_map(|planned| match &planned.step {
+            Step::Place { claim, starts_after, .. } | Step::Move { claim, starts_after, .. } => {
+                starts_after.is_empty().then_some(*claim)
+            }
+            Step::Evict { .. } => None,
+        });
+        self.start_all(cluster, &at_once.collect::<Vec<_>>())
     }
 
     /// Follows an event that happened to the machines or that was told to them.
@@ -65,7 +69,6 @@ impl Machines {
                 let lost: Vec<ClaimId> =
                     self.containers.iter().filter(|(_, own)| own.at.node == *node).map(|(claim, _)| *claim).collect();
                 lost.into_iter().for_each(|claim| self.lose(claim));
-                self.waiting.retain(|_, (to, _)| to.node != *node);
             }
             Event::ClaimRemoved(claim) => {
                 self.waiting.remove(claim);
@@ -80,30 +83,43 @@ impl Machines {
             Event::ClaimPlaced(claim, at) => self.start(cluster, *claim, at)?,
             Event::ClaimResized(claim, request) => {
                 let at = cluster.allocation(*claim).cloned();
-                if let (Some(at), Some((to, _))) = (&at, self.waiting.get_mut(claim)) {
-                    *to = at.clone();
-                } else if let (Some(at), Some(container)) = (at, self.containers.get_mut(claim)) {
+                if let (Some(at), Some(container)) = (at, self.containers.get_mut(claim)) {
                     (container.at, container.request) = (at, request.clone());
                 }
             }
             _ => {}
         }
-        let ready = match outcome {
-            Outcome::Ready(ready) | Outcome::NodeGone { ready, .. } => ready.as_slice(),
-            _ => &[],
-        };
-        for claim in ready {
-            match self.waiting.remove(claim) {
-                Some((to, after)) if after.is_empty() => self.start(cluster, *claim, &to)?,
-                other => return Err(format!("{claim:?} is said to be ready, but waits: {other:?}")),
-            }
-        }
-        self.check_room()
+        let Outcome::Claims { displaced, ready } = outcome else { return self.check_room() };
+        displaced.iter().for_each(|claim| _ = self.waiting.remove(claim));
+        self.start_all(cluster, ready)
     }
 
     fn lose(&mut self, claim: ClaimId) {
         self.containers.remove(&claim);
-        self.waiting.values_mut().for_each(|(_, after)| _ = after.remove(&claim));
+    }
+
+    /// Starts claims that waited, all of them at once.
+    fn start_all(&mut self, cluster: &Cluster, ready: &[ClaimId]) -> Result<(), String> {
+        for claim in ready {
+            let to = self.waiting.remove(claim).ok_or(format!("{claim:?} is to start, but does not wait"))?;
+            self.start(cluster, *claim, &to)?;
+        }
+        ready.iter().try_for_each(|claim| self.starts_with_its_gang(cluster, *claim))
+    }
+
+    /// When a member of a gang starts, as many run as the gang needs.
+    fn starts_with_its_gang(&self, cluster: &Cluster, claim: ClaimId) -> Result<(), String> {
+        let Some(group) = cluster.group_of(claim).and_then(|group| cluster.group(group)) else { return Ok(()) };
+        let running: Vec<&Claim> =
+            group.members().filter(|member| self.runs(*member)).filter_map(|member| cluster.claim(member)).collect();
+        let of = |name: &str| running.iter().filter(|claim| claim.sub_group.as_deref() == Some(name)).count();
+        let spec = group.spec();
+        let enough = running.len() >= spec.min_members as usize
+            && spec.sub_groups.iter().all(|sub_group| of(&sub_group.name) >= sub_group.min_members as usize);
+        match enough {
+            true => Ok(()),
+            false => Err(format!("{claim:?} starts, and then {} members run of {spec:?}", running.len())),
+        }
     }
 
     fn stop(&mut self, claim: ClaimId, from: &Allocation) -> Result<(), String> {
@@ -160,7 +176,6 @@ impl Machines {
             let container = self.containers.get(&id);
             let running = container.filter(|container| !container.stopping).map(|container| &container.at);
             let stopping = container.filter(|container| container.stopping).map(|container| &container.at);
-            let waiting = self.waiting.get(&id);
             let told = cluster.started_ms(id).is_some();
             if told != running.is_some() || (told && running != placed) {
                 return Err(format!("{id:?}: runs at {running:?}, is taken to run ({told}) at {placed:?}"));
@@ -168,15 +183,14 @@ impl Machines {
             if cluster.leaving(id) != stopping {
                 return Err(format!("{id:?}: is leaving {stopping:?}, taken to leave {:?}", cluster.leaving(id)));
             }
-            let after: Option<BTreeSet<ClaimId>> =
-                (placed.is_some() && !told).then(|| cluster.starts_after(id).iter().copied().collect());
-            if after.as_ref() != waiting.map(|(_, after)| after)
-                || waiting.map(|(to, _)| to) != placed.filter(|_| !told)
-            {
-                return Err(format!("{id:?}: waits as {waiting:?}, taken to wait for {after:?} at {placed:?}"));
+            let waiting = self.waiting.get(&id);
+            if waiting != placed.filter(|_| !told) {
+                return Err(format!("{id:?}: waits to start at {waiting:?}, taken to wait at {placed:?}"));
             }
-            if after.is_some_and(|after| after.is_empty()) {
-                return Err(format!("{id:?} waits for nobody and is not started"));
+            let after = cluster.starts_after(id);
+            let leaves = |other: &ClaimId| self.containers.get(other).is_some_and(|container| container.stopping);
+            if after.is_empty() == waiting.is_some() || !after.iter().all(leaves) {
+                return Err(format!("{id:?}: placed at {waiting:?}, starts after {after:?}"));
             }
         }
         match self.containers.keys().chain(self.waiting.keys()).find(|claim| cluster.claim(**claim).is_none()) {

@@ -3,6 +3,10 @@
 mod allocate;
 mod consolidate;
 mod elastic;
+mod mixed_gangs;
+mod one_plan;
 mod preempt;
 mod reclaim;
+mod refused;
 mod stale_gangs;
+mod starting;

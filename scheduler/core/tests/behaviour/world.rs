@@ -12,7 +12,8 @@ mod play;
 use happenings::Happening;
 use play::{Broken, play};
 
-/// Worlds in a test run; `ALIQUOT_WORLDS` says another number, and `ALIQUOT_WORLD` a single seed.
+/// Worlds in a test run; `ALIQUOT_WORLDS` says another number, `ALIQUOT_FIRST_WORLD` the seed of the first, and
+/// `ALIQUOT_WORLD` a single seed.
 const WORLDS: u64 = 600;
 
 fn number(variable: &str) -> Option<u64> {
@@ -23,7 +24,10 @@ fn number(variable: &str) -> Option<u64> {
 fn whatever_happens_all_laws_hold_and_the_scheduler_comes_to_rest() {
     let seeds = match number("ALIQUOT_WORLD") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("ALIQUOT_WORLDS").unwrap_or(WORLDS),
+        None => {
+            let first = number("ALIQUOT_FIRST_WORLD").unwrap_or(0);
+            first..first + number("ALIQUOT_WORLDS").unwrap_or(WORLDS)
+        }
     };
     for seed in seeds {
         let happenings = happenings::of(seed);

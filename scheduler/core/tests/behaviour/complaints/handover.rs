@@ -66,8 +66,8 @@ fn a_device_that_is_handed_on_before_it_is_free() {
     let next = kit.claim(Claim { priority: 100, ..train("default", whole(1)) });
     kit.cycle();
     assert_eq!((kit.machines.stopping().count(), kit.running(&[next])), (2, 0));
-    assert_eq!(kit.event(Event::ClaimGone(halves[1])), Outcome::Ready(Vec::new()));
-    assert_eq!(kit.event(Event::ClaimRemoved(halves[0])), Outcome::Ready(vec![next]));
+    assert_eq!(kit.event(Event::ClaimGone(halves[1])), Outcome::Claims { displaced: vec![], ready: vec![] });
+    assert_eq!(kit.event(Event::ClaimRemoved(halves[0])), Outcome::Claims { displaced: vec![], ready: vec![next] });
     assert_eq!(kit.running(&[next]), 1);
 }
 
@@ -107,7 +107,13 @@ fn a_claim_that_waits_for_a_node_that_is_gone() {
     assert_eq!(kit.running(&members), 0, "a gang starts together");
     let failed = kit.cluster.node_named("node-1").expect("it is there");
     let outcome = kit.event(Event::NodeRemoved(failed));
-    assert_eq!(outcome, Outcome::NodeGone { displaced: at_second, ready: at_first });
+    let displaced = at_second.into_iter().chain(at_first).collect();
+    assert_eq!(outcome, Outcome::Claims { displaced, ready: vec![] }, "who is left is too few, and waits again");
+    kit.settle();
+    assert_eq!(kit.running(&members), 0);
+    kit.node(node("node-2", 1));
+    kit.settle();
+    assert_eq!(kit.running(&members), 2);
 }
 
 /// Capacity came back, and who had been refused was never looked at again. Nothing is remembered from one cycle to the

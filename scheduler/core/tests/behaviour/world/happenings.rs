@@ -39,6 +39,11 @@ pub(crate) enum Happening {
     ClaimGoes(u64),
     ClaimFails(u64),
     ContainerDies(u64),
+    /// A claim that has its place, but waits for others to leave it, loses it.
+    LostBeforeStart {
+        claim: u64,
+        loss: Loss,
+    },
     ClaimResized(u64, Request),
     StoppingIsGone(u64),
     EverythingStoppingIsGone,
@@ -46,6 +51,15 @@ pub(crate) enum Happening {
         queue: u64,
         allowance: Allowance,
         on_memory: bool,
+    },
+    /// A queue that is there now and then.
+    QueueComesOrGoes,
+    TopologyChanges(&'static [&'static str]),
+    GangChanges {
+        gang: u64,
+        min_members: u32,
+        priority: i32,
+        preemptible: bool,
     },
     BudgetChanges {
         budget: u64,
@@ -60,6 +74,18 @@ pub(crate) enum Happening {
         placed: Vec<u64>,
     },
     Cycle,
+    /// A cycle, which a scheduler that was restored from a dump makes, too.
+    CycleTwice,
+}
+
+/// How a claim is lost before it has started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Loss {
+    Removed,
+    Failed,
+    Evicted,
+    NodeGone,
+    DeviceFailed,
 }
 
 /// Under what terms a claim or a gang waits.
@@ -116,24 +142,46 @@ fn happening(random: &mut Random) -> Happening {
         },
         29..=36 => Happening::GangComes { request: request(random), terms: terms(random), shape: shape(random) },
         37..=40 => Happening::MemberComes { gang: random.next(), request: request(random) },
-        41..=46 => Happening::ClaimGoes(random.next()),
-        47 => Happening::ClaimFails(random.next()),
+        41..=45 => Happening::ClaimGoes(random.next()),
+        46..=47 => Happening::ClaimFails(random.next()),
         48 => Happening::ContainerDies(random.next()),
         49..=51 => Happening::ClaimResized(random.next(), request(random)),
-        52..=60 => Happening::StoppingIsGone(random.next()),
-        61..=62 => Happening::EverythingStoppingIsGone,
+        52..=58 => Happening::StoppingIsGone(random.next()),
+        59 => Happening::EverythingStoppingIsGone,
+        60..=62 => Happening::LostBeforeStart {
+            claim: random.next(),
+            loss: random.one_of(&[
+                Loss::Removed,
+                Loss::Failed,
+                Loss::Failed,
+                Loss::Evicted,
+                Loss::NodeGone,
+                Loss::DeviceFailed,
+            ]),
+        },
         63..=65 => {
             Happening::QueueChanges { queue: random.next(), allowance: allowance(random), on_memory: random.one_in(4) }
         }
-        66..=67 => Happening::BudgetChanges {
+        66 => match random.below(4) {
+            0 => Happening::QueueComesOrGoes,
+            1 => Happening::TopologyChanges(random.one_of(&[&["rack"], &[], &["zone", "rack"], &["zone"]])),
+            _ => Happening::GangChanges {
+                gang: random.next(),
+                min_members: u32::try_from(random.below(5)).unwrap_or(0),
+                priority: random.one_of(&[50, 75, 125]),
+                preemptible: !random.one_in(4),
+            },
+        },
+        67..=68 => Happening::BudgetChanges {
             budget: random.below(2),
             min_available: (!random.one_in(4)).then(|| u32::try_from(random.below(4)).unwrap_or(0)),
         },
-        68..=75 => Happening::TimePasses { ms: random.one_of(&[1, 1000, 10_000, 60_000, 400_000]) },
+        69..=75 => Happening::TimePasses { ms: random.one_of(&[1, 1000, 10_000, 60_000, 400_000]) },
         76..=79 => Happening::Statement {
             evicted: (0..random.below(4)).map(|_| random.next()).collect(),
             placed: (0..random.below(4)).map(|_| random.next()).collect(),
         },
+        80 => Happening::CycleTwice,
         _ => Happening::Cycle,
     }
 }

@@ -8,11 +8,11 @@ use aliquot_scheduler_core::placement::{
 };
 use aliquot_scheduler_core::{
     Action, Bytes, Claim, ClaimId, Cluster, DeviceSpec, Displacement, DisruptionBudget, Event, GroupId, GroupPlacement,
-    Health, MilliCpu, NodeId, NodeSpec, Plan, PlannedStep, PodGroup, QueueSpec, Request, Resource, Settings, Statement,
-    SubGroup,
+    Health, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PlannedStep, PodGroup, QueueSpec, Request, Resource, Scheduler,
+    Settings, Statement, SubGroup,
 };
 
-use super::happenings::{Happening, Shape, Terms};
+use super::happenings::{Happening, Loss, Shape, Terms};
 use crate::kit::Kit;
 use crate::laws;
 use crate::random::Random;
@@ -27,7 +27,9 @@ pub(crate) const QUEUES: [(&str, Option<&str>); 7] = [
     ("deep-1-a", Some("deep-1")),
     ("right", None),
 ];
-const LEAVES: [&str; 5] = ["left-a", "left-b", "deep-1-a", "right", "default"];
+const LEAVES: [&str; 6] = ["left-a", "left-b", "deep-1-a", "right", "default", SOMETIMES];
+/// A queue that is there now and then, below "left".
+const SOMETIMES: &str = "left-c";
 
 /// More cycles without news than any world needs to come to rest.
 const CYCLES_MAX: u32 = 60;
@@ -54,7 +56,21 @@ pub(crate) fn play(seed: u64, happenings: &[Happening]) -> Result<(), Broken> {
     played.unwrap_or_else(panicked).map_err(Broken)
 }
 
+/// Seeds have this many policies in turn, of which one is random.
+const POLICIES: u64 = 4;
+const RANDOM: u64 = 2;
+
+fn policy(seed: u64) -> Box<dyn Policy> {
+    match seed % POLICIES {
+        0 => Box::new(BestFit),
+        1 => Box::new(Spread),
+        RANDOM => Box::new(RandomPolicy::new(seed)),
+        _ => Box::new(ExpectedWaste::new(&Mix::default(), Weights::default())),
+    }
+}
+
 struct World {
+    seed: u64,
     kit: Kit,
     nodes: u32,
     gangs: Vec<(GroupId, String)>,
@@ -73,13 +89,7 @@ impl World {
             hold_after_ms: random.one_of(&[None, Some(0), Some(60_000)]),
             ..Settings::default()
         };
-        let policy: Box<dyn Policy> = match random.below(4) {
-            0 => Box::new(BestFit),
-            1 => Box::new(Spread),
-            2 => Box::new(RandomPolicy::new(seed)),
-            _ => Box::new(ExpectedWaste::new(&Mix::default(), Weights::default())),
-        };
-        let mut kit = Kit::with(policy, settings);
+        let mut kit = Kit::with(policy(seed), settings);
         kit.event(Event::TopologyChanged(vec!["rack".into()]));
         for (name, parent) in QUEUES {
             let runtime_ms = |random: &mut Random| random.one_of(&[None, None, Some(0), Some(20_000)]);
@@ -92,7 +102,7 @@ impl World {
                 ..QueueSpec::default()
             }));
         }
-        Self { kit, nodes: 0, gangs: Vec::new(), engine: Engine::new(BestFit) }
+        Self { seed, kit, nodes: 0, gangs: Vec::new(), engine: Engine::new(BestFit) }
     }
 
     /// An event that may contradict the state, which is then as it was.
@@ -124,7 +134,7 @@ impl World {
                     disruption_budget: budget,
                     ..Claim::default()
                 };
-                self.kit.claim(claim);
+                self.may(Event::ClaimAdded(claim));
             }
             Happening::GangComes { request, terms, shape } => self.add_gang(request, *terms, *shape),
             Happening::MemberComes { gang, request } => {
@@ -136,6 +146,7 @@ impl World {
             Happening::ClaimGoes(claim) => self.on_claim(*claim, Event::ClaimRemoved),
             Happening::ClaimFails(claim) => self.on_claim(*claim, Event::ClaimFailed),
             Happening::ContainerDies(claim) => self.on_claim(*claim, Event::ClaimEvicted),
+            Happening::LostBeforeStart { claim, loss } => self.lose_before_start(*claim, *loss),
             Happening::ClaimResized(claim, request) => {
                 self.on_claim(*claim, |claim| Event::ClaimResized(claim, request.clone()));
             }
@@ -159,6 +170,23 @@ impl World {
                 };
                 self.kit.event(Event::QueueChanged(spec));
             }
+            Happening::QueueComesOrGoes => match self.kit.cluster.queue_named(SOMETIMES) {
+                Some(_) => self.may(Event::QueueRemoved(SOMETIMES.into())),
+                None => {
+                    let spec =
+                        QueueSpec { name: SOMETIMES.into(), parent: Some("left".into()), ..QueueSpec::default() };
+                    self.may(Event::QueueAdded(spec));
+                }
+            },
+            Happening::TopologyChanges(levels) => {
+                self.may(Event::TopologyChanged(levels.iter().map(|level| (*level).to_owned()).collect()));
+            }
+            Happening::GangChanges { gang, min_members, priority, preemptible } => {
+                let Some((id, _)) = nth(&self.gangs, *gang) else { return Ok(()) };
+                let Some(spec) = self.kit.cluster.group(id).map(|group| group.spec().clone()) else { return Ok(()) };
+                let (min_members, priority, preemptible) = (*min_members, *priority, *preemptible);
+                self.may(Event::PodGroupChanged(id, PodGroup { min_members, priority, preemptible, ..spec }));
+            }
             Happening::BudgetChanges { budget, min_available } => {
                 let name = format!("budget-{budget}");
                 match min_available {
@@ -173,8 +201,48 @@ impl World {
             Happening::TimePasses { ms } => self.kit.advance(*ms),
             Happening::Statement { evicted, placed } => self.decide(evicted, placed)?,
             Happening::Cycle => _ = self.kit.try_cycle()?,
+            Happening::CycleTwice => self.cycle_twice()?,
         }
         Ok(())
+    }
+
+    /// A scheduler that was restored decides the same; but random numbers that were drawn are no part of a dump.
+    fn cycle_twice(&mut self) -> Result<(), String> {
+        if self.seed % POLICIES == RANDOM {
+            return self.kit.try_cycle().map(|_| ());
+        }
+        let dump = |kit: &Kit| kit.scheduler.dump(&kit.cluster);
+        let restored = Scheduler::restore(policy(self.seed), self.kit.settings, dump(&self.kit));
+        let (mut scheduler, mut cluster) = restored.map_err(|error| error.to_string())?;
+        if scheduler.dump(&cluster) != dump(&self.kit) {
+            return Err("what was restored is not what was dumped".into());
+        }
+        let plan = scheduler.cycle(&mut cluster);
+        let own = self.kit.try_cycle()?;
+        if plan.steps.len() != own.steps.len() {
+            return Err(format!("a restored scheduler decides {:?} and not {:?}", plan.steps, own.steps));
+        }
+        let (restored, own) = (format!("{:#?}", cluster.dump()), format!("{:#?}", self.kit.cluster.dump()));
+        match restored.lines().zip(own.lines()).find(|(restored, own)| restored != own && !own.contains("held:")) {
+            Some(pair) => Err(format!("after a cycle a restored scheduler and its cluster differ: {pair:?}")),
+            None => Ok(()),
+        }
+    }
+
+    fn lose_before_start(&mut self, number: u64, loss: Loss) {
+        let cluster = &self.kit.cluster;
+        let waiting = cluster.claims().filter_map(|(id, _, at)| Some((id, at?)));
+        let waiting = waiting.filter(|(id, _)| cluster.started_ms(*id).is_none());
+        let waiting: Vec<(ClaimId, NodeId, u16)> =
+            waiting.map(|(id, at)| (id, at.node, at.devices.first().map_or(0, |part| part.device))).collect();
+        let Some((claim, node, device)) = nth(&waiting, number) else { return };
+        self.may(match loss {
+            Loss::Removed => Event::ClaimRemoved(claim),
+            Loss::Failed => Event::ClaimFailed(claim),
+            Loss::Evicted => Event::ClaimEvicted(claim),
+            Loss::NodeGone => Event::NodeRemoved(node),
+            Loss::DeviceFailed => Event::DeviceHealthChanged { node, device, health: Health::Unhealthy },
+        });
     }
 
     fn decide(&mut self, evicted: &[u64], placed: &[u64]) -> Result<(), String> {
@@ -212,7 +280,7 @@ impl World {
             name: format!("node-{}", self.nodes),
             cpu: MilliCpu::new(24_000),
             memory: Bytes::from_mib(64_000),
-            labels: BTreeMap::from([("rack".into(), rack.to_string())]),
+            labels: BTreeMap::from([("rack".into(), rack.to_string()), ("zone".into(), "one".into())]),
             devices: vec![device; usize::from(devices)],
             ..NodeSpec::default()
         });
@@ -238,7 +306,8 @@ impl World {
             },
             ..PodGroup::default()
         };
-        let id = self.kit.group(group);
+        // Its queue may be one that is not there.
+        let Ok(Outcome::Group(id)) = self.kit.try_event(Event::PodGroupAdded(group)) else { return };
         self.gangs.push((id, name.clone()));
         for member in 0..shape.members {
             let sub_group = shape.workers.map(|_| if member == 0 { "head" } else { "worker" }.to_owned());

@@ -1,0 +1,51 @@
+//! Gangs whose members ask for different amounts, and that are joined by others when they run.
+
+use aliquot_scheduler_core::{Claim, ClaimId, Request};
+
+use crate::kit::{Kit, cores, gang, part, train, whole};
+
+/// More devices than any node has.
+const TOO_MANY: u16 = 64;
+
+fn joins(kit: &mut Kit, group: &str, request: Request) -> ClaimId {
+    kit.claim(Claim { request, pod_group: Some(group.into()), ..Claim::default() })
+}
+
+#[test]
+fn a_member_that_joins_is_placed_behind_one_that_fits_nowhere() {
+    let mut kit = Kit::of_nodes(1, 4);
+    let members = kit.gang(gang("gang", "default", 2), 2, &whole(1));
+    kit.settle();
+    let large = joins(&mut kit, "gang", whole(TOO_MANY));
+    let small = joins(&mut kit, "gang", part(50));
+    let tiny = joins(&mut kit, "gang", cores(1));
+    kit.settle();
+    assert_eq!(kit.running(&[members, vec![large, small, tiny]].concat()), 4);
+}
+
+#[test]
+fn a_member_that_joins_makes_way_alone_and_the_first_ones_stay() {
+    let mut kit = Kit::of_nodes(1, 4);
+    let members = kit.gang(gang("gang", "default", 2), 2, &whole(1));
+    kit.settle();
+    let late = joins(&mut kit, "gang", whole(2));
+    kit.settle();
+    let high = kit.claim(Claim { priority: 100, ..train("default", whole(1)) });
+    kit.settle();
+    assert_eq!((kit.running(&members), kit.running(&[late, high])), (2, 1), "half of it would do, but it is one claim");
+    assert_eq!(kit.running(&[high]), 1);
+}
+
+#[test]
+fn a_member_that_has_joined_does_for_one_that_is_lost() {
+    let mut kit = Kit::of_nodes(2, 3);
+    let members = kit.gang(gang("gang", "default", 2), 2, &whole(1));
+    kit.settle();
+    let late = joins(&mut kit, "gang", whole(2));
+    kit.settle();
+    kit.remove(members[0]);
+    kit.settle();
+    assert_eq!(kit.running(&[members[1], late]), 2);
+    let group = kit.cluster.group_of(late).and_then(|group| kit.cluster.group(group)).expect("it is there");
+    assert_eq!(group.stale_since_ms(), None, "two of different size are two");
+}
