@@ -1,10 +1,11 @@
 //! What the adapters need of the node: its devices, and slices of them. The manager implements it; tests have their
 //! own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 /// A node that gives out slices of its devices.
@@ -116,7 +117,7 @@ pub struct MigInstance {
 }
 
 /// A slice to be made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceRequest {
     /// Unique on the node; lower-case letters, digits, `-` and `.`, at most 63 characters.
     pub name: String,
@@ -134,10 +135,12 @@ pub struct SliceRequest {
     /// `X` of these is published as `aliquot.dev/slice=X`. A container that gets the slice by several of its names
     /// gets it once. Each must be as a slice's name, and no other slice's.
     pub aliases: BTreeSet<String>,
+    /// Variables that its containers get besides what every slice's containers get.
+    pub environment: BTreeMap<String, String>,
 }
 
 /// What a slice has of one device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The device.
     pub device_uuid: String,
@@ -150,7 +153,8 @@ pub struct Part {
 }
 
 /// Which of the slices that want a device goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum PriorityClass {
     /// For what answers requests.
     LatencyCritical,
@@ -161,7 +165,8 @@ pub enum PriorityClass {
 }
 
 /// What is done with processes that get past their slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum AuditPolicy {
     /// It is reported.
     Report,

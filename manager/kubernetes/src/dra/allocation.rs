@@ -1,0 +1,301 @@
+//! From what the scheduler has allocated to a claim to the slice that is to be made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_dialects::quantity;
+use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim};
+use serde::{Deserialize, Serialize};
+
+use super::names::{CORE, ClaimUid, DRIVER, MEMORY, device_of};
+use super::slice_config::{SliceConfig, SliceConfigError};
+use crate::node::{Device, Devices, Part, SliceRequest};
+
+/// What a claim was allocated on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Allocation {
+    /// The slice to make.
+    pub slice: SliceRequest,
+    /// What kubelet is to be told of, in the order of the claim's status.
+    pub devices: Vec<AllocatedDevice>,
+    /// The claim's requests that it answers.
+    pub requests: BTreeSet<String>,
+}
+
+/// One result of an allocation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AllocatedDevice {
+    /// The claim's request that it answers; of a prioritised list the list's name.
+    pub request: String,
+    /// The pool.
+    pub pool: String,
+    /// The device's name in it.
+    pub device: String,
+    /// Which share, of a device that allows several allocations.
+    pub share_id: Option<String>,
+}
+
+/// Why a claim cannot be prepared here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AllocationError {
+    /// The claim was deleted, and another one has its name.
+    #[error("there is another claim of that name now, with uid {found}")]
+    OtherClaim {
+        /// That one's.
+        found: String,
+    },
+    /// No scheduler has decided on it.
+    #[error("nothing is allocated to the claim")]
+    NotAllocated,
+    /// Nothing of it is ours.
+    #[error("the claim has no device of {DRIVER}")]
+    NoDevice,
+    /// It is for another node.
+    #[error("the claim has device {device} of pool {pool}; this node's is {own}")]
+    OtherPool {
+        /// The device.
+        device: String,
+        /// Its pool.
+        pool: String,
+        /// The node's.
+        own: String,
+    },
+    /// It does not want a part.
+    #[error(
+        "request {request} asks for administrative access, which {DRIVER} does not give: a slice is a part of a device, and \
+         what others have of it is theirs"
+    )]
+    AdminAccess {
+        /// The request.
+        request: String,
+    },
+    /// The device is gone, or was partitioned.
+    #[error("device {device} is not there any more; delete the pod and the claim, so that another one is chosen")]
+    Gone {
+        /// The device.
+        device: String,
+    },
+    /// The API server says something that no resource slice of ours allows.
+    #[error("request {request} has {capacity} {found:?} of device {device}; it must be {expected}")]
+    Capacity {
+        /// The request.
+        request: String,
+        /// The device.
+        device: String,
+        /// Which.
+        capacity: &'static str,
+        /// Its value.
+        found: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// Two requests have more of a device than there is.
+    #[error("the claim has {found} percent of device {device} in all")]
+    WholeExceeded {
+        /// The device.
+        device: String,
+        /// Their sum.
+        found: u64,
+    },
+    /// Less than is guaranteed.
+    #[error(
+        "coreLimitPercent is {limit}, below the {request} percent of device {device} that are allocated; give a limit of at \
+         least {request}"
+    )]
+    LimitBelowRequest {
+        /// The device.
+        device: String,
+        /// In percent.
+        limit: u32,
+        /// In percent.
+        request: u32,
+    },
+    /// The claim is one slice, which has one of each.
+    #[error(
+        "the claim's requests have different values of {field}; a claim is one slice: give all of them the same, or make two claims"
+    )]
+    Conflict {
+        /// A field of the parameters.
+        field: &'static str,
+    },
+    /// Parameters that are not understood.
+    #[error(transparent)]
+    Config(#[from] SliceConfigError),
+}
+
+/// The slice for `claim`, which kubelet says has the UID `uid`, on this node, whose pool is `pool`.
+///
+/// # Errors
+/// See [`AllocationError`].
+pub(super) fn resolve(
+    claim: &ResourceClaim,
+    uid: &ClaimUid,
+    pool: &str,
+    devices: &Devices,
+) -> Result<Allocation, AllocationError> {
+    let found = claim.metadata.uid.as_deref().unwrap_or_default();
+    if found != uid.as_str() {
+        return Err(AllocationError::OtherClaim { found: found.into() });
+    }
+    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let allocated = allocation.ok_or(AllocationError::NotAllocated)?.devices.as_ref();
+    let results = allocated.and_then(|devices| devices.results.as_deref()).unwrap_or_default();
+    let configs = allocated.and_then(|devices| devices.config.as_deref()).unwrap_or_default();
+    let mut merged = Merged::default();
+    for result in results.iter().filter(|result| result.driver == DRIVER) {
+        merged.add(result, pool, devices, configs)?;
+    }
+    if merged.parts.is_empty() {
+        return Err(AllocationError::NoDevice);
+    }
+    merged.allocation(claim, uid)
+}
+
+/// The results so far, as one slice.
+#[derive(Default)]
+struct Merged {
+    parts: Vec<Part>,
+    devices: Vec<AllocatedDevice>,
+    configs: Vec<SliceConfig>,
+}
+
+impl Merged {
+    fn add(
+        &mut self,
+        result: &DeviceRequestAllocationResult,
+        pool: &str,
+        devices: &Devices,
+        configs: &[DeviceAllocationConfiguration],
+    ) -> Result<(), AllocationError> {
+        let name = || result.device.clone();
+        if result.pool != pool {
+            return Err(AllocationError::OtherPool { device: name(), pool: result.pool.clone(), own: pool.into() });
+        }
+        if result.admin_access == Some(true) {
+            return Err(AllocationError::AdminAccess { request: result.request.clone() });
+        }
+        let device = device_of(devices, &result.device)
+            .filter(|device| !device.is_partitioned)
+            .ok_or_else(|| AllocationError::Gone { device: name() })?;
+        let config = config_of(&result.request, configs)?;
+        let part = part(result, device, &config)?;
+        match self.parts.iter_mut().find(|known| known.device_uuid == part.device_uuid) {
+            None => self.parts.push(part),
+            Some(known) => join(known, &part, &result.device)?,
+        }
+        self.configs.push(config);
+        self.devices.push(AllocatedDevice {
+            request: base(&result.request).into(),
+            pool: result.pool.clone(),
+            device: name(),
+            share_id: result.share_id.clone(),
+        });
+        Ok(())
+    }
+
+    fn allocation(self, claim: &ResourceClaim, uid: &ClaimUid) -> Result<Allocation, AllocationError> {
+        let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
+        Ok(Allocation {
+            slice: SliceRequest {
+                name: uid.slice_name(),
+                parts: self.parts,
+                priority_class: agreed(&self.configs, "priorityClass", |config| config.priority_class)?,
+                host_memory_limit_bytes: agreed(&self.configs, "hostMemoryLimit", |config| {
+                    config.host_memory_limit_bytes
+                })?
+                .unwrap_or(0),
+                audit_policy: agreed(&self.configs, "auditPolicy", |config| config.audit_policy)?,
+                description: format!("claim {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default()),
+                aliases: BTreeSet::new(),
+                environment: BTreeMap::new(),
+            },
+            requests: self.devices.iter().map(|device| device.request.clone()).collect(),
+            devices: self.devices,
+        })
+    }
+}
+
+/// What is said about a request: by its class first, then by the claim, each in its order.
+fn config_of(request: &str, configs: &[DeviceAllocationConfiguration]) -> Result<SliceConfig, AllocationError> {
+    let applies = |config: &&DeviceAllocationConfiguration| {
+        let requests = config.requests.as_deref().unwrap_or_default();
+        requests.is_empty() || requests.iter().any(|named| named == request || named == base(request))
+    };
+    let mut merged = SliceConfig::default();
+    for is_class in [true, false] {
+        let of_source = configs.iter().filter(|config| (config.source == "FromClass") == is_class).filter(applies);
+        for opaque in of_source.filter_map(|config| config.opaque.as_ref()).filter(|opaque| opaque.driver == DRIVER) {
+            merged = merged.overridden_by(SliceConfig::parse(&opaque.parameters.0)?);
+        }
+    }
+    Ok(merged)
+}
+
+/// What was allocated of one device. One that allows only one allocation is allocated as a whole.
+fn part(
+    result: &DeviceRequestAllocationResult,
+    device: &Device,
+    config: &SliceConfig,
+) -> Result<Part, AllocationError> {
+    let consumed = |capacity: &'static str, whole: u64, expected: &'static str| {
+        let Some(quantity) = result.consumed_capacity.as_ref().and_then(|consumed| consumed.get(capacity)) else {
+            return Ok(whole);
+        };
+        quantity::whole(&quantity.0).ok().filter(|value| (1..=whole).contains(value)).ok_or_else(|| {
+            AllocationError::Capacity {
+                request: result.request.clone(),
+                device: result.device.clone(),
+                capacity,
+                found: quantity.0.clone(),
+                expected,
+            }
+        })
+    };
+    let core = consumed(CORE, 100, "1 to 100 percent")?;
+    let core_request_percent = u32::try_from(core).unwrap_or(100);
+    let memory_limit_bytes = consumed(MEMORY, device.memory_bytes, "at least 1 byte, and at most what the device has")?;
+    let core_limit_percent = config.core_limit_percent.unwrap_or(core_request_percent);
+    if core_limit_percent < core_request_percent {
+        return Err(AllocationError::LimitBelowRequest {
+            device: result.device.clone(),
+            limit: core_limit_percent,
+            request: core_request_percent,
+        });
+    }
+    Ok(Part { device_uuid: device.uuid.clone(), core_request_percent, core_limit_percent, memory_limit_bytes })
+}
+
+/// Several requests of a claim may be answered by one device: the slice has their sum of it.
+fn join(known: &mut Part, other: &Part, device: &str) -> Result<(), AllocationError> {
+    let found = u64::from(known.core_request_percent) + u64::from(other.core_request_percent);
+    known.core_request_percent = u32::try_from(found)
+        .ok()
+        .filter(|sum| *sum <= 100)
+        .ok_or_else(|| AllocationError::WholeExceeded { device: device.into(), found })?;
+    known.core_limit_percent = known.core_limit_percent.saturating_add(other.core_limit_percent).min(100);
+    known.memory_limit_bytes = known.memory_limit_bytes.saturating_add(other.memory_limit_bytes);
+    Ok(())
+}
+
+/// What all configs that say something about a field of the slice say.
+fn agreed<T: PartialEq>(
+    configs: &[SliceConfig],
+    field: &'static str,
+    of: impl Fn(&SliceConfig) -> Option<T>,
+) -> Result<Option<T>, AllocationError> {
+    let mut agreed = None;
+    for said in configs.iter().filter_map(of) {
+        if agreed.as_ref().is_some_and(|agreed| *agreed != said) {
+            return Err(AllocationError::Conflict { field });
+        }
+        agreed = Some(said);
+    }
+    Ok(agreed)
+}
+
+/// The request's name without that of the alternative that was chosen: containers and kubelet know no alternatives.
+fn base(request: &str) -> &str {
+    request.split_once('/').map_or(request, |(base, _)| base)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! Claims as the scheduler leaves them, and what becomes of them.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::node::{AuditPolicy, PriorityClass};
+
+const UID: &str = "3f0c1d2e-0000-4000-8000-000000000001";
+const GIB: u64 = 1 << 30;
+
+fn gpu(uuid: &str) -> Device {
+    Device {
+        uuid: uuid.into(),
+        index: 0,
+        model: "NVIDIA A100".into(),
+        memory_bytes: 80 * GIB,
+        compute_capability: Some((8, 0)),
+        pci_bus_id: None,
+        pcie_root: None,
+        numa_node: None,
+        nvlink_peers: Vec::new(),
+        is_partitioned: false,
+        mig_instance: None,
+        problem: None,
+    }
+}
+
+fn devices() -> Devices {
+    let partitioned = Device { is_partitioned: true, ..gpu("GPU-M") };
+    Devices { devices: vec![gpu("GPU-A"), gpu("GPU-B"), partitioned], ..Devices::default() }
+}
+
+fn result(request: &str, device: &str, core: &str, memory: &str) -> Value {
+    json!({
+        "request": request, "driver": DRIVER, "pool": "node-1", "device": device, "shareID": format!("share-{request}"),
+        "consumedCapacity": {"core": core, "memory": memory},
+    })
+}
+
+fn config(source: &str, requests: &[&str], fields: Value) -> Value {
+    let mut parameters = json!({"apiVersion": "gpu.aliquot.dev/v1alpha1", "kind": "SliceConfig"});
+    parameters.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    json!({"source": source, "requests": requests, "opaque": {"driver": DRIVER, "parameters": parameters}})
+}
+
+fn claim(results: Value, configs: Value) -> ResourceClaim {
+    serde_json::from_value(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "train", "namespace": "team", "uid": UID},
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": results, "config": configs}}},
+    }))
+    .unwrap()
+}
+
+fn resolved(results: Value, configs: Value) -> Result<Allocation, AllocationError> {
+    resolve(&claim(results, configs), &ClaimUid::parse(UID).unwrap(), "node-1", &devices())
+}
+
+fn refusal(results: Value, configs: Value) -> String {
+    resolved(results, configs).unwrap_err().to_string()
+}
+
+#[test]
+fn a_share_of_a_device_becomes_a_slice_with_that_part() {
+    let allocation = resolved(json!([result("gpu", "gpu-a", "30", "8Gi")]), json!([])).unwrap();
+    let part = Part {
+        device_uuid: "GPU-A".into(),
+        core_request_percent: 30,
+        core_limit_percent: 30,
+        memory_limit_bytes: 8 * GIB,
+    };
+    assert_eq!(allocation.slice.name, format!("claim-{UID}"));
+    assert_eq!(allocation.slice.parts, [part]);
+    assert_eq!(allocation.slice.description, "claim team/train");
+    assert_eq!((allocation.slice.priority_class, allocation.slice.audit_policy), (None, None));
+    let device = AllocatedDevice {
+        request: "gpu".into(),
+        pool: "node-1".into(),
+        device: "gpu-a".into(),
+        share_id: Some("share-gpu".into()),
+    };
+    assert_eq!(allocation.devices, [device]);
+}
+
+#[test]
+fn a_device_without_consumed_capacity_is_allocated_as_a_whole() {
+    let whole = json!([{"request": "gpu", "driver": DRIVER, "pool": "node-1", "device": "gpu-b"}]);
+    let allocation = resolved(whole, json!([])).unwrap();
+    let part = &allocation.slice.parts[0];
+    assert_eq!((part.core_request_percent, part.memory_limit_bytes), (100, 80 * GIB));
+}
+
+#[test]
+fn several_devices_are_one_slice_and_other_drivers_are_left_alone() {
+    let mut other = result("nic", "nic-0", "1", "1");
+    other["driver"] = json!("net.example.com");
+    let results = json!([result("a", "gpu-a", "30", "8Gi"), other, result("b", "gpu-b", "50", "16Gi")]);
+    let allocation = resolved(results, json!([])).unwrap();
+    let cores: Vec<u32> = allocation.slice.parts.iter().map(|part| part.core_request_percent).collect();
+    assert_eq!((cores, allocation.devices.len()), (vec![30, 50], 2));
+    assert_eq!(allocation.requests, BTreeSet::from(["a".into(), "b".into()]));
+}
+
+#[test]
+fn two_shares_of_one_device_are_one_part() {
+    let results = json!([result("a", "gpu-a", "30", "8Gi"), result("b", "gpu-a", "50", "16Gi")]);
+    let configs = json!([config("FromClaim", &["a"], json!({"coreLimitPercent": 90}))]);
+    let allocation = resolved(results, configs).unwrap();
+    let part = Part {
+        device_uuid: "GPU-A".into(),
+        core_request_percent: 80,
+        core_limit_percent: 100,
+        memory_limit_bytes: 24 * GIB,
+    };
+    assert_eq!(allocation.slice.parts, [part]);
+    let shares: Vec<Option<&str>> = allocation.devices.iter().map(|device| device.share_id.as_deref()).collect();
+    assert_eq!(shares, [Some("share-a"), Some("share-b")]);
+    let results = json!([result("a", "gpu-a", "60", "8Gi"), result("b", "gpu-a", "50", "16Gi")]);
+    assert_eq!(refusal(results, json!([])), "the claim has 110 percent of device gpu-a in all");
+}
+
+#[test]
+fn an_alternative_of_a_prioritised_list_answers_the_list() {
+    let configs = json!([config("FromClaim", &["gpu/large"], json!({"coreLimitPercent": 100}))]);
+    let allocation = resolved(json!([result("gpu/large", "gpu-a", "30", "8Gi")]), configs.clone()).unwrap();
+    assert_eq!(allocation.devices[0].request, "gpu");
+    assert_eq!(allocation.slice.parts[0].core_limit_percent, 100);
+    let other = resolved(json!([result("gpu/small", "gpu-a", "30", "8Gi")]), configs).unwrap();
+    assert_eq!(other.slice.parts[0].core_limit_percent, 30);
+}
+
+#[test]
+fn what_the_claim_says_overrides_what_its_class_says() {
+    let configs = json!([
+        config("FromClaim", &["gpu"], json!({"coreLimitPercent": 90})),
+        config("FromClass", &[], json!({"coreLimitPercent": 50, "priorityClass": "batch", "auditPolicy": "stop"})),
+        {"source": "FromClass", "requests": [], "opaque": {"driver": "net.example.com", "parameters": {"x": 1}}},
+    ]);
+    let slice = resolved(json!([result("gpu", "gpu-a", "30", "8Gi")]), configs).unwrap().slice;
+    assert_eq!(slice.parts[0].core_limit_percent, 90);
+    assert_eq!(slice.priority_class, Some(PriorityClass::Batch));
+    assert_eq!(slice.audit_policy, Some(AuditPolicy::Stop));
+}
+
+#[test]
+fn a_slice_has_one_priority_class() {
+    let results = json!([result("a", "gpu-a", "30", "8Gi"), result("b", "gpu-b", "50", "16Gi")]);
+    let of = |request: &str, class: &str| config("FromClaim", &[request], json!({"priorityClass": class}));
+    let refused = refusal(results.clone(), json!([of("a", "batch"), of("b", "standard")]));
+    assert!(refused.starts_with("the claim's requests have different values of priorityClass"), "{refused}");
+    let one = resolved(results, json!([of("a", "batch")])).unwrap();
+    assert_eq!(one.slice.priority_class, Some(PriorityClass::Batch));
+}
+
+#[test]
+fn what_cannot_be_prepared_is_refused_with_a_reason() {
+    let good = || result("gpu", "gpu-a", "30", "8Gi");
+    let with = |key: &str, value: Value| {
+        let mut result = good();
+        result[key] = value;
+        json!([result])
+    };
+    let limit = json!([config("FromClaim", &[], json!({"coreLimitPercent": 20}))]);
+    for (results, configs, expected) in [
+        (json!([]), json!([]), "the claim has no device of gpu.aliquot.dev"),
+        (with("pool", json!("node-2")), json!([]), "device gpu-a of pool node-2; this node's is node-1"),
+        (with("adminAccess", json!(true)), json!([]), "administrative access"),
+        (with("device", json!("gpu-z")), json!([]), "device gpu-z is not there any more"),
+        (with("device", json!("gpu-m")), json!([]), "device gpu-m is not there any more"),
+        (with("consumedCapacity", json!({"core": "0"})), json!([]), "core \"0\" of device gpu-a; it must be 1 to 100"),
+        (with("consumedCapacity", json!({"core": "101"})), json!([]), "core \"101\""),
+        (with("consumedCapacity", json!({"core": "500m"})), json!([]), "core \"500m\""),
+        (with("consumedCapacity", json!({"memory": "81Gi"})), json!([]), "memory \"81Gi\""),
+        (json!([good()]), limit, "coreLimitPercent is 20, below the 30 percent"),
+        (json!([good()]), json!([config("FromClaim", &[], json!({"x": 1}))]), "unknown field `x`"),
+    ] {
+        let refused = refusal(results, configs);
+        assert!(refused.contains(expected), "{expected}: {refused}");
+    }
+}
+
+#[test]
+fn a_claim_of_the_same_name_is_not_taken_for_it() {
+    let uid = ClaimUid::parse("3f0c1d2e-0000-4000-8000-000000000002").unwrap();
+    let other = resolve(&claim(json!([]), json!([])), &uid, "node-1", &devices());
+    assert_eq!(other, Err(AllocationError::OtherClaim { found: UID.into() }));
+    let mut unallocated = claim(json!([]), json!([]));
+    unallocated.status = None;
+    let uid = ClaimUid::parse(UID).unwrap();
+    assert_eq!(resolve(&unallocated, &uid, "node-1", &devices()), Err(AllocationError::NotAllocated));
+}

@@ -1,0 +1,287 @@
+//! What is remembered of each claim: one file for each, written before anything is done for the claim and until all
+//! of it is undone. So whatever there is of a claim, its record is there as well.
+//!
+//! A file is replaced as a whole (written aside, synced, renamed, and the directory synced), carries its format's
+//! version, and a checksum of what it says.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::allocation::AllocatedDevice;
+use super::names::ClaimUid;
+use crate::node::SliceRequest;
+
+/// The format of the files.
+const VERSION: u32 = 1;
+const EXTENSION: &str = "json";
+
+/// How far a claim is prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Phase {
+    /// Its slice may be there or not; nobody was told of it.
+    Started,
+    /// Its slice is there, and kubelet was told.
+    Completed,
+}
+
+/// What is remembered of a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The claim.
+    pub uid: ClaimUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// In which life of the machine this was written.
+    pub boot_id: String,
+    /// Its slice.
+    pub slice: SliceRequest,
+    /// What kubelet is told.
+    pub devices: Vec<AllocatedDevice>,
+}
+
+/// Why a record is not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was to be done.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is not what was written.
+    #[error("{} is damaged: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// How.
+        what: String,
+    },
+    /// Another version of this program wrote it.
+    #[error("{} is of version {found}, and this program knows version {VERSION}: go back to the one that wrote it", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope {
+    version: u32,
+    checksum: String,
+    record: Value,
+}
+
+/// The directory of the records.
+#[derive(Clone, Debug)]
+pub(super) struct Checkpoint {
+    dir: PathBuf,
+}
+
+impl Checkpoint {
+    /// The records in `dir`, which is made if it is not there. What was being written when a former life ended is
+    /// removed.
+    pub(super) fn open(dir: PathBuf) -> Result<Checkpoint, CheckpointError> {
+        fs::create_dir_all(&dir).map_err(io_error("make", &dir))?;
+        let checkpoint = Checkpoint { dir };
+        for path in checkpoint.files()? {
+            if path.extension().is_none_or(|extension| extension != EXTENSION) {
+                fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            }
+        }
+        Ok(checkpoint)
+    }
+
+    /// What is remembered of a claim.
+    pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, CheckpointError> {
+        let path = self.file(uid);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(CheckpointError::Damaged { path, what: "it is no text".into() });
+            }
+            Err(error) => return Err(io_error("read", &path)(error)),
+        };
+        let record = parse(&text, &path)?;
+        if record.uid == *uid {
+            Ok(Some(record))
+        } else {
+            Err(CheckpointError::Damaged { path, what: format!("it is about claim {}", record.uid) })
+        }
+    }
+
+    /// Writes down `record`, in place of what was remembered of its claim.
+    pub(super) fn save(&self, record: &Record) -> Result<(), CheckpointError> {
+        let path = self.file(&record.uid);
+        let aside = path.with_extension("new");
+        let write = || {
+            let record = serde_json::to_value(record)?;
+            let envelope = Envelope { version: VERSION, checksum: checksum(&record), record };
+            let mut file = File::create(&aside)?;
+            file.write_all(&serde_json::to_vec_pretty(&envelope)?)?;
+            file.sync_all()?;
+            fs::rename(&aside, &path)?;
+            self.sync()
+        };
+        write().map_err(io_error("write", &path))
+    }
+
+    /// Forgets a claim.
+    pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), CheckpointError> {
+        let path = self.file(uid);
+        match fs::remove_file(&path).and_then(|()| self.sync()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The claims of which something is remembered, whether it can be read or not.
+    pub(super) fn uids(&self) -> Result<Vec<ClaimUid>, CheckpointError> {
+        let files = self.files()?;
+        let records = files.iter().filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
+        let stems = records.filter_map(|path| path.file_stem()?.to_str());
+        let mut uids: Vec<ClaimUid> = stems.filter_map(|stem| ClaimUid::parse(stem).ok()).collect();
+        uids.sort();
+        Ok(uids)
+    }
+
+    fn file(&self, uid: &ClaimUid) -> PathBuf {
+        self.dir.join(format!("{uid}.{EXTENSION}"))
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+        let list = || fs::read_dir(&self.dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
+        list().map_err(io_error("read", &self.dir))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+fn parse(text: &str, path: &Path) -> Result<Record, CheckpointError> {
+    let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
+    let value: Value = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
+    // First, so that another version is not called damage.
+    if let Some(found) = value.get("version").and_then(Value::as_u64).filter(|found| *found != u64::from(VERSION)) {
+        return Err(CheckpointError::Version { path: path.into(), found: u32::try_from(found).unwrap_or(u32::MAX) });
+    }
+    let envelope: Envelope = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
+    if checksum(&envelope.record) != envelope.checksum {
+        return Err(damaged("its checksum does not fit".into()));
+    }
+    serde_json::from_value(envelope.record).map_err(|error| damaged(error.to_string()))
+}
+
+/// Of the text without spaces and with its keys in order, which is what `Value` prints.
+fn checksum(record: &Value) -> String {
+    Sha256::digest(record.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
+    let path = path.to_owned();
+    move |source| CheckpointError::Io { action, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(uid: &str, phase: Phase) -> Record {
+        let uid = ClaimUid::parse(uid).unwrap();
+        Record {
+            slice: SliceRequest { name: uid.slice_name(), ..SliceRequest::default() },
+            uid,
+            namespace: "team".into(),
+            name: "train".into(),
+            phase,
+            boot_id: "boot".into(),
+            devices: Vec::new(),
+        }
+    }
+
+    fn checkpoint() -> (tempfile::TempDir, Checkpoint) {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::open(dir.path().join("claims")).unwrap();
+        (dir, checkpoint)
+    }
+
+    #[test]
+    fn what_was_saved_last_is_loaded_until_it_is_removed() {
+        let (_dir, checkpoint) = checkpoint();
+        let (started, completed) = (record("a", Phase::Started), record("a", Phase::Completed));
+        assert_eq!(checkpoint.load(&started.uid).unwrap(), None);
+        checkpoint.save(&started).unwrap();
+        checkpoint.save(&completed).unwrap();
+        checkpoint.save(&record("b", Phase::Started)).unwrap();
+        assert_eq!(checkpoint.load(&started.uid).unwrap(), Some(completed));
+        assert_eq!(checkpoint.uids().unwrap(), [ClaimUid::parse("a").unwrap(), ClaimUid::parse("b").unwrap()]);
+        checkpoint.remove(&started.uid).unwrap();
+        checkpoint.remove(&started.uid).unwrap();
+        assert_eq!(checkpoint.load(&started.uid).unwrap(), None);
+    }
+
+    #[test]
+    fn what_was_being_written_is_removed_at_the_next_start() {
+        let (dir, checkpoint) = checkpoint();
+        checkpoint.save(&record("a", Phase::Completed)).unwrap();
+        let aside = dir.path().join("claims/b.new");
+        fs::write(&aside, "{").unwrap();
+        let again = Checkpoint::open(dir.path().join("claims")).unwrap();
+        assert!(!aside.exists());
+        assert_eq!(again.uids().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_change_of_any_byte_is_noticed() {
+        let (dir, checkpoint) = checkpoint();
+        let saved = record("a", Phase::Completed);
+        checkpoint.save(&saved).unwrap();
+        let file = dir.path().join("claims/a.json");
+        let good = fs::read(&file).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&file, &bad).unwrap();
+            // A space that is another one says the same.
+            match checkpoint.load(&saved.uid) {
+                Ok(found) => assert_eq!(found, Some(saved.clone()), "byte {at}"),
+                Err(error) => assert!(!matches!(error, CheckpointError::Io { .. }), "byte {at}: {error}"),
+            }
+        }
+        for length in 0..good.len() {
+            fs::write(&file, &good[..length]).unwrap();
+            assert!(matches!(checkpoint.load(&saved.uid), Err(CheckpointError::Damaged { .. })), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_version_or_claim_is_not_taken() {
+        let (dir, checkpoint) = checkpoint();
+        let saved = record("a", Phase::Completed);
+        checkpoint.save(&saved).unwrap();
+        let (from, to) = (dir.path().join("claims/a.json"), dir.path().join("claims/b.json"));
+        fs::copy(&from, &to).unwrap();
+        let error = checkpoint.load(&ClaimUid::parse("b").unwrap()).unwrap_err().to_string();
+        assert!(error.ends_with("it is about claim a"), "{error}");
+        fs::write(&from, r#"{"version": 2, "claims": []}"#).unwrap();
+        let error = checkpoint.load(&saved.uid).unwrap_err();
+        assert!(matches!(error, CheckpointError::Version { found: 2, .. }), "{error}");
+    }
+}

@@ -1,0 +1,119 @@
+//! What things are called: the driver, its devices, claims and their slices.
+
+use std::fmt;
+
+use crate::node::{Device, Devices};
+
+/// The driver, and the domain of its devices' attributes and capacities.
+pub const DRIVER: &str = "gpu.aliquot.dev";
+
+/// The capacity that is a device's time, in percent.
+pub(super) const CORE: &str = "core";
+
+/// The capacity that is a device's memory, in bytes.
+pub(super) const MEMORY: &str = "memory";
+
+/// Slices of claims begin with it.
+const SLICE_PREFIX: &str = "claim-";
+/// As long as a slice's name may be.
+const SLICE_NAME_MAX: usize = 63;
+
+/// A device's name in its pool: its UUID as a DNS label. `None` for a UUID that cannot be written as one.
+#[must_use]
+pub fn device_name(uuid: &str) -> Option<String> {
+    let name = uuid.to_ascii_lowercase();
+    is_label(&name).then_some(name)
+}
+
+/// The device of that name.
+#[must_use]
+pub(super) fn device_of<'node>(devices: &'node Devices, name: &str) -> Option<&'node Device> {
+    devices.devices.iter().find(|device| device_name(&device.uuid).as_deref() == Some(name))
+}
+
+/// A claim's UID. It names files and slices, so not everything can be one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ClaimUid(String);
+
+/// A text that is no UID.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the claim's uid is {0:?}, which is not 1 to {max} lower-case letters, digits and '-'",
+    max = SLICE_NAME_MAX - SLICE_PREFIX.len()
+)]
+pub struct ClaimUidError(String);
+
+impl ClaimUid {
+    /// The UID that reads `text`.
+    ///
+    /// # Errors
+    /// It does not look like one.
+    pub fn parse(text: &str) -> Result<ClaimUid, ClaimUidError> {
+        let fits = text.len() <= SLICE_NAME_MAX - SLICE_PREFIX.len();
+        if fits && is_label(text) { Ok(ClaimUid(text.into())) } else { Err(ClaimUidError(text.into())) }
+    }
+
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The slice of this claim.
+    #[must_use]
+    pub fn slice_name(&self) -> String {
+        format!("{SLICE_PREFIX}{}", self.0)
+    }
+}
+
+impl fmt::Display for ClaimUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for ClaimUid {
+    type Error = ClaimUidError;
+
+    fn try_from(text: String) -> Result<ClaimUid, ClaimUidError> {
+        ClaimUid::parse(&text)
+    }
+}
+
+impl From<ClaimUid> for String {
+    fn from(uid: ClaimUid) -> String {
+        uid.0
+    }
+}
+
+/// Whether a text is a label as DNS has them (RFC 1123).
+fn is_label(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_by_their_uuids() {
+        let name = device_name("GPU-00010203-0405-0607-0809-0A0b0c0d0e0f");
+        assert_eq!(name.as_deref(), Some("gpu-00010203-0405-0607-0809-0a0b0c0d0e0f"));
+        assert_eq!(device_name("MIG-GPU-00010203/1/0"), None);
+        assert_eq!(device_name(""), None);
+    }
+
+    #[test]
+    fn what_could_lead_a_file_name_astray_is_no_uid() {
+        let longest = "a".repeat(57);
+        for text in ["3f0c1d2e-0000-4000-8000-000000000001", "a", longest.as_str()] {
+            assert_eq!(ClaimUid::parse(text).map(|uid| uid.slice_name().len()), Ok(6 + text.len()));
+        }
+        let too_long = "a".repeat(58);
+        for text in ["", "..", "a/b", "-a", "a-", "A", "a b", "a.json", too_long.as_str()] {
+            assert_eq!(ClaimUid::parse(text), Err(ClaimUidError(text.into())));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The node's devices as the API server is told of them, in resource slices.
+//!
+//! Every device can be allocated many times: a claim takes so many percent of its time (`core`) and so many bytes of
+//! its memory (`memory`). What a claim does not name it takes all of, so that a claim for a device is a whole device.
+//! Where the API server does not know consumable capacity it drops what is said about it, and each device goes to one
+//! claim as a whole.
+//!
+//! A GPU that is partitioned by MIG stands for nothing that could be allocated; its instances are devices like others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{
+    CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity, DeviceTaint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::names::{CORE, MEMORY, device_name};
+use crate::node::{self, Devices};
+
+/// Devices in one resource slice: the API server takes 128, but of devices with taints only 64.
+pub(super) const DEVICES_MAX: usize = 64;
+/// Bytes of an attribute's text.
+const TEXT_BYTES_MAX: usize = 64;
+/// Memory is given out in these units.
+const MEMORY_STEP_BYTES: u64 = 1 << 20;
+/// The taint of a device that cannot be given out now. Pods that use it already are left alone: it may recover.
+const TAINT_UNHEALTHY: &str = "gpu.aliquot.dev/unhealthy";
+
+/// What to do with devices that cannot be given out now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unhealthy {
+    /// Say so by a taint.
+    Taint,
+    /// Leave them out, where the API server knows no taints.
+    LeaveOut,
+}
+
+/// The node's devices, in the order of the inventory.
+#[must_use]
+pub(super) fn devices(node: &Devices, unhealthy: Unhealthy) -> Vec<Device> {
+    let cliques = nvlink_cliques(&node.devices);
+    let told = node.usable().filter(|device| unhealthy == Unhealthy::Taint || device.problem.is_none());
+    told.filter_map(|device| {
+        Some(Device {
+            name: device_name(&device.uuid)?,
+            attributes: Some(attributes(node, device, cliques.get(device.uuid.as_str()).copied())),
+            capacity: Some(BTreeMap::from([(CORE.into(), core()), (MEMORY.into(), memory(device.memory_bytes))])),
+            allow_multiple_allocations: Some(true),
+            taints: device.problem.as_ref().map(|_| {
+                vec![DeviceTaint { key: TAINT_UNHEALTHY.into(), effect: "NoSchedule".into(), ..DeviceTaint::default() }]
+            }),
+            ..Device::default()
+        })
+    })
+    .collect()
+}
+
+fn attributes(node: &Devices, device: &node::Device, clique: Option<&str>) -> BTreeMap<String, DeviceAttribute> {
+    let mig = device.mig_instance.as_ref();
+    let architecture = device.compute_capability.and_then(architecture);
+    let known = [
+        ("uuid", text(&device.uuid)),
+        ("type", text(if mig.is_some() { "mig" } else { "gpu" })),
+        ("productName", text(&device.model)),
+        ("architecture", architecture.and_then(text)),
+        ("computeCapability", device.compute_capability.map(|(major, minor)| version(&format!("{major}.{minor}.0")))),
+        ("driverVersion", semantic(&node.driver_version).as_deref().map(version)),
+        ("cudaVersion", semantic(&node.cuda_version).as_deref().map(version)),
+        ("healthy", Some(DeviceAttribute { bool: Some(device.problem.is_none()), ..DeviceAttribute::default() })),
+        ("nvlinkClique", clique.and_then(text)),
+        ("parentUUID", mig.and_then(|mig| text(&mig.gpu_uuid))),
+        ("migProfile", mig.and_then(|mig| text(&mig.profile))),
+        ("resource.kubernetes.io/pciBusID", device.pci_bus_id.as_deref().and_then(text)),
+        ("resource.kubernetes.io/pcieRoot", device.pcie_root.as_deref().and_then(text)),
+        ("resource.kubernetes.io/numaNode", device.numa_node.map(int)),
+    ];
+    known.into_iter().filter_map(|(name, attribute)| Some((name.to_owned(), attribute?))).collect()
+}
+
+fn int(number: u32) -> DeviceAttribute {
+    DeviceAttribute { int: Some(number.into()), ..DeviceAttribute::default() }
+}
+
+fn version(semantic: &str) -> DeviceAttribute {
+    DeviceAttribute { version: Some(semantic.into()), ..DeviceAttribute::default() }
+}
+
+/// As much of a text as an attribute can be.
+fn text(text: &str) -> Option<DeviceAttribute> {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let string = text.get(..end).filter(|text| !text.is_empty())?.to_owned();
+    Some(DeviceAttribute { string: Some(string), ..DeviceAttribute::default() })
+}
+
+/// A version of up to three numbers, as semantic versions are written: all three, and none with a leading zero.
+fn semantic(version: &str) -> Option<String> {
+    let mut numbers = [0_u64; 3];
+    let parts: Vec<&str> = version.split('.').collect();
+    for (at, part) in parts.into_iter().enumerate() {
+        *numbers.get_mut(at)? = part.parse().ok()?;
+    }
+    let [major, minor, patch] = numbers;
+    Some(format!("{major}.{minor}.{patch}"))
+}
+
+/// NVIDIA's name for what has that compute capability.
+fn architecture(capability: (u32, u32)) -> Option<&'static str> {
+    Some(match capability {
+        (5, _) => "Maxwell",
+        (6, _) => "Pascal",
+        (7, 5) => "Turing",
+        (7, _) => "Volta",
+        (8, 9) => "Ada Lovelace",
+        (8, _) => "Ampere",
+        (9, _) => "Hopper",
+        (10..=12, _) => "Blackwell",
+        _ => return None,
+    })
+}
+
+fn core() -> DeviceCapacity {
+    capacity("100", "1", "1", "100")
+}
+
+/// In whole steps, so that the default and the maximum are values that can be asked for.
+fn memory(bytes: u64) -> DeviceCapacity {
+    let whole = binary(bytes / MEMORY_STEP_BYTES * MEMORY_STEP_BYTES);
+    let step = binary(MEMORY_STEP_BYTES);
+    capacity(&whole, &step, &step, &whole)
+}
+
+/// An amount of bytes as the API server writes it back, so that it can be compared.
+fn binary(bytes: u64) -> String {
+    let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let whole = suffixes.iter().zip((0..64).step_by(10)).rev().find(|(_, bits)| bytes.trailing_zeros() >= *bits);
+    whole.map_or_else(|| bytes.to_string(), |(suffix, bits)| format!("{}{suffix}", bytes >> bits))
+}
+
+/// A capacity that claims take part of; one that does not say how much takes all of it.
+fn capacity(value: &str, min: &str, step: &str, max: &str) -> DeviceCapacity {
+    let quantity = |text: &str| Quantity(text.into());
+    DeviceCapacity {
+        value: quantity(value),
+        request_policy: Some(CapacityRequestPolicy {
+            default: Some(quantity(value)),
+            valid_range: Some(CapacityRequestPolicyRange {
+                min: quantity(min),
+                step: Some(quantity(step)),
+                max: Some(quantity(max)),
+            }),
+            valid_values: None,
+        }),
+    }
+}
+
+/// Which devices NVLink connects, directly or through each other: the smallest UUID among them, for each that is not
+/// alone.
+fn nvlink_cliques(devices: &[node::Device]) -> BTreeMap<&str, &str> {
+    let mut peers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for device in devices {
+        for peer in &device.nvlink_peers {
+            peers.entry(&device.uuid).or_default().insert(peer);
+            peers.entry(peer).or_default().insert(&device.uuid);
+        }
+    }
+    let mut cliques = BTreeMap::new();
+    // From the smallest on, so that it is the one that is found first.
+    for &first in peers.keys() {
+        let mut open = vec![first];
+        while let Some(device) = open.pop() {
+            if !cliques.contains_key(device) {
+                cliques.insert(device, first);
+                open.extend(peers.get(device).into_iter().flatten());
+            }
+        }
+    }
+    cliques
+}
+
+#[cfg(test)]
+mod tests;

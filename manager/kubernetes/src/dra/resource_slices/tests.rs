@@ -1,0 +1,141 @@
+//! What the API server is told, within the limits that it sets.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::node::MigInstance;
+
+fn gpu(uuid: &str) -> node::Device {
+    node::Device {
+        uuid: uuid.into(),
+        index: 0,
+        model: "NVIDIA H100 80GB HBM3".into(),
+        memory_bytes: 85_520_809_984 + 4096,
+        compute_capability: Some((9, 0)),
+        pci_bus_id: Some("0000:3b:00.0".into()),
+        pcie_root: Some("pci0000:3a".into()),
+        numa_node: Some(1),
+        nvlink_peers: Vec::new(),
+        is_partitioned: false,
+        mig_instance: None,
+        problem: None,
+    }
+}
+
+fn node(devices: Vec<node::Device>) -> Devices {
+    Devices { driver_version: "580.65.06".into(), cuda_version: "13.0".into(), devices }
+}
+
+fn attribute(device: &Device, name: &str) -> DeviceAttribute {
+    device.attributes.as_ref().and_then(|attributes| attributes.get(name)).cloned().unwrap_or_default()
+}
+
+#[test]
+fn a_gpu_is_told_with_its_attributes_and_capacities() {
+    let devices = devices(&node(vec![gpu("GPU-A")]), Unhealthy::Taint);
+    let [device] = devices.as_slice() else { panic!("{devices:?}") };
+    assert_eq!(device.name, "gpu-a");
+    assert_eq!(device.allow_multiple_allocations, Some(true));
+    assert_eq!(device.taints, None);
+    let texts = ["uuid", "type", "productName", "architecture"].map(|name| attribute(device, name).string);
+    let expected = ["GPU-A", "gpu", "NVIDIA H100 80GB HBM3", "Hopper"].map(|text| Some(text.to_owned()));
+    assert_eq!(texts, expected);
+    let versions = ["computeCapability", "driverVersion", "cudaVersion"].map(|name| attribute(device, name).version);
+    assert_eq!(versions, ["9.0.0", "580.65.6", "13.0.0"].map(|text| Some(text.to_owned())));
+    assert_eq!(attribute(device, "healthy").bool, Some(true));
+    assert_eq!(attribute(device, "resource.kubernetes.io/numaNode").int, Some(1));
+    assert_eq!(attribute(device, "resource.kubernetes.io/pcieRoot").string.as_deref(), Some("pci0000:3a"));
+    assert_eq!(attribute(device, "nvlinkClique"), DeviceAttribute::default());
+    let memory = &device.capacity.as_ref().unwrap()[MEMORY];
+    assert_eq!(memory.value.0, "81559Mi");
+    let policy = memory.request_policy.as_ref().unwrap();
+    assert_eq!(policy.default.as_ref().unwrap().0, "81559Mi");
+    let range = policy.valid_range.as_ref().unwrap();
+    let (min, step, max) = (&range.min.0, &range.step.as_ref().unwrap().0, &range.max.as_ref().unwrap().0);
+    assert_eq!((min.as_str(), step.as_str(), max.as_str()), ("1Mi", "1Mi", "81559Mi"));
+}
+
+#[test]
+fn instances_are_told_in_place_of_the_gpu_that_is_partitioned() {
+    let instance = node::Device {
+        mig_instance: Some(MigInstance { gpu_uuid: "GPU-A".into(), profile: "3g.40gb".into() }),
+        ..gpu("MIG-B")
+    };
+    let partitioned = node::Device { is_partitioned: true, ..gpu("GPU-A") };
+    let devices = devices(&node(vec![partitioned, instance]), Unhealthy::Taint);
+    let [device] = devices.as_slice() else { panic!("{devices:?}") };
+    assert_eq!(device.name, "mig-b");
+    let texts = ["type", "parentUUID", "migProfile"].map(|name| attribute(device, name).string);
+    assert_eq!(texts, ["mig", "GPU-A", "3g.40gb"].map(|text| Some(text.to_owned())));
+}
+
+#[test]
+fn an_ill_device_has_a_taint_or_is_left_out() {
+    let ill = node::Device { problem: Some("XID 79".into()), ..gpu("GPU-A") };
+    let node = node(vec![ill, gpu("GPU-B")]);
+    let tainted = devices(&node, Unhealthy::Taint);
+    let effects: Vec<usize> = tainted.iter().map(|device| device.taints.iter().flatten().count()).collect();
+    assert_eq!(effects, [1, 0]);
+    assert_eq!(attribute(&tainted[0], "healthy").bool, Some(false));
+    let names: Vec<String> = devices(&node, Unhealthy::LeaveOut).into_iter().map(|device| device.name).collect();
+    assert_eq!(names, ["gpu-b"]);
+}
+
+#[test]
+fn devices_that_nvlink_connects_have_one_clique() {
+    let linked = |uuid: &str, peers: &[&str]| node::Device {
+        nvlink_peers: peers.iter().map(|&peer| peer.to_owned()).collect(),
+        ..gpu(uuid)
+    };
+    let node = [linked("GPU-C", &["GPU-B"]), linked("GPU-B", &["GPU-A"]), linked("GPU-A", &[]), linked("GPU-D", &[])];
+    let cliques = nvlink_cliques(&node);
+    assert_eq!(cliques, BTreeMap::from([("GPU-A", "GPU-A"), ("GPU-B", "GPU-A"), ("GPU-C", "GPU-A")]));
+}
+
+#[test]
+fn a_version_that_is_not_numbers_is_not_told() {
+    for (version, expected) in
+        [("580.65.06", Some("580.65.6")), ("13", Some("13.0.0")), ("", None), ("1.2.3.4", None), ("535-open", None)]
+    {
+        assert_eq!(semantic(version).as_deref(), expected, "{version}");
+    }
+}
+
+#[test]
+fn amounts_are_written_as_the_api_server_writes_them() {
+    for (bytes, expected) in [(1, "1"), (1 << 20, "1Mi"), (80 << 30, "80Gi"), (81559 << 20, "81559Mi")] {
+        assert_eq!(binary(bytes), expected);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn whatever_the_driver_says_stays_within_the_limits(
+        model in ".{0,100}",
+        driver_version in ".{0,20}",
+        uuid in "(GPU|MIG)-[0-9a-f-]{0,70}",
+        memory_bytes in 2_u64 << 20..,
+        capability in proptest::option::of((0_u32.., 0_u32..)),
+    ) {
+        let device = node::Device { model, memory_bytes, compute_capability: capability, ..gpu(&uuid) };
+        let mut node = node(vec![device]);
+        node.driver_version = driver_version;
+        for device in devices(&node, Unhealthy::Taint) {
+            prop_assert!((1..=63).contains(&device.name.len()));
+            let attributes = device.attributes.unwrap_or_default();
+            prop_assert!(attributes.len() + device.capacity.iter().flatten().count() <= 32);
+            for (name, attribute) in attributes {
+                let bare = name.rsplit('/').next().unwrap_or_default();
+                prop_assert!(bare.len() <= 32 && bare.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+                let text = attribute.string.or(attribute.version).unwrap_or_default();
+                prop_assert!(text.len() <= 64);
+            }
+            let quantity = |text: &str| aliquot_dialects::quantity::whole(text).ok();
+            let memory = &device.capacity.as_ref().unwrap()[MEMORY];
+            let value = quantity(&memory.value.0).unwrap();
+            prop_assert!(value <= memory_bytes && memory_bytes - value < MEMORY_STEP_BYTES);
+        }
+    }
+}

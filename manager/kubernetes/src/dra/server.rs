@@ -1,0 +1,157 @@
+//! What kubelet asks of the driver: to prepare claims, to give them up, and how the devices are.
+
+use std::collections::{BTreeSet, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aliquot_proto::kubelet::dra::dra_plugin_server::DraPlugin;
+use aliquot_proto::kubelet::dra::{
+    Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
+    NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
+};
+use aliquot_proto::kubelet::dra_health::dra_resource_health_server::DraResourceHealth;
+use aliquot_proto::kubelet::dra_health::{
+    DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
+};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use tracing::warn;
+
+use super::claims::{ClaimError, ClaimName, Claims, Prepared};
+use super::names::device_name;
+use crate::node::Devices;
+
+/// The health is told again at least so often, so that kubelet does not take silence for an illness.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(30);
+/// Kubelet calls the health unknown after so long without an answer.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// The driver's services.
+#[derive(Clone)]
+pub(super) struct Driver {
+    claims: Arc<Claims>,
+    /// True once the driver is to end: streams that would go on for ever end then.
+    end: watch::Receiver<bool>,
+}
+
+impl Driver {
+    /// The services for these claims, until `end` is true.
+    #[must_use]
+    pub(super) fn new(claims: Arc<Claims>, end: watch::Receiver<bool>) -> Driver {
+        Driver { claims, end }
+    }
+}
+
+impl From<Claim> for ClaimName {
+    fn from(Claim { namespace, name, uid }: Claim) -> ClaimName {
+        ClaimName { namespace, name, uid }
+    }
+}
+
+fn answer(outcome: Result<Prepared, ClaimError>) -> NodePrepareResourceResponse {
+    match outcome {
+        Err(error) => NodePrepareResourceResponse { devices: Vec::new(), error: error.to_string() },
+        Ok(Prepared { devices, cdi_device }) => NodePrepareResourceResponse {
+            devices: devices
+                .into_iter()
+                .map(|device| Device {
+                    request_names: vec![device.request],
+                    pool_name: device.pool,
+                    device_name: device.device,
+                    cdi_device_ids: vec![cdi_device.clone()],
+                    share_id: device.share_id,
+                })
+                .collect(),
+            error: String::new(),
+        },
+    }
+}
+
+#[tonic::async_trait]
+impl DraPlugin for Driver {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<NodePrepareResourcesRequest>,
+    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+        let together: Arc<BTreeSet<ClaimName>> =
+            Arc::new(request.into_inner().claims.into_iter().map(ClaimName::from).collect());
+        let mut tasks = JoinSet::new();
+        for claim in together.iter().cloned() {
+            let (claims, together) = (Arc::clone(&self.claims), Arc::clone(&together));
+            tasks.spawn(async move {
+                let outcome = claims.prepare(&claim, &together).await;
+                (claim.uid, answer(outcome))
+            });
+        }
+        // A panic in one of them has ended the process.
+        let claims: HashMap<String, NodePrepareResourceResponse> = tasks.join_all().await.into_iter().collect();
+        Ok(Response::new(NodePrepareResourcesResponse { claims }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        let mut claims = HashMap::new();
+        for Claim { namespace, name, uid } in request.into_inner().claims {
+            let outcome = self.claims.unprepare(&uid).await;
+            if let Err(error) = &outcome {
+                warn!(namespace, name, uid, %error, "cannot give up a claim");
+            }
+            let error = outcome.err().map(|error| error.to_string()).unwrap_or_default();
+            claims.insert(uid, NodeUnprepareResourceResponse { error });
+        }
+        Ok(Response::new(NodeUnprepareResourcesResponse { claims }))
+    }
+}
+
+#[tonic::async_trait]
+impl DraResourceHealth for Driver {
+    type NodeWatchResourcesStream =
+        Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send + 'static>>;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<NodeWatchResourcesRequest>,
+    ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
+        let (mut devices, mut end) = (self.claims.node().devices(), self.end.clone());
+        let pool = self.claims.pool().to_owned();
+        let (answers, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let health = health(&devices.borrow_and_update(), &pool, SystemTime::now());
+                if answers.send(Ok(health)).await.is_err() {
+                    return;
+                }
+                tokio::select! {
+                    changed = devices.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(HEALTH_INTERVAL) => {}
+                    // An error says that the sender is gone, which is the end as well.
+                    _ = end.wait_for(|end| *end) => return,
+                    () = answers.closed() => return,
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+/// How all devices of the pool are.
+fn health(node: &Devices, pool: &str, now: SystemTime) -> NodeWatchResourcesResponse {
+    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+    let devices = node.usable().filter_map(|device| {
+        let health = if device.problem.is_some() { HealthStatus::Unhealthy } else { HealthStatus::Healthy };
+        Some(DeviceHealth {
+            device: Some(DeviceIdentifier { pool_name: pool.into(), device_name: device_name(&device.uuid)? }),
+            health: health.into(),
+            last_updated_time: i64::try_from(seconds).unwrap_or(i64::MAX),
+            health_check_timeout_seconds: i64::try_from(HEALTH_TIMEOUT.as_secs()).unwrap_or(i64::MAX),
+            message: device.problem.clone().unwrap_or_default(),
+        })
+    });
+    NodeWatchResourcesResponse { devices: devices.collect() }
+}

@@ -1,0 +1,203 @@
+//! What a claim or a device class says about its slice beyond how much of which device: the opaque parameters of
+//! `gpu.aliquot.dev`.
+//!
+//! ```yaml
+//! apiVersion: gpu.aliquot.dev/v1alpha1
+//! kind: SliceConfig
+//! coreLimitPercent: 80
+//! priorityClass: latency-critical
+//! auditPolicy: stop
+//! hostMemoryLimit: 4Gi
+//! ```
+
+use aliquot_dialects::quantity;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::names::DRIVER;
+use crate::node::{AuditPolicy, PriorityClass};
+
+/// The only version there is.
+const API_VERSION: &str = "gpu.aliquot.dev/v1alpha1";
+const KIND: &str = "SliceConfig";
+
+/// What is said about a slice, and what is left open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SliceConfig {
+    /// Share of each device's time that is never exceeded; what was allocated is guaranteed. `None`: that is the
+    /// limit, too.
+    pub core_limit_percent: Option<u32>,
+    /// Which slice goes first.
+    pub priority_class: Option<PriorityClass>,
+    /// What is done with processes that get past the slice.
+    pub audit_policy: Option<AuditPolicy>,
+    /// Page-locked host memory in bytes that is never exceeded; 0: no limit.
+    pub host_memory_limit_bytes: Option<u64>,
+}
+
+/// Why parameters are not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SliceConfigError {
+    /// Another kind of object.
+    #[error("the parameters for {DRIVER} have {key} {found:?}; it must be {expected:?}")]
+    OtherKind {
+        /// `apiVersion` or `kind`.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A field that does not exist, or a value that does not fit.
+    #[error("in the parameters for {DRIVER}, {path}: {message}")]
+    Field {
+        /// Where.
+        path: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A limit that no device can have.
+    #[error("in the parameters for {DRIVER}, coreLimitPercent is {found}; it must be 1 to 100")]
+    CoreLimit {
+        /// In percent.
+        found: u32,
+    },
+    /// A text that is no amount of bytes.
+    #[error("in the parameters for {DRIVER}, hostMemoryLimit is {found:?}; it must be a quantity such as 4Gi")]
+    HostMemoryLimit {
+        /// The text.
+        found: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Parameters {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    core_limit_percent: Option<u32>,
+    priority_class: Option<PriorityClass>,
+    audit_policy: Option<AuditPolicy>,
+    host_memory_limit: Option<String>,
+}
+
+impl SliceConfig {
+    /// Reads opaque parameters.
+    ///
+    /// # Errors
+    /// See [`SliceConfigError`].
+    pub(super) fn parse(parameters: &Value) -> Result<SliceConfig, SliceConfigError> {
+        // First, so that parameters of another version are not blamed for their fields.
+        for (key, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+            let found = parameters.get(key).and_then(Value::as_str).unwrap_or_default();
+            if found != expected {
+                return Err(SliceConfigError::OtherKind { key, found: found.into(), expected });
+            }
+        }
+        let read: Parameters = serde_path_to_error::deserialize(parameters).map_err(|error| {
+            SliceConfigError::Field { path: error.path().to_string(), message: error.inner().to_string() }
+        })?;
+        if let Some(found) = read.core_limit_percent.filter(|percent| !(1..=100).contains(percent)) {
+            return Err(SliceConfigError::CoreLimit { found });
+        }
+        let host_memory_limit_bytes = read
+            .host_memory_limit
+            .map(|text| quantity::whole(&text).map_err(|_| SliceConfigError::HostMemoryLimit { found: text }));
+        Ok(SliceConfig {
+            core_limit_percent: read.core_limit_percent,
+            priority_class: read.priority_class,
+            audit_policy: read.audit_policy,
+            host_memory_limit_bytes: host_memory_limit_bytes.transpose()?,
+        })
+    }
+
+    /// What both say; where both say something, what `later` says.
+    #[must_use]
+    pub(super) fn overridden_by(self, later: SliceConfig) -> SliceConfig {
+        SliceConfig {
+            core_limit_percent: later.core_limit_percent.or(self.core_limit_percent),
+            priority_class: later.priority_class.or(self.priority_class),
+            audit_policy: later.audit_policy.or(self.audit_policy),
+            host_memory_limit_bytes: later.host_memory_limit_bytes.or(self.host_memory_limit_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn with(field: &str, value: Value) -> Value {
+        let mut parameters = json!({"apiVersion": API_VERSION, "kind": KIND});
+        parameters[field] = value;
+        parameters
+    }
+
+    #[test]
+    fn every_field_is_read() {
+        let config = SliceConfig::parse(&json!({
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "coreLimitPercent": 80,
+            "priorityClass": "latency-critical",
+            "auditPolicy": "stop",
+            "hostMemoryLimit": "4Gi",
+        }));
+        let expected = SliceConfig {
+            core_limit_percent: Some(80),
+            priority_class: Some(PriorityClass::LatencyCritical),
+            audit_policy: Some(AuditPolicy::Stop),
+            host_memory_limit_bytes: Some(4 << 30),
+        };
+        assert_eq!(config, Ok(expected));
+    }
+
+    #[test]
+    fn what_is_not_said_is_left_open() {
+        let config = SliceConfig::parse(&json!({"apiVersion": API_VERSION, "kind": KIND}));
+        assert_eq!(config, Ok(SliceConfig::default()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_value() {
+        for (parameters, expected) in [
+            (json!({}), "apiVersion \"\"; it must be \"gpu.aliquot.dev/v1alpha1\""),
+            (json!(7), "apiVersion \"\""),
+            (json!({"apiVersion": "gpu.aliquot.dev/v2", "x": 1}), "apiVersion \"gpu.aliquot.dev/v2\""),
+            (json!({"apiVersion": API_VERSION, "kind": "GpuConfig"}), "kind \"GpuConfig\""),
+            (with("coreLimitPercent", json!(0)), "coreLimitPercent is 0; it must be 1 to 100"),
+            (with("coreLimitPercent", json!(101)), "coreLimitPercent is 101"),
+            (with("coreLimitPercent", json!(-1)), "coreLimitPercent: invalid value: integer `-1`"),
+            (with("coreLimitPercent", json!("80")), "coreLimitPercent: invalid type: string \"80\""),
+            (with("corelimit", json!(80)), "unknown field `corelimit`"),
+            (with("priorityClass", json!("high")), "priorityClass: unknown variant `high`"),
+            (with("auditPolicy", json!("kill")), "auditPolicy: unknown variant `kill`"),
+            (with("hostMemoryLimit", json!("4GB")), "hostMemoryLimit is \"4GB\"; it must be a quantity"),
+        ] {
+            let error = SliceConfig::parse(&parameters).unwrap_err().to_string();
+            assert!(error.contains(expected), "{parameters}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_later_config_wins_where_it_says_something() {
+        let class =
+            SliceConfig { core_limit_percent: Some(50), host_memory_limit_bytes: Some(1), ..Default::default() };
+        let claim = SliceConfig {
+            core_limit_percent: Some(80),
+            priority_class: Some(PriorityClass::Batch),
+            ..Default::default()
+        };
+        let expected = SliceConfig {
+            core_limit_percent: Some(80),
+            priority_class: Some(PriorityClass::Batch),
+            audit_policy: None,
+            host_memory_limit_bytes: Some(1),
+        };
+        assert_eq!(class.overridden_by(claim), expected);
+    }
+}

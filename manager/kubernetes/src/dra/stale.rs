@@ -1,0 +1,73 @@
+//! Gives up claims that kubelet has forgotten: their objects are gone, and kubelet does not say so, for example
+//! because its state was deleted.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::Client;
+use kube::api::Api;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::claims::Claims;
+use super::names::ClaimUid;
+use crate::api_server::{is_not_found, message};
+use crate::node::blocking;
+
+/// Between two looks. Kubelet itself gives a claim up within seconds, so one that is found gone twice is forgotten.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Looks until `end` is true.
+pub(super) async fn run(claims: Arc<Claims>, client: Client, mut end: watch::Receiver<bool>) {
+    let mut suspects = BTreeSet::new();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            // An error says that the sender is gone, which is the end as well.
+            _ = end.wait_for(|end| *end) => return,
+        }
+        suspects = look(&claims, &client, &suspects).await;
+    }
+}
+
+/// Gives up what was a suspect before, and still is. Returns the suspects.
+async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSet<ClaimUid>) -> BTreeSet<ClaimUid> {
+    let mut suspects = BTreeSet::new();
+    for (uid, (namespace, name)) in claims.known() {
+        match is_gone(client, &namespace, &name, &uid).await {
+            Ok(false) => continue,
+            Ok(true) => {}
+            Err(error) => {
+                warn!(error = message(&error), "cannot look for claims that are gone");
+                // Nothing more is learnt now.
+                return before.clone();
+            }
+        }
+        let slice = uid.slice_name();
+        let processes = blocking(claims.node(), move |node| node.get(&slice).map_or(0, |slice| slice.processes)).await;
+        if !before.contains(&uid) {
+            suspects.insert(uid);
+        } else if processes > 0 {
+            warn!(claim = %uid, namespace, name, processes, "a claim is gone, and processes are in its slice: it stays");
+            suspects.insert(uid);
+        } else {
+            info!(claim = %uid, namespace, name, "a claim is gone");
+            if let Err(error) = claims.unprepare(uid.as_str()).await {
+                warn!(claim = %uid, %error, "cannot give up a claim that is gone");
+                suspects.insert(uid);
+            }
+        }
+    }
+    suspects
+}
+
+async fn is_gone(client: &Client, namespace: &str, name: &str, uid: &ClaimUid) -> Result<bool, kube::Error> {
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), namespace);
+    match claims.get_metadata(name).await {
+        Ok(found) => Ok(found.metadata.uid.as_deref() != Some(uid.as_str())),
+        Err(error) if is_not_found(&error) => Ok(true),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,87 @@
+//! What went wrong, as events that `kubectl describe` shows.
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tracing::warn;
+
+use crate::api_server::{is_conflict, message};
+
+/// As long as an event's text may be.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// Writes events of one component.
+#[derive(Clone)]
+pub(crate) struct Events {
+    client: Client,
+    component: &'static str,
+    node_name: String,
+}
+
+impl Events {
+    /// Of `component` on the node.
+    #[must_use]
+    pub(crate) fn new(client: Client, component: &'static str, node_name: String) -> Events {
+        Events { client, component, node_name }
+    }
+
+    /// Says what went wrong with `about`. Said again, it is counted, not repeated. A failure is logged: whoever needs
+    /// to know it was told of it in another way as well.
+    pub(crate) async fn warn(&self, about: ObjectReference, reason: &str, text: &str) {
+        if let Err(error) = self.write(&about, reason, text).await {
+            let (kind, name) = (about.kind.unwrap_or_default(), about.name.unwrap_or_default());
+            warn!(kind, name, reason, error = message(&error), "cannot write an event");
+        }
+    }
+
+    async fn write(&self, about: &ObjectReference, reason: &str, text: &str) -> Result<(), kube::Error> {
+        let namespace = about.namespace.clone().unwrap_or_else(|| "default".into());
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let name = self.name_of(about, reason, text);
+        let now = Time(Timestamp::now());
+        let event = Event {
+            metadata: ObjectMeta { name: Some(name.clone()), namespace: Some(namespace), ..ObjectMeta::default() },
+            involved_object: about.clone(),
+            reason: Some(reason.into()),
+            message: Some(shortened(text)),
+            type_: Some("Warning".into()),
+            count: Some(1),
+            first_timestamp: Some(now.clone()),
+            last_timestamp: Some(now.clone()),
+            source: Some(EventSource { component: Some(self.component.into()), host: Some(self.node_name.clone()) }),
+            reporting_component: Some(self.component.into()),
+            reporting_instance: Some(self.node_name.clone()),
+            ..Event::default()
+        };
+        match events.create(&PostParams::default(), &event).await {
+            Err(error) if is_conflict(&error) => {}
+            other => return other.map(drop),
+        }
+        let count = events.get(&name).await?.count.unwrap_or(1).saturating_add(1);
+        let again = json!({"count": count, "lastTimestamp": now});
+        events.patch(&name, &PatchParams::default(), &Patch::Merge(again)).await.map(drop)
+    }
+
+    /// The same for the same event, so that the API server finds it again.
+    fn name_of(&self, about: &ObjectReference, reason: &str, text: &str) -> String {
+        let mut hash = Sha256::new();
+        for part in [about.uid.as_deref().unwrap_or_default(), self.component, &self.node_name, reason, text] {
+            hash.update(part);
+            hash.update([0]);
+        }
+        let digits: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        format!("{}.{digits}", about.name.as_deref().unwrap_or("unnamed"))
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(MESSAGE_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default().into()
+}
