@@ -6,15 +6,33 @@ pub(crate) mod simulate;
 mod trace;
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// Prints a report, as text or as JSON.
 fn print(report: &(impl Display + Serialize), json: bool) -> Result<()> {
     let text = if json { serde_json::to_string_pretty(report)? } else { report.to_string() };
     print_text(&text)
+}
+
+/// Writes a file: all of it or, whatever happens meanwhile, nothing.
+fn write_file(path: &Path, text: &str) -> Result<()> {
+    let write = || {
+        // Of a pipe or a device there is only one.
+        if fs::metadata(path).is_ok_and(|of| !of.is_file()) {
+            return fs::write(path, text);
+        }
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mut unfinished = target.clone().into_os_string();
+        unfinished.push(".unfinished");
+        fs::write(&unfinished, text)?;
+        fs::rename(&unfinished, target)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Prints a text. Whoever stops reading has seen enough.

@@ -2,7 +2,8 @@
 
 mod commands;
 
-use anyhow::Result;
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 use commands::explain::{ExplainArgs, explain};
@@ -28,10 +29,17 @@ enum Command {
     Explain(ExplainArgs),
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
         Command::Replay(args) => replay(&args),
         Command::Simulate(args) => simulate(&args),
         Command::Explain(args) => explain(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_scheduler_core::placement::{Engine, Fragmentation, Mix, NodeChange, Policy};
 use aliquot_scheduler_core::{Allocation, Claim, Cluster, Event, NodeSpec, Outcome, PriorityClass, Request};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use crate::curve::{Curve, Point};
@@ -109,7 +109,7 @@ pub fn end_of(nodes: &[NodeSpec], tasks: &[Task], placements: &[Option<(usize, A
 /// measured.
 ///
 /// # Errors
-/// If two nodes have the same name, or the policy places a task where it does not fit.
+/// If two nodes have the same name, none has a device, or the policy places a task where it does not fit.
 pub fn replay(nodes: &[NodeSpec], tasks: &[Task], policy: impl Policy, measure: Option<&Mix>) -> Result<Replay> {
     let mut cluster = Cluster::new();
     for node in nodes {
@@ -120,6 +120,7 @@ pub fn replay(nodes: &[NodeSpec], tasks: &[Task], policy: impl Policy, measure: 
         cluster.nodes().for_each(|(id, node)| measure.learn(NodeChange { id, node: Some(node), spec: true }));
     }
     let devices: usize = nodes.iter().map(|node| node.devices.len()).sum();
+    ensure!(devices > 0, "no node has a device, and what is placed is measured by these; list nodes that have some");
     let capacity = devices as f64 * 1000.0;
     let percent = |thousandths: u64| 100.0 * thousandths as f64 / capacity;
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use aliquot_scheduler_core::{
     Allocation, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, Request,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// A task of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,7 +56,10 @@ pub fn read_nodes(path: &Path) -> Result<Vec<NodeSpec>> {
 /// If the file cannot be read or a line makes no sense; the error names it.
 pub fn read_tasks(path: &Path) -> Result<Vec<Task>> {
     read(path, |row| {
-        let count = u16::try_from(row.number("num_gpu")?).context("too many devices in column num_gpu")?;
+        let count = row.number("num_gpu")?;
+        let count = u16::try_from(count)
+            .ok()
+            .with_context(|| format!("{count} devices in column num_gpu; at most {} are understood", u16::MAX))?;
         let with_devices = count > 0;
         let milli = if with_devices { row.number("gpu_milli")?.min(1000) } else { 0 };
         let memory = if with_devices { row.number_or("gpu_memory_mib", 0)? } else { 0 };
@@ -110,24 +113,29 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn field(&self, column: &str) -> Option<&'a str> {
-        let index = self.columns.iter().position(|name| *name == column)?;
-        self.fields.get(index).copied()
+    fn index(&self, column: &str) -> Option<usize> {
+        self.columns.iter().position(|name| *name == column)
     }
 
     fn text(&self, column: &str) -> Result<&'a str> {
-        self.field(column).filter(|text| !text.is_empty()).with_context(|| format!("nothing in column {column}"))
+        let index = self.index(column).with_context(|| {
+            format!("there is no column {column:?}; the first line names {}", self.columns.join(","))
+        })?;
+        let text = self.fields.get(index).copied().unwrap_or_default();
+        ensure!(!text.is_empty(), "nothing in column {column}");
+        Ok(text)
     }
 
     fn text_or_empty(&self, column: &str) -> &'a str {
-        self.field(column).unwrap_or_default()
+        self.index(column).and_then(|index| self.fields.get(index)).copied().unwrap_or_default()
     }
 
     fn number(&self, column: &str) -> Result<u64> {
         let text = self.text(column)?;
         // Some lists write whole numbers as 1000.0.
         let whole = text.strip_suffix(".0").unwrap_or(text);
-        whole.parse().with_context(|| format!("{text:?} in column {column} is not a whole number"))
+        let number = whole.parse().ok();
+        number.with_context(|| format!("{text:?} in column {column} is not a whole number that can be counted"))
     }
 
     fn number_or(&self, column: &str, absent: u64) -> Result<u64> {
@@ -137,8 +145,12 @@ impl<'a> Row<'a> {
 
 fn read<T>(path: &Path, parse: impl Fn(&Row<'_>) -> Result<T>) -> Result<Vec<T>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mut lines = text.lines();
-    let columns: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    // Some programs begin a file with a mark of its byte order.
+    let mut lines = text.trim_start_matches('\u{feff}').lines();
+    let Some(first) = lines.next() else {
+        bail!("{} is empty; its first line must name the columns", path.display());
+    };
+    let columns: Vec<&str> = first.split(',').collect();
     let lines = (2usize..).zip(lines).filter(|(_, line)| !line.is_empty());
     lines
         .map(|(number, line)| {

@@ -107,9 +107,73 @@ fn a_line_that_makes_no_sense_is_named() {
         ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,NaN\n", "\"NaN\" in column gpu_milli"),
         ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,0\n", "neither time nor memory"),
         ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,,1024,1,100\n", "nothing in column cpu_milli"),
+        ("name,cpu_milli,memory_mib,gpu_milli\na,1,1024,100\n", "no column \"num_gpu\"; the first line names name,cpu"),
+        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,70000,100\n", "70000 devices in column num_gpu"),
+        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,99999999999999999999,1,1,100\n", "not a whole number"),
     ] {
         let out = replay(&folder, NODES, arrivals, &[]);
         let errors = String::from_utf8_lossy(&out.stderr);
         assert!(!out.status.success() && errors.contains("line 2") && errors.contains(reason), "{errors}");
     }
+}
+
+#[test]
+fn files_that_are_no_traces_are_refused_and_nothing_is_written() {
+    let folder = Folder::new("nonsense");
+    let arrivals = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,500\n";
+    let columns = "sn,cpu_milli,memory_mib,gpu,model\n";
+    for (nodes, reason) in [
+        (String::new(), "nodes.csv is empty; its first line must name the columns"),
+        (columns.to_owned(), "no node has a device"),
+        (format!("{columns}n,1000,1024,1,A\nn,1000,1024,1,A\n"), "nodes.csv: there is a node named \"n\""),
+        (format!("{columns}n,1000,1024,4000,A\n"), "line 2: a node with 4000 devices"),
+    ] {
+        let out = replay(&folder, &nodes, arrivals, &[]);
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && errors.contains(reason), "{errors}");
+        assert!(!folder.0.join("placements.csv").exists());
+    }
+}
+
+#[test]
+fn a_trace_can_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_does() {
+    let folder = Folder::new("marks");
+    let arrivals = "\u{feff}name,cpu_milli,memory_mib,num_gpu,gpu_milli\r\na,1000,1024,1,500\r\n";
+    let out = replay(&folder, NODES, arrivals, &[]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(placements(&folder).lines().count(), 2);
+}
+
+#[test]
+fn what_a_trace_leaves_goes_on_as_a_snapshot() {
+    let folder = Folder::new("dump");
+    let arrivals = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n\
+                    a,1000,1024,4,1000\nb,1000,1024,1,500\nc,1000,1024,4,1000\n";
+    let dump = folder.0.join("end.json");
+    let out = replay(&folder, NODES, arrivals, &["--dump", &dump.display().to_string(), "--policy", "best-fit"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let run = |args: &[&str]| -> serde_json::Value {
+        let out = Command::new(env!("CARGO_BIN_EXE_aliquot-scheduler")).args(args).arg(&dump).output();
+        let out = out.expect("the program runs");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice(&out.stdout).expect("JSON")
+    };
+    let report = run(&["replay", "--json"]);
+    assert_eq!((&report["placed"], &report["cycles"]), (&2.into(), &serde_json::json!([])));
+    assert_eq!(report["waiting"][0]["claims"], serde_json::json!(["c"]));
+    let report = run(&["simulate", "--json", "--add-nodes", "n1=1"]);
+    assert_eq!(report["placed"][0]["claim"], "c", "one more such node takes what was dropped");
+}
+
+#[test]
+fn whoever_stops_reading_has_seen_enough() {
+    use std::process::Stdio;
+    let folder = Folder::new("pipe");
+    let arrivals = folder.file("arrivals.csv", "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,500\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-scheduler"));
+    command.args(["replay", "--nodes"]).arg(folder.file("nodes.csv", NODES)).arg("--arrivals").arg(arrivals);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    drop(child.stdout.take());
+    let out = child.wait_with_output().expect("the program ends");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }

@@ -1,6 +1,5 @@
 //! `aliquot-scheduler replay`: of a snapshot, or of a trace.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use aliquot_scheduler::report::Report;
@@ -46,8 +45,7 @@ fn replay_snapshot(path: &Path, args: &ReplayArgs) -> Result<()> {
     let settled = session.settle(args.cycles.unwrap_or(CYCLES_MAX));
     let report = Report::new(&session, settled);
     if let Some(path) = &args.dump {
-        let text = snapshot.later(&session.scheduler, &session.cluster)?.render()?;
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        super::write_file(path, &snapshot.later(&session.scheduler, &session.cluster)?.render()?)?;
     }
     super::print(&report, args.json)
 }

@@ -1,6 +1,5 @@
 //! The replay of a trace.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,35 +69,33 @@ struct DecisionTime {
 
 /// Plays the trace and prints the summary; writes the state at the end to `dump`.
 pub(crate) fn replay_trace(args: &TraceArgs, dump: Option<&Path>) -> Result<()> {
-    let (Some(nodes), Some(arrivals)) = (&args.nodes, &args.arrivals) else {
+    let (Some(list), Some(arrivals)) = (&args.nodes, &args.arrivals) else {
         bail!("say where the trace is, by --nodes and --arrivals");
     };
-    let nodes = read_nodes(nodes)?;
+    let nodes = read_nodes(list)?;
     let tasks = read_tasks(arrivals)?;
     let typical = args.typical.as_deref().map(read_tasks).transpose()?;
     let mix = Mix::of(typical.as_ref().unwrap_or(&tasks).iter().map(|task| &task.request));
     let measure = mix.most_frequent(95);
-    let played = replay(&nodes, &tasks, args.policy.make(&mix, args.seed), Some(&measure))?;
+    let played = replay(&nodes, &tasks, args.policy.make(&mix, args.seed), Some(&measure))
+        .with_context(|| list.display().to_string())?;
     if let Some(path) = &args.placements {
         let placed = played.placements.iter().map(|placement| {
             let (node, allocation) = placement.as_ref()?;
             Some((nodes.get(*node)?.name.as_str(), allocation))
         });
-        fs::write(path, placements(tasks.iter().zip(placed)))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        super::write_file(path, &placements(tasks.iter().zip(placed)))?;
     }
     if let Some(path) = &args.plot {
         let series = [
             Series { name: "allocated, %", colour: "#1b6ca8", points: &played.summary.allocated },
             Series { name: "fragmented, %", colour: "#b33a3a", points: &played.summary.fragmented },
         ];
-        fs::write(path, svg("Device time allocated and fragmented, % of capacity", &series))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        super::write_file(path, &svg("Device time allocated and fragmented, % of capacity", &series))?;
     }
     if let Some(path) = dump {
         let cluster = end_of(&nodes, &tasks, &played.placements)?;
-        let text = File::of_cluster(&cluster, args.policy, args.seed, &mix)?.render()?;
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        super::write_file(path, &File::of_cluster(&cluster, args.policy, args.seed, &mix)?.render()?)?;
     }
     let decision_time = args.timings.then(|| decision_time(played.decisions));
     let report = Report { policy: args.policy, summary: played.summary, decision_time };
