@@ -1,5 +1,6 @@
 //! The default policy: a task goes where it makes least unusable for the work that is expected.
 
+mod cpu_supply;
 mod fixed_point;
 mod hosts;
 mod packing_prices;
@@ -13,6 +14,7 @@ use crate::node::Node;
 use crate::placement::devices::chosen;
 use crate::placement::filter::fitting_devices;
 use crate::placement::mix::Mix;
+use crate::placement::policies::expected_waste::cpu_supply::CpuSupply;
 use crate::placement::policies::expected_waste::hosts::Hosts;
 use crate::placement::policies::expected_waste::scarcity::Scarcity;
 use crate::placement::policies::expected_waste::waste::WasteTables;
@@ -38,12 +40,16 @@ pub struct Weights {
     pub enough: i64,
     /// Of each device on nodes that tasks are restricted to, if these ask for as much as there is.
     pub scarcity: i64,
-    /// For each core of CPU that is left free on the node, in thousandths of a thousandth.
+    /// For each core of CPU that is left free on the node, in thousandths of a thousandth; where CPU is what runs out,
+    /// so much less.
     pub core_left: i64,
     /// Of putting a part onto an idle device.
     pub start_device: i64,
     /// Of putting the first task with devices onto a node.
     pub start_node: i64,
+    /// Of what is left free of a device that a part is put onto, in thousandths: of devices that will do alike the
+    /// fullest is taken.
+    pub device_left: i64,
     /// Of room for more than four, more than two, and two devices.
     pub hosts: [HostPrice; 3],
 }
@@ -54,15 +60,16 @@ impl Default for Weights {
             waste: 1000,
             unfed: 1000,
             fed_by: 500,
-            surplus: 440,
+            surplus: 500,
             enough: 1400,
             scarcity: 800,
             core_left: 200,
             start_device: 70,
             start_node: 40,
+            device_left: 60,
             hosts: [
-                HostPrice { always: 60, short: 2000, needed: 1500, reserve: 2000 },
-                HostPrice { always: 0, short: 350, needed: 500, reserve: 0 },
+                HostPrice { always: 60, short: 2000, needed: 1410, reserve: 2000 },
+                HostPrice { always: 0, short: 2000, needed: 1000, reserve: 0 },
                 HostPrice { always: 16, short: 40, needed: 200, reserve: 1200 },
             ],
         }
@@ -75,8 +82,8 @@ impl Default for Weights {
 /// 2. devices that the node's CPU can no longer feed, and CPU for which it has no device;
 /// 3. room for tasks of several devices, at a price that rises as it runs short (`Hosts`);
 /// 4. devices of models that others are restricted to;
-/// 5. small charges for CPU that is left on the node, and for starting idle devices and nodes, which fill one node
-///    after another.
+/// 5. small charges for what is left of the device and of the node's CPU, and for starting idle devices and nodes,
+///    which fill one after another.
 #[derive(Clone, Debug)]
 pub struct ExpectedWaste {
     weights: Weights,
@@ -85,6 +92,7 @@ pub struct ExpectedWaste {
     unfed: Imbalance,
     surplus: Imbalance,
     scarcity: Scarcity,
+    cpu: CpuSupply,
     /// Units of cost for each thousandth of a core that is left, in 2^20ths.
     core_left: i64,
 }
@@ -112,6 +120,7 @@ impl ExpectedWaste {
             unfed: Imbalance::Unfed(Proportion::new(fed_by * weights.fed_by / 1000, unfed)),
             surplus: Imbalance::Surplus(Proportion::new(fed_by * weights.enough / 1000, surplus)),
             scarcity: Scarcity::new(mix, weights.scarcity * UNIT),
+            cpu: CpuSupply::new(mix),
             core_left: ((weights.core_left * UNIT) << 20) / 1_000_000,
             weights,
         }
@@ -138,6 +147,7 @@ impl Policy for ExpectedWaste {
                 if device.is_idle() && after > 0 {
                     cost += weights.start_device * UNIT;
                 }
+                cost += i64::from(after) * weights.device_left * UNIT / 1000;
                 (cost, index, i64::from(now) - i64::from(after), u16::from(device.is_idle()))
             });
             if let Some((least, index, taken, idle)) = offers.min() {
@@ -165,7 +175,8 @@ impl Policy for ExpectedWaste {
         cost += self.imbalance(devices_after, cpu_after) - self.imbalance(devices, cpu);
         cost += self.scarcity.price(id) * used / 1000;
         let cores_left = i64::try_from(cpu_after.get()).unwrap_or(i64::MAX).min(CPU_MAX);
-        cost += (self.core_left * cores_left) >> 20;
+        let core_left = if self.cpu.is_short() { -self.core_left } else { self.core_left };
+        cost += (core_left * cores_left) >> 20;
         let idle = node.idle_devices();
         let forgone = match self.hosts.levels(idle, cpu, memory) {
             0 => 0,
@@ -189,7 +200,8 @@ impl Policy for ExpectedWaste {
             self.waste.learn(node);
         }
         self.hosts.learn(change);
-        self.scarcity.learn(change)
+        let supply_changed = self.cpu.learn(change);
+        self.scarcity.learn(change) || supply_changed
     }
 }
 

@@ -5,6 +5,7 @@ use crate::node::Node;
 use crate::placement::mix::Mix;
 use crate::placement::policy::NodeChange;
 use crate::quantity::{Bytes, MilliCpu};
+use crate::request::Request;
 
 /// Levels that are told apart at most: one bit each.
 const LEVELS_MAX: usize = 8;
@@ -16,7 +17,8 @@ pub struct HostPrice {
     pub always: i32,
     /// On top of that, twice this when there is none, half of it when there is what is needed, nothing at twice that.
     pub short: i32,
-    /// What is needed, for each task that is expected, in thousandths.
+    /// What is needed for each task that is expected, in thousandths, if such tasks are few; the more of all work they
+    /// are, the more.
     pub needed: u64,
     /// What is needed in any case, in thousandths.
     pub reserve: u64,
@@ -30,6 +32,8 @@ struct Level {
     memory: Bytes,
     /// How many tasks of the mix need at least this, with the same number of devices.
     tasks: u64,
+    /// Room that is needed for each task that is expected, in thousandths.
+    needed: u64,
     price: HostPrice,
 }
 
@@ -74,7 +78,9 @@ impl Hosts {
                 }
                 same => {
                     let more_demanding = same.map_or(0, |level| level.tasks);
-                    levels.push(Level { devices, cpu, memory, tasks: more_demanding + count, price: price(devices) });
+                    let (tasks, price) = (more_demanding + count, price(devices));
+                    let needed = price.needed.saturating_mul(1000) / (1000 - part_of_demand(mix, devices));
+                    levels.push(Level { devices, cpu, memory, tasks, needed, price });
                 }
             }
         }
@@ -133,7 +139,7 @@ impl Hosts {
         for ((price, level), room) in self.prices.iter_mut().zip(&self.levels).zip(self.room) {
             // Tasks of this level among those that will fill what is free, in 16ths, and room for them in thousandths.
             let expected = (level.tasks.saturating_mul(self.free) / (self.mix_core / 16).max(1)).min(1 << 40);
-            let needed = (expected.saturating_mul(level.price.needed) / 16).saturating_add(level.price.reserve);
+            let needed = (expected.saturating_mul(level.needed) / 16).saturating_add(level.price.reserve);
             let there = room.saturating_mul(1000);
             // 1 less half of what is there over what is needed, in 1024ths: 0 when there is twice as much as is needed.
             let short = if there / 2 >= needed { 0 } else { 1024 - 512 * there / needed };
@@ -143,6 +149,17 @@ impl Hosts {
             *price = level.price.always * self.scale + i32::try_from(risen).unwrap_or(i32::MAX);
         }
     }
+}
+
+/// How much of what a mix asks for is for so many whole devices or more, in thousandths; 900 at most. What is left over
+/// can be placed elsewhere: if nearly everything needs such room, nearly all that there is will be needed.
+fn part_of_demand(mix: &Mix, devices: u16) -> u64 {
+    let whole =
+        |request: &Request| request.devices.takes_whole_devices() && power_of_two(request.devices.count) >= devices;
+    let demand = |(request, tasks): (&Request, u64)| u128::from(request.devices.total_core()) * u128::from(tasks);
+    let all: u128 = mix.requests().map(demand).sum();
+    let part: u128 = mix.requests().filter(|(request, _)| whole(request)).map(demand).sum();
+    u64::try_from(part * 1000 / all.max(1)).unwrap_or(0).min(900)
 }
 
 /// The number of devices, rounded up.
@@ -158,5 +175,20 @@ impl Level {
         }
         let by_cpu = node.cpu_free().get().checked_div(self.cpu.get()).unwrap_or(u64::MAX);
         u16::try_from(by_cpu).unwrap_or(u16::MAX).min(node.idle_devices() / self.devices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::DeviceRequest;
+
+    #[test]
+    fn the_part_of_all_work_that_needs_so_many_devices_is_by_device_time() {
+        let whole = |count| Request { devices: DeviceRequest::whole(count), ..Request::default() };
+        let mix = Mix::counted([(whole(1), 8), (whole(4), 2), (whole(8), 3)]);
+        assert_eq!([2, 4, 8].map(|devices| part_of_demand(&mix, devices)), [800, 800, 600]);
+        assert_eq!(part_of_demand(&Mix::counted([(whole(8), 1)]), 8), 900, "never all of it");
+        assert_eq!(part_of_demand(&Mix::default(), 2), 0);
     }
 }
