@@ -227,8 +227,10 @@ fn merged(live: &Value, object: &Value, target: Target<'_>) -> Result<Value, Fai
         let status = new["status"].take();
         new = live.clone();
         new["status"] = status;
-        if target.resource.plural == "resourceclaims" {
-            forget_deallocated(&mut new);
+        // A claim that is no longer allocated has no devices whose status could be told.
+        let was_allocated = live["status"]["allocation"].is_object();
+        if was_allocated && !new["status"]["allocation"].is_object() {
+            new["status"].as_object_mut().map(|status| status.remove("devices"));
         }
     } else if target.resource.has_status {
         new["status"] = live["status"].clone();
@@ -250,14 +252,6 @@ fn merged(live: &Value, object: &Value, target: Target<'_>) -> Result<Value, Fai
         (target.resource.validate)(&new, Some(live))?;
     }
     Ok(new)
-}
-
-/// A claim that is no longer allocated has no devices whose status could be told.
-fn forget_deallocated(claim: &mut Value) {
-    let allocated = claim["status"]["allocation"].is_object();
-    if let Some(status) = claim["status"].as_object_mut().filter(|_| !allocated) {
-        status.remove("devices");
-    }
 }
 
 fn replace(objects: &mut Locked<'_>, target: Target<'_>, live: &Value, object: Value) -> Result<Value, Failure> {

@@ -75,8 +75,9 @@ pub(super) fn apply(live: &Value, configuration: &Value, writer: Writer<'_>, for
         let wanted = fields::get(configuration, path).expect("a field of the configuration");
         fields::set(&mut object, path, wanted);
     }
-    // What this writer applied before and no longer does goes, unless somebody else wants it: parts before wholes.
-    for path in mine.iter().rev().filter(|path| !applied.contains(*path)) {
+    // What this writer applied before and no longer does goes, unless somebody else wants it. Items go before
+    // the keys by which they are found.
+    for path in mine.difference(&applied) {
         if !entries.iter().any(|entry| entry.fields.iter().any(|other| other.starts_with(path))) {
             fields::remove(&mut object, path);
         }
