@@ -42,7 +42,11 @@ pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit
         let units = entitled.get(queue).into_iter().flat_map(|entitled| entitled.last_first());
         for placed in units.filter(|placed| placed.unit.group != unit.group && placed.unit.claims.len() == 1) {
             let group = cluster.group(placed.unit.group);
-            if group.is_some_and(|group| !has_rules(group) && !protection.protects(cluster, group, &placed.unit)) {
+            // What is left of a gang would start nowhere else.
+            let may_move = |group: &Group| {
+                group.has_minimum() && !has_rules(group) && !protection.protects(cluster, group, &placed.unit)
+            };
+            if group.is_some_and(may_move) {
                 victims.add_alone(cluster, queue, placed);
             }
         }

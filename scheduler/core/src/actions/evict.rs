@@ -7,6 +7,7 @@ use crate::claim::Action;
 use crate::cluster::Cluster;
 use crate::explain::{Share, shares_then};
 use crate::gang::{FreeRoom, Unplaceable, place_unit};
+use crate::group::Group;
 use crate::placement::{Engine, Policy};
 use crate::scheduler::{Settings, cause};
 use crate::shares::Shares;
@@ -110,9 +111,13 @@ impl Evicting<'_> {
         let mut last_first = taken.to_vec();
         last_first.sort_by_cached_key(|number| Reverse(goes(&self.victims, &order, *number)));
         for victim in last_first.into_iter().filter_map(|number| self.victims.all.get(number)) {
-            // Without its core no member beyond it is placed.
+            // Without its core no member beyond it is placed, and what is left of a gang starts nowhere.
             for placed in victim.units() {
-                if place_unit(statement, engine, &placed.unit, &mut FreeRoom).is_err() {
+                let before = statement.checkpoint();
+                let is_placed = place_unit(statement, engine, &placed.unit, &mut FreeRoom).is_ok();
+                let group = statement.cluster().group(placed.unit.group);
+                if !is_placed || !group.is_some_and(Group::has_minimum) {
+                    statement.rollback(before);
                     break;
                 }
             }

@@ -3,7 +3,7 @@
 
 use aliquot_scheduler_core::{Claim, ClaimId, DeviceCore, DeviceRequest, Event, EventError, Outcome, Request};
 
-use crate::kit::{Kit, evicted, gang, limited, node, part, quota, train, whole};
+use crate::kit::{Kit, build, evicted, gang, limited, node, part, quota, train, whole};
 
 /// A claim that could not be started was tried again and again. It waits longer each time, others have its place
 /// meanwhile, and how often it failed can be seen.
@@ -183,4 +183,26 @@ fn a_claim_that_grows_into_what_is_not_free_yet() {
     kit.let_go();
     assert!(kit.try_event(Event::ClaimResized(stays, part(70))).is_ok());
     assert_eq!(kit.running(&[back, stays]), 2);
+}
+
+/// A running claim grew into what somebody was still leaving, when it was free for nobody but one who waits to start.
+#[test]
+fn a_claim_that_grows_into_what_others_wait_for() {
+    let mut kit = Kit::of_nodes(1, 1);
+    let first = kit.claim(train("default", part(10)));
+    let second = kit.claim(train("default", part(60)));
+    let grows = kit.claim(build("default", part(10)));
+    kit.settle();
+    let waits = kit.claim(Claim { priority: 100, ..train("default", part(30)) });
+    kit.cycle();
+    assert_eq!(kit.cluster.starts_after(waits), [first]);
+    let high = kit.claim(Claim { priority: 125, ..train("default", part(60)) });
+    kit.cycle();
+    kit.remove(high);
+    assert!(kit.cluster.leaving(second).is_some());
+    let refused = kit.try_event(Event::ClaimResized(grows, part(30)));
+    assert!(matches!(refused, Err(EventError::StillHeld { .. })), "{refused:?}");
+    kit.let_go();
+    kit.event(Event::ClaimResized(grows, part(30)));
+    assert_eq!(kit.running(&[waits, grows]), 2);
 }

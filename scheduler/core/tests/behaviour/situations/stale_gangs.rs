@@ -1,8 +1,8 @@
 //! Gangs that have lost members.
 
-use aliquot_scheduler_core::{Action, ClaimId, Event, PodGroup};
+use aliquot_scheduler_core::{Action, Claim, ClaimId, Event, PodGroup};
 
-use crate::kit::{Kit, evicted, gang, train, whole};
+use crate::kit::{Kit, build, evicted, gang, train, whole};
 
 /// A gang of four on two nodes, one of which fails; it may run on incomplete for a minute.
 fn stale() -> (Kit, Vec<ClaimId>) {
@@ -79,4 +79,37 @@ fn what_a_stale_gang_leaves_is_there_for_others() {
     kit.advance(60_001);
     kit.settle();
     assert_eq!(kit.running(&[other]), 1);
+}
+
+#[test]
+fn what_is_left_of_a_gang_is_not_started_elsewhere() {
+    let mut kit = Kit::of_nodes(1, 2);
+    let members = kit.gang(gang("gang", "default", 2), 2, &whole(1));
+    kit.settle();
+    kit.node(crate::kit::node("node-1", 1));
+    kit.event(Event::ClaimFailed(members[0]));
+    let high = kit.claim(Claim { priority: 100, ..train("default", whole(2)) });
+    let steps = kit.settle();
+    assert_eq!(evicted(&steps), [members[1]], "there is room for it elsewhere, but it would be alone there");
+    assert_eq!((kit.running(&members), kit.running(&[high])), (0, 1));
+    kit.advance(10_000);
+    kit.node(crate::kit::node("node-2", 1));
+    kit.settle();
+    assert_eq!(kit.running(&members), 2);
+}
+
+#[test]
+fn what_is_left_of_a_gang_is_not_moved() {
+    let mut kit = Kit::of_nodes(3, 2);
+    let members = kit.gang(gang("gang", "default", 2), 2, &whole(1));
+    let others = kit.claims(4, &build("default", whole(1)));
+    kit.settle();
+    kit.remove(members[0]);
+    let alone = kit.node_of(members[1]).map(str::to_owned);
+    // One device is free on the node of the one that is left, and one elsewhere.
+    let elsewhere = others.iter().find(|other| kit.node_of(**other).map(str::to_owned) != alone).copied();
+    kit.remove(elsewhere.expect("four do not fit on one node"));
+    let large = kit.claim(train("default", whole(2)));
+    assert!(kit.settle().is_empty());
+    assert_eq!((kit.running(&[members[1]]), kit.running(&[large])), (1, 0));
 }

@@ -254,3 +254,34 @@ fn a_gang_that_waits_to_start_makes_way_as_a_whole() {
     setting.kit.let_go();
     assert_eq!((setting.running(), setting.kit.running(&[high])), (0, 1));
 }
+
+#[test]
+fn a_worker_that_is_replaced_starts_beside_the_head_that_runs() {
+    let sub_group = |name: &str| SubGroup { name: name.into(), min_members: 1, ..SubGroup::default() };
+    let of_priority = |priority| PodGroup {
+        priority,
+        sub_groups: vec![sub_group("head"), sub_group("worker")],
+        ..gang("gang", "default", 2)
+    };
+    let mut kit = Kit::of_nodes(2, 1);
+    let id = kit.group(of_priority(100));
+    let member = |sort: &str| Claim {
+        request: whole(1),
+        pod_group: Some("gang".into()),
+        sub_group: Some(sort.into()),
+        ..Claim::default()
+    };
+    let members: Vec<ClaimId> = ["head", "worker"].iter().map(|sort| kit.claim(member(sort))).collect();
+    kit.settle();
+    kit.node(node("node-2", 1));
+    let low = kit.claim(train("default", whole(1)));
+    kit.settle();
+    let lost = kit.cluster.allocation(members[1]).expect("it is placed").node;
+    kit.event(Event::NodeRemoved(lost));
+    kit.cycle();
+    assert!(kit.cluster.leaving(low).is_some(), "it makes way for the worker");
+    kit.event(Event::PodGroupChanged(id, of_priority(101)));
+    assert!(kit.cluster.allocation(members[1]).is_some(), "with the head it is enough");
+    kit.let_go();
+    assert_eq!(kit.running(&members), 2);
+}
