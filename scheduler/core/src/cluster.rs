@@ -41,6 +41,8 @@ pub struct Cluster {
     next_claim: u64,
     classes: Classes,
     changes: ChangeLog,
+    /// How often nodes were added, removed or changed themselves.
+    specs_changed: u64,
     resources: Resources,
     queues: Queues,
     groups: Groups,
@@ -111,6 +113,7 @@ impl Cluster {
             next_claim: 0,
             classes: Classes::default(),
             changes: ChangeLog::default(),
+            specs_changed: 0,
             resources: Resources::default(),
             queues: Queues::new(half_life_ms),
             groups: Groups::default(),
@@ -153,7 +156,7 @@ impl Cluster {
                 self.budgets.change(budget);
                 Ok(Outcome::Done)
             }
-            Event::BudgetRemoved(namespace, name) => match self.budgets.remove(namespace.clone(), name.clone()) {
+            Event::BudgetRemoved(namespace, name) => match self.budgets.remove(&namespace, &name) {
                 true => Ok(Outcome::Done),
                 false => Err(EventError::UnknownBudget { namespace, name }),
             },
@@ -338,6 +341,12 @@ impl Cluster {
     /// The changes of nodes, for who keeps something about each node.
     pub(crate) fn changes(&self) -> &ChangeLog {
         &self.changes
+    }
+
+    /// How often nodes were added, removed or changed themselves: as long as it stays the same, what fits on an empty
+    /// cluster does.
+    pub(crate) fn specs_changed(&self) -> u64 {
+        self.specs_changed
     }
 
     pub(crate) fn queues(&self) -> &Queues {

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::NodeId;
 use crate::class::ClassId;
 use crate::cluster::Cluster;
-use crate::entitled::Entitled;
+use crate::entitled::EntitledSets;
 use crate::group::{Group, GroupId};
 use crate::node::Node;
-use crate::placement::{fitting_devices, room};
+use crate::placement::{admits, fitting_devices, room};
 use crate::queue::QueueId;
 use crate::request::Request;
 use crate::shares::Shares;
@@ -26,7 +26,15 @@ use crate::unit::Unit;
 pub(crate) struct Holds {
     blocked_since_ms: BTreeMap<GroupId, u64>,
     nodes: BTreeMap<NodeId, GroupId>,
+    by_group: BTreeMap<GroupId, BTreeSet<NodeId>>,
+    /// Whether units would fit if everybody else were gone, of those who were asked about last.
+    fits_when_empty: BTreeMap<Kind, bool>,
+    /// When they were asked about; see [`Cluster::specs_changed`].
+    specs_changed: u64,
 }
+
+/// What a unit asks for: classes, and how many members.
+type Kind = (Vec<ClassId>, usize);
 
 impl Holds {
     /// Opens the nodes that are kept for a group; to be closed again by [`Holds::close`] if it was not placed.
@@ -40,9 +48,9 @@ impl Holds {
     }
 
     fn set(&self, cluster: &mut Cluster, group: GroupId, held: bool) {
-        for (node, _) in self.nodes.iter().filter(|(_, holder)| **holder == group) {
+        for node in self.of(group) {
             // A node that is gone is not held, and forgotten at the end of the cycle.
-            let _ = cluster.set_held(*node, held);
+            let _ = cluster.set_held(node, held);
         }
     }
 
@@ -54,7 +62,23 @@ impl Holds {
     /// Notes that a group waits since then, and that these nodes are kept for it.
     pub(crate) fn restore(&mut self, group: GroupId, since_ms: u64, nodes: Vec<NodeId>) {
         self.blocked_since_ms.insert(group, since_ms);
-        self.nodes.extend(nodes.into_iter().map(|node| (node, group)));
+        nodes.into_iter().for_each(|node| self.keep(node, group));
+    }
+
+    fn keep(&mut self, node: NodeId, group: GroupId) {
+        if let Some(before) = self.nodes.insert(node, group) {
+            self.forget(node, before);
+        }
+        self.by_group.entry(group).or_default().insert(node);
+    }
+
+    fn forget(&mut self, node: NodeId, group: GroupId) {
+        if let Some(nodes) = self.by_group.get_mut(&group) {
+            nodes.remove(&node);
+            if nodes.is_empty() {
+                self.by_group.remove(&group);
+            }
+        }
     }
 
     /// Keeps all nodes that are kept for anybody.
@@ -66,7 +90,7 @@ impl Holds {
 
     /// The groups for which nodes are kept.
     pub(crate) fn holders(&self) -> BTreeSet<GroupId> {
-        self.nodes.values().copied().collect()
+        self.by_group.keys().copied().collect()
     }
 
     /// Since when a group waits for room as one of the first of its queue.
@@ -76,7 +100,7 @@ impl Holds {
 
     /// The nodes that are kept for a group.
     pub(crate) fn of(&self, group: GroupId) -> impl Iterator<Item = NodeId> + '_ {
-        self.nodes.iter().filter(move |(_, holder)| **holder == group).map(|(node, _)| *node)
+        self.by_group.get(&group).into_iter().flatten().copied()
     }
 
     /// Takes in which units, the first ones of each queue, have found no room in this cycle, and keeps nodes for those
@@ -95,25 +119,29 @@ impl Holds {
             self.blocked_since_ms.insert(unit.group, since.get(&unit.group).copied().unwrap_or(now_ms));
         }
         // Who is no longer blocked needs no nodes.
-        for (node, group) in std::mem::take(&mut self.nodes) {
-            if self.blocked_since_ms.contains_key(&group) && cluster.node(node).is_some() {
-                self.nodes.insert(node, group);
-            } else {
+        for (node, group) in self.nodes.clone() {
+            if !self.blocked_since_ms.contains_key(&group) || cluster.node(node).is_none() {
+                self.nodes.remove(&node);
+                self.forget(node, group);
                 let _ = cluster.set_held(node, false);
             }
         }
         let Some(after_ms) = after_ms else { return };
         let mut due: Vec<(u64, &Unit)> = blocked
             .iter()
-            .filter(|unit| !self.nodes.values().any(|holder| *holder == unit.group))
+            .filter(|unit| !self.by_group.contains_key(&unit.group))
             .filter_map(|unit| Some((self.blocked_since_ms(unit.group)?, unit)))
             .filter(|(since_ms, _)| now_ms.saturating_sub(*since_ms) >= after_ms)
             .collect();
         due.sort_by_key(|(since_ms, unit)| (*since_ms, unit.rank));
         let queue_of = |group: &GroupId| cluster.group(*group).map(Group::queue);
-        let mut served: BTreeSet<QueueId> = self.nodes.values().filter_map(queue_of).collect();
-        // What would not fit if everybody else were gone, in members of a class each: many claims ask for the same.
-        let mut hopeless: BTreeSet<(Vec<ClassId>, usize)> = BTreeSet::new();
+        let mut served: BTreeSet<QueueId> = self.by_group.keys().filter_map(queue_of).collect();
+        let mut entitled = EntitledSets::default();
+        let known = std::mem::take(&mut self.fits_when_empty);
+        let known = if self.specs_changed == cluster.specs_changed() { known } else { BTreeMap::new() };
+        self.specs_changed = cluster.specs_changed();
+        // For whom there is nothing to keep while others keep what they do.
+        let mut hopeless: BTreeSet<Kind> = BTreeSet::new();
         for (_, unit) in due {
             // One unit of a queue at a time: the first for which it helps.
             if served.contains(&unit.queue) {
@@ -123,14 +151,18 @@ impl Holds {
             if left == 0 {
                 break;
             }
-            let entitled = Entitled::of(cluster, shares, unit.queue);
+            let entitled = entitled.know(cluster, shares, unit.queue);
             if !entitled.would_entitle(unit.rank, &unit.least_charge(cluster)) {
                 continue;
             }
+            // Many claims ask for the same.
             let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
             classes.dedup();
             let kind = (classes, unit.claims.len());
-            if hopeless.contains(&kind) {
+            let fits = || known.get(&kind).copied().unwrap_or_else(|| fits_when_empty(cluster, unit));
+            let fits = *self.fits_when_empty.entry(kind.clone()).or_insert_with(fits);
+            // Who would not fit if everybody else were gone gains nothing by waiting for that.
+            if !fits || hopeless.contains(&kind) {
                 continue;
             }
             let nodes = nearest(cluster, unit, left);
@@ -139,7 +171,7 @@ impl Holds {
             }
             for node in nodes {
                 if cluster.set_held(node, true).is_ok() {
-                    self.nodes.insert(node, unit.group);
+                    self.keep(node, unit.group);
                     served.insert(unit.queue);
                 }
             }
@@ -147,23 +179,37 @@ impl Holds {
     }
 }
 
+/// The member of a unit that needs most: it stands for all.
+fn most_demanding<'a>(cluster: &'a Cluster, unit: &Unit) -> Option<&'a Request> {
+    let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &claim.request);
+    requests.max_by_key(|request| (request.devices.total_core(), request.cpu))
+}
+
+/// Whether all of a unit's members would fit if everybody else were gone, and no node kept for anybody.
+fn fits_when_empty(cluster: &Cluster, unit: &Unit) -> bool {
+    let Some(request) = most_demanding(cluster, unit) else { return false };
+    let mut wanted = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
+    cluster.nodes().any(|(_, node)| {
+        if admits(node.spec(), request).is_ok() {
+            wanted = wanted.saturating_sub(room(&node.emptied(), request));
+        }
+        wanted == 0
+    })
+}
+
 /// The nodes that are nearest to having room for a unit's members: enough for all of them once everybody else has gone,
 /// but no more than `most`.
 fn nearest(cluster: &Cluster, unit: &Unit, most: usize) -> Vec<NodeId> {
-    // The member that needs most stands for all.
-    let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &claim.request);
-    let Some(request) = requests.max_by_key(|request| (request.devices.total_core(), request.cpu)) else {
-        return Vec::new();
-    };
+    let Some(request) = most_demanding(cluster, unit) else { return Vec::new() };
     let mut candidates: Vec<((usize, u64, u64), NodeId, u32)> = cluster
         .nodes()
-        .filter(|(id, _)| !cluster.is_held(*id))
+        .filter(|(id, node)| !cluster.is_held(*id) && admits(node.spec(), request).is_ok())
         .map(|(id, node)| (missing(node, request), id, room(&node.emptied(), request)))
         .filter(|(_, _, tasks)| *tasks > 0)
         .collect();
     candidates.sort_unstable();
     let mut wanted = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
-    // Who would not fit if everybody else were gone gains nothing by waiting for that.
+    // What others keep is not there for it.
     if candidates.iter().fold(0, |room: u32, (_, _, tasks)| room.saturating_add(*tasks)) < wanted {
         return Vec::new();
     }

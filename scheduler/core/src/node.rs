@@ -1,6 +1,7 @@
 //! A node's books: what is free on it and on each of its devices.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::claim::{Allocation, ClaimId};
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
@@ -13,7 +14,8 @@ use crate::spec::{DeviceSpec, Health, NodeSpec};
 /// claims hold add up to what it has.
 #[derive(Clone, Debug)]
 pub struct Node {
-    spec: NodeSpec,
+    /// What stays the same as claims come and go is shared with copies of the node.
+    spec: Arc<NodeSpec>,
     cpu_free: MilliCpu,
     memory_free: Bytes,
     devices: Vec<Device>,
@@ -28,7 +30,7 @@ pub struct Node {
     core_free_max: DeviceCore,
     one_model: bool,
     /// By device, the number of its model's resource.
-    models: Vec<usize>,
+    models: Arc<[usize]>,
     one_numa_node: bool,
 }
 
@@ -192,13 +194,16 @@ pub enum NotEnough {
 
 impl Node {
     pub(crate) fn new(spec: NodeSpec, models: Vec<usize>) -> Self {
-        let devices: Vec<Device> = spec.devices.iter().map(Device::new).collect();
         let one_model = spec.devices.windows(2).all(|pair| pair[0].model == pair[1].model);
         let one_numa_node = spec.devices.windows(2).all(|pair| pair[0].numa == pair[1].numa);
+        Self::empty(Arc::new(spec), models.into(), one_model, one_numa_node)
+    }
+
+    fn empty(spec: Arc<NodeSpec>, models: Arc<[usize]>, one_model: bool, one_numa_node: bool) -> Self {
         let mut node = Self {
             cpu_free: spec.cpu,
             memory_free: spec.memory,
-            devices,
+            devices: spec.devices.iter().map(Device::new).collect(),
             claims: BTreeSet::new(),
             sorts: BTreeMap::new(),
             idle_devices: 0,
@@ -216,7 +221,7 @@ impl Node {
     /// The node as it would be if nobody were there.
     #[must_use]
     pub fn emptied(&self) -> Self {
-        Self::new(self.spec.clone(), self.models.clone())
+        Self::empty(self.spec.clone(), self.models.clone(), self.one_model, self.one_numa_node)
     }
 
     /// What the node is.
@@ -294,18 +299,20 @@ impl Node {
     }
 
     pub(crate) fn relabel(&mut self, spec: &NodeSpec) {
-        self.spec.labels.clone_from(&spec.labels);
-        self.spec.taints.clone_from(&spec.taints);
-        self.spec.cordoned = spec.cordoned;
-        for (device, new) in self.spec.devices.iter_mut().zip(&spec.devices) {
+        let own = Arc::make_mut(&mut self.spec);
+        own.labels.clone_from(&spec.labels);
+        own.taints.clone_from(&spec.taints);
+        own.cordoned = spec.cordoned;
+        for (device, new) in Arc::make_mut(&mut self.spec).devices.iter_mut().zip(&spec.devices) {
             device.attributes.clone_from(&new.attributes);
         }
     }
 
     pub(crate) fn set_health(&mut self, device: u16, health: Health) -> bool {
-        let (Some(spec), Some(state)) =
-            (self.spec.devices.get_mut(usize::from(device)), self.devices.get_mut(usize::from(device)))
-        else {
+        let (Some(spec), Some(state)) = (
+            Arc::make_mut(&mut self.spec).devices.get_mut(usize::from(device)),
+            self.devices.get_mut(usize::from(device)),
+        ) else {
             return false;
         };
         spec.health = health;

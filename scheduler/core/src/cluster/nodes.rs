@@ -17,6 +17,12 @@ impl Cluster {
         self.changes.push(Change { node, spec }, self.nodes.len());
     }
 
+    /// Notes that what a node is has changed, and not only what is free on it.
+    fn note_spec(&mut self, node: NodeId) {
+        self.specs_changed += 1;
+        self.note(node, true);
+    }
+
     pub(super) fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, EventError> {
         if self.by_name.contains_key(&spec.name) {
             return Err(EventError::NodeExists(spec.name));
@@ -35,14 +41,14 @@ impl Cluster {
         if news {
             self.recount_requested();
         }
-        self.note(id, true);
+        self.note_spec(id);
         Ok(id)
     }
 
     pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
         self.node_mut(id)?.relabel(spec);
         self.topology.learn(id, Some(spec));
-        self.note(id, true);
+        self.note_spec(id);
         Ok(())
     }
 
@@ -59,7 +65,7 @@ impl Cluster {
         }
         self.held.remove(&id);
         self.topology.learn(id, None);
-        self.note(id, true);
+        self.note_spec(id);
         Ok(Outcome::Claims { displaced, ready })
     }
 
@@ -79,7 +85,7 @@ impl Cluster {
             return Err(EventError::NoSuchDevice { node: id, device });
         }
         let there: Vec<ClaimId> = node.claims().collect();
-        self.note(id, true);
+        self.note_spec(id);
         if health == Health::Healthy {
             return Ok(Outcome::Done);
         }
