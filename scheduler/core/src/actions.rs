@@ -5,21 +5,27 @@
 //! the one set of entitled units ([`Entitled`](crate::entitled::Entitled)), which is why none of this goes round in
 //! circles.
 
+mod best_set;
+mod bounds;
 mod consolidate;
 mod context;
 mod evict;
 mod evicting;
 mod finder;
+mod givers;
 mod least_disruption;
+mod memory;
 mod pass;
 mod preempt;
 mod protection;
 mod reclaim;
 mod search;
+mod selection;
 mod stale;
 mod victims;
 
-pub(crate) use context::{Context, Refusal, SearchMemory};
+pub(crate) use context::{Context, Refusal};
+pub(crate) use memory::{SearchMemory, Unfinished};
 pub(crate) use pass::{Waiting, make_way, pass};
 pub(crate) use protection::Protection;
 pub(crate) use stale::evict_stale;

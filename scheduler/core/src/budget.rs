@@ -1,6 +1,8 @@
 //! Disruption budgets: how many of some claims must be there at any time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::claim::ClaimId;
 
 /// Says that some claims of a namespace, those that name it, are evicted only as long as enough of them stay placed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -13,49 +15,73 @@ pub struct DisruptionBudget {
     pub min_available: u32,
 }
 
-/// The budgets of a cluster, and how many claims of each are placed.
+/// The budgets of a cluster, and which claims of each are placed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Budgets {
-    budgets: BTreeMap<(String, String), Budget>,
+    /// By namespace and name.
+    budgets: BTreeMap<String, BTreeMap<String, Budget>>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Budget {
     /// `None`: claims name it, but nobody has said yet what it is.
     min_available: Option<u32>,
     placed: u32,
+    /// Those of its claims that are on their way out of a place.
+    leaving: BTreeSet<ClaimId>,
 }
 
 impl Budgets {
     pub(crate) fn change(&mut self, budget: DisruptionBudget) {
-        self.budgets.entry((budget.namespace, budget.name)).or_default().min_available = Some(budget.min_available);
+        self.get_mut(&budget.namespace, &budget.name).min_available = Some(budget.min_available);
     }
 
     /// Forgets a budget; whether there was one.
-    pub(crate) fn remove(&mut self, namespace: String, name: String) -> bool {
-        let Some(budget) = self.budgets.get_mut(&(namespace, name)) else { return false };
-        budget.min_available.take().is_some()
+    pub(crate) fn remove(&mut self, namespace: &str, name: &str) -> bool {
+        let budget = self.budgets.get_mut(namespace).and_then(|budgets| budgets.get_mut(name));
+        budget.is_some_and(|budget| budget.min_available.take().is_some())
     }
 
     /// Notes that a claim which names a budget was placed, or is no longer.
     pub(crate) fn note(&mut self, namespace: &str, name: &str, placed: bool) {
-        let budget = self.budgets.entry((namespace.to_owned(), name.to_owned())).or_default();
+        let budget = self.get_mut(namespace, name);
         budget.placed = if placed { budget.placed + 1 } else { budget.placed.saturating_sub(1) };
     }
 
-    /// How many claims of a budget may be evicted now.
-    pub(crate) fn spare(&self, namespace: &str, name: &str) -> u32 {
-        let budget = self.budgets.get(&(namespace.to_owned(), name.to_owned())).copied().unwrap_or_default();
-        budget.min_available.map_or(u32::MAX, |min_available| budget.placed.saturating_sub(min_available))
+    /// Notes that a claim which names a budget is on its way out of a place, or has left it.
+    pub(crate) fn note_leaving(&mut self, namespace: &str, name: &str, claim: ClaimId, leaving: bool) {
+        let claims = &mut self.get_mut(namespace, name).leaving;
+        if leaving {
+            claims.insert(claim)
+        } else {
+            claims.remove(&claim)
+        };
+    }
+
+    /// How many claims of a budget may be evicted now, if all that are placed are there, and which of them are on their
+    /// way out of a place.
+    pub(crate) fn spare(&self, namespace: &str, name: &str) -> (u32, impl Iterator<Item = ClaimId> + '_) {
+        let budget = self.budgets.get(namespace).and_then(|budgets| budgets.get(name));
+        let bound = budget.and_then(|budget| Some((budget.placed, budget.min_available?)));
+        let spare = bound.map_or(u32::MAX, |(placed, min_available)| placed.saturating_sub(min_available));
+        (spare, budget.into_iter().flat_map(|budget| budget.leaving.iter().copied()))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = DisruptionBudget> + '_ {
-        self.budgets.iter().filter_map(|((namespace, name), budget)| {
-            Some(DisruptionBudget {
-                name: name.clone(),
-                namespace: namespace.clone(),
-                min_available: budget.min_available?,
-            })
-        })
+        let of_namespace = |(namespace, budgets): (&'_ String, &'_ BTreeMap<String, Budget>)| {
+            let budget = |(name, budget): (&String, &Budget)| {
+                Some(DisruptionBudget {
+                    name: name.clone(),
+                    namespace: namespace.clone(),
+                    min_available: budget.min_available?,
+                })
+            };
+            budgets.iter().filter_map(budget).collect::<Vec<_>>()
+        };
+        self.budgets.iter().flat_map(of_namespace)
+    }
+
+    fn get_mut(&mut self, namespace: &str, name: &str) -> &mut Budget {
+        self.budgets.entry(namespace.to_owned()).or_default().entry(name.to_owned()).or_default()
     }
 }

@@ -49,6 +49,9 @@ pub struct Dump {
     pub claims: Vec<DumpedClaim>,
     /// What a scheduler remembers of who waits; nothing in a dump of a cluster alone.
     pub blocked: Vec<DumpedBlocked>,
+    /// Searches of a scheduler that were too long for one cycle, in the order in which they go on; nothing in a dump of
+    /// a cluster alone.
+    pub searches: Vec<DumpedSearch>,
 }
 
 /// A model of devices.
@@ -159,6 +162,19 @@ pub struct DumpedBlocked {
     pub nodes: Vec<usize>,
 }
 
+/// A search for room that has not seen everything.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DumpedSearch {
+    /// What it was part of.
+    pub action: Action,
+    /// Whom room is sought for.
+    pub group: DumpedGroupRef,
+    /// The number of the node at which to go on; `None`: at the first.
+    pub node: Option<usize>,
+    /// How often it was cut short.
+    pub times: u32,
+}
+
 /// Refers to a pod group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DumpedGroupRef {
@@ -185,6 +201,8 @@ pub enum DumpEntry {
     Claim(usize),
     /// One that waits.
     Blocked(usize),
+    /// A search that goes on.
+    Search(usize),
 }
 
 /// Why there can be no cluster of this state.

@@ -140,11 +140,6 @@ impl EntitledSets {
         self.by_queue.entry(queue).or_insert_with(|| Entitled::of(cluster, shares, queue))
     }
 
-    /// A queue's set, if it was asked for before.
-    pub(crate) fn get(&self, queue: QueueId) -> Option<&Entitled> {
-        self.by_queue.get(&queue)
-    }
-
     /// Takes in steps that have been made final.
     pub(crate) fn changed(&mut self, cluster: &Cluster, steps: &[Step]) {
         let mut groups: BTreeMap<QueueId, BTreeSet<GroupId>> = BTreeMap::new();

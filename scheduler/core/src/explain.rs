@@ -29,13 +29,12 @@ pub use history::Eviction;
 pub use queue_report::{QueueReport, ResourceReport};
 pub use reason::{Bound, Holder, Protection, Reason, Share, Tier};
 pub use reasons::Reasons;
-pub(crate) use share::shares_then;
+pub(crate) use share::share;
 pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
 
 use crate::actions::{Context, Refusal, make_way};
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
-use crate::entitled::EntitledSets;
 use crate::event::EventError;
 use crate::group::GroupId;
 use crate::scheduler::Scheduler;
@@ -138,14 +137,7 @@ impl Scheduler {
         unit: &Unit,
     ) -> Result<Vec<(ClaimId, String)>, Option<Refusal>> {
         let (mut engine, mut memory) = (self.engine.fork(), self.memory.clone());
-        let mut context = Context {
-            shares,
-            settings: &self.settings,
-            engine: &mut engine,
-            memory: &mut memory,
-            entitled: EntitledSets::default(),
-            moves_left: self.settings.moves_per_cycle,
-        };
+        let mut context = Context::new(&cluster, shares, &self.settings, &mut engine, &mut memory);
         let mut refused: Option<Refusal> = None;
         for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
             match make_way(action, &mut cluster, &mut context, unit) {

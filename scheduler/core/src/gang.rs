@@ -94,8 +94,12 @@ fn place_anywhere(
     room: &mut dyn MakeRoom,
 ) -> Result<(), Unplaceable> {
     for (placed, claim) in demanding_first(statement.cluster(), engine, &unit.claims).into_iter().enumerate() {
-        let free = place_within_bounds(statement.cluster(), engine, unit.queue, claim, preemptible)?;
-        let allocation = free.or_else(|| room.make_room(statement, engine, claim, None));
+        let free = place_within_bounds(statement.cluster(), engine, unit.queue, claim, preemptible);
+        let allocation = match free {
+            Ok(Some(allocation)) => Some(allocation),
+            // What is free may be of a model of which the queue may have no more; others can make room elsewhere.
+            none => room.make_room(statement, engine, claim, None).map_or_else(|| none, |found| Ok(Some(found)))?,
+        };
         let taken = allocation.is_some_and(|allocation| statement.place(claim, allocation).is_ok());
         if !taken {
             return Err(Unplaceable::NoRoom { claim, placed });

@@ -55,7 +55,7 @@ pub use class::{Class, ClassId};
 pub use cluster::Cluster;
 pub use dump::{
     Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel,
-    DumpedNode, DumpedPlace, DumpedQueue, DumpedUsage, RestoreError, RestoreReason,
+    DumpedNode, DumpedPlace, DumpedQueue, DumpedSearch, DumpedUsage, RestoreError, RestoreReason,
 };
 pub use entitled::Standing;
 pub use event::{Event, EventError, Outcome};

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::actions::{Context, SearchMemory, Waiting, evict_stale, pass};
 use crate::claim::{Action, Displacement};
 use crate::cluster::Cluster;
-use crate::entitled::{Entitled, EntitledSets, PlacedUnit, Standing};
+use crate::entitled::{Entitled, PlacedUnit, Standing};
 use crate::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit};
 use crate::group::{Group, GroupId};
 use crate::holds::Holds;
@@ -30,6 +30,9 @@ pub struct Settings {
     pub disruption_per_mille: u64,
     /// Nodes and victims that are looked at for one unit at most.
     pub search_budget: u32,
+    /// Nodes and victims that are looked at in a cycle, for all units together, at most. A search that this ends goes on
+    /// in the next cycle.
+    pub search_budget_per_cycle: u32,
     /// Claims that are moved in a cycle at most to make room in one place.
     pub moves_per_cycle: u32,
     /// How long one of the first units of a queue waits for room before nodes are kept for it, in milliseconds; `None`:
@@ -48,6 +51,7 @@ impl Default for Settings {
             usage_weight: 0,
             disruption_per_mille: 2000,
             search_budget: 100_000,
+            search_budget_per_cycle: 1_000_000,
             moves_per_cycle: 16,
             hold_after_ms: Some(300_000),
             held_nodes_per_mille: 50,
@@ -149,14 +153,7 @@ impl Scheduler {
 
     /// Moves and evicts for those who found no room.
     fn make_way(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) {
-        let mut context = Context {
-            shares,
-            settings: &self.settings,
-            engine: &mut self.engine,
-            memory: &mut self.memory,
-            entitled: EntitledSets::default(),
-            moves_left: self.settings.moves_per_cycle,
-        };
+        let mut context = Context::new(cluster, shares, &self.settings, &mut self.engine, &mut self.memory);
         let mut waiting = Waiting::of(cluster, &plan.pending);
         for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
             if action == Action::Consolidate && context.engine.policy().spreads() {
@@ -168,7 +165,7 @@ impl Scheduler {
         for (group, steps) in evict_stale(cluster, &mut context) {
             plan.add(steps, Action::StaleGang, group);
         }
-        self.memory.forget_gone(cluster);
+        context.finish(cluster);
         plan.add_displaced(cluster);
     }
 

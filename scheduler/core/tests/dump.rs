@@ -129,7 +129,13 @@ struct World {
 }
 
 fn settings() -> Settings {
-    Settings { hold_after_ms: Some(1000), held_nodes_per_mille: 500, ..Settings::default() }
+    Settings {
+        search_budget: 3,
+        search_budget_per_cycle: 10,
+        hold_after_ms: Some(1000),
+        held_nodes_per_mille: 500,
+        ..Settings::default()
+    }
 }
 
 impl World {

@@ -8,8 +8,8 @@ mod queue;
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    Bytes, DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedModel, DumpedNode, EventError,
-    NodeSpec, QueueError, RestoreError, RestoreReason, Settings,
+    Bytes, DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedModel, DumpedNode, DumpedSearch,
+    EventError, NodeSpec, QueueError, RestoreError, RestoreReason, Settings,
 };
 use anyhow::{Context, Result, bail, ensure};
 
@@ -46,6 +46,11 @@ impl File {
             let nodes: Result<Vec<usize>> = blocked.nodes.iter().map(|node| names.node(node)).collect();
             Ok(DumpedBlocked { group: names.group(&blocked.who)?, since_ms: blocked.since_ms, nodes: nodes? })
         })?;
+        let searches = each(&self.history.searches, "history.searches", |search| {
+            let node = search.node.as_ref().map(|node| names.node(node)).transpose()?;
+            let group = names.group(&search.who)?;
+            Ok(DumpedSearch { action: search.action, group, node, times: search.times })
+        })?;
         for node in blocked.iter().flat_map(|blocked| &blocked.nodes) {
             if let Some(node) = nodes.get_mut(*node) {
                 node.held = true;
@@ -65,6 +70,7 @@ impl File {
             groups,
             claims: each_claim(&claims, |entry, name| entry.to_dumped(name, &names))?,
             blocked,
+            searches,
         })
     }
 
@@ -144,6 +150,7 @@ impl File {
                 self.path("claims", number, self.claims.iter().map(|claim| (&claim.name, claim.count)))
             }
             DumpEntry::Blocked(number) => format!("history.blocked[{number}]"),
+            DumpEntry::Search(number) => format!("history.searches[{number}]"),
         };
         let reason = match error.reason {
             RestoreReason::Event(EventError::Queue(QueueError::Unknown(name))) => anyhow::anyhow!(
@@ -217,6 +224,7 @@ impl SchedulerEntry {
             usage_weight: self.usage_weight_per_mille,
             disruption_per_mille: self.disruption_per_mille,
             search_budget: self.search_budget,
+            search_budget_per_cycle: self.search_budget_per_cycle,
             moves_per_cycle: self.moves_per_cycle,
             hold_after_ms: self.hold_after_ms,
             held_nodes_per_mille: self.held_nodes_per_mille,

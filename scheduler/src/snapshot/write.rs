@@ -14,7 +14,8 @@ use crate::snapshot::amount::{ResourceKey, memory_entry};
 use crate::snapshot::format::{
     AllowanceEntry, BlockedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry,
     HistoryEntry, LeavingEntry, ModelEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PlacedEntry, PodGroupEntry,
-    QueueEntry, RequestEntry, SchedulerEntry, ShareEntry, Strategy, SubGroupEntry, TaintEntry, UsageEntry, VERSION,
+    QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy, SubGroupEntry, TaintEntry, UsageEntry,
+    VERSION,
 };
 
 impl File {
@@ -33,6 +34,12 @@ impl File {
             who: group(dump, blocked.group),
             since_ms: blocked.since_ms,
             nodes: blocked.nodes.iter().map(|number| node_name(dump, *number)).collect(),
+        });
+        let searches = dump.searches.iter().map(|search| SearchEntry {
+            who: group(dump, search.group),
+            action: search.action,
+            node: search.node.map(|number| node_name(dump, number)),
+            times: search.times,
         });
         let budget = |budget: &aliquot_scheduler_core::DisruptionBudget| BudgetEntry {
             name: budget.name.clone(),
@@ -54,6 +61,7 @@ impl File {
                 models: dump.models.iter().map(model).collect(),
                 capacity: UsageEntry::of(&dump.capacity),
                 blocked: blocked.collect(),
+                searches: searches.collect(),
             },
         })
     }

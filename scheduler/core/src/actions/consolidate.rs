@@ -6,19 +6,19 @@ use crate::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::gang::{MakeRoom, Unplaceable, place_unit};
-use crate::group::{Group, GroupPlacement};
+use crate::limits;
 use crate::placement::{Engine, Policy};
-use crate::queue::Queue;
 use crate::scheduler::cause;
+use crate::shares::Shares;
 use crate::statement::{Statement, Step};
 use crate::unit::Unit;
 
 use super::context::{Context, Outcome, Refusal};
-use super::finder::{Finder, could_fit, may_run};
-use super::least_disruption::{Disruption, Solution};
-use super::protection::{Protection, delayed_until_ms};
-use super::search::Search;
-use super::victims::{Measure, Victims};
+use super::finder::{Finder, Seeker, could_fit, may_run};
+use super::least_disruption::{Candidate, Disruption, Question, Solution};
+use super::protection::delayed_until_ms;
+use super::selection::{Measure, Selection, Spares};
+use super::victims::Victim;
 
 /// Places a unit by moving claims of others, all of which find another place.
 pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
@@ -28,60 +28,49 @@ pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });
     }
-    let Context { shares, settings, engine, memory, moves_left, entitled } = context;
-    let order = cluster.queues().parents_first();
-    let holds = |queue: &Queue| !queue.placed().is_empty();
-    let queues: Vec<_> = order.into_iter().filter(|queue| cluster.queue(*queue).is_some_and(holds)).collect();
-    for queue in &queues {
-        entitled.know(cluster, shares, *queue);
+    context.know_movable(cluster);
+    let Context { shares, engine, searches, movable, moves_left, .. } = context;
+    let own = movable.number_of(unit.queue);
+    let takes = |victim: &Victim| {
+        let action = if own == Some(victim.queue) { Action::Preempt } else { Action::Reclaim };
+        victim.group() != unit.group && victim.is_open_to(action)
+    };
+    let selection = Selection::new(movable, (0..movable.queues().len()).collect(), takes);
+    if selection.is_empty() {
+        return Err(Refusal::NothingToTake);
     }
-    let mut victims = Victims::default();
-    for queue in queues {
-        let action = if queue == unit.queue { Action::Preempt } else { Action::Reclaim };
-        let protection = Protection::of(cluster, queue, action);
-        let units = entitled.get(queue).into_iter().flat_map(|entitled| entitled.last_first());
-        for placed in units.filter(|placed| placed.unit.group != unit.group && placed.unit.claims.len() == 1) {
-            let group = cluster.group(placed.unit.group);
-            // What is left of a gang would start nowhere else.
-            let may_move = |group: &Group| {
-                group.has_minimum() && !has_rules(group) && !protection.protects(cluster, group, &placed.unit)
-            };
-            if group.is_some_and(may_move) {
-                victims.add_alone(cluster, queue, placed);
-            }
-        }
-    }
-    victims.index();
-    if victims.is_empty() || !could_fit(cluster, &victims, unit) {
+    let mut search = searches.begin(Action::Consolidate, unit.group).ok_or(Refusal::SearchExhausted)?;
+    if !could_fit(cluster, &selection, unit, &mut search) {
+        searches.end(Action::Consolidate, unit.group, &search, false);
         return Err(Refusal::NothingToTake);
     }
     let measure = Measure::of(&unit.least_charge(cluster));
-    let search = Search::new(settings.search_budget, memory.start(Action::Consolidate, unit.group));
-    let finder = Finder::new(search, shares, measure, unit);
-    let mut room = Moving { victims, finder, moves_max: *moves_left, moved: BTreeMap::new() };
+    let mut room = Moving {
+        selection,
+        finder: Finder::new(search, unit),
+        shares,
+        measure,
+        unit,
+        moves_max: *moves_left,
+        moved: BTreeMap::new(),
+    };
     let because = cause(cluster, Action::Consolidate, unit.group);
     let mut statement = Statement::new(cluster);
     let placed = place_unit(&mut statement, engine, unit, &mut room);
-    let stopped = room.finder.search.stopped().filter(|_| placed.is_err());
-    memory.note(Action::Consolidate, unit.group, stopped);
+    let search = room.finder.search.clone();
+    drop(room);
+    searches.end(Action::Consolidate, unit.group, &search, placed.is_ok());
     match placed {
         Ok(()) => {}
         Err(Unplaceable::Limit(exceeded)) => return Err(Refusal::Limit(exceeded)),
-        Err(_) if stopped.is_some() => return Err(Refusal::SearchExhausted),
+        Err(_) if search.stopped().is_some() => return Err(Refusal::SearchExhausted),
         Err(_) => return Err(Refusal::NothingToTake),
     }
     let steps = statement.keep(&because);
     let moves = steps.iter().filter(|step| matches!(step, Step::Move { .. })).count();
     *moves_left = moves_left.saturating_sub(u32::try_from(moves).unwrap_or(u32::MAX));
-    entitled.changed(cluster, &steps);
+    context.changed(cluster, &steps);
     Ok(steps)
-}
-
-/// Whether a group says where its members may be, relative to each other. They stay together where they are.
-fn has_rules(group: &Group) -> bool {
-    let spec = group.spec();
-    let required = spec.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());
-    required || spec.spread != GroupPlacement::default()
 }
 
 /// Whether as much is free as a unit asks for, however scattered.
@@ -110,23 +99,46 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
 
 /// Moves claims, within a statement.
 struct Moving<'a> {
-    victims: Victims<'a>,
-    finder: Finder<'a>,
+    selection: Selection<'a>,
+    finder: Finder,
+    shares: &'a Shares,
+    measure: Measure,
+    unit: &'a Unit,
     moves_max: u32,
     /// Where claims were that have been moved.
     moved: BTreeMap<ClaimId, Allocation>,
 }
 
-/// Where room could be made, and who would have to move.
-type Opening = (Disruption, i64, NodeId, Vec<usize>);
+/// All nodes on which room could be made, and who would have to move.
+struct Openings {
+    moves_left: usize,
+    found: Vec<(Disruption, i64, NodeId, Vec<usize>)>,
+}
 
-impl Moving<'_> {
-    /// How many more claims may be moved.
-    fn moves_left(&self, cluster: &Cluster) -> usize {
-        let moved = self.moved.iter().filter(|(claim, from)| cluster.allocation(**claim) != Some(*from)).count();
-        usize::try_from(self.moves_max).unwrap_or(usize::MAX).saturating_sub(moved)
+impl Seeker for Openings {
+    fn kept_back(&self, left: u32) -> u32 {
+        // It costs no more to try the openings of some nodes than to find them.
+        left / 2
     }
 
+    fn cares_for(&self, _: &Disruption) -> bool {
+        true
+    }
+
+    fn allows(&mut self, candidate: &Candidate<'_>) -> bool {
+        candidate.set.len() <= self.moves_left
+    }
+
+    fn found(&mut self, node: NodeId, Solution { disruption, victims, cost }: Solution) {
+        self.found.push((disruption, cost, node, victims));
+    }
+
+    fn has_found(&self) -> bool {
+        !self.found.is_empty()
+    }
+}
+
+impl Moving<'_> {
     /// All nodes on which room could be made, the best first.
     fn openings(
         &mut self,
@@ -134,18 +146,20 @@ impl Moving<'_> {
         engine: &Engine<Box<dyn Policy>>,
         claim: ClaimId,
         among: Option<&[NodeId]>,
-    ) -> Vec<Opening> {
+    ) -> Vec<(NodeId, Vec<usize>)> {
         let Some(request) = cluster.claim(claim).map(|claim| &claim.request) else { return Vec::new() };
-        let moves_left = self.moves_left(cluster);
-        let mut openings = Vec::new();
-        let mut allowed = |_: &Disruption, set: &[usize]| set.len() <= moves_left;
-        let mut found = |id: NodeId, Solution { disruption, victims, node }: Solution| {
-            openings.push((disruption, engine.cost_if(id, &node, request), id, victims));
-            moves_left
-        };
-        self.finder.each_node(cluster, &self.victims, request, among, &mut allowed, &mut found);
-        openings.sort_unstable();
-        openings
+        let moves_max = usize::try_from(self.moves_max).unwrap_or(usize::MAX);
+        let moved = self.moved.iter().filter(|(claim, from)| cluster.allocation(**claim) != Some(*from));
+        let moves_left = moves_max.saturating_sub(moved.count());
+        let Self { selection, finder, .. } = self;
+        let order = selection.order_of_queues(cluster, self.shares);
+        let spares = Spares::new(cluster, selection.victims());
+        let mut question =
+            Question { cluster, selection, request, engine, measure: self.measure, order: &order, spares };
+        let mut openings = Openings { moves_left, found: Vec::new() };
+        finder.each_node(&mut question, among, &mut openings);
+        openings.found.sort_unstable();
+        openings.found.into_iter().map(|(.., node, victims)| (node, victims)).collect()
     }
 
     /// Moves those who are in the way of a claim on a node; where the claim can go then. Nothing is changed if somebody
@@ -175,7 +189,7 @@ impl Moving<'_> {
         victims: &[usize],
     ) -> Option<Allocation> {
         let mut homeless = Vec::with_capacity(victims.len());
-        for victim in victims.iter().filter_map(|victim| self.victims.all.get(*victim)) {
+        for victim in victims.iter().filter_map(|victim| self.selection.get(*victim)) {
             for claim in victim.claims() {
                 let from = statement.cluster().allocation(claim)?.clone();
                 let charge = statement.cluster().charge(claim)?;
@@ -186,6 +200,9 @@ impl Moving<'_> {
         }
         let class = statement.cluster().class_of(claim)?;
         let allocation = engine.place_among(statement.cluster(), class, [node])?;
+        let charge = statement.cluster().charge_at(claim, &allocation)?;
+        let preemptible = self.unit.is_preemptible(statement.cluster());
+        limits::check(statement.cluster(), self.unit.queue, &charge, preemptible, false).ok()?;
         statement.place(claim, allocation.clone()).ok()?;
         // Who needs most has the fewest places to choose from.
         homeless.sort_by_key(|(_, charge)| std::cmp::Reverse((charge.device_core(), charge.cpu())));
@@ -216,7 +233,7 @@ impl MakeRoom for Moving<'_> {
         claim: ClaimId,
         among: Option<&[NodeId]>,
     ) -> Option<Allocation> {
-        for (_, _, node, victims) in self.openings(statement.cluster(), engine, claim, among) {
+        for (node, victims) in self.openings(statement.cluster(), engine, claim, among) {
             if !self.finder.search.spend(victims.len()) {
                 self.finder.search.stop(node);
                 return None;

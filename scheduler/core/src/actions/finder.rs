@@ -1,81 +1,110 @@
 //! The search over nodes for the least disruption that makes room for a task.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::claim::NodeId;
 use crate::class::ClassId;
 use crate::cluster::Cluster;
-use crate::placement::{Misfit, fits, room};
+use crate::placement::{admits, room};
 use crate::request::Request;
-use crate::shares::Shares;
 use crate::unit::Unit;
 
-use super::least_disruption::{Disruption, Question, Solution};
+use super::least_disruption::{Candidate, Disruption, Question, Solution};
 use super::search::Search;
-use super::victims::{Measure, Victims};
+use super::selection::Selection;
+
+/// Who looks for room: says what is worth looking at, and takes what is found.
+pub(super) trait Seeker {
+    /// What of the search's budget is not for looking.
+    fn kept_back(&self, left: u32) -> u32;
+
+    /// Whether whoever does so much harm, or more, is worth a look.
+    fn cares_for(&self, disruption: &Disruption) -> bool;
+
+    /// Whether these may be taken.
+    fn allows(&mut self, candidate: &Candidate<'_>) -> bool;
+
+    /// Takes what was found on a node.
+    fn found(&mut self, node: NodeId, solution: Solution);
+
+    /// Whether anything was found.
+    fn has_found(&self) -> bool;
+}
 
 /// Looks for room that could be made by taking victims.
-pub(super) struct Finder<'a> {
+pub(super) struct Finder {
     pub(super) search: Search,
-    pub(super) measure: Measure,
-    pub(super) shares: &'a Shares,
     /// Members of the unit for which no room was sought yet.
     members_left: u32,
 }
 
-impl<'a> Finder<'a> {
-    pub(super) fn new(search: Search, shares: &'a Shares, measure: Measure, unit: &Unit) -> Self {
+impl Finder {
+    pub(super) fn new(search: Search, unit: &Unit) -> Self {
         let members_left = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
-        Self { search, measure, shares, members_left }
+        Self { search, members_left }
     }
 
-    /// Looks at all nodes, or those of `among`, as long as the budget lasts, and calls `found` with whom to take from
-    /// each, as far as that is `allowed`. What `found` answers is the greatest number of running units that is of
-    /// interest from then on.
-    pub(super) fn each_node(
-        &mut self,
-        cluster: &Cluster,
-        victims: &Victims<'_>,
-        request: &Request,
-        among: Option<&[NodeId]>,
-        allowed: &mut dyn FnMut(&Disruption, &[usize]) -> bool,
-        found: &mut dyn FnMut(NodeId, Solution) -> usize,
-    ) {
+    /// Looks at all nodes, or those of `among`, as long as the budget lasts, for whom to take from each.
+    ///
+    /// Nodes are taken in order, so that the next search can go on where this one ends; but of as many as the budget is
+    /// enough for in any case those come first that promise most, and then most others need no closer look.
+    pub(super) fn each_node(&mut self, question: &mut Question<'_>, among: Option<&[NodeId]>, seeker: &mut dyn Seeker) {
         // Members for whom room is still to be found leave each other a part of the budget.
-        let slice = self.search.left() / self.members_left.max(1);
+        let enough = self.search.left() - self.search.left() / self.members_left.max(1);
+        let kept_back = seeker.kept_back(self.search.left());
         self.members_left = self.members_left.saturating_sub(1);
-        let enough = self.search.left() - slice;
+        let (cluster, request) = (question.cluster, question.request);
         let among: Option<BTreeSet<NodeId>> = among.map(|among| among.iter().copied().collect());
-        let queue_order = victims.order_of_queues(cluster, self.shares);
-        let spare = victims.spare(cluster);
-        let question =
-            Question { cluster, victims, request, measure: self.measure, queue_order: &queue_order, spare: &spare };
-        let mut running_max = usize::MAX;
-        for (id, here) in victims.nodes(self.search.start) {
-            if among.as_ref().is_some_and(|among| !among.contains(&id))
-                || cluster.is_held(id)
-                || !may_run(cluster, id, request)
-            {
-                continue;
+        let is_open = |id: NodeId| {
+            among.as_ref().is_none_or(|among| among.contains(&id))
+                && !cluster.is_held(id)
+                && may_run(cluster, id, request)
+        };
+        let mut nodes = question.selection.nodes(self.search.start).filter(|(id, _)| is_open(*id)).peekable();
+        while let Some((next, _)) = nodes.peek() {
+            let left = self.search.left();
+            if seeker.has_found() && left < enough {
+                // There the next member's search goes on.
+                self.search.start = Some(*next);
             }
-            if running_max < usize::MAX && self.search.left() < enough {
+            if left <= kept_back || (seeker.has_found() && left < enough) {
+                self.search.stop(*next);
                 return;
             }
-            if !self.search.spend(1 + here.len()) {
-                self.search.stop(id);
-                return;
+            let keeps = if left > enough { kept_back.max(enough) } else { kept_back };
+            let mut available = (left - keeps) as usize;
+            let mut promising = BinaryHeap::new();
+            while let Some((id, here)) = nodes.next_if(|(_, here)| promising.is_empty() || looks(here) <= available) {
+                available = available.saturating_sub(looks(&here));
+                promising.push(Reverse((question.least(&here), id, here)));
             }
-            let here: Vec<usize> = here.iter().map(|(_, victim)| *victim).collect();
-            if let Some(solution) = question.answer(id, &here, running_max, allowed) {
-                running_max = found(id, solution);
+            self.search.pass(promising.len());
+            while let Some(Reverse((least, id, here))) = promising.pop() {
+                if least.is_none_or(|least| !seeker.cares_for(&least)) {
+                    continue;
+                }
+                if !self.search.spend(looks(&here)) {
+                    let rest = promising.into_iter().map(|Reverse((_, id, _))| id);
+                    self.search.stop(rest.fold(id, NodeId::min));
+                    return;
+                }
+                if let Some(solution) = question.answer(id, here, &mut self.search, seeker) {
+                    seeker.found(id, solution);
+                }
             }
         }
     }
 }
 
+/// What a look at a node costs.
+fn looks(here: &[usize]) -> usize {
+    1 + here.len()
+}
+
 /// Whether all members of a gang could fit if everybody who may be taken were gone: if not, nothing need be tried. A
 /// single claim is not worth asking about: the search itself asks the same of each node.
-pub(super) fn could_fit(cluster: &Cluster, victims: &Victims<'_>, unit: &Unit) -> bool {
+pub(super) fn could_fit(cluster: &Cluster, selection: &Selection<'_>, unit: &Unit, search: &mut Search) -> bool {
     if unit.claims.len() < 2 {
         return true;
     }
@@ -84,23 +113,19 @@ pub(super) fn could_fit(cluster: &Cluster, victims: &Victims<'_>, unit: &Unit) -
         .iter()
         .filter_map(|claim| cluster.class_of(*claim))
         .for_each(|class| *missing.entry(class).or_default() += 1);
-    let mut nodes = victims.nodes(None).peekable();
     for (id, node) in cluster.nodes() {
-        let here = nodes.next_if(|(at, _)| *at == id).map_or(&[][..], |(_, here)| here);
         if cluster.is_held(id) {
             continue;
         }
+        search.note(1);
         let mut emptied = None;
         for (class, missing) in &mut missing {
             let Some(request) = cluster.class(*class).map(|class| class.request()) else { return false };
             if *missing == 0 || !may_run(cluster, id, request) {
                 continue;
             }
-            let node = match here {
-                [] => node,
-                _ => emptied.get_or_insert_with(|| victims.without(cluster, id, here)).as_ref().unwrap_or(node),
-            };
-            *missing = missing.saturating_sub(room(node, request));
+            let emptied = emptied.get_or_insert_with(|| selection.without(cluster, id));
+            *missing = missing.saturating_sub(room(emptied.as_ref().unwrap_or(node), request));
         }
         missing.retain(|_, missing| *missing > 0);
         if missing.is_empty() {
@@ -112,6 +137,5 @@ pub(super) fn could_fit(cluster: &Cluster, victims: &Victims<'_>, unit: &Unit) -
 
 /// Whether such tasks may run on a node at all.
 pub(super) fn may_run(cluster: &Cluster, id: NodeId, request: &Request) -> bool {
-    let fits = cluster.node(id).map(|node| fits(node, request));
-    !matches!(fits, None | Some(Err(Misfit::Cordoned | Misfit::NotAdmitted | Misfit::Models { .. })))
+    cluster.node(id).is_some_and(|node| admits(node.spec(), request).is_ok())
 }

@@ -183,7 +183,7 @@ fn take_free(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> O
     let mut statement = Statement::new(cluster);
     place_unit(&mut statement, context.engine, unit, &mut FreeRoom).ok()?;
     let steps = statement.keep(&because);
-    context.entitled.changed(cluster, &steps);
+    context.changed(cluster, &steps);
     Some(steps)
 }
 

@@ -2,19 +2,18 @@
 
 use crate::claim::Action;
 use crate::cluster::Cluster;
-use crate::entitled::PlacedUnit;
 use crate::unit::Unit;
 
 use super::context::{Context, Outcome, Refusal};
 use super::evict::Attempt;
 use super::protection::delayed_until_ms;
-use super::victims::Victims;
+use super::selection::Selection;
+use super::victims::Victim;
 
 /// Places a unit by evicting units of strictly lower priority in its queue: any, if it would be entitled, otherwise
 /// only borrowed ones.
 pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
-    let Context { shares, settings, engine, memory, entitled, .. } = context;
-    let own = entitled.know(cluster, shares, unit.queue);
+    let own = context.entitled.know(cluster, context.shares, unit.queue);
     // Who is of the lowest priority has nobody to take from.
     if own.units().last().is_none_or(|last| last.unit.rank.priority <= unit.rank.priority) {
         return Err(Refusal::NothingToTake);
@@ -23,21 +22,17 @@ pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
         return Err(Refusal::Delayed { until_ms });
     }
     let is_entitled = own.would_entitle(unit.rank, &unit.least_charge(cluster));
-    let wanted =
-        |placed: &PlacedUnit| placed.unit.rank.priority > unit.rank.priority && (is_entitled || !placed.entitled);
-    let mut victims = Victims::default();
-    victims.add(cluster, Action::Preempt, unit.queue, own, wanted);
-    victims.index();
-    let attempt = Attempt { action: Action::Preempt, unit, victims, shares, settings };
-    let done = attempt.run(cluster, engine, memory, |state, taken| {
-        // Where exactly the members are decides what they take: it may be more than was known before.
-        let exact = unit.charge(state);
-        if taken.iter().any(|victim| victim.placed.entitled) && !own.would_entitle(unit.rank, &exact) {
-            return Err(Refusal::above(shares, unit.queue, exact.parts().next().map_or(0, |(resource, _)| resource)));
-        }
-        Ok(())
-    });
-    let steps = done?;
-    entitled.changed(cluster, &steps);
+    context.know_evictable(cluster, unit.queue);
+    let Context { shares, settings, engine, searches, entitled, evictable, .. } = context;
+    let own = entitled.know(cluster, shares, unit.queue);
+    let takes = |victim: &Victim| {
+        victim.rank().priority > unit.rank.priority
+            && (is_entitled || !victim.entitled)
+            && victim.is_open_to(Action::Preempt)
+    };
+    let selection = Selection::new(evictable, evictable.number_of(unit.queue).into_iter().collect(), takes);
+    let attempt = Attempt { action: Action::Preempt, unit, selection, own, shares, settings };
+    let steps = attempt.run(cluster, engine, searches)?;
+    context.changed(cluster, &steps);
     Ok(steps)
 }

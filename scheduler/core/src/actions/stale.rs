@@ -24,7 +24,7 @@ pub(crate) fn evict_stale(cluster: &mut Cluster, context: &mut Context<'_>) -> V
     let mut evicted = Vec::new();
     for id in stale {
         if let Some(steps) = evict_all(cluster, id) {
-            context.entitled.changed(cluster, &steps);
+            context.changed(cluster, &steps);
             evicted.push((id, steps));
         }
     }

@@ -1,60 +1,57 @@
-//! Who could be evicted for a unit, and where they are.
+//! Who could be made to go, and where they are: found out once for a cycle, and kept true as claims are placed and
+//! evicted.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{Action, ClaimId, NodeId};
 use crate::cluster::Cluster;
 use crate::entitled::{Entitled, PlacedUnit};
-use crate::group::GroupId;
-use crate::node::Node;
+use crate::group::{Group, GroupId, GroupPlacement};
 use crate::queue::QueueId;
 use crate::resource::Charge;
-use crate::shares::Shares;
 use crate::unit::Rank;
 
 use super::protection::Protection;
 
-/// What is evicted as a whole: a member beyond a group's core, or a core, with which all members beyond it go.
-#[derive(Debug)]
-pub(super) struct Victim<'a> {
-    pub(super) placed: &'a PlacedUnit,
-    /// Of a core: the members beyond it.
-    pub(super) beyond: Vec<&'a PlacedUnit>,
+/// What goes as a whole: a member beyond a group's core, or a core, with which all members beyond it go.
+#[derive(Clone, Debug)]
+pub(super) struct Victim {
+    /// Its units; a core is the first.
+    pub(super) units: Vec<PlacedUnit>,
     /// The number of its queue in [`Victims::queues`].
     pub(super) queue: usize,
+    /// What it takes.
+    pub(super) charge: Charge,
+    /// Whether it is within its queue's fair share.
+    pub(super) entitled: bool,
+    /// How many of its units run, or are on the way from one place to another.
+    pub(super) running: usize,
+    rank: Rank,
+    group: GroupId,
+    /// Whether reclaim, and preemption within its queue, may disturb it.
+    reclaimable: bool,
+    preemptible: bool,
     /// How many members name each budget, by number of the budget.
-    budgets: Vec<(usize, u32)>,
+    pub(super) budgets: Vec<(usize, u32)>,
+    nodes: BTreeSet<NodeId>,
 }
 
-impl Victim<'_> {
-    /// Its units; a core is the first.
-    pub(super) fn units(&self) -> impl Iterator<Item = &PlacedUnit> {
-        std::iter::once(self.placed).chain(self.beyond.iter().copied())
-    }
-
+impl Victim {
     pub(super) fn claims(&self) -> impl Iterator<Item = ClaimId> + '_ {
-        self.units().flat_map(|placed| placed.unit.claims.iter().copied())
-    }
-
-    /// How much of a resource it holds.
-    pub(super) fn holds(&self, number: usize) -> u64 {
-        self.units().map(|placed| placed.charge.get(number)).fold(0, u64::saturating_add)
+        self.units.iter().flat_map(|placed| placed.unit.claims.iter().copied())
     }
 
     pub(super) fn rank(&self) -> Rank {
-        self.placed.unit.rank
+        self.rank
     }
 
     pub(super) fn group(&self) -> GroupId {
-        self.placed.unit.group
+        self.group
     }
 
-    /// How many of its units run, or are on the way from one place to another.
-    pub(super) fn running(&self, cluster: &Cluster) -> usize {
-        let is_there = |claim: &ClaimId| cluster.started_ms(*claim).is_some() || cluster.leaving(*claim).is_some();
-        let runs = |placed: &&PlacedUnit| placed.unit.claims.iter().any(is_there);
-        self.units().filter(runs).count()
+    /// Whether an action may disturb it.
+    pub(super) fn is_open_to(&self, action: Action) -> bool {
+        if action == Action::Reclaim { self.reclaimable } else { self.preemptible }
     }
 
     /// Whether all of it is evicted, in a trial.
@@ -63,175 +60,234 @@ impl Victim<'_> {
     }
 }
 
-/// Who could be evicted.
-#[derive(Debug, Default)]
-pub(super) struct Victims<'a> {
-    pub(super) all: Vec<Victim<'a>>,
-    pub(super) queues: Vec<QueueId>,
-    budgets: Vec<(String, String)>,
-    /// Who is on which node, in order of the nodes.
-    at: Vec<(NodeId, usize)>,
+/// What is done with victims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// They are evicted, and a core takes along what its group has beyond it.
+    Evicted,
+    /// They are moved, each unit by itself; only those of one claim that may be anywhere.
+    Moved,
 }
 
-impl<'a> Victims<'a> {
-    /// Adds those of a queue that the action may take, if they are `wanted`.
-    pub(super) fn add(
+/// Who could be made to go, of the queues that were asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Victims {
+    fate: Fate,
+    /// Whether every queue with anything placed is to be known.
+    knows_all: bool,
+    /// By number; `None`: the number is free.
+    all: Vec<Option<Victim>>,
+    free: Vec<usize>,
+    queues: Vec<QueueId>,
+    by_queue: BTreeMap<QueueId, usize>,
+    /// By number of the queue: its victims in the order of rank.
+    of_queue: Vec<Vec<(Rank, usize)>>,
+    /// Who is on which node.
+    at: BTreeMap<NodeId, Vec<usize>>,
+    budgets: Vec<(String, String)>,
+    by_budget: BTreeMap<(String, String), usize>,
+}
+
+impl Victims {
+    /// Of no queue yet.
+    pub(super) fn new(fate: Fate) -> Self {
+        Self {
+            fate,
+            knows_all: false,
+            all: Vec::new(),
+            free: Vec::new(),
+            queues: Vec::new(),
+            by_queue: BTreeMap::new(),
+            of_queue: Vec::new(),
+            at: BTreeMap::new(),
+            budgets: Vec::new(),
+            by_budget: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn get(&self, number: usize) -> Option<&Victim> {
+        self.all.get(number)?.as_ref()
+    }
+
+    /// The queues that are known, by number.
+    pub(super) fn queues(&self) -> &[QueueId] {
+        &self.queues
+    }
+
+    /// The number of a queue, if it is known.
+    pub(super) fn number_of(&self, queue: QueueId) -> Option<usize> {
+        self.by_queue.get(&queue).copied()
+    }
+
+    /// The victims of a queue, in the order of rank.
+    pub(super) fn of_queue(&self, queue: usize) -> impl Iterator<Item = usize> + '_ {
+        self.of_queue.get(queue).into_iter().flatten().map(|(_, victim)| *victim)
+    }
+
+    /// The nodes on which there is anybody, with who, from node `start` on and then from the first.
+    pub(super) fn nodes(&self, start: Option<NodeId>) -> impl Iterator<Item = (NodeId, &[usize])> {
+        let start = start.unwrap_or(NodeId(0));
+        let nodes = self.at.range(start..).chain(self.at.range(..start));
+        nodes.map(|(node, here)| (*node, here.as_slice()))
+    }
+
+    /// Who is on a node.
+    pub(super) fn on(&self, node: NodeId) -> &[usize] {
+        self.at.get(&node).map_or(&[], Vec::as_slice)
+    }
+
+    /// A budget's namespace and name.
+    pub(super) fn budget(&self, number: usize) -> Option<&(String, String)> {
+        self.budgets.get(number)
+    }
+
+    /// Whether every queue with anything placed is known.
+    pub(super) fn knows_all(&self) -> bool {
+        self.knows_all
+    }
+
+    /// Says that every queue with anything placed was made known, and is to be from now on.
+    pub(super) fn note_all_known(&mut self) {
+        self.knows_all = true;
+    }
+
+    /// Makes sure that a queue is known; `entitled` are its placed units.
+    pub(super) fn know(&mut self, cluster: &Cluster, entitled: &Entitled, queue: QueueId) {
+        if self.by_queue.contains_key(&queue) {
+            return;
+        }
+        let number = self.queues.len();
+        self.queues.push(queue);
+        self.by_queue.insert(queue, number);
+        self.of_queue.push(Vec::new());
+        self.add_groups(cluster, entitled, number, |_| true);
+    }
+
+    /// Takes in that members of groups of a queue were placed or evicted, and who is entitled now.
+    pub(super) fn update(
         &mut self,
         cluster: &Cluster,
-        action: Action,
+        entitled: &Entitled,
         queue: QueueId,
-        entitled: &'a Entitled,
-        wanted: impl Fn(&PlacedUnit) -> bool,
+        groups: &BTreeSet<GroupId>,
     ) {
-        let protection = Protection::of(cluster, queue, action);
-        let open = |placed: &&PlacedUnit| {
-            let group = cluster.group(placed.unit.group);
-            group.is_some_and(|group| !protection.protects(cluster, group, &placed.unit))
+        let Some(number) = self.number_of(queue) else {
+            if self.knows_all {
+                self.know(cluster, entitled, queue);
+            }
+            return;
         };
-        let mut beyond: BTreeMap<GroupId, Option<Vec<&'a PlacedUnit>>> = BTreeMap::new();
-        for placed in entitled.last_first().filter(|placed| placed.unit.elastic) {
-            let of_group = beyond.entry(placed.unit.group).or_insert_with(|| Some(Vec::new()));
-            match open(&placed) {
-                true => of_group.iter_mut().for_each(|of_group| of_group.push(placed)),
-                false => *of_group = None,
+        self.remove_groups(number, groups);
+        self.add_groups(cluster, entitled, number, |group| groups.contains(&group));
+        // Both are in the order of rank.
+        let mut units = entitled.units().iter();
+        for (rank, victim) in self.of_queue.get(number).into_iter().flatten() {
+            let is_entitled = units.find(|placed| placed.unit.rank == *rank).is_some_and(|placed| placed.entitled);
+            if let Some(Some(victim)) = self.all.get_mut(*victim) {
+                victim.entitled = is_entitled;
             }
         }
-        for placed in entitled.last_first().filter(|placed| wanted(placed)).filter(open) {
-            let beyond = match placed.unit.elastic {
-                true => Some(Vec::new()),
-                false => beyond.remove(&placed.unit.group).unwrap_or_else(|| Some(Vec::new())),
+    }
+
+    fn remove_groups(&mut self, queue: usize, groups: &BTreeSet<GroupId>) {
+        let Some(of_queue) = self.of_queue.get_mut(queue) else { return };
+        let (all, at, free) = (&mut self.all, &mut self.at, &mut self.free);
+        of_queue.retain(|(_, number)| {
+            let Some(slot) = all.get_mut(*number) else { return false };
+            let Some(victim) = slot.take_if(|victim| groups.contains(&victim.group)) else { return true };
+            for node in victim.nodes {
+                if let Some(here) = at.get_mut(&node) {
+                    here.retain(|other| other != number);
+                    if here.is_empty() {
+                        at.remove(&node);
+                    }
+                }
+            }
+            free.push(*number);
+            false
+        });
+    }
+
+    fn add_groups(&mut self, cluster: &Cluster, entitled: &Entitled, queue: usize, wanted: impl Fn(GroupId) -> bool) {
+        let Some(id) = self.queues.get(queue).copied() else { return };
+        let protections = [Action::Reclaim, Action::Preempt].map(|action| Protection::of(cluster, id, action));
+        // In the order of rank a group's core comes before the members beyond it.
+        let mut by_group: BTreeMap<GroupId, Vec<&PlacedUnit>> = BTreeMap::new();
+        for placed in entitled.units().iter().filter(|placed| wanted(placed.unit.group)) {
+            by_group.entry(placed.unit.group).or_default().push(placed);
+        }
+        for (group, units) in by_group {
+            let Some(group) = cluster.group(group).filter(|group| self.fate == Fate::Evicted || may_move(group))
+            else {
+                continue;
             };
-            // A core is not taken while one of those that would go with it must stay.
-            let Some(beyond) = beyond else { continue };
-            self.push(cluster, queue, placed, beyond);
+            let open =
+                |placed: &&PlacedUnit| protections.map(|protection| !protection.protects(cluster, group, &placed.unit));
+            for placed in &units {
+                let with = match (self.fate, placed.unit.elastic) {
+                    (Fate::Moved, _) if placed.unit.claims.len() != 1 => continue,
+                    (Fate::Evicted, false) => units.as_slice(),
+                    _ => std::slice::from_ref(placed),
+                };
+                // A core is not taken while one of those that would go with it must stay.
+                let open = with.iter().map(open).reduce(|all, one| [all[0] && one[0], all[1] && one[1]]);
+                if let Some([reclaimable, preemptible]) = open.filter(|open| *open != [false, false]) {
+                    let units: Vec<PlacedUnit> = with.iter().copied().cloned().collect();
+                    self.push(cluster, queue, units, reclaimable, preemptible);
+                }
+            }
+        }
+        if let Some(of_queue) = self.of_queue.get_mut(queue) {
+            of_queue.sort_unstable();
         }
     }
 
-    /// Adds one unit, and nothing that would go with it.
-    pub(super) fn add_alone(&mut self, cluster: &Cluster, queue: QueueId, placed: &'a PlacedUnit) {
-        self.push(cluster, queue, placed, Vec::new());
-    }
-
-    fn push(&mut self, cluster: &Cluster, queue: QueueId, placed: &'a PlacedUnit, beyond: Vec<&'a PlacedUnit>) {
-        if self.queues.last() != Some(&queue) {
-            self.queues.push(queue);
-        }
-        let mut victim = Victim { placed, beyond, queue: self.queues.len() - 1, budgets: Vec::new() };
+    fn push(&mut self, cluster: &Cluster, queue: usize, units: Vec<PlacedUnit>, reclaimable: bool, preemptible: bool) {
+        let Some(first) = units.first() else { return };
+        let (rank, group, entitled) = (first.unit.rank, first.unit.group, first.entitled);
+        let mut charge = Charge::default();
+        units.iter().for_each(|placed| charge.add(&placed.charge));
+        let is_there = |claim: &ClaimId| cluster.started_ms(*claim).is_some() || cluster.leaving(*claim).is_some();
+        let running = units.iter().filter(|placed| placed.unit.claims.iter().any(is_there)).count();
+        let claims = || units.iter().flat_map(|placed| placed.unit.claims.iter());
+        let nodes = claims().filter_map(|claim| cluster.allocation(*claim)).map(|at| at.node).collect();
         let mut budgets: BTreeMap<usize, u32> = BTreeMap::new();
-        for claim in victim.claims().filter_map(|id| cluster.claim(id)) {
+        for claim in claims().filter_map(|claim| cluster.claim(*claim)) {
             let Some(name) = &claim.disruption_budget else { continue };
-            let known = self.budgets.iter().position(|known| known.0 == claim.namespace && known.1 == *name);
-            let number = known.unwrap_or_else(|| {
-                self.budgets.push((claim.namespace.clone(), name.clone()));
-                self.budgets.len() - 1
-            });
+            let number = self.number_of_budget(&claim.namespace, name);
             *budgets.entry(number).or_default() += 1;
         }
-        victim.budgets = budgets.into_iter().collect();
-        let number = self.all.len();
-        let nodes = victim.claims().filter_map(|claim| cluster.allocation(claim)).map(|at| (at.node, number));
-        self.at.extend(nodes);
-        self.all.push(victim);
-    }
-
-    /// To be called when all have been added.
-    pub(super) fn index(&mut self) {
-        self.at.sort_unstable();
-        self.at.dedup();
-    }
-
-    /// The nodes on which somebody could be evicted, with the numbers of who, from node `start` on and then from the
-    /// first.
-    pub(super) fn nodes(&self, start: Option<NodeId>) -> impl Iterator<Item = (NodeId, &[(NodeId, usize)])> {
-        let middle = start.map_or(0, |start| self.at.partition_point(|(node, _)| *node < start));
-        let (before, from) = self.at.split_at(middle);
-        let nodes = [from, before].into_iter().flat_map(|part| part.chunk_by(|left, right| left.0 == right.0));
-        nodes.filter_map(|here| Some((here.first()?.0, here)))
-    }
-
-    /// A node without those who could be evicted there, numbered in `here`.
-    pub(super) fn without(&self, cluster: &Cluster, id: NodeId, here: &[(NodeId, usize)]) -> Option<Node> {
-        let mut node = cluster.node(id)?.clone();
-        let victims = here.iter().filter_map(|(_, victim)| self.all.get(*victim));
-        let claims: BTreeSet<ClaimId> = victims.flat_map(Victim::claims).collect();
-        for claim in claims {
-            let at = cluster.allocation(claim).filter(|at| at.node == id);
-            if let Some((of, at)) = cluster.claim(claim).zip(at) {
-                node.give_back(claim, &of.request, at);
-            }
+        let budgets = budgets.into_iter().collect();
+        let victim =
+            Victim { units, queue, charge, entitled, running, rank, group, reclaimable, preemptible, budgets, nodes };
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.all.push(None);
+            self.all.len() - 1
+        });
+        for node in &victim.nodes {
+            self.at.entry(*node).or_default().push(number);
         }
-        Some(node)
+        if let Some(of_queue) = self.of_queue.get_mut(queue) {
+            of_queue.push((rank, number));
+        }
+        if let Some(slot) = self.all.get_mut(number) {
+            *slot = Some(victim);
+        }
     }
 
-    /// Whether anybody could be evicted.
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    /// How many claims of each budget may still be evicted.
-    pub(super) fn spare(&self, cluster: &Cluster) -> Vec<u32> {
-        self.budgets.iter().map(|(namespace, name)| cluster.spare_of_budget(namespace, name)).collect()
-    }
-
-    /// Takes a victim out of what may still be evicted of its budgets, if there is so much.
-    pub(super) fn take_from(&self, spare: &mut [u32], victim: usize) -> bool {
-        let Some(victim) = self.all.get(victim) else { return false };
-        let has = |(budget, members): &(usize, u32)| spare.get(*budget).is_some_and(|spare| spare >= members);
-        if !victim.budgets.iter().all(has) {
-            return false;
-        }
-        for (budget, members) in &victim.budgets {
-            if let Some(spare) = spare.get_mut(*budget) {
-                *spare -= members;
-            }
-        }
-        true
-    }
-
-    /// The order in which queues give: the one that is furthest above its share first, from the top of the tree down.
-    /// By number of the queue, its place in that order.
-    pub(super) fn order_of_queues(&self, cluster: &Cluster, shares: &Shares) -> Vec<usize> {
-        if self.queues.len() < 2 {
-            return vec![0; self.queues.len()];
-        }
-        let mut known = BTreeMap::new();
-        let mut paths: Vec<(Reverse<Vec<_>>, usize)> = Vec::with_capacity(self.queues.len());
-        for (number, queue) in self.queues.iter().enumerate() {
-            let mut path: Vec<_> = cluster
-                .queues()
-                .path(*queue)
-                .map(|(id, _)| *known.entry(id).or_insert_with(|| shares.dominant(cluster, id, None)))
-                .collect();
-            path.reverse();
-            paths.push((Reverse(path), number));
-        }
-        paths.sort_unstable();
-        let mut places = vec![0; paths.len()];
-        for (place, (_, number)) in paths.into_iter().enumerate() {
-            places[number] = place;
-        }
-        places
+    fn number_of_budget(&mut self, namespace: &str, name: &str) -> usize {
+        let key = (namespace.to_owned(), name.to_owned());
+        *self.by_budget.entry(key).or_insert_with_key(|key| {
+            self.budgets.push(key.clone());
+            self.budgets.len() - 1
+        })
     }
 }
 
-/// How much is evicted for a unit, measured in what the unit itself wants most: time of devices, else memory of
-/// devices, else CPU.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Measure(usize);
-
-impl Measure {
-    /// The measure for a unit that takes `charge`.
-    pub(super) fn of(charge: &Charge) -> Self {
-        Self([2, 3].into_iter().find(|number| charge.get(*number) > 0).unwrap_or(0))
-    }
-
-    /// The amount that a victim holds.
-    pub(super) fn amount(self, victim: &Victim<'_>) -> u64 {
-        victim.holds(self.0)
-    }
-
-    /// The amount of a charge.
-    pub(super) fn of_charge(self, charge: &Charge) -> u64 {
-        charge.get(self.0)
-    }
+/// Whether members of a group may be moved. Where a group says how they stand to each other they stay together where
+/// they are, and what is left of a gang would start nowhere else.
+fn may_move(group: &Group) -> bool {
+    let spec = group.spec();
+    let required = spec.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());
+    group.has_minimum() && !required && spec.spread == GroupPlacement::default()
 }

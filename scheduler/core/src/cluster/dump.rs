@@ -35,6 +35,7 @@ impl Cluster {
             groups: self.dump_groups(&numbers),
             claims: numbers.claims.keys().filter_map(|id| self.dump_claim(*id, &numbers)).collect(),
             blocked: Vec::new(),
+            searches: Vec::new(),
         }
     }
 
@@ -178,6 +179,11 @@ impl Numbers {
         self.nodes.get(&id).copied()
     }
 
+    /// The number of the first node from this one on, which may be gone.
+    pub(crate) fn node_from(&self, id: NodeId) -> Option<usize> {
+        self.nodes.range(id..).next().map(|(_, number)| *number)
+    }
+
     pub(crate) fn group(&self, cluster: &Cluster, id: GroupId) -> Option<DumpedGroupRef> {
         if let Some(number) = self.groups.get(&id) {
             return Some(DumpedGroupRef::Declared(*number));
@@ -316,6 +322,7 @@ impl Restored {
         }
         if let Some(leaving) = &leaving {
             self.cluster.leaving.entry(leaving.node).or_default().insert(id);
+            self.cluster.note_leaving(id, true);
         }
         for other in &starts_after {
             self.cluster.waiting_for.entry(*other).or_default().insert(id);

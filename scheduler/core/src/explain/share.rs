@@ -35,18 +35,3 @@ pub(crate) fn share(
     let resource = cluster.resources().resource(number);
     Some(Share { queue: state.spec().name.clone(), resource, held, asked, fair_share })
 }
-
-/// What the queues held when something was taken for a unit of `queue` that takes `charge` from units of `from`: for
-/// [`Displacement::shares`](crate::Displacement::shares).
-pub(crate) fn shares_then(
-    cluster: &Cluster,
-    shares: &Shares,
-    queue: QueueId,
-    charge: &Charge,
-    from: &[QueueId],
-) -> Vec<Share> {
-    let own = share(cluster, shares, queue, Some(charge), charge);
-    let others =
-        from.iter().filter(|other| **other != queue).filter_map(|other| share(cluster, shares, *other, None, charge));
-    own.into_iter().chain(others).collect()
-}

@@ -158,11 +158,12 @@ impl<P: Policy> Engine<P> {
         Some(total(&self.policy, bid))
     }
 
-    /// What it would cost to place a task of this request on a node, if the node were `as_if`; in the unit of
-    /// [`Engine::cost_on`].
-    pub(crate) fn cost_if(&self, node: NodeId, as_if: &Node, request: &Request) -> i64 {
+    /// What it would cost to place a task of this request on a node, if the node were `as_if`, in the unit of
+    /// [`Engine::cost_on`], and where it would be; `None` if it would not fit.
+    pub(crate) fn choose_if(&self, node: NodeId, as_if: &Node, request: &Request) -> Option<(i64, Allocation)> {
         let bid = self.policy.bid(node, as_if, request);
-        total(&self.policy, (bid.cost, bid.forgone))
+        let devices = devices::chosen(as_if, request, bid.choice)?;
+        Some((total(&self.policy, (bid.cost, bid.forgone)), Allocation { node, devices }))
     }
 
     /// Brings the class's bids up to what the cluster is now; `None` if there is no such class.

@@ -1,9 +1,10 @@
 //! A scheduler and its cluster as a value, and made from one.
 
 use super::{Scheduler, Settings};
+use crate::actions::Unfinished;
 use crate::cluster::Cluster;
 use crate::cluster::dump::Numbers;
-use crate::dump::{Dump, DumpEntry, DumpedBlocked, RestoreError};
+use crate::dump::{Dump, DumpEntry, DumpedBlocked, DumpedSearch, RestoreError};
 use crate::placement::Policy;
 
 impl Scheduler {
@@ -16,7 +17,12 @@ impl Scheduler {
             let nodes = self.holds.of(group).filter_map(|node| numbers.node(node));
             Some(DumpedBlocked { group: numbers.group(cluster, group)?, since_ms, nodes: nodes.collect() })
         });
-        Dump { blocked: blocked.collect(), ..cluster.dump() }
+        let searches = self.memory.iter().filter_map(|unfinished| {
+            let Unfinished { action, group, at, times } = *unfinished;
+            let node = at.and_then(|at| numbers.node_from(at));
+            Some(DumpedSearch { action, group: numbers.group(cluster, group)?, node, times })
+        });
+        Dump { blocked: blocked.collect(), searches: searches.collect(), ..cluster.dump() }
     }
 
     /// A cluster of this state, and a scheduler that goes on with it.
@@ -28,7 +34,7 @@ impl Scheduler {
         settings: Settings,
         mut dump: Dump,
     ) -> Result<(Self, Cluster), RestoreError> {
-        let blocked = std::mem::take(&mut dump.blocked);
+        let (blocked, searches) = (std::mem::take(&mut dump.blocked), std::mem::take(&mut dump.searches));
         let restored = Cluster::restore_numbered(dump)?;
         let mut scheduler = Self::new(policy, settings);
         for (number, DumpedBlocked { group, since_ms, nodes }) in blocked.into_iter().enumerate() {
@@ -36,6 +42,12 @@ impl Scheduler {
             let group = restored.group(entry, group)?;
             let nodes: Result<Vec<_>, _> = nodes.into_iter().map(|node| restored.node(entry, node)).collect();
             scheduler.holds.restore(group, since_ms, nodes?);
+        }
+        for (number, DumpedSearch { action, group, node, times }) in searches.into_iter().enumerate() {
+            let entry = DumpEntry::Search(number);
+            let at = node.map(|node| restored.node(entry, node)).transpose()?;
+            let group = restored.group(entry, group)?;
+            scheduler.memory.push(Unfinished { action, group, at, times });
         }
         let mut cluster = restored.cluster;
         if let Some(mix) = cluster.known_mix().filter(|_| settings.counts_mix) {

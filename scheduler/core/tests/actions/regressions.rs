@@ -389,3 +389,183 @@ fn who_is_preempted_for_a_claim_that_cannot_be_started_is_not_preempted_for_it_a
     }
     assert!(evictions <= 5, "evicted {evictions} times in 50 minutes for a claim that never starts");
 }
+
+/// Two nodes with one device each, one of model A, one of model B, both borrowed by blue; red is entitled to a device,
+/// but to none of model A.
+fn two_models_one_of_which_red_may_not_have() -> World {
+    let mut cluster = Cluster::new();
+    for model in ["A", "B"] {
+        let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+        let spec =
+            NodeSpec { name: model.into(), cpu: MilliCpu::new(64_000), devices: vec![device], ..NodeSpec::default() };
+        cluster.apply(Event::NodeAdded(spec)).expect("a new node");
+    }
+    let mut w = World { cluster, scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
+    let one = Allowance { quota: Some(1000), weight: 1, ..Allowance::default() };
+    w.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    let first = w.add("blue", TRAIN, 1);
+    let second = w.add("blue", TRAIN, 1);
+    w.cycle();
+    assert_eq!(w.running(&[first, second]), 2);
+    w.apply(Event::QueueAdded(QueueSpec {
+        name: "red".into(),
+        allowances: BTreeMap::from([(Resource::DeviceCore, one)]),
+        ..QueueSpec::default()
+    }));
+    w
+}
+
+#[test]
+fn reclaim_takes_devices_of_a_model_that_the_queue_may_have() {
+    for limit in [Some(0), None] {
+        let mut w = two_models_one_of_which_red_may_not_have();
+        let none_of = |model: &str| {
+            (Resource::ModelCore(model.into()), Allowance { quota: Some(0), limit, weight: 0, ..Allowance::default() })
+        };
+        for model in ["A", "B"] {
+            let one = Allowance { quota: Some(1000), weight: 1, ..Allowance::default() };
+            w.apply(Event::QueueChanged(QueueSpec {
+                name: "red".into(),
+                allowances: BTreeMap::from([(Resource::DeviceCore, one), none_of(model)]),
+                ..QueueSpec::default()
+            }));
+            let red = w.add("red", TRAIN, 1);
+            for _ in 0..5 {
+                w.cycle();
+            }
+            assert!(w.runs(red), "not of model {model}, with a limit of {limit:?}, but of the other one");
+            w.apply(Event::ClaimRemoved(red));
+            w.cycle();
+        }
+    }
+}
+
+#[test]
+fn a_free_device_of_a_model_that_a_queue_may_not_have_does_not_keep_it_from_reclaiming_another() {
+    let mut w = two_models_one_of_which_red_may_not_have();
+    let one = Allowance { quota: Some(1000), weight: 1, ..Allowance::default() };
+    let none = Allowance { quota: Some(0), limit: Some(0), weight: 0, ..Allowance::default() };
+    w.apply(Event::QueueChanged(QueueSpec {
+        name: "red".into(),
+        allowances: BTreeMap::from([(Resource::DeviceCore, one), (Resource::ModelCore("A".into()), none)]),
+        ..QueueSpec::default()
+    }));
+    let of_a = w.cluster.claims().find(|(.., at)| at.is_some_and(|at| at.node == w.cluster.node_named("A").unwrap()));
+    let of_a = of_a.map(|(id, ..)| id).expect("blue has a device of model A");
+    w.apply(Event::ClaimRemoved(of_a));
+    let red = w.add("red", TRAIN, 1);
+    w.cycle();
+    assert!(w.runs(red));
+}
+
+#[test]
+fn a_node_with_more_victims_than_a_search_may_look_at_does_not_end_it_for_ever() {
+    let mut w = World::with(&[2, 1], Settings { search_budget: 2, ..Settings::default() });
+    w.queue("red", 1);
+    w.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    let blue: Vec<_> = (0..3).map(|_| w.add("blue", TRAIN, 1)).collect();
+    w.run_on(blue[0], 0, 0);
+    w.run_on(blue[1], 0, 1);
+    w.run_on(blue[2], 1, 0);
+    let red = w.add("red", TRAIN, 1);
+    w.cycle();
+    assert!(w.runs(red));
+}
+
+#[test]
+fn a_gang_is_found_room_by_a_search_that_may_look_at_less_than_one_node() {
+    let mut w = World::with(&[4, 4], Settings { search_budget: 1, ..Settings::default() });
+    w.queue("red", 8);
+    w.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    let _ = (0..8).map(|_| w.add("blue", TRAIN, 1)).collect::<Vec<_>>();
+    w.cycle();
+    let gang = w.gang(group("g", "red", TRAIN, 2), 2, 4);
+    let cycles = (1..20).find(|_| {
+        w.cycle();
+        w.running(&gang) == 2
+    });
+    assert!(cycles.is_some(), "each time it is cut short it may look at twice as much");
+}
+
+#[test]
+fn what_a_cycle_looks_at_is_bounded_and_nobody_is_passed_over_for_ever() {
+    // Twenty queues whose first unit cannot be helped, and a last one that can; a cycle has looks for a few of them.
+    let settings = Settings { search_budget: 200, search_budget_per_cycle: 500, ..Settings::default() };
+    let mut w = World::with(&[2; 60], settings);
+    w.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    for node in 0..60 {
+        let stays = w.claim(build("default", 1));
+        w.run_on(stays, node, 0);
+        let blue = w.add("blue", TRAIN, 1);
+        w.run_on(blue, node, 1);
+    }
+    for number in 0..20 {
+        let name = format!("red-{number}");
+        w.apply(Event::QueueAdded(QueueSpec {
+            name: name.clone(),
+            priority: 1,
+            allowances: BTreeMap::from([(
+                Resource::DeviceCore,
+                Allowance { quota: Some(2000), weight: 1, ..Allowance::default() },
+            )]),
+            ..QueueSpec::default()
+        }));
+        w.add(&name, TRAIN, 2);
+    }
+    w.queue("green", 1);
+    let green = w.add("green", TRAIN, 1);
+    let plan = w.cycle();
+    assert!(!w.runs(green), "others go first, and use up what there is");
+    assert!(plan.steps.is_empty());
+    let told = w.scheduler.explain(&w.cluster, green).expect("it waits").to_string();
+    assert!(!told.contains("too little search time"), "by itself it would be found room: {told}");
+    let cycles = (2..30).find(|_| {
+        w.cycle();
+        w.runs(green)
+    });
+    assert!(cycles.is_some(), "its turn comes");
+}
+
+#[test]
+fn two_members_of_one_disruption_budget_are_not_moved_at_once_for_two_members_of_a_gang() {
+    let mut w = World::new(&[2, 2, 2, 2]);
+    w.apply(Event::BudgetChanged(DisruptionBudget { name: "b".into(), namespace: String::new(), min_available: 1 }));
+    let kept = Claim { disruption_budget: Some("b".into()), ..wants("", TRAIN, 1) };
+    let kept: Vec<_> = (0..2).map(|_| w.claim(kept.clone())).collect();
+    let fixed: Vec<_> = (0..2).map(|_| w.claim(build("", 1))).collect();
+    for number in 0..2 {
+        w.run_on(kept[number], number, 0);
+        w.run_on(fixed[number], number + 2, 0);
+    }
+    let gang = w.gang(group("g", "", TRAIN, 2), 2, 2);
+    let plan = w.scheduler.cycle(&mut w.cluster);
+    assert_eq!(moved(&plan), [], "of two one must be there at any time");
+    assert_eq!(w.running(&gang), 0);
+}
+
+#[test]
+fn a_search_that_was_cut_short_goes_on_in_a_restored_scheduler_where_it_was() {
+    let settings = Settings { search_budget: 6, search_budget_per_cycle: 12, ..Settings::default() };
+    let mut w = World::with(&[1; 10], settings);
+    w.queue("red", 0);
+    w.queue("blue", 10);
+    let protected = DisruptionBudget { name: "all".into(), min_available: 9, ..DisruptionBudget::default() };
+    w.apply(Event::BudgetChanged(protected));
+    for node in 0..10 {
+        let budget = (node < 9).then(|| "all".to_owned());
+        let red = w.claim(Claim { disruption_budget: budget, ..wants("red", TRAIN, 1) });
+        w.run_on(red, node, 0);
+    }
+    let _ = w.add("blue", TRAIN, 1);
+    w.asks_for_the_rest("blue");
+    w.cycle();
+    let dump = w.scheduler.dump(&w.cluster);
+    assert!(!dump.searches.is_empty());
+    let (scheduler, cluster) = Scheduler::restore(Box::new(BestFit), settings, dump.clone()).expect("a possible state");
+    let mut restored = World { cluster, scheduler };
+    assert_eq!(restored.scheduler.dump(&restored.cluster), dump);
+    for _ in 0..5 {
+        assert_eq!(restored.cycle().steps.len(), w.cycle().steps.len());
+        assert_eq!(restored.scheduler.dump(&restored.cluster), w.scheduler.dump(&w.cluster));
+    }
+}

@@ -61,6 +61,9 @@ pub(in crate::snapshot) struct HistoryEntry {
     pub(in crate::snapshot) capacity: UsageEntry,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) blocked: Vec<BlockedEntry>,
+    /// In the order in which they go on.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) searches: Vec<SearchEntry>,
 }
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -79,4 +82,18 @@ pub(in crate::snapshot) struct BlockedEntry {
     pub(in crate::snapshot) since_ms: u64,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(in crate::snapshot) nodes: Vec<String>,
+}
+
+/// A search for room that was too long for one cycle.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct SearchEntry {
+    pub(in crate::snapshot) who: GroupEntry,
+    #[serde(with = "ActionName")]
+    pub(in crate::snapshot) action: Action,
+    /// The node at which it goes on; the first, if it is left out.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) node: Option<String>,
+    /// How often it was cut short.
+    pub(in crate::snapshot) times: u32,
 }

@@ -16,6 +16,7 @@ pub(in crate::snapshot) struct SchedulerEntry {
     pub(in crate::snapshot) usage_weight_per_mille: u64,
     pub(in crate::snapshot) disruption_per_mille: u64,
     pub(in crate::snapshot) search_budget: u32,
+    pub(in crate::snapshot) search_budget_per_cycle: u32,
     pub(in crate::snapshot) moves_per_cycle: u32,
     /// `null`: never.
     pub(in crate::snapshot) hold_after_ms: Option<u64>,
@@ -31,6 +32,7 @@ impl Default for SchedulerEntry {
             usage_weight,
             disruption_per_mille,
             search_budget,
+            search_budget_per_cycle,
             moves_per_cycle,
             hold_after_ms,
             held_nodes_per_mille,
@@ -44,6 +46,7 @@ impl Default for SchedulerEntry {
             usage_weight_per_mille: usage_weight,
             disruption_per_mille,
             search_budget,
+            search_budget_per_cycle,
             moves_per_cycle,
             hold_after_ms,
             held_nodes_per_mille,
