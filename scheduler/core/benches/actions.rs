@@ -1,0 +1,177 @@
+//! How long it takes to find who makes way, when many wait for it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_core::{
+    Allocation, Allowance, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceRequest, DeviceSpec,
+    Event, MilliCpu, NodeSpec, Outcome, QueueSpec, Request, Resource, Scheduler, Settings,
+};
+use criterion::{Criterion, criterion_group, criterion_main};
+
+const DEVICES: u16 = 8;
+
+fn memory() -> Bytes {
+    Bytes::from_mib(80 << 10)
+}
+
+/// Nodes with eight devices each.
+fn cluster(nodes: usize) -> Cluster {
+    let mut cluster = Cluster::new();
+    for number in 0..nodes {
+        let device = DeviceSpec { model: "A".into(), memory: memory(), ..DeviceSpec::default() };
+        let spec = NodeSpec {
+            name: format!("node-{number}"),
+            cpu: MilliCpu::new(96_000),
+            devices: vec![device; usize::from(DEVICES)],
+            ..NodeSpec::default()
+        };
+        event(&mut cluster, Event::NodeAdded(spec));
+    }
+    cluster
+}
+
+fn event(cluster: &mut Cluster, event: Event) -> Outcome {
+    cluster.apply(event).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A queue that is to have so many devices, and nothing beyond that if it is none.
+fn queue(cluster: &mut Cluster, name: &str, devices: u64) {
+    let weight = u64::from(devices > 0);
+    let allowance = Allowance { quota: Some(devices * 1000), weight, ..Allowance::default() };
+    let allowances = BTreeMap::from([(Resource::DeviceCore, allowance)]);
+    event(cluster, Event::QueueAdded(QueueSpec { name: name.into(), allowances, ..QueueSpec::default() }));
+}
+
+fn wants(queue: &str, devices: u16) -> Claim {
+    let request = Request { cpu: MilliCpu::new(1000), devices: DeviceRequest::whole(devices), ..Request::default() };
+    Claim { request, queue: queue.into(), preemptible: true, ..Claim::default() }
+}
+
+fn add(cluster: &mut Cluster, claim: Claim) -> ClaimId {
+    match event(cluster, Event::ClaimAdded(claim)) {
+        Outcome::Claim(id) => id,
+        other => panic!("not a claim's id: {other:?}"),
+    }
+}
+
+/// Lets a claim run on the first so many devices of each node; `claim` says what it is.
+fn fill(cluster: &mut Cluster, devices: u16, mut claim: impl FnMut(usize) -> Claim) {
+    let nodes: Vec<_> = cluster.nodes().map(|(id, _)| id).collect();
+    let places = nodes.into_iter().flat_map(|node| (0..devices).map(move |device| (node, device)));
+    for (number, (node, device)) in places.enumerate() {
+        let claim = add(cluster, claim(number));
+        let part = DeviceAllocation { device, core: DeviceCore::WHOLE, memory: memory() };
+        event(cluster, Event::ClaimPlaced(claim, Allocation { node, devices: vec![part] }));
+    }
+}
+
+/// How long a first cycle takes, and how many steps its plan has.
+fn cycle(cluster: &Cluster) -> (Duration, usize) {
+    let (mut cluster, mut scheduler) = (cluster.clone(), Scheduler::new(Box::new(BestFit), Settings::default()));
+    let start = Instant::now();
+    let plan = scheduler.cycle(&mut cluster);
+    (start.elapsed(), plan.steps.len())
+}
+
+fn measure(criterion: &mut Criterion, name: &str, cluster: &Cluster, steps: usize) {
+    criterion.bench_function(name, |bencher| {
+        bencher.iter_custom(|times| {
+            let cycles = (0..times).map(|_| {
+                let (took, planned) = cycle(cluster);
+                assert_eq!(planned, steps);
+                took
+            });
+            cycles.sum()
+        });
+    });
+}
+
+fn reclaims(criterion: &mut Criterion) {
+    let mut many = cluster(1000);
+    for number in 0..100 {
+        queue(&mut many, &format!("queue-{number}"), if number % 2 == 0 { 64 } else { 0 });
+    }
+    fill(&mut many, 7, |number| wants(&format!("queue-{}", number % 50 * 2 + 1), 1));
+    for number in (0..100).step_by(2) {
+        for _ in 0..50 {
+            add(&mut many, wants(&format!("queue-{number}"), 1));
+        }
+    }
+    // 1000 devices are free; 1500 are taken back.
+    measure(criterion, "50 queues take 1500 devices back from 50 others; 1000 nodes", &many, 2500 + 1500);
+    let mut two = cluster(500);
+    ["red", "blue"].iter().for_each(|name| queue(&mut two, name, 2000));
+    fill(&mut two, DEVICES, |_| wants("red", 1));
+    for _ in 0..2000 {
+        add(&mut two, wants("blue", 1));
+    }
+    measure(criterion, "a queue of 2000 claims takes its half of 4000 devices back from one other", &two, 4000);
+}
+
+fn preemptions(criterion: &mut Criterion) {
+    let mut one = cluster(500);
+    queue(&mut one, "red", 4000);
+    fill(&mut one, DEVICES, |_| wants("red", 1));
+    for _ in 0..2000 {
+        add(&mut one, Claim { priority: 100, ..wants("red", 1) });
+    }
+    measure(criterion, "2000 claims preempt 2000 of 4000 claims of their queue", &one, 4000);
+}
+
+fn budgets(criterion: &mut Criterion) {
+    let mut guarded = cluster(1500);
+    queue(&mut guarded, "red", 8);
+    queue(&mut guarded, "blue", 0);
+    let budget = |number: usize| Some(format!("budget-{number}"));
+    fill(&mut guarded, DEVICES, |number| Claim { disruption_budget: budget(number), ..wants("blue", 1) });
+    add(&mut guarded, wants("red", 1));
+    measure(criterion, "one device is taken back from 12000 claims with a disruption budget each", &guarded, 2);
+}
+
+fn nothing_helps(criterion: &mut Criterion) {
+    let mut protected = cluster(1000);
+    for number in 0..200 {
+        queue(&mut protected, &format!("queue-{number}"), if number % 2 == 0 { 64 } else { 0 });
+    }
+    // On each node one stays, so that none can be made free; each queue asks for something else.
+    fill(&mut protected, 7, |number| Claim {
+        preemptible: number % 7 != 0,
+        queue: if number % 7 == 0 { String::new() } else { format!("queue-{}", number % 100 * 2 + 1) },
+        ..wants("", 1)
+    });
+    for number in (0..200).step_by(2) {
+        let mut claim = wants(&format!("queue-{number}"), DEVICES);
+        claim.request.cpu = MilliCpu::new(1000 + number);
+        add(&mut protected, claim);
+    }
+    measure(criterion, "100 queues look for eight devices on 1000 nodes that cannot be made free", &protected, 0);
+}
+
+/// Units that have waited long, each for something else, and fit nowhere: no node is kept for them.
+fn holds(criterion: &mut Criterion) {
+    let mut waiting = cluster(4000);
+    for number in 0..1000 {
+        queue(&mut waiting, &format!("queue-{number}"), 32);
+        let mut claim = wants(&format!("queue-{number}"), 2 * DEVICES);
+        claim.request.cpu = MilliCpu::new(1000 + number);
+        add(&mut waiting, claim);
+    }
+    let mut scheduler = Scheduler::new(Box::new(BestFit), Settings::default());
+    scheduler.cycle(&mut waiting);
+    event(&mut waiting, Event::TimeAdvanced(400_000));
+    let start = Instant::now();
+    scheduler.cycle(&mut waiting);
+    println!("the first cycle in which 1000 different claims may have nodes kept: {:?}", start.elapsed());
+    criterion.bench_function("1000 different claims that fit nowhere may have nodes kept; 4000 nodes", |bencher| {
+        bencher.iter(|| assert!(scheduler.cycle(&mut waiting).steps.is_empty()));
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(10).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
+    targets = reclaims, preemptions, budgets, nothing_helps, holds
+}
+criterion_main!(benches);
