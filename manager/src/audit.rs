@@ -59,7 +59,7 @@ impl Audit {
         Audit { settings, findings: Mutex::default(), stopped: AtomicU64::new(0) }
     }
 
-    /// What happens to processes that get past their slice.
+    /// What happens to processes that get past their slice, where the slice itself does not say.
     #[must_use]
     pub(crate) fn policy(&self) -> AuditPolicy {
         self.settings.policy
@@ -196,7 +196,8 @@ impl Auditor {
         if confirmed.is_new {
             report(&finding);
         }
-        if self.audit.policy() != AuditPolicy::Stop || !may_be_stopped {
+        let policy = slice.and_then(|slice| slice.audit_policy).unwrap_or(self.audit.policy());
+        if policy != AuditPolicy::Stop || !may_be_stopped {
             return Some(finding);
         }
         // Once more: it may have attached since it was looked at.

@@ -71,7 +71,7 @@ pub(crate) struct Cdi {
 struct Spec {
     cdi_version: &'static str,
     kind: &'static str,
-    devices: [Device; 1],
+    devices: Vec<Device>,
 }
 
 #[derive(Serialize)]
@@ -81,7 +81,7 @@ struct Device {
     container_edits: Edits,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Edits {
     env: Vec<String>,
@@ -90,13 +90,13 @@ struct Edits {
     mounts: Vec<Mount>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DeviceNode {
     path: PathBuf,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Mount {
     host_path: PathBuf,
@@ -206,24 +206,28 @@ fn spec(
         env.extend(environment);
         mounts.extend(directories.iter().map(|(host, container)| Mount::new(host, container, true)));
     }
+    env.extend(slice.published.environment.iter().map(|(name, value)| format!("{name}={value}")));
     env.extend(settings.extra_env.iter().cloned());
     mounts.extend(driver.libraries.iter().map(|(host, container)| Mount::new(host, container, false)));
     let extra = settings.extra_mounts.iter();
     mounts.extend(extra.map(|mount| Mount::new(&mount.host_path, mount.container_path(), mount.writable)));
     let device_nodes = driver.device_nodes.into_iter().map(|path| DeviceNode { path }).collect();
-    let device = Device { name: slice.name.clone(), container_edits: Edits { env, device_nodes, mounts } };
-    Spec { cdi_version: "0.5.0", kind: KIND, devices: [device] }
+    let edits = Edits { env, device_nodes, mounts };
+    // A container that gets the slice by several of its names is edited several times, the same way.
+    let device = |name: &str| Device { name: name.into(), container_edits: edits.clone() };
+    Spec { cdi_version: "0.5.0", kind: KIND, devices: slice.cdi_names().map(device).collect() }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
     use std::os::unix::fs::MetadataExt;
     use std::time::SystemTime;
 
     use super::*;
     use crate::config::{ExtraMount, Preload};
     use crate::inventory::DeviceUuid;
-    use crate::slices::{Part, PriorityClass, SliceId};
+    use crate::slices::{Part, PriorityClass, Published, SliceId};
 
     /// What the specification of a slice with two devices says must be changed in its container.
     fn edits(preload: Preload) -> serde_json::Value {
@@ -239,6 +243,11 @@ mod tests {
             parts: vec![part("GPU-1"), part("GPU-2")],
             host_memory_limit_bytes: 0,
             priority_class: PriorityClass::default(),
+            audit_policy: None,
+            published: Published {
+                aliases: BTreeSet::from(["ids-1".into(), "ids-2".into()]),
+                environment: BTreeMap::from([("GPU_MEM".into(), "8".into())]),
+            },
             created: SystemTime::UNIX_EPOCH,
             description: String::new(),
             owner: None,
@@ -259,8 +268,12 @@ mod tests {
         let spec = spec(&slice, Path::new("/run/r"), Path::new("/run/r/s.so"), driver, Some(mps), &settings);
         let found: serde_json::Value = serde_json::to_value(&spec).unwrap();
         assert_eq!((&found["cdiVersion"], &found["kind"]), (&"0.5.0".into(), &"aliquot.dev/slice".into()));
-        assert_eq!(found["devices"][0]["name"], "a.b");
-        found["devices"][0]["containerEdits"].clone()
+        let names: Vec<&serde_json::Value> =
+            found["devices"].as_array().unwrap().iter().map(|device| &device["name"]).collect();
+        assert_eq!(names, ["a.b", "ids-1", "ids-2"]);
+        let edits = |at: usize| found["devices"][at]["containerEdits"].clone();
+        assert!(edits(0) == edits(1) && edits(1) == edits(2));
+        edits(0)
     }
 
     fn mounts(edits: &serde_json::Value) -> Vec<(&str, &str, &str)> {
@@ -284,6 +297,7 @@ mod tests {
                 "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2",
                 "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2",
                 "CUDA_MPS_X=y",
+                "GPU_MEM=8",
                 "A=b"
             ])
         );

@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
     use crate::inventory::DeviceUuid;
-    use crate::slices::{Part, PriorityClass, SliceId};
+    use crate::slices::{Part, PriorityClass, Published, SliceId};
 
     fn contents() -> Contents {
         let part = Part {
@@ -193,6 +193,8 @@ mod tests {
             parts: vec![part],
             host_memory_limit_bytes: 0,
             priority_class: PriorityClass::LatencyCritical,
+            audit_policy: None,
+            published: Published::default(),
             created: SystemTime::now(),
             description: "\"quoted\"\n".into(),
             owner: None,

@@ -18,8 +18,10 @@ use crate::paths::{Paths, SOCKET_FILE};
 pub use crate::slices::PriorityClass;
 
 mod audit;
+mod kubernetes;
 mod sharing;
 pub use audit::{AuditPolicy, AuditSettings};
+pub use kubernetes::{KubernetesConfig, KubernetesMode, KubernetesSettings};
 pub use sharing::{DeviceSharing, MpsSettings, SharingSettings};
 
 /// What the C library's loader reads in every process: libraries to load before the program's own.
@@ -73,6 +75,9 @@ pub struct Settings {
     /// How devices are shared between slices; in the file only.
     #[arg(skip)]
     pub sharing: Option<SharingSettings>,
+    /// How pods get slices, on a node of Kubernetes; in the file only.
+    #[arg(skip)]
+    pub kubernetes: Option<KubernetesSettings>,
 }
 
 /// Where to publish slices as CDI devices.
@@ -235,6 +240,8 @@ pub struct Config {
     pub audit: AuditSettings,
     /// How devices are shared between slices.
     pub sharing: SharingSettings,
+    /// How pods get slices; `None`: this is no node of Kubernetes.
+    pub kubernetes: Option<KubernetesConfig>,
     /// Priority class of slices that ask for none.
     pub default_priority_class: PriorityClass,
     /// How log lines look.
@@ -296,6 +303,9 @@ pub enum ConfigError {
         /// The value of `cdi.preload` with which this entry could stay.
         instead: &'static str,
     },
+    /// Pods get their slices as CDI devices.
+    #[error("there is a table [kubernetes], and cdi_dir is \"off\": pods get slices as CDI devices; set cdi_dir")]
+    KubernetesWithoutCdi,
     /// The loader cannot preload a library from the runtime directory.
     #[error(
         "runtime_dir is {}: containers preload the shim from there, and the loader would split the path at a space or \
@@ -340,6 +350,7 @@ impl Config {
             cdi: None,
             audit: AuditSettings::default(),
             sharing: SharingSettings::default(),
+            kubernetes: None,
             default_priority_class: PriorityClass::default(),
             log_format: LogFormat::default(),
             log_level: "warn".into(),
@@ -362,6 +373,7 @@ impl Config {
         if cdi_dir.is_some() && runtime_dir.to_string_lossy().contains([' ', '\t', '\n', ':', '#']) {
             return Err(ConfigError::NotPreloadable { path: runtime_dir });
         }
+        let kubernetes = file.kubernetes.map(|settings| settings.completed(&state_dir, cdi_dir.is_some()));
         Ok(Config {
             socket: absolute("socket", socket)?,
             runtime_dir,
@@ -372,6 +384,7 @@ impl Config {
                 absolute("host_root", flags.host_root.or(file.host_root).unwrap_or_else(|| "/".into()))?,
                 absolute("driver_root", flags.driver_root.or(file.driver_root).unwrap_or_else(|| "/".into()))?,
             ),
+            kubernetes: kubernetes.transpose()?,
             cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi })).transpose()?,
             audit: AuditSettings { mps_server: absolute("audit.mps_server", audit.mps_server)?, ..audit },
             sharing: file.sharing.unwrap_or_default().validated()?,
@@ -472,6 +485,9 @@ mod tests {
             ("[audit]\nmps_server = 'nvidia-cuda-mps-server'", "audit.mps_server"),
             ("[sharing.mps]\npipe_directory = 'pipes'", "sharing.mps.pipe_directory"),
             ("[sharing]\ndevices = [{ uuid = '0', mode = 'mps' }]", "sharing.devices"),
+            ("[kubernetes]\nmode = 'dra'\nkubelet_dir = 'kubelet'", "kubernetes.kubelet_dir"),
+            ("[kubernetes]\nmode = 'dra'\nkubeconfig = 'config'", "kubernetes.kubeconfig"),
+            ("cdi_dir = 'off'\n[kubernetes]\nmode = 'dra'", "cdi_dir"),
             ("[[cdi.extra_mounts]]\nhost_path = 'lib'", "host_path"),
             ("[cdi]\nextra_env = ['=x']", "NAME=value"),
         ] {
@@ -504,6 +520,7 @@ mod tests {
             cdi,
             audit,
             sharing,
+            kubernetes,
         } = settings;
         assert!(runtime_dir.is_some() && state_dir.is_some() && socket.is_some() && metrics_address.is_some());
         assert!(host_root.is_some() && driver_root.is_some());
@@ -516,6 +533,9 @@ mod tests {
         let SharingSettings { mode, devices, mps } = sharing.unwrap();
         assert_eq!((mode, mps), (SharingMode::default(), MpsSettings::default()));
         assert!(!devices.is_empty());
+        let KubernetesSettings { mode, node_name, kubelet_dir, kubeconfig } = kubernetes.unwrap();
+        assert_eq!((mode, kubelet_dir), (KubernetesMode::Dra, PathBuf::from("/var/lib/kubelet")));
+        assert!(node_name.is_some() && kubeconfig.is_some());
         assert!(parse(example).is_ok());
     }
 }

@@ -20,6 +20,7 @@ use tracing::{debug, error, info, warn};
 use crate::config::Config;
 use crate::grpc::Service;
 use crate::inventory::DeviceSource;
+use crate::kubernetes::{Kubernetes, KubernetesError};
 use crate::manager::{Locks, Manager, OpenError, take_directories};
 use crate::metrics;
 use crate::nvml::Nvml;
@@ -51,6 +52,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// What it is on Kubernetes.
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
     /// The kernel gives no thread.
     #[error("cannot start the servers: {0}")]
     Runtime(#[source] io::Error),
@@ -99,11 +103,14 @@ impl Daemon {
             let _ = gone.send(slice.to_owned());
         };
         let manager = Arc::new(Manager::open(&config, source, owner_gone)?);
+        let kubernetes = config.kubernetes.as_ref();
+        let kubernetes =
+            kubernetes.map(|config| runtime.block_on(Kubernetes::open(config, Arc::clone(&manager)))).transpose()?;
         let (ending, end) = watch::channel(false);
         let inner = Arc::clone(&manager);
         // A thread of its own owns the runtime: one must not be dropped within another.
         let servers = thread::Builder::new().name("daemon".into()).spawn(move || {
-            serve(runtime, listener, metrics, &inner, end, orphans);
+            serve(runtime, Served { listener, metrics, kubernetes }, &inner, end, orphans);
             drop(socket);
         });
         let servers = servers.map_err(StartError::Runtime)?;
@@ -155,10 +162,16 @@ fn bind_metrics(runtime: &Runtime, address: SocketAddr) -> Result<TcpListener, S
     runtime.block_on(TcpListener::bind(address)).map_err(|source| StartError::Metrics { address, source })
 }
 
-fn serve(
-    runtime: Runtime,
+/// What others connect to.
+struct Served {
     listener: UnixListener,
     metrics: Option<TcpListener>,
+    kubernetes: Option<Kubernetes>,
+}
+
+fn serve(
+    runtime: Runtime,
+    Served { listener, metrics, kubernetes }: Served,
     manager: &Arc<Manager>,
     mut end: watch::Receiver<bool>,
     orphans: mpsc::UnboundedReceiver<String>,
@@ -167,6 +180,9 @@ fn serve(
         tokio::spawn(remove_orphans(Arc::clone(manager), orphans));
         if let Some(listener) = metrics {
             tokio::spawn(metrics::serve(listener, Arc::clone(manager)));
+        }
+        if let Some(kubernetes) = kubernetes {
+            tokio::spawn(kubernetes.run(end.clone()));
         }
         let service = Service::new(Arc::clone(manager), end.clone());
         let mut ended = end.clone();

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::audit::Audit;
@@ -57,7 +57,7 @@ impl Known {
 
 /// The thread.
 pub(crate) struct Devices {
-    known: Arc<RwLock<Known>>,
+    known: watch::Receiver<Known>,
     thread: Periodic,
 }
 
@@ -72,10 +72,10 @@ impl Devices {
         audit: Arc<Audit>,
         mps: Arc<Mps>,
     ) -> io::Result<Devices> {
-        let known = Arc::new(RwLock::new(Known::default()));
+        let (sender, known) = watch::channel(Known::default());
         let now = Instant::now();
         let mut watch = Watch {
-            known: Arc::clone(&known),
+            known: sender,
             source,
             processes: ProcessWatch::new(Arc::clone(&slices), audit),
             slices,
@@ -91,7 +91,13 @@ impl Devices {
     /// What is known of the devices now.
     #[must_use]
     pub(crate) fn known(&self) -> Known {
-        self.known.read().clone()
+        self.known.borrow().clone()
+    }
+
+    /// What is known of the devices, now and whenever they have been looked at.
+    #[must_use]
+    pub(crate) fn watch(&self) -> watch::Receiver<Known> {
+        self.known.clone()
     }
 
     /// Has the thread look at slices with processes now.
@@ -106,7 +112,7 @@ impl Devices {
 }
 
 struct Watch {
-    known: Arc<RwLock<Known>>,
+    known: watch::Sender<Known>,
     source: Box<dyn DeviceSource>,
     slices: Arc<LiveSlices>,
     mps: Arc<Mps>,
@@ -126,13 +132,13 @@ impl Watch {
         }
         let elapsed = self.processes_seen.elapsed();
         self.processes_seen = Instant::now();
-        let inventory = Arc::clone(&self.known.read().inventory);
+        let inventory = Arc::clone(&self.known.borrow().inventory);
         self.processes.look(self.source.as_mut(), &inventory, elapsed);
         if self.slices.all().is_empty() { INVENTORY_INTERVAL } else { PROCESSES_INTERVAL }
     }
 
     fn look_at_devices(&mut self) {
-        let before = self.known.read().clone();
+        let before = self.known.borrow().clone();
         let known = match self.source.inventory() {
             Ok(mut inventory) => {
                 self.look_at_mps(&mut inventory);
@@ -142,7 +148,7 @@ impl Watch {
             Err(error) => Known { inventory: Arc::new(silent(&before.inventory, &error.0)), problem: Some(error.0) },
         };
         report(&before, &known);
-        *self.known.write() = known;
+        self.known.send_replace(known);
     }
 
     /// Has MPS, where it is used, hold to the ceiling, which it forgets when it is restarted.

@@ -83,6 +83,7 @@ impl NodeManager for Service {
             priority_class: convert::priority_class(request.priority_class)?,
             description: request.description,
             owner,
+            ..CreateRequest::default()
         };
         self.blocking(move |manager| Ok(Response::new(convert::slice(manager.create(request)?)))).await
     }

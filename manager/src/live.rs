@@ -1,14 +1,16 @@
 //! A slice at work: its region, the processes in it, and what they are charged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use aliquot_abi::ledger::{Identity, SHARED_SLOT};
 use aliquot_abi::region::{DeviceCounters, DeviceWaits, LEDGER_FILE};
+use aliquot_kubernetes::node::Consumer;
 use parking_lot::{Mutex, RwLock};
 
+use crate::config::AuditPolicy;
 use crate::procfs::{self, Mapped};
 use crate::region::Region;
 use crate::slices::{Owner, Part, PriorityClass, Slice, SliceId};
@@ -65,6 +67,8 @@ pub(crate) struct LiveSlice {
     pub name: String,
     /// Whose end is its end.
     pub owner: Option<Owner>,
+    /// What is done with processes that get past it; `None`: the node's policy.
+    pub audit_policy: Option<AuditPolicy>,
     /// Its region.
     pub region: Region,
     /// Whose gate stands open for good, part by part.
@@ -80,6 +84,7 @@ pub(crate) struct LiveSlice {
     /// The greatest memory limits that it has had, part by part.
     memory_limits_max_bytes: Vec<AtomicU64>,
     members: Mutex<Members>,
+    consumers: RwLock<Arc<BTreeSet<Consumer>>>,
     damage: Mutex<Option<String>>,
 }
 
@@ -93,6 +98,7 @@ impl LiveSlice {
             id: slice.id,
             name: slice.name.clone(),
             owner: slice.owner,
+            audit_policy: slice.audit_policy,
             region,
             free: slice.parts.iter().map(|_| AtomicBool::new(false)).collect(),
             sampled_permille: slice.parts.iter().map(|_| AtomicU32::new(0)).collect(),
@@ -102,6 +108,7 @@ impl LiveSlice {
             priority_class: RwLock::new(slice.priority_class),
             memory_limits_max_bytes: slice.parts.iter().map(|part| AtomicU64::new(part.memory_limit_bytes)).collect(),
             members: Mutex::new(Members::of(Vec::new())),
+            consumers: RwLock::default(),
             damage: Mutex::new(None),
         }
     }
@@ -200,6 +207,17 @@ impl LiveSlice {
             }
         }
         *self.members.lock() = Members::of(processes);
+    }
+
+    /// The containers of pods that run in it, as far as somebody said.
+    #[must_use]
+    pub(crate) fn consumers(&self) -> Arc<BTreeSet<Consumer>> {
+        Arc::clone(&self.consumers.read())
+    }
+
+    /// Says which containers of pods run in it.
+    pub(crate) fn set_consumers(&self, consumers: BTreeSet<Consumer>) {
+        *self.consumers.write() = Arc::new(consumers);
     }
 
     /// Whether the process `pid` has the slice's ledger mapped, as the shim does when a program begins to use the

@@ -11,16 +11,17 @@
 //!
 //! * a slice that was `making`: its region and its CDI device are removed. Nobody was told of it;
 //! * a slice that was `removing`: the same. Whoever asked got no answer, and asking again says that it is not there;
-//! * regions that no slice has, for example of a checkpoint that was moved away: they are removed. Their processes keep the
-//!   limits that they had, without a heartbeat.
+//! * regions that no slice has, for example of a checkpoint that was moved away: they are removed. Their processes
+//!   keep the limits that they had, without a heartbeat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use aliquot_kubernetes::node::Consumer;
 use parking_lot::Mutex;
 use tracing::{error, info};
 
@@ -148,6 +149,8 @@ pub(crate) struct SliceView {
     pub environment: Vec<String>,
     /// Processes in it now.
     pub processes: usize,
+    /// The containers of pods that run in it, as far as somebody said.
+    pub consumers: Arc<BTreeSet<Consumer>>,
     /// Why it does not work as it should.
     pub problem: Option<String>,
     /// What its user should know although nothing is wrong.
@@ -214,6 +217,7 @@ impl Manager {
             cdi_device: self.cdi.device(&slice.name),
             environment: self.mps.client(&slice.parts).map(|client| client.environment).unwrap_or_default(),
             processes: live.as_ref().map_or(0, |live| live.processes().len()),
+            consumers: live.as_ref().map(|live| live.consumers()).unwrap_or_default(),
             warnings: live.as_ref().map_or_else(Vec::new, |live| self.warnings(live)),
             problem: state
                 .problems

@@ -15,6 +15,7 @@ use aliquot_abi::ledger::BYTES_MAX;
 use aliquot_abi::region::DEVICES_MAX;
 use serde::{Deserialize, Serialize};
 
+use crate::config::AuditPolicy;
 use crate::inventory::{Device, DeviceUuid, Health, Inventory, SharingMode};
 
 mod error;
@@ -23,6 +24,8 @@ mod name;
 pub(crate) use name::NameError;
 mod priority;
 pub use priority::PriorityClass;
+mod published;
+pub(crate) use published::{Published, VariableError};
 
 /// Names a slice for ever: 128 random bits, written as 32 hexadecimal digits. Names its region's directory, too, and so
 /// keeps out whoever cannot guess it.
@@ -114,12 +117,25 @@ pub(crate) struct Slice {
     /// Which slice goes first. Checkpoints of before there were classes lack it.
     #[serde(default)]
     pub priority_class: PriorityClass,
+    /// What is done with processes that get past it; `None`: the node's policy.
+    #[serde(default)]
+    pub audit_policy: Option<AuditPolicy>,
+    /// How containers get it besides by its name.
+    #[serde(default)]
+    pub published: Published,
     /// When it was made.
     pub created: SystemTime,
     /// For people to read.
     pub description: String,
     /// Whose end is its end.
     pub owner: Option<Owner>,
+}
+
+impl Slice {
+    /// The names of its CDI device, its own first.
+    pub(crate) fn cdi_names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.name).chain(&self.published.aliases).map(String::as_str)
+    }
 }
 
 /// What is asked for of one device; 0 and `None` mean that the manager fills it in.
@@ -146,6 +162,10 @@ pub(crate) struct CreateRequest {
     pub host_memory_limit_bytes: u64,
     /// `None`: the node's default.
     pub priority_class: Option<PriorityClass>,
+    /// What is done with processes that get past it; `None`: the node's policy.
+    pub audit_policy: Option<AuditPolicy>,
+    /// How containers get it besides by its name.
+    pub published: Published,
     /// For people to read.
     pub description: String,
     /// Whose end is to be its end.
@@ -244,7 +264,9 @@ impl Slices {
     ) -> Result<Slice, CreateError> {
         let name = if request.name.is_empty() { format!("slice-{:.8}", id.to_string()) } else { request.name };
         name::check(&name)?;
-        if self.by_name.contains_key(&name) {
+        request.published.check_aliases()?;
+        request.published.check_environment()?;
+        if let Some(name) = self.taken(&name, &request.published) {
             return Err(CreateError::Exists { name });
         }
         if request.description.len() > DESCRIPTION_BYTES_MAX {
@@ -259,10 +281,20 @@ impl Slices {
             parts: self.place(inventory, &request.parts)?,
             host_memory_limit_bytes: checked_host_memory(request.host_memory_limit_bytes)?,
             priority_class: request.priority_class.unwrap_or(self.default_priority_class),
+            audit_policy: request.audit_policy,
+            published: request.published,
             created: now,
             description: request.description,
             owner: request.owner,
         })
+    }
+
+    /// Of the names by which a new slice is to be published, one that another slice has, or that it has twice.
+    fn taken(&self, name: &str, published: &Published) -> Option<String> {
+        let is_taken = |name: &&str| self.iter().flat_map(Slice::cdi_names).any(|taken| taken == *name);
+        let twice = published.aliases.get(name).map(String::as_str);
+        let mut names = std::iter::once(name).chain(published.aliases.iter().map(String::as_str));
+        names.find(is_taken).or(twice).map(ToOwned::to_owned)
     }
 
     /// Finds a device for each part. Those that name theirs come first, so that no other part takes it; of the others

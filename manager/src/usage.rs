@@ -1,11 +1,12 @@
 //! What slices use: kept as a short history, and put together for whoever asks.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use aliquot_abi::region::{DeviceWaits, HOST_ACCOUNT};
 use aliquot_arbiter::WAIT_BOUNDS_NS;
+use aliquot_kubernetes::node::Consumer;
 use aliquot_proto::node::v1 as proto;
 
 use crate::audit::Finding;
@@ -136,7 +137,19 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
             .map(Into::into)
             .collect(),
         priority_class: proto::PriorityClass::from(live.priority_class()).into(),
+        consumers: consumers(&live.consumers()),
     }
+}
+
+/// The containers of pods that run in a slice, as they are told.
+#[must_use]
+pub(crate) fn consumers(consumers: &BTreeSet<Consumer>) -> Vec<proto::Consumer> {
+    let told = |Consumer { namespace, pod, container }: &Consumer| proto::Consumer {
+        namespace: namespace.clone(),
+        pod: pod.clone(),
+        container: container.clone(),
+    };
+    consumers.iter().map(told).collect()
 }
 
 fn waits(waits: &DeviceWaits) -> proto::WaitHistogram {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// How the audit treats what it finds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -29,7 +29,7 @@ impl Default for AuditSettings {
 }
 
 /// What happens to processes that get past their slice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditPolicy {
     /// They are reported.

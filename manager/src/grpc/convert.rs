@@ -9,6 +9,7 @@ use crate::inventory::{Device, DeviceUuid, Health, SharingMode};
 use crate::manager::{Manager, SliceView};
 use crate::procfs;
 use crate::slices::{Part, PartRequest, PriorityClass, Slices};
+use crate::usage;
 
 pub(super) fn part_request(part: proto::Part) -> PartRequest {
     PartRequest {
@@ -67,6 +68,7 @@ pub(super) fn slice(view: SliceView) -> proto::Slice {
         priority_class: proto::PriorityClass::from(view.slice.priority_class).into(),
         warnings: view.warnings,
         environment: view.environment,
+        consumers: usage::consumers(&view.consumers),
     }
 }
 

@@ -58,6 +58,7 @@ fn create(error: &CreateError) -> Code {
     match error {
         CreateError::Name(_)
         | CreateError::Description { .. }
+        | CreateError::Variable(_)
         | CreateError::HostMemory(_)
         | CreateError::PartCount { .. }
         | CreateError::DeviceTwice { .. } => Code::InvalidArgument,

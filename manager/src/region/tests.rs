@@ -9,7 +9,7 @@ use super::files::RegionDirs;
 use super::view::SlotState;
 use super::*;
 use crate::inventory::DeviceUuid;
-use crate::slices::PriorityClass;
+use crate::slices::{PriorityClass, Published};
 
 fn slice() -> Slice {
     let part = Part {
@@ -24,6 +24,8 @@ fn slice() -> Slice {
         parts: vec![part],
         host_memory_limit_bytes: 0,
         priority_class: PriorityClass::default(),
+        audit_policy: None,
+        published: Published::default(),
         created: SystemTime::UNIX_EPOCH,
         description: String::new(),
         owner: None,

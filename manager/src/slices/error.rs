@@ -2,7 +2,7 @@
 
 use crate::inventory::{DeviceUuid, Inventory};
 use crate::size::Bytes;
-use crate::slices::{DESCRIPTION_BYTES_MAX, HOST_MEMORY_BYTES_MAX, NameError};
+use crate::slices::{DESCRIPTION_BYTES_MAX, HOST_MEMORY_BYTES_MAX, NameError, VariableError};
 use aliquot_abi::region::DEVICES_MAX;
 
 /// Why a part cannot be given on a device.
@@ -130,6 +130,9 @@ pub enum CreateError {
         /// The name.
         name: String,
     },
+    /// A variable for its containers.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
     /// The description is too long.
     #[error("the description has {found_bytes} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed")]
     Description {
@@ -180,6 +183,18 @@ pub enum CreateError {
 }
 
 impl CreateError {
+    /// Whether the same request can succeed later: for want of room, or because a device is ill.
+    #[must_use]
+    pub fn can_pass(&self) -> bool {
+        let passes = |error: &PartError| error.is_want_of_room() || matches!(error, PartError::Unhealthy { .. });
+        match self {
+            CreateError::Part(error) => passes(error),
+            CreateError::NoRoom { refusals } => refusals.iter().any(passes),
+            CreateError::NoDevice => true,
+            _ => false,
+        }
+    }
+
     /// Why no device would do for a part, with `taken` devices given to other parts.
     pub(super) fn none(inventory: &Inventory, taken: usize, mut refusals: Vec<PartError>) -> CreateError {
         match refusals.len() {

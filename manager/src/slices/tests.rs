@@ -280,3 +280,46 @@ proptest! {
         }
     }
 }
+
+/// The slice that answers `request`, on a node with one device.
+fn made_of(slices: &Slices, request: CreateRequest) -> Result<Slice, CreateError> {
+    slices.create(&inventory(1), request, SliceId::from_random(1), SystemTime::UNIX_EPOCH)
+}
+
+#[test]
+fn all_names_of_a_slice_are_its_own() {
+    let published = |aliases: &[&str]| Published {
+        aliases: aliases.iter().map(|&alias| alias.to_owned()).collect(),
+        ..Published::default()
+    };
+    let asked = |name: &str, aliases: &[&str]| CreateRequest {
+        published: published(aliases),
+        ..request(name, vec![part(None, 10, 0, GIB)])
+    };
+    let mut slices = Slices::default();
+    let made = made_of(&slices, asked("a", &["x", "y"])).unwrap();
+    assert_eq!(made.cdi_names().collect::<Vec<_>>(), ["a", "x", "y"]);
+    slices.put(made);
+    for (request, taken) in
+        [(asked("x", &[]), "x"), (asked("b", &["a"]), "a"), (asked("b", &["z", "y"]), "y"), (asked("b", &["b"]), "b")]
+    {
+        assert_eq!(made_of(&slices, request), Err(CreateError::Exists { name: taken.into() }));
+    }
+    assert!(matches!(made_of(&slices, asked("b", &["X"])), Err(CreateError::Name(_))));
+}
+
+#[test]
+fn what_a_slice_is_cannot_be_said_otherwise_by_a_variable() {
+    let asked = |name: &str, value: &str| CreateRequest {
+        published: Published {
+            environment: std::iter::once((name.to_owned(), value.to_owned())).collect(),
+            ..Published::default()
+        },
+        ..request("a", vec![part(None, 10, 0, GIB)])
+    };
+    let slices = Slices::default();
+    for (name, value) in [("LD_PRELOAD", "x"), ("CUDA_VISIBLE_DEVICES", "0"), ("", "x"), ("A=B", "x"), ("A", "\0")] {
+        assert!(matches!(made_of(&slices, asked(name, value)), Err(CreateError::Variable(_))), "{name}={value}");
+    }
+    assert!(made_of(&slices, asked("GPU_MEM", "")).is_ok());
+}

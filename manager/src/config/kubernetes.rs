@@ -1,0 +1,76 @@
+//! What the manager is told about Kubernetes.
+
+use std::env;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::config::{ConfigError, absolute};
+use crate::procfs;
+
+/// The variable that a DaemonSet sets to its node's name.
+const NODE_NAME_VARIABLE: &str = "NODE_NAME";
+
+/// What a person writes about Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesSettings {
+    /// In which way pods get slices.
+    pub mode: KubernetesMode,
+    /// The node's name in the cluster [default: `$NODE_NAME`, or the host's name].
+    pub node_name: Option<String>,
+    /// Kubelet's directory.
+    #[serde(default = "default_kubelet_dir")]
+    pub kubelet_dir: PathBuf,
+    /// How to reach the API server [default: as a pod does].
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// In which way pods get slices. Both give out the same devices, so a node has one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KubernetesMode {
+    /// By claims: the DRA driver `gpu.aliquot.dev`.
+    Dra,
+}
+
+/// Everything the manager is told about Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesConfig {
+    /// In which way pods get slices.
+    pub mode: KubernetesMode,
+    /// The node's name in the cluster.
+    pub node_name: String,
+    /// Kubelet's directory.
+    pub kubelet_dir: PathBuf,
+    /// How to reach the API server; `None`: as a pod does.
+    pub kubeconfig: Option<PathBuf>,
+    /// What must be remembered.
+    pub state_dir: PathBuf,
+}
+
+fn default_kubelet_dir() -> PathBuf {
+    "/var/lib/kubelet".into()
+}
+
+impl KubernetesSettings {
+    /// These settings with their defaults, if they can work beside the manager's others.
+    pub(super) fn completed(
+        self,
+        state_dir: &std::path::Path,
+        is_published: bool,
+    ) -> Result<KubernetesConfig, ConfigError> {
+        if !is_published {
+            return Err(ConfigError::KubernetesWithoutCdi);
+        }
+        let node_name = self.node_name.or_else(|| env::var(NODE_NAME_VARIABLE).ok()).filter(|name| !name.is_empty());
+        Ok(KubernetesConfig {
+            mode: self.mode,
+            // As kubelet names a node that nobody has named.
+            node_name: node_name.unwrap_or_else(|| procfs::host_name().to_lowercase()),
+            kubelet_dir: absolute("kubernetes.kubelet_dir", self.kubelet_dir)?,
+            kubeconfig: self.kubeconfig.map(|path| absolute("kubernetes.kubeconfig", path)).transpose()?,
+            state_dir: state_dir.join("kubernetes"),
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! The manager as a node of Kubernetes: what [`aliquot_kubernetes`] needs of it, and the start of the one adapter
+//! that the configuration names.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use aliquot_kubernetes::dra::{DraDriver, Settings};
+use aliquot_kubernetes::node::{
+    AuditPolicy, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest,
+};
+use aliquot_kubernetes::{ConnectError, dra};
+use tokio::sync::watch;
+
+use crate::config::{self, KubernetesConfig, KubernetesMode};
+use crate::inventory::DeviceUuid;
+use crate::manager::{CreateSliceError, Manager, RemoveSliceError, SliceView};
+use crate::procfs;
+use crate::slices::{self, CreateRequest, PartRequest, Published, RemoveError};
+
+mod devices;
+mod difference;
+
+use difference::difference;
+
+/// Why the manager does not start on Kubernetes.
+#[derive(Debug, thiserror::Error)]
+pub enum KubernetesError {
+    /// The API server is not known.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The DRA driver.
+    #[error(transparent)]
+    Dra(#[from] dra::StartError),
+}
+
+/// The adapter that the configuration names, ready to serve.
+pub(crate) struct Kubernetes {
+    node: Arc<ManagedNode>,
+    driver: DraDriver,
+}
+
+impl Kubernetes {
+    /// Makes it ready. Nothing is asked of the API server yet.
+    pub(crate) async fn open(config: &KubernetesConfig, manager: Arc<Manager>) -> Result<Kubernetes, KubernetesError> {
+        let client = aliquot_kubernetes::connect(config.kubeconfig.as_deref()).await?;
+        let node = Arc::new(ManagedNode::new(manager));
+        let driver = match config.mode {
+            KubernetesMode::Dra => {
+                let settings = Settings {
+                    node_name: config.node_name.clone(),
+                    kubelet_dir: config.kubelet_dir.clone(),
+                    state_dir: config.state_dir.clone(),
+                    boot_id: procfs::boot_id(),
+                };
+                DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client)?
+            }
+        };
+        Ok(Kubernetes { node, driver })
+    }
+
+    /// Serves until `end` is true.
+    pub(crate) async fn run(self, end: watch::Receiver<bool>) {
+        tokio::join!(self.driver.run(end.clone()), self.node.follow_devices(end));
+    }
+}
+
+/// The manager, as the adapters see it.
+struct ManagedNode {
+    manager: Arc<Manager>,
+    devices: watch::Sender<Arc<Devices>>,
+}
+
+impl ManagedNode {
+    fn new(manager: Arc<Manager>) -> ManagedNode {
+        let known = devices::told(&manager.devices().known());
+        ManagedNode { manager, devices: watch::Sender::new(Arc::new(known)) }
+    }
+
+    /// Tells of the devices whenever something about them has changed, until `end` is true.
+    async fn follow_devices(&self, mut end: watch::Receiver<bool>) {
+        let mut known = self.manager.devices().watch();
+        loop {
+            let now = devices::told(&known.borrow_and_update());
+            self.devices.send_if_modified(|told| {
+                let is_new = **told != now;
+                if is_new {
+                    *told = Arc::new(now);
+                }
+                is_new
+            });
+            tokio::select! {
+                changed = known.changed() => if changed.is_err() { return },
+                // An error says that the sender is gone, which is the end as well.
+                _ = end.wait_for(|end| *end) => return,
+            }
+        }
+    }
+}
+
+impl Node for ManagedNode {
+    fn devices(&self) -> watch::Receiver<Arc<Devices>> {
+        self.devices.subscribe()
+    }
+
+    fn create(&self, request: &SliceRequest) -> Result<Slice, CreateError> {
+        match self.manager.create(create_request(request)) {
+            Ok(view) => Ok(slice(view)),
+            Err(CreateSliceError::Refused(refused)) => {
+                let found = matches!(refused, slices::CreateError::Exists { .. }).then(|| self.get(&request.name));
+                match found.flatten() {
+                    Some(found) => match difference(request, &found.content) {
+                        None => Ok(found),
+                        Some(difference) => Err(CreateError::Differs { name: request.name.clone(), difference }),
+                    },
+                    None if refused.can_pass() => Err(CreateError::Unavailable(refused.to_string())),
+                    None => Err(CreateError::Invalid(refused.to_string())),
+                }
+            }
+            Err(CreateSliceError::Failed(failed)) => Err(NodeError(failed.to_string()).into()),
+        }
+    }
+
+    fn remove(&self, name: &str) -> Result<(), NodeError> {
+        match self.manager.remove(name, true) {
+            Ok(()) | Err(RemoveSliceError::Refused(RemoveError::NotFound { .. })) => Ok(()),
+            Err(error) => Err(NodeError(error.to_string())),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<Slice> {
+        self.manager.get(name).map(slice)
+    }
+
+    fn list(&self) -> Vec<Slice> {
+        self.manager.list().into_iter().map(slice).collect()
+    }
+
+    fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>) {
+        if let Some(live) = self.manager.live().get(name) {
+            live.set_consumers(consumers.clone());
+        }
+    }
+}
+
+fn create_request(request: &SliceRequest) -> CreateRequest {
+    let part = |part: &Part| PartRequest {
+        device: Some(DeviceUuid::new(&*part.device_uuid)),
+        core_request_percent: part.core_request_percent,
+        core_limit_percent: part.core_limit_percent,
+        memory_limit_bytes: part.memory_limit_bytes,
+    };
+    CreateRequest {
+        name: request.name.clone(),
+        parts: request.parts.iter().map(part).collect(),
+        host_memory_limit_bytes: request.host_memory_limit_bytes,
+        priority_class: request.priority_class.map(|class| match class {
+            PriorityClass::LatencyCritical => slices::PriorityClass::LatencyCritical,
+            PriorityClass::Standard => slices::PriorityClass::Standard,
+            PriorityClass::Batch => slices::PriorityClass::Batch,
+        }),
+        audit_policy: request.audit_policy.map(|policy| match policy {
+            AuditPolicy::Report => config::AuditPolicy::Report,
+            AuditPolicy::Stop => config::AuditPolicy::Stop,
+        }),
+        published: Published { aliases: request.aliases.clone(), environment: request.environment.clone() },
+        description: request.description.clone(),
+        owner: None,
+    }
+}
+
+fn slice(view: SliceView) -> Slice {
+    let part = |part: slices::Part| Part {
+        device_uuid: part.device.to_string(),
+        core_request_percent: part.core_request_percent,
+        core_limit_percent: part.core_limit_percent,
+        memory_limit_bytes: part.memory_limit_bytes,
+    };
+    let content = SliceRequest {
+        parts: view.slice.parts.into_iter().map(part).collect(),
+        priority_class: Some(match view.slice.priority_class {
+            slices::PriorityClass::LatencyCritical => PriorityClass::LatencyCritical,
+            slices::PriorityClass::Standard => PriorityClass::Standard,
+            slices::PriorityClass::Batch => PriorityClass::Batch,
+        }),
+        host_memory_limit_bytes: view.slice.host_memory_limit_bytes,
+        audit_policy: view.slice.audit_policy.map(|policy| match policy {
+            config::AuditPolicy::Report => AuditPolicy::Report,
+            config::AuditPolicy::Stop => AuditPolicy::Stop,
+        }),
+        description: view.slice.description,
+        aliases: view.slice.published.aliases,
+        environment: view.slice.published.environment,
+        name: view.slice.name,
+    };
+    Slice {
+        content,
+        // The configuration demands that slices are published.
+        cdi_device: view.cdi_device.unwrap_or_default(),
+        processes: view.processes,
+        consumers: view.consumers.as_ref().clone(),
+    }
+}

@@ -1,0 +1,91 @@
+//! The node's devices, as the adapters are told of them.
+
+use std::fs;
+use std::path::Path;
+
+use aliquot_kubernetes::node::{Device, Devices, MigInstance};
+
+use crate::devices::Known;
+use crate::inventory::{self, Health};
+
+/// Where the kernel lists the devices of the PCI buses.
+const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+
+/// What is known, in the adapters' words.
+#[must_use]
+pub(super) fn told(known: &Known) -> Devices {
+    let inventory = &known.inventory;
+    Devices {
+        driver_version: inventory.driver_version.clone(),
+        cuda_version: inventory.cuda_version.clone(),
+        devices: inventory.devices.iter().map(device).collect(),
+    }
+}
+
+fn device(device: &inventory::Device) -> Device {
+    let pci_bus_id = kernel_bus_id(&device.pci_bus_id);
+    Device {
+        uuid: device.uuid.to_string(),
+        index: device.index,
+        model: device.model.clone(),
+        memory_bytes: device.memory_bytes,
+        compute_capability: device.compute_capability,
+        pcie_root: pci_bus_id.as_deref().and_then(|bus_id| pcie_root(Path::new(PCI_DEVICES), bus_id)),
+        pci_bus_id,
+        numa_node: device.numa_node.and_then(|node| u32::try_from(node).ok()),
+        nvlink_peers: device.nvlink_peers.iter().map(ToString::to_string).collect(),
+        is_partitioned: device.mig_enabled,
+        mig_instance: device
+            .mig_instance
+            .as_ref()
+            .map(|instance| MigInstance { gpu_uuid: instance.gpu.to_string(), profile: instance.profile.clone() }),
+        problem: match &device.health {
+            Health::Healthy => None,
+            Health::Unhealthy { reason } => Some(reason.clone()),
+        },
+    }
+}
+
+/// NVML writes the domain with eight digits and in capitals, the kernel with four.
+fn kernel_bus_id(nvml: &str) -> Option<String> {
+    let (domain, rest) = nvml.split_once(':')?;
+    let domain = domain.get(domain.len().checked_sub(4)?..)?;
+    Some(format!("{domain}:{rest}").to_lowercase())
+}
+
+/// The root complex that a device hangs on: the first part of its place among the kernel's devices, for example
+/// `pci0000:3a`.
+fn pcie_root(pci_devices: &Path, bus_id: &str) -> Option<String> {
+    let place = fs::read_link(pci_devices.join(bus_id)).ok()?;
+    let mut parts = place.iter().filter_map(|part| part.to_str());
+    parts.find(|part| part.starts_with("pci") && part.contains(':')).map(ToOwned::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_bus_id_is_written_as_the_kernel_writes_it() {
+        for (nvml, expected) in [
+            ("00000000:3B:00.0", Some("0000:3b:00.0")),
+            ("00010000:3B:00.0", Some("0000:3b:00.0")),
+            ("0001:3b:00.0", Some("0001:3b:00.0")),
+            ("", None),
+            ("3B:00.0", None),
+        ] {
+            assert_eq!(kernel_bus_id(nvml).as_deref(), expected, "{nvml}");
+        }
+    }
+
+    #[test]
+    fn the_root_complex_is_where_the_kernel_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = "../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0";
+        symlink(place, dir.path().join("0000:3b:00.0")).unwrap();
+        assert_eq!(pcie_root(dir.path(), "0000:3b:00.0").as_deref(), Some("pci0000:3a"));
+        assert_eq!(pcie_root(dir.path(), "0000:ff:00.0"), None);
+    }
+}
