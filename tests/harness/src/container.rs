@@ -1,5 +1,6 @@
 //! Containers, run by podman.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::{HostProgram, Outcome, Process, RootFs, run, tool};
@@ -46,10 +47,26 @@ impl Image {
         Image { reference }
     }
 
+    /// The image in `archive`, which has one.
+    #[must_use]
+    pub fn load(archive: &Path) -> Image {
+        let loaded = run(podman().args(["load", "--quiet", "--input"]).arg(archive)).success().stdout;
+        let reference =
+            loaded.trim().strip_prefix("Loaded image: ").unwrap_or_else(|| panic!("podman said {loaded:?}"));
+        Image { reference: reference.to_owned() }
+    }
+
     /// The name by which podman knows it.
     #[must_use]
     pub fn reference(&self) -> &str {
         &self.reference
+    }
+
+    /// Writes the image to `archive`, in the format that every container runtime reads.
+    pub fn save(&self, archive: &Path) {
+        let mut command = podman();
+        command.args(["save", "--quiet", "--format", "docker-archive", "--output"]).arg(archive).arg(&self.reference);
+        let _ = run(&mut command).success();
     }
 
     /// Starts a container of this image that runs `command`, with further `options` of `podman run`.

@@ -15,12 +15,18 @@ impl Node {
     #[must_use]
     pub fn publishing(gpu: &SimulatedGpu, keys: &str) -> Node {
         assert!(geteuid().is_root(), "this test publishes in /var/run/cdi: run it as root");
-        let machine = gpu.config_file();
-        let mut settings = format!(
-            "cdi_dir = '/var/run/cdi'\n[cdi]\nextra_env = ['ALIQUOT_FAKE_GPU={}']\n{keys}\n",
-            machine.display()
-        );
-        let driver = ["libcuda.so.1", "libnvidia-ml.so.1"].map(|library| gpu.library_dir().join(library));
+        Node::with(gpu, &format!("cdi_dir = '/var/run/cdi'\n{}", gpu.for_containers(keys)))
+    }
+}
+
+impl SimulatedGpu {
+    /// The table `cdi` of the configuration of a manager that gives its slices' containers the simulated driver, with
+    /// the further keys `keys`.
+    #[must_use]
+    pub fn for_containers(&self, keys: &str) -> String {
+        let mut settings =
+            format!("[cdi]\nextra_env = ['ALIQUOT_FAKE_GPU={}']\n{keys}\n", self.config_file().display());
+        let driver = ["libcuda.so.1", "libnvidia-ml.so.1"].map(|library| self.library_dir().join(library));
         // The simulated driver needs libraries that NVIDIA's does not, and that an image need not have.
         let needed =
             libraries_of(&driver[0]).into_iter().filter(|library| !library.to_string_lossy().contains("libc.so"));
@@ -32,9 +38,9 @@ impl Node {
                 &format!("[[cdi.extra_mounts]]\nhost_path = {file:?}\ncontainer_path = '{DRIVER_DIR}/{name}'\n");
         }
         for (name, writable) in [("machine.toml", false), ("state", true), ("state.lock", true)] {
-            let file = gpu.dir().join(name);
+            let file = self.dir().join(name);
             settings += &format!("[[cdi.extra_mounts]]\nhost_path = {file:?}\nwritable = {writable}\n");
         }
-        Node::with(gpu, &settings)
+        settings
     }
 }

@@ -1,0 +1,188 @@
+//! The files below `deploy/`, as tests read them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::{Metadata, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// An object that a manifest describes.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// The manifest, below `deploy/kubernetes`.
+    pub file: PathBuf,
+    /// What it says.
+    pub content: Value,
+}
+
+impl Object {
+    /// Its kind, for example `Pod`.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.content["kind"].as_str().unwrap_or_default()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.content["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// The object as what it is.
+    ///
+    /// # Panics
+    /// It cannot be read as that.
+    #[must_use]
+    pub fn read<K: DeserializeOwned>(&self) -> K {
+        let read = serde_json::from_value(self.content.clone());
+        read.unwrap_or_else(|error| panic!("{}: {} {}: {error}", self.file.display(), self.kind(), self.name()))
+    }
+
+    /// What of the object Kubernetes would ignore: fields that the kind does not have. Each by its path.
+    ///
+    /// # Panics
+    /// The object cannot be read at all, or is of a kind that no test knows.
+    #[must_use]
+    pub fn ignored(&self) -> Vec<String> {
+        let api = self.content["apiVersion"].as_str().unwrap_or_default();
+        macro_rules! one_of {
+            ($($kind:ty),*) => {
+                match (api, self.kind()) {
+                    $((<$kind>::API_VERSION, <$kind>::KIND) => self.ignored_by::<$kind>(),)*
+                    _ => panic!("{}: no test knows {api} {}", self.file.display(), self.kind()),
+                }
+            };
+        }
+        one_of!(
+            ClusterRole,
+            ClusterRoleBinding,
+            DaemonSet,
+            DeviceClass,
+            Job,
+            Namespace,
+            Pod,
+            ResourceClaim,
+            ResourceClaimTemplate,
+            ServiceAccount,
+            ValidatingAdmissionPolicy,
+            ValidatingAdmissionPolicyBinding
+        )
+    }
+
+    fn ignored_by<K: DeserializeOwned + Serialize + Metadata>(&self) -> Vec<String> {
+        let understood = serde_json::to_value(self.read::<K>()).expect("what was read can be written");
+        let mut missing = Vec::new();
+        compare(&self.content, &understood, "", &mut missing);
+        missing
+    }
+}
+
+/// Adds the paths of what is in `said` and not in `understood`.
+fn compare(said: &Value, understood: &Value, path: &str, missing: &mut Vec<String>) {
+    match (said, understood) {
+        (Value::Object(said), Value::Object(understood)) => {
+            for (key, value) in said {
+                let path = format!("{path}.{key}");
+                match understood.get(key) {
+                    Some(known) => compare(value, known, &path, missing),
+                    // What says nothing is left out when it is written.
+                    None if value.as_object().is_some_and(serde_json::Map::is_empty) => {}
+                    None => missing.push(path),
+                }
+            }
+        }
+        (Value::Array(said), Value::Array(understood)) if said.len() == understood.len() => {
+            for (at, (said, understood)) in said.iter().zip(understood).enumerate() {
+                compare(said, understood, &format!("{path}[{at}]"), missing);
+            }
+        }
+        // A number where Kubernetes takes a number or a text.
+        (Value::Number(said), Value::String(understood)) if said.to_string() == *understood => {}
+        _ if said == understood => {}
+        _ => missing.push(format!("{path}: {said} is read as {understood}")),
+    }
+}
+
+/// The repository's root directory.
+///
+/// # Panics
+/// This package lies elsewhere than in `tests/deployment`.
+#[must_use]
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package lies in tests/deployment")
+}
+
+/// The directory `deploy/kubernetes`.
+#[must_use]
+pub fn directory() -> PathBuf {
+    repository().join("deploy/kubernetes")
+}
+
+/// What the manifests below `directory()` and there below `part` describe, kustomizations left out.
+///
+/// # Panics
+/// A file cannot be read.
+#[must_use]
+pub fn objects(part: &str) -> Vec<Object> {
+    let mut objects = Vec::new();
+    for file in files(&directory().join(part), "yaml") {
+        if file.ends_with("kustomization.yaml") {
+            continue;
+        }
+        objects.extend(documents(&file).into_iter().map(|content| {
+            let file = file.strip_prefix(directory()).expect("below the directory").to_owned();
+            Object { file, content }
+        }));
+    }
+    objects
+}
+
+/// The documents in a file of YAML.
+///
+/// # Panics
+/// It cannot be read.
+#[must_use]
+pub fn documents(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// The files below `dir` whose names end in `.extension`, by name.
+///
+/// # Panics
+/// A directory cannot be read.
+#[must_use]
+pub fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        let entries = fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The one object of that kind and name in `part` of the manifests.
+///
+/// # Panics
+/// There is none, or it cannot be read.
+#[must_use]
+pub fn object<K: Resource + DeserializeOwned>(part: &str, name: &str) -> K {
+    let found = objects(part).into_iter().find(|object| object.kind() == K::KIND && object.name() == name);
+    found.unwrap_or_else(|| panic!("{part} has no {} {name}", K::KIND)).read()
+}

@@ -1,0 +1,214 @@
+//! The manifests below `deploy/kubernetes`: that Kubernetes understands all of them, and that they agree with each
+//! other and with what else is shipped.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use aliquot_deployment::{directory, documents, files, object, objects, repository};
+use aliquot_manager::config::{Config, Settings};
+use k8s_openapi::Resource as _;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Container, PodSpec, SecurityContext};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::resource::v1::DeviceClass;
+use serde_json::Value;
+
+fn pod() -> PodSpec {
+    object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().template.spec.unwrap()
+}
+
+fn manager() -> Container {
+    pod().containers.remove(0)
+}
+
+fn security(container: &Container) -> SecurityContext {
+    container.security_context.clone().unwrap_or_default()
+}
+
+/// The values of all fields `key` in `value`, at any depth.
+fn values<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get(key));
+            fields.values().for_each(|value| values(value, key, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| values(value, key, found)),
+        _ => {}
+    }
+}
+
+fn texts(part: &str, key: &str) -> BTreeSet<String> {
+    let objects = objects(part);
+    let mut found = Vec::new();
+    objects.iter().for_each(|object| values(&object.content, key, &mut found));
+    found.into_iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+#[test]
+fn kubernetes_understands_every_field_of_every_manifest() {
+    let objects = objects("");
+    assert!(objects.len() > 15, "{} objects", objects.len());
+    for object in objects {
+        let ignored = object.ignored();
+        assert!(ignored.is_empty(), "{}: {} {}: {ignored:#?}", object.file.display(), object.kind(), object.name());
+    }
+}
+
+#[test]
+fn a_field_that_kubernetes_does_not_know_is_noticed() {
+    let mut object = objects("base").into_iter().find(|object| object.kind() == "DaemonSet").unwrap();
+    object.content["spec"]["template"]["spec"]["hostPid"] = true.into();
+    object.content["spec"]["template"]["spec"]["containers"][0]["securityContext"]["capabilities"]["ad"] =
+        "KILL".into();
+    let ignored = object.ignored();
+    assert_eq!(
+        ignored,
+        [".spec.template.spec.containers[0].securityContext.capabilities.ad", ".spec.template.spec.hostPid"]
+    );
+}
+
+#[test]
+fn every_manifest_is_in_a_kustomization_or_an_example() {
+    for dir in ["base", "dra", "device-plugin"] {
+        let kustomization = documents(&directory().join(dir).join("kustomization.yaml")).remove(0);
+        let resources: BTreeSet<&str> =
+            kustomization["resources"].as_array().unwrap().iter().flat_map(Value::as_str).collect();
+        for file in files(&directory().join(dir), "yaml") {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            assert!(name == "kustomization.yaml" || resources.contains(name), "{}", file.display());
+        }
+        for name in resources {
+            assert!(directory().join(dir).join(name).exists(), "{dir}: {name}");
+        }
+        for component in kustomization["components"].as_array().into_iter().flatten().flat_map(Value::as_str) {
+            assert!(directory().join(dir).join(component).join("kustomization.yaml").exists(), "{dir}: {component}");
+        }
+    }
+}
+
+#[test]
+fn the_managers_configurations_are_valid_and_see_the_node_where_the_pod_has_it() {
+    let host = manager().volume_mounts.unwrap().into_iter().find(|mount| mount.name == "host").unwrap();
+    for mode in ["dra", "device-plugin"] {
+        let file = directory().join(mode).join("manager.toml");
+        Config::load(Settings::default(), Some(&file)).unwrap_or_else(|error| panic!("{error}"));
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(&format!("host_root = {:?}\n", host.mount_path)), "{text}");
+        assert!(text.contains(&format!("[kubernetes]\nmode = {mode:?}\n")), "{text}");
+        let port = manager().ports.unwrap().remove(0).container_port;
+        assert!(text.contains(&format!("metrics_address = \"0.0.0.0:{port}\"\n")), "{text}");
+    }
+}
+
+#[test]
+fn the_manager_has_the_capabilities_that_its_unit_has_and_no_other_privilege() {
+    let context = security(&manager());
+    assert_eq!(context.privileged, None);
+    assert_eq!(context.allow_privilege_escalation, Some(false));
+    assert_eq!(context.read_only_root_filesystem, Some(true));
+    let capabilities = context.capabilities.unwrap();
+    assert_eq!(capabilities.drop, Some(vec!["ALL".into()]));
+    let added: BTreeSet<String> = capabilities.add.unwrap().into_iter().map(|name| format!("CAP_{name}")).collect();
+    let unit = fs::read_to_string(repository().join("deploy/systemd/aliquot-manager.service")).unwrap();
+    let bound = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    assert_eq!(added, bound.split(' ').map(str::to_owned).collect());
+}
+
+#[test]
+fn what_the_manager_writes_is_what_outlives_its_pod_or_a_socket_of_kubelet_s() {
+    let volumes = pod().volumes.unwrap();
+    let writable = manager().volume_mounts.unwrap().into_iter().filter(|mount| mount.read_only != Some(true));
+    let paths: Vec<(String, String)> = writable
+        .map(|mount| {
+            let volume = volumes.iter().find(|volume| volume.name == mount.name).unwrap();
+            (volume.host_path.as_ref().unwrap().path.clone(), mount.mount_path)
+        })
+        .collect();
+    // The same path on both sides: containers and kubelet are told of them.
+    assert!(paths.iter().all(|(host, container)| host == container), "{paths:?}");
+    let hosts: BTreeSet<&str> = paths.iter().map(|(host, _)| host.as_str()).collect();
+    assert_eq!(
+        hosts,
+        BTreeSet::from([
+            "/run/aliquot",
+            "/var/lib/aliquot",
+            "/var/run/cdi",
+            "/var/lib/kubelet/plugins",
+            "/var/lib/kubelet/plugins_registry",
+            "/var/lib/kubelet/device-plugins",
+        ])
+    );
+}
+
+#[test]
+fn an_upgrade_never_has_two_managers_on_a_node_and_leaves_pods_alone() {
+    let update = object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().update_strategy.unwrap();
+    assert_eq!(update.type_.as_deref(), Some("RollingUpdate"));
+    let rolling = serde_json::to_value(update.rolling_update.unwrap()).unwrap();
+    assert_eq!(rolling, serde_json::json!({"maxSurge": 0, "maxUnavailable": 1}));
+    // Regions on the node, not in a volume that goes with the pod.
+    let volumes = pod().volumes.unwrap();
+    let outlives =
+        |volume: &k8s_openapi::api::core::v1::Volume| volume.host_path.is_some() || volume.config_map.is_some();
+    assert!(volumes.iter().all(outlives), "{volumes:?}");
+}
+
+#[test]
+fn one_image_is_used_and_it_is_the_one_that_the_script_makes() {
+    let images = texts("base", "image");
+    // This package has the workspace's version.
+    assert_eq!(images, BTreeSet::from([concat!("localhost/aliquot:", env!("CARGO_PKG_VERSION")).to_owned()]));
+}
+
+#[test]
+fn every_right_has_its_reason_beside_it() {
+    for mode in ["dra", "device-plugin"] {
+        let file = directory().join(mode).join("rbac.yaml");
+        let text = fs::read_to_string(&file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, _) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("  - apiGroups:")) {
+            // A rule that follows another one without words belongs to it.
+            let reason = lines[..at].iter().rev().find(|line| line.starts_with("  #") || line.starts_with("rules:"));
+            assert!(reason.is_some_and(|line| line.starts_with("  #")), "{}:{}", file.display(), at + 1);
+        }
+        let role: ClusterRole = object(mode, &format!("aliquot-manager-{mode}"));
+        for rule in role.rules.unwrap() {
+            let all = [rule.api_groups, Some(rule.verbs), rule.resources].into_iter().flatten().flatten();
+            assert_eq!(all.filter(|text| text.contains('*')).count(), 0, "{mode}: a right to everything");
+        }
+        let binding: ClusterRoleBinding = object(mode, &format!("aliquot-manager-{mode}"));
+        assert_eq!(binding.role_ref.name, format!("aliquot-manager-{mode}"));
+        let subject = binding.subjects.unwrap().remove(0);
+        assert_eq!(
+            (subject.name, subject.namespace),
+            (pod().service_account_name.unwrap(), Some("aliquot-system".into()))
+        );
+    }
+}
+
+#[test]
+fn the_examples_name_what_there_is() {
+    let classes = objects("dra").into_iter().filter(|object| object.kind() == DeviceClass::KIND);
+    let classes: BTreeSet<String> = classes.map(|object| object.name().to_owned()).collect();
+    let named = texts("examples/dra", "deviceClassName");
+    assert!(!named.is_empty() && named.is_subset(&classes), "{named:?} {classes:?}");
+    for object in objects("examples/dra") {
+        let mut requests = Vec::new();
+        values(&object.content, "capacity", &mut requests);
+        for capacity in requests {
+            let names: BTreeSet<&String> = capacity["requests"].as_object().unwrap().keys().collect();
+            assert_eq!(names, BTreeSet::from([&"core".to_owned(), &"memory".to_owned()]), "{}", object.file.display());
+        }
+    }
+    // Every claim and template that a pod names is made beside it.
+    for file in files(&directory().join("examples/dra"), "yaml") {
+        let documents = documents(&file);
+        let (mut named, mut made) = (Vec::new(), Vec::new());
+        for document in &documents {
+            values(document, "resourceClaimName", &mut named);
+            values(document, "resourceClaimTemplateName", &mut named);
+            made.push(&document["metadata"]["name"]);
+        }
+        assert!(!named.is_empty() && named.iter().all(|name| made.contains(name)), "{}: {named:?}", file.display());
+    }
+}

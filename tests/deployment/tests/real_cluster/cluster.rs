@@ -1,0 +1,152 @@
+//! A cluster, by way of `kubectl`.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use aliquot_harness::{Image, tool, wait};
+use serde_json::{Value, json};
+
+use super::PATIENCE;
+
+/// The cluster that `KUBECONFIG` names.
+pub struct Cluster;
+
+/// A namespace of a test's own, which goes with it.
+pub struct Namespace<'a> {
+    cluster: &'a Cluster,
+    name: String,
+}
+
+impl Cluster {
+    /// # Panics
+    /// `KUBECONFIG` is not set.
+    pub fn of_kubeconfig() -> Cluster {
+        assert!(std::env::var_os("KUBECONFIG").is_some(), "KUBECONFIG names no cluster");
+        Cluster
+    }
+
+    /// The version of its API server.
+    pub fn version(&self) -> String {
+        let version: Value = serde_json::from_str(&self.kubectl(&["version", "--output=json"], "")).unwrap();
+        version["serverVersion"]["gitVersion"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// What `kubectl` with these arguments and this input prints.
+    pub fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+        self.try_kubectl(arguments, input).unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
+    }
+
+    /// The same, or what it says about why it failed.
+    pub fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let mut kubectl = Command::new(tool("kubectl", "kubernetes-client"));
+        kubectl.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut kubectl = kubectl.spawn().expect("kubectl runs");
+        // It reads all of its input before it prints.
+        kubectl.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("kubectl reads");
+        let output = kubectl.wait_with_output().expect("kubectl ends");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    pub fn apply(&self, objects: &[Value]) {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.kubectl(&["apply", "--server-side", "--force-conflicts", "--filename=-"], &list.to_string());
+    }
+
+    /// The objects of a kind, in `namespace` if it has one.
+    pub fn list(&self, kind: &str, namespace: Option<&str>) -> Vec<Value> {
+        let namespace = namespace.map(|namespace| format!("--namespace={namespace}"));
+        let arguments = ["get", kind, "--output=json"].into_iter().chain(namespace.as_deref());
+        let mut list: Value = serde_json::from_str(&self.kubectl(&arguments.collect::<Vec<_>>(), "")).unwrap();
+        serde_json::from_value(list["items"].take()).unwrap()
+    }
+
+    /// Brings an image to the nodes.
+    pub fn import(&self, image: &Image) {
+        let file = tempfile::Builder::new().suffix(".tar").tempdir().unwrap();
+        let archive = file.path().join("image.tar");
+        image.save(&archive);
+        let import = std::env::var("ALIQUOT_TEST_IMPORT")
+            .expect("ALIQUOT_TEST_IMPORT says how an image's archive is brought to the cluster's nodes");
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{import} \"$0\"")]).arg(&archive);
+        let _ = aliquot_harness::run(&mut command).success();
+    }
+
+    pub fn namespace(&self, prefix: &str) -> Namespace<'_> {
+        let name = format!("{prefix}-{}", std::process::id());
+        self.apply(&[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})]);
+        Namespace { cluster: self, name }
+    }
+}
+
+impl Namespace<'_> {
+    pub fn apply(&self, objects: &[Value]) {
+        let mut objects = objects.to_vec();
+        for object in &mut objects {
+            object["metadata"]["namespace"] = self.name.as_str().into();
+        }
+        self.cluster.apply(&objects);
+    }
+
+    pub fn get(&self, kind: &str, name: &str) -> Value {
+        let arguments = ["get", kind, name, "--output=json", "--namespace", &self.name];
+        serde_json::from_str(&self.cluster.kubectl(&arguments, "")).unwrap()
+    }
+
+    pub fn list(&self, kind: &str) -> Vec<Value> {
+        self.cluster.list(kind, Some(&self.name))
+    }
+
+    /// Returns when it is gone.
+    pub fn delete(&self, kind: &str, name: &str) {
+        self.cluster.kubectl(&["delete", kind, name, "--namespace", &self.name], "");
+    }
+
+    pub fn delete_all(&self, kind: &str) {
+        self.cluster.kubectl(&["delete", kind, "--all", "--namespace", &self.name], "");
+    }
+
+    /// What the pod has printed, once it has ended well.
+    pub fn output(&self, pod: &str) -> String {
+        self.wait(pod, "has ended", |phase| match phase {
+            "Succeeded" => true,
+            "Failed" => panic!("the pod {pod} failed: {}\n{:#}", self.log(pod), self.get("pod", pod)["status"]),
+            _ => false,
+        });
+        self.log(pod)
+    }
+
+    /// Waits until the pod has printed `text`.
+    pub fn wait_for_output(&self, pod: &str, text: &str) {
+        self.wait(pod, "runs", |phase| phase == "Running");
+        wait::until_true("the pod prints", || self.log(pod).contains(text));
+    }
+
+    fn wait(&self, pod: &str, what: &str, is_there: impl Fn(&str) -> bool) {
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let found = self.get("pod", pod);
+            if is_there(found["status"]["phase"].as_str().unwrap_or_default()) {
+                return;
+            }
+            let events: Vec<Value> = self.list("events").into_iter().map(|event| event["message"].clone()).collect();
+            let late = std::time::Instant::now() > end;
+            assert!(!late, "the pod {pod} never {what}: {:#}\n{events:#?}", found["status"]);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+
+    fn log(&self, pod: &str) -> String {
+        self.cluster.try_kubectl(&["logs", pod, "--namespace", &self.name], "").unwrap_or_default()
+    }
+}
+
+impl Drop for Namespace<'_> {
+    fn drop(&mut self) {
+        // What failed is looked at by whoever runs this.
+        if !std::thread::panicking() {
+            let _ = self.cluster.try_kubectl(&["delete", "namespace", &self.name], "");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What tests ask a cluster for.
+
+use serde_json::{Value, json};
+
+/// A part of one device.
+pub fn device_request(name: &str, core_percent: u64, memory_mib: u64) -> Value {
+    json!({"name": name, "exactly": {
+        "deviceClassName": "gpu.aliquot.dev",
+        "capacity": {"requests": {"core": core_percent.to_string(), "memory": format!("{memory_mib}Mi")}},
+    }})
+}
+
+pub fn claim(name: &str, requests: &Value, config: &Value) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": {"requests": requests, "config": config}},
+    })
+}
+
+pub fn claim_template(name: &str, requests: &Value, config: &Value) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": requests, "config": config}}},
+    })
+}
+
+/// A pod with one container, which has the claim that `source` names.
+pub fn pod(name: &str, image: &str, command: &[String], source: &Value) -> Value {
+    let mut claim = source.clone();
+    claim["name"] = "gpu".into();
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "tolerations": [{"operator": "Exists"}],
+            "resourceClaims": [claim],
+            "containers": [{
+                "name": "main", "image": image, "imagePullPolicy": "Never", "command": command,
+                "resources": {"claims": [{"name": "gpu"}]},
+            }],
+        },
+    })
+}
+
+/// Says of each device how much memory there is, takes all of it and one byte more, and launches a kernel.
+pub fn prints_devices() -> Vec<String> {
+    vec!["/bin/devices-linked".into()]
+}
+
+/// Takes so much memory, says "held", and holds it.
+pub fn holds(bytes: u64) -> Vec<String> {
+    vec!["/bin/hold-linked".into(), bytes.to_string()]
+}
