@@ -1,17 +1,19 @@
 //! The node manager on Kubernetes.
 //!
-//! Two ways lead from a pod to a slice, and a node uses one of them: a **DRA driver** ([`dra`]), where claims say
-//! which device and how much of it was decided, and a **device plugin**, where kubelet hands out units by id. Both
-//! are adapters: they speak with kubelet and the API server on the one side, and on the other with the node through
-//! the trait [`Node`](node::Node), which the manager implements. Which slices may be made is the node's to decide;
-//! nothing here knows.
+//! Two ways lead from a pod to a slice, and a node uses one of them: a **DRA driver** ([`dra`]), where claims say which
+//! device and how much of it was decided, and a **device plugin** ([`device_plugin`]), where kubelet hands out units by
+//! id. Both are adapters: they speak with kubelet and the API server on the one side, and on the other with the node
+//! through the trait [`Node`](node::Node), which the manager implements. Which slices may be made is the node's to
+//! decide; nothing here knows.
 
 #![forbid(unsafe_code)]
 
 mod api_server;
+pub mod device_plugin;
 pub mod dra;
 mod events;
 pub mod node;
+pub mod pod_resources;
 mod unix_socket;
 
 pub use api_server::{ConnectError, connect};

@@ -1,0 +1,209 @@
+//! The device plugin: parts of devices as countable resources, for clusters without DRA or its consumable capacity.
+//!
+//! A device offers units of each resource (`aliquot.dev/gpu-core`: a percent of its time; `aliquot.dev/gpu-memory`: so
+//! much of its memory), and those of the dialects that the node speaks. Kubelet hands them out by id:
+//!
+//! 1. *Allocate*, when a pod is admitted, does not say for whom. The answer is the name of a CDI device that follows
+//!    from the ids alone; there is no such device yet.
+//! 2. *PreStartContainer*, before the container is created, comes with the same ids. Who has them says kubelet's
+//!    `PodResources`; what that container asks for says its pod ([`aliquot_dialects`]); the slice is then made once for
+//!    all of its resources, and published under the names that kubelet was told for each.
+//!
+//! So a container is never found by matching amounts, and which device it gets is decided when it is known who asks:
+//! units of shares only count. Units of whole devices are the devices. A refusal is PreStartContainer's error, which
+//! kubelet writes into an event of the pod.
+//!
+//! Nothing is remembered here: which slice is whose follows from the ids, which kubelet keeps.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{debug, info, warn};
+
+use crate::node::{self, Node, Slice};
+use crate::pod_resources::{Holders, PodResources};
+
+mod choice;
+mod pods;
+mod preferred;
+mod prepare;
+mod registration;
+mod resource;
+mod server;
+mod settings;
+mod slice_name;
+mod stale;
+#[cfg(test)]
+mod test_kubelet;
+#[cfg(test)]
+pub(crate) mod test_node;
+#[cfg(test)]
+mod tests;
+mod unit_id;
+mod units;
+
+pub use pods::Pods;
+pub use settings::{Config, Settings, SettingsError};
+pub use unit_id::CdiName;
+
+use prepare::Preparer;
+use resource::Resource;
+use server::{Server, Units};
+use stale::{Deserted, of_nobody};
+use units::units_of;
+
+/// How often it is looked who has what, besides whenever something has changed.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Serves the node's resources to kubelet until this is dropped.
+///
+/// `kubelet_dir` is `/var/lib/kubelet` but for tests.
+pub async fn run(
+    config: Config,
+    kubelet_dir: PathBuf,
+    node: Arc<dyn Node>,
+    pods: Arc<dyn Pods>,
+    pod_resources: Arc<PodResources>,
+) {
+    let preparer = Arc::new(Preparer::new(
+        Arc::clone(&node),
+        pods,
+        Arc::clone(&pod_resources),
+        config.spoken.clone(),
+        config.facts.clone(),
+    ));
+    let mut plugin = Plugin {
+        config,
+        plugins_dir: kubelet_dir.join("device-plugins"),
+        node,
+        pod_resources,
+        preparer,
+        changed: Arc::new(Notify::new()),
+        served: BTreeMap::new(),
+        tasks: JoinSet::new(),
+        holders: Arc::new(Holders::default()),
+        deserted: Deserted::default(),
+    };
+    plugin.run().await;
+}
+
+struct Plugin {
+    config: Config,
+    /// Where kubelet's socket is, and the plugins' are.
+    plugins_dir: PathBuf,
+    node: Arc<dyn Node>,
+    pod_resources: Arc<PodResources>,
+    preparer: Arc<Preparer>,
+    changed: Arc<Notify>,
+    /// What kubelet is told of each resource. One that is no longer there stays, with no units.
+    served: BTreeMap<String, watch::Sender<Units>>,
+    tasks: JoinSet<()>,
+    /// What kubelet said last.
+    holders: Arc<Holders>,
+    deserted: Deserted,
+}
+
+impl Plugin {
+    async fn run(&mut self) {
+        let mut devices = self.node.devices();
+        let mut ticks = interval(LOOK_INTERVAL.min(self.config.gone_grace.max(Duration::from_millis(100))));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.changed.notified() => {}
+                () = changed(&mut devices) => {}
+            }
+            self.look().await;
+        }
+    }
+
+    /// Looks who has what, removes what is nobody's, and tells kubelet what is left.
+    async fn look(&mut self) {
+        let slices = node::blocking(&self.node, |node| node.list()).await;
+        // Asked for after the slices were looked at: whose slice is among them is among these.
+        match self.pod_resources.list().await {
+            Ok(holders) => {
+                self.sweep(&slices, &holders).await;
+                self.holders = holders;
+            }
+            // Kubelet is not there: it takes no units either, and what it said holds.
+            Err(error) => debug!("{error}"),
+        }
+        self.offer().await;
+    }
+
+    /// Removes the slices that have been nobody's for long.
+    async fn sweep(&mut self, slices: &[Slice], holders: &Holders) {
+        let of_nobody = of_nobody(slices, holders);
+        for name in self.deserted.for_long(&of_nobody, Instant::now(), self.config.gone_grace) {
+            let removed = name.clone();
+            match node::blocking(&self.node, move |node| node.remove(&name)).await {
+                Ok(()) => info!(slice = removed, "removed the slice of a container that is gone"),
+                Err(error) => warn!(slice = removed, "cannot remove the slice of a container that is gone: {error}"),
+            }
+        }
+    }
+
+    /// Tells kubelet which units there are, and which of them it may hand out.
+    async fn offer(&mut self) {
+        let devices = self.node.devices().borrow().clone();
+        let slices = node::blocking(&self.node, |node| node.list()).await;
+        let resources = Resource::all(&self.config.spoken, &self.config.facts, &devices);
+        for (name, units) in &self.served {
+            if !resources.iter().any(|resource| resource.name == *name) {
+                units.send_if_modified(|units| !std::mem::take(units).is_empty());
+            }
+        }
+        for resource in resources {
+            let held = self.holders.held(&resource.name);
+            let units = match units_of(&resource, &devices, &slices, &held) {
+                Ok(units) => Arc::new(units),
+                Err(error) => {
+                    if !self.served.contains_key(&resource.name) {
+                        warn!("{error}");
+                    }
+                    Units::default()
+                }
+            };
+            match self.served.get(&resource.name) {
+                Some(known) => {
+                    known.send_if_modified(|known| {
+                        let is_new = *known != units;
+                        *known = units;
+                        is_new
+                    });
+                }
+                None => self.serve(resource, units),
+            }
+        }
+    }
+
+    fn serve(&mut self, resource: Resource, units: Units) {
+        let (sender, receiver) = watch::channel(units);
+        self.served.insert(resource.name.clone(), sender);
+        let server = Arc::new(Server {
+            resource,
+            node: Arc::clone(&self.node),
+            units: receiver,
+            preparer: Arc::clone(&self.preparer),
+            changed: Arc::clone(&self.changed),
+            listeners: Arc::new(AtomicUsize::new(0)),
+        });
+        self.tasks.spawn(registration::keep_serving(server, self.plugins_dir.clone()));
+    }
+}
+
+/// When the devices have changed; never again if nobody looks at them any more.
+async fn changed(devices: &mut watch::Receiver<Arc<node::Devices>>) {
+    if devices.changed().await.is_err() {
+        pending::<()>().await;
+    }
+}

@@ -1,0 +1,166 @@
+//! The resources that are served: which, and how many units a device has of each.
+
+use aliquot_dialects::{NodeFacts, Spoken, Unit};
+
+use crate::node::{Device, Devices, Slice};
+
+/// A resource that kubelet knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Resource {
+    /// Its name, for example `aliquot.dev/gpu-core`.
+    pub(super) name: String,
+    /// What one of it is.
+    pub(super) unit: Unit,
+    /// The MIG profile, where a unit is an instance of it.
+    profile: Option<String>,
+}
+
+/// What of a device is not given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) core_percent: u32,
+    pub(super) memory_bytes: u64,
+    /// No slice has a part of it.
+    pub(super) is_untouched: bool,
+}
+
+impl Resource {
+    /// What a node that speaks these dialects serves: all that does not depend on the devices, and the profiles of
+    /// those MIG instances that there are.
+    #[must_use]
+    pub(super) fn all(spoken: &Spoken, facts: &NodeFacts, devices: &Devices) -> Vec<Resource> {
+        let advertised = spoken.iter().flat_map(|dialect| dialect.advertised(facts));
+        let mut found = Vec::new();
+        for advertised in advertised {
+            let unit = advertised.unit;
+            if unit != Unit::MigInstance {
+                found.push(Resource { name: advertised.resource.to_owned(), unit, profile: None });
+                continue;
+            }
+            let mut profiles: Vec<&str> = devices.usable().filter_map(profile).collect();
+            profiles.sort_unstable();
+            profiles.dedup();
+            // A plus sign cannot stand in a resource's name.
+            found.extend(profiles.into_iter().map(|profile| Resource {
+                name: format!("{}{}", advertised.resource, profile.replace('+', ".")),
+                unit,
+                profile: Some(profile.to_owned()),
+            }));
+        }
+        found
+    }
+
+    /// How many units a device has.
+    #[must_use]
+    pub(super) fn units_of(&self, device: &Device) -> u64 {
+        if device.is_partitioned {
+            return 0;
+        }
+        match self.unit {
+            Unit::CorePercent => 100,
+            Unit::MemoryBytes(unit_bytes) => device.memory_bytes / unit_bytes.max(1),
+            Unit::Slot { per_device } => per_device.into(),
+            Unit::Device => device.mig_instance.is_none().into(),
+            Unit::MigInstance => (self.profile.is_some() && profile(device) == self.profile.as_deref()).into(),
+        }
+    }
+
+    /// How many units fit into what is left of a device.
+    #[must_use]
+    pub(super) fn units_in(&self, room: Room) -> u64 {
+        match self.unit {
+            Unit::CorePercent => room.core_percent.into(),
+            Unit::MemoryBytes(unit_bytes) => room.memory_bytes / unit_bytes.max(1),
+            Unit::Slot { per_device } if room.core_percent > 0 && room.memory_bytes > 0 => per_device.into(),
+            Unit::Slot { .. } => 0,
+            Unit::Device | Unit::MigInstance => room.is_untouched.into(),
+        }
+    }
+
+    /// Whether the units say which devices a container gets. Of other resources they only count, and the node chooses.
+    #[must_use]
+    pub(super) fn is_of_whole_devices(&self) -> bool {
+        matches!(self.unit, Unit::Device | Unit::MigInstance)
+    }
+}
+
+impl Room {
+    /// What these slices leave of a device.
+    #[must_use]
+    pub(super) fn of(device: &Device, slices: &[Slice]) -> Room {
+        let mut room = Room { core_percent: 100, memory_bytes: device.memory_bytes, is_untouched: true };
+        let parts = slices.iter().flat_map(|slice| &slice.content.parts);
+        for part in parts.filter(|part| part.device_uuid == device.uuid) {
+            room.core_percent = room.core_percent.saturating_sub(part.core_request_percent);
+            room.memory_bytes = room.memory_bytes.saturating_sub(part.memory_limit_bytes);
+            room.is_untouched = false;
+        }
+        room
+    }
+}
+
+/// The profile of a MIG instance, if the driver tells it.
+pub(super) fn profile(device: &Device) -> Option<&str> {
+    device.mig_instance.as_ref().map(|instance| instance.profile.as_str()).filter(|profile| !profile.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_dialects::Dialect;
+
+    use super::*;
+    use crate::device_plugin::test_node::{GIB, device, mig_instance, slice_of};
+
+    fn names(dialects: &[Dialect], devices: &Devices) -> Vec<String> {
+        let spoken = Spoken::new(dialects.iter().copied()).unwrap();
+        Resource::all(&spoken, &NodeFacts::default(), devices).into_iter().map(|resource| resource.name).collect()
+    }
+
+    #[test]
+    fn a_node_serves_its_own_resources_and_those_of_its_dialects() {
+        let devices = Devices { devices: vec![device(0, 16)], ..Devices::default() };
+        assert_eq!(names(&[], &devices), ["aliquot.dev/gpu-core", "aliquot.dev/gpu-memory"]);
+        assert_eq!(
+            names(&[Dialect::Hami, Dialect::Kai, Dialect::GpuShare], &devices)[2..],
+            ["aliyun.com/gpu-mem", "nvidia.com/gpu"]
+        );
+    }
+
+    #[test]
+    fn each_profile_of_mig_instances_is_a_resource() {
+        let mut gpu = device(0, 80);
+        gpu.is_partitioned = true;
+        let instances = [mig_instance(1, "1g.10gb"), mig_instance(2, "1g.10gb+me"), mig_instance(3, "1g.10gb")];
+        let devices = Devices { devices: [vec![gpu], instances.to_vec()].concat(), ..Devices::default() };
+        let spoken = Spoken::new([Dialect::Nvidia]).unwrap();
+        let all = Resource::all(&spoken, &NodeFacts::default(), &devices);
+        let of_whole: Vec<(&str, u64)> = all
+            .iter()
+            .filter(|resource| resource.is_of_whole_devices())
+            .map(|resource| {
+                (resource.name.as_str(), devices.devices.iter().map(|device| resource.units_of(device)).sum())
+            })
+            .collect();
+        assert_eq!(of_whole, [("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.10gb", 2), ("nvidia.com/mig-1g.10gb.me", 1)]);
+    }
+
+    #[test]
+    fn units_are_what_fits_into_what_is_left() {
+        let (device, all) = (device(0, 16), [Dialect::Hami, Dialect::Qgpu]);
+        let facts = NodeFacts { whole_devices: true, ..NodeFacts::default() };
+        let resources = Resource::all(&Spoken::new(all).unwrap(), &facts, &Devices::default());
+        let counts = |slices: &[Slice]| -> Vec<(u64, u64)> {
+            let room = Room::of(&device, slices);
+            resources.iter().map(|resource| (resource.units_of(&device), resource.units_in(room))).collect()
+        };
+        // Own core, memory and device; qGPU's core, memory and greedy; HAMi's slots.
+        assert_eq!(counts(&[]), [(100, 100), (64, 64), (1, 1), (100, 100), (16, 16), (100, 100), (10, 10)]);
+        let slice = slice_of("a", &device, 30, 4 * GIB);
+        assert_eq!(
+            counts(&[slice.clone(), slice_of("b", &device, 20, GIB)]),
+            [(100, 50), (64, 44), (1, 0), (100, 50), (16, 11), (100, 100), (10, 10)]
+        );
+        let rest = slice_of("b", &device, 70, 12 * GIB);
+        assert_eq!(counts(&[slice, rest]).into_iter().map(|(_, fit)| fit).sum::<u64>(), 0);
+    }
+}

@@ -1,0 +1,130 @@
+//! What kubelet asks about one resource.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use aliquot_proto::kubelet::device_plugin as proto;
+use proto::device_plugin_server::DevicePlugin;
+use tokio::sync::{Notify, watch};
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status};
+use tracing::warn;
+
+use super::preferred::preferred;
+use super::prepare::Preparer;
+use super::resource::Resource;
+use super::unit_id::CdiName;
+use super::units::Unit;
+use crate::node::Node;
+
+const HEALTHY: &str = "Healthy";
+const UNHEALTHY: &str = "Unhealthy";
+
+/// The units of a resource, as kubelet is told of them.
+pub(super) type Units = Arc<Vec<Unit>>;
+
+/// The plugin of one resource.
+pub(super) struct Server {
+    pub(super) resource: Resource,
+    pub(super) node: Arc<dyn Node>,
+    pub(super) units: watch::Receiver<Units>,
+    pub(super) preparer: Arc<Preparer>,
+    /// Rung when slices have changed.
+    pub(super) changed: Arc<Notify>,
+    /// How many times kubelet is listening.
+    pub(super) listeners: Arc<AtomicUsize>,
+}
+
+/// Kubelet listens for as long as this lives.
+struct Listener(Arc<AtomicUsize>);
+
+impl Listener {
+    fn new(listeners: &Arc<AtomicUsize>) -> Listener {
+        listeners.fetch_add(1, Ordering::Relaxed);
+        Listener(Arc::clone(listeners))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What the plugin can do.
+pub(super) fn options() -> proto::DevicePluginOptions {
+    proto::DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Server {
+    type ListAndWatchStream = Pin<Box<dyn Stream<Item = Result<proto::ListAndWatchResponse, Status>> + Send>>;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<proto::Empty>,
+    ) -> Result<Response<proto::DevicePluginOptions>, Status> {
+        Ok(Response::new(options()))
+    }
+
+    async fn list_and_watch(&self, _: Request<proto::Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        let listener = Listener::new(&self.listeners);
+        let answers = WatchStream::new(self.units.clone()).map(move |units| {
+            let _alive = &listener;
+            Ok(proto::ListAndWatchResponse { devices: units.iter().map(device).collect() })
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<proto::PreferredAllocationRequest>,
+    ) -> Result<Response<proto::PreferredAllocationResponse>, Status> {
+        let devices = self.node.devices().borrow().clone();
+        let prefer = |request: proto::ContainerPreferredAllocationRequest| {
+            let size = usize::try_from(request.allocation_size).unwrap_or(0);
+            let (available, must) = (&request.available_device_ids, &request.must_include_device_ids);
+            let device_ids = preferred(&self.resource, &devices, available, must, size);
+            proto::ContainerPreferredAllocationResponse { device_ids }
+        };
+        let container_responses = request.into_inner().container_requests.into_iter().map(prefer).collect();
+        Ok(Response::new(proto::PreferredAllocationResponse { container_responses }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<proto::AllocateRequest>,
+    ) -> Result<Response<proto::AllocateResponse>, Status> {
+        let mut container_responses = Vec::new();
+        for container in request.into_inner().container_requests {
+            let name = CdiName::of_units(&self.resource.name, &container.device_ids.into_iter().collect());
+            self.preparer.retire(&name).await?;
+            let cdi_devices = vec![proto::CdiDevice { name: name.as_str().to_owned() }];
+            container_responses
+                .push(proto::ContainerAllocateResponse { cdi_devices, ..proto::ContainerAllocateResponse::default() });
+        }
+        Ok(Response::new(proto::AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<proto::PreStartContainerRequest>,
+    ) -> Result<Response<proto::PreStartContainerResponse>, Status> {
+        let ids: BTreeSet<String> = request.into_inner().device_ids.into_iter().collect();
+        self.preparer.prepare(&self.resource, &ids).await.inspect_err(|error| {
+            warn!(resource = self.resource.name, "a container cannot start: {error}");
+        })?;
+        self.changed.notify_one();
+        Ok(Response::new(proto::PreStartContainerResponse {}))
+    }
+}
+
+fn device(unit: &Unit) -> proto::Device {
+    let health = if unit.is_healthy { HEALTHY } else { UNHEALTHY };
+    let nodes = unit.numa_node.map(|node| proto::NumaNode { id: node.into() });
+    let topology = nodes.map(|node| proto::TopologyInfo { nodes: vec![node] });
+    proto::Device { id: unit.id.clone(), health: health.to_owned(), topology }
+}

@@ -1,0 +1,50 @@
+//! Names of containers' slices.
+
+use sha2::{Digest, Sha256};
+
+use crate::node::Consumer;
+
+const NAME_BYTES_MAX: usize = 63;
+const PREFIX: &str = "pod.";
+/// So many bytes of the hash stand for what does not fit.
+const HASH_BYTES: usize = 8;
+
+/// `pod.NAMESPACE.POD.CONTAINER`, which is unique, since only a pod's name can have a dot in it. A name that is too
+/// long ends with a hash of the whole of it.
+#[must_use]
+pub(super) fn slice_name(consumer: &Consumer) -> String {
+    let name = format!("{PREFIX}{}.{}.{}", consumer.namespace, consumer.pod, consumer.container);
+    if name.len() <= NAME_BYTES_MAX {
+        return name;
+    }
+    let digits: String = Sha256::digest(&name).iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    let kept: String = name.chars().take(NAME_BYTES_MAX - digits.len() - 1).collect();
+    format!("{}-{digits}", kept.trim_end_matches(['.', '-']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(namespace: &str, pod: &str, container: &str) -> String {
+        slice_name(&Consumer { namespace: namespace.into(), pod: pod.into(), container: container.into() })
+    }
+
+    #[test]
+    fn names_say_whose_slice_it_is() {
+        assert_eq!(name("team-a", "train-0", "main"), "pod.team-a.train-0.main");
+    }
+
+    #[test]
+    fn long_names_are_short_enough_and_still_differ() {
+        let long = "x".repeat(253);
+        let found = name("team-a", &long, "main");
+        assert!(found.len() <= 63 && found.starts_with("pod.team-a.xxx"), "{found}");
+        assert_ne!(found, name("team-a", &long, "side"));
+        let at_a_dot = name("team-a", &format!("{}.{}", "x".repeat(34), "y".repeat(99)), "main");
+        assert!(
+            at_a_dot.len() <= 63 && at_a_dot.starts_with("pod.team-a.xxx") && !at_a_dot.contains(".-"),
+            "{at_a_dot}"
+        );
+    }
+}

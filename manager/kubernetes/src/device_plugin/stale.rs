@@ -1,0 +1,87 @@
+//! Slices whose container is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::unit_id::{CdiName, is_alias_of_units};
+use crate::node::Slice;
+use crate::pod_resources::{Holder, Holders};
+
+/// The containers' slices that no container has, and in which nothing runs.
+pub(super) fn of_nobody<'a>(slices: &'a [Slice], holders: &Holders) -> Vec<&'a Slice> {
+    let units = |holder: &Holder| -> Vec<CdiName> {
+        holder.devices.iter().map(|(resource, ids)| CdiName::of_units(resource, ids)).collect()
+    };
+    let held: BTreeSet<CdiName> = holders.iter().flat_map(units).collect();
+    let is_held = |slice: &Slice| slice.content.aliases.iter().any(|alias| held.contains(&CdiName::of_slice(alias)));
+    slices.iter().filter(|slice| is_of_units(slice) && slice.processes == 0 && !is_held(slice)).collect()
+}
+
+/// Whether a slice was made for a container that has units of a resource.
+pub(super) fn is_of_units(slice: &Slice) -> bool {
+    slice.content.aliases.iter().any(|alias| is_alias_of_units(alias))
+}
+
+/// Since when slices are nobody's. Kubelet may have forgotten them for a moment only: while it starts, it does not yet
+/// know all of its pods.
+#[derive(Debug, Default)]
+pub(super) struct Deserted {
+    since: BTreeMap<String, Instant>,
+}
+
+impl Deserted {
+    /// Of those that are nobody's `now`, the ones that have been so for as long as `grace`.
+    pub(super) fn for_long(&mut self, of_nobody: &[&Slice], now: Instant, grace: Duration) -> Vec<String> {
+        let names: BTreeSet<&str> = of_nobody.iter().map(|slice| slice.content.name.as_str()).collect();
+        self.since.retain(|name, _| names.contains(name.as_str()));
+        let mut found = Vec::new();
+        for name in names {
+            let since = *self.since.entry(name.to_owned()).or_insert(now);
+            if now.duration_since(since) >= grace {
+                found.push(name.to_owned());
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_plugin::test_node::{GIB, device, holder, slice_of};
+
+    const CORE: &str = "aliquot.dev/gpu-core";
+
+    fn slice(name: &str, units: &[&str]) -> Slice {
+        let mut slice = slice_of(name, &device(0, 16), 10, GIB);
+        let ids = units.iter().map(|id| (*id).to_owned()).collect();
+        slice.content.aliases.insert(CdiName::of_units(CORE, &ids).alias().to_owned());
+        slice
+    }
+
+    #[test]
+    fn only_containers_slices_that_nobody_has_and_nothing_runs_in_are_stale() {
+        let mut busy = slice("busy", &["a::9"]);
+        busy.processes = 1;
+        let by_hand = slice_of("train", &device(0, 16), 10, GIB);
+        let slices = [slice("held", &["a::1", "a::2"]), slice("gone", &["a::1"]), busy, by_hand];
+        let holders = Holders::from_iter([holder("p", CORE, &["a::1", "a::2"])]);
+        let found: Vec<&str> =
+            of_nobody(&slices, &holders).into_iter().map(|slice| slice.content.name.as_str()).collect();
+        assert_eq!(found, ["gone"]);
+    }
+
+    #[tokio::test]
+    async fn a_slice_is_deserted_only_after_a_while_without_a_break() {
+        let (gone, grace, start) = (slice("gone", &["a::1"]), Duration::from_secs(30), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut deserted = Deserted::default();
+        assert!(deserted.for_long(&[&gone], at(0), grace).is_empty());
+        assert!(deserted.for_long(&[], at(29), grace).is_empty());
+        assert!(deserted.for_long(&[&gone], at(30), grace).is_empty());
+        assert!(deserted.for_long(&[&gone], at(59), grace).is_empty());
+        assert_eq!(deserted.for_long(&[&gone], at(60), grace), ["gone"]);
+    }
+}

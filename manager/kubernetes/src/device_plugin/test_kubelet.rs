@@ -1,0 +1,194 @@
+//! Kubelet's part for the plugin's own tests: sockets in a directory, what is registered there, and who has what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use aliquot_proto::kubelet::{device_plugin as plugin, pod_resources as who};
+use hyper_util::rt::TokioIo;
+use plugin::device_plugin_client::DevicePluginClient;
+use plugin::registration_server::{Registration, RegistrationServer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Request, Response, Status};
+use who::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+
+/// What kubelet knows.
+#[derive(Default)]
+struct Known {
+    /// Sockets by resource, of this run.
+    registered: BTreeMap<String, String>,
+    /// Units by pod and resource.
+    units: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+    /// How often it was asked who has what.
+    lists: usize,
+    /// How many of the next questions are too many.
+    rejected: usize,
+}
+
+#[derive(Clone, Default)]
+struct Service(Arc<Mutex<Known>>);
+
+/// A kubelet that can be restarted.
+pub(crate) struct TestKubelet {
+    dir: PathBuf,
+    known: Service,
+    serving: Vec<JoinHandle<()>>,
+}
+
+impl TestKubelet {
+    pub(crate) fn start(dir: &Path) -> TestKubelet {
+        let mut kubelet = TestKubelet { dir: dir.into(), known: Service::default(), serving: Vec::new() };
+        kubelet.serve();
+        kubelet
+    }
+
+    fn serve(&mut self) {
+        let listen = |path: &str| {
+            let path = self.dir.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let _ = std::fs::remove_file(&path);
+            UnixListenerStream::new(UnixListener::bind(path).unwrap())
+        };
+        let (registration, lister) = (listen("device-plugins/kubelet.sock"), listen("pod-resources/kubelet.sock"));
+        let registration = Server::builder()
+            .add_service(RegistrationServer::new(self.known.clone()))
+            .serve_with_incoming(registration);
+        let lister = Server::builder()
+            .add_service(PodResourcesListerServer::new(self.known.clone()))
+            .serve_with_incoming(lister);
+        self.serving =
+            vec![tokio::spawn(async { registration.await.unwrap() }), tokio::spawn(async { lister.await.unwrap() })];
+    }
+
+    /// Ends, empties the directory as kubelet does, and starts again.
+    pub(crate) fn restart(&mut self) {
+        self.serving.drain(..).for_each(|task| task.abort());
+        self.known.0.lock().unwrap().registered.clear();
+        std::fs::remove_dir_all(self.dir.join("device-plugins")).unwrap();
+        self.serve();
+    }
+
+    /// The plugin of a resource, once it is registered.
+    pub(crate) async fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
+        let endpoint = loop {
+            let endpoint = self.known.0.lock().unwrap().registered.get(resource).cloned();
+            match endpoint {
+                Some(endpoint) => break endpoint,
+                None => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        };
+        let path = self.dir.join("device-plugins").join(endpoint);
+        let connector = tower::service_fn(move |_| {
+            let path = path.clone();
+            async move { std::io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
+        });
+        let endpoint = Endpoint::from_static("http://localhost");
+        DevicePluginClient::new(endpoint.connect_with_connector(connector).await.unwrap())
+    }
+
+    /// Says that the container `main` of a pod has these units.
+    pub(crate) fn give(&self, pod: &str, resource: &str, ids: &[String]) {
+        let mut known = self.known.0.lock().unwrap();
+        known.units.entry(pod.into()).or_default().insert(resource.into(), ids.to_vec());
+    }
+
+    /// The units that a pod has, by resource.
+    pub(crate) fn units(&self, pod: &str) -> BTreeMap<String, Vec<String>> {
+        self.known.0.lock().unwrap().units.get(pod).cloned().unwrap_or_default()
+    }
+
+    /// The units of a resource that pods have.
+    pub(crate) fn taken(&self, resource: &str) -> BTreeSet<String> {
+        let known = self.known.0.lock().unwrap();
+        known.units.values().filter_map(|units| units.get(resource)).flatten().cloned().collect()
+    }
+
+    /// Forgets a pod.
+    pub(crate) fn forget(&self, pod: &str) {
+        self.known.0.lock().unwrap().units.remove(pod);
+    }
+
+    /// Rejects the next questions: it was asked too often.
+    pub(crate) fn reject(&self, questions: usize) {
+        self.known.0.lock().unwrap().rejected = questions;
+    }
+
+    /// How often it was asked who has what.
+    pub(crate) fn lists(&self) -> usize {
+        self.known.0.lock().unwrap().lists
+    }
+}
+
+impl Drop for TestKubelet {
+    fn drop(&mut self) {
+        self.serving.drain(..).for_each(|task| task.abort());
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Service {
+    async fn register(&self, request: Request<plugin::RegisterRequest>) -> Result<Response<plugin::Empty>, Status> {
+        let request = request.into_inner();
+        let options = request.options.unwrap_or_default();
+        let is_right = request.version == "v1beta1"
+            && options.pre_start_required
+            && options.get_preferred_allocation_available
+            && !request.endpoint.contains('/');
+        if !is_right {
+            return Err(Status::invalid_argument("not as kubelet wants it"));
+        }
+        self.0.lock().unwrap().registered.insert(request.resource_name, request.endpoint);
+        Ok(Response::new(plugin::Empty {}))
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Service {
+    async fn list(
+        &self,
+        _: Request<who::ListPodResourcesRequest>,
+    ) -> Result<Response<who::ListPodResourcesResponse>, Status> {
+        let mut known = self.0.lock().unwrap();
+        known.lists += 1;
+        if known.rejected > 0 {
+            known.rejected -= 1;
+            return Err(Status::resource_exhausted("rejected by rate limit"));
+        }
+        let devices = |(resource, ids): (&String, &Vec<String>)| {
+            // Half of them each: kubelet splits by NUMA node.
+            let (first, second) = ids.split_at(ids.len() / 2);
+            [first, second].map(|ids| who::ContainerDevices {
+                resource_name: resource.clone(),
+                device_ids: ids.to_vec(),
+                topology: None,
+            })
+        };
+        let pod_resources = known.units.iter().map(|(pod, units)| who::PodResources {
+            name: pod.clone(),
+            namespace: "default".into(),
+            containers: vec![who::ContainerResources {
+                name: "main".into(),
+                devices: units.iter().flat_map(devices).collect(),
+                ..who::ContainerResources::default()
+            }],
+        });
+        Ok(Response::new(who::ListPodResourcesResponse { pod_resources: pod_resources.collect() }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<who::AllocatableResourcesRequest>,
+    ) -> Result<Response<who::AllocatableResourcesResponse>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+
+    async fn get(
+        &self,
+        _: Request<who::GetPodResourcesRequest>,
+    ) -> Result<Response<who::GetPodResourcesResponse>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+}

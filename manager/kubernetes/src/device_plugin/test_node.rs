@@ -1,0 +1,152 @@
+//! A node for tests: devices and slices in memory, with the rules that hold on any node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use aliquot_dialects::{Container, Pod};
+use tokio::sync::watch;
+
+use super::resource::Room;
+use crate::node::{Consumer, CreateError, Device, Devices, MigInstance, Node, NodeError, Part, Slice, SliceRequest};
+use crate::pod_resources::Holder;
+
+pub(crate) const GIB: u64 = 1 << 30;
+
+/// Device `number`, with so many GiB.
+pub(crate) fn device(number: u32, memory_gib: u64) -> Device {
+    Device {
+        uuid: format!("GPU-00000000-0000-0000-0000-{number:012x}"),
+        index: number,
+        model: "NVIDIA A100-SXM4-80GB".into(),
+        memory_bytes: memory_gib * GIB,
+        compute_capability: Some((8, 0)),
+        pci_bus_id: None,
+        pcie_root: None,
+        numa_node: None,
+        nvlink_peers: Vec::new(),
+        is_partitioned: false,
+        mig_instance: None,
+        problem: None,
+    }
+}
+
+/// An instance of device 0.
+pub(crate) fn mig_instance(number: u32, profile: &str) -> Device {
+    let mut found = device(0, 10);
+    found.uuid = format!("MIG-00000000-0000-0000-0000-{number:012x}");
+    found.mig_instance = Some(MigInstance { gpu_uuid: device(0, 80).uuid, profile: profile.into() });
+    found
+}
+
+/// A slice of one device.
+pub(crate) fn slice_of(name: &str, device: &Device, core_percent: u32, memory_bytes: u64) -> Slice {
+    let part = Part {
+        device_uuid: device.uuid.clone(),
+        core_request_percent: core_percent,
+        core_limit_percent: core_percent,
+        memory_limit_bytes: memory_bytes,
+    };
+    made(SliceRequest { name: name.into(), parts: vec![part], ..SliceRequest::default() })
+}
+
+fn made(content: SliceRequest) -> Slice {
+    let cdi_device = format!("aliquot.dev/slice={}", content.name);
+    Slice { content, cdi_device, processes: 0, consumers: BTreeSet::new() }
+}
+
+/// The only container of a pod has these units of one resource.
+pub(crate) fn holder(pod: &str, resource: &str, ids: &[&str]) -> Holder {
+    let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    Holder {
+        consumer: Consumer { namespace: "default".into(), pod: pod.into(), container: "main".into() },
+        devices: BTreeMap::from([(resource.to_owned(), ids)]),
+        cdi_devices: BTreeSet::new(),
+    }
+}
+
+/// A pod with one container.
+pub(crate) fn pod(container: &str, resources: &[(&str, &str)], annotations: &[(&str, &str)]) -> Pod {
+    let owned = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let container = Container { name: container.into(), resources: owned(resources) };
+    Pod { annotations: owned(annotations), containers: vec![container] }
+}
+
+/// A node that gives out what there is, and no more.
+pub(crate) struct TestNode {
+    devices: watch::Sender<Arc<Devices>>,
+    slices: Mutex<BTreeMap<String, Slice>>,
+}
+
+impl TestNode {
+    pub(crate) fn new(devices: Vec<Device>) -> Arc<TestNode> {
+        let devices = watch::Sender::new(Arc::new(Devices { devices, ..Devices::default() }));
+        Arc::new(TestNode { devices, slices: Mutex::default() })
+    }
+
+    /// Changes a device.
+    pub(crate) fn change(&self, number: usize, change: impl FnOnce(&mut Device)) {
+        self.devices.send_modify(|devices| change(&mut Arc::make_mut(devices).devices[number]));
+    }
+
+    /// Says that so many processes run in a slice.
+    pub(crate) fn set_processes(&self, name: &str, processes: usize) {
+        self.slices().get_mut(name).expect("a slice of that name").processes = processes;
+    }
+
+    fn slices(&self) -> MutexGuard<'_, BTreeMap<String, Slice>> {
+        self.slices.lock().expect("no test panics while it holds this")
+    }
+}
+
+impl Node for TestNode {
+    fn devices(&self) -> watch::Receiver<Arc<Devices>> {
+        self.devices.subscribe()
+    }
+
+    fn create(&self, request: &SliceRequest) -> Result<Slice, CreateError> {
+        let mut slices = self.slices();
+        if let Some(slice) = slices.get(&request.name) {
+            let differs = CreateError::Differs { name: request.name.clone(), difference: "content".into() };
+            return if slice.content == *request { Ok(slice.clone()) } else { Err(differs) };
+        }
+        let known: Vec<Slice> = slices.values().cloned().collect();
+        let aliases = |slice: &Slice| !slice.content.aliases.is_disjoint(&request.aliases);
+        if known.iter().any(aliases) {
+            return Err(CreateError::Invalid("an alias is another slice's".into()));
+        }
+        for part in &request.parts {
+            let devices = self.devices.borrow();
+            let Some(device) = devices.get(&part.device_uuid) else {
+                return Err(CreateError::Invalid(format!("no device {}", part.device_uuid)));
+            };
+            let room = Room::of(device, &known);
+            if part.core_request_percent > room.core_percent || part.memory_limit_bytes > room.memory_bytes {
+                return Err(CreateError::Unavailable(format!("no room on {}", device.uuid)));
+            }
+        }
+        let slice = made(request.clone());
+        slices.insert(request.name.clone(), slice.clone());
+        Ok(slice)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), NodeError> {
+        self.slices().remove(name);
+        Ok(())
+    }
+
+    fn get(&self, name: &str) -> Option<Slice> {
+        self.slices().get(name).cloned()
+    }
+
+    fn list(&self) -> Vec<Slice> {
+        self.slices().values().cloned().collect()
+    }
+
+    fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>) {
+        if let Some(slice) = self.slices().get_mut(name) {
+            slice.consumers.clone_from(consumers);
+        }
+    }
+}

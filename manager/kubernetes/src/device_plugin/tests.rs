@@ -1,0 +1,316 @@
+//! The plugin against kubelet's protocols.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use aliquot_dialects::{Dialect, NodeFacts, Pod, Spoken};
+use aliquot_proto::kubelet::device_plugin as proto;
+use proto::device_plugin_client::DevicePluginClient;
+use tempfile::TempDir;
+use tokio_stream::StreamExt;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+use super::test_kubelet::TestKubelet;
+use super::test_node::{GIB, TestNode, device, pod};
+use super::*;
+use crate::node::{Consumer, PriorityClass};
+
+const CORE: &str = "aliquot.dev/gpu-core";
+const MEMORY: &str = "aliquot.dev/gpu-memory";
+
+#[derive(Default)]
+struct TestPods(Mutex<BTreeMap<String, Pod>>);
+
+#[tonic::async_trait]
+impl Pods for TestPods {
+    async fn get(&self, namespace: &str, name: &str) -> Result<Pod, String> {
+        let pods = self.0.lock().unwrap();
+        pods.get(name).cloned().ok_or_else(|| format!("pods {name:?} not found in {namespace}"))
+    }
+}
+
+/// A node with a kubelet and the plugin.
+struct World {
+    node: Arc<TestNode>,
+    kubelet: TestKubelet,
+    pods: Arc<TestPods>,
+    _plugin: JoinSet<()>,
+    _dir: TempDir,
+}
+
+impl World {
+    fn new(devices: u32, dialects: &[Dialect], gone_grace: Duration) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let node = TestNode::new((0..devices).map(|number| device(number, 16)).collect());
+        let kubelet = TestKubelet::start(dir.path());
+        let pods = Arc::new(TestPods::default());
+        let facts = NodeFacts { whole_devices: true, ..NodeFacts::default() };
+        let spoken = Spoken::new(dialects.iter().copied()).unwrap();
+        let config = Config { spoken, facts, gone_grace };
+        let pod_resources = Arc::new(PodResources::new(dir.path()));
+        let mut plugin = JoinSet::new();
+        plugin.spawn(run(config, dir.path().into(), node.clone(), pods.clone(), pod_resources));
+        World { node, kubelet, pods, _plugin: plugin, _dir: dir }
+    }
+
+    async fn watch(&self, resource: &str) -> Streaming<proto::ListAndWatchResponse> {
+        let mut plugin = self.kubelet.plugin(resource).await;
+        plugin.list_and_watch(proto::Empty {}).await.unwrap().into_inner()
+    }
+
+    /// What kubelet does when a pod is admitted: takes units as they are preferred, and asks what they bring along.
+    async fn admit(&self, name: &str, resources: &[(&str, &str)], annotations: &[(&str, &str)]) -> Vec<String> {
+        self.pods.0.lock().unwrap().insert(name.into(), pod("main", resources, annotations));
+        let mut cdi_devices = Vec::new();
+        for (resource, count) in resources {
+            let mut plugin = self.kubelet.plugin(resource).await;
+            let ids = self.preferred(&mut plugin, resource, count.parse().unwrap()).await;
+            let container_requests = vec![proto::ContainerAllocateRequest { device_ids: ids.clone() }];
+            let answer = plugin.allocate(proto::AllocateRequest { container_requests }).await.unwrap().into_inner();
+            cdi_devices.extend(answer.container_responses[0].cdi_devices.iter().map(|device| device.name.clone()));
+            self.kubelet.give(name, resource, &ids);
+        }
+        cdi_devices
+    }
+
+    async fn preferred(&self, plugin: &mut DevicePluginClient<Channel>, resource: &str, count: i32) -> Vec<String> {
+        let taken = self.kubelet.taken(resource);
+        let listed = plugin.list_and_watch(proto::Empty {}).await.unwrap().into_inner().next().await.unwrap().unwrap();
+        let free = listed.devices.into_iter().filter(|unit| unit.health == "Healthy" && !taken.contains(&unit.id));
+        let container_requests = vec![proto::ContainerPreferredAllocationRequest {
+            available_device_ids: free.map(|unit| unit.id).collect(),
+            must_include_device_ids: Vec::new(),
+            allocation_size: count,
+        }];
+        let request = proto::PreferredAllocationRequest { container_requests };
+        let answer = plugin.get_preferred_allocation(request).await.unwrap().into_inner();
+        answer.container_responses[0].device_ids.clone()
+    }
+
+    /// What kubelet does before it creates the container.
+    async fn start(&self, pod: &str) -> Result<(), Status> {
+        for (resource, ids) in self.kubelet.units(pod) {
+            let mut plugin = self.kubelet.plugin(&resource).await;
+            plugin.pre_start_container(proto::PreStartContainerRequest { device_ids: ids }).await?;
+        }
+        Ok(())
+    }
+
+    fn slice(&self, pod: &str) -> Option<node::Slice> {
+        self.node.get(&format!("pod.default.{pod}.main"))
+    }
+}
+
+/// Waits for an answer of which so many units are healthy.
+async fn healthy(units: &mut Streaming<proto::ListAndWatchResponse>, count: usize) {
+    loop {
+        let listed = units.next().await.unwrap().unwrap();
+        if listed.devices.iter().filter(|unit| unit.health == "Healthy").count() == count {
+            return;
+        }
+    }
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+const THIRD: [(&str, &str); 2] = [(CORE, "30"), (MEMORY, "16")];
+
+#[tokio::test]
+async fn a_container_starts_in_the_slice_of_both_its_resources() {
+    let world = World::new(2, &[], LONG);
+    let cdi_devices = world.admit("a", &THIRD, &[("aliquot.dev/priority-class", "batch")]).await;
+    assert!(world.node.list().is_empty());
+    world.start("a").await.unwrap();
+    let slice = world.slice("a").unwrap();
+    let aliases: Vec<String> =
+        slice.content.aliases.iter().map(|alias| CdiName::of_slice(alias).as_str().to_owned()).collect();
+    assert_eq!(aliases.len(), 2);
+    assert!(cdi_devices.iter().all(|device| aliases.contains(device)), "{cdi_devices:?} {aliases:?}");
+    let part = &slice.content.parts[0];
+    assert_eq!((part.core_request_percent, part.core_limit_percent, part.memory_limit_bytes), (30, 30, 4 * GIB));
+    assert_eq!(slice.content.priority_class, Some(PriorityClass::Batch));
+    let consumer = Consumer { namespace: "default".into(), pod: "a".into(), container: "main".into() };
+    assert_eq!(slice.consumers, [consumer].into());
+    world.start("a").await.unwrap();
+    assert_eq!(world.node.list(), [slice]);
+}
+
+#[tokio::test]
+async fn two_containers_with_the_same_amounts_are_told_apart_by_their_units() {
+    let world = World::new(2, &[], LONG);
+    for pod in ["a", "b"] {
+        world.admit(pod, &THIRD, &[("aliquot.dev/gpu-core-limit", if pod == "a" { "40" } else { "50" })]).await;
+    }
+    world.start("b").await.unwrap();
+    world.start("a").await.unwrap();
+    let limit = |pod| world.slice(pod).unwrap().content.parts[0].core_limit_percent;
+    assert_eq!((limit("a"), limit("b")), (40, 50));
+}
+
+#[tokio::test]
+async fn many_containers_at_once_share_the_questions_to_kubelet() {
+    let world = World::new(4, &[], LONG);
+    let names: Vec<String> = (0..100).map(|number| format!("p{number}")).collect();
+    for name in &names {
+        world.admit(name, &[(CORE, "4"), (MEMORY, "2")], &[]).await;
+    }
+    let asked = world.kubelet.lists();
+    world.kubelet.reject(3);
+    let starts: Vec<_> = names.iter().map(|name| world.start(name)).collect();
+    for started in futures_all(starts).await {
+        started.unwrap();
+    }
+    assert_eq!(world.node.list().len(), 100);
+    for name in &names {
+        let consumers = world.slice(name).unwrap().consumers;
+        assert!(consumers.len() == 1 && consumers.iter().all(|consumer| consumer.pod == *name), "{consumers:?}");
+    }
+    assert!(world.kubelet.lists() - asked < 100, "{}", world.kubelet.lists() - asked);
+}
+
+/// Waits for all of them, in turn.
+async fn futures_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut outcomes: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, outcome) in futures.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_none()) {
+            if let std::task::Poll::Ready(value) = future.as_mut().poll(context) {
+                *outcome = Some(value);
+            }
+        }
+        if outcomes.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    outcomes.into_iter().flatten().collect()
+}
+
+#[tokio::test]
+async fn units_that_are_given_to_a_new_container_take_the_old_ones_slice_away() {
+    let world = World::new(1, &[], LONG);
+    world.admit("a", &[(CORE, "100"), (MEMORY, "64")], &[]).await;
+    world.start("a").await.unwrap();
+    world.kubelet.forget("a");
+    world.admit("b", &[(CORE, "100"), (MEMORY, "64")], &[]).await;
+    assert!(world.slice("a").is_none());
+    world.start("b").await.unwrap();
+    assert!(world.slice("b").is_some());
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_again_under_its_name_gets_what_it_asks_for_now() {
+    let world = World::new(1, &[], LONG);
+    for limit in ["40", "50"] {
+        world.admit("web-0", &THIRD, &[("aliquot.dev/gpu-core-limit", limit)]).await;
+        world.start("web-0").await.unwrap();
+        let slice = world.slice("web-0").unwrap();
+        assert_eq!(slice.content.parts[0].core_limit_percent.to_string(), limit);
+        world.kubelet.forget("web-0");
+    }
+}
+
+#[tokio::test]
+async fn slices_of_containers_that_are_gone_give_way_to_who_needs_the_room() {
+    let world = World::new(1, &[], LONG);
+    world.admit("a", &[(CORE, "30"), (MEMORY, "60")], &[]).await;
+    world.start("a").await.unwrap();
+    // Kubelet gives b other units than a had.
+    world.admit("b", &[(CORE, "70"), (MEMORY, "4")], &[]).await;
+    world.kubelet.give("b", MEMORY, &(0..32).map(|n| unit_id::unit_id(&device(0, 16).uuid, n)).collect::<Vec<_>>());
+    world.pods.0.lock().unwrap().insert("b".into(), pod("main", &[(CORE, "70"), (MEMORY, "32")], &[]));
+    let refusal = world.start("b").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::ResourceExhausted);
+    assert!(refusal.message().starts_with("no device found that will do"), "{refusal}");
+    world.kubelet.forget("a");
+    world.node.set_processes("pod.default.a.main", 1);
+    assert!(world.start("b").await.is_err());
+    world.node.set_processes("pod.default.a.main", 0);
+    world.start("b").await.unwrap();
+    assert!(world.slice("a").is_none());
+}
+
+#[tokio::test]
+async fn slices_of_containers_that_are_gone_are_removed_after_a_while() {
+    let world = World::new(1, &[], Duration::ZERO);
+    world.admit("a", &THIRD, &[]).await;
+    world.start("a").await.unwrap();
+    let by_hand = super::test_node::slice_of("train", &device(0, 16), 10, GIB);
+    world.node.create(&by_hand.content).unwrap();
+    world.kubelet.forget("a");
+    let mut devices = world.watch("aliquot.dev/gpu").await;
+    while world.slice("a").is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(world.node.list().len(), 1);
+    world.node.remove("train").unwrap();
+    healthy(&mut devices, 1).await;
+}
+
+#[tokio::test]
+async fn the_plugin_registers_again_when_kubelet_was_restarted() {
+    let mut world = World::new(1, &[], LONG);
+    world.admit("a", &THIRD, &[]).await;
+    world.start("a").await.unwrap();
+    world.kubelet.restart();
+    let mut core = world.watch(CORE).await;
+    healthy(&mut core, 100).await;
+    world.start("a").await.unwrap();
+    assert_eq!(world.node.list().len(), 1);
+}
+
+#[tokio::test]
+async fn ill_devices_have_no_healthy_units_until_they_are_well() {
+    let world = World::new(2, &[], LONG);
+    let mut core = world.watch(CORE).await;
+    healthy(&mut core, 200).await;
+    world.node.change(1, |device| device.problem = Some("Xid 79".into()));
+    healthy(&mut core, 100).await;
+    world.node.change(1, |device| device.problem = None);
+    healthy(&mut core, 200).await;
+}
+
+#[tokio::test]
+async fn whole_devices_are_the_ones_that_kubelet_chose_and_leave_no_shares() {
+    let world = World::new(2, &[], LONG);
+    let mut core = world.watch(CORE).await;
+    world.admit("a", &[("aliquot.dev/gpu", "1")], &[]).await;
+    let chosen = world.kubelet.units("a")["aliquot.dev/gpu"][0].clone();
+    world.start("a").await.unwrap();
+    let part = world.slice("a").unwrap().content.parts[0].clone();
+    assert_eq!((part.core_request_percent, part.memory_limit_bytes), (100, 16 * GIB));
+    assert_eq!(unit_id::device_of(&chosen), Some(part.device_uuid.as_str()));
+    healthy(&mut core, 100).await;
+}
+
+#[tokio::test]
+async fn other_systems_resources_bring_their_variables_along() {
+    let world = World::new(1, &[Dialect::GpuShare], LONG);
+    world.admit("a", &[("aliyun.com/gpu-mem", "4")], &[]).await;
+    world.start("a").await.unwrap();
+    let content = world.slice("a").unwrap().content;
+    let part = &content.parts[0];
+    assert_eq!((part.core_request_percent, part.core_limit_percent, part.memory_limit_bytes), (25, 100, 4 * GIB));
+    assert_eq!(content.environment["ALIYUN_COM_GPU_MEM_CONTAINER"], "4");
+    assert_eq!(content.environment["ALIYUN_COM_GPU_MEM_DEV"], "16");
+}
+
+#[tokio::test]
+async fn what_cannot_be_given_is_refused_with_a_reason_and_leaves_nothing_behind() {
+    let world = World::new(1, &[Dialect::GpuShare], LONG);
+    world.admit("mixed", &[(CORE, "30"), ("aliyun.com/gpu-mem", "4")], &[]).await;
+    let refusal = world.start("mixed").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::InvalidArgument);
+    assert!(refusal.message().contains("are of two systems"), "{refusal}");
+
+    world.admit("gone", &THIRD, &[]).await;
+    world.pods.0.lock().unwrap().remove("gone");
+    let refusal = world.start("gone").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::Unavailable);
+    assert!(refusal.message().contains("cannot read pod default/gone"), "{refusal}");
+
+    let mut core = world.kubelet.plugin(CORE).await;
+    let strange = proto::PreStartContainerRequest { device_ids: vec!["GPU-1::0".into()] };
+    let refusal = core.pre_start_container(strange).await.unwrap_err();
+    assert_eq!(refusal.code(), Code::NotFound);
+    assert!(refusal.message().contains("units of aliquot.dev/gpu-core that begin with GPU-1::0"), "{refusal}");
+    assert!(world.node.list().is_empty());
+}

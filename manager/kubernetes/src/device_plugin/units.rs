@@ -1,0 +1,184 @@
+//! Which units kubelet may hand out: what it has handed out, and what there is room for.
+//!
+//! Several resources stand for the same devices, and slices are made by others, too. So of each resource only as many
+//! free units are healthy as fit into what is left of the devices: what is given out in one way is not on offer in
+//! another one. Which unit that is does not matter where units only count.
+
+use std::collections::BTreeSet;
+
+use super::resource::{Resource, Room};
+use super::unit_id::unit_id;
+use crate::node::{Device, Devices, Slice};
+
+/// Kubelet takes messages of 4 MiB; an id with all that belongs to it has less than 80 bytes.
+const UNITS_MAX: u64 = 50_000;
+
+/// A unit as kubelet is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unit {
+    pub(super) id: String,
+    pub(super) is_healthy: bool,
+    pub(super) numa_node: Option<u32>,
+}
+
+/// A resource has more units than kubelet can be told of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{resource} would have {found} units, more than the {UNITS_MAX} that kubelet can be told of; none is offered: \
+     choose a larger unit, or other resources"
+)]
+pub(super) struct TooManyUnits {
+    resource: String,
+    found: u64,
+}
+
+/// All units of a resource. `held` are those that containers have.
+///
+/// # Errors
+/// There are too many.
+pub(super) fn units_of(
+    resource: &Resource,
+    devices: &Devices,
+    slices: &[Slice],
+    held: &BTreeSet<&str>,
+) -> Result<Vec<Unit>, TooManyUnits> {
+    let of_devices: Vec<(&Device, u64)> =
+        devices.usable().map(|device| (device, resource.units_of(device))).filter(|(_, units)| *units > 0).collect();
+    let found = of_devices.iter().fold(0_u64, |sum, (_, units)| sum.saturating_add(*units));
+    if found > UNITS_MAX {
+        return Err(TooManyUnits { resource: resource.name.clone(), found });
+    }
+    let fits: Vec<u64> = of_devices
+        .iter()
+        .map(|(device, _)| match device.problem {
+            None => resource.units_in(Room::of(device, slices)),
+            Some(_) => 0,
+        })
+        .collect();
+    let mut units: Vec<Unit> = Vec::new();
+    // How many free units there is room for that none of the device's own stands for.
+    let mut spare = 0_u64;
+    for ((device, count), fits) in of_devices.iter().zip(&fits) {
+        let mut left = *fits;
+        for number in 0..*count {
+            let id = unit_id(&device.uuid, number);
+            let is_held = held.contains(id.as_str());
+            let is_offered = !is_held && left > 0;
+            left -= u64::from(is_offered);
+            let is_healthy = device.problem.is_none() && (is_held || is_offered);
+            units.push(Unit { id, is_healthy, numa_node: device.numa_node });
+        }
+        spare += left;
+    }
+    if !resource.is_of_whole_devices() {
+        let mut all = units.iter_mut();
+        for (device, count) in &of_devices {
+            let count = usize::try_from(*count).unwrap_or(usize::MAX);
+            for unit in all.by_ref().take(count).filter(|unit| device.problem.is_none() && !unit.is_healthy) {
+                if spare == 0 {
+                    break;
+                }
+                spare -= 1;
+                unit.is_healthy = true;
+            }
+        }
+    }
+    Ok(units)
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_dialects::{NodeFacts, Spoken};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::device_plugin::test_node::{GIB, device, slice_of};
+
+    fn resources() -> Vec<Resource> {
+        let facts = NodeFacts { whole_devices: true, memory_unit_bytes: GIB, ..NodeFacts::default() };
+        Resource::all(&Spoken::new([]).unwrap(), &facts, &Devices::default())
+    }
+
+    fn healthy(resource: &Resource, devices: &Devices, slices: &[Slice], held: &[String]) -> Vec<String> {
+        let held = held.iter().map(String::as_str).collect();
+        let units = units_of(resource, devices, slices, &held).unwrap();
+        units.into_iter().filter(|unit| unit.is_healthy).map(|unit| unit.id).collect()
+    }
+
+    fn node(devices: &[Device]) -> Devices {
+        Devices { devices: devices.to_vec(), ..Devices::default() }
+    }
+
+    #[test]
+    fn a_device_that_is_ill_offers_nothing_until_it_is_well() {
+        let [core, ..] = &resources()[..] else { panic!("there are three") };
+        let mut ill = device(0, 4);
+        assert_eq!(healthy(core, &node(&[ill.clone()]), &[], &[]).len(), 100);
+        ill.problem = Some("Xid 79".into());
+        assert_eq!(healthy(core, &node(&[ill.clone()]), &[], &[unit_id(&ill.uuid, 1)]).len(), 0);
+    }
+
+    #[test]
+    fn a_device_that_is_given_out_as_a_whole_has_no_parts_and_the_other_way_round() {
+        let [core, memory, whole] = &resources()[..] else { panic!("there are three") };
+        let (first, second) = (device(0, 4), device(1, 4));
+        let devices = node(&[first.clone(), second.clone()]);
+        let taken = slice_of("whole", &first, 100, 4 * GIB);
+        assert_eq!(healthy(core, &devices, std::slice::from_ref(&taken), &[]).len(), 100);
+        assert_eq!(healthy(memory, &devices, std::slice::from_ref(&taken), &[]).len(), 4);
+        assert_eq!(healthy(whole, &devices, std::slice::from_ref(&taken), &[]), [unit_id(&second.uuid, 0)]);
+        let held = [unit_id(&first.uuid, 0)];
+        assert_eq!(healthy(whole, &devices, &[taken], &held).len(), 2);
+        let part = slice_of("part", &first, 1, GIB);
+        assert_eq!(healthy(whole, &devices, &[part], &[]), [unit_id(&second.uuid, 0)]);
+    }
+
+    #[test]
+    fn units_count_whichever_device_the_node_has_chosen() {
+        let [core, ..] = &resources()[..] else { panic!("there are three") };
+        let (first, second) = (device(0, 4), device(1, 4));
+        // Kubelet took units of the first device; the slice is on the second one.
+        let held: Vec<String> = (0..30).map(|number| unit_id(&first.uuid, number)).collect();
+        let slices = [slice_of("a", &second, 30, GIB)];
+        assert_eq!(healthy(core, &node(&[first, second]), &slices, &held).len(), 200);
+    }
+
+    #[test]
+    fn more_units_than_kubelet_can_be_told_of_are_not_served() {
+        let facts = NodeFacts { memory_unit_bytes: 1 << 20, ..NodeFacts::default() };
+        let resources = Resource::all(&Spoken::new([]).unwrap(), &facts, &Devices::default());
+        let devices = node(&[device(0, 80)]);
+        let error = units_of(&resources[1], &devices, &[], &BTreeSet::new()).unwrap_err();
+        assert!(error.to_string().contains("would have 81920 units"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn free_units_are_never_more_than_there_is_room_for(
+            parts in prop::collection::vec((0_u32..3, 1_u32..=100, 1_u64..=4), 0..8),
+            ill in 0_u32..4,
+            held in prop::collection::btree_set((0_u32..3, 0_u64..100), 0..40),
+        ) {
+            let mut devices: Vec<Device> = (0..3).map(|number| device(number, 4)).collect();
+            if let Some(device) = devices.get_mut(ill as usize) {
+                device.problem = Some("ill".into());
+            }
+            let slices: Vec<Slice> = parts
+                .iter()
+                .map(|(on, core, memory)| slice_of("s", &devices[*on as usize], *core, memory * GIB))
+                .collect();
+            let held: Vec<String> = held.iter().map(|(on, n)| unit_id(&devices[*on as usize].uuid, *n)).collect();
+            let node = node(&devices);
+            for resource in resources() {
+                let room: u64 = devices
+                    .iter()
+                    .filter(|device| device.problem.is_none())
+                    .map(|device| resource.units_in(Room::of(device, &slices)))
+                    .sum();
+                let free = healthy(&resource, &node, &slices, &held).into_iter().filter(|id| !held.contains(id));
+                let free = free.count() as u64;
+                prop_assert!(free <= room, "{}: {free} of {room}", resource.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Who has which devices, in kubelet's own words: its `PodResources` service.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_proto::kubelet::pod_resources::ListPodResourcesRequest;
+use aliquot_proto::kubelet::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+mod consumers;
+mod holders;
+pub use consumers::keep_consumers;
+pub use holders::{Holder, Holders};
+
+/// An answer that takes longer is none.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Kubelet answers a hundred times a second; who asks more often is told to wait.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+const ATTEMPTS_MAX: u32 = 40;
+/// A node's pods are at most some hundred, but each unit of a device is an id of half a hundred bytes.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Why it is not known who has what.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot ask kubelet who has which devices on {}: {reason}; is PodResources served there?", path.display())]
+pub struct ListError {
+    path: PathBuf,
+    reason: String,
+}
+
+/// Kubelet's `PodResources`.
+#[derive(Debug)]
+pub struct PodResources {
+    path: PathBuf,
+    client: PodResourcesListerClient<Channel>,
+    /// Who asks holds this. Those who wait for it take the answer, if it was asked for after they had come.
+    last: Mutex<Option<Answer>>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    asked: Instant,
+    holders: Arc<Holders>,
+}
+
+impl PodResources {
+    /// The service below kubelet's directory. Nothing is asked yet.
+    #[must_use]
+    pub fn new(kubelet_dir: &Path) -> PodResources {
+        let path = kubelet_dir.join("pod-resources/kubelet.sock");
+        PodResources { client: client(path.clone()), path, last: Mutex::new(None) }
+    }
+
+    /// Who has what, as of now or later. Who asks while another one waits for the answer gets the next one together
+    /// with all others that wait: kubelet is not asked once for each of two hundred containers that start at the same
+    /// time.
+    ///
+    /// # Errors
+    /// Kubelet does not answer.
+    pub async fn list(&self) -> Result<Arc<Holders>, ListError> {
+        let came = Instant::now();
+        let mut last = self.last.lock().await;
+        if let Some(answer) = last.as_ref().filter(|answer| answer.asked >= came) {
+            return Ok(Arc::clone(&answer.holders));
+        }
+        let asked = Instant::now();
+        let holders = Arc::new(self.ask().await?);
+        *last = Some(Answer { asked, holders: Arc::clone(&holders) });
+        Ok(holders)
+    }
+
+    async fn ask(&self) -> Result<Holders, ListError> {
+        let mut client = self.client.clone();
+        for _ in 0..ATTEMPTS_MAX {
+            match client.list(ListPodResourcesRequest {}).await {
+                Ok(answer) => return Ok(Holders::from(answer.into_inner())),
+                Err(status) if status.code() == Code::ResourceExhausted => sleep(RETRY_AFTER).await,
+                Err(status) => return Err(self.error(status.message())),
+            }
+        }
+        Err(self.error("it was asked too often by others"))
+    }
+
+    fn error(&self, reason: &str) -> ListError {
+        ListError { path: self.path.clone(), reason: reason.into() }
+    }
+}
+
+/// A client that connects when it is needed, and again when kubelet was restarted.
+fn client(path: PathBuf) -> PodResourcesListerClient<Channel> {
+    // The address is only the authority that is sent; where the connection goes is the connector's business.
+    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(ANSWER_TIMEOUT).timeout(ANSWER_TIMEOUT);
+    let connector = tower::service_fn(move |_| {
+        let path = path.clone();
+        async move { io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
+    });
+    let channel = endpoint.connect_with_connector_lazy(connector);
+    PodResourcesListerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}

@@ -1,0 +1,124 @@
+//! Who runs in which slice: told to the node, for people and metrics to read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::warn;
+
+use super::{Holder, Holders, PodResources};
+use crate::device_plugin::CdiName;
+use crate::node::{self, Consumer, Node, Slice};
+
+/// How often kubelet is asked.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Tells the node who runs in its slices, until this is dropped. That kubelet does not answer is said once, and is no
+/// reason to forget what it said before.
+pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources>) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut answered = true;
+    loop {
+        ticks.tick().await;
+        match pod_resources.list().await {
+            Ok(holders) => {
+                answered = true;
+                node::blocking(&node, move |node| tell(node, &holders)).await;
+            }
+            Err(error) if answered => {
+                answered = false;
+                warn!("{error}");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Tells the node what has changed.
+fn tell(node: &dyn Node, holders: &Holders) {
+    let slices = node.list();
+    let mut found = of_slices(&slices, holders);
+    for slice in &slices {
+        let consumers = found.remove(slice.content.name.as_str()).unwrap_or_default();
+        if consumers != slice.consumers {
+            node.set_consumers(&slice.content.name, &consumers);
+        }
+    }
+}
+
+/// The containers that have each slice, by any of its CDI names.
+fn of_slices<'a>(slices: &'a [Slice], holders: &Holders) -> BTreeMap<&'a str, BTreeSet<Consumer>> {
+    let mut by_name: BTreeMap<CdiName, &str> = BTreeMap::new();
+    for slice in slices {
+        let content = &slice.content;
+        let names = content.aliases.iter().chain([&content.name]);
+        by_name.extend(names.map(|name| (CdiName::of_slice(name), content.name.as_str())));
+    }
+    let mut found: BTreeMap<&str, BTreeSet<Consumer>> = BTreeMap::new();
+    for holder in holders.iter() {
+        for slice in names(holder).filter_map(|name| by_name.get(&name)) {
+            found.entry(slice).or_default().insert(holder.consumer.clone());
+        }
+    }
+    found
+}
+
+/// The CDI devices that a container got, by claims and by units of device plugins.
+fn names(holder: &Holder) -> impl Iterator<Item = CdiName> {
+    let claims = holder.cdi_devices.iter().map(|name| CdiName::qualified(name));
+    let units = holder.devices.iter().map(|(resource, ids)| CdiName::of_units(resource, ids));
+    claims.chain(units)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::SliceRequest;
+
+    fn slice(name: &str, aliases: &[String]) -> Slice {
+        Slice {
+            content: SliceRequest {
+                name: name.into(),
+                aliases: aliases.iter().cloned().collect(),
+                ..SliceRequest::default()
+            },
+            cdi_device: format!("aliquot.dev/slice={name}"),
+            processes: 0,
+            consumers: BTreeSet::new(),
+        }
+    }
+
+    fn consumer(pod: &str) -> Consumer {
+        Consumer { namespace: "n".into(), pod: pod.into(), container: "c".into() }
+    }
+
+    #[test]
+    fn a_slice_belongs_to_who_has_its_claim_or_its_units() {
+        let ids: BTreeSet<String> = ["GPU-1::0".to_owned(), "GPU-1::1".to_owned()].into();
+        let alias = CdiName::of_units("aliquot.dev/gpu-core", &ids).alias().to_owned();
+        let slices = [slice("claim-1", &[]), slice("pod.n.b.c", &[alias]), slice("train", &[])];
+        let holder = |pod: &str, cdi: &str, units: bool| Holder {
+            consumer: consumer(pod),
+            devices: BTreeMap::from([("aliquot.dev/gpu-core".to_owned(), ids.clone())])
+                .into_iter()
+                .filter(|_| units)
+                .collect(),
+            cdi_devices: BTreeSet::from([cdi.to_owned()]),
+        };
+        let holders = Holders::from_iter([
+            holder("a", "aliquot.dev/slice=claim-1", false),
+            holder("a2", "aliquot.dev/slice=claim-1", false),
+            holder("b", "other.dev/gpu=claim-1", true),
+        ]);
+        let found = of_slices(&slices, &holders);
+        assert_eq!(
+            found,
+            BTreeMap::from([
+                ("claim-1", BTreeSet::from([consumer("a"), consumer("a2")])),
+                ("pod.n.b.c", BTreeSet::from([consumer("b")])),
+            ])
+        );
+    }
+}
