@@ -51,17 +51,14 @@ impl Plan {
             let same = key
                 .and_then(|key| known.get(&key))
                 .filter(|(last, _)| (last.obstacle, last.refusal) == (pending.obstacle, pending.refusal));
-            let number = match same {
-                Some((_, number)) => *number,
-                None => {
-                    reasons.distinct.push(pending.reason(cluster));
-                    reasons.distinct.len() - 1
+            let number = same.map_or(reasons.distinct.len(), |(_, number)| *number);
+            if number == reasons.distinct.len() {
+                reasons.distinct.push(pending.reason(cluster));
+                if let Some(key) = key {
+                    known.insert(key, (pending, number));
                 }
-            };
-            reasons.numbers.push(number);
-            if let Some(key) = key {
-                known.insert(key, (pending, number));
             }
+            reasons.numbers.push(number);
         }
         reasons
     }
