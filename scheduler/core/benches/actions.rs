@@ -171,7 +171,7 @@ fn holds(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().sample_size(10).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
+    config = Criterion::default().sample_size(10).measurement_time(Duration::from_secs(2));
     targets = reclaims, preemptions, budgets, nothing_helps, holds
 }
 criterion_main!(benches);

@@ -30,8 +30,8 @@ pub struct Settings {
     pub disruption_per_mille: u64,
     /// Nodes and victims that are looked at for one unit at most.
     pub search_budget: u32,
-    /// Nodes and victims that are looked at in a cycle, for all units together, at most. A search that this ends goes on
-    /// in the next cycle.
+    /// Nodes and victims that are looked at in a cycle at most, for all units together. Who is not looked at for want
+    /// of this goes first in the next cycles.
     pub search_budget_per_cycle: u32,
     /// Claims that are moved in a cycle at most to make room in one place.
     pub moves_per_cycle: u32,
