@@ -103,8 +103,8 @@ fn settle(scheduler: &mut Scheduler, cluster: &mut Cluster) {
     while !cycle(scheduler, cluster).0.steps.is_empty() {}
 }
 
-/// 1,000 queues in three levels, in whose 900 leaves 50,000 claims of five sorts wait while the cluster is full.
-fn thousand_queues() -> (Cluster, Scheduler) {
+/// 1,000 queues in three levels, in whose 900 leaves claims of five sorts can wait.
+fn thousand_queues() -> Cluster {
     let mut cluster = cluster();
     for number in 0..10 {
         queue(&mut cluster, &format!("q{number}"), None, 350_000);
@@ -115,45 +115,70 @@ fn thousand_queues() -> (Cluster, Scheduler) {
     for number in 100..1000 {
         queue(&mut cluster, &format!("q{number}"), Some(&format!("q{}", 10 + number % 90)), 3_500);
     }
-    let sorts = [whole(1), part(50), whole(2), part(30), whole(4)];
-    let running = NODES * DEVICES;
-    for number in 0..running + 50_000 {
-        let leaf = format!("q{}", 100 + number * 7919 % 900);
-        claim(&mut cluster, &leaf, sorts[number % sorts.len()].clone());
-    }
-    let mut scheduler = scheduler();
-    settle(&mut scheduler, &mut cluster);
-    (cluster, scheduler)
+    cluster
 }
 
+/// Adds claims of five sorts. Each leaf has one sort, or all of them.
+fn arrive(cluster: &mut Cluster, claims: usize, is_mixed: bool) {
+    let sorts = [whole(1), part(50), whole(2), part(30), whole(4)];
+    for number in 0..claims {
+        let leaf = format!("q{}", 100 + number * 7919 % 900);
+        let sort = if is_mixed { number / 900 + number } else { number };
+        claim(cluster, &leaf, sorts[sort % sorts.len()].clone());
+    }
+}
+
+/// More than fits, so that the cluster is full.
+const CLAIMS: usize = NODES * DEVICES + 50_000;
+
 fn fairness(criterion: &mut Criterion) {
-    let (mut cluster, mut scheduler) = thousand_queues();
-    let pending = cluster.claims().filter(|(_, _, at)| at.is_none()).count();
-    let name = format!("a cycle with 1000 queues and {pending} claims that wait, full");
-    criterion.bench_function(&name, |bencher| {
-        bencher.iter_custom(|times| (0..times).map(|_| cycle(&mut scheduler, &mut cluster).1).sum());
-    });
-    let mut next = 0_usize;
-    criterion.bench_function("the same when 20 claims have ended", |bencher| {
+    criterion.bench_function("the first cycle after 50000 claims have come to a full cluster", |bencher| {
         bencher.iter_custom(|times| {
-            let mut took = Duration::ZERO;
-            for _ in 0..times {
-                let placed: Vec<ClaimId> =
-                    cluster.claims().filter(|(_, _, at)| at.is_some()).map(|(id, ..)| id).collect();
-                for number in 0..20 {
-                    next += 1;
-                    event(&mut cluster, Event::ClaimRemoved(placed[(next * 7919 + number * 131) % placed.len()]));
-                    claim(&mut cluster, &format!("q{}", 100 + next % 900), part(50));
-                }
-                took += cycle(&mut scheduler, &mut cluster).1;
+            let once = |_| {
+                let (mut cluster, mut scheduler) = (thousand_queues(), scheduler());
+                arrive(&mut cluster, 2 * NODES * DEVICES, false);
                 settle(&mut scheduler, &mut cluster);
-            }
-            took
+                arrive(&mut cluster, 50_000, false);
+                cycle(&mut scheduler, &mut cluster).1
+            };
+            (0..times).map(once).sum()
         });
     });
+    for (is_mixed, sorts) in [(false, "one sort in each leaf"), (true, "five sorts in each leaf")] {
+        let (mut cluster, mut scheduler) = (thousand_queues(), scheduler());
+        arrive(&mut cluster, CLAIMS, is_mixed);
+        settle(&mut scheduler, &mut cluster);
+        let pending = cluster.claims().filter(|(_, _, at)| at.is_none()).count();
+        let name = format!("a cycle with 1000 queues and {pending} claims that wait, full, {sorts}");
+        criterion.bench_function(&name, |bencher| {
+            bencher.iter_custom(|times| (0..times).map(|_| cycle(&mut scheduler, &mut cluster).1).sum());
+        });
+        let mut next = 0_usize;
+        criterion.bench_function(&format!("the same when 1 % has changed, {sorts}"), |bencher| {
+            bencher.iter_custom(|times| (0..times).map(|_| changed(&mut scheduler, &mut cluster, &mut next)).sum());
+        });
+    }
+    let mut cluster = thousand_queues();
+    arrive(&mut cluster, CLAIMS, false);
     criterion.bench_function("the state as a value: 500 nodes, 50000 claims", |bencher| {
         bencher.iter(|| black_box(cluster.dump()));
     });
+}
+
+/// A cycle after 20 claims that ran and 480 that waited have ended, and 500 have come.
+fn changed(scheduler: &mut Scheduler, cluster: &mut Cluster, next: &mut usize) -> Duration {
+    let (placed, waiting): (Vec<_>, Vec<_>) = cluster.claims().partition(|(_, _, at)| at.is_some());
+    let running = placed.iter().step_by(placed.len() / 20).take(20);
+    let ended: Vec<ClaimId> =
+        running.chain(waiting.iter().step_by(waiting.len() / 480).take(480)).map(|(id, ..)| *id).collect();
+    for id in ended {
+        event(cluster, Event::ClaimRemoved(id));
+        *next += 1;
+        claim(cluster, &format!("q{}", 100 + *next % 900), part(50));
+    }
+    let (_, took) = cycle(scheduler, cluster);
+    settle(scheduler, cluster);
+    took
 }
 
 fn large_cluster(criterion: &mut Criterion) {
