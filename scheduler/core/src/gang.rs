@@ -86,6 +86,15 @@ pub(crate) fn place_unit(
     within
 }
 
+/// What is in the way of a unit if it is known that there is no room for its first member.
+pub(crate) fn without_room(cluster: &Cluster, unit: &Unit) -> Option<Unplaceable> {
+    let (least, preemptible) = (unit.least_charge(cluster), unit.is_preemptible(cluster));
+    match limits::check(cluster, unit.queue, &least, preemptible, false) {
+        Err(exceeded) => Some(Unplaceable::Limit(exceeded)),
+        Ok(()) => unit.claims.first().map(|claim| Unplaceable::NoRoom { claim: *claim, placed: 0 }),
+    }
+}
+
 fn place_anywhere(
     statement: &mut Statement<'_>,
     engine: &mut Engine<Box<dyn Policy>>,

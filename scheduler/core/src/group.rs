@@ -1,13 +1,16 @@
 //! Pod groups: members that are placed all together or not at all, and then one by one.
 
+mod members;
 mod validate;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::claim::ClaimId;
 use crate::queue::QueueId;
 use crate::slab::{Key, Slab};
 
+use members::{Member, Members};
 pub use validate::GroupError;
 
 /// Names a pod group to the cluster that it was added to. A claim without a pod group has one of its own.
@@ -80,28 +83,20 @@ pub enum PlacementStrategy {
 /// A pod group in a cluster's state.
 #[derive(Clone, Debug)]
 pub struct Group {
-    spec: PodGroup,
+    /// Single claims of a sort share one.
+    spec: Arc<PodGroup>,
     /// Whether it was declared, and not made for a single claim.
     declared: bool,
     queue: QueueId,
     /// Groups are numbered as they are added.
     sequence: u64,
     added_ms: u64,
-    /// By sequence number of the claim: its id, its sub-group, and whether it is placed.
-    members: BTreeMap<u64, Member>,
+    members: Members,
     placed: u32,
-    /// Placed members by sub-group; the last place is for those of none.
+    /// Placed members by sub-group.
     placed_by_sub_group: Vec<u32>,
     /// Since when fewer than the minimum are placed although some are.
     stale_since_ms: Option<u64>,
-}
-
-/// A member of a group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Member {
-    pub(crate) claim: ClaimId,
-    pub(crate) sub_group: usize,
-    pub(crate) placed: bool,
 }
 
 impl Group {
@@ -261,13 +256,10 @@ impl Group {
     pub(crate) fn set_placed(&mut self, sequence: u64, placed: bool) {
         let Some(member) = self.members.get_mut(&sequence).filter(|member| member.placed != placed) else { return };
         member.placed = placed;
-        let count = &mut self.placed_by_sub_group[member.sub_group];
-        if placed {
-            *count += 1;
-            self.placed += 1;
-        } else {
-            *count -= 1;
-            self.placed -= 1;
+        // Members that name no sub-group count for the group only.
+        let of_sub_group = self.placed_by_sub_group.get_mut(member.sub_group);
+        for count in of_sub_group.into_iter().chain([&mut self.placed]) {
+            if placed { *count += 1 } else { *count -= 1 }
         }
     }
 
@@ -284,7 +276,32 @@ impl Group {
 
     /// Gives the group another configuration with the same sub-groups.
     pub(crate) fn replace_spec(&mut self, spec: PodGroup) {
-        self.spec = spec;
+        self.spec = Arc::new(spec);
+    }
+
+    /// Whether it says where its members may be, relative to each other.
+    pub(crate) fn has_rules(&self) -> bool {
+        let required = self.spec.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());
+        required || self.spec.spread != GroupPlacement::default()
+    }
+}
+
+/// What a single claim says of the group that stands for it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct SingleSort {
+    pub(crate) priority: i32,
+    pub(crate) preemptible: bool,
+    pub(crate) min_runtime_ms: u64,
+}
+
+impl SingleSort {
+    fn of(spec: &PodGroup) -> Self {
+        Self { priority: spec.priority, preemptible: spec.preemptible, min_runtime_ms: spec.min_runtime_ms }
+    }
+
+    fn spec(self) -> PodGroup {
+        let Self { priority, preemptible, min_runtime_ms } = self;
+        PodGroup { priority, preemptible, min_runtime_ms, min_members: 1, ..PodGroup::default() }
     }
 }
 
@@ -292,6 +309,8 @@ impl Group {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Groups {
     groups: Slab<Group, PodGroup>,
+    /// The specs of single claims, and how many share each.
+    singles: BTreeMap<SingleSort, (Arc<PodGroup>, usize)>,
     /// Declared groups by namespace and name.
     by_name: BTreeMap<(String, String), GroupId>,
     next: u64,
@@ -314,31 +333,52 @@ impl Groups {
         self.groups.iter()
     }
 
-    /// Adds a group, which is `declared` or stands for a single claim.
-    pub(crate) fn add(&mut self, spec: PodGroup, declared: bool, queue: QueueId, now_ms: u64) -> GroupId {
-        let name = declared.then(|| (spec.namespace.clone(), spec.name.clone()));
-        let sub_groups = spec.sub_groups.len() + 1;
+    /// Adds a group.
+    pub(crate) fn add(&mut self, spec: PodGroup, queue: QueueId, now_ms: u64) -> GroupId {
+        let name = (spec.namespace.clone(), spec.name.clone());
+        let id = self.insert(Arc::new(spec), true, queue, now_ms);
+        self.by_name.insert(name, id);
+        id
+    }
+
+    /// Adds a group for a single claim.
+    pub(crate) fn add_single(&mut self, sort: SingleSort, queue: QueueId, now_ms: u64) -> GroupId {
+        let new = || (Arc::new(sort.spec()), 0);
+        let (spec, count) = self.singles.entry(sort).or_insert_with(new);
+        *count += 1;
+        let spec = Arc::clone(spec);
+        self.insert(spec, false, queue, now_ms)
+    }
+
+    fn insert(&mut self, spec: Arc<PodGroup>, declared: bool, queue: QueueId, now_ms: u64) -> GroupId {
         let group = Group {
+            placed_by_sub_group: vec![0; spec.sub_groups.len()],
             spec,
             declared,
             queue,
             sequence: self.next,
             added_ms: now_ms,
-            members: BTreeMap::new(),
+            members: Members::default(),
             placed: 0,
-            placed_by_sub_group: vec![0; sub_groups],
             stale_since_ms: None,
         };
         self.next += 1;
-        let id = self.groups.insert(group);
-        if let Some(name) = name {
-            self.by_name.insert(name, id);
-        }
-        id
+        self.groups.insert(group)
     }
 
     pub(crate) fn remove(&mut self, id: GroupId) {
-        let Some(group) = self.groups.remove(id).filter(|group| group.declared) else { return };
-        self.by_name.remove(&(group.spec.namespace, group.spec.name));
+        let Some(group) = self.groups.remove(id) else { return };
+        if group.declared {
+            self.by_name.remove(&(group.spec.namespace.clone(), group.spec.name.clone()));
+            return;
+        }
+        let sort = SingleSort::of(&group.spec);
+        let left = self.singles.get_mut(&sort).map(|(_, count)| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            self.singles.remove(&sort);
+        }
     }
 }

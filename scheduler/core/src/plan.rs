@@ -7,6 +7,7 @@ use crate::claim::{Action, Allocation, ClaimId};
 use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
 use crate::group::GroupId;
+use crate::queue::QueueId;
 use crate::statement::Step;
 
 /// What is to be done, and what waits and why.
@@ -89,6 +90,8 @@ pub struct PlannedStep {
 pub struct Pending {
     /// The group.
     pub group: GroupId,
+    /// The leaf queue that it waits in.
+    pub(crate) queue: QueueId,
     /// What is in its way.
     pub(crate) obstacle: Obstacle,
     /// Why nobody makes way for it; `None`: nobody was asked to.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::fair_share::{Allowance, DecayedUsage};
 use crate::group::GroupId;
 use crate::resource::{Amounts, Charge, Resource, Resources};
+use crate::signature::Single;
 use crate::slab::{Key, Slab};
 
 /// Names a queue to the cluster that it was added to.
@@ -58,7 +59,8 @@ pub struct Queue {
     requested: Amounts,
     usage: Vec<DecayedUsage>,
     used_until_ms: u64,
-    waiting: BTreeSet<Turn>,
+    /// Groups of which something waits; of single claims, what decides whether they can be placed.
+    waiting: BTreeMap<Turn, Option<Single>>,
     /// Groups of which something is placed.
     placed: BTreeSet<Turn>,
     /// Number of declared pod groups that wait here, members or not.
@@ -114,8 +116,8 @@ impl Queue {
         &self.usage
     }
 
-    /// Groups of which something waits, in order.
-    pub(crate) fn waiting(&self) -> &BTreeSet<Turn> {
+    /// Groups of which something waits, in order; of single claims, what decides whether they can be placed.
+    pub(crate) fn waiting(&self) -> &BTreeMap<Turn, Option<Single>> {
         &self.waiting
     }
 
@@ -281,7 +283,7 @@ impl Queues {
             requested: Amounts::default(),
             usage: Vec::new(),
             used_until_ms: now_ms,
-            waiting: BTreeSet::new(),
+            waiting: BTreeMap::new(),
             placed: BTreeSet::new(),
             declared_groups: 0,
         };
@@ -439,11 +441,12 @@ impl Queue {
             if is_declared { self.declared_groups + 1 } else { self.declared_groups.saturating_sub(1) };
     }
 
-    pub(crate) fn note_waiting(&mut self, turn: Turn, waits: bool) {
-        match waits {
-            true => self.waiting.insert(turn),
-            false => self.waiting.remove(&turn),
-        };
+    pub(crate) fn note_waiting(&mut self, turn: Turn, single: Option<Single>) {
+        self.waiting.insert(turn, single);
+    }
+
+    pub(crate) fn forget_waiting(&mut self, turn: &Turn) {
+        self.waiting.remove(turn);
     }
 
     pub(crate) fn note_placed(&mut self, turn: Turn, placed: bool) {

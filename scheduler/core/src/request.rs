@@ -176,6 +176,24 @@ pub enum Alignment {
 }
 
 impl Request {
+    /// Whether wherever there is room for this there is room for `other`: it asks for as much of everything, and for the
+    /// same sort of place.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let devices = |this: &DeviceRequest, other: &DeviceRequest| {
+            let memory = match (this.memory, other.memory) {
+                (DeviceMemory::Bytes(this), DeviceMemory::Bytes(other)) => this >= other,
+                (DeviceMemory::Thousandths(this), DeviceMemory::Thousandths(other)) => this >= other,
+                _ => false,
+            };
+            this.count >= other.count && this.core >= other.core && memory
+        };
+        self.cpu >= other.cpu
+            && self.memory >= other.memory
+            && (other.devices.count == 0 || devices(&self.devices, &other.devices))
+            && self.constraints == other.constraints
+            && self.rules == other.rules
+    }
+
     /// Says what is wrong with a request that can never be met as it stands.
     ///
     /// # Errors If a part of a device is more than a device, devices are asked for of which nothing is wanted, or a

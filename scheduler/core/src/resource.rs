@@ -215,7 +215,10 @@ impl Charge {
 
     /// How much of a resource it takes.
     pub(crate) fn get(&self, number: usize) -> u64 {
-        self.parts().filter(|(part, _)| *part == number).map(|(_, amount)| amount).fold(0, u64::saturating_add)
+        match self.fixed.get(number) {
+            Some(amount) => *amount,
+            None => self.models.iter().find(|(model, _)| *model == number).map_or(0, |(_, amount)| *amount),
+        }
     }
 
     /// The numbers of the resources of the models that it takes time of.
@@ -279,11 +282,6 @@ impl Amounts {
     /// Number of resources of which there may be some.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    /// The amounts, by number; those that are not there are zero.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.0.len()).map(|number| self.get(number))
     }
 
     /// Adds what a claim takes.

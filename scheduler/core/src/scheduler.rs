@@ -2,22 +2,24 @@
 
 mod dump;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use crate::actions::{Context, SearchMemory, Waiting, evict_stale, pass};
-use crate::claim::{Action, Displacement};
+use crate::claim::{Action, ClaimId, Displacement};
 use crate::cluster::Cluster;
 use crate::entitled::{Entitled, PlacedUnit, Standing};
-use crate::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit};
+use crate::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit, without_room};
 use crate::group::{Group, GroupId};
 use crate::holds::Holds;
 use crate::placement::{Engine, Policy};
 use crate::plan::{Obstacle, Pending, Plan, PlannedStep};
-use crate::queue::QueueId;
+use crate::queue::{QueueId, Turn};
+use crate::resource::Charge;
 use crate::shares::Shares;
 use crate::signature::Failures;
 use crate::statement::{Statement, Step};
-use crate::turns::Turns;
+use crate::turns::{Candidates, Turns};
 use crate::unit::Unit;
 
 /// How a scheduler decides.
@@ -96,8 +98,8 @@ impl Scheduler {
         }
         let shares = Shares::of(cluster, self.settings.usage_weight);
         let mut plan = Plan::default();
-        self.allocate(cluster, &shares, &mut plan);
-        self.make_way(cluster, &shares, &mut plan);
+        let waiting = self.allocate(cluster, &shares, &mut plan);
+        self.make_way(cluster, &shares, waiting, &mut plan);
         plan.settle(cluster);
         self.hold(cluster, &shares, &plan);
         plan
@@ -116,52 +118,57 @@ impl Scheduler {
         Entitled::of(cluster, &shares, queue).units().iter().map(standing).collect()
     }
 
-    /// Places what fits into what is free.
-    fn allocate(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) {
-        let mut failures = Failures::with_holders(self.holds.holders());
-        let mut waiting = Vec::new();
-        let mut turns = Turns::new(cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
+    /// Places what fits into what is free. Answers who waits.
+    fn allocate(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) -> Waiting {
+        let failures = Failures::with_holders(self.holds.holders());
+        let mut hopeful = Hopeful { failures, waiting: Waiting::default() };
+        let mut turns = Turns::new(cluster, shares, &mut hopeful);
         while let Some(next) = turns.next() {
-            let Ok(Some(unit)) = failures.next(cluster, next.turn.group) else {
+            let Ok(Some(unit)) = hopeful.failures.next(cluster, next.turn.group) else {
                 // Since it was found to be the next of its queue, something like it has failed: it is looked at, and
                 // named, anew.
-                turns.advance(next, true, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
+                turns.advance(next, cluster, shares, &mut hopeful);
                 continue;
             };
-            self.holds.open(cluster, unit.group);
-            let placed = self.try_unit(cluster, &unit, Action::Allocate, &mut FreeRoom);
-            self.holds.close(cluster, unit.group);
-            // The group is looked at again: what fails is known then, and another member may fit.
-            let again = match placed {
-                Ok(steps) => {
-                    plan.add(steps, Action::Allocate, unit.group);
-                    true
-                }
-                Err(obstacle) => {
-                    let known = failures.note(cluster, &unit, obstacle);
-                    if !known {
-                        waiting.push((unit.group, Obstacle::Unplaceable(obstacle)));
-                    }
-                    known
+            let hopeless = hopeful.failures.is_hopeless(cluster, &unit).then(|| without_room(cluster, &unit)).flatten();
+            let placed = match hopeless {
+                Some(obstacle) => Err(obstacle),
+                None => {
+                    self.holds.open(cluster, unit.group);
+                    let placed = self.try_unit(cluster, &unit, Action::Allocate, &mut FreeRoom);
+                    self.holds.close(cluster, unit.group);
+                    placed
                 }
             };
-            turns.advance(next, again, cluster, shares, |turn| failures.look(cluster, turn, &mut waiting));
+            // The group is looked at again: what fails is known then, and another member may fit.
+            match placed {
+                Ok(steps) => {
+                    plan.add(steps, Action::Allocate, unit.group);
+                    hopeful.failures.forget(&unit);
+                }
+                Err(obstacle) => hopeful.failures.note(cluster, &unit, obstacle),
+            }
+            turns.advance(next, cluster, shares, &mut hopeful);
         }
-        plan.pending =
-            waiting.into_iter().map(|(group, obstacle)| Pending { group, obstacle, refusal: None }).collect();
+        hopeful.waiting
     }
 
     /// Moves and evicts for those who found no room.
-    fn make_way(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) {
+    fn make_way(&mut self, cluster: &mut Cluster, shares: &Shares, mut waiting: Waiting, plan: &mut Plan) {
         let mut context = Context::new(cluster, shares, &self.settings, &mut self.engine, &mut self.memory);
-        let mut waiting = Waiting::of(cluster, &plan.pending);
+        let placed_before = plan.steps.len();
         for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
             if action == Action::Consolidate && context.engine.policy().spreads() {
                 continue;
             }
             pass(action, cluster, &mut context, &self.holds, plan, &mut waiting);
         }
-        plan.pending.retain(|pending| cluster.group(pending.group).is_some_and(Group::has_waiting));
+        plan.pending = waiting.pending;
+        let placed: BTreeSet<GroupId> = plan.steps[placed_before..].iter().filter_map(|step| step.for_group).collect();
+        let waits = |group: GroupId| cluster.group(group).is_some_and(Group::has_waiting);
+        if !placed.is_empty() {
+            plan.pending.retain(|pending| !placed.contains(&pending.group) || waits(pending.group));
+        }
         for (group, steps) in evict_stale(cluster, &mut context) {
             plan.add(steps, Action::StaleGang, group);
         }
@@ -171,12 +178,16 @@ impl Scheduler {
 
     /// Keeps nodes for those who have been among the first of their queue for long and find no room.
     fn hold(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &Plan) {
-        let mut seen: BTreeMap<QueueId, usize> = BTreeMap::new();
+        // By number of the queue's slot.
+        let mut seen: Vec<usize> = Vec::new();
         let mut blocked = Vec::new();
         for pending in &plan.pending {
-            let Some(queue) = cluster.group(pending.group).map(Group::queue) else { continue };
             let Obstacle::Unplaceable(Unplaceable::NoRoom { .. }) = pending.obstacle else { continue };
-            let seen = seen.entry(queue).or_default();
+            let slot = pending.queue.index();
+            if seen.len() <= slot {
+                seen.resize(slot + 1, 0);
+            }
+            let seen = &mut seen[slot];
             if *seen == HOLD_CANDIDATES {
                 continue;
             }
@@ -215,17 +226,53 @@ pub(crate) fn cause(cluster: &Cluster, action: Action, group: GroupId) -> Displa
     }
 }
 
+/// Who is tried with what is free: all that wait, except those of whom it is known that they fail.
+struct Hopeful {
+    failures: Failures,
+    /// Those who were passed over.
+    waiting: Waiting,
+}
+
+impl Candidates for Hopeful {
+    fn next(&mut self, cluster: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)> {
+        let mut later = cluster.queue(queue)?.waiting().range((from, Bound::Unbounded));
+        later.find_map(|(turn, single)| {
+            let known = single.and_then(|single| Some((single, self.failures.of_single(queue, turn.group, single)?)));
+            if let Some((single, failure)) = known {
+                self.waiting.add_single(queue, turn.group, single, Obstacle::Unplaceable(failure));
+                return None;
+            }
+            match self.failures.next(cluster, turn.group) {
+                Ok(unit) => Some((*turn, unit?.least_charge(cluster))),
+                Err(obstacle) => {
+                    self.waiting.add(cluster, queue, turn.group, obstacle);
+                    None
+                }
+            }
+        })
+    }
+}
+
 impl Plan {
     /// Enters who waits again because this cycle has evicted it.
     fn add_displaced(&mut self, cluster: &Cluster) {
-        let mut known: BTreeSet<GroupId> = self.pending.iter().map(|pending| pending.group).collect();
-        for planned in &self.steps {
-            let Step::Evict { claim, .. } = planned.step else { continue };
-            let Some(group) = cluster.group_of(claim).filter(|_| cluster.allocation(claim).is_none()) else { continue };
-            if known.insert(group) {
-                let obstacle = Obstacle::Unplaceable(Unplaceable::NoRoom { claim, placed: 0 });
-                self.pending.push(Pending { group, obstacle, refusal: None });
-            }
+        let evicted = self.steps.iter().filter_map(|planned| match planned.step {
+            Step::Evict { claim, .. } => Some(claim).filter(|claim| cluster.allocation(*claim).is_none()),
+            _ => None,
+        });
+        let evicted: Vec<(GroupId, ClaimId)> =
+            evicted.filter_map(|claim| Some((cluster.group_of(claim)?, claim))).collect();
+        let mut unknown: BTreeSet<GroupId> = evicted.iter().map(|(group, _)| *group).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        self.pending.iter().for_each(|pending| _ = unknown.remove(&pending.group));
+        for (group, claim) in evicted {
+            let Some(queue) = cluster.group(group).map(Group::queue).filter(|_| unknown.remove(&group)) else {
+                continue;
+            };
+            let obstacle = Obstacle::Unplaceable(Unplaceable::NoRoom { claim, placed: 0 });
+            self.pending.push(Pending { group, queue, obstacle, refusal: None });
         }
     }
 

@@ -11,7 +11,8 @@ use crate::resource::{Charge, DEVICE_CORE};
 /// from who is placed where: they stay the same as claims are placed and evicted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
-    by_queue: BTreeMap<QueueId, Vec<Entitlement>>,
+    /// By number of the queue's slot.
+    by_queue: Vec<Vec<Entitlement>>,
 }
 
 impl Shares {
@@ -51,12 +52,19 @@ impl Shares {
                 *entitlement = Entitlement { fair_share: u64::MAX, quota: None, limit: None, total: u64::MAX };
             }
         }
-        Self { by_queue: order.into_iter().zip(entitled).collect() }
+        let mut by_queue = Vec::new();
+        for (queue, entitled) in order.into_iter().zip(entitled) {
+            if by_queue.len() <= queue.index() {
+                by_queue.resize(queue.index() + 1, Vec::new());
+            }
+            by_queue[queue.index()] = entitled;
+        }
+        Self { by_queue }
     }
 
     /// What a queue is entitled to of each resource, by number.
     pub(crate) fn get(&self, queue: QueueId) -> &[Entitlement] {
-        self.by_queue.get(&queue).map_or(&[], Vec::as_slice)
+        self.by_queue.get(queue.index()).map_or(&[], Vec::as_slice)
     }
 
     /// A queue's fair share of a resource.
@@ -73,14 +81,27 @@ impl Shares {
         charge.parts().find(exceeds).map(|(number, _)| number)
     }
 
-    /// The greatest part that a queue holds of what it is entitled to, with `charge` on top.
-    pub(crate) fn dominant(&self, cluster: &Cluster, queue: QueueId, charge: Option<&Charge>) -> DominantShare {
-        let Some(state) = cluster.queue(queue) else { return DominantShare::new(&[], &[]) };
-        let mut held = state.allocated().clone();
-        if let Some(charge) = charge {
-            held.add(charge);
-        }
-        DominantShare::new(&held.iter().collect::<Vec<u64>>(), self.get(queue))
+    /// The greatest part that a queue holds of what it is entitled to.
+    pub(crate) fn dominant(&self, cluster: &Cluster, queue: QueueId) -> DominantShare {
+        self.dominant_with(cluster, queue, &Charge::default()).0
+    }
+
+    /// The greatest part that a queue holds of what it is entitled to, and the same with `charge` on top.
+    pub(crate) fn dominant_with(
+        &self,
+        cluster: &Cluster,
+        queue: QueueId,
+        charge: &Charge,
+    ) -> (DominantShare, DominantShare) {
+        let held = cluster.queue(queue).map(Queue::allocated);
+        let held = |number: usize| held.map_or(0, |held| held.get(number));
+        let of = |number: usize, entitled: &Entitlement, more: u64| {
+            DominantShare::of(held(number).saturating_add(more), entitled)
+        };
+        let entitled = || self.get(queue).iter().enumerate();
+        let without = entitled().map(|(number, entitled)| of(number, entitled, 0)).max();
+        let with = entitled().map(|(number, entitled)| of(number, entitled, charge.get(number))).max();
+        (without.unwrap_or_default(), with.unwrap_or_default())
     }
 }
 

@@ -1,39 +1,48 @@
 //! What is known to fail, so that it is not tried again: in a queue of thousands of equal claims one search is enough.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::class::ClassId;
+use crate::class::{Class, ClassId};
 use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
-use crate::group::{GroupId, GroupPlacement};
+use crate::group::{Group, GroupId};
 use crate::plan::Obstacle;
-use crate::queue::{QueueId, Turn};
-use crate::resource::Charge;
+use crate::queue::QueueId;
 use crate::unit::Unit;
+
+/// Classes that have no room which others are compared with.
+const TOO_LARGE_MAX: usize = 64;
 
 /// Units with equal signatures need the same room.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Signature {
     One(ClassId),
     Many(Vec<ClassId>),
+    /// Of a group with rules of its own about where members may be.
+    Own(GroupId, Vec<ClassId>),
 }
 
 impl Signature {
-    /// A unit's signature; `None` if its group has rules of its own about where members may be.
-    pub(crate) fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
-        let group = cluster.group(unit.group)?.spec();
-        let has_rules = group.spread != GroupPlacement::default()
-            || group.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());
-        if has_rules {
-            return None;
-        }
-        if let [claim] = unit.claims[..] {
-            return Some(Self::One(cluster.class_of(claim)?));
-        }
+    /// A unit's signature.
+    pub(crate) fn of(cluster: &Cluster, unit: &Unit) -> Self {
         let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
         classes.sort_unstable();
-        Some(Self::Many(classes))
+        if cluster.group(unit.group).is_some_and(Group::has_rules) {
+            return Self::Own(unit.group, classes);
+        }
+        match classes[..] {
+            [class] => Self::One(class),
+            _ => Self::Many(classes),
+        }
     }
+}
+
+/// All that decides whether a single claim that waits in a queue can be placed. It is kept beside the claim's turn, so
+/// that whoever goes through thousands of turns need not look at the claims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Single {
+    pub(crate) class: ClassId,
+    pub(crate) preemptible: bool,
 }
 
 /// What has failed since something became free last: there is no room for units of a signature, or a queue may not hold
@@ -42,6 +51,8 @@ impl Signature {
 pub(crate) struct Failures {
     no_room: BTreeMap<Signature, Unplaceable>,
     limited: BTreeMap<(QueueId, bool, Signature), Unplaceable>,
+    /// Classes of which not even one task has room, the last ones: who asks for more has none either.
+    too_large: VecDeque<ClassId>,
     /// Groups for which nodes are kept that others may not have: what others have found says nothing of them.
     holders: BTreeSet<GroupId>,
 }
@@ -50,22 +61,6 @@ impl Failures {
     /// Nothing is known yet; nodes are kept for `holders`.
     pub(crate) fn with_holders(holders: BTreeSet<GroupId>) -> Self {
         Self { holders, ..Self::default() }
-    }
-
-    /// What the next unit of a group takes at least; `None` if there is none to try, which is noted in `waiting`.
-    pub(crate) fn look(
-        &self,
-        cluster: &Cluster,
-        turn: &Turn,
-        waiting: &mut Vec<(GroupId, Obstacle)>,
-    ) -> Option<Charge> {
-        match self.next(cluster, turn.group) {
-            Ok(unit) => Some(unit?.least_charge(cluster)),
-            Err(obstacle) => {
-                waiting.push((turn.group, obstacle));
-                None
-            }
-        }
     }
 
     /// The next unit of a group that is not known to fail; if all are, what is in the way of the first.
@@ -85,32 +80,66 @@ impl Failures {
         if let Some(retry_at_ms) = retry_at_ms.filter(|retry_at_ms| *retry_at_ms > cluster.now_ms()) {
             return Some(Obstacle::RetriedAt(retry_at_ms));
         }
-        self.of(cluster, unit).map(Obstacle::Unplaceable)
-    }
-
-    fn of(&self, cluster: &Cluster, unit: &Unit) -> Option<Unplaceable> {
-        if (self.no_room.is_empty() && self.limited.is_empty()) || self.holders.contains(&unit.group) {
+        if self.is_empty() || self.holders.contains(&unit.group) {
             return None;
         }
-        let signature = Signature::of(cluster, unit)?;
+        let signature = Signature::of(cluster, unit);
+        self.of(unit.queue, unit.is_preemptible(cluster), signature).map(Obstacle::Unplaceable)
+    }
+
+    /// What is known to be in the way of a single claim of a queue.
+    pub(crate) fn of_single(&self, queue: QueueId, group: GroupId, single: Single) -> Option<Unplaceable> {
+        if self.is_empty() || self.holders.contains(&group) {
+            return None;
+        }
+        self.of(queue, single.preemptible, Signature::One(single.class))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.no_room.is_empty() && self.limited.is_empty()
+    }
+
+    fn of(&self, queue: QueueId, preemptible: bool, signature: Signature) -> Option<Unplaceable> {
         if let Some(failure) = self.no_room.get(&signature) {
             return Some(*failure);
         }
-        self.limited.get(&(unit.queue, unit.is_preemptible(cluster), signature)).copied()
+        self.limited.get(&(queue, preemptible, signature)).copied()
     }
 
-    /// Notes that a unit could not be placed; says whether that is known from now on.
-    pub(crate) fn note(&mut self, cluster: &Cluster, unit: &Unit, failure: Unplaceable) -> bool {
+    /// Whether a single task can have no room because something smaller has none.
+    pub(crate) fn is_hopeless(&self, cluster: &Cluster, unit: &Unit) -> bool {
+        let request = |class: ClassId| cluster.class(class).map(Class::request);
+        let Signature::One(class) = Signature::of(cluster, unit) else { return false };
+        let Some(this) = request(class).filter(|_| !self.holders.contains(&unit.group)) else { return false };
+        self.too_large.iter().filter_map(|class| request(*class)).any(|smaller| this.covers(smaller))
+    }
+
+    /// Takes in that a unit was placed: for others of a group with rules there may be another place now.
+    pub(crate) fn forget(&mut self, placed: &Unit) {
+        let first = Signature::Own(placed.group, Vec::new());
+        let own = self.no_room.range(first..).map(|(signature, _)| signature.clone());
+        let own: Vec<Signature> =
+            own.take_while(|own| matches!(own, Signature::Own(group, _) if *group == placed.group)).collect();
+        own.iter().for_each(|own| _ = self.no_room.remove(own));
+    }
+
+    /// Notes that a unit could not be placed.
+    pub(crate) fn note(&mut self, cluster: &Cluster, unit: &Unit, failure: Unplaceable) {
         self.holders.remove(&unit.group);
-        let Some(signature) = Signature::of(cluster, unit) else { return false };
+        let signature = Signature::of(cluster, unit);
         match failure {
             Unplaceable::Limit(_) => {
                 self.limited.insert((unit.queue, unit.is_preemptible(cluster), signature), failure);
             }
             Unplaceable::NoRoom { .. } | Unplaceable::Topology { .. } => {
+                if let Signature::One(class) = signature
+                    && !self.is_hopeless(cluster, unit)
+                {
+                    self.too_large.push_front(class);
+                    self.too_large.truncate(TOO_LARGE_MAX);
+                }
                 self.no_room.insert(signature, failure);
             }
         }
-        true
     }
 }

@@ -37,6 +37,12 @@ struct Place {
     next: Option<(Turn, Charge)>,
 }
 
+/// Knows which of the groups that wait are to be looked at.
+pub(crate) trait Candidates {
+    /// The first group of a leaf queue, from a turn on, that is to be looked at, and what its next unit takes at least.
+    fn next(&mut self, cluster: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)>;
+}
+
 /// Goes through the waiting units of all queues, one after another.
 #[derive(Debug)]
 pub(crate) struct Turns {
@@ -49,29 +55,26 @@ pub(crate) struct Turns {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Next {
     place: usize,
+    pub(crate) queue: QueueId,
     pub(crate) turn: Turn,
 }
 
 impl Turns {
-    /// Begins. `charge` says what the next unit of a group takes at least, or `None` if it need not be looked at.
-    pub(crate) fn new(cluster: &Cluster, shares: &Shares, mut charge: impl FnMut(&Turn) -> Option<Charge>) -> Self {
+    /// Begins.
+    pub(crate) fn new(cluster: &Cluster, shares: &Shares, candidates: &mut impl Candidates) -> Self {
         let order = cluster.queues().parents_first();
         let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
-        let place = |queue: &QueueId| Place {
+        let mut place = |queue: &QueueId| Place {
             queue: *queue,
             parent: cluster.queue(*queue).and_then(Queue::parent).and_then(|parent| index.get(&parent).copied()),
             key: None,
             children: BTreeSet::new(),
-            next: None,
+            next: candidates.next(cluster, *queue, Bound::Unbounded),
         };
-        let places = order.iter().map(place).collect();
+        let places = order.iter().map(&mut place).collect();
         let mut turns = Self { places, index, roots: BTreeSet::new() };
-        for (place, queue) in order.iter().enumerate() {
-            if cluster.queue(*queue).is_some_and(|queue| !queue.waiting().is_empty()) {
-                turns.seek(place, Bound::Unbounded, cluster, &mut charge);
-                turns.update(place, cluster, shares);
-            }
-        }
+        // Those below come first: what the best of them takes decides about those above.
+        (0..order.len()).rev().for_each(|place| turns.set_key(place, cluster, shares));
         turns
     }
 
@@ -81,22 +84,16 @@ impl Turns {
         while let Some((_, child)) = self.places.get(place)?.children.first() {
             place = *child;
         }
-        let (turn, _) = self.places.get(place)?.next.as_ref()?;
-        Some(Next { place, turn: *turn })
+        let leaf = self.places.get(place)?;
+        let (turn, _) = leaf.next.as_ref()?;
+        Some(Next { place, queue: leaf.queue, turn: *turn })
     }
 
-    /// Goes on after a unit was looked at. If it was placed, more of its group may wait, and is looked at again in its
-    /// turn; otherwise the group is passed over.
-    pub(crate) fn advance(
-        &mut self,
-        next: Next,
-        placed: bool,
-        cluster: &Cluster,
-        shares: &Shares,
-        mut charge: impl FnMut(&Turn) -> Option<Charge>,
-    ) {
-        let from = if placed { Bound::Included(next.turn) } else { Bound::Excluded(next.turn) };
-        self.seek(next.place, from, cluster, &mut charge);
+    /// Goes on after a unit was looked at. Its group is the first that is thought of: more of it may wait.
+    pub(crate) fn advance(&mut self, next: Next, cluster: &Cluster, shares: &Shares, candidates: &mut impl Candidates) {
+        if let Some(place) = self.places.get_mut(next.place) {
+            place.next = candidates.next(cluster, next.queue, Bound::Included(next.turn));
+        }
         self.update(next.place, cluster, shares);
     }
 
@@ -107,59 +104,46 @@ impl Turns {
         }
     }
 
-    /// Finds a leaf's next unit from a turn on.
-    fn seek(
-        &mut self,
-        place: usize,
-        from: Bound<Turn>,
-        cluster: &Cluster,
-        charge: &mut impl FnMut(&Turn) -> Option<Charge>,
-    ) {
-        let Some(place) = self.places.get_mut(place) else { return };
-        let waiting = cluster.queue(place.queue).map(Queue::waiting);
-        let mut later = waiting.into_iter().flat_map(|waiting| waiting.range((from, Bound::Unbounded)));
-        place.next = later.find_map(|turn| Some((*turn, charge(turn)?)));
-    }
-
     /// Puts a leaf, and all above it, where they belong now.
     fn update(&mut self, leaf: usize, cluster: &Cluster, shares: &Shares) {
-        let Some(next) = self.places.get(leaf).map(|place| place.next.clone()) else { return };
         let mut at = Some(leaf);
-        // What the best unit below takes: of the leaf its own, further up that of the best child.
-        let mut charge = next.map(|(_, charge)| charge);
-        while let Some(index) = at {
-            let Some(place) = self.places.get(index) else { return };
-            let key = charge.as_ref().map(|charge| key(index, place.queue, charge, cluster, shares));
-            let (old, parent) = (place.key, place.parent);
-            if let Some(place) = self.places.get_mut(index) {
-                place.key = key;
-            }
-            let siblings = match parent {
-                Some(parent) => match self.places.get_mut(parent) {
-                    Some(parent) => &mut parent.children,
-                    None => return,
-                },
-                None => &mut self.roots,
-            };
-            old.map(|old| siblings.remove(&(old, index)));
-            key.map(|key| siblings.insert((key, index)));
-            let best = siblings.first().map(|(_, best)| *best);
-            at = parent;
-            charge = if at.is_some() { best.and_then(|best| self.charge_below(best)) } else { None };
+        while let Some(place) = at {
+            self.set_key(place, cluster, shares);
+            at = self.places.get(place).and_then(|place| place.parent);
         }
     }
 
-    /// What the next unit of a place takes.
-    fn charge_below(&self, mut place: usize) -> Option<Charge> {
+    /// Puts a place where it belongs among its siblings.
+    fn set_key(&mut self, index: usize, cluster: &Cluster, shares: &Shares) {
+        let Some(queue) = self.places.get(index).map(|place| place.queue) else { return };
+        let key = self.charge_below(index).map(|charge| key(index, queue, charge, cluster, shares));
+        let Some(place) = self.places.get_mut(index) else { return };
+        let (old, parent) = (std::mem::replace(&mut place.key, key), place.parent);
+        let siblings = match parent {
+            Some(parent) => match self.places.get_mut(parent) {
+                Some(parent) => &mut parent.children,
+                None => return,
+            },
+            None => &mut self.roots,
+        };
+        if old != key {
+            old.map(|old| siblings.remove(&(old, index)));
+            key.map(|key| siblings.insert((key, index)));
+        }
+    }
+
+    /// What the next unit of a place takes: of a leaf its own, further up that of the best child.
+    fn charge_below(&self, mut place: usize) -> Option<&Charge> {
         while let Some((_, child)) = self.places.get(place)?.children.first() {
             place = *child;
         }
-        self.places.get(place)?.next.as_ref().map(|(_, charge)| charge.clone())
+        self.places.get(place)?.next.as_ref().map(|(_, charge)| charge)
     }
 }
 
 fn key(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> Key {
     let state = cluster.queue(queue);
+    let (without, with_next) = shares.dominant_with(cluster, queue, charge);
     // By the resources that the queue names; who names none of them deserves none.
     let within_quota = state.map(|state| {
         let named = |(number, amount): (usize, u64)| {
@@ -172,8 +156,8 @@ fn key(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &
         above_fair_share: shares.exceeded(cluster, queue, charge).is_some(),
         above_quota: within_quota.flatten() != Some(true),
         priority: Reverse(state.map_or(0, |state| state.spec().priority)),
-        with_next: shares.dominant(cluster, queue, Some(charge)),
-        without: shares.dominant(cluster, queue, None),
+        with_next,
+        without,
         age,
     }
 }

@@ -1,6 +1,7 @@
 //! Units: what is placed or evicted as a whole.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
@@ -65,6 +66,13 @@ impl Unit {
         let group = cluster.group(self.group).filter(|_| self.elastic);
         let claims = group.into_iter().flat_map(|group| group.waiting()).filter(|claim| !self.claims.contains(claim));
         claims.filter_map(|claim| Self::new(cluster, self.group, vec![claim], true))
+    }
+
+    /// This unit, and of those that could be placed instead one of each class.
+    pub(crate) fn sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
+        let mut seen = BTreeSet::new();
+        let units = std::iter::once_with(|| self.clone()).chain(self.others(cluster));
+        units.filter(move |unit| unit.claims.first().is_some_and(|claim| seen.insert(cluster.class_of(*claim))))
     }
 
     /// The units of a group that are placed: its core, and each member beyond.

@@ -1,6 +1,6 @@
 //! Consolidate: claims are moved so that what is free is in one place. Nobody is evicted for good.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::class::ClassId;
@@ -16,6 +16,7 @@ use crate::unit::Unit;
 use super::context::{Context, Outcome, Refusal};
 use super::finder::{Finder, Seeker, could_fit, may_run};
 use super::least_disruption::{Candidate, Disruption, Question, Solution};
+use super::leeway::Leeway;
 use super::protection::delayed_until_ms;
 use super::selection::{Measure, Selection, Spares};
 use super::victims::Victim;
@@ -139,13 +140,35 @@ impl Seeker for Openings {
 }
 
 impl Moving<'_> {
-    /// All nodes on which room could be made, the best first.
+    /// The nodes on which moves could make room, as far as that is seen at a glance.
+    fn promising(
+        &mut self,
+        cluster: &Cluster,
+        engine: &mut Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        among: Option<&[NodeId]>,
+    ) -> Option<Vec<NodeId>> {
+        let request = &cluster.claim(claim)?.request;
+        let among: Option<BTreeSet<NodeId>> = among.map(|among| among.iter().copied().collect());
+        let (mut leeway, mut looks) = (Leeway::default(), 0);
+        let nodes = self.selection.nodes(None).filter(|(id, _)| among.as_ref().is_none_or(|among| among.contains(id)));
+        let nodes = nodes.filter(|(id, here)| {
+            looks += 1;
+            let victims = here.iter().filter_map(|victim| self.selection.get(*victim));
+            leeway.is_enough(cluster, engine, *id, victims.flat_map(Victim::claims), request)
+        });
+        let nodes = nodes.map(|(id, _)| id).collect();
+        self.finder.search.note(looks);
+        Some(nodes)
+    }
+
+    /// All of these nodes on which room could be made, the best first.
     fn openings(
         &mut self,
         cluster: &Cluster,
         engine: &Engine<Box<dyn Policy>>,
         claim: ClaimId,
-        among: Option<&[NodeId]>,
+        among: &[NodeId],
     ) -> Vec<(NodeId, Vec<usize>)> {
         let Some(request) = cluster.claim(claim).map(|claim| &claim.request) else { return Vec::new() };
         let moves_max = usize::try_from(self.moves_max).unwrap_or(usize::MAX);
@@ -157,7 +180,7 @@ impl Moving<'_> {
         let mut question =
             Question { cluster, selection, request, engine, measure: self.measure, order: &order, spares };
         let mut openings = Openings { moves_left, found: Vec::new() };
-        finder.each_node(&mut question, among, &mut openings);
+        finder.each_node(&mut question, Some(among), &mut openings);
         openings.found.sort_unstable();
         openings.found.into_iter().map(|(.., node, victims)| (node, victims)).collect()
     }
@@ -233,7 +256,8 @@ impl MakeRoom for Moving<'_> {
         claim: ClaimId,
         among: Option<&[NodeId]>,
     ) -> Option<Allocation> {
-        for (node, victims) in self.openings(statement.cluster(), engine, claim, among) {
+        let promising = self.promising(statement.cluster(), engine, claim, among)?;
+        for (node, victims) in self.openings(statement.cluster(), engine, claim, &promising) {
             if !self.finder.search.spend(victims.len()) {
                 self.finder.search.stop(node);
                 return None;

@@ -97,7 +97,7 @@ impl<'a> Selection<'a> {
             let mut path: Vec<_> = cluster
                 .queues()
                 .path(*queue)
-                .map(|(id, _)| *known.entry(id).or_insert_with(|| shares.dominant(cluster, id, None)))
+                .map(|(id, _)| *known.entry(id).or_insert_with(|| shares.dominant(cluster, id)))
                 .collect();
             path.reverse();
             paths.push((Reverse(path), *number));

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::{Action, ClaimId, NodeId};
 use crate::cluster::Cluster;
 use crate::entitled::{Entitled, PlacedUnit};
-use crate::group::{Group, GroupId, GroupPlacement};
+use crate::group::{Group, GroupId};
 use crate::queue::QueueId;
 use crate::resource::Charge;
 use crate::unit::Rank;
@@ -217,8 +217,7 @@ impl Victims {
             by_group.entry(placed.unit.group).or_default().push(placed);
         }
         for (group, units) in by_group {
-            let Some(group) = cluster.group(group).filter(|group| self.fate == Fate::Evicted || may_move(group))
-            else {
+            let Some(group) = cluster.group(group).filter(|group| self.fate == Fate::Evicted || may_move(group)) else {
                 continue;
             };
             let open =
@@ -287,7 +286,5 @@ impl Victims {
 /// Whether members of a group may be moved. Where a group says how they stand to each other they stay together where
 /// they are, and what is left of a gang would start nowhere else.
 fn may_move(group: &Group) -> bool {
-    let spec = group.spec();
-    let required = spec.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());
-    group.has_minimum() && !required && spec.spread == GroupPlacement::default()
+    group.has_minimum() && !group.has_rules()
 }

@@ -3,7 +3,7 @@
 use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
 use crate::claim::{Allocation, Claim, ClaimId};
 use crate::event::{EventError, Outcome};
-use crate::group::{GroupId, PodGroup};
+use crate::group::{GroupId, SingleSort};
 use crate::queue::Book;
 use crate::resource::Charge;
 
@@ -36,14 +36,9 @@ impl Cluster {
     fn group_for(&mut self, claim: &Claim) -> Result<(GroupId, usize), EventError> {
         let Some(name) = &claim.pod_group else {
             let queue = self.queue_for(&claim.queue, &claim.namespace)?;
-            let spec = PodGroup {
-                priority: claim.priority,
-                preemptible: claim.preemptible,
-                min_runtime_ms: claim.min_runtime_ms,
-                min_members: 1,
-                ..PodGroup::default()
-            };
-            return Ok((self.groups.add(spec, false, queue, self.now_ms), 0));
+            let Claim { priority, preemptible, min_runtime_ms, .. } = *claim;
+            let sort = SingleSort { priority, preemptible, min_runtime_ms };
+            return Ok((self.groups.add_single(sort, queue, self.now_ms), 0));
         };
         let unknown = || EventError::UnknownGroup { namespace: claim.namespace.clone(), name: name.clone() };
         let id = self.groups.named(&claim.namespace, name).ok_or_else(unknown)?;
@@ -104,6 +99,8 @@ impl Cluster {
             let wait_ms = RETRY_MS.checked_shl(state.failures).unwrap_or(RETRY_MAX_MS).clamp(RETRY_MS, RETRY_MAX_MS);
             state.retry_at_ms = now_ms.saturating_add(wait_ms);
             state.failures = state.failures.saturating_add(1).min(32);
+            let group = state.group;
+            self.note_single(group);
         }
         Ok(displaced)
     }

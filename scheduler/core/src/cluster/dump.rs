@@ -333,6 +333,8 @@ impl Restored {
             state.starts_after = starts_after;
             state.displaced = displaced;
             (state.failures, state.retry_at_ms) = (dumped.failures, dumped.retry_at_ms);
+            let group = state.group;
+            self.cluster.note_single(group);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::group::{Group, GroupId, PodGroup};
 use crate::limits::{self, Exceeded};
 use crate::queue::{QueueId, Turn};
 use crate::resource::Charge;
+use crate::signature::Single;
 
 impl Cluster {
     pub(super) fn add_group(&mut self, spec: PodGroup) -> Result<GroupId, EventError> {
@@ -18,7 +19,7 @@ impl Cluster {
         }
         let queue = self.queue_for(&spec.queue, &spec.namespace)?;
         self.note_declared_group(queue, true);
-        Ok(self.groups.add(spec, true, queue, self.now_ms))
+        Ok(self.groups.add(spec, queue, self.now_ms))
     }
 
     /// Gives a group another configuration; says who waits again because a gang that has not started needs more now.
@@ -93,15 +94,42 @@ impl Cluster {
         let before = (waiting_turn(id, group), placed_turn(id, group));
         change(group);
         let after = (waiting_turn(id, group), placed_turn(id, group));
-        let Some(queue) = self.queues.get_mut(group.queue()) else { return };
+        let queue = group.queue();
+        let single = self.single(id);
+        let Some(queue) = self.queues.get_mut(queue) else { return };
         if before.0 != after.0 {
-            before.0.into_iter().for_each(|turn| queue.note_waiting(turn, false));
-            after.0.into_iter().for_each(|turn| queue.note_waiting(turn, true));
+            before.0.into_iter().for_each(|turn| queue.forget_waiting(&turn));
+        }
+        if before.0 != after.0 || single.is_some() {
+            after.0.into_iter().for_each(|turn| queue.note_waiting(turn, single));
         }
         if before.1 != after.1 {
             before.1.into_iter().for_each(|turn| queue.note_placed(turn, false));
             after.1.into_iter().for_each(|turn| queue.note_placed(turn, true));
         }
+    }
+
+    /// Notes anew what decides whether a claim that waits by itself can be placed: it asks for something else, or has
+    /// failed to start.
+    pub(super) fn note_single(&mut self, id: GroupId) {
+        let single = self.single(id);
+        let Some(group) = self.groups.get(id) else { return };
+        let Some(turn) = waiting_turn(id, group) else { return };
+        if let Some(queue) = self.queues.get_mut(group.queue()) {
+            queue.note_waiting(turn, single);
+        }
+    }
+
+    /// The only claim of a group that was not declared. One that has failed to start is looked at for itself.
+    fn single(&self, id: GroupId) -> Option<Single> {
+        let group = self.groups.get(id).filter(|group| !group.is_declared())?;
+        let state = self.claims.get(group.members().next()?).filter(|state| state.failures == 0)?;
+        Some(Single { class: state.class, preemptible: group.spec().preemptible })
+    }
+
+    /// The place of a group's next unit among those that wait.
+    pub(crate) fn turn(&self, id: GroupId) -> Option<Turn> {
+        waiting_turn(id, self.groups.get(id)?)
     }
 
     /// Removes a group that stood for a single claim, which is gone.

@@ -92,6 +92,8 @@ impl Cluster {
         let class = self.classes.join(request);
         self.classes.leave(std::mem::replace(&mut state.class, class));
         let old = std::mem::replace(&mut state.claim.request, request.clone());
+        let group = state.group;
+        self.note_single(group);
         self.book_requested(id, true);
         Ok(old)
     }

@@ -16,15 +16,24 @@ impl DominantShare {
     /// Of a queue that holds `allocated`, by resource.
     #[must_use]
     pub fn new(allocated: &[u64], entitled: &[Entitlement]) -> Self {
-        let shares =
-            allocated.iter().zip(entitled).map(|(held, entitled)| Self { held: *held, of: entitled.allocatable() });
-        shares.max().unwrap_or(Self { held: 0, of: 1 })
+        allocated.iter().zip(entitled).map(|(held, entitled)| Self::of(*held, entitled)).max().unwrap_or_default()
+    }
+
+    /// Of one resource of which a queue holds so much.
+    pub(crate) fn of(held: u64, entitled: &Entitlement) -> Self {
+        Self { held, of: entitled.allocatable() }
     }
 
     /// Whether it holds more than it is entitled to of some resource.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.held > self.of
+    }
+}
+
+impl Default for DominantShare {
+    fn default() -> Self {
+        Self { held: 0, of: 1 }
     }
 }
 

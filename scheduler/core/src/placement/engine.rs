@@ -14,8 +14,10 @@ use crate::placement::policy::{Bid, NodeChange, Policy, Selection};
 use crate::placement::room::room;
 use crate::request::Request;
 
-/// Classes whose bids are kept at most; those that were not asked for longest go first.
-const CLASSES_MAX: usize = 1024;
+/// Bids that are kept at most, of all classes together; those of classes that were not asked for longest go first.
+const BIDS_MAX: usize = 1 << 25;
+/// Classes whose bids are kept however many nodes there are.
+const CLASSES_MIN: usize = 1024;
 
 /// A decision.
 pub type Placement = Allocation;
@@ -133,6 +135,12 @@ impl<P: Policy> Engine<P> {
         known.map_or(0, |bids| bids.index.count())
     }
 
+    /// Whether one more task of a class fits anywhere.
+    pub(crate) fn has_room(&mut self, cluster: &Cluster, class: ClassId) -> bool {
+        let known = self.make_bids(cluster, class).and_then(|()| self.classes.get(&class));
+        known.is_some_and(|bids| !bids.index.is_empty())
+    }
+
     /// How many more tasks of a class fit on these nodes together, by themselves, with at most `most` on each. Held
     /// nodes have no room.
     pub fn room_among(
@@ -171,7 +179,7 @@ impl<P: Policy> Engine<P> {
         self.follow(cluster);
         self.decisions += 1;
         let request = cluster.class(class)?.request();
-        self.forget_oldest(class);
+        self.forget_oldest(cluster, class);
         self.looked_at.resize(cluster.node_slots(), 0);
         let bids = self.classes.entry(class).or_default();
         bids.used = self.decisions;
@@ -212,8 +220,14 @@ impl<P: Policy> Engine<P> {
         self.policy.node_changed(NodeChange { id, node: cluster.node(id), spec })
     }
 
-    fn forget_oldest(&mut self, but: ClassId) {
-        if self.classes.len() >= CLASSES_MAX && !self.classes.contains_key(&but) {
+    /// Makes room for the bids of another class.
+    fn forget_oldest(&mut self, cluster: &Cluster, but: ClassId) {
+        let classes_max = (BIDS_MAX / cluster.node_slots().max(1)).max(CLASSES_MIN);
+        if self.classes.len() < classes_max || self.classes.contains_key(&but) {
+            return;
+        }
+        self.classes.retain(|class, _| cluster.class(*class).is_some());
+        if self.classes.len() >= classes_max {
             let oldest = self.classes.iter().min_by_key(|(_, bids)| bids.used).map(|(class, _)| *class);
             oldest.map(|class| self.classes.remove(&class));
         }

@@ -122,3 +122,63 @@ pub(crate) fn fitting_devices<'a>(
 fn admits_device(constraints: &Constraints, node: &Node, index: u16) -> bool {
     node.spec().devices.get(usize::from(index)).is_some_and(|device| constraints.admit_device(device))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::claim::{Allocation, Claim, DeviceAllocation, NodeId};
+    use crate::quantity::DeviceCore;
+    use crate::request::{DeviceMemory, DeviceRequest};
+    use crate::slab::Slab;
+    use crate::spec::DeviceSpec;
+
+    const DEVICES: u16 = 3;
+
+    fn request() -> impl Strategy<Value = Request> {
+        let memory = prop_oneof![
+            (0u64..6).prop_map(|bytes| DeviceMemory::Bytes(Bytes::new(bytes))),
+            (0u32..4).prop_map(|part| DeviceMemory::Thousandths(part * 250)),
+        ];
+        let devices = (0..=DEVICES, 0u32..4, memory);
+        let devices = devices.prop_map(|(count, core, memory)| DeviceRequest {
+            count,
+            core: DeviceCore::from_percent(core * 25),
+            memory,
+        });
+        (0u64..3, 0u64..3, devices).prop_map(|(cpu, memory, devices)| Request {
+            cpu: MilliCpu::new(cpu),
+            memory: Bytes::new(memory),
+            devices,
+            ..Request::default()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn where_a_request_fits_whatever_it_covers_fits(
+            one in request(),
+            other in request(),
+            held in vec((0..=4u32, 0..=6u64), usize::from(DEVICES)),
+            free in (0u64..3, 0u64..3),
+        ) {
+            let device = DeviceSpec { memory: Bytes::new(6), ..DeviceSpec::default() };
+            let devices = vec![device; usize::from(DEVICES)];
+            let (cpu, memory) = (MilliCpu::new(free.0), Bytes::new(free.1));
+            let mut node = Node::new(NodeSpec { cpu, memory, devices, ..NodeSpec::default() }, vec![4; held.len()]);
+            let mut claims = Slab::<Claim>::default();
+            for (device, (core, memory)) in (0u16..).zip(held) {
+                let (core, memory) = (DeviceCore::from_percent(core * 25), Bytes::new(memory));
+                let devices = DeviceRequest { count: 1, core, memory: DeviceMemory::Bytes(memory) };
+                let allocation = Allocation { node: NodeId(0), devices: vec![DeviceAllocation { device, core, memory }] };
+                let held = Request { devices, ..Request::default() };
+                prop_assert_eq!(node.take(claims.insert(Claim::default()), &held, &allocation), Ok(()));
+            }
+            if one.covers(&other) && fits(&node, &one).is_ok() {
+                prop_assert_eq!(fits(&node, &other), Ok(()));
+            }
+        }
+    }
+}

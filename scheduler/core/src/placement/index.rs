@@ -88,6 +88,11 @@ impl BidIndex {
         self.costs.iter().filter(|cost| **cost != NONE).count()
     }
 
+    /// Whether no node has a bid.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups.iter().all(|group| group.superblocks.iter().all(|cost| *cost == NONE))
+    }
+
     /// The first node of a group with this cost, which is the group's least.
     fn first(&self, number: u8, group: &Group, cost: i32) -> Option<usize> {
         let superblock = group.superblocks.iter().position(|least| *least == cost)?;
@@ -170,6 +175,7 @@ mod tests {
                 prop_assert_eq!(index.least(surcharge), scan.map(|(_, node)| node));
             }
             prop_assert_eq!(index.count(), all.iter().flatten().count());
+            prop_assert_eq!(index.is_empty(), all.iter().flatten().count() == 0);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Gangs whose members ask for different amounts, and that are joined by others when they run.
 
-use aliquot_scheduler_core::{Claim, ClaimId, Request};
+use aliquot_scheduler_core::{Claim, ClaimId, GroupPlacement, PlacementStrategy, PodGroup, Request};
 
-use crate::kit::{Kit, cores, gang, part, train, whole};
+use crate::kit::{Kit, cores, gang, part, quota, train, whole};
 
 /// More devices than any node has.
 const TOO_MANY: u16 = 64;
@@ -21,6 +21,34 @@ fn a_member_that_joins_is_placed_behind_one_that_fits_nowhere() {
     let tiny = joins(&mut kit, "gang", cores(1));
     kit.settle();
     assert_eq!(kit.running(&[members, vec![large, small, tiny]].concat()), 4);
+}
+
+#[test]
+fn a_member_that_joins_a_gang_with_rules_is_placed_behind_one_that_fits_nowhere() {
+    let mut kit = Kit::of_nodes(2, 2);
+    let spread = GroupPlacement { strategy: PlacementStrategy::SpreadEvenly, ..GroupPlacement::default() };
+    let members = kit.gang(PodGroup { spread, ..gang("gang", "default", 2) }, 2, &whole(1));
+    kit.settle();
+    let large = joins(&mut kit, "gang", whole(TOO_MANY));
+    let small = joins(&mut kit, "gang", part(50));
+    kit.settle();
+    assert_eq!(kit.running(&[members, vec![large, small]].concat()), 3);
+}
+
+#[test]
+fn others_make_way_for_a_member_that_joins_behind_one_that_fits_nowhere() {
+    let mut kit = Kit::of_nodes(1, 3);
+    kit.queue("red", quota(3));
+    kit.queue("blue", quota(0));
+    let members = kit.gang(gang("gang", "red", 2), 2, &whole(1));
+    let borrowed = kit.claim(train("blue", whole(1)));
+    kit.settle();
+    assert_eq!(kit.running(&[members.clone(), vec![borrowed]].concat()), 3);
+    let large = joins(&mut kit, "gang", whole(TOO_MANY));
+    let small = joins(&mut kit, "gang", whole(1));
+    kit.settle();
+    assert_eq!(kit.running(&[members, vec![large, small]].concat()), 3);
+    assert_eq!(kit.running(&[borrowed]), 0);
 }
 
 #[test]
