@@ -303,6 +303,9 @@ pub enum ConfigError {
         /// The value of `cdi.preload` with which this entry could stay.
         instead: &'static str,
     },
+    /// The table `[kubernetes.device_plugin]`.
+    #[error("kubernetes.{0}")]
+    DevicePlugin(#[source] aliquot_kubernetes::device_plugin::SettingsError),
     /// Pods get their slices as CDI devices.
     #[error("there is a table [kubernetes], and cdi_dir is \"off\": pods get slices as CDI devices; set cdi_dir")]
     KubernetesWithoutCdi,
@@ -487,6 +490,7 @@ mod tests {
             ("[sharing]\ndevices = [{ uuid = '0', mode = 'mps' }]", "sharing.devices"),
             ("[kubernetes]\nmode = 'dra'\nkubelet_dir = 'kubelet'", "kubernetes.kubelet_dir"),
             ("[kubernetes]\nmode = 'dra'\nkubeconfig = 'config'", "kubernetes.kubeconfig"),
+            ("[kubernetes]\nmode = 'dra'\n[kubernetes.device_plugin]\ndialects = ['x']", "device_plugin"),
             ("cdi_dir = 'off'\n[kubernetes]\nmode = 'dra'", "cdi_dir"),
             ("[[cdi.extra_mounts]]\nhost_path = 'lib'", "host_path"),
             ("[cdi]\nextra_env = ['=x']", "NAME=value"),
@@ -533,9 +537,13 @@ mod tests {
         let SharingSettings { mode, devices, mps } = sharing.unwrap();
         assert_eq!((mode, mps), (SharingMode::default(), MpsSettings::default()));
         assert!(!devices.is_empty());
-        let KubernetesSettings { mode, node_name, kubelet_dir, kubeconfig } = kubernetes.unwrap();
+        let KubernetesSettings { mode, node_name, kubelet_dir, kubeconfig, device_plugin } = kubernetes.unwrap();
         assert_eq!((mode, kubelet_dir), (KubernetesMode::Dra, PathBuf::from("/var/lib/kubelet")));
         assert!(node_name.is_some() && kubeconfig.is_some());
+        let defaults = aliquot_kubernetes::device_plugin::Settings::default();
+        let dialects = device_plugin.dialects.clone();
+        assert!(!dialects.is_empty());
+        assert_eq!(device_plugin, aliquot_kubernetes::device_plugin::Settings { dialects, ..defaults });
         assert!(parse(example).is_ok());
     }
 }

@@ -2,13 +2,15 @@
 //! that the configuration names.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use aliquot_kubernetes::dra::{DraDriver, Settings};
 use aliquot_kubernetes::node::{
     AuditPolicy, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest,
 };
-use aliquot_kubernetes::{ConnectError, dra};
+use aliquot_kubernetes::pod_resources::{PodResources, keep_consumers};
+use aliquot_kubernetes::{Client, ConnectError, device_plugin, dra};
 use tokio::sync::watch;
 
 use crate::config::{self, KubernetesConfig, KubernetesMode};
@@ -36,7 +38,14 @@ pub enum KubernetesError {
 /// The adapter that the configuration names, ready to serve.
 pub(crate) struct Kubernetes {
     node: Arc<ManagedNode>,
-    driver: DraDriver,
+    adapter: Adapter,
+    pod_resources: Arc<PodResources>,
+}
+
+/// In which way pods get slices.
+enum Adapter {
+    Dra(DraDriver),
+    DevicePlugin { config: device_plugin::Config, kubelet_dir: PathBuf, client: Client },
 }
 
 impl Kubernetes {
@@ -44,7 +53,7 @@ impl Kubernetes {
     pub(crate) async fn open(config: &KubernetesConfig, manager: Arc<Manager>) -> Result<Kubernetes, KubernetesError> {
         let client = aliquot_kubernetes::connect(config.kubeconfig.as_deref()).await?;
         let node = Arc::new(ManagedNode::new(manager));
-        let driver = match config.mode {
+        let adapter = match config.mode {
             KubernetesMode::Dra => {
                 let settings = Settings {
                     node_name: config.node_name.clone(),
@@ -52,15 +61,41 @@ impl Kubernetes {
                     state_dir: config.state_dir.clone(),
                     boot_id: procfs::boot_id(),
                 };
-                DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client)?
+                Adapter::Dra(DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client)?)
             }
+            KubernetesMode::DevicePlugin => Adapter::DevicePlugin {
+                config: config.device_plugin.clone(),
+                kubelet_dir: config.kubelet_dir.clone(),
+                client,
+            },
         };
-        Ok(Kubernetes { node, driver })
+        Ok(Kubernetes { node, adapter, pod_resources: Arc::new(PodResources::new(&config.kubelet_dir)) })
     }
 
     /// Serves until `end` is true.
     pub(crate) async fn run(self, end: watch::Receiver<bool>) {
-        tokio::join!(self.driver.run(end.clone()), self.node.follow_devices(end));
+        let Kubernetes { node, adapter, pod_resources } = self;
+        let told = Arc::clone(&node) as Arc<dyn Node>;
+        let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources)));
+        let adapter = async {
+            match adapter {
+                Adapter::Dra(driver) => driver.run(end.clone()).await,
+                Adapter::DevicePlugin { config, kubelet_dir, client } => {
+                    let plugin = device_plugin::run(config, kubelet_dir, told, Arc::new(client), pod_resources);
+                    until(end.clone(), plugin).await;
+                }
+            }
+        };
+        tokio::join!(adapter, consumers, node.follow_devices(end.clone()));
+    }
+}
+
+/// Does `work` until `end` is true.
+async fn until(mut end: watch::Receiver<bool>, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = work => {}
+        // An error says that the sender is gone, which is the end as well.
+        _ = end.wait_for(|end| *end) => {}
     }
 }
 

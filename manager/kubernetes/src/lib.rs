@@ -17,4 +17,5 @@ pub mod pod_resources;
 mod unix_socket;
 
 pub use api_server::{ConnectError, connect};
+pub use kube::Client;
 pub use unix_socket::SocketError;

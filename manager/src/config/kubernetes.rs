@@ -1,8 +1,9 @@
 //! What the manager is told about Kubernetes.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use aliquot_kubernetes::device_plugin;
 use serde::Deserialize;
 
 use crate::config::{ConfigError, absolute};
@@ -24,6 +25,9 @@ pub struct KubernetesSettings {
     pub kubelet_dir: PathBuf,
     /// How to reach the API server [default: as a pod does].
     pub kubeconfig: Option<PathBuf>,
+    /// What the device plugin offers, where there is one.
+    #[serde(default)]
+    pub device_plugin: device_plugin::Settings,
 }
 
 /// In which way pods get slices. Both give out the same devices, so a node has one of them.
@@ -32,6 +36,9 @@ pub struct KubernetesSettings {
 pub enum KubernetesMode {
     /// By claims: the DRA driver `gpu.aliquot.dev`.
     Dra,
+    /// By units of extended resources, which kubelet hands out: a device plugin, for clusters without consumable
+    /// capacity.
+    DevicePlugin,
 }
 
 /// Everything the manager is told about Kubernetes.
@@ -47,6 +54,8 @@ pub struct KubernetesConfig {
     pub kubeconfig: Option<PathBuf>,
     /// What must be remembered.
     pub state_dir: PathBuf,
+    /// What the device plugin offers, where there is one.
+    pub device_plugin: device_plugin::Config,
 }
 
 fn default_kubelet_dir() -> PathBuf {
@@ -55,11 +64,7 @@ fn default_kubelet_dir() -> PathBuf {
 
 impl KubernetesSettings {
     /// These settings with their defaults, if they can work beside the manager's others.
-    pub(super) fn completed(
-        self,
-        state_dir: &std::path::Path,
-        is_published: bool,
-    ) -> Result<KubernetesConfig, ConfigError> {
+    pub(super) fn completed(self, state_dir: &Path, is_published: bool) -> Result<KubernetesConfig, ConfigError> {
         if !is_published {
             return Err(ConfigError::KubernetesWithoutCdi);
         }
@@ -71,6 +76,8 @@ impl KubernetesSettings {
             kubelet_dir: absolute("kubernetes.kubelet_dir", self.kubelet_dir)?,
             kubeconfig: self.kubeconfig.map(|path| absolute("kubernetes.kubeconfig", path)).transpose()?,
             state_dir: state_dir.join("kubernetes"),
+            // Also where there is none: what is wrong is wrong.
+            device_plugin: self.device_plugin.checked().map_err(ConfigError::DevicePlugin)?,
         })
     }
 }

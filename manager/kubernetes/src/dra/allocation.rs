@@ -61,8 +61,8 @@ pub(super) enum AllocationError {
     },
     /// It does not want a part.
     #[error(
-        "request {request} asks for administrative access, which {DRIVER} does not give: a slice is a part of a device, and \
-         what others have of it is theirs"
+        "request {request} asks for administrative access, which {DRIVER} does not give: a slice is a part of a \
+         device, and what others have of it is theirs"
     )]
     AdminAccess {
         /// The request.
@@ -98,8 +98,8 @@ pub(super) enum AllocationError {
     },
     /// Less than is guaranteed.
     #[error(
-        "coreLimitPercent is {limit}, below the {request} percent of device {device} that are allocated; give a limit of at \
-         least {request}"
+        "coreLimitPercent is {limit}, below the {request} percent of device {device} that are allocated; give a limit \
+         of at least {request}"
     )]
     LimitBelowRequest {
         /// The device.
@@ -111,7 +111,8 @@ pub(super) enum AllocationError {
     },
     /// The claim is one slice, which has one of each.
     #[error(
-        "the claim's requests have different values of {field}; a claim is one slice: give all of them the same, or make two claims"
+        "the claim's requests have different values of {field}; a claim is one slice: give \
+         all of them the same, or make two claims"
     )]
     Conflict {
         /// A field of the parameters.

@@ -71,7 +71,10 @@ pub enum CheckpointError {
         what: String,
     },
     /// Another version of this program wrote it.
-    #[error("{} is of version {found}, and this program knows version {VERSION}: go back to the one that wrote it", path.display())]
+    #[error(
+        "{} is of version {found}, and this program knows version {VERSION}: go back to the one that wrote it",
+        path.display()
+    )]
     Version {
         /// The file.
         path: PathBuf,
@@ -189,7 +192,7 @@ fn parse(text: &str, path: &Path) -> Result<Record, CheckpointError> {
     serde_json::from_value(envelope.record).map_err(|error| damaged(error.to_string()))
 }
 
-/// Of the text without spaces and with its keys in order, which is what `Value` prints.
+/// Of the text without spaces that `Value` prints; what is read again prints the same.
 fn checksum(record: &Value) -> String {
     Sha256::digest(record.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -38,16 +38,16 @@ fn conflict_of(container: &Container, claims: &BTreeMap<&str, &str>, ours: &BTre
         let Some(&name) = claims.get(claim.name.as_str()) else { continue };
         if let Some(other) = slice.filter(|slice| *slice != name) {
             return Some(format!(
-                "container {:?} names the claims {other:?} and {name:?}: each is a slice, and a container is in one slice; ask \
-                 for all devices of a container in one claim",
+                "container {:?} names the claims {other:?} and {name:?}: each is a slice, and a container is in one slice; \
+                 ask for all devices of a container in one claim",
                 container.name
             ));
         }
         if let Some(request) = claim.request.as_deref().filter(|_| ours.get(name).is_some_and(|requests| *requests > 1))
         {
             return Some(format!(
-                "container {:?} names only request {request:?} of claim {name:?}: a claim is one slice; name the whole claim, or \
-                 make a claim of each request",
+                "container {:?} names only request {request:?} of claim {name:?}: a claim is one slice; name the whole \
+                 claim, or make a claim of each request",
                 container.name
             ));
         }

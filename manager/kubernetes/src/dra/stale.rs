@@ -50,7 +50,7 @@ async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSet<ClaimUid>
         if !before.contains(&uid) {
             suspects.insert(uid);
         } else if processes > 0 {
-            warn!(claim = %uid, namespace, name, processes, "a claim is gone, and processes are in its slice: it stays");
+            warn!(claim = %uid, namespace, name, processes, "a claim is gone, but not its processes: its slice stays");
             suspects.insert(uid);
         } else {
             info!(claim = %uid, namespace, name, "a claim is gone");
