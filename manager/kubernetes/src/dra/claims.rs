@@ -333,3 +333,6 @@ fn reference(claim: &ClaimName) -> ObjectReference {
         ..ObjectReference::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

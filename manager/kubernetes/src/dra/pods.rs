@@ -38,8 +38,8 @@ fn conflict_of(container: &Container, claims: &BTreeMap<&str, &str>, ours: &BTre
         let Some(&name) = claims.get(claim.name.as_str()) else { continue };
         if let Some(other) = slice.filter(|slice| *slice != name) {
             return Some(format!(
-                "container {:?} names the claims {other:?} and {name:?}: each is a slice, and a container is in one slice; \
-                 ask for all devices of a container in one claim",
+                "container {:?} names the claims {other:?} and {name:?}: each is a slice, and a container is in one \
+                 slice; ask for all devices of a container in one claim",
                 container.name
             ));
         }

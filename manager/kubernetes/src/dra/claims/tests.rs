@@ -1,0 +1,247 @@
+//! Claims on a node in memory, beside an API server that has one claim.
+
+use std::convert::Infallible;
+use std::path::Path;
+
+use kube::client::Body;
+use serde_json::{Value, json};
+use tonic::codegen::http::{Request, Response};
+
+use super::*;
+use crate::device_plugin::test_node::{GIB, TestNode, device};
+use crate::dra::names::DRIVER;
+use crate::node::{Part, SliceRequest};
+
+const UID: &str = "3f0c1d2e-0000-4000-8000-000000000001";
+
+/// What the API server has, and what it was asked.
+#[derive(Default)]
+struct ApiServer {
+    /// `None`: it answers that there is none.
+    claim: Option<Value>,
+    pod: Option<Value>,
+    calls: Vec<String>,
+}
+
+impl ApiServer {
+    fn answer(&mut self, method: &str, path: &str) -> Response<Body> {
+        self.calls.push(format!("{method} {path}"));
+        let object = match path {
+            _ if path.contains("/pods/") => self.pod.clone(),
+            _ if path.contains("/resourceclaims/") => self.claim.clone(),
+            _ => Some(json!({"metadata": {}, "involvedObject": {}})),
+        };
+        let missing =
+            json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "none"});
+        let (code, body) = object.map_or((404, missing), |object| (200, object));
+        Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
+    }
+}
+
+fn client(server: &Arc<Mutex<ApiServer>>) -> kube::Client {
+    let server = Arc::clone(server);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = server.lock().answer(request.method().as_str(), request.uri().path());
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    kube::Client::new(service, "default")
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    node: Arc<TestNode>,
+    server: Arc<Mutex<ApiServer>>,
+}
+
+impl World {
+    /// One device of 80 GiB, of which the claim has `core` percent and 8 GiB.
+    fn new(core: u32) -> World {
+        let node = TestNode::new(vec![device(0, 80)]);
+        let server = Arc::new(Mutex::new(ApiServer { claim: Some(claim(core)), ..ApiServer::default() }));
+        World { dir: tempfile::tempdir().unwrap(), node, server }
+    }
+
+    fn checkpoint(&self) -> Checkpoint {
+        Checkpoint::open(self.path().join("claims")).unwrap()
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The driver, started in the machine's life `boot_id`.
+    fn start(&self, boot_id: &str) -> Arc<Claims> {
+        let node = Arc::clone(&self.node) as Arc<dyn Node>;
+        let client = client(&self.server);
+        let events = Events::new(client.clone(), DRIVER, "node-1".into());
+        Arc::new(Claims::new(node, client, events, "node-1".into(), boot_id.into(), self.checkpoint()).unwrap())
+    }
+
+    fn slice(&self) -> Option<Slice> {
+        self.node.get(&format!("claim-{UID}"))
+    }
+
+    fn record(&self, phase: Phase, boot_id: &str) -> Record {
+        let uid = ClaimUid::parse(UID).unwrap();
+        let slice = resolve(&object(&claim(30)), &uid, "node-1", &self.node.devices().borrow()).unwrap();
+        Record {
+            uid,
+            namespace: "team".into(),
+            name: "train".into(),
+            phase,
+            boot_id: boot_id.into(),
+            slice: slice.slice,
+            devices: slice.devices,
+        }
+    }
+}
+
+fn claim(core: u32) -> Value {
+    let result = json!({
+        "request": "gpu", "driver": DRIVER, "pool": "node-1", "device": device(0, 80).uuid.to_lowercase(),
+        "shareID": "share", "consumedCapacity": {"core": core.to_string(), "memory": "8Gi"},
+    });
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "train", "namespace": "team", "uid": UID},
+        "spec": {},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "pod", "uid": "pod-uid"}],
+        },
+    })
+}
+
+fn object(claim: &Value) -> ResourceClaim {
+    serde_json::from_value(claim.clone()).unwrap()
+}
+
+fn name() -> ClaimName {
+    ClaimName { namespace: "team".into(), name: "train".into(), uid: UID.into() }
+}
+
+async fn prepare(claims: &Arc<Claims>) -> Result<Prepared, ClaimError> {
+    claims.prepare(&name(), &BTreeSet::from([name()])).await
+}
+
+fn core_percent(slice: &SliceRequest) -> u32 {
+    slice.parts.iter().map(|part| part.core_request_percent).sum()
+}
+
+#[tokio::test]
+async fn a_claim_is_prepared_once_and_given_up_once() {
+    let world = World::new(30);
+    let claims = world.start("boot-1");
+    let first = prepare(&claims).await.unwrap();
+    assert_eq!(first.cdi_device, format!("aliquot.dev/slice=claim-{UID}"));
+    assert_eq!(first.devices[0].share_id.as_deref(), Some("share"));
+    let slice = world.slice().unwrap().content;
+    assert_eq!((core_percent(&slice), slice.parts[0].memory_limit_bytes), (30, 8 * GIB));
+    assert_eq!(prepare(&claims).await.unwrap(), first);
+    claims.unprepare(UID).await.unwrap();
+    assert_eq!((world.slice(), claims.known().len()), (None, 0));
+    assert_eq!(world.checkpoint().uids().unwrap(), []);
+    claims.unprepare(UID).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_completed_is_answered_without_the_api_server() {
+    let world = World::new(30);
+    let first = prepare(&world.start("boot-1")).await.unwrap();
+    world.server.lock().claim = None;
+    let restarted = world.start("boot-1");
+    assert_eq!(prepare(&restarted).await.unwrap(), first);
+    world.node.remove(&format!("claim-{UID}")).unwrap();
+    assert_eq!(prepare(&restarted).await.unwrap(), first);
+    assert!(world.slice().is_some());
+    let rebooted = prepare(&world.start("boot-2")).await.unwrap_err();
+    assert!(matches!(rebooted, ClaimError::Api { .. }), "{rebooted}");
+}
+
+#[tokio::test]
+async fn what_was_begun_for_nobody_is_made_anew() {
+    let world = World::new(40);
+    // Killed after the slice was made, and the claim was allocated otherwise since.
+    let record = world.record(Phase::Started, "boot-1");
+    world.checkpoint().save(&record).unwrap();
+    world.node.create(&record.slice).unwrap();
+    prepare(&world.start("boot-1")).await.unwrap();
+    assert_eq!(core_percent(&world.slice().unwrap().content), 40);
+    let kept = world.checkpoint().load(&record.uid).unwrap().unwrap();
+    assert_eq!((kept.phase, core_percent(&kept.slice)), (Phase::Completed, 40));
+}
+
+#[tokio::test]
+async fn in_another_life_of_the_machine_a_claim_is_looked_at_again() {
+    let world = World::new(40);
+    let record = world.record(Phase::Completed, "boot-1");
+    world.checkpoint().save(&record).unwrap();
+    prepare(&world.start("boot-2")).await.unwrap();
+    assert_eq!(core_percent(&world.slice().unwrap().content), 40);
+    let kept = world.checkpoint().load(&record.uid).unwrap().unwrap();
+    assert_eq!(kept.boot_id, "boot-2");
+}
+
+#[tokio::test]
+async fn a_damaged_record_costs_nobody_his_slice() {
+    let world = World::new(30);
+    let first = prepare(&world.start("boot-1")).await.unwrap();
+    let file = world.path().join(format!("claims/{UID}.json"));
+    std::fs::write(&file, "{").unwrap();
+    assert_eq!(prepare(&world.start("boot-1")).await.unwrap(), first);
+    std::fs::write(&file, "{").unwrap();
+    world.start("boot-1").unprepare(UID).await.unwrap();
+    assert!(world.slice().is_none() && !file.exists());
+}
+
+#[tokio::test]
+async fn what_others_have_is_refused_and_leaves_nothing_behind() {
+    let world = World::new(30);
+    let part = Part {
+        device_uuid: device(0, 80).uuid,
+        core_request_percent: 80,
+        core_limit_percent: 80,
+        memory_limit_bytes: GIB,
+    };
+    world.node.create(&SliceRequest { name: "other".into(), parts: vec![part], ..SliceRequest::default() }).unwrap();
+    let claims = world.start("boot-1");
+    let refused = prepare(&claims).await.unwrap_err();
+    assert!(matches!(refused, ClaimError::Create(CreateError::Unavailable(_))), "{refused}");
+    assert_eq!((world.slice(), claims.known().len()), (None, 0));
+    let calls = world.server.lock().calls.clone();
+    assert!(calls.iter().any(|call| call == "POST /api/v1/namespaces/team/events"), "{calls:?}");
+    world.node.remove("other").unwrap();
+    prepare(&claims).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_whose_container_names_two_slices_is_refused() {
+    let world = World::new(30);
+    let named = json!([{"name": "one"}, {"name": "two"}]);
+    world.server.lock().pod = Some(json!({
+        "metadata": {"name": "pod", "uid": "pod-uid"},
+        "spec": {
+            "containers": [{"name": "main", "resources": {"claims": named}}],
+            "resourceClaims": [
+                {"name": "one", "resourceClaimName": "train"},
+                {"name": "two", "resourceClaimName": "other"},
+            ],
+        },
+    }));
+    let other = ClaimName { namespace: "team".into(), name: "other".into(), uid: "u".into() };
+    let claims = world.start("boot-1");
+    let refused = claims.prepare(&name(), &BTreeSet::from([name(), other])).await.unwrap_err().to_string();
+    assert!(refused.starts_with("pod pod: container \"main\" names the claims"), "{refused}");
+    assert!(world.slice().is_none());
+    // Of the other claim nothing is known here.
+    prepare(&claims).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_uid_that_is_none_touches_nothing() {
+    let world = World::new(30);
+    let claims = world.start("boot-1");
+    let odd = ClaimName { uid: "../x".into(), ..name() };
+    assert!(matches!(claims.prepare(&odd, &BTreeSet::new()).await, Err(ClaimError::Uid(_))));
+    assert!(matches!(claims.unprepare("../x").await, Err(ClaimError::Uid(_))));
+}
