@@ -8,7 +8,8 @@
 //! * **`manager`** carries out what is asked, step by step, each of which can be undone; its `recovery` finds at the
 //!   start what was there before. Nothing else changes slices.
 //! * **Borders**: `region` (the files shared with containers; all `unsafe` code is there), `checkpoint`, `cdi`,
-//!   `nvml`, `procfs`, `socket`, `attribution` (whose a process is). They hold no policy.
+//!   `nvml`, `procfs`, `socket`, `attribution` (whose a process is), `kubernetes` (the manager as
+//!   `aliquot_kubernetes` sees it). They hold no policy.
 //! * **Threads**, each with one task: `attach` (who is in which slice; gives back what the dead held), `time_sharing`
 //!   (one for each device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only one that waits for the
 //!   driver; the `audit` looks with it), and the servers' (`grpc`, `metrics`). With no slice all but `devices` sleep.
