@@ -1,6 +1,7 @@
 //! What slices use and what the manager does, for Prometheus. The figures are put together when they are asked for:
 //! nothing is kept up to date for nobody.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
@@ -17,8 +18,10 @@ use crate::inventory::Health;
 use crate::manager::Manager;
 use crate::usage;
 
+mod consumer;
 mod histogram;
 mod http;
+use consumer::{Consumer, OnlyConsumer};
 use histogram::Histograms;
 pub(crate) use http::serve;
 
@@ -29,11 +32,22 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 struct OfPart {
     slice: String,
     device: String,
+    #[prometheus(flatten)]
+    consumer: OnlyConsumer,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfSlice {
     slice: String,
+    #[prometheus(flatten)]
+    consumer: OnlyConsumer,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfConsumer {
+    slice: String,
+    #[prometheus(flatten)]
+    consumer: Consumer,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -79,9 +93,16 @@ fn slices(registry: &mut Registry, manager: &Manager) {
     let parts: Vec<(OfPart, &proto::PartUsage)> = usage
         .slices
         .iter()
-        .flat_map(|slice| slice.parts.iter().map(|part| (slice.name.clone(), part)))
-        .map(|(slice, part)| (OfPart { slice, device: part.device_uuid.clone() }, part))
+        .flat_map(|slice| slice.parts.iter().map(move |part| (slice, part)))
+        .map(|(slice, part)| {
+            let (device, consumer) = (part.device_uuid.clone(), OnlyConsumer::of(slice));
+            (OfPart { slice: slice.name.clone(), device, consumer }, part)
+        })
         .collect();
+    let consumers: BTreeMap<&str, OnlyConsumer> =
+        usage.slices.iter().map(|slice| (slice.name.as_str(), OnlyConsumer::of(slice))).collect();
+    let of_slice =
+        |name: &str| OfSlice { slice: name.to_owned(), consumer: consumers.get(name).cloned().unwrap_or_default() };
 
     let ratio = |value: fn(&proto::PartUsage) -> u32| {
         let family = Family::<OfPart, Ratio>::default();
@@ -118,7 +139,7 @@ fn slices(registry: &mut Registry, manager: &Manager) {
         Family::<OfSlice, Counter>::default(),
     );
     for (slice, host) in usage.slices.iter().filter_map(|slice| Some((slice, slice.host_memory?))) {
-        let labels = OfSlice { slice: slice.name.clone() };
+        let labels = of_slice(&slice.name);
         for (family, bytes) in
             [(&host_limit, host.limit_bytes), (&host_used, host.used_bytes), (&host_peak, host.peak_bytes)]
         {
@@ -217,12 +238,18 @@ fn slices(registry: &mut Registry, manager: &Manager) {
 
     let (processes, healthy) = (Family::<OfSlice, Level>::default(), Family::<OfSlice, Level>::default());
     for view in manager.list() {
-        let labels = OfSlice { slice: view.slice.name };
+        let labels = of_slice(&view.slice.name);
         processes.get_or_create(&labels).set(i64::try_from(view.processes).unwrap_or(i64::MAX));
         healthy.get_or_create(&labels).set(view.problem.is_none().into());
     }
     registry.register("processes", "Processes attached", processes);
     registry.register("healthy", "1 if nothing is wrong with the slice", healthy);
+
+    let info = Family::<OfConsumer, Level>::default();
+    for (slice, consumer) in usage.slices.iter().flat_map(|slice| slice.consumers.iter().map(move |one| (slice, one))) {
+        info.get_or_create(&OfConsumer { slice: slice.name.clone(), consumer: consumer.into() }).set(1);
+    }
+    registry.register("consumer_info", "1 for each container of a pod that runs in the slice", info);
 }
 
 fn devices(registry: &mut Registry, manager: &Manager) {

@@ -1,8 +1,8 @@
 //! The manager's answers as JSON documents: exact figures, units in the names, fields named as in the gRPC contract.
 
 use aliquot_proto::node::v1::{
-    Device, DeviceHealth, Finding, GetUsageResponse, HostMemoryUsage, Node, Part, PartUsage, Process, SharingMode,
-    Slice, SliceUsage, WaitHistogram,
+    Consumer, Device, DeviceHealth, Finding, GetUsageResponse, HostMemoryUsage, Node, Part, PartUsage, Process,
+    SharingMode, Slice, SliceUsage, WaitHistogram,
 };
 use prost_types::Timestamp;
 use serde_json::{Value, json};
@@ -63,11 +63,20 @@ pub(crate) fn slice(slice: &Slice) -> Value {
         "shim_path": slice.shim_path,
         "cdi_device": slice.cdi_device,
         "environment": slice.environment,
+        "consumers": slice.consumers.iter().map(consumer).collect::<Vec<_>>(),
         "processes": slice.processes,
         "host_memory_limit_bytes": slice.host_memory_limit_bytes,
         "priority_class": priority::name(slice.priority_class()),
         "warnings": slice.warnings,
         "parts": slice.parts.iter().map(part).collect::<Vec<_>>(),
+    })
+}
+
+fn consumer(consumer: &Consumer) -> Value {
+    json!({
+        "namespace": consumer.namespace,
+        "pod": consumer.pod,
+        "container": consumer.container,
     })
 }
 
@@ -96,6 +105,7 @@ pub(crate) fn slice_usage(usage: &SliceUsage) -> Value {
         "priority_class": priority::name(usage.priority_class()),
         "parts": usage.parts.iter().map(part_usage).collect::<Vec<_>>(),
         "host_memory": usage.host_memory.as_ref().map(host_memory),
+        "consumers": usage.consumers.iter().map(consumer).collect::<Vec<_>>(),
         "processes": usage.processes.iter().map(process).collect::<Vec<_>>(),
         "findings": usage.findings.iter().map(finding).collect::<Vec<_>>(),
     })

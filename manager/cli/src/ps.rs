@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, ListFindingsRequest, PartUsage, SliceUsage};
+use aliquot_proto::node::v1::{
+    Consumer, GetUsageRequest, GetUsageResponse, ListFindingsRequest, PartUsage, SliceUsage,
+};
 
 use tonic::Code;
 
@@ -39,8 +41,8 @@ pub(crate) fn table(usage: &GetUsageResponse) -> String {
     if usage.slices.is_empty() {
         return "No slices. Make one: aliquot run --gpu-core 30 --gpu-memory 4GiB -- CMD, or aliquot slice create --help\n".to_owned();
     }
-    let mut table = Table::new([
-        ("SLICE", Align::Left),
+    let with_consumers = has_consumers(usage);
+    let mut table = Table::new(heading(with_consumers).chain([
         ("DEVICE", Align::Left),
         ("CORE %", Align::Right),
         ("REQUEST", Align::Right),
@@ -49,12 +51,12 @@ pub(crate) fn table(usage: &GetUsageResponse) -> String {
         ("MEMORY", Align::Right),
         ("LIMIT", Align::Right),
         ("PROCESSES", Align::Left),
-    ]);
+    ]));
     for slice in &usage.slices {
         for (index, part) in slice.parts.iter().enumerate() {
             let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
-            table.row([
-                of_slice(&|| marked_name(slice)),
+            let whose = whose(slice, index, with_consumers);
+            table.row(whose.chain([
                 short_device(part),
                 millipercent_human(part.core_used_10s_millipercent.into()),
                 part.core_request_percent.to_string(),
@@ -63,7 +65,7 @@ pub(crate) fn table(usage: &GetUsageResponse) -> String {
                 bytes_human(part.memory_used_bytes),
                 bytes_human(part.memory_limit_bytes),
                 of_slice(&|| processes(slice)),
-            ]);
+            ]));
         }
     }
     table.render()
@@ -74,8 +76,8 @@ fn wide_table(usage: &GetUsageResponse) -> String {
     if usage.slices.is_empty() {
         return table(usage);
     }
-    let mut table = Table::new([
-        ("SLICE", Align::Left),
+    let with_consumers = has_consumers(usage);
+    let mut table = Table::new(heading(with_consumers).chain([
         ("DEVICE", Align::Left),
         ("PRIORITY", Align::Left),
         ("REQUEST", Align::Right),
@@ -90,12 +92,12 @@ fn wide_table(usage: &GetUsageResponse) -> String {
         ("MEMORY", Align::Right),
         ("LIMIT", Align::Right),
         ("PROCESSES", Align::Left),
-    ]);
+    ]));
     for slice in &usage.slices {
         for (index, part) in slice.parts.iter().enumerate() {
             let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
-            table.row([
-                of_slice(&|| marked_name(slice)),
+            let whose = whose(slice, index, with_consumers);
+            table.row(whose.chain([
                 short_device(part),
                 of_slice(&|| priority::name(slice.priority_class()).to_owned()),
                 part.core_request_percent.to_string(),
@@ -110,10 +112,38 @@ fn wide_table(usage: &GetUsageResponse) -> String {
                 bytes_human(part.memory_used_bytes),
                 bytes_human(part.memory_limit_bytes),
                 of_slice(&|| processes(slice)),
-            ]);
+            ]));
         }
     }
     table.render()
+}
+
+/// Whether anybody is known to run in a slice: on Kubernetes. Elsewhere there is no column for it.
+fn has_consumers(usage: &GetUsageResponse) -> bool {
+    usage.slices.iter().any(|slice| !slice.consumers.is_empty())
+}
+
+/// The headings of what [`whose`] tells.
+fn heading(with_consumers: bool) -> impl Iterator<Item = (&'static str, Align)> {
+    let consumers = with_consumers.then_some(("CONTAINER", Align::Left));
+    [("SLICE", Align::Left)].into_iter().chain(consumers)
+}
+
+/// A slice's name and the containers in it; blanks for what continues the slice above.
+fn whose(slice: &SliceUsage, index: usize, with_consumers: bool) -> impl Iterator<Item = String> {
+    let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
+    let containers = with_consumers.then(|| of_slice(&|| containers(slice)));
+    [of_slice(&|| marked_name(slice))].into_iter().chain(containers)
+}
+
+/// The containers of pods that run in a slice: namespace, pod, and container.
+fn containers(slice: &SliceUsage) -> String {
+    let name = |consumer: &Consumer| format!("{}/{}/{}", consumer.namespace, consumer.pod, consumer.container);
+    match slice.consumers.as_slice() {
+        [] => "-".to_owned(),
+        [only] => name(only),
+        [first, others @ ..] => format!("{} and {} more", name(first), others.len()),
+    }
 }
 
 /// A slice's name, with a mark if the audit has found something in it.
@@ -220,6 +250,25 @@ mod tests {
             "train 0 GPU-0110c07a batch 30 60 0.0 30.0 0.0 1.5 s 7 4.9 ms 2 1.5 GiB 4 GiB 4711 python3 train.py and 1 more"
         );
         assert!(wide_table(&GetUsageResponse::default()).contains("aliquot run"));
+    }
+
+    #[test]
+    fn on_kubernetes_containers_are_named() {
+        let consumer =
+            |pod: &str| Consumer { namespace: "default".to_owned(), pod: pod.to_owned(), container: "main".to_owned() };
+        let slice = |name: &str, pods: &[&str]| SliceUsage {
+            name: name.to_owned(),
+            parts: vec![part(0, 0)],
+            consumers: pods.iter().map(|pod| consumer(pod)).collect(),
+            ..SliceUsage::default()
+        };
+        let slices = vec![slice("a", &["web-0"]), slice("b", &["x", "y", "z"]), slice("c", &[])];
+        let usage = GetUsageResponse { slices, ..GetUsageResponse::default() };
+        for text in [table(&usage), wide_table(&usage)] {
+            let begins: Vec<&str> = text.lines().map(|line| line.split(" 0 GPU").next().unwrap().trim_end()).collect();
+            assert!(begins[0].starts_with("SLICE  CONTAINER   "), "{text}");
+            assert_eq!(begins[1..], ["a      default/web-0/main", "b      default/x/main and 2 more", "c      -"]);
+        }
     }
 
     #[test]

@@ -1,0 +1,78 @@
+//! Labels that say which container of a pod has a slice, named as kubelet's own metrics and NVIDIA's exporter name
+//! them.
+
+use aliquot_proto::node::v1 as proto;
+use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
+
+/// `namespace`, `pod` and `container`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(super) struct Consumer {
+    namespace: String,
+    pod: String,
+    container: String,
+}
+
+impl From<&proto::Consumer> for Consumer {
+    fn from(consumer: &proto::Consumer) -> Consumer {
+        let proto::Consumer { namespace, pod, container } = consumer.clone();
+        Consumer { namespace, pod, container }
+    }
+}
+
+/// The labels of a slice's figures: its only container's, or none. What several containers use together is told once,
+/// and not as each one's: sums would count it several times.
+#[derive(Clone, Debug, Default, Hash, PartialEq, Eq)]
+pub(super) struct OnlyConsumer(Option<Consumer>);
+
+impl OnlyConsumer {
+    pub(super) fn of(slice: &proto::SliceUsage) -> OnlyConsumer {
+        match slice.consumers.as_slice() {
+            [only] => OnlyConsumer(Some(only.into())),
+            _ => OnlyConsumer(None),
+        }
+    }
+}
+
+impl EncodeLabelSet for OnlyConsumer {
+    fn encode(&self, encoder: &mut LabelSetEncoder) -> Result<(), std::fmt::Error> {
+        self.0.as_ref().map_or(Ok(()), |consumer| consumer.encode(encoder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::metrics::family::Family;
+    use prometheus_client::metrics::gauge::Gauge;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+    struct Labels {
+        slice: String,
+        #[prometheus(flatten)]
+        consumer: OnlyConsumer,
+    }
+
+    fn line(pods: &[&str]) -> String {
+        let consumer =
+            |pod: &&str| proto::Consumer { namespace: "team-a".into(), pod: (*pod).into(), container: "main".into() };
+        let slice =
+            proto::SliceUsage { consumers: pods.iter().map(consumer).collect(), ..proto::SliceUsage::default() };
+        let family = Family::<Labels, Gauge>::default();
+        family.get_or_create(&Labels { slice: "s".into(), consumer: OnlyConsumer::of(&slice) }).set(1);
+        let mut registry = Registry::default();
+        registry.register("used", "Used", family);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text.lines().find(|line| line.starts_with("used")).unwrap().to_owned()
+    }
+
+    #[test]
+    fn figures_are_labelled_with_the_only_container_of_the_slice() {
+        assert_eq!(line(&[]), "used{slice=\"s\"} 1");
+        assert_eq!(line(&["train-0"]), "used{slice=\"s\",namespace=\"team-a\",pod=\"train-0\",container=\"main\"} 1");
+        assert_eq!(line(&["train-0", "train-1"]), "used{slice=\"s\"} 1");
+    }
+}
