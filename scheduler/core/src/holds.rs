@@ -81,6 +81,27 @@ impl Holds {
         }
     }
 
+    /// Opens the nodes that are kept for groups that are gone, or have nothing to place any more.
+    pub(crate) fn release_gone(&mut self, cluster: &mut Cluster) {
+        self.retain(cluster, |cluster, group| cluster.group(group).is_some_and(Group::has_waiting));
+    }
+
+    /// Opens the nodes that are kept for other groups than these, and forgets nodes that are gone.
+    fn retain(&mut self, cluster: &mut Cluster, keeps: impl Fn(&Cluster, GroupId) -> bool) {
+        for (node, group) in self.nodes.clone() {
+            if cluster.node(node).is_none() || !keeps(cluster, group) {
+                self.nodes.remove(&node);
+                self.forget(node, group);
+                let _ = cluster.set_held(node, false);
+            }
+        }
+    }
+
+    /// The nodes that are kept, and for whom.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (NodeId, GroupId)> + '_ {
+        self.nodes.iter().map(|(node, group)| (*node, *group))
+    }
+
     /// Keeps all nodes that are kept for anybody.
     pub(crate) fn close_all(&self, cluster: &mut Cluster) {
         for node in self.nodes.keys() {
@@ -119,13 +140,8 @@ impl Holds {
             self.blocked_since_ms.insert(unit.group, since.get(&unit.group).copied().unwrap_or(now_ms));
         }
         // Who is no longer blocked needs no nodes.
-        for (node, group) in self.nodes.clone() {
-            if !self.blocked_since_ms.contains_key(&group) || cluster.node(node).is_none() {
-                self.nodes.remove(&node);
-                self.forget(node, group);
-                let _ = cluster.set_held(node, false);
-            }
-        }
+        let groups: BTreeSet<GroupId> = blocked.iter().map(|unit| unit.group).collect();
+        self.retain(cluster, |_, group| groups.contains(&group));
         let Some(after_ms) = after_ms else { return };
         let mut due: Vec<(u64, &Unit)> = blocked
             .iter()

@@ -93,6 +93,7 @@ impl Scheduler {
     /// what became of it.
     pub fn cycle(&mut self, cluster: &mut Cluster) -> Plan {
         cluster.note_usage();
+        self.holds.release_gone(cluster);
         if let Some(mix) = cluster.new_mix().filter(|_| self.settings.counts_mix) {
             self.engine.expect(&mix);
         }

@@ -22,7 +22,13 @@ impl Scheduler {
             let node = at.and_then(|at| numbers.node_from(at));
             Some(DumpedSearch { action, group: numbers.group(cluster, group)?, node, times })
         });
-        Dump { blocked: blocked.collect(), searches: searches.collect(), ..cluster.dump() }
+        let mut dump = Dump { blocked: blocked.collect(), searches: searches.collect(), ..cluster.dump() };
+        // Nodes that are kept for a group that is gone are opened at the beginning of the next cycle.
+        for (node, _) in self.holds.kept().filter(|(_, group)| cluster.group(*group).is_none()) {
+            let node = numbers.node(node).and_then(|number| dump.nodes.get_mut(number));
+            node.into_iter().for_each(|node| node.held = false);
+        }
+        dump
     }
 
     /// A cluster of this state, and a scheduler that goes on with it.

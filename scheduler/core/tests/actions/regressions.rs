@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimBounds, Cluster, DeviceSpec, DisruptionBudget, Event, GroupPlacement, LimitRange,
-    MilliCpu, NamespaceSpec, NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings,
-    SubGroup,
+    Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DeviceSpec, DisruptionBudget, Event, GroupPlacement,
+    LimitRange, MilliCpu, NamespaceSpec, NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler,
+    Settings, SubGroup,
 };
 
 use crate::setting::{INFERENCE, TRAIN, World, build, evicted, group, moved, part, wants};
@@ -41,6 +41,50 @@ fn a_kept_node_goes_to_whom_it_is_kept_for_even_if_an_equal_unit_fails_first() {
         w.wait(60_000);
     }
     assert!(w.runs(r) || w.runs(b), "a device is free and two queues are entitled to it");
+}
+
+/// Red waits for the only node, which is kept for it, and for which blue would have to wait.
+fn a_kept_node() -> (World, ClaimId, ClaimId) {
+    let mut w = World::new(&[1]);
+    w.queue("red", 1);
+    let runs = w.claim(build("default", 1));
+    w.run_on(runs, 0, 0);
+    let waits = w.add("red", TRAIN, 1);
+    w.cycle();
+    w.wait(300_000);
+    w.cycle();
+    assert!(w.cluster.is_held(w.id(0)));
+    (w, runs, waits)
+}
+
+#[test]
+fn a_node_that_was_kept_for_a_claim_that_is_gone_is_given_out_at_once() {
+    let (mut w, runs, waits) = a_kept_node();
+    w.apply(Event::ClaimRemoved(waits));
+    w.apply(Event::ClaimRemoved(runs));
+    let next = w.add("default", TRAIN, 1);
+    w.cycle();
+    assert!(w.runs(next));
+}
+
+#[test]
+fn a_node_that_was_kept_for_a_claim_that_is_gone_is_not_kept_for_ever_after_a_restore() {
+    let (mut w, runs, waits) = a_kept_node();
+    w.apply(Event::ClaimRemoved(waits));
+    let dump = w.scheduler.dump(&w.cluster);
+    let (scheduler, cluster) = Scheduler::restore(Box::new(BestFit), Settings::default(), dump.clone()).expect("one");
+    let mut restored = World { cluster, scheduler };
+    assert_eq!(restored.scheduler.dump(&restored.cluster), dump);
+    for w in [&mut w, &mut restored] {
+        w.add("red", TRAIN, 1);
+        w.cycle();
+        assert!(!w.cluster.is_held(w.id(0)), "red has not waited long");
+    }
+    assert_eq!(restored.scheduler.dump(&restored.cluster), w.scheduler.dump(&w.cluster));
+    let runs = restored.cluster.claims().map(|(id, ..)| id).next().filter(|_| w.runs(runs)).expect("it runs");
+    restored.apply(Event::ClaimRemoved(runs));
+    restored.cycle();
+    assert_eq!(restored.cluster.claims().filter(|(.., at)| at.is_some()).count(), 1);
 }
 
 #[test]
