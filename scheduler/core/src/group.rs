@@ -165,10 +165,15 @@ impl Group {
         if !self.declared {
             return Ok(self.waiting().collect());
         }
+        self.missing_core_of(|_| true)
+    }
+
+    /// The same, of some of the members.
+    pub(crate) fn missing_core_of(&self, among: impl Fn(ClaimId) -> bool) -> Result<Vec<ClaimId>, u32> {
         let missing = |(index, sub): (usize, &SubGroup)| sub.min_members.saturating_sub(self.placed_of(index));
         let wanted = self.spec.sub_groups.iter().enumerate().map(missing).collect();
         let total = self.spec.min_members.saturating_sub(self.placed);
-        let (chosen, missing) = self.choose(|member| !member.placed, wanted, total);
+        let (chosen, missing) = self.choose(|member| !member.placed && among(member.claim), wanted, total);
         match missing {
             0 => Ok(chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect()),
             _ => Err(missing),
@@ -196,8 +201,8 @@ impl Group {
         (chosen, wanted.max(total))
     }
 
-    /// Of the members that are placed but do not run yet, those that must start at once so that the minimum runs; `None`
-    /// if even all of them are too few.
+    /// Of the members that are placed but do not run yet, those that must start at once so that the minimum runs;
+    /// `None` if even all of them are too few.
     pub(crate) fn starting_core(&self, runs: impl Fn(ClaimId) -> bool) -> Option<Vec<ClaimId>> {
         let mut wanted: Vec<u32> = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
         let mut total = self.spec.min_members;

@@ -70,7 +70,23 @@ impl Failures {
             None => Ok(Some(first)),
             Some(obstacle) => {
                 let other = first.others(cluster).find(|unit| self.obstacle(cluster, unit).is_none());
-                other.map(Some).ok_or(obstacle)
+                other.or_else(|| self.other_core(cluster, &first, obstacle)).map(Some).ok_or(obstacle)
+            }
+        }
+    }
+
+    /// A core that is not known to fail, without the members that had no room in those that are.
+    fn other_core(&self, cluster: &Cluster, first: &Unit, mut obstacle: Obstacle) -> Option<Unit> {
+        let mut without = BTreeSet::new();
+        loop {
+            let Obstacle::Unplaceable(Unplaceable::NoRoom { claim, .. }) = obstacle else { return None };
+            if !without.insert(cluster.class_of(claim)?) {
+                return None;
+            }
+            let core = first.core_without(cluster, &without)?;
+            match self.obstacle(cluster, &core) {
+                None => return Some(core),
+                Some(next) => obstacle = next,
             }
         }
     }

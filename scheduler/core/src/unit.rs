@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::claim::ClaimId;
+use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::group::GroupId;
 use crate::queue::QueueId;
@@ -60,19 +61,33 @@ impl Unit {
         Ok(Self::new(cluster, id, claims, false))
     }
 
-    /// The units of a group that could be placed instead of this one, if that finds no room: members beyond the core
-    /// are independent of each other.
+    /// The members beyond the core that could be placed instead of this one, if it finds no room: they are independent
+    /// of each other.
     pub(crate) fn others<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
         let group = cluster.group(self.group).filter(|_| self.elastic);
         let claims = group.into_iter().flat_map(|group| group.waiting()).filter(|claim| !self.claims.contains(claim));
         claims.filter_map(|claim| Self::new(cluster, self.group, vec![claim], true))
     }
 
-    /// This unit, and of those that could be placed instead one of each class.
+    /// A core of other members that could be placed instead of this one: of none of these classes.
+    pub(crate) fn core_without(&self, cluster: &Cluster, classes: &BTreeSet<ClassId>) -> Option<Self> {
+        let group = cluster.group(self.group).filter(|group| !self.elastic && group.is_declared())?;
+        let others = |claim| cluster.class_of(claim).is_some_and(|class| !classes.contains(&class));
+        Self::new(cluster, self.group, group.missing_core_of(others).ok()?, false)
+    }
+
+    /// This unit, and those that could be placed instead: of members beyond the core one of each class, or cores that
+    /// do without one of this one's classes.
     pub(crate) fn sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
-        let mut seen = BTreeSet::new();
-        let units = std::iter::once_with(|| self.clone()).chain(self.others(cluster));
-        units.filter(move |unit| unit.claims.first().is_some_and(|claim| seen.insert(cluster.class_of(*claim))))
+        let classes = self.claims.iter().filter_map(|claim| cluster.class_of(*claim));
+        let classes: BTreeSet<ClassId> = classes.collect();
+        let mut seen = classes.clone();
+        let members = self.others(cluster).filter(move |unit| {
+            let class = unit.claims.first().and_then(|claim| cluster.class_of(*claim));
+            class.is_some_and(|class| seen.insert(class))
+        });
+        let cores = classes.into_iter().filter_map(|class| self.core_without(cluster, &BTreeSet::from([class])));
+        std::iter::once_with(|| self.clone()).chain(members).chain(cores)
     }
 
     /// The units of a group that are placed: its core, and each member beyond.

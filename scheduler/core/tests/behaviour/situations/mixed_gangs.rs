@@ -77,3 +77,30 @@ fn a_member_that_has_joined_does_for_one_that_is_lost() {
     let group = kit.cluster.group_of(late).and_then(|group| kit.cluster.group(group)).expect("it is there");
     assert_eq!(group.stale_since_ms(), None, "two of different size are two");
 }
+
+/// A gang of which two members must run: one that fits nowhere, and then two small ones.
+fn with_a_member_that_fits_nowhere(kit: &mut Kit, queue: &str) -> Vec<ClaimId> {
+    kit.group(gang("gang", queue, 2));
+    [whole(TOO_MANY), whole(1), whole(1)].map(|request| joins(kit, "gang", request)).to_vec()
+}
+
+#[test]
+fn a_gang_runs_with_later_members_where_its_first_one_fits_nowhere() {
+    let mut kit = Kit::of_nodes(1, 2);
+    let members = with_a_member_that_fits_nowhere(&mut kit, "default");
+    kit.settle();
+    assert_eq!((kit.running(&members[..1]), kit.running(&members[1..])), (0, 2));
+}
+
+#[test]
+fn others_make_way_for_the_members_with_which_a_gang_can_run() {
+    let mut kit = Kit::of_nodes(1, 2);
+    kit.queue("red", quota(2));
+    kit.queue("blue", quota(0));
+    let borrowed = kit.claims(2, &train("blue", whole(1)));
+    kit.settle();
+    assert_eq!(kit.running(&borrowed), 2);
+    let members = with_a_member_that_fits_nowhere(&mut kit, "red");
+    kit.settle();
+    assert_eq!((kit.running(&borrowed), kit.running(&members)), (0, 2));
+}
