@@ -14,7 +14,6 @@ use crate::group::PodGroup;
 use crate::namespace::NamespaceSpec;
 use crate::node::NotEnough;
 use crate::placement::DumpedMixCounter;
-use crate::quantity::Bytes;
 use crate::queue::{QueueError, QueueSpec};
 use crate::resource::Resource;
 use crate::spec::NodeSpec;
@@ -28,7 +27,7 @@ pub struct Dump {
     pub usage_half_life_ms: u64,
     /// Models that nodes had or queues name, in the order in which they became known. Others that occur become known
     /// after them.
-    pub models: Vec<DumpedModel>,
+    pub models: Vec<String>,
     /// What there was of each resource over time.
     pub capacity: DumpedUsage,
     /// The labels that make the levels of the topology, the outermost first.
@@ -52,15 +51,6 @@ pub struct Dump {
     /// Searches of a scheduler that were too long for one cycle, in the order in which they go on; nothing in a dump of
     /// a cluster alone.
     pub searches: Vec<DumpedSearch>,
-}
-
-/// A model of devices.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct DumpedModel {
-    /// Its name.
-    pub name: String,
-    /// The least and the most memory of a device of it that was ever seen.
-    pub memory: Option<(Bytes, Bytes)>,
 }
 
 /// Amounts that were held over time, decayed.

@@ -9,8 +9,9 @@ use crate::claim::{Allocation, ClaimId, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::limits::{self, Exceeded};
-use crate::placement::{Engine, Policy};
+use crate::placement::{Engine, Policy, fits};
 use crate::queue::QueueId;
+use crate::request::{Constraints, Request};
 use crate::statement::Statement;
 use crate::unit::Unit;
 
@@ -138,14 +139,41 @@ fn place_within_bounds(
         if !charge.depends_on_model(exceeded.resource) {
             return Err(Unplaceable::Limit(exceeded));
         }
-        spent.extend(charge.models());
-        let others = cluster.nodes().filter(|(_, node)| !spent.iter().any(|model| node.has_model(*model)));
-        best = engine.place_among(cluster, class, others.map(|(id, _)| id));
+        let is_spent = |model: &usize| *model == exceeded.resource;
+        match charge.models().find(is_spent) {
+            Some(model) => spent.push(model),
+            None => spent.extend(charge.models()),
+        }
+        best = place_besides(cluster, engine, class, &spent);
         if best.is_none() {
             return Err(Unplaceable::Limit(exceeded));
         }
     }
     Ok(None)
+}
+
+/// Where a task of a class fits without devices of models that are spent.
+fn place_besides(
+    cluster: &Cluster,
+    engine: &mut Engine<Box<dyn Policy>>,
+    class: ClassId,
+    spent: &[usize],
+) -> Option<Allocation> {
+    let request = cluster.class(class)?.request();
+    let models = cluster.resources().models_besides(request, spent);
+    // No model at all would mean any.
+    if models.is_empty() {
+        return None;
+    }
+    let constraints = Constraints { models, ..request.constraints.clone() };
+    let besides = Request { constraints, ..request.clone() };
+    let (mixed, others): (Vec<_>, Vec<_>) = cluster.nodes().partition(|(_, node)| node.has_model_of(spent));
+    let best = engine.place_among(cluster, class, others.into_iter().map(|(id, _)| id));
+    let best = best.and_then(|at| Some((engine.cost_on(cluster, class, at.node)?, at)));
+    // What is kept of bids is for all devices of a node.
+    let mixed = mixed.into_iter().filter(|(id, node)| !cluster.is_held(*id) && fits(node, &besides).is_ok());
+    let mixed = mixed.filter_map(|(id, node)| engine.choose_if(id, node, &besides));
+    best.into_iter().chain(mixed).min_by_key(|(cost, at)| (*cost, at.node)).map(|(_, at)| at)
 }
 
 /// Members in the order in which places are sought: first who has the fewest nodes to choose from, then who needs most.

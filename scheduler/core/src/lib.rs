@@ -54,8 +54,8 @@ pub use claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displaceme
 pub use class::{Class, ClassId};
 pub use cluster::Cluster;
 pub use dump::{
-    Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel,
-    DumpedNode, DumpedPlace, DumpedQueue, DumpedSearch, DumpedUsage, RestoreError, RestoreReason,
+    Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode,
+    DumpedPlace, DumpedQueue, DumpedSearch, DumpedUsage, RestoreError, RestoreReason,
 };
 pub use entitled::Standing;
 pub use event::{Event, EventError, Outcome};

@@ -282,9 +282,9 @@ impl Node {
         self.one_model
     }
 
-    /// Whether it has a device of the model with this resource's number.
-    pub(crate) fn has_model(&self, number: usize) -> bool {
-        self.models.contains(&number)
+    /// Whether it has a device of a model with one of these resources' numbers.
+    pub(crate) fn has_model_of(&self, numbers: &[usize]) -> bool {
+        self.models.iter().any(|model| numbers.contains(model))
     }
 
     /// The number of the resource of a device's model.

@@ -1,9 +1,8 @@
 //! Resources that queues are given parts of, and amounts of all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::Allocation;
-use crate::dump::DumpedModel;
 use crate::node::Node;
 use crate::quantity::Bytes;
 use crate::request::{DeviceMemory, Request};
@@ -53,8 +52,16 @@ pub(crate) struct Resources {
 #[derive(Clone, Debug)]
 struct ModelKind {
     name: String,
-    /// The least and the most memory of a device of this model that was seen; `None` until one was.
-    memory: Option<(Bytes, Bytes)>,
+    /// How many devices of this model there are, by their memory.
+    devices: BTreeMap<Bytes, usize>,
+}
+
+impl ModelKind {
+    /// The least and the most memory of a device of this model; `None` if there is none.
+    fn memory(&self) -> Option<(Bytes, Bytes)> {
+        let (least, most) = (self.devices.first_key_value()?, self.devices.last_key_value()?);
+        Some((*least.0, *most.0))
+    }
 }
 
 impl Resources {
@@ -103,36 +110,58 @@ impl Resources {
             return *number;
         }
         let number = self.models.len();
-        self.models.push(ModelKind { name: name.to_owned(), memory: None });
+        self.models.push(ModelKind { name: name.to_owned(), devices: BTreeMap::new() });
         self.by_model.insert(name.to_owned(), number);
         number
     }
 
-    /// Takes in a device that a node has. Returns the number of its model's resource, and whether a memory size is new.
+    /// Takes in a device that comes. Returns the number of its model's resource, and whether the least or the most
+    /// memory of the model's devices is another one now.
     pub(crate) fn learn_device(&mut self, model: &str, memory: Bytes) -> (usize, bool) {
         let number = self.model(model);
-        let known = &mut self.models[number].memory;
-        let now = known.map_or((memory, memory), |(least, most)| (least.min(memory), most.max(memory)));
-        (FIXED + number, known.replace(now) != Some(now))
+        let kind = &mut self.models[number];
+        let before = kind.memory();
+        *kind.devices.entry(memory).or_default() += 1;
+        (FIXED + number, kind.memory() != before)
+    }
+
+    /// Takes in that a device is gone. Returns whether the least or the most memory of the model's devices is another
+    /// one now. The model keeps its number: queues may name it, and have used it.
+    pub(crate) fn forget_device(&mut self, model: &str, memory: Bytes) -> bool {
+        let number = self.by_model.get(model).copied();
+        let Some(kind) = number.and_then(|number| self.models.get_mut(number)) else { return false };
+        let before = kind.memory();
+        if let Some(count) = kind.devices.get_mut(&memory) {
+            *count -= 1;
+            if *count == 0 {
+                kind.devices.remove(&memory);
+            }
+        }
+        kind.memory() != before
     }
 
     /// The models that are known, in order.
-    pub(crate) fn dump_models(&self) -> Vec<DumpedModel> {
-        self.models.iter().map(|kind| DumpedModel { name: kind.name.clone(), memory: kind.memory }).collect()
+    pub(crate) fn dump_models(&self) -> Vec<String> {
+        self.models.iter().map(|kind| kind.name.clone()).collect()
     }
 
     /// Makes models known, in this order.
-    pub(crate) fn restore_models(&mut self, models: Vec<DumpedModel>) {
-        for DumpedModel { name, memory } in models {
-            let number = self.model(&name);
-            self.models[number].memory = memory;
-        }
+    pub(crate) fn restore_models(&mut self, models: &[String]) {
+        models.iter().for_each(|name| _ = self.model(name));
+    }
+
+    /// The models of which there are devices that will do for a request, but for those with these resources' numbers.
+    pub(crate) fn models_besides(&self, request: &Request, numbers: &[usize]) -> BTreeSet<String> {
+        let kinds = (FIXED..).zip(&self.models).filter(|(number, kind)| {
+            !kind.devices.is_empty() && !numbers.contains(number) && request.constraints.admit_model(&kind.name)
+        });
+        kinds.map(|(_, kind)| kind.name.clone()).collect()
     }
 
     /// The least and the most memory of a device that a request admits; `None`: no such device is known.
     pub(crate) fn memory_of(&self, request: &Request) -> Option<(Bytes, Bytes)> {
         let admitted = self.models.iter().filter(|kind| request.constraints.admit_model(&kind.name));
-        let sizes = admitted.filter_map(|kind| kind.memory);
+        let sizes = admitted.filter_map(ModelKind::memory);
         sizes.reduce(|(least, most), (low, high)| (least.min(low), most.max(high)))
     }
 
@@ -166,7 +195,7 @@ impl Resources {
         charge.fixed[2] = devices.total_core();
         let mut memory = None;
         for (number, kind) in self.models.iter().enumerate() {
-            let Some((least, most)) = kind.memory.filter(|_| request.constraints.admit_model(&kind.name)) else {
+            let Some((least, most)) = kind.memory().filter(|_| request.constraints.admit_model(&kind.name)) else {
                 continue;
             };
             let each = devices.memory.on(of(least, most)).get();

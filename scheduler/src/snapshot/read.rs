@@ -8,12 +8,12 @@ mod queue;
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    Bytes, DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedModel, DumpedNode, DumpedSearch,
-    EventError, NodeSpec, QueueError, RestoreError, RestoreReason, Settings,
+    DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedNode, DumpedSearch, EventError, NodeSpec,
+    QueueError, RestoreError, RestoreReason, Settings,
 };
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::snapshot::format::{ClaimEntry, File, ModelEntry, NAMESPACE, NamespaceEntry, SchedulerEntry, VERSION};
+use crate::snapshot::format::{ClaimEntry, File, NAMESPACE, NamespaceEntry, SchedulerEntry, VERSION};
 use names::Names;
 pub(crate) use names::split_name;
 
@@ -60,7 +60,7 @@ impl File {
             arrivals: None,
             now_ms: self.now_ms,
             usage_half_life_ms: self.scheduler.usage_half_life_ms,
-            models: self.history.models.iter().map(model).collect(),
+            models: self.history.models.clone(),
             capacity: self.history.capacity.to_dumped(),
             topology: self.topology.clone(),
             nodes,
@@ -231,9 +231,4 @@ impl SchedulerEntry {
             counts_mix: false,
         }
     }
-}
-
-fn model(entry: &ModelEntry) -> DumpedModel {
-    let memory = entry.memory_bytes.map(|(least, most)| (Bytes::new(least.min(most)), Bytes::new(least.max(most))));
-    DumpedModel { name: entry.name.clone(), memory }
 }

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
-    Allowance, Claim, ClaimBounds, Dump, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedModel,
-    DumpedNode, DumpedPlace, DumpedQueue, DumpedUsage, Health, LimitRange, NamespaceSpec, PlacementStrategy,
-    PriorityClass, Resource,
+    Allowance, Claim, ClaimBounds, Dump, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode,
+    DumpedPlace, DumpedQueue, DumpedUsage, Health, LimitRange, NamespaceSpec, PlacementStrategy, PriorityClass,
+    Resource,
 };
 use anyhow::{Result, bail};
 
 use crate::snapshot::amount::{ResourceKey, memory_entry};
 use crate::snapshot::format::{
     AllowanceEntry, BlockedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry,
-    HistoryEntry, LeavingEntry, ModelEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PlacedEntry, PodGroupEntry,
-    QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy, SubGroupEntry, TaintEntry, UsageEntry,
-    VERSION,
+    HistoryEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PlacedEntry, PodGroupEntry, QueueEntry,
+    RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy, SubGroupEntry, TaintEntry, UsageEntry, VERSION,
 };
 
 impl File {
@@ -58,7 +57,7 @@ impl File {
             pod_groups: dump.groups.iter().map(PodGroupEntry::of).collect(),
             claims: dump.claims.iter().map(|claim| ClaimEntry::of(dump, claim)).collect(),
             history: HistoryEntry {
-                models: dump.models.iter().map(model).collect(),
+                models: dump.models.clone(),
                 capacity: UsageEntry::of(&dump.capacity),
                 blocked: blocked.collect(),
                 searches: searches.collect(),
@@ -112,11 +111,6 @@ fn group(dump: &Dump, group: DumpedGroupRef) -> GroupEntry {
             GroupEntry::PodGroup(spec.map(|spec| full_name(&spec.namespace, &spec.name)).unwrap_or_default())
         }
     }
-}
-
-fn model(model: &DumpedModel) -> ModelEntry {
-    let memory_bytes = model.memory.map(|(least, most)| (least.get(), most.get()));
-    ModelEntry { name: model.name.clone(), memory_bytes }
 }
 
 impl NodeEntry {

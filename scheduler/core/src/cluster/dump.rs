@@ -104,7 +104,7 @@ impl Cluster {
     pub(crate) fn restore_numbered(dump: Dump) -> Result<Restored, RestoreError> {
         let mut cluster = Self::with_usage_half_life(dump.usage_half_life_ms);
         cluster.now_ms = dump.now_ms;
-        cluster.resources.restore_models(dump.models);
+        cluster.resources.restore_models(&dump.models);
         cluster.set_topology(dump.topology).map_err(|reason| at(DumpEntry::Topology, reason))?;
         for (number, node) in dump.nodes.into_iter().enumerate() {
             let failed = |reason: EventError| at(DumpEntry::Node(number), reason);

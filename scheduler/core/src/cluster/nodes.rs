@@ -62,6 +62,13 @@ impl Cluster {
         }
         if let Some(node) = self.nodes.get_mut(id.index()).and_then(Option::take) {
             self.by_name.remove(&node.spec().name);
+            let mut news = false;
+            for device in &node.spec().devices {
+                news |= self.resources.forget_device(&device.model, device.memory);
+            }
+            if news {
+                self.recount_requested();
+            }
         }
         self.held.remove(&id);
         self.topology.learn(id, None);

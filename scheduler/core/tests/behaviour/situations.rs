@@ -4,6 +4,7 @@ mod allocate;
 mod consolidate;
 mod elastic;
 mod mixed_gangs;
+mod models;
 mod one_plan;
 mod preempt;
 mod reclaim;

@@ -56,7 +56,7 @@ pub(in crate::snapshot) enum GroupEntry {
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct HistoryEntry {
     #[serde(skip_serializing_if = "is_default")]
-    pub(in crate::snapshot) models: Vec<ModelEntry>,
+    pub(in crate::snapshot) models: Vec<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) capacity: UsageEntry,
     #[serde(skip_serializing_if = "is_default")]
@@ -64,15 +64,6 @@ pub(in crate::snapshot) struct HistoryEntry {
     /// In the order in which they go on.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) searches: Vec<SearchEntry>,
-}
-
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(in crate::snapshot) struct ModelEntry {
-    pub(in crate::snapshot) name: String,
-    /// The least and the most memory of a GPU of it that was ever seen.
-    #[serde(skip_serializing_if = "is_default")]
-    pub(in crate::snapshot) memory_bytes: Option<(u64, u64)>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
