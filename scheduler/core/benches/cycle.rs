@@ -153,6 +153,14 @@ fn fairness(criterion: &mut Criterion) {
         criterion.bench_function(&name, |bencher| {
             bencher.iter_custom(|times| (0..times).map(|_| cycle(&mut scheduler, &mut cluster).1).sum());
         });
+        let (plan, _) = cycle(&mut scheduler, &mut cluster);
+        criterion.bench_function(&format!("why they wait, as text, {sorts}"), |bencher| {
+            bencher.iter(|| {
+                let reasons = plan.reasons(&cluster);
+                let texts: Vec<String> = reasons.distinct().iter().map(ToString::to_string).collect();
+                (reasons, texts)
+            });
+        });
         let mut next = 0_usize;
         criterion.bench_function(&format!("the same when 1 % has changed, {sorts}"), |bencher| {
             bencher.iter_custom(|times| (0..times).map(|_| changed(&mut scheduler, &mut cluster, &mut next)).sum());

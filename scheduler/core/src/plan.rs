@@ -92,6 +92,8 @@ pub struct Pending {
     pub group: GroupId,
     /// The leaf queue that it waits in.
     pub(crate) queue: QueueId,
+    /// Single claims of one number wait in the same queue for the same; `None`: it is like no other.
+    pub(crate) alike: Option<usize>,
     /// What is in its way.
     pub(crate) obstacle: Obstacle,
     /// Why nobody makes way for it; `None`: nobody was asked to.

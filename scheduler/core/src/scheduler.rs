@@ -273,7 +273,7 @@ impl Plan {
                 continue;
             };
             let obstacle = Obstacle::Unplaceable(Unplaceable::NoRoom { claim, placed: 0 });
-            self.pending.push(Pending { group, queue, obstacle, refusal: None });
+            self.pending.push(Pending { group, queue, alike: None, obstacle, refusal: None });
         }
     }
 

@@ -20,7 +20,7 @@ const FAILURES_MAX: u32 = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub(crate) pending: Vec<Pending>,
-    /// Their numbers among what is pending.
+    /// By place, those that are alike.
     pub(super) alike: Vec<Alike>,
     known: BTreeMap<QueueId, BTreeMap<Signature, usize>>,
 }
@@ -29,14 +29,15 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(super) struct Alike {
     pub(super) queue: QueueId,
-    /// Their numbers among what is pending.
+    /// The numbers among what is pending of those that may be tried.
     pub(super) numbers: VecDeque<usize>,
 }
 
 impl Waiting {
     /// Adds a group that can be tried by its next unit only.
     pub(crate) fn add(&mut self, cluster: &Cluster, queue: QueueId, group: GroupId, obstacle: Obstacle) {
-        let number = self.push(queue, group, obstacle);
+        let number = self.pending.len();
+        self.pending.push(Pending { group, queue, alike: None, obstacle, refusal: None });
         if !may_try(obstacle) {
             return;
         }
@@ -45,7 +46,10 @@ impl Waiting {
             return;
         }
         match unit.sorts(cluster).nth(1) {
-            None => self.join(queue, Signature::of(cluster, &unit), number),
+            None => {
+                let place = self.place(queue, Signature::of(cluster, &unit));
+                self.join(place, number);
+            }
             // A group with members of several sorts is like no other.
             Some(_) => self.join_new(queue, number),
         }
@@ -53,23 +57,25 @@ impl Waiting {
 
     /// Adds a single claim.
     pub(crate) fn add_single(&mut self, queue: QueueId, group: GroupId, single: Single, obstacle: Obstacle) {
-        let number = self.push(queue, group, obstacle);
+        let number = self.pending.len();
+        let place = self.place(queue, Signature::One(single.class));
+        self.pending.push(Pending { group, queue, alike: Some(place), obstacle, refusal: None });
         if may_try(obstacle) {
-            self.join(queue, Signature::One(single.class), number);
+            self.join(place, number);
         }
     }
 
-    fn push(&mut self, queue: QueueId, group: GroupId, obstacle: Obstacle) -> usize {
-        self.pending.push(Pending { group, queue, obstacle, refusal: None });
-        self.pending.len() - 1
-    }
-
-    fn join(&mut self, queue: QueueId, signature: Signature, number: usize) {
+    /// The place of those alike, which may be new.
+    fn place(&mut self, queue: QueueId, signature: Signature) -> usize {
         let place = *self.known.entry(queue).or_default().entry(signature).or_insert(self.alike.len());
-        match self.alike.get_mut(place) {
-            Some(alike) => alike.numbers.push_back(number),
-            None => self.join_new(queue, number),
+        if place == self.alike.len() {
+            self.alike.push(Alike { queue, numbers: VecDeque::new() });
         }
+        place
+    }
+
+    fn join(&mut self, place: usize, number: usize) {
+        self.alike.get_mut(place).into_iter().for_each(|alike| alike.numbers.push_back(number));
     }
 
     fn join_new(&mut self, queue: QueueId, number: usize) {

@@ -1,12 +1,8 @@
 //! Why everything waits that does.
 
-use std::collections::BTreeMap;
-
-use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::explain::reason::Reason;
-use crate::plan::{Obstacle, Pending, Plan};
-use crate::queue::QueueId;
+use crate::plan::{Pending, Plan};
 
 /// Why each of a plan's groups waits. Thousands of equal claims of a queue wait for the same reason, which is found and
 /// kept once.
@@ -44,29 +40,22 @@ impl Plan {
     #[must_use]
     pub fn reasons(&self, cluster: &Cluster) -> Reasons {
         let mut reasons = Reasons { distinct: Vec::new(), numbers: Vec::with_capacity(self.pending.len()) };
-        // Of what is alike, the last one that was looked at.
-        let mut known: BTreeMap<(QueueId, ClassId), (&Pending, usize)> = BTreeMap::new();
+        // By number of those alike, the last one that was looked at.
+        let mut known: Vec<Option<(&Pending, usize)>> = Vec::new();
         for pending in &self.pending {
-            let key = alike(cluster, pending);
-            let same = key
-                .and_then(|key| known.get(&key))
-                .filter(|(last, _)| (last.obstacle, last.refusal) == (pending.obstacle, pending.refusal));
-            let number = same.map_or(reasons.distinct.len(), |(_, number)| *number);
-            if number == reasons.distinct.len() {
+            let new = reasons.distinct.len();
+            let same = pending.alike.and_then(|alike| *known.get(alike)?);
+            let same = same.filter(|(last, _)| (last.obstacle, last.refusal) == (pending.obstacle, pending.refusal));
+            let number = same.map_or(new, |(_, number)| number);
+            if number == new {
                 reasons.distinct.push(pending.reason(cluster));
-                if let Some(key) = key {
-                    known.insert(key, (pending, number));
+                if let Some(alike) = pending.alike {
+                    known.resize(known.len().max(alike + 1), None);
+                    known[alike] = Some((pending, number));
                 }
             }
             reasons.numbers.push(number);
         }
         reasons
     }
-}
-
-/// What single claims have in common of which the reason is the same if the obstacle is.
-fn alike(cluster: &Cluster, pending: &Pending) -> Option<(QueueId, ClassId)> {
-    let group = cluster.group(pending.group).filter(|group| !group.is_declared())?;
-    matches!(pending.obstacle, Obstacle::Unplaceable(_)).then_some(())?;
-    Some((group.queue(), cluster.class_of(group.members().next()?)?))
 }
