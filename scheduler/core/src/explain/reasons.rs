@@ -35,8 +35,8 @@ impl Reasons {
 }
 
 impl Plan {
-    /// Why each of [`Plan::pending`] waits: as [`Pending::reason`], but what is alike is looked at once. `cluster` is as
-    /// the cycle left it.
+    /// Why each of [`Plan::pending`] waits: as [`Pending::reason`], but what is alike is looked at once. `cluster` is
+    /// as the cycle left it.
     #[must_use]
     pub fn reasons(&self, cluster: &Cluster) -> Reasons {
         let mut reasons = Reasons { distinct: Vec::new(), numbers: Vec::with_capacity(self.pending.len()) };
