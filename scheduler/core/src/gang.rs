@@ -104,7 +104,12 @@ fn place_anywhere(
     room: &mut dyn MakeRoom,
 ) -> Result<(), Unplaceable> {
     for (placed, claim) in demanding_first(statement.cluster(), engine, &unit.claims).into_iter().enumerate() {
-        let free = place_within_bounds(statement.cluster(), engine, unit.queue, claim, preemptible);
+        let cluster = statement.cluster();
+        let Some(class) = cluster.class_of(claim) else { return Err(Unplaceable::NoRoom { claim, placed }) };
+        let free = place_within_bounds(cluster, unit.queue, claim, preemptible, |spent| match spent {
+            [] => engine.place(cluster, class),
+            spent => place_besides(cluster, engine, class, spent),
+        });
         let allocation = match free {
             Ok(Some(allocation)) => Some(allocation),
             // What is free may be of a model of which the queue may have no more; others can make room elsewhere.
@@ -119,17 +124,16 @@ fn place_anywhere(
 }
 
 /// Where a claim fits; not on devices of a model of which its queue may have no more, or of which a part is more memory
-/// than the queue may have.
+/// than the queue may have. `place` says where it would go without devices of models that are spent.
 fn place_within_bounds(
     cluster: &Cluster,
-    engine: &mut Engine<Box<dyn Policy>>,
     queue: QueueId,
     claim: ClaimId,
     preemptible: bool,
+    mut place: impl FnMut(&[usize]) -> Option<Allocation>,
 ) -> Result<Option<Allocation>, Unplaceable> {
-    let Some(class) = cluster.class_of(claim) else { return Ok(None) };
-    let mut best = engine.place(cluster, class);
     let mut spent: Vec<usize> = Vec::new();
+    let mut best = place(&spent);
     while let Some(allocation) = best {
         let charge = cluster.charge_at(claim, &allocation).unwrap_or_default();
         let Err(exceeded) = limits::check(cluster, queue, &charge, preemptible, false) else {
@@ -144,7 +148,7 @@ fn place_within_bounds(
             Some(model) => spent.push(model),
             None => spent.extend(charge.models()),
         }
-        best = place_besides(cluster, engine, class, &spent);
+        best = place(&spent);
         if best.is_none() {
             return Err(Unplaceable::Limit(exceeded));
         }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{MakeRoom, Unplaceable, demanding_first};
+use super::{MakeRoom, Unplaceable, demanding_first, place_within_bounds};
 use crate::claim::{ClaimId, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::group::{GroupId, GroupPlacement, PlacementStrategy};
 use crate::placement::{Engine, GroupScope, MemberNodes, Policy, room};
+use crate::queue::QueueId;
 use crate::statement::Statement;
 use crate::topology::DomainId;
 use crate::unit::Unit;
@@ -15,6 +16,8 @@ use crate::unit::Unit;
 /// A group's rules about where its members may be.
 pub(super) struct Rules {
     group: GroupId,
+    queue: QueueId,
+    preemptible: bool,
     spread: GroupPlacement,
     /// By sub-group, the level in one domain of which its members must be.
     levels: Vec<Option<String>>,
@@ -33,7 +36,8 @@ impl Rules {
         let spec = cluster.group(unit.group)?.spec();
         let levels: Vec<Option<String>> = spec.sub_groups.iter().map(|sub| sub.required_level.clone()).collect();
         let has_any = spec.spread != GroupPlacement::default() || levels.iter().any(Option::is_some);
-        has_any.then(|| Self { group: unit.group, spread: spec.spread.clone(), levels })
+        let (group, queue, preemptible) = (unit.group, unit.queue, spec.preemptible);
+        has_any.then(|| Self { group, queue, preemptible, spread: spec.spread.clone(), levels })
     }
 
     /// Places the unit's members; what was placed before it failed is still there.
@@ -64,26 +68,27 @@ impl Rules {
     fn scopes(&self, trial: &mut Trial<'_, '_>, unit: &Unit) -> Vec<Option<DomainId>> {
         let required = match &self.spread.required_level {
             None => vec![None],
-            Some(label) => self.domains(trial, label, &unit.claims, None).into_iter().map(Some).collect(),
+            Some(label) => self.domains(trial, label, &unit.claims, None, None).into_iter().map(Some).collect(),
         };
         let Some(label) = &self.spread.preferred_level else { return required };
-        let preferred: Vec<Option<DomainId>> =
-            required.iter().flat_map(|within| self.domains(trial, label, &unit.claims, *within)).map(Some).collect();
+        let domains = |within: &Option<DomainId>| self.domains(trial, label, &unit.claims, None, *within);
+        let preferred: Vec<Option<DomainId>> = required.iter().flat_map(domains).map(Some).collect();
         preferred.into_iter().chain(required).collect()
     }
 
-    /// The domains of a level, within another one, in which members can be placed; if some of them run already, where
-    /// those are.
+    /// The domains of a level, within another one, in which members can be placed that must be in one: those of a
+    /// sub-group, or all. If some of them run already, where those are.
     fn domains(
         &self,
         trial: &mut Trial<'_, '_>,
         label: &str,
         claims: &[ClaimId],
+        sub_group: Option<&str>,
         within: Option<DomainId>,
     ) -> Vec<DomainId> {
         let cluster = trial.statement.cluster();
         let Some(level) = cluster.topology().level(label) else { return Vec::new() };
-        if let Some(node) = self.anchor(cluster, claims) {
+        if let Some(node) = self.anchor(cluster, claims, sub_group) {
             return cluster.topology().domain_of(node, level).into_iter().collect();
         }
         let members = MemberNodes::of(cluster, self.group);
@@ -101,12 +106,10 @@ impl Rules {
         roomy.iter().copied().chain(others).collect()
     }
 
-    /// The node of a member that runs and must be in the same domain as these claims.
-    fn anchor(&self, cluster: &Cluster, claims: &[ClaimId]) -> Option<NodeId> {
-        let sub_group = |claim: &ClaimId| cluster.claim(*claim).and_then(|claim| claim.sub_group.as_deref());
-        let of_all = self.spread.required_level.is_some();
-        let with =
-            |member: &ClaimId| of_all || claims.first().is_some_and(|claim| sub_group(claim) == sub_group(member));
+    /// The node of a member that runs and must be in the same domain as these claims: one of the sub-group, or any.
+    fn anchor(&self, cluster: &Cluster, claims: &[ClaimId], sub_group: Option<&str>) -> Option<NodeId> {
+        let of = |claim: &ClaimId| cluster.claim(*claim).and_then(|claim| claim.sub_group.as_deref());
+        let with = |member: &ClaimId| sub_group.is_none() || of(member) == sub_group;
         let group = cluster.group(self.group)?;
         let placed = group.members().filter(|member| !claims.contains(member) && with(member));
         placed.filter_map(|member| cluster.allocation(member)).map(|allocation| allocation.node).next()
@@ -152,7 +155,9 @@ impl Rules {
     ) -> Result<(), Unplaceable> {
         let start = trial.statement.checkpoint();
         let mut last = claims.first().map(|claim| Unplaceable::Topology { claim: *claim });
-        for domain in self.domains(trial, label, claims, within) {
+        let first = claims.first().and_then(|claim| trial.statement.cluster().claim(*claim));
+        let sub_group = first.and_then(|claim| claim.sub_group.clone());
+        for domain in self.domains(trial, label, claims, sub_group.as_deref(), within) {
             match self.place_each(trial, claims, Some(domain), None) {
                 Ok(()) => return Ok(()),
                 Err(obstacle) => last = Some(obstacle),
@@ -189,13 +194,16 @@ impl Rules {
             nodes.extend(scope.nodes(cluster).filter(|node| !known.contains(node)).filter(large_enough));
         }
         let start = trial.statement.checkpoint();
+        let mut last = Unplaceable::Topology { claim: *first };
         for node in nodes {
-            if self.place_each(trial, claims, within, Some(node)).is_ok() {
-                return Ok(());
+            match self.place_each(trial, claims, within, Some(node)) {
+                Ok(()) => return Ok(()),
+                Err(limit @ Unplaceable::Limit(_)) => last = limit,
+                Err(_) => {}
             }
             trial.statement.rollback(start);
         }
-        Err(Unplaceable::Topology { claim: *first })
+        Err(last)
     }
 
     /// Places members one after another, within a domain, or on one node of it.
@@ -213,20 +221,24 @@ impl Rules {
             let cluster = trial.statement.cluster();
             let class = cluster.class_of(claim).ok_or(no_room)?;
             let scope = GroupScope { placement: &self.spread, members: &members, within };
-            let free = match only {
-                Some(node) => trial.engine.place_among(cluster, class, [node]),
-                None => trial.engine.place_member(cluster, class, &scope),
-            };
+            let engine = &mut *trial.engine;
+            let open = |node: NodeId, spent: &[usize]| cluster.node(node).is_some_and(|node| !node.has_model_of(spent));
+            let free = place_within_bounds(cluster, self.queue, claim, self.preemptible, |spent| match only {
+                Some(node) => engine.place_among(cluster, class, [node].into_iter().filter(|node| open(*node, spent))),
+                None if spent.is_empty() => engine.place_member(cluster, class, &scope),
+                None => engine.place_member_on(cluster, class, &scope, |node| open(node, spent)),
+            });
             let allocation = match free {
-                None if trial.room.may_evict() => {
+                Ok(None) | Err(_) if trial.room.may_evict() => {
                     let request = cluster.class(class).ok_or(no_room)?.request();
                     let open = scope.nodes(cluster).filter(|node| only.is_none_or(|only| only == *node));
                     let among: Vec<NodeId> = open.filter(|node| scope.most_on(*node, request) > 0).collect();
-                    trial.room.make_room(trial.statement, trial.engine, claim, Some(&among))
+                    let found = trial.room.make_room(trial.statement, trial.engine, claim, Some(&among));
+                    found.map_or(free, |found| Ok(Some(found)))
                 }
                 free => free,
             };
-            let allocation = allocation.ok_or(no_room)?;
+            let allocation = allocation?.ok_or(no_room)?;
             members.add(&allocation);
             trial.statement.place(claim, allocation).map_err(|_| no_room)?;
         }

@@ -102,8 +102,19 @@ impl<P: Policy> Engine<P> {
         if scope.is_open() {
             return self.place(cluster, class);
         }
+        self.place_member_on(cluster, class, scope, |_| true)
+    }
+
+    /// The same, but only on nodes that are `open` to it.
+    pub(crate) fn place_member_on(
+        &mut self,
+        cluster: &Cluster,
+        class: ClassId,
+        scope: &GroupScope<'_>,
+        open: impl Fn(NodeId) -> bool,
+    ) -> Option<Placement> {
         let request = cluster.class(class)?.request();
-        let nodes = scope.nodes(cluster).filter(|node| scope.most_on(*node, request) > 0);
+        let nodes = scope.nodes(cluster).filter(|node| scope.most_on(*node, request) > 0 && open(*node));
         let spread = scope.placement.strategy == PlacementStrategy::SpreadEvenly;
         self.place_ranked(cluster, class, nodes, |node| if spread { scope.members.members_on(node) } else { 0 })
     }
