@@ -83,13 +83,13 @@ impl Holds {
 
     /// Opens the nodes that are kept for groups that are gone, or have nothing to place any more.
     pub(crate) fn release_gone(&mut self, cluster: &mut Cluster) {
-        self.retain(cluster, |cluster, group| cluster.group(group).is_some_and(Group::has_waiting));
+        self.retain(cluster, |cluster, _, group| cluster.group(group).is_some_and(Group::has_waiting));
     }
 
-    /// Opens the nodes that are kept for other groups than these, and forgets nodes that are gone.
-    fn retain(&mut self, cluster: &mut Cluster, keeps: impl Fn(&Cluster, GroupId) -> bool) {
+    /// Opens the nodes that need not be kept for a group any more, and forgets nodes that are gone.
+    fn retain(&mut self, cluster: &mut Cluster, keeps: impl Fn(&Cluster, NodeId, GroupId) -> bool) {
         for (node, group) in self.nodes.clone() {
-            if cluster.node(node).is_none() || !keeps(cluster, group) {
+            if cluster.node(node).is_none() || !keeps(cluster, node, group) {
                 self.nodes.remove(&node);
                 self.forget(node, group);
                 let _ = cluster.set_held(node, false);
@@ -139,9 +139,13 @@ impl Holds {
         for unit in blocked {
             self.blocked_since_ms.insert(unit.group, since.get(&unit.group).copied().unwrap_or(now_ms));
         }
-        // Who is no longer blocked needs no nodes.
-        let groups: BTreeSet<GroupId> = blocked.iter().map(|unit| unit.group).collect();
-        self.retain(cluster, |_, group| groups.contains(&group));
+        // Who is no longer blocked needs no nodes, and nobody needs those that have become too small, or another sort.
+        let units: BTreeMap<GroupId, &Unit> = blocked.iter().map(|unit| (unit.group, unit)).collect();
+        self.retain(cluster, |cluster, node, group| {
+            let request = units.get(&group).and_then(|unit| most_demanding(cluster, unit));
+            let node = cluster.node(node).zip(request);
+            node.is_some_and(|(node, request)| room_when_empty(node, request) > 0)
+        });
         let Some(after_ms) = after_ms else { return };
         let mut due: Vec<(u64, &Unit)> = blocked
             .iter()
@@ -206,11 +210,14 @@ fn fits_when_empty(cluster: &Cluster, unit: &Unit) -> bool {
     let Some(request) = most_demanding(cluster, unit) else { return false };
     let mut wanted = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
     cluster.nodes().any(|(_, node)| {
-        if admits(node.spec(), request).is_ok() {
-            wanted = wanted.saturating_sub(room(&node.emptied(), request));
-        }
+        wanted = wanted.saturating_sub(room_when_empty(node, request));
         wanted == 0
     })
+}
+
+/// How many tasks of a request have room on a node once everybody else has gone.
+fn room_when_empty(node: &Node, request: &Request) -> u32 {
+    if admits(node.spec(), request).is_ok() { room(&node.emptied(), request) } else { 0 }
 }
 
 /// The nodes that are nearest to having room for a unit's members: enough for all of them once everybody else has gone,
@@ -219,9 +226,10 @@ fn nearest(cluster: &Cluster, unit: &Unit, most: usize) -> Vec<NodeId> {
     let Some(request) = most_demanding(cluster, unit) else { return Vec::new() };
     let mut candidates: Vec<((usize, u64, u64), NodeId, u32)> = cluster
         .nodes()
-        .filter(|(id, node)| !cluster.is_held(*id) && admits(node.spec(), request).is_ok())
-        .map(|(id, node)| (missing(node, request), id, room(&node.emptied(), request)))
+        .filter(|(id, _)| !cluster.is_held(*id))
+        .map(|(id, node)| (id, node, room_when_empty(node, request)))
         .filter(|(_, _, tasks)| *tasks > 0)
+        .map(|(id, node, tasks)| (missing(node, request), id, tasks))
         .collect();
     candidates.sort_unstable();
     let mut wanted = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);

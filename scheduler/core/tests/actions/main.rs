@@ -2,6 +2,7 @@
 
 mod brute_force;
 mod domains;
+mod kept_nodes;
 mod regressions;
 mod setting;
 mod situations;
