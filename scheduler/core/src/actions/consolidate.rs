@@ -6,7 +6,7 @@ use crate::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::gang::{MakeRoom, Unplaceable, place_unit};
-use crate::limits;
+use crate::limits::{self, Exceeded};
 use crate::placement::{Engine, Policy};
 use crate::scheduler::cause;
 use crate::shares::Shares;
@@ -54,18 +54,19 @@ pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit
         unit,
         moves_max: *moves_left,
         moved: BTreeMap::new(),
+        bounded: None,
     };
     let because = cause(cluster, Action::Consolidate, unit.group);
     let mut statement = Statement::new(cluster);
     let placed = place_unit(&mut statement, engine, unit, &mut room);
-    let search = room.finder.search.clone();
+    let (search, bounded) = (room.finder.search.clone(), room.bounded);
     drop(room);
     searches.end(Action::Consolidate, unit.group, &search, placed.is_ok());
     match placed {
         Ok(()) => {}
         Err(Unplaceable::Limit(exceeded)) => return Err(Refusal::Limit(exceeded)),
         Err(_) if search.stopped().is_some() => return Err(Refusal::SearchExhausted),
-        Err(_) => return Err(Refusal::NothingToTake),
+        Err(_) => return Err(bounded.map_or(Refusal::NothingToTake, Refusal::Limit)),
     }
     let steps = statement.keep(&because);
     let moves = steps.iter().filter(|step| matches!(step, Step::Move { .. })).count();
@@ -108,6 +109,8 @@ struct Moving<'a> {
     moves_max: u32,
     /// Where claims were that have been moved.
     moved: BTreeMap<ClaimId, Allocation>,
+    /// What the unit's queue may have no more of where room could be made.
+    bounded: Option<Exceeded>,
 }
 
 /// All nodes on which room could be made, and who would have to move.
@@ -225,7 +228,8 @@ impl Moving<'_> {
         let allocation = engine.place_among(statement.cluster(), class, [node])?;
         let charge = statement.cluster().charge_at(claim, &allocation)?;
         let preemptible = self.unit.is_preemptible(statement.cluster());
-        limits::check(statement.cluster(), self.unit.queue, &charge, preemptible, false).ok()?;
+        let within = limits::check(statement.cluster(), self.unit.queue, &charge, preemptible, false);
+        within.map_err(|exceeded| self.bounded = Some(exceeded)).ok()?;
         statement.place(claim, allocation.clone()).ok()?;
         // Who needs most has the fewest places to choose from.
         homeless.sort_by_key(|(_, charge)| std::cmp::Reverse((charge.device_core(), charge.cpu())));

@@ -20,6 +20,7 @@ use crate::unit::Unit;
 use super::consolidate::consolidate;
 use super::context::{Context, Outcome, Refusal};
 use super::preempt::preempt;
+use super::protection::Protection;
 use super::reclaim::reclaim;
 use super::waiting::{Waiting, starts};
 
@@ -30,8 +31,9 @@ struct Tried {
     firsts: BTreeMap<QueueId, BTreeMap<Turn, usize>>,
     /// By that place: why the first was refused, and all behind it.
     refusals: BTreeMap<usize, Refusal>,
-    /// Moves that were refused are refused to all queues alike.
-    no_moves: BTreeMap<Signature, Refusal>,
+    /// Moves that were refused are refused to all queues alike, but those that may move others of their own sooner than
+    /// those of other queues.
+    no_moves: BTreeMap<(Option<QueueId>, Signature), Refusal>,
     /// Whether anybody was moved or evicted: they may have left more room than was needed.
     has_evicted: bool,
 }
@@ -107,7 +109,7 @@ pub(crate) fn pass(
         let Some((_, place)) = tried.find(next.queue, &next.turn) else { break };
         let Ok(Some(unit)) = Unit::next(cluster, next.turn.group) else { break };
         holds.open(cluster, unit.group);
-        let (unit, outcome) = attempt(action, cluster, context, &mut tried, unit);
+        let (unit, outcome) = attempt(action, cluster, context, holds, &mut tried, unit);
         holds.close(cluster, unit.group);
         match outcome {
             Ok((steps, how)) => {
@@ -143,16 +145,17 @@ fn attempt(
     action: Action,
     cluster: &mut Cluster,
     context: &mut Context<'_>,
+    holds: &Holds,
     tried: &mut Tried,
     first: Unit,
 ) -> (Unit, Result<(Vec<Step>, Action), Refusal>) {
-    let mut refused = match attempt_one(action, cluster, context, tried, &first) {
+    let mut refused = match attempt_one(action, cluster, context, holds, tried, &first) {
         Err(refusal) if !matches!(refusal, Refusal::Delayed { .. }) => refusal,
         outcome => return (first, outcome),
     };
     let others: Vec<Unit> = first.sorts(cluster).skip(1).filter(|unit| starts(cluster, unit)).collect();
     for unit in others {
-        match attempt_one(action, cluster, context, tried, &unit) {
+        match attempt_one(action, cluster, context, holds, tried, &unit) {
             Ok(placed) => return (unit, Ok(placed)),
             Err(Refusal::Delayed { .. }) => {}
             Err(refusal) => refused = refused.more_telling(refusal),
@@ -165,6 +168,7 @@ fn attempt_one(
     action: Action,
     cluster: &mut Cluster,
     context: &mut Context<'_>,
+    holds: &Holds,
     tried: &mut Tried,
     unit: &Unit,
 ) -> Result<(Vec<Step>, Action), Refusal> {
@@ -176,14 +180,18 @@ fn attempt_one(
     if action != Action::Consolidate {
         return make_way(action, cluster, context, unit).map(|steps| (steps, action));
     }
-    let signature = Signature::of(cluster, unit);
-    if let Some(refusal) = tried.no_moves.get(&signature) {
+    let protection = |action: Action| Protection::of(cluster, unit.queue, action);
+    let own = (protection(Action::Preempt) != protection(Action::Reclaim)).then_some(unit.queue);
+    let sought = (own, Signature::of(cluster, unit));
+    // What others have found says nothing of nodes that are kept for it.
+    let is_holder = holds.of(unit.group).next().is_some();
+    if let Some(refusal) = tried.no_moves.get(&sought).filter(|_| !is_holder) {
         return Err(*refusal);
     }
     let outcome = make_way(action, cluster, context, unit);
     // A limit is one queue's own, and how long a group waits is its own affair.
     if let Err(refusal @ (Refusal::NothingToTake | Refusal::SearchExhausted)) = outcome {
-        tried.no_moves.insert(signature, refusal);
+        tried.no_moves.insert(sought, refusal);
     }
     outcome.map(|steps| (steps, action))
 }

@@ -8,7 +8,7 @@ use crate::queue::{QueueId, QueueSpec};
 use crate::unit::Unit;
 
 /// How long claims of a queue run before an action may take them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Protection {
     queue_min_runtime_ms: u64,
     now_ms: u64,

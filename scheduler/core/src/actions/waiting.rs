@@ -22,7 +22,8 @@ pub(crate) struct Waiting {
     pub(crate) pending: Vec<Pending>,
     /// By place, those that are alike.
     pub(super) alike: Vec<Alike>,
-    known: BTreeMap<QueueId, BTreeMap<Signature, usize>>,
+    /// By what their next units need, and whether they may be evicted: those who may not are bound by a quota.
+    known: BTreeMap<QueueId, BTreeMap<(Signature, bool), usize>>,
 }
 
 /// Groups of a queue whose next units need the same.
@@ -47,7 +48,7 @@ impl Waiting {
         }
         match unit.sorts(cluster).nth(1) {
             None => {
-                let place = self.place(queue, Signature::of(cluster, &unit));
+                let place = self.place(queue, (Signature::of(cluster, &unit), unit.is_preemptible(cluster)));
                 self.join(place, number);
             }
             // A group with members of several sorts is like no other.
@@ -58,7 +59,7 @@ impl Waiting {
     /// Adds a single claim.
     pub(crate) fn add_single(&mut self, queue: QueueId, group: GroupId, single: Single, obstacle: Obstacle) {
         let number = self.pending.len();
-        let place = self.place(queue, Signature::One(single.class));
+        let place = self.place(queue, (Signature::One(single.class), single.preemptible));
         self.pending.push(Pending { group, queue, alike: Some(place), obstacle, refusal: None });
         if may_try(obstacle) {
             self.join(place, number);
@@ -66,8 +67,8 @@ impl Waiting {
     }
 
     /// The place of those alike, which may be new.
-    fn place(&mut self, queue: QueueId, signature: Signature) -> usize {
-        let place = *self.known.entry(queue).or_default().entry(signature).or_insert(self.alike.len());
+    fn place(&mut self, queue: QueueId, sort: (Signature, bool)) -> usize {
+        let place = *self.known.entry(queue).or_default().entry(sort).or_insert(self.alike.len());
         if place == self.alike.len() {
             self.alike.push(Alike { queue, numbers: VecDeque::new() });
         }

@@ -3,6 +3,7 @@
 mod brute_force;
 mod domains;
 mod kept_nodes;
+mod queues_apart;
 mod regressions;
 mod setting;
 mod situations;

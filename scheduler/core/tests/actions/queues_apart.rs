@@ -1,0 +1,77 @@
+//! What one queue, or one claim, is refused says nothing of others that are bound otherwise.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::{
+    Allowance, Bytes, Claim, DeviceSpec, Event, GroupPlacement, MilliCpu, NodeSpec, PlacementStrategy, PodGroup,
+    QueueSpec, Resource,
+};
+
+use crate::setting::{INFERENCE, TRAIN, World, build, group, moved, wants};
+
+fn add_node_of_model(world: &mut World, name: &str, model: &str) {
+    let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+    let cpu = MilliCpu::new(64_000);
+    world.apply(Event::NodeAdded(NodeSpec { name: name.into(), cpu, devices: vec![device], ..NodeSpec::default() }));
+}
+
+#[test]
+fn members_that_are_spread_go_where_their_queue_may_have_more() {
+    let mut world = World::new(&[1]);
+    add_node_of_model(&mut world, "other", "B");
+    let none = Allowance { limit: Some(0), weight: 1, ..Allowance::default() };
+    let allowances = BTreeMap::from([(Resource::ModelCore("A".into()), none)]);
+    world.apply(Event::QueueAdded(QueueSpec { name: "q".into(), allowances, ..QueueSpec::default() }));
+    let spread = GroupPlacement { strategy: PlacementStrategy::SpreadEvenly, ..GroupPlacement::default() };
+    let claims = world.gang(PodGroup { spread, ..group("g", "q", TRAIN, 1) }, 1, 1);
+    world.cycle();
+    assert_eq!(world.running(&claims), 1);
+}
+
+#[test]
+fn a_quota_that_stops_who_stays_does_not_stop_who_may_be_evicted() {
+    let mut world = World::new(&[1]);
+    add_node_of_model(&mut world, "node-1", "B");
+    let model = || Resource::ModelCore("A".into());
+    let quota = |quota, weight| Allowance { quota: Some(quota), weight, ..Allowance::default() };
+    for (name, core, of_a) in [
+        ("q", quota(1000, 0), quota(0, 1)),
+        ("lender", quota(0, 0), quota(0, 0)),
+        ("rest", quota(1000, 0), quota(0, 0)),
+    ] {
+        let allowances = BTreeMap::from([(Resource::DeviceCore, core), (model(), of_a)]);
+        world.apply(Event::QueueAdded(QueueSpec { name: name.into(), allowances, ..QueueSpec::default() }));
+    }
+    let borrowed = world.add("lender", TRAIN, 1);
+    world.run_on(borrowed, 0, 0);
+    let stays = world.claim(build("rest", 1));
+    world.run_on(stays, 1, 0);
+    let bound = world.claim(Claim { preemptible: false, ..wants("q", INFERENCE, 1) });
+    let free = world.add("q", TRAIN, 1);
+    world.cycle();
+    assert!(!world.runs(bound));
+    assert!(world.runs(free));
+}
+
+#[test]
+fn moves_that_one_queue_is_refused_another_may_make_of_its_own() {
+    let mut world = World::new(&[2, 2]);
+    world.queue("a", 4);
+    let own = Allowance { quota: Some(4000), weight: 1, ..Allowance::default() };
+    world.apply(Event::QueueAdded(QueueSpec {
+        name: "b".into(),
+        allowances: BTreeMap::from([(Resource::DeviceCore, own)]),
+        reclaim_min_runtime_ms: Some(3_600_000),
+        ..QueueSpec::default()
+    }));
+    for node in [0, 1] {
+        let claim = world.add("b", INFERENCE, 1);
+        world.run_on(claim, node, 0);
+    }
+    let other = world.add("a", TRAIN, 2);
+    let own = world.claim(build("b", 2));
+    let plan = world.cycle();
+    assert!(!world.runs(other));
+    assert_eq!(moved(&plan).len(), 1);
+    assert!(world.runs(own));
+}
