@@ -26,9 +26,7 @@ pub(crate) struct Budgets {
 struct Budget {
     /// `None`: claims name it, but nobody has said yet what it is.
     min_available: Option<u32>,
-    placed: u32,
-    /// Those of its claims that are on their way out of a place.
-    leaving: BTreeSet<ClaimId>,
+    placed: BTreeSet<ClaimId>,
 }
 
 impl Budgets {
@@ -43,28 +41,18 @@ impl Budgets {
     }
 
     /// Notes that a claim which names a budget was placed, or is no longer.
-    pub(crate) fn note(&mut self, namespace: &str, name: &str, placed: bool) {
-        let budget = self.get_mut(namespace, name);
-        budget.placed = if placed { budget.placed + 1 } else { budget.placed.saturating_sub(1) };
-    }
-
-    /// Notes that a claim which names a budget is on its way out of a place, or has left it.
-    pub(crate) fn note_leaving(&mut self, namespace: &str, name: &str, claim: ClaimId, leaving: bool) {
-        let claims = &mut self.get_mut(namespace, name).leaving;
-        if leaving {
-            claims.insert(claim)
-        } else {
-            claims.remove(&claim)
+    pub(crate) fn note(&mut self, namespace: &str, name: &str, claim: ClaimId, placed: bool) {
+        let claims = &mut self.get_mut(namespace, name).placed;
+        match placed {
+            true => claims.insert(claim),
+            false => claims.remove(&claim),
         };
     }
 
-    /// How many claims of a budget may be evicted now, if all that are placed are there, and which of them are on their
-    /// way out of a place.
-    pub(crate) fn spare(&self, namespace: &str, name: &str) -> (u32, impl Iterator<Item = ClaimId> + '_) {
-        let budget = self.budgets.get(namespace).and_then(|budgets| budgets.get(name));
-        let bound = budget.and_then(|budget| Some((budget.placed, budget.min_available?)));
-        let spare = bound.map_or(u32::MAX, |(placed, min_available)| placed.saturating_sub(min_available));
-        (spare, budget.into_iter().flat_map(|budget| budget.leaving.iter().copied()))
+    /// How many claims of a budget must be there, and which are placed; `None` if there is no such budget.
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<(u32, impl Iterator<Item = ClaimId> + '_)> {
+        let budget = self.budgets.get(namespace)?.get(name)?;
+        Some((budget.min_available?, budget.placed.iter().copied()))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = DisruptionBudget> + '_ {

@@ -155,7 +155,7 @@ impl Cluster {
         let Some(state) = self.claims.get(id) else { return };
         let (group, sequence) = (state.group, state.sequence);
         if let Some(budget) = &state.claim.disruption_budget {
-            self.budgets.note(&state.claim.namespace, budget, placed);
+            self.budgets.note(&state.claim.namespace, budget, id, placed);
         }
         let Some(of) = self.groups.get(group) else { return };
         let book = if of.spec().preemptible { Book::Preemptible } else { Book::NonPreemptible };

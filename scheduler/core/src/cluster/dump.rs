@@ -322,7 +322,6 @@ impl Restored {
         }
         if let Some(leaving) = &leaving {
             self.cluster.leaving.entry(leaving.node).or_default().insert(id);
-            self.cluster.note_leaving(id, true);
         }
         for other in &starts_after {
             self.cluster.waiting_for.entry(*other).or_default().insert(id);

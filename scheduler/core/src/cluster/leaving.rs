@@ -14,21 +14,11 @@ impl Cluster {
         let Some(state) = self.claims.get_mut(id) else { return };
         self.leaving.entry(from.node).or_default().insert(id);
         state.leaving = Some(from);
-        self.note_leaving(id, true);
-    }
-
-    /// Enters into the books of its disruption budget that a claim has to leave its place, or no longer.
-    pub(super) fn note_leaving(&mut self, id: ClaimId, leaving: bool) {
-        let Some(claim) = self.claims.get(id).map(|state| &state.claim) else { return };
-        if let Some(budget) = &claim.disruption_budget {
-            self.budgets.note_leaving(&claim.namespace, budget, id, leaving);
-        }
     }
 
     /// Takes back that a claim has to leave its place, or notes that it has left it.
     pub(super) fn no_longer_leaving(&mut self, id: ClaimId) -> Option<Allocation> {
         let from = self.claims.get_mut(id)?.leaving.take()?;
-        self.note_leaving(id, false);
         if let Some(leaving) = self.leaving.get_mut(&from.node) {
             leaving.remove(&id);
             if leaving.is_empty() {
@@ -62,15 +52,12 @@ impl Cluster {
         others.copied().chain(own).collect()
     }
 
-    /// How many claims of a disruption budget may be disturbed now. Who is on the way to another place is not there.
+    /// How many claims of a disruption budget may be disturbed now. Who has yet to start, or is on the way to another
+    /// place, is not there.
     pub(crate) fn spare_of_budget(&self, namespace: &str, name: &str) -> u32 {
-        let (spare, leaving) = self.budgets.spare(namespace, name);
-        if spare == u32::MAX {
-            return spare;
-        }
-        let on_the_way = leaving.filter(|claim| self.allocation(*claim).is_some()).count();
-        let on_the_way = u32::try_from(on_the_way).unwrap_or(u32::MAX);
-        spare.saturating_sub(on_the_way)
+        let Some((min_available, placed)) = self.budgets.get(namespace, name) else { return u32::MAX };
+        let there = placed.filter(|claim| self.runs_on(*claim)).count();
+        u32::try_from(there).unwrap_or(u32::MAX).saturating_sub(min_available)
     }
 
     /// Notes that a claim has left its old place; says who can start now.

@@ -1,6 +1,7 @@
 //! The actions that move and evict.
 
 mod brute_force;
+mod budgets;
 mod domains;
 mod kept_nodes;
 mod queues_apart;
