@@ -89,7 +89,7 @@ impl<'a> Searches<'a> {
         let waiting: Vec<Unfinished> = searches.memory.iter().copied().collect();
         for unfinished in waiting {
             let budget = searches.budget(unfinished.times);
-            let taken = per_cycle - searches.left + budget;
+            let taken = (per_cycle - searches.left).saturating_add(budget);
             if taken > per_cycle / 2 && !searches.reserved.is_empty() {
                 break;
             }
