@@ -1,8 +1,9 @@
 //! What a queue may never exceed.
 
 use crate::cluster::Cluster;
+use crate::fair_share::Allowance;
 use crate::queue::QueueId;
-use crate::resource::Charge;
+use crate::resource::{Charge, DEVICE_MEMORY};
 
 /// Which bound a charge would pass, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,5 +59,13 @@ pub(crate) fn exceeded<'a>(
             let bound = bound.filter(|bound| held.saturating_add(asked) > *bound)?;
             Some(Exceeded { queue: id, resource, held, asked, bound, is_quota })
         })
+    })
+}
+
+/// Whether a queue, or one above it, has a bound that makes a difference between models of devices.
+pub(crate) fn binds_models(cluster: &Cluster, queue: QueueId) -> bool {
+    let binds = |allowance: Allowance| allowance.limit.is_some() || allowance.quota.is_some();
+    cluster.queues().path(queue).any(|(_, queue)| {
+        (DEVICE_MEMORY..cluster.resources().len()).any(|number| queue.named_allowance(number).is_some_and(binds))
     })
 }

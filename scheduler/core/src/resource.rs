@@ -37,7 +37,7 @@ impl std::fmt::Display for Resource {
 /// Resources that exist whatever devices there are.
 const FIXED: usize = 4;
 /// The number of [`Resource::DeviceMemory`].
-const DEVICE_MEMORY: usize = 3;
+pub(crate) const DEVICE_MEMORY: usize = 3;
 
 /// The number of [`Resource::DeviceCore`].
 pub(crate) const DEVICE_CORE: usize = 2;

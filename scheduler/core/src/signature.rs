@@ -6,6 +6,7 @@ use crate::class::{Class, ClassId};
 use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
 use crate::group::{Group, GroupId};
+use crate::limits::binds_models;
 use crate::plan::Obstacle;
 use crate::queue::QueueId;
 use crate::unit::Unit;
@@ -45,8 +46,8 @@ pub(crate) struct Single {
     pub(crate) preemptible: bool,
 }
 
-/// What has failed since something became free last: there is no room for units of a signature, or a queue may not hold
-/// more of them.
+/// What has failed since something became free last: there is no room for units of a signature, or none within what a
+/// queue may hold.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     no_room: BTreeMap<Signature, Unplaceable>,
@@ -145,6 +146,12 @@ impl Failures {
         let signature = Signature::of(cluster, unit);
         match failure {
             Unplaceable::Limit(_) => {
+                self.limited.insert((unit.queue, unit.is_preemptible(cluster), signature), failure);
+            }
+            // A queue that may have no more of a model packs a gang's members otherwise than others do.
+            Unplaceable::NoRoom { .. }
+                if matches!(signature, Signature::Many(_)) && binds_models(cluster, unit.queue) =>
+            {
                 self.limited.insert((unit.queue, unit.is_preemptible(cluster), signature), failure);
             }
             Unplaceable::NoRoom { .. } | Unplaceable::Topology { .. } => {

@@ -75,3 +75,33 @@ fn moves_that_one_queue_is_refused_another_may_make_of_its_own() {
     assert_eq!(moved(&plan).len(), 1);
     assert!(world.runs(own));
 }
+
+#[test]
+fn a_gang_that_finds_no_room_within_its_queues_bounds_says_nothing_of_another_queues() {
+    let mut world = World::new(&[1]);
+    add_node_of_model(&mut world, "node-1", "B");
+    add_node_of_model(&mut world, "node-2", "B");
+    let none = Allowance { limit: Some(0), weight: 1, ..Allowance::default() };
+    let three = Allowance { quota: Some(3000), weight: 1, ..Allowance::default() };
+    let allowances = BTreeMap::from([(Resource::DeviceCore, three), (Resource::ModelCore("A".into()), none)]);
+    let bound = QueueSpec { name: "bound".into(), priority: 10, allowances, ..QueueSpec::default() };
+    world.apply(Event::QueueAdded(bound));
+    world.queue("free", 3);
+    let gangs = ["bound", "free"].map(|queue| {
+        world.apply(Event::PodGroupAdded(group(queue, queue, TRAIN, 3)));
+        let mut large = Claim { pod_group: Some(queue.into()), ..wants("", 0, 1) };
+        let mut small = large.clone();
+        large.request.cpu = MilliCpu::new(2000);
+        // Large ones have as few nodes to choose from, and are placed first.
+        large.request.constraints.labels.insert("sort".into(), "either".into());
+        small.request.constraints.models.insert("B".into());
+        [large, small.clone(), small].map(|claim| world.claim(claim))
+    });
+    for node in [0, 1] {
+        let labels = BTreeMap::from([("sort".into(), "either".into())]);
+        world.apply(Event::NodeRelabelled(world.id(node), NodeSpec { labels, ..NodeSpec::default() }));
+    }
+    world.cycle();
+    let [bound, free] = &gangs;
+    assert_eq!((world.running(bound), world.running(free)), (0, 3));
+}
