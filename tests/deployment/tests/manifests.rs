@@ -13,6 +13,9 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::api::resource::v1::DeviceClass;
 use serde_json::Value;
 
+/// The ways in which pods ask for slices, each in a directory of its name.
+const MODES: [&str; 1] = ["dra"];
+
 fn pod() -> PodSpec {
     object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().template.spec.unwrap()
 }
@@ -69,7 +72,7 @@ fn a_field_that_kubernetes_does_not_know_is_noticed() {
 
 #[test]
 fn every_manifest_is_in_a_kustomization_or_an_example() {
-    for dir in ["base", "dra", "device-plugin"] {
+    for dir in MODES.into_iter().chain(["base"]) {
         let kustomization = documents(&directory().join(dir).join("kustomization.yaml")).remove(0);
         let resources: BTreeSet<&str> =
             kustomization["resources"].as_array().unwrap().iter().flat_map(Value::as_str).collect();
@@ -89,7 +92,7 @@ fn every_manifest_is_in_a_kustomization_or_an_example() {
 #[test]
 fn the_managers_configurations_are_valid_and_see_the_node_where_the_pod_has_it() {
     let host = manager().volume_mounts.unwrap().into_iter().find(|mount| mount.name == "host").unwrap();
-    for mode in ["dra", "device-plugin"] {
+    for mode in MODES {
         let file = directory().join(mode).join("manager.toml");
         Config::load(Settings::default(), Some(&file)).unwrap_or_else(|error| panic!("{error}"));
         let text = fs::read_to_string(&file).unwrap();
@@ -135,7 +138,6 @@ fn what_the_manager_writes_is_what_outlives_its_pod_or_a_socket_of_kubelet_s() {
             "/var/run/cdi",
             "/var/lib/kubelet/plugins",
             "/var/lib/kubelet/plugins_registry",
-            "/var/lib/kubelet/device-plugins",
         ])
     );
 }
@@ -162,7 +164,7 @@ fn one_image_is_used_and_it_is_the_one_that_the_script_makes() {
 
 #[test]
 fn every_right_has_its_reason_beside_it() {
-    for mode in ["dra", "device-plugin"] {
+    for mode in MODES {
         let file = directory().join(mode).join("rbac.yaml");
         let text = fs::read_to_string(&file).unwrap();
         let lines: Vec<&str> = text.lines().collect();

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::PATIENCE;
 
 /// The cluster that `KUBECONFIG` names.
-pub struct Cluster;
+pub(crate) struct Cluster;
 
 /// A namespace of a test's own, which goes with it.
-pub struct Namespace<'a> {
+pub(crate) struct Namespace<'a> {
     cluster: &'a Cluster,
     name: String,
 }
@@ -20,24 +20,24 @@ pub struct Namespace<'a> {
 impl Cluster {
     /// # Panics
     /// `KUBECONFIG` is not set.
-    pub fn of_kubeconfig() -> Cluster {
+    pub(crate) fn of_kubeconfig() -> Cluster {
         assert!(std::env::var_os("KUBECONFIG").is_some(), "KUBECONFIG names no cluster");
         Cluster
     }
 
     /// The version of its API server.
-    pub fn version(&self) -> String {
+    pub(crate) fn version(&self) -> String {
         let version: Value = serde_json::from_str(&self.kubectl(&["version", "--output=json"], "")).unwrap();
         version["serverVersion"]["gitVersion"].as_str().unwrap_or_default().to_owned()
     }
 
     /// What `kubectl` with these arguments and this input prints.
-    pub fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+    pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         self.try_kubectl(arguments, input).unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
     }
 
     /// The same, or what it says about why it failed.
-    pub fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+    pub(crate) fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut kubectl = Command::new(tool("kubectl", "kubernetes-client"));
         kubectl.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut kubectl = kubectl.spawn().expect("kubectl runs");
@@ -48,13 +48,13 @@ impl Cluster {
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
-    pub fn apply(&self, objects: &[Value]) {
+    pub(crate) fn apply(&self, objects: &[Value]) {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "--filename=-"], &list.to_string());
     }
 
     /// The objects of a kind, in `namespace` if it has one.
-    pub fn list(&self, kind: &str, namespace: Option<&str>) -> Vec<Value> {
+    pub(crate) fn list(&self, kind: &str, namespace: Option<&str>) -> Vec<Value> {
         let namespace = namespace.map(|namespace| format!("--namespace={namespace}"));
         let arguments = ["get", kind, "--output=json"].into_iter().chain(namespace.as_deref());
         let mut list: Value = serde_json::from_str(&self.kubectl(&arguments.collect::<Vec<_>>(), "")).unwrap();
@@ -62,7 +62,7 @@ impl Cluster {
     }
 
     /// Brings an image to the nodes.
-    pub fn import(&self, image: &Image) {
+    pub(crate) fn import(&self, image: &Image) {
         let file = tempfile::Builder::new().suffix(".tar").tempdir().unwrap();
         let archive = file.path().join("image.tar");
         image.save(&archive);
@@ -73,7 +73,7 @@ impl Cluster {
         let _ = aliquot_harness::run(&mut command).success();
     }
 
-    pub fn namespace(&self, prefix: &str) -> Namespace<'_> {
+    pub(crate) fn namespace(&self, prefix: &str) -> Namespace<'_> {
         let name = format!("{prefix}-{}", std::process::id());
         self.apply(&[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})]);
         Namespace { cluster: self, name }
@@ -81,7 +81,7 @@ impl Cluster {
 }
 
 impl Namespace<'_> {
-    pub fn apply(&self, objects: &[Value]) {
+    pub(crate) fn apply(&self, objects: &[Value]) {
         let mut objects = objects.to_vec();
         for object in &mut objects {
             object["metadata"]["namespace"] = self.name.as_str().into();
@@ -89,26 +89,26 @@ impl Namespace<'_> {
         self.cluster.apply(&objects);
     }
 
-    pub fn get(&self, kind: &str, name: &str) -> Value {
+    pub(crate) fn get(&self, kind: &str, name: &str) -> Value {
         let arguments = ["get", kind, name, "--output=json", "--namespace", &self.name];
         serde_json::from_str(&self.cluster.kubectl(&arguments, "")).unwrap()
     }
 
-    pub fn list(&self, kind: &str) -> Vec<Value> {
+    pub(crate) fn list(&self, kind: &str) -> Vec<Value> {
         self.cluster.list(kind, Some(&self.name))
     }
 
     /// Returns when it is gone.
-    pub fn delete(&self, kind: &str, name: &str) {
+    pub(crate) fn delete(&self, kind: &str, name: &str) {
         self.cluster.kubectl(&["delete", kind, name, "--namespace", &self.name], "");
     }
 
-    pub fn delete_all(&self, kind: &str) {
+    pub(crate) fn delete_all(&self, kind: &str) {
         self.cluster.kubectl(&["delete", kind, "--all", "--namespace", &self.name], "");
     }
 
     /// What the pod has printed, once it has ended well.
-    pub fn output(&self, pod: &str) -> String {
+    pub(crate) fn output(&self, pod: &str) -> String {
         self.wait(pod, "has ended", |phase| match phase {
             "Succeeded" => true,
             "Failed" => panic!("the pod {pod} failed: {}\n{:#}", self.log(pod), self.get("pod", pod)["status"]),
@@ -118,7 +118,7 @@ impl Namespace<'_> {
     }
 
     /// Waits until the pod has printed `text`.
-    pub fn wait_for_output(&self, pod: &str, text: &str) {
+    pub(crate) fn wait_for_output(&self, pod: &str, text: &str) {
         self.wait(pod, "runs", |phase| phase == "Running");
         wait::until_true("the pod prints", || self.log(pod).contains(text));
     }

@@ -13,13 +13,13 @@ use super::cluster::Cluster;
 const NAMESPACE: &str = "aliquot-system";
 const DAEMON_SET: &str = "daemonset/aliquot-manager";
 
-pub struct Manager<'a> {
+pub(crate) struct Manager<'a> {
     cluster: &'a Cluster,
 }
 
 impl Manager<'_> {
     /// Deploys them, where `gpu` says so with a simulated one in place of NVIDIA's driver, and waits until they serve.
-    pub fn deploy<'a>(cluster: &'a Cluster, gpu: Option<&SimulatedGpu>) -> Manager<'a> {
+    pub(crate) fn deploy<'a>(cluster: &'a Cluster, gpu: Option<&SimulatedGpu>) -> Manager<'a> {
         let image = manager_image();
         cluster.import(&image);
         let directory = directory().join("dra");
@@ -68,13 +68,13 @@ impl Manager<'_> {
     }
 
     /// Replaces the managers, as an upgrade does.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         self.cluster.kubectl(&["rollout", "restart", DAEMON_SET, "--namespace", NAMESPACE], "");
         self.wait();
     }
 
     /// How many devices are published; waits for the first.
-    pub fn devices(&self) -> usize {
+    pub(crate) fn devices(&self) -> usize {
         wait::until("devices are published", || {
             let slices = self.cluster.list("resourceslices", None);
             let ours = slices.iter().filter(|slice| slice["spec"]["driver"] == "gpu.aliquot.dev");
@@ -84,7 +84,7 @@ impl Manager<'_> {
     }
 
     /// The slices on one node, as `aliquot ps` shows them.
-    pub fn slices(&self) -> Vec<Value> {
+    pub(crate) fn slices(&self) -> Vec<Value> {
         let command =
             ["exec", DAEMON_SET, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot", "ps", "--json"];
         let mut said: Value = serde_json::from_str(&self.cluster.kubectl(&command, "")).unwrap();
@@ -92,7 +92,7 @@ impl Manager<'_> {
     }
 
     /// How much memory of its first device each of them uses.
-    pub fn used_bytes(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn used_bytes(&self) -> BTreeMap<String, u64> {
         let used = |slice: &Value| {
             let bytes = slice["parts"][0]["memory_used_bytes"].as_u64()?;
             Some((slice["name"].as_str()?.to_owned(), bytes))

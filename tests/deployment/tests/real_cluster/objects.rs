@@ -3,21 +3,21 @@
 use serde_json::{Value, json};
 
 /// A part of one device.
-pub fn device_request(name: &str, core_percent: u64, memory_mib: u64) -> Value {
+pub(crate) fn device_request(name: &str, core_percent: u64, memory_mib: u64) -> Value {
     json!({"name": name, "exactly": {
         "deviceClassName": "gpu.aliquot.dev",
         "capacity": {"requests": {"core": core_percent.to_string(), "memory": format!("{memory_mib}Mi")}},
     }})
 }
 
-pub fn claim(name: &str, requests: &Value, config: &Value) -> Value {
+pub(crate) fn claim(name: &str, requests: &Value, config: &Value) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
         "spec": {"devices": {"requests": requests, "config": config}},
     })
 }
 
-pub fn claim_template(name: &str, requests: &Value, config: &Value) -> Value {
+pub(crate) fn claim_template(name: &str, requests: &Value, config: &Value) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name},
         "spec": {"spec": {"devices": {"requests": requests, "config": config}}},
@@ -25,7 +25,7 @@ pub fn claim_template(name: &str, requests: &Value, config: &Value) -> Value {
 }
 
 /// A pod with one container, which has the claim that `source` names.
-pub fn pod(name: &str, image: &str, command: &[String], source: &Value) -> Value {
+pub(crate) fn pod(name: &str, image: &str, command: &[String], source: &Value) -> Value {
     let mut claim = source.clone();
     claim["name"] = "gpu".into();
     json!({
@@ -46,11 +46,11 @@ pub fn pod(name: &str, image: &str, command: &[String], source: &Value) -> Value
 }
 
 /// Says of each device how much memory there is, takes all of it and one byte more, and launches a kernel.
-pub fn prints_devices() -> Vec<String> {
+pub(crate) fn prints_devices() -> Vec<String> {
     vec!["/bin/devices-linked".into()]
 }
 
 /// Takes so much memory, says "held", and holds it.
-pub fn holds(bytes: u64) -> Vec<String> {
+pub(crate) fn holds(bytes: u64) -> Vec<String> {
     vec!["/bin/hold-linked".into(), bytes.to_string()]
 }
