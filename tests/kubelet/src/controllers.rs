@@ -1,7 +1,8 @@
-//! What goes on in a cluster beside the node: claims are made from templates, given devices, reserved for pods, and pods
-//! are bound; what nobody uses any more is taken back and deleted.
+//! What goes on in a cluster beside the node: claims are made from templates, given devices, reserved for pods, and
+//! pods are bound; what nobody uses any more is taken back and deleted.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
@@ -14,6 +15,9 @@ use crate::quantity::Quantity;
 
 /// Keeps a claim that has devices from going away.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+
+/// Changes that come within this time are looked at together.
+const TOGETHER: Duration = Duration::from_millis(30);
 
 /// Does all this for `node`, whenever something has changed.
 pub(crate) async fn run(store: Store, node: String) {
@@ -31,6 +35,7 @@ pub(crate) async fn run(store: Store, node: String) {
         if changes.changed().await.is_err() {
             return;
         }
+        tokio::time::sleep(TOGETHER).await;
     }
 }
 

@@ -81,17 +81,20 @@ fn key_of(item: &Value, keys: &[&str]) -> String {
     format!("k:{}", serde_json::to_string(&key).expect("values are written as JSON"))
 }
 
-fn has_key(item: &Value, key: &str) -> bool {
-    let wanted: Map<String, Value> = serde_json::from_str(key).expect("keys are written by this module");
-    wanted.iter().all(|(name, value)| item.get(name) == Some(value))
+/// Whether an item of a list is the one that an element of a path means.
+fn is_item(item: &Value, kind: &str, text: &str) -> bool {
+    let wanted: Value = serde_json::from_str(text).expect("elements are written by this module");
+    match wanted.as_object().filter(|_| kind == "k") {
+        Some(keys) => keys.iter().all(|(name, value)| item.get(name) == Some(value)),
+        None => *item == wanted,
+    }
 }
 
 /// The value at `path`.
 pub(super) fn get<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(object, |value, element| match element.split_once(':')? {
         ("f", name) => value.get(name),
-        ("k", key) => value.as_array()?.iter().find(|item| has_key(item, key)),
-        (_, text) => value.as_array()?.iter().find(|item| item.to_string() == text),
+        (kind, text) => value.as_array()?.iter().find(|item| is_item(item, kind, text)),
     })
 }
 
@@ -113,8 +116,7 @@ pub(super) fn set(object: &mut Value, path: &[String], value: &Value) {
                 *object = Value::Array(Vec::new());
             }
             let items = object.as_array_mut().expect("it was made one");
-            let is_it = |item: &Value| if kind == "k" { has_key(item, text) } else { item.to_string() == text };
-            let index = items.iter().position(is_it).unwrap_or_else(|| {
+            let index = items.iter().position(|item| is_item(item, kind, text)).unwrap_or_else(|| {
                 items.push(serde_json::from_str(text).expect("keys are written by this module"));
                 items.len() - 1
             });
@@ -138,10 +140,9 @@ pub(super) fn remove(object: &mut Value, path: &[String]) {
             }
         }
         (Some((kind, text)), Value::Array(items)) => {
-            let is_it = |item: &Value| if kind == "k" { has_key(item, text) } else { item.to_string() == text };
             if rest.is_empty() {
-                items.retain(|item| !is_it(item));
-            } else if let Some(item) = items.iter_mut().find(|item| is_it(item)) {
+                items.retain(|item| !is_item(item, kind, text));
+            } else if let Some(item) = items.iter_mut().find(|item| is_item(item, kind, text)) {
                 remove(item, rest);
             }
         }

@@ -180,12 +180,8 @@ fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Fai
     for item in &mut items {
         item.as_object_mut().map(|item| (item.remove("kind"), item.remove("apiVersion")));
     }
-    Ok(Answer::Json(
-        200,
-        json!({
-            "kind": format!("{}List", resource.kind), "apiVersion": resource.api_version(), "metadata": metadata, "items": items,
-        }),
-    ))
+    let (kind, version) = (format!("{}List", resource.kind), resource.api_version());
+    Ok(Answer::Json(200, json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items})))
 }
 
 /// Keeps what was asked for.

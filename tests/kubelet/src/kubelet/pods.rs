@@ -13,7 +13,9 @@ use crate::pod::{containers_of, is_terminal, name_of, uid_of};
 use crate::runtime::{ContainerSpec, ContainerState};
 
 /// How often a pod's containers are looked at.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(50);
+/// Changes that come within this time are looked at together.
+const TOGETHER: Duration = Duration::from_millis(30);
 
 /// The pods that have a worker, by UID.
 #[derive(Debug, Default)]
@@ -102,6 +104,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         if changes.changed().await.is_err() {
             return;
         }
+        tokio::time::sleep(TOGETHER).await;
     }
 }
 
@@ -109,8 +112,9 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 async fn run(shared: Arc<Shared>, pod: Pod) {
     let uid = uid_of(&pod);
     let outcome = bring_up_and_watch(&shared, &pod).await;
-    for container in containers_of(&pod) {
-        blocking(&shared, container_id(&pod, container), |runtime, id| runtime.remove(id)).await;
+    // What has ended by itself can be looked at until the pod is deleted.
+    if shared.pods.is_ending(&uid) {
+        remove_containers(&shared, &pod).await;
     }
     shared.pods.end(&uid);
     let phase = match &outcome {
@@ -137,6 +141,7 @@ async fn run(shared: Arc<Shared>, pod: Pod) {
     while !shared.pods.is_ending(&uid) {
         tokio::time::sleep(LOOK).await;
     }
+    remove_containers(&shared, &pod).await;
     let (namespace, name) = name_of(&pod);
     let same = shared.store.get::<Pod>(&PODS, &namespace, &name).is_ok_and(|found| uid_of(&found) == uid);
     if same {
@@ -144,6 +149,12 @@ async fn run(shared: Arc<Shared>, pod: Pod) {
         let _ = shared.store.delete(&PODS, &namespace, &name, true);
     }
     shared.pods.lock().remove(&uid);
+}
+
+async fn remove_containers(shared: &Shared, pod: &Pod) {
+    for container in containers_of(pod) {
+        blocking(shared, container_id(pod, container), |runtime, id| runtime.remove(id)).await;
+    }
 }
 
 /// Whether the pod's containers have ended well; an error if it was not admitted.

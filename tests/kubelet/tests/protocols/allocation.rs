@@ -96,7 +96,10 @@ fn partitions_share_the_counters_of_their_device() {
     spec.remove("devices");
     spec.insert("sharedCounters".to_owned(), json!([{"name": "gpu-0", "counters": {"slices": {"value": "7"}}}]));
     stage.cluster.create(&SLICES, counters);
-    let partition = |name: &str, slices: &str| json!({"name": name, "consumesCounters": [{"counterSet": "gpu-0", "counters": {"slices": {"value": slices}}}]});
+    let partition = |name: &str, slices: &str| {
+        let counters = json!({"slices": {"value": slices}});
+        json!({"name": name, "consumesCounters": [{"counterSet": "gpu-0", "counters": counters}]})
+    };
     let devices = json!([partition("large", "4"), partition("middle", "3"), partition("small", "1")]);
     stage.cluster.create(&SLICES, slice("partitions", 2, &devices));
     for claim in ["a", "b", "c"] {

@@ -33,7 +33,7 @@ fn a_claim_is_prepared_once_for_two_pods_and_given_back_after_the_last() {
         claim.status.is_none_or(|status| status.allocation.is_none())
             && claim.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty())
     });
-    assert_eq!(stage.cluster.kubelet().complaints(), [String::new(); 0]);
+    assert_eq!(stage.cluster.kubelet().complaints(), Vec::<String>::new());
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn a_container_gets_what_the_plugin_prefers_and_the_plugin_is_told_before_it_sta
     let devices = &answer.pod_resources[0].containers[0].devices;
     assert_eq!(devices.iter().map(|entry| entry.device_ids.clone()).collect::<Vec<_>>(), [ids(&["b"]), ids(&["c"])]);
     assert!(refused > 0, "nobody is refused who asks too often");
-    assert_eq!(stage.cluster.kubelet().complaints(), [String::new(); 0]);
+    assert_eq!(stage.cluster.kubelet().complaints(), Vec::<String>::new());
 }
 
 #[test]
@@ -111,5 +111,5 @@ fn a_kubelet_that_starts_again_empties_its_directory_and_keeps_what_containers_h
     stage.cluster.create_pod("other", &self::pod(1));
     stage.cluster.wait_for_phase("other", "Running");
     stage.cluster.delete_pod("pod");
-    assert_eq!(stage.cluster.kubelet().device_ids(&uid, "main", RESOURCE), [String::new(); 0]);
+    assert_eq!(stage.cluster.kubelet().device_ids(&uid, "main", RESOURCE), Vec::<String>::new());
 }

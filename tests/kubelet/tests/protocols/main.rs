@@ -3,6 +3,7 @@
 mod allocation;
 mod api_server;
 mod claims;
+mod clients;
 mod device_plugins;
 mod driver;
 mod plugin;

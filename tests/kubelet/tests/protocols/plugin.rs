@@ -28,10 +28,13 @@ pub(crate) struct Plugin {
     runtime: Runtime,
 }
 
+/// A word for what kubelet has asked, and the ids.
+type Call = (&'static str, Vec<String>);
+
 #[derive(Clone)]
 struct Service {
     devices: watch::Sender<Vec<Device>>,
-    log: Arc<Mutex<Vec<(&'static str, Vec<String>)>>>,
+    log: Arc<Mutex<Vec<Call>>>,
 }
 
 impl Plugin {
@@ -75,7 +78,7 @@ impl Plugin {
     }
 
     /// What kubelet has asked, with the ids in their order.
-    pub(crate) fn log(&self) -> Vec<(&'static str, Vec<String>)> {
+    pub(crate) fn log(&self) -> Vec<Call> {
         let mut log = self.service.log.lock().unwrap().clone();
         log.iter_mut().for_each(|(_, ids)| ids.sort());
         log

@@ -74,7 +74,7 @@ fn devices(claim: &DeviceClaim, path: &str) -> Result<(), Failure> {
 fn request(request: &DeviceRequest, path: &str) -> Result<(), Failure> {
     name::label(&request.name, &format!("{path}.name"))?;
     let alternatives = request.first_available.as_deref().unwrap_or_default();
-    require(request.exactly.is_some() != !alternatives.is_empty(), path, || {
+    require(request.exactly.is_some() == alternatives.is_empty(), path, || {
         "exactly one of exactly and firstAvailable is required".into()
     })?;
     if let Some(exactly) = &request.exactly {
