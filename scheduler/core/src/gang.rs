@@ -143,17 +143,24 @@ fn place_within_bounds(
         if !charge.depends_on_model(exceeded.resource) {
             return Err(Unplaceable::Limit(exceeded));
         }
-        let is_spent = |model: &usize| *model == exceeded.resource;
-        match charge.models().find(is_spent) {
-            Some(model) => spent.push(model),
-            None => spent.extend(charge.models()),
-        }
+        let bounded = charge.models().find(|model| *model == exceeded.resource);
+        let Some(model) = bounded.or_else(|| largest_model(cluster, &allocation)) else {
+            return Err(Unplaceable::Limit(exceeded));
+        };
+        spent.push(model);
         best = place(&spent);
         if best.is_none() {
             return Err(Unplaceable::Limit(exceeded));
         }
     }
     Ok(None)
+}
+
+/// Of the models that an allocation is of, the one of which it takes the most memory of a device, as the number of its
+/// resource.
+fn largest_model(cluster: &Cluster, allocation: &Allocation) -> Option<usize> {
+    let largest = allocation.devices.iter().max_by_key(|part| part.memory)?;
+    cluster.node(allocation.node)?.model_resource(largest.device)
 }
 
 /// Where a task of a class fits without devices of models that are spent.

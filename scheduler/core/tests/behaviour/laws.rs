@@ -372,7 +372,8 @@ fn budgets_hold(before: &Cluster, after: &Cluster, declared: &Declared) -> Verdi
     Ok(())
 }
 
-/// Not much more is evicted for a group than its members ask for, but one group for each of its units; and few are moved.
+/// Not much more is evicted for a group than its members ask for, but one group for each of its units; and few are
+/// moved.
 fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
     let mut moves = 0;
     let mut taken: BTreeMap<(Action, Option<GroupId>), Vec<ClaimId>> = BTreeMap::new();
@@ -455,7 +456,6 @@ pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
                 })
             })
         };
-        // A quota of a model depends on the device that is chosen; one of them all does not.
         let place = fitting.into_iter().find(may);
         require(place.is_none(), || {
             format!("{id:?} waits although there is room for it on {:?}: {claim:?}", place.map(|(_, node)| node.spec()))
@@ -468,12 +468,15 @@ pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
 fn greatest_charge(node: &Node, claim: &Claim) -> BTreeMap<Resource, u64> {
     let request = &claim.request;
     let memory = node.devices().iter().map(|device| request.devices.memory.on(device.memory()).get()).max();
-    BTreeMap::from([
+    let devices = node.spec().devices.iter().filter(|device| request.constraints.admit_device(device));
+    let models = devices.map(|device| (Resource::ModelCore(device.model.clone()), request.devices.total_core()));
+    let others = [
         (Resource::Cpu, request.cpu.get()),
         (Resource::Memory, request.memory.get()),
         (Resource::DeviceCore, request.devices.total_core()),
         (Resource::DeviceMemory, memory.unwrap_or(0) * u64::from(request.devices.count)),
-    ])
+    ];
+    others.into_iter().chain(models).collect()
 }
 
 fn require(holds: bool, broken: impl FnOnce() -> String) -> Verdict {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_scheduler_core::{Action, Claim, PodGroup, Resource};
+use aliquot_scheduler_core::{Action, Allowance, Claim, PodGroup, Resource};
 
 use crate::kit::{Kit, build, evicted, gang, limited, part, quota, train, whole};
 
@@ -104,6 +104,21 @@ fn of_two_nodes_that_is_emptied_which_costs_less() {
     let steps = kit.settle();
     assert_eq!(evicted(&steps).len(), 1, "one of the small ones beside a free device: {steps:?}");
     assert_eq!((kit.running(&[big, important]), kit.running(&small)), (2, 2));
+}
+
+#[test]
+fn what_is_borrowed_since_somebody_was_placed_in_the_same_cycle_may_be_displaced() {
+    let mut kit = Kit::of_nodes(1, 4);
+    let alone = Allowance { weight: 0, ..quota(1) };
+    kit.queue_of("team", BTreeMap::from([(Resource::DeviceCore, alone)]), |_| {});
+    let running = kit.claims(4, &train("team", whole(1)));
+    kit.settle();
+    // The first takes the team's share, and so the second, who borrows, may take what was within it before.
+    let first = kit.claim(Claim { priority: 100, ..train("team", whole(1)) });
+    let second = kit.claim(Claim { priority: 75, ..train("team", whole(3)) });
+    kit.cycle();
+    kit.let_go();
+    assert_eq!((kit.running(&running), kit.running(&[first, second])), (0, 2));
 }
 
 #[test]

@@ -101,6 +101,24 @@ fn the_queue_that_is_furthest_above_its_share_gives_first() {
 }
 
 #[test]
+fn of_divisions_that_gives_first_which_is_furthest_above_its_share_whatever_their_teams_are() {
+    let mut kit = Kit::of_nodes(1, 8);
+    let deserves = |devices: u64| Allowance { weight: 0, ..quota(devices) };
+    kit.queue("owner", deserves(2));
+    kit.queue("far", deserves(2));
+    kit.queue("far/far-team", deserves(2));
+    kit.queue("near", deserves(4));
+    kit.queue("near/near-team", deserves(1));
+    kit.queue("near/idle-team", deserves(3));
+    let far = kit.claims(3, &train("far-team", whole(1)));
+    let near = kit.claims(5, &train("near-team", whole(1)));
+    kit.settle();
+    assert_eq!((kit.running(&far), kit.running(&near)), (3, 5));
+    kit.claim(train("owner", whole(1)));
+    assert_eq!(evicted(&kit.settle()), far[2..]);
+}
+
+#[test]
 fn of_a_queue_the_lowest_priority_goes_first_and_of_equals_the_youngest() {
     let mut kit = Kit::of_nodes(1, 4);
     kit.queue("owner", quota(2));
@@ -231,6 +249,25 @@ fn a_queue_may_say_how_long_its_claims_run_before_they_are_taken_back() {
     kit.advance(1);
     assert_eq!(evicted(&kit.settle()), [running]);
     assert_eq!(kit.running(&[back]), 1);
+}
+
+#[test]
+fn what_a_gang_needs_stays_as_long_as_a_member_beyond_it_that_would_go_with_it() {
+    let mut kit = Kit::of_nodes(1, 3);
+    kit.queue("owner", quota(2));
+    let allowances = BTreeMap::from([(Resource::DeviceCore, quota(0))]);
+    kit.queue_of("slow", allowances, |queue| queue.reclaim_min_runtime_ms = Some(60_000));
+    let members = kit.gang(gang("gang", "slow", 2), 2, &whole(1));
+    kit.settle();
+    kit.advance(50_000);
+    let late = kit.claim(Claim { request: whole(1), pod_group: Some("gang".into()), ..Claim::default() });
+    kit.settle();
+    let back = kit.claim(train("owner", whole(2)));
+    kit.advance(59_999);
+    assert!(kit.settle().is_empty());
+    kit.advance(1);
+    kit.settle();
+    assert_eq!((kit.running(&members), kit.running(&[late, back])), (0, 1));
 }
 
 #[test]

@@ -6,6 +6,15 @@ use aliquot_scheduler_core::{
 
 use crate::random::Random;
 
+/// What of devices a queue's bounds are on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bounded {
+    Core,
+    Memory,
+    /// Time of devices of one model.
+    Model,
+}
+
 /// One thing that happens. Numbers that choose among what there is are taken modulo what there is.
 #[derive(Clone, Debug)]
 pub(crate) enum Happening {
@@ -50,7 +59,7 @@ pub(crate) enum Happening {
     QueueChanges {
         queue: u64,
         allowance: Allowance,
-        on_memory: bool,
+        of: Bounded,
     },
     /// A queue that is there now and then.
     QueueComesOrGoes,
@@ -115,13 +124,17 @@ pub(crate) fn of(seed: u64) -> Vec<Happening> {
     let mut happenings: Vec<Happening> = (0..2 + random.below(3)).map(|_| node(&mut random)).collect();
     for queue in 0..super::play::QUEUES.len() as u64 {
         if !random.one_in(3) {
-            let (allowance, on_memory) = (allowance(&mut random), random.one_in(4));
-            happenings.push(Happening::QueueChanges { queue, allowance, on_memory });
+            let (allowance, of) = (allowance(&mut random), bounded(&mut random));
+            happenings.push(Happening::QueueChanges { queue, allowance, of });
         }
     }
     let count = 40 + random.below(120);
     happenings.extend((0..count).map(|_| happening(&mut random)));
     happenings
+}
+
+fn bounded(random: &mut Random) -> Bounded {
+    random.one_of(&[Bounded::Memory, Bounded::Model, Bounded::Core, Bounded::Core])
 }
 
 fn happening(random: &mut Random) -> Happening {
@@ -159,9 +172,7 @@ fn happening(random: &mut Random) -> Happening {
                 Loss::DeviceFailed,
             ]),
         },
-        63..=65 => {
-            Happening::QueueChanges { queue: random.next(), allowance: allowance(random), on_memory: random.one_in(4) }
-        }
+        63..=65 => Happening::QueueChanges { queue: random.next(), allowance: allowance(random), of: bounded(random) },
         66 => match random.below(4) {
             0 => Happening::QueueComesOrGoes,
             1 => Happening::TopologyChanges(random.one_of(&[&["rack"], &[], &["zone", "rack"], &["zone"]])),

@@ -7,12 +7,12 @@ use aliquot_scheduler_core::placement::{
     BestFit, Engine, ExpectedWaste, Mix, Policy, Random as RandomPolicy, Spread, Weights,
 };
 use aliquot_scheduler_core::{
-    Action, Bytes, Claim, ClaimId, Cluster, DeviceSpec, Displacement, DisruptionBudget, Event, GroupId, GroupPlacement,
-    Health, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PlannedStep, PodGroup, QueueSpec, Request, Resource, Scheduler,
-    Settings, Statement, SubGroup,
+    Action, Allowance, Bytes, Claim, ClaimId, Cluster, DeviceSpec, Displacement, DisruptionBudget, Event, GroupId,
+    GroupPlacement, Health, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PlannedStep, PodGroup, QueueSpec, Request,
+    Resource, Scheduler, Settings, Statement, SubGroup,
 };
 
-use super::happenings::{Happening, Loss, Shape, Terms};
+use super::happenings::{Bounded, Happening, Loss, Shape, Terms};
 use crate::kit::Kit;
 use crate::laws;
 use crate::random::Random;
@@ -155,19 +155,18 @@ impl World {
                 nth(&stopping, *number).into_iter().for_each(|claim| _ = self.kit.event(Event::ClaimGone(claim)));
             }
             Happening::EverythingStoppingIsGone => self.kit.let_go(),
-            Happening::QueueChanges { queue, allowance, on_memory } => {
+            Happening::QueueChanges { queue, allowance, of } => {
                 let Some((name, _)) = nth(&QUEUES, *queue) else { return Ok(()) };
                 let id = self.kit.cluster.queue_named(name).and_then(|id| self.kit.cluster.queue(id));
                 let Some(mut spec) = id.map(|queue| queue.spec().clone()) else { return Ok(()) };
-                let scale = |amount: u64| amount.saturating_mul(20 << 20);
-                spec.allowances = match on_memory {
-                    true => {
-                        let mut allowance = *allowance;
-                        (allowance.quota, allowance.limit) = (allowance.quota.map(scale), allowance.limit.map(scale));
-                        BTreeMap::from([(Resource::DeviceMemory, allowance)])
-                    }
-                    false => BTreeMap::from([(Resource::DeviceCore, *allowance)]),
+                let (resource, scale) = match of {
+                    Bounded::Core => (Resource::DeviceCore, 1),
+                    Bounded::Model => (Resource::ModelCore("A".into()), 1),
+                    Bounded::Memory => (Resource::DeviceMemory, 20 << 20),
                 };
+                let scaled = |amount: u64| amount.saturating_mul(scale);
+                let (quota, limit) = (allowance.quota.map(scaled), allowance.limit.map(scaled));
+                spec.allowances = BTreeMap::from([(resource, Allowance { quota, limit, ..*allowance })]);
                 self.kit.event(Event::QueueChanged(spec));
             }
             Happening::QueueComesOrGoes => match self.kit.cluster.queue_named(SOMETIMES) {
@@ -276,14 +275,20 @@ impl World {
 
     fn add_node(&mut self, devices: u8, model: &str, rack: u8) {
         self.nodes += 1;
-        let memory = Bytes::from_mib(if model == "A" { 20_000 } else { 10_000 });
-        let device = DeviceSpec { model: model.into(), memory, ..DeviceSpec::default() };
+        let device = |model: &str| {
+            let memory = Bytes::from_mib(if model == "A" { 20_000 } else { 10_000 });
+            DeviceSpec { model: model.into(), memory, ..DeviceSpec::default() }
+        };
+        let mut all = vec![device(model); usize::from(devices)];
+        if self.nodes.is_multiple_of(3) {
+            all.iter_mut().skip(1).step_by(2).for_each(|other| *other = device("B"));
+        }
         self.kit.node(NodeSpec {
             name: format!("node-{}", self.nodes),
             cpu: MilliCpu::new(24_000),
             memory: Bytes::from_mib(64_000),
             labels: BTreeMap::from([("rack".into(), rack.to_string()), ("zone".into(), "one".into())]),
-            devices: vec![device; usize::from(devices)],
+            devices: all,
             ..NodeSpec::default()
         });
     }
