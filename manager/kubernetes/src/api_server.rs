@@ -9,6 +9,9 @@ use kube::{Client, Config};
 /// An answer that takes longer is none: kubelet waits for what depends on it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// A server that does not take a connection within this time is away.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Why the API server is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -40,8 +43,11 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
             .await
             .map_err(|source| ConnectError::Kubeconfig { path: path.into(), source: Box::new(source) })?,
     };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(ANSWER_TIMEOUT);
     config.write_timeout = Some(ANSWER_TIMEOUT);
+    // Whoever asks tries again: kubelet, or a loop of ours. Tries within a try would keep kubelet waiting for minutes.
+    config.default_retry = false;
     Client::try_from(config).map_err(|source| ConnectError::Client(Box::new(source)))
 }
 
@@ -76,4 +82,46 @@ pub(crate) fn is_not_found(error: &kube::Error) -> bool {
 #[must_use]
 pub(crate) fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::api::Api;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_cannot_answer_now_is_asked_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        tokio::spawn(async move {
+            loop {
+                let (mut connection, _) = listener.accept().await.unwrap();
+                let _ = connection.read(&mut [0; 4096]).await.unwrap();
+                // Not for ever: whoever asks again is to be seen at once.
+                let status = if count.fetch_add(1, Ordering::Relaxed) == 0 { "503 Away" } else { "404 Not Found" };
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                connection.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: \"http://{address}\"}}}}]\n\
+             users: [{{name: c, user: {{}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: c}}}}]\n"
+        );
+        std::fs::write(file.path(), kubeconfig).unwrap();
+        let client = connect(Some(file.path())).await.unwrap();
+        assert!(Api::<Pod>::namespaced(client, "default").get("pod").await.is_err());
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
 }
