@@ -41,7 +41,7 @@ pub struct Cluster {
     next_claim: u64,
     classes: Classes,
     changes: ChangeLog,
-    /// How often nodes were added, removed or changed themselves.
+    /// See [`Cluster::specs_changed`].
     specs_changed: u64,
     resources: Resources,
     queues: Queues,
@@ -343,8 +343,8 @@ impl Cluster {
         &self.changes
     }
 
-    /// How often nodes were added, removed or changed themselves: as long as it stays the same, what fits on an empty
-    /// cluster does.
+    /// How often nodes were added, removed or changed themselves, or the levels of the topology were: as long as it
+    /// stays the same, what fits on an empty cluster does.
     pub(crate) fn specs_changed(&self) -> u64 {
         self.specs_changed
     }

@@ -7,19 +7,20 @@
 //! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms), is given the nodes that are nearest to having room:
 //! nothing new is placed there until it is.
 
+mod nearest;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::NodeId;
-use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::entitled::EntitledSets;
 use crate::group::{Group, GroupId};
-use crate::node::Node;
-use crate::placement::{admits, fitting_devices, room};
 use crate::queue::QueueId;
-use crate::request::Request;
 use crate::shares::Shares;
 use crate::unit::Unit;
+
+pub(crate) use nearest::Together;
+use nearest::{Kind, fits_when_empty, nearest, will_do};
 
 /// Who waits since when, and which nodes are kept for whom.
 #[derive(Clone, Debug, Default)]
@@ -32,9 +33,6 @@ pub(crate) struct Holds {
     /// When they were asked about; see [`Cluster::specs_changed`].
     specs_changed: u64,
 }
-
-/// What a unit asks for: classes, and how many members.
-type Kind = (Vec<ClassId>, usize);
 
 impl Holds {
     /// Opens the nodes that are kept for a group; to be closed again by [`Holds::close`] if it was not placed.
@@ -83,13 +81,13 @@ impl Holds {
 
     /// Opens the nodes that are kept for groups that are gone, or have nothing to place any more.
     pub(crate) fn release_gone(&mut self, cluster: &mut Cluster) {
-        self.retain(cluster, |cluster, _, group| cluster.group(group).is_some_and(Group::has_waiting));
+        self.retain(cluster, |cluster, group| cluster.group(group).is_some_and(Group::has_waiting));
     }
 
     /// Opens the nodes that need not be kept for a group any more, and forgets nodes that are gone.
-    fn retain(&mut self, cluster: &mut Cluster, keeps: impl Fn(&Cluster, NodeId, GroupId) -> bool) {
+    fn retain(&mut self, cluster: &mut Cluster, keeps: impl Fn(&Cluster, GroupId) -> bool) {
         for (node, group) in self.nodes.clone() {
-            if cluster.node(node).is_none() || !keeps(cluster, node, group) {
+            if cluster.node(node).is_none() || !keeps(cluster, group) {
                 self.nodes.remove(&node);
                 self.forget(node, group);
                 let _ = cluster.set_held(node, false);
@@ -141,11 +139,13 @@ impl Holds {
         }
         // Who is no longer blocked needs no nodes, and nobody needs those that have become too small, or another sort.
         let units: BTreeMap<GroupId, &Unit> = blocked.iter().map(|unit| (unit.group, unit)).collect();
-        self.retain(cluster, |cluster, node, group| {
-            let request = units.get(&group).and_then(|unit| most_demanding(cluster, unit));
-            let node = cluster.node(node).zip(request);
-            node.is_some_and(|(node, request)| room_when_empty(node, request) > 0)
-        });
+        let serves = |cluster: &Cluster, group: GroupId, nodes: &BTreeSet<NodeId>| {
+            let nodes: Vec<NodeId> = nodes.iter().copied().collect();
+            units.get(&group).is_some_and(|unit| will_do(cluster, unit, &nodes))
+        };
+        let kept = self.by_group.iter().filter(|(group, nodes)| serves(cluster, **group, nodes));
+        let kept: BTreeSet<GroupId> = kept.map(|(group, _)| *group).collect();
+        self.retain(cluster, |_, group| kept.contains(&group));
         let Some(after_ms) = after_ms else { return };
         let mut due: Vec<(u64, &Unit)> = blocked
             .iter()
@@ -175,17 +175,14 @@ impl Holds {
             if !entitled.would_entitle(unit.rank, &unit.least_charge(cluster)) {
                 continue;
             }
-            // Many claims ask for the same.
-            let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
-            classes.dedup();
-            let kind = (classes, unit.claims.len());
-            let fits = || known.get(&kind).copied().unwrap_or_else(|| fits_when_empty(cluster, unit));
+            let kind = Kind::of(cluster, unit);
+            let fits = || known.get(&kind).copied().unwrap_or_else(|| fits_when_empty(cluster, unit, &kind));
             let fits = *self.fits_when_empty.entry(kind.clone()).or_insert_with(fits);
             // Who would not fit if everybody else were gone gains nothing by waiting for that.
             if !fits || hopeless.contains(&kind) {
                 continue;
             }
-            let nodes = nearest(cluster, unit, left);
+            let nodes = nearest(cluster, unit, &kind, left);
             if nodes.is_empty() {
                 hopeless.insert(kind);
             }
@@ -197,61 +194,4 @@ impl Holds {
             }
         }
     }
-}
-
-/// The member of a unit that needs most: it stands for all.
-fn most_demanding<'a>(cluster: &'a Cluster, unit: &Unit) -> Option<&'a Request> {
-    let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &claim.request);
-    requests.max_by_key(|request| (request.devices.total_core(), request.cpu))
-}
-
-/// Whether all of a unit's members would fit if everybody else were gone, and no node kept for anybody.
-fn fits_when_empty(cluster: &Cluster, unit: &Unit) -> bool {
-    let Some(request) = most_demanding(cluster, unit) else { return false };
-    let mut wanted = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
-    cluster.nodes().any(|(_, node)| {
-        wanted = wanted.saturating_sub(room_when_empty(node, request));
-        wanted == 0
-    })
-}
-
-/// How many tasks of a request have room on a node once everybody else has gone.
-fn room_when_empty(node: &Node, request: &Request) -> u32 {
-    if admits(node.spec(), request).is_ok() { room(&node.emptied(), request) } else { 0 }
-}
-
-/// The nodes that are nearest to having room for a unit's members: enough for all of them once everybody else has gone,
-/// but no more than `most`.
-fn nearest(cluster: &Cluster, unit: &Unit, most: usize) -> Vec<NodeId> {
-    let Some(request) = most_demanding(cluster, unit) else { return Vec::new() };
-    let mut candidates: Vec<((usize, u64, u64), NodeId, u32)> = cluster
-        .nodes()
-        .filter(|(id, _)| !cluster.is_held(*id))
-        .map(|(id, node)| (id, node, room_when_empty(node, request)))
-        .filter(|(_, _, tasks)| *tasks > 0)
-        .map(|(id, node, tasks)| (missing(node, request), id, tasks))
-        .collect();
-    candidates.sort_unstable();
-    let mut wanted = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
-    // What others keep is not there for it.
-    if candidates.iter().fold(0, |room: u32, (_, _, tasks)| room.saturating_add(*tasks)) < wanted {
-        return Vec::new();
-    }
-    let mut nodes = Vec::new();
-    for (_, node, tasks) in candidates.into_iter().take(most) {
-        if wanted == 0 {
-            break;
-        }
-        wanted = wanted.saturating_sub(tasks);
-        nodes.push(node);
-    }
-    nodes
-}
-
-/// How far a node is from having room for a task: devices, CPU and memory that are missing.
-fn missing(node: &Node, request: &Request) -> (usize, u64, u64) {
-    let devices = usize::from(request.devices.count).saturating_sub(fitting_devices(node, request).count());
-    let cpu = request.cpu.saturating_sub(node.cpu_free()).get();
-    let memory = request.memory.saturating_sub(node.memory_free()).get();
-    (devices, cpu, memory)
 }

@@ -31,4 +31,5 @@ pub use policies::{
     Spread, Weights,
 };
 pub use policy::{Bid, Choice, Fork, NodeChange, Policy, Selection};
+pub(crate) use room::parts;
 pub use room::room;

@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::entitled::{Entitled, PlacedUnit, Standing};
 use crate::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit, without_room};
 use crate::group::{Group, GroupId};
-use crate::holds::Holds;
+use crate::holds::{Holds, Together};
 use crate::placement::{Engine, Policy};
 use crate::plan::{Obstacle, Pending, Plan, PlannedStep};
 use crate::queue::{QueueId, Turn};
@@ -40,7 +40,7 @@ pub struct Settings {
     /// How long one of the first units of a queue waits for room before nodes are kept for it, in milliseconds; `None`:
     /// for ever.
     pub hold_after_ms: Option<u64>,
-    /// Nodes that are kept at most, in thousandths of all; but at least one.
+    /// Nodes that are kept at most, in thousandths of all; but at least one. For a unit that needs more none are kept.
     pub held_nodes_per_mille: u32,
     /// Whether the policy is told what claims have asked for lately, as the work to expect. If not, it goes on with
     /// what it was made with.
@@ -183,7 +183,10 @@ impl Scheduler {
         let mut seen: Vec<usize> = Vec::new();
         let mut blocked = Vec::new();
         for pending in &plan.pending {
-            let Obstacle::Unplaceable(Unplaceable::NoRoom { .. }) = pending.obstacle else { continue };
+            let Obstacle::Unplaceable(unplaceable) = pending.obstacle else { continue };
+            if matches!(unplaceable, Unplaceable::Limit(_)) {
+                continue;
+            }
             let slot = pending.queue.index();
             if seen.len() <= slot {
                 seen.resize(slot + 1, 0);
@@ -193,6 +196,10 @@ impl Scheduler {
                 continue;
             }
             let Ok(Some(unit)) = Unit::next(cluster, pending.group) else { continue };
+            let must_be_together = || Together::of(cluster, &unit).is_some_and(|together| together.is_required());
+            if matches!(unplaceable, Unplaceable::Topology { .. }) && !must_be_together() {
+                continue;
+            }
             *seen += 1;
             blocked.push(unit);
         }

@@ -83,6 +83,7 @@ impl Cluster {
         }
         let nodes = (0..).map(NodeId).zip(&self.nodes);
         self.topology.set_levels(levels, nodes.filter_map(|(id, node)| Some((id, node.as_ref()?.spec()))));
+        self.specs_changed += 1;
         Ok(())
     }
 

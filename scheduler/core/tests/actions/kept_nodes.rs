@@ -1,8 +1,8 @@
 //! Nodes that are kept for who has waited long.
 
-use aliquot_scheduler_core::{Event, Health, NodeSpec, Settings};
+use aliquot_scheduler_core::{Event, GroupPlacement, Health, NodeSpec, PlacementStrategy, PodGroup, Settings};
 
-use crate::setting::{TRAIN, World, build, wants};
+use crate::setting::{INFERENCE, TRAIN, World, build, group, wants};
 
 fn labelled(world: &World, node: usize, labels: &[(&str, &str)]) -> Event {
     let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
@@ -49,4 +49,69 @@ fn a_node_is_kept_no_longer_when_a_device_has_failed() {
     world.cycle();
     assert!(!world.cluster.is_held(world.id(0)), "two devices are there no more");
     assert!(world.cluster.is_held(world.id(1)), "but here they are");
+}
+
+/// A world with a queue "q" of eight devices, where some of a node's devices are taken for ever, by nobody's right, and
+/// nodes are kept for who has waited for a millisecond.
+fn keeping(nodes: &[usize], taken: &[u16], held_nodes_per_mille: u32) -> World {
+    let mut world =
+        World::with(nodes, Settings { hold_after_ms: Some(1), held_nodes_per_mille, ..Settings::default() });
+    world.queue("q", 8);
+    world.queue("others", 0);
+    for (node, taken) in taken.iter().enumerate().filter(|(_, taken)| **taken > 0) {
+        let stays = world.claim(build("others", *taken));
+        world.run_on(stays, node, 0);
+    }
+    world
+}
+
+impl World {
+    /// The nodes that are kept, by number, once who waits has waited for long.
+    fn kept(&mut self, nodes: usize) -> Vec<usize> {
+        self.cycle();
+        self.wait(10);
+        self.cycle();
+        (0..nodes).filter(|node| self.cluster.is_held(self.id(*node))).collect()
+    }
+}
+
+#[test]
+fn for_a_gang_that_must_be_in_one_rack_nodes_of_one_rack_are_kept() {
+    let mut world = keeping(&[4; 4], &[0, 4, 1, 1], 1000);
+    for (node, rack) in ["a", "a", "b", "b"].into_iter().enumerate() {
+        let event = labelled(&world, node, &[("rack", rack)]);
+        world.apply(event);
+    }
+    world.apply(Event::TopologyChanged(vec!["rack".into()]));
+    let spread = GroupPlacement { required_level: Some("rack".into()), ..GroupPlacement::default() };
+    world.gang(PodGroup { spread, ..group("g", "q", INFERENCE, 2) }, 2, 4);
+    assert_eq!(world.kept(4), [2, 3], "two devices are missing there, and four in the other rack");
+    let event = labelled(&world, 3, &[("rack", "a")]);
+    world.apply(event);
+    assert_eq!(world.kept(4), [0, 3], "now it is the other rack");
+}
+
+#[test]
+fn for_a_gang_that_must_be_on_one_node_one_node_is_kept() {
+    let mut world = keeping(&[4, 4, 2], &[2, 1, 1], 1000);
+    let spread = GroupPlacement { strategy: PlacementStrategy::SingleNode, ..GroupPlacement::default() };
+    world.gang(PodGroup { spread, ..group("g", "q", INFERENCE, 2) }, 2, 2);
+    assert_eq!(world.kept(3), [1]);
+}
+
+#[test]
+fn no_nodes_are_kept_for_a_gang_that_needs_more_than_may_be_kept() {
+    let mut world = keeping(&[2; 4], &[1, 1, 0, 0], 500);
+    world.gang(group("g", "q", INFERENCE, 3), 3, 2);
+    assert!(world.kept(4).is_empty(), "two nodes would be idle for ever");
+    let fits = world.add("q", TRAIN, 2);
+    world.cycle();
+    assert!(world.runs(fits));
+}
+
+#[test]
+fn a_large_node_is_kept_where_several_small_ones_would_be_too_many() {
+    let mut world = keeping(&[1, 1, 4, 4], &[0, 1, 4, 4], 250);
+    world.gang(group("g", "q", INFERENCE, 2), 2, 1);
+    assert_eq!(world.kept(4), [2]);
 }
