@@ -137,14 +137,20 @@ impl Holds {
         for unit in blocked {
             self.blocked_since_ms.insert(unit.group, since.get(&unit.group).copied().unwrap_or(now_ms));
         }
-        // Who is no longer blocked needs no nodes, and nobody needs those that have become too small, or another sort.
-        let units: BTreeMap<GroupId, &Unit> = blocked.iter().map(|unit| (unit.group, unit)).collect();
-        let serves = |cluster: &Cluster, group: GroupId, nodes: &BTreeSet<NodeId>| {
-            let nodes: Vec<NodeId> = nodes.iter().copied().collect();
-            units.get(&group).is_some_and(|unit| will_do(cluster, unit, &nodes))
+        let mut sets = EntitledSets::default();
+        let mut is_entitled = |cluster: &Cluster, unit: &Unit| {
+            let entitled = sets.know(cluster, shares, unit.queue);
+            entitled.would_entitle(unit.rank, &unit.least_charge(cluster))
         };
-        let kept = self.by_group.iter().filter(|(group, nodes)| serves(cluster, **group, nodes));
-        let kept: BTreeSet<GroupId> = kept.map(|(group, _)| *group).collect();
+        // Who is no longer blocked needs no nodes, who is no longer entitled may have none, and nobody needs those that
+        // have become too small, or another sort.
+        let units: BTreeMap<GroupId, &Unit> = blocked.iter().map(|unit| (unit.group, unit)).collect();
+        let mut kept = BTreeSet::new();
+        for (group, nodes) in &self.by_group {
+            let nodes: Vec<NodeId> = nodes.iter().copied().collect();
+            let serves = |unit: &&&Unit| is_entitled(cluster, unit) && will_do(cluster, unit, &nodes);
+            kept.extend(units.get(group).filter(serves).map(|unit| unit.group));
+        }
         self.retain(cluster, |_, group| kept.contains(&group));
         let Some(after_ms) = after_ms else { return };
         let mut due: Vec<(u64, &Unit)> = blocked
@@ -156,7 +162,6 @@ impl Holds {
         due.sort_by_key(|(since_ms, unit)| (*since_ms, unit.rank));
         let queue_of = |group: &GroupId| cluster.group(*group).map(Group::queue);
         let mut served: BTreeSet<QueueId> = self.by_group.keys().filter_map(queue_of).collect();
-        let mut entitled = EntitledSets::default();
         let known = std::mem::take(&mut self.fits_when_empty);
         let known = if self.specs_changed == cluster.specs_changed() { known } else { BTreeMap::new() };
         self.specs_changed = cluster.specs_changed();
@@ -171,8 +176,7 @@ impl Holds {
             if left == 0 {
                 break;
             }
-            let entitled = entitled.know(cluster, shares, unit.queue);
-            if !entitled.would_entitle(unit.rank, &unit.least_charge(cluster)) {
+            if !is_entitled(cluster, unit) {
                 continue;
             }
             let kind = Kind::of(cluster, unit);

@@ -115,3 +115,14 @@ fn a_large_node_is_kept_where_several_small_ones_would_be_too_many() {
     world.gang(group("g", "q", INFERENCE, 2), 2, 1);
     assert_eq!(world.kept(4), [2]);
 }
+
+#[test]
+fn nodes_are_kept_no_longer_for_whose_queue_has_a_smaller_share_now() {
+    let mut world = keeping(&[2, 2], &[1, 1], 1000);
+    world.queue("borrows", 0);
+    world.add("borrows", TRAIN, 2);
+    assert_eq!(world.kept(2), [0], "two of four devices are its share as long as nobody else asks for them");
+    world.queue("owns", 4);
+    world.asks_for_the_rest("owns");
+    assert!(world.kept(2).is_empty());
+}
