@@ -106,8 +106,13 @@ pub(crate) fn pass(
     let shares = context.shares;
     let mut turns = Turns::new(cluster, shares, &mut tried);
     while let Some(next) = turns.next() {
-        let Some((_, place)) = tried.find(next.queue, &next.turn) else { break };
-        let Ok(Some(unit)) = Unit::next(cluster, next.turn.group) else { break };
+        let place = tried.find(next.queue, &next.turn).map(|(_, place)| place);
+        let unit = Unit::next(cluster, next.turn.group).ok().flatten();
+        let Some((place, unit)) = place.zip(unit) else {
+            // Of this group nothing can be tried now; others go on.
+            turns.advance(next, cluster, shares, &mut tried);
+            continue;
+        };
         holds.open(cluster, unit.group);
         let (unit, outcome) = attempt(action, cluster, context, holds, &mut tried, unit);
         holds.close(cluster, unit.group);
