@@ -215,7 +215,7 @@ impl Resources {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Charge {
     fixed: [u64; FIXED],
-    /// By number of the model's resource.
+    /// By number of the model's resource, each once and in ascending order: equal charges are equal values.
     models: Vec<(usize, u64)>,
 }
 
@@ -228,10 +228,7 @@ impl Charge {
             charge.fixed[2] += core;
             charge.fixed[3] = charge.fixed[3].saturating_add(part.memory.get());
             let Some(model) = node.model_resource(part.device) else { continue };
-            match charge.models.iter_mut().find(|(number, _)| *number == model) {
-                Some((_, sum)) => *sum += core,
-                None => charge.models.push((model, core)),
-            }
+            charge.add_model(model, core);
         }
         charge
     }
@@ -289,10 +286,14 @@ impl Charge {
             *sum = sum.saturating_add(amount);
         }
         for (number, amount) in &other.models {
-            match self.models.iter_mut().find(|(known, _)| known == number) {
-                Some((_, sum)) => *sum = sum.saturating_add(*amount),
-                None => self.models.push((*number, *amount)),
-            }
+            self.add_model(*number, *amount);
+        }
+    }
+
+    fn add_model(&mut self, number: usize, amount: u64) {
+        match self.models.binary_search_by_key(&number, |(known, _)| *known) {
+            Ok(at) => self.models[at].1 = self.models[at].1.saturating_add(amount),
+            Err(at) => self.models.insert(at, (number, amount)),
         }
     }
 }

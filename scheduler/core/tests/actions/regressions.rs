@@ -613,3 +613,29 @@ fn a_search_that_was_cut_short_goes_on_in_a_restored_scheduler_where_it_was() {
         assert_eq!(restored.scheduler.dump(&restored.cluster), w.scheduler.dump(&w.cluster));
     }
 }
+
+#[test]
+fn a_claim_moves_to_a_node_that_has_the_same_models_in_another_order() {
+    let mut w = World::new(&[]);
+    for (name, models) in [("node-0", ["A", "B", "A", "A"]), ("node-1", ["B", "A", "A", "A"])] {
+        let device = |model: &str| DeviceSpec {
+            model: model.into(),
+            memory: Bytes::from_mib(80 << 10),
+            ..DeviceSpec::default()
+        };
+        w.apply(Event::NodeAdded(NodeSpec {
+            name: name.into(),
+            cpu: MilliCpu::new(64_000),
+            devices: models.map(device).into(),
+            ..NodeSpec::default()
+        }));
+    }
+    w.queue("q", 8);
+    let small = w.add("q", TRAIN, 2);
+    w.run_on(small, 0, 0);
+    let stays = w.claim(build("q", 2));
+    w.run_on(stays, 1, 2);
+    let large = w.add("q", TRAIN, 4);
+    assert_eq!(moved(&w.cycle()), [small], "each has a device of either model free");
+    assert!(w.runs(large));
+}
