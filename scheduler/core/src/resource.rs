@@ -257,6 +257,11 @@ impl Charge {
         number == DEVICE_MEMORY && self.fixed[DEVICE_MEMORY] > 0 || self.models().any(|model| model == number)
     }
 
+    /// Whether it is more than `other` of anything, whatever the models of the devices are.
+    pub(crate) fn takes_more_than(&self, other: &Self) -> bool {
+        self.fixed.iter().zip(&other.fixed).any(|(amount, other)| amount > other)
+    }
+
     /// What this is more than `other`, of each resource.
     pub(crate) fn beyond(&self, other: &Self) -> Self {
         let mut beyond = Self::default();

@@ -110,7 +110,8 @@ impl Evicting<'_> {
         givers.into_iter().filter_map(|queue| self.before.get(queue).cloned().flatten()).collect()
     }
 
-    /// Places evicted units where there is room for them elsewhere and they count as before: they are moved, then.
+    /// Places evicted units where there is room for them elsewhere and they take no more than before, though perhaps of
+    /// another model: they are moved, then.
     fn find_elsewhere(&self, statement: &mut Statement<'_>, engine: &mut Engine<Box<dyn Policy>>, taken: &[usize]) {
         let order = self.order(statement.cluster());
         let mut last_first = taken.to_vec();
@@ -122,7 +123,7 @@ impl Evicting<'_> {
                 let is_placed = place_unit(statement, engine, &placed.unit, &mut FreeRoom).is_ok();
                 let cluster = statement.cluster();
                 let is_whole = cluster.group(placed.unit.group).is_some_and(Group::has_minimum);
-                if !is_placed || !is_whole || placed.unit.charge(cluster) != placed.charge {
+                if !is_placed || !is_whole || placed.unit.charge(cluster).takes_more_than(&placed.charge) {
                     statement.rollback(before);
                     break;
                 }
