@@ -17,7 +17,7 @@ struct Spelling {
     unit_bytes: u64,
 }
 
-const SPELLINGS: [Spelling; 3] = [
+static SPELLINGS: [Spelling; 3] = [
     Spelling { core: "elasticgpu.com/gpu-core", memory: "elasticgpu.com/gpu-memory", unit_bytes: MIB },
     Spelling { core: "elasticgpu.io/gpu-core", memory: "elasticgpu.io/gpu-memory", unit_bytes: 1_000_000 },
     Spelling {
@@ -48,12 +48,15 @@ pub(crate) const SYSTEM: System = System {
 };
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
-    let is_used = |spelling: &&Spelling| request.has(spelling.core) || request.has(spelling.memory);
-    let mut used = SPELLINGS.iter().filter(is_used);
-    let spelling = used.next().unwrap_or(&SPELLINGS[0]);
-    if let Some(other) = used.next() {
+    let asked = |spelling: &'static Spelling| {
+        let resource = [spelling.core, spelling.memory].into_iter().find(|resource| request.has(resource))?;
+        Some((spelling, resource))
+    };
+    let mut used = SPELLINGS.iter().filter_map(asked);
+    let (spelling, first) = used.next().unwrap_or((&SPELLINGS[0], SPELLINGS[0].core));
+    if let Some((_, second)) = used.next() {
         let advice = "one container asks in one spelling";
-        return Err(Refusal::Together { first: spelling.core.into(), second: other.core.into(), advice });
+        return Err(Refusal::Together { first: first.into(), second: second.into(), advice });
     }
     let memory = request.memory(spelling.memory, spelling.unit_bytes)?;
     let (devices, share) = match (request.percent_or_devices(spelling.core, 1)?, memory) {

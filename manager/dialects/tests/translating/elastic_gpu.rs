@@ -40,6 +40,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
             (&[(IO_CORE, "0")], "elasticgpu.io/gpu-core is \"0\"; it must be at least 1"),
             (&[(IO_CORE, "150")], "or a multiple of 100"),
             (&[(IO_CORE, "10"), (COM_MEMORY, "256")], "one container asks in one spelling"),
+            (&[(IO_MEMORY, "1"), (COM_MEMORY, "256")], "elasticgpu.com/gpu-memory and elasticgpu.io/gpu-memory cannot"),
             (&[(IO_CORE, "200"), (IO_MEMORY, "256")], "several devices are whole"),
             (&[(IO_MEMORY, "NaN")], "a whole number"),
         ],
