@@ -1,6 +1,0 @@
-//! The node manager on Kubernetes: the real manager beside a kubelet and an API server for tests, on the simulated GPU.
-
-mod claims;
-mod killed;
-mod real_containers;
-mod restarts;
