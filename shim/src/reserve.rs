@@ -106,6 +106,11 @@ impl Reserve {
                 return settled;
             }
             if reserved > charged {
+                // A request that made it grow after the charge was read has charged that itself, before it did: with it
+                // the same bytes would stand in the books twice, until the exchange below failed.
+                if self.charged.load(Ordering::Acquire) != before {
+                    continue;
+                }
                 let more = reserved - charged;
                 if ledger::reserve(books, part, more, limit_bytes).is_err() {
                     return Settled::OverLimit;

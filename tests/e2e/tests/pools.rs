@@ -1,6 +1,6 @@
 //! Pools of stream-ordered memory are charged for what they have in reserve.
 
-use aliquot_harness::{HostProgram, MIB, Process, Region, SimulatedGpu, like_a_device_of, run};
+use aliquot_harness::{FrontDriver, HostProgram, MIB, Process, Region, SimulatedGpu, like_a_device_of, run};
 
 #[test]
 fn a_pool_is_charged_for_what_it_has_in_reserve() {
@@ -68,4 +68,19 @@ fn threads_that_share_pools_leave_nothing_in_the_books() {
     let said = run(region.preload_into(&mut HostProgram::linked(&gpu, "pool_threads").on(&gpu))).success().stdout;
     assert!(said.ends_with("all given back: yes\n"), "{said}");
     assert_eq!(region.used_bytes(0), 0);
+}
+
+/// What is asked for while the pool grows must not be charged once by who asks and once by who makes it grow.
+#[test]
+fn a_pool_that_grows_while_it_is_asked_about_is_charged_once() {
+    let gpu = SimulatedGpu::new();
+    let driver = FrontDriver::new(&gpu, "driver_that_asks_back");
+    let limit = 24 * MIB;
+    let region = Region::new(&gpu, limit);
+    let search = format!("-L{}", gpu.library_dir().display());
+    let program = HostProgram::variant("pool_grows_while_asked", "exporting", &["-rdynamic", &search, "-lcuda"]);
+    let mut process = Process::start(region.preload_into(driver.show_to(&mut program.on(&gpu))));
+    process.wait_for("grown\n");
+    assert_eq!(region.used_bytes(0), 16 * MIB);
+    assert!(region.peak_bytes(0) <= limit, "the ledger saw {} bytes above the limit", region.peak_bytes(0) - limit);
 }

@@ -1,0 +1,55 @@
+/*
+ * A driver, as libcuda.so.1, that calls the program's function `while_asked` whenever it is asked what a pool has in reserve, before
+ * it looks. All that it can it does through the driver whose file DRIVER_BEHIND names.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FORWARDED(X)                                                                                                   \
+    X(cuInit) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent)  \
+    X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuStreamCreate) X(cuStreamIsCapturing) X(cuStreamSynchronize)               \
+    X(cuThreadExchangeStreamCaptureMode) X(cuMemPoolCreate) X(cuMemPoolTrimTo) X(cuMemAllocFromPoolAsync)              \
+    X(cuMemFreeAsync)
+
+/* Jumps, so that arguments and results are nobody's concern here. */
+#define DEFINE(name)                                                                                                   \
+    __attribute__((visibility("hidden"))) void *behind_##name;                                                         \
+    __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *behind_" #name "(%rip)\n");
+FORWARDED(DEFINE)
+
+enum { RESERVED_MEM_CURRENT = 5 };
+
+typedef int GetAttribute(void *pool, int attribute, void *value);
+static GetAttribute *get_attribute_behind;
+static void (*while_asked)(void);
+
+int cuMemPoolGetAttribute(void *pool, int attribute, void *value) {
+    if (attribute == RESERVED_MEM_CURRENT)
+        while_asked();
+    return get_attribute_behind(pool, attribute, value);
+}
+
+/* Stores what `library` has under `name`. */
+static void find(void *library, const char *name, void *pointer) {
+    void *found = dlsym(library, name);
+    if (!found) {
+        fprintf(stderr, "there is no %s\n", name);
+        abort();
+    }
+    memcpy(pointer, &found, sizeof found);
+}
+
+__attribute__((constructor)) static void find_all(void) {
+    void *behind = dlopen(getenv("DRIVER_BEHIND"), RTLD_NOW | RTLD_LOCAL);
+    if (!behind) {
+        fprintf(stderr, "%s\n", dlerror());
+        abort();
+    }
+#define FIND(name) find(behind, #name, &behind_##name);
+    FORWARDED(FIND)
+    find(behind, "cuMemPoolGetAttribute", &get_attribute_behind);
+    find(RTLD_DEFAULT, "while_asked", &while_asked);
+}
