@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use aliquot_proto::kubelet::{device_plugin as plugin, pod_resources as who};
 use hyper_util::rt::TokioIo;
@@ -26,6 +27,8 @@ struct Known {
     lists: usize,
     /// How many of the next questions are too many.
     rejected: usize,
+    /// How long it takes to answer.
+    answer_delay: Duration,
 }
 
 #[derive(Clone, Default)]
@@ -77,7 +80,7 @@ impl TestKubelet {
             let endpoint = self.known.0.lock().unwrap().registered.get(resource).cloned();
             match endpoint {
                 Some(endpoint) => break endpoint,
-                None => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         };
         let path = self.dir.join("device-plugins").join(endpoint);
@@ -116,6 +119,11 @@ impl TestKubelet {
         self.known.0.lock().unwrap().rejected = questions;
     }
 
+    /// Takes so long to say who has what.
+    pub(crate) fn answer_after(&self, delay: Duration) {
+        self.known.0.lock().unwrap().answer_delay = delay;
+    }
+
     /// How often it was asked who has what.
     pub(crate) fn lists(&self) -> usize {
         self.known.0.lock().unwrap().lists
@@ -151,6 +159,10 @@ impl PodResourcesLister for Service {
         &self,
         _: Request<who::ListPodResourcesRequest>,
     ) -> Result<Response<who::ListPodResourcesResponse>, Status> {
+        let delay = self.0.lock().unwrap().answer_delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         let mut known = self.0.lock().unwrap();
         known.lists += 1;
         if known.rejected > 0 {

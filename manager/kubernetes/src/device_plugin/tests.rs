@@ -156,6 +156,8 @@ async fn many_containers_at_once_share_the_questions_to_kubelet() {
     }
     let asked = world.kubelet.lists();
     world.kubelet.reject(3);
+    // Long enough that others come meanwhile, however slowly they do.
+    world.kubelet.answer_after(Duration::from_millis(100));
     let starts: Vec<_> = names.iter().map(|name| world.start(name)).collect();
     for started in futures_all(starts).await {
         started.unwrap();
