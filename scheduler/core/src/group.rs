@@ -224,6 +224,10 @@ impl Group {
     /// The placed members: those that the minimum needs, and those beyond it. If the minimum is not reached, all count
     /// as needed.
     pub(crate) fn placed_parts(&self) -> (Vec<ClaimId>, Vec<ClaimId>) {
+        let placed = || self.members.values().filter(|member| member.placed).map(|member| member.claim);
+        if self.placed_members() <= self.spec.min_members {
+            return (placed().collect(), Vec::new());
+        }
         let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
         let (needed, missing) = self.choose(|member| member.placed, wanted, self.spec.min_members);
         let of = |is_needed: bool| {

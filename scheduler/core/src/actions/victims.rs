@@ -9,7 +9,7 @@ use crate::entitled::{Entitled, PlacedUnit};
 use crate::group::{Group, GroupId};
 use crate::queue::QueueId;
 use crate::resource::Charge;
-use crate::unit::Rank;
+use crate::unit::{Rank, Unit};
 
 use super::protection::Protection;
 
@@ -33,7 +33,8 @@ pub(super) struct Victim {
     preemptible: bool,
     /// How many members name each budget, by number of the budget.
     pub(super) budgets: Vec<(usize, u32)>,
-    nodes: BTreeSet<NodeId>,
+    /// Each once.
+    nodes: Vec<NodeId>,
 }
 
 impl Victim {
@@ -212,20 +213,20 @@ impl Victims {
         let Some(id) = self.queues.get(queue).copied() else { return };
         let protections = [Action::Reclaim, Action::Preempt].map(|action| Protection::of(cluster, id, action));
         // In the order of rank a group's core comes before the members beyond it.
-        let mut by_group: BTreeMap<GroupId, Vec<&PlacedUnit>> = BTreeMap::new();
-        for placed in entitled.units().iter().filter(|placed| wanted(placed.unit.group)) {
-            by_group.entry(placed.unit.group).or_default().push(placed);
-        }
-        for (group, units) in by_group {
-            let Some(group) = cluster.group(group).filter(|group| self.fate == Fate::Evicted || may_move(group)) else {
-                continue;
-            };
+        let mut by_group: Vec<&PlacedUnit> =
+            entitled.units().iter().filter(|placed| wanted(placed.unit.group)).collect();
+        by_group.sort_by_key(|placed| placed.unit.group);
+        for units in by_group.chunk_by(|one, other| one.unit.group == other.unit.group) {
+            let group = units.first().and_then(|placed| cluster.group(placed.unit.group));
+            let Some(group) = group.filter(|group| self.fate == Fate::Evicted || may_move(group)) else { continue };
             let open =
                 |placed: &&PlacedUnit| protections.map(|protection| !protection.protects(cluster, group, &placed.unit));
-            for placed in &units {
+            for placed in units {
                 let with = match (self.fate, placed.unit.elastic) {
-                    (Fate::Moved, _) if placed.unit.claims.len() != 1 => continue,
-                    (Fate::Evicted, false) => units.as_slice(),
+                    (Fate::Moved, _) if placed.unit.claims.len() != 1 || is_on_its_way(cluster, &placed.unit) => {
+                        continue;
+                    }
+                    (Fate::Evicted, false) => units,
                     _ => std::slice::from_ref(placed),
                 };
                 // A core is not taken while one of those that would go with it must stay.
@@ -249,7 +250,10 @@ impl Victims {
         let is_there = |claim: &ClaimId| cluster.started_ms(*claim).is_some() || cluster.leaving(*claim).is_some();
         let running = units.iter().filter(|placed| placed.unit.claims.iter().any(is_there)).count();
         let claims = || units.iter().flat_map(|placed| placed.unit.claims.iter());
-        let nodes = claims().filter_map(|claim| cluster.allocation(*claim)).map(|at| at.node).collect();
+        let mut nodes: Vec<NodeId> =
+            claims().filter_map(|claim| cluster.allocation(*claim)).map(|at| at.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
         let mut budgets: BTreeMap<usize, u32> = BTreeMap::new();
         for claim in claims().filter_map(|claim| cluster.claim(*claim)) {
             let Some(name) = &claim.disruption_budget else { continue };
@@ -281,6 +285,12 @@ impl Victims {
             self.budgets.len() - 1
         })
     }
+}
+
+/// Whether a unit that was moved has yet to start where it is now. It is moved no further: it would never run, and nothing
+/// protects it.
+fn is_on_its_way(cluster: &Cluster, unit: &Unit) -> bool {
+    unit.claims.iter().any(|claim| cluster.leaving(*claim).is_some())
 }
 
 /// Whether members of a group may be moved. Where a group says how they stand to each other they stay together where

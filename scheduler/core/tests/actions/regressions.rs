@@ -639,3 +639,25 @@ fn a_claim_moves_to_a_node_that_has_the_same_models_in_another_order() {
     assert_eq!(moved(&w.cycle()), [small], "each has a device of either model free");
     assert!(w.runs(large));
 }
+
+#[test]
+fn a_claim_that_is_being_moved_is_moved_no_further_before_it_has_started() {
+    let mut w = World::new(&[2, 3, 2]);
+    w.queue("red", 8);
+    let m = w.add("red", TRAIN, 1);
+    w.run_on(m, 0, 0);
+    let others: Vec<_> = (0..4).map(|_| w.claim(build("default", 1))).collect();
+    for (claim, (node, device)) in others.iter().zip([(1, 0), (1, 1), (2, 0), (2, 1)]) {
+        w.run_on(*claim, node, device);
+    }
+    w.claim(build("default", 2));
+    assert_eq!(moved(&w.scheduler.cycle(&mut w.cluster)), [m]);
+    // Now there would be room for two more on its new node, if it went on to the next one.
+    w.apply(Event::ClaimRemoved(others[0]));
+    w.apply(Event::ClaimRemoved(others[2]));
+    let waits = w.claim(build("default", 2));
+    assert_eq!(moved(&w.scheduler.cycle(&mut w.cluster)), []);
+    w.apply(Event::ClaimGone(m));
+    assert_eq!(moved(&w.scheduler.cycle(&mut w.cluster)), [m], "it has started");
+    assert!(w.runs(waits));
+}
