@@ -59,6 +59,8 @@ pub(crate) enum Unplaceable {
     NoRoom { claim: ClaimId, placed: usize },
     /// No domain of a topology level, or no node, has room for all members that must be in one; `claim` is one of them.
     Topology { claim: ClaimId },
+    /// There are more ways to put its sub-groups into domains than are tried in one cycle.
+    TooManyWays,
 }
 
 /// Places the members of a unit in a statement: all of them, or none.

@@ -154,7 +154,7 @@ impl Failures {
             {
                 self.limited.insert((unit.queue, unit.is_preemptible(cluster), signature), failure);
             }
-            Unplaceable::NoRoom { .. } | Unplaceable::Topology { .. } => {
+            Unplaceable::NoRoom { .. } | Unplaceable::Topology { .. } | Unplaceable::TooManyWays => {
                 if let Signature::One(class) = signature
                     && !self.is_hopeless(cluster, unit)
                 {

@@ -21,7 +21,6 @@ enum Happening {
         model: u8,
     },
     NodeRemoved(usize),
-    Held(usize, bool),
     Health(usize, u8, bool),
     Topology(bool),
     QueueAdded {
@@ -74,7 +73,6 @@ fn happening() -> impl Strategy<Value = Happening> {
         3 => (0u8..4, 1u64..80, 0u8..3)
             .prop_map(|(devices, memory_gib, model)| NodeAdded { devices, memory_gib, model }),
         1 => any::<usize>().prop_map(NodeRemoved),
-        1 => (any::<usize>(), any::<bool>()).prop_map(|(node, held)| Held(node, held)),
         1 => (any::<usize>(), 0u8..4, any::<bool>()).prop_map(|(node, device, healthy)| Health(node, device, healthy)),
         1 => any::<bool>().prop_map(Topology),
         3 => (0u8..6, 0u8..8, 0u64..8000, 0u8..4)
@@ -205,10 +203,6 @@ impl World {
                 Some(Event::NodeAdded(spec))
             }
             NodeRemoved(node) => nth(&self.nodes, node).map(Event::NodeRemoved),
-            Held(node, held) => {
-                nth(&self.nodes, node).map(|node| self.cluster.set_held(node, held));
-                None
-            }
             Health(node, device, healthy) => nth(&self.nodes, node).map(|node| Event::DeviceHealthChanged {
                 node,
                 device: u16::from(device),

@@ -40,7 +40,7 @@ impl Search<'_> {
         if let (Some(request), Some(obstacle)) = (self.request, obstacle) {
             match obstacle {
                 Unplaceable::Limit(exceeded) => changes.extend(self.raise(exceeded)),
-                Unplaceable::NoRoom { .. } | Unplaceable::Topology { .. } => {
+                Unplaceable::NoRoom { .. } | Unplaceable::Topology { .. } | Unplaceable::TooManyWays => {
                     changes.extend(self.constraints(request));
                     changes.extend(self.uncordon(request));
                 }

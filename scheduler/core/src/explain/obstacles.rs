@@ -67,6 +67,10 @@ fn blocked(trial: &mut Trial, unit: &Unit, room: Unplaceable, reasons: &mut Vec<
         Unplaceable::NoRoom { claim, placed } => (claim, placed),
         Unplaceable::Topology { claim } => (claim, 0),
         Unplaceable::Limit(_) => return None,
+        Unplaceable::TooManyWays => {
+            reasons.push(Reason::TooManyWays);
+            return None;
+        }
     };
     let cluster = trial.cluster();
     let request = cluster.claim(claim)?.request.clone();

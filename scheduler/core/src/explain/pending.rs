@@ -32,6 +32,7 @@ impl Pending {
             Obstacle::Unplaceable(Unplaceable::Topology { claim }) => {
                 topology(cluster, level(cluster, self.group, claim).flatten(), wanted, None)
             }
+            Obstacle::Unplaceable(Unplaceable::TooManyWays) => Reason::TooManyWays,
         };
         let refused = self.refusal.zip(unit).and_then(|(refusal, unit)| refused(cluster, &unit, &refusal));
         refused.into_iter().chain([found]).min_by_key(Reason::tier).unwrap_or(Reason::SearchExhausted)

@@ -81,6 +81,9 @@ pub enum Reason {
     },
     /// Whether room can be made was not found out in the time for it; the next cycle goes on.
     SearchExhausted,
+    /// There are more ways to put its group's sub-groups into domains than are tried, and none of those that were tried leads
+    /// to room for all.
+    TooManyWays,
     /// Others could be evicted for it, but it waits a while first.
     PreemptionDelayed {
         /// How much longer, in milliseconds.
@@ -226,7 +229,7 @@ impl Reason {
             Self::NoRoom { .. } => Tier::Device,
             Self::NoSuchNode { .. } => Tier::Model,
             Self::TooLarge { .. } => Tier::Size,
-            Self::SearchExhausted => Tier::Search,
+            Self::SearchExhausted | Self::TooManyWays => Tier::Search,
             Self::PreemptionDelayed { .. }
             | Self::RetriedLater { .. }
             | Self::NodesHeld { .. }

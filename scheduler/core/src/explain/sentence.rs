@@ -79,6 +79,11 @@ impl Display for Reason {
                     "whether room can be made for it was not found out in the time for that; the next cycle goes on"
                 )
             }
+            Self::TooManyWays => write!(
+                f,
+                "there are more ways to put its sub-groups into domains than are tried; ask for a wider level, or for fewer \
+                 sub-groups with a level of their own"
+            ),
             Self::RetriedLater { failures, left_ms } => write!(
                 f,
                 "it could not be started {} where it was placed, and is tried again in {}; see why its node refused it",

@@ -1,6 +1,7 @@
 //! Units whose members may not be just anywhere: in one domain of a topology level, on one node, or spread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::vec::IntoIter;
 
 use super::{MakeRoom, Unplaceable, demanding_first, place_within_bounds};
 use crate::claim::{ClaimId, NodeId};
@@ -9,9 +10,12 @@ use crate::cluster::Cluster;
 use crate::group::{GroupId, GroupPlacement, PlacementStrategy};
 use crate::placement::{Engine, GroupScope, MemberNodes, Policy, room};
 use crate::queue::QueueId;
-use crate::statement::Statement;
+use crate::statement::{Checkpoint, Statement};
 use crate::topology::DomainId;
 use crate::unit::Unit;
+
+/// So often, for one unit in one scope, a sub-group that has found a domain goes on to the next one for the sake of others.
+const WAYS_MAX: u32 = 64;
 
 /// A group's rules about where its members may be.
 pub(super) struct Rules {
@@ -28,6 +32,25 @@ struct Trial<'a, 's> {
     statement: &'a mut Statement<'s>,
     engine: &'a mut Engine<Box<dyn Policy>>,
     room: &'a mut dyn MakeRoom,
+}
+
+/// Members of a sub-group that must be in one domain of its level.
+struct Part {
+    /// The number of the sub-group.
+    sub_group: usize,
+    claims: Vec<ClaimId>,
+    /// One of them.
+    first: ClaimId,
+    wanted: Vec<(ClassId, u32)>,
+    /// The domains in which they could be before any other part was placed. If there is no other: none is noted.
+    choices: Vec<DomainId>,
+}
+
+impl Part {
+    /// Whether it has the same domains to choose from as another one and takes the same there.
+    fn is_like(&self, other: &Self) -> bool {
+        (&self.choices, &self.wanted) == (&other.choices, &other.wanted)
+    }
 }
 
 impl Rules {
@@ -57,7 +80,9 @@ impl Rules {
         for scope in self.scopes(&mut trial, unit) {
             match self.place_within(&mut trial, &unit.claims, scope) {
                 Ok(()) => return Ok(()),
-                Err(obstacle) => last = obstacle,
+                // Whether it fits in a domain that was not looked at to the end is not known.
+                Err(obstacle) if last != Unplaceable::TooManyWays => last = obstacle,
+                Err(_) => {}
             }
             trial.statement.rollback(start);
         }
@@ -115,27 +140,124 @@ impl Rules {
         placed.filter_map(|member| cluster.allocation(member)).map(|allocation| allocation.node).next()
     }
 
+    /// Places members within a domain: each sub-group that must be in one domain of a level, and then the rest. Where one
+    /// finds no room, the one before it goes on to its next domain.
     fn place_within(
         &self,
         trial: &mut Trial<'_, '_>,
         claims: &[ClaimId],
         within: Option<DomainId>,
     ) -> Result<(), Unplaceable> {
+        let (parts, rest) = self.parts(trial, claims, within);
+        // Those that are placed: where each began, and the domains that it has not tried.
+        let mut begun: Vec<(Checkpoint, IntoIter<DomainId>)> = Vec::new();
+        let mut first_obstacle = None;
+        let mut ways_left = WAYS_MAX;
+        loop {
+            let obstacle = match parts.get(begun.len()) {
+                Some(part) => {
+                    let domains = self.domains_of(trial, part, within).into_iter();
+                    begun.push((trial.statement.checkpoint(), domains));
+                    self.go_on(trial, &parts, &mut begun).err()
+                }
+                None => match self.place_rest(trial, &rest, within) {
+                    Ok(()) => return Ok(()),
+                    Err(obstacle) => Some(obstacle),
+                },
+            };
+            let Some(obstacle) = obstacle else { continue };
+            // What stops the way that is tried first says most.
+            let first_obstacle = *first_obstacle.get_or_insert(obstacle);
+            // That those alike change places helps nobody.
+            if let Some(failed) = parts.get(begun.len()) {
+                let others = parts.iter().take(begun.len()).rposition(|part| !part.is_like(failed));
+                begun.truncate(others.map_or(0, |last| last + 1));
+            }
+            loop {
+                if begun.is_empty() {
+                    return Err(first_obstacle);
+                }
+                if ways_left == 0 {
+                    return Err(Unplaceable::TooManyWays);
+                }
+                ways_left -= 1;
+                if self.go_on(trial, &parts, &mut begun).is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Places the last part that was begun in the next domain that takes it. If there is none it is not begun any more.
+    fn go_on(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        parts: &[Part],
+        begun: &mut Vec<(Checkpoint, IntoIter<DomainId>)>,
+    ) -> Result<(), Unplaceable> {
+        let number = begun.len().saturating_sub(1);
+        let (Some(part), Some((start, domains))) = (parts.get(number), begun.last_mut()) else { return Ok(()) };
+        let mut last = Unplaceable::Topology { claim: part.first };
+        trial.statement.rollback(*start);
+        for domain in domains {
+            match self.place_each(trial, &part.claims, Some(domain), None) {
+                Ok(()) => return Ok(()),
+                Err(obstacle) => last = obstacle,
+            }
+            trial.statement.rollback(*start);
+        }
+        begun.pop();
+        Err(last)
+    }
+
+    /// The members that must be in one domain of a level, by sub-group, those with the fewest domains to choose from first;
+    /// and the rest.
+    fn parts(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        claims: &[ClaimId],
+        within: Option<DomainId>,
+    ) -> (Vec<Part>, Vec<ClaimId>) {
         let mut rest = Vec::new();
-        let mut by_level: BTreeMap<usize, Vec<ClaimId>> = BTreeMap::new();
+        let mut by_sub_group: BTreeMap<usize, Vec<ClaimId>> = BTreeMap::new();
         for claim in claims {
             match self.sub_group_with_level(trial.statement.cluster(), *claim) {
-                Some(sub_group) => by_level.entry(sub_group).or_default().push(*claim),
+                Some(sub_group) => by_sub_group.entry(sub_group).or_default().push(*claim),
                 None => rest.push(*claim),
             }
         }
-        for (sub_group, claims) in by_level {
-            let Some(label) = self.levels.get(sub_group).and_then(Option::as_deref) else { continue };
-            self.place_in_one(trial, label, &claims, within)?;
+        let is_alone = by_sub_group.len() == 1;
+        let mut parts = Vec::with_capacity(by_sub_group.len());
+        for (sub_group, claims) in by_sub_group {
+            let Some(first) = claims.first().copied() else { continue };
+            let wanted = wanted(trial.statement.cluster(), &claims);
+            let mut part = Part { sub_group, claims, first, wanted, choices: Vec::new() };
+            if !is_alone {
+                part.choices = self.domains_of(trial, &part, within);
+            }
+            parts.push(part);
         }
+        parts.sort_by_key(|part| part.choices.len());
+        (parts, rest)
+    }
+
+    /// The domains in which a part can be placed as it is now.
+    fn domains_of(&self, trial: &mut Trial<'_, '_>, part: &Part, within: Option<DomainId>) -> Vec<DomainId> {
+        let Some(label) = self.levels.get(part.sub_group).and_then(Option::as_deref) else { return Vec::new() };
+        let first = trial.statement.cluster().claim(part.first);
+        let sub_group = first.and_then(|claim| claim.sub_group.clone());
+        self.domains(trial, label, &part.claims, sub_group.as_deref(), within)
+    }
+
+    fn place_rest(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        rest: &[ClaimId],
+        within: Option<DomainId>,
+    ) -> Result<(), Unplaceable> {
         match self.spread.strategy {
-            PlacementStrategy::SingleNode => self.place_on_one_node(trial, &rest, within),
-            _ => self.place_each(trial, &rest, within, None),
+            PlacementStrategy::SingleNode => self.place_on_one_node(trial, rest, within),
+            _ => self.place_each(trial, rest, within, None),
         }
     }
 
@@ -143,28 +265,6 @@ impl Rules {
         let name = cluster.claim(claim)?.sub_group.as_deref()?;
         let number = cluster.group(self.group)?.sub_group(Some(name))?;
         self.levels.get(number)?.as_ref().map(|_| number)
-    }
-
-    /// Places members of a sub-group in one domain of its level.
-    fn place_in_one(
-        &self,
-        trial: &mut Trial<'_, '_>,
-        label: &str,
-        claims: &[ClaimId],
-        within: Option<DomainId>,
-    ) -> Result<(), Unplaceable> {
-        let start = trial.statement.checkpoint();
-        let mut last = claims.first().map(|claim| Unplaceable::Topology { claim: *claim });
-        let first = claims.first().and_then(|claim| trial.statement.cluster().claim(*claim));
-        let sub_group = first.and_then(|claim| claim.sub_group.clone());
-        for domain in self.domains(trial, label, claims, sub_group.as_deref(), within) {
-            match self.place_each(trial, claims, Some(domain), None) {
-                Ok(()) => return Ok(()),
-                Err(obstacle) => last = Some(obstacle),
-            }
-            trial.statement.rollback(start);
-        }
-        last.map_or(Ok(()), Err)
     }
 
     /// Places members on one node, that of the members that run if there are any.
