@@ -52,6 +52,9 @@ use crate::unix_socket::{SocketError, SocketFile};
 
 /// The driver's own directory in kubelet's directory of plugins has this socket.
 const ENDPOINT_FILE: &str = "dra.sock";
+/// Kubelet connects to the path of this socket as if it were a host's name, percent-encoded. HTTP/2 servers that read
+/// the name as an authority refuse percent signs in a host, but not before an `@`: there they belong to a user.
+const REGISTRATION_FILE: &str = "gpu.aliquot.dev@reg.sock";
 /// Between two looks whether the sockets are still there.
 const SOCKET_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -74,7 +77,7 @@ impl Settings {
     }
 
     fn registration_socket(&self) -> PathBuf {
-        self.kubelet_dir.join("plugins_registry").join(format!("{DRIVER}-reg.sock"))
+        self.kubelet_dir.join("plugins_registry").join(REGISTRATION_FILE)
     }
 }
 
@@ -204,4 +207,27 @@ async fn serve_on(
         let _ = end.wait_for(|end| *end).await;
     };
     router.serve_with_incoming_shutdown(incoming, ended).await
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::codegen::http::uri::Authority;
+
+    use super::*;
+
+    #[test]
+    fn kubelet_s_name_for_the_registration_socket_is_an_authority() {
+        let settings = Settings {
+            node_name: "node-1".into(),
+            kubelet_dir: "/var/lib/kubelet".into(),
+            state_dir: "/var/lib/aliquot".into(),
+            boot_id: "boot".into(),
+        };
+        let encoded = settings.registration_socket().to_string_lossy().replace('/', "%2F");
+        let authority: Authority = encoded.parse().unwrap();
+        assert_eq!(authority.host(), "reg.sock");
+        assert!(encoded.contains(DRIVER), "{encoded}");
+        // So it would be without the sign.
+        assert!(encoded.replace('@', "-").parse::<Authority>().is_err());
+    }
 }

@@ -39,7 +39,7 @@ const PODS: u64 = 20;
 fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
     let cluster = Cluster::of_kubeconfig();
     println!("cluster: {}", cluster.version());
-    let gpu = SimulatedGpu::with("[[devices]]\nmemory = '8 GiB'\n[[devices]]\nmemory = '8 GiB'\n");
+    let gpu = SimulatedGpu::with("[[device]]\nmemory = '8 GiB'\n[[device]]\nmemory = '8 GiB'\n");
     let simulated = std::env::var("ALIQUOT_TEST_GPU").is_ok_and(|gpu| gpu == "simulated");
     let programs = [HostProgram::linked(&gpu, "devices"), HostProgram::linked(&gpu, "hold")];
     let image = Image::with(&programs.each_ref());
