@@ -98,6 +98,10 @@ impl Namespace<'_> {
         self.cluster.list(kind, Some(&self.name))
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns when it is gone.
     pub(crate) fn delete(&self, kind: &str, name: &str) {
         self.cluster.kubectl(&["delete", kind, name, "--namespace", &self.name], "");

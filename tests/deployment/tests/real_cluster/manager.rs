@@ -1,7 +1,7 @@
 //! The managers, deployed as the manifests say.
 
-use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use aliquot_deployment::directory;
@@ -13,16 +13,36 @@ use super::cluster::Cluster;
 const NAMESPACE: &str = "aliquot-system";
 const DAEMON_SET: &str = "daemonset/aliquot-manager";
 
+/// How pods ask for slices.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// By claims of the DRA driver.
+    Claims,
+    /// By units of the device plugin.
+    Units,
+}
+
+impl Mode {
+    /// The manifests, below `deploy/kubernetes`.
+    pub(crate) fn directory(self) -> &'static str {
+        match self {
+            Mode::Claims => "dra",
+            Mode::Units => "device-plugin",
+        }
+    }
+}
+
 pub(crate) struct Manager<'a> {
     cluster: &'a Cluster,
+    mode: Mode,
 }
 
 impl Manager<'_> {
     /// Deploys them, where `gpu` says so with a simulated one in place of NVIDIA's driver, and waits until they serve.
-    pub(crate) fn deploy<'a>(cluster: &'a Cluster, gpu: Option<&SimulatedGpu>) -> Manager<'a> {
-        let image = manager_image();
+    pub(crate) fn deploy<'a>(cluster: &'a Cluster, mode: Mode, gpu: Option<&SimulatedGpu>) -> Manager<'a> {
+        let image = manager_image(artifacts::manager());
         cluster.import(&image);
-        let directory = directory().join("dra");
+        let directory = directory().join(mode.directory());
         let rendered = cluster.kubectl(&["kustomize", &directory.to_string_lossy()], "");
         let mut objects: Vec<Value> = serde_saphyr::from_multiple(&rendered).unwrap();
         for object in &mut objects {
@@ -50,7 +70,7 @@ impl Manager<'_> {
         // Who is in a namespace comes after it.
         objects.sort_by_key(|object| object["kind"] != "Namespace");
         cluster.apply(&objects);
-        let manager = Manager { cluster };
+        let manager = Manager { cluster, mode };
         // Pods that a former run has left have another simulated GPU.
         if gpu.is_some() {
             manager.restart();
@@ -67,49 +87,99 @@ impl Manager<'_> {
         }
     }
 
-    /// Replaces the managers, as an upgrade does.
+    /// Replaces the managers by others of the same version.
     pub(crate) fn restart(&self) {
         self.cluster.kubectl(&["rollout", "restart", DAEMON_SET, "--namespace", NAMESPACE], "");
         self.wait();
     }
 
+    /// Replaces the managers by those of another version, which bring another shim.
+    pub(crate) fn upgrade(&self) {
+        let image = manager_image(artifacts::manager_with_another_shim());
+        self.cluster.import(&image);
+        let (init, main) = (format!("runtime-dir={}", image.reference()), format!("manager={}", image.reference()));
+        self.cluster.kubectl(&["set", "image", DAEMON_SET, &init, &main, "--namespace", NAMESPACE], "");
+        self.wait();
+    }
+
+    /// Takes the managers from all nodes, and returns when they are gone.
+    pub(crate) fn take_away(&self) {
+        self.select_nodes(&json!("taken-away"));
+        wait::until_true("the managers are gone", || self.pods().is_empty());
+    }
+
+    /// Brings them back.
+    pub(crate) fn bring_back(&self) {
+        self.select_nodes(&Value::Null);
+        self.wait();
+    }
+
+    fn select_nodes(&self, label: &Value) {
+        let selector = json!({"spec": {"template": {"spec": {"nodeSelector": {"aliquot-test": label}}}}});
+        let patch = format!("--patch={selector}");
+        self.cluster.kubectl(&["patch", DAEMON_SET, "--type=merge", &patch, "--namespace", NAMESPACE], "");
+    }
+
+    /// The names of the managers' pods.
+    fn pods(&self) -> Vec<String> {
+        let pods = self.cluster.list("pods", Some(NAMESPACE)).into_iter();
+        pods.map(|pod| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
     /// How many devices are published; waits for the first.
     pub(crate) fn devices(&self) -> usize {
         wait::until("devices are published", || {
-            let slices = self.cluster.list("resourceslices", None);
-            let ours = slices.iter().filter(|slice| slice["spec"]["driver"] == "gpu.aliquot.dev");
-            let devices = ours.flat_map(|slice| slice["spec"]["devices"].as_array().into_iter().flatten()).count();
+            let devices = match self.mode {
+                Mode::Claims => self.cluster.list("resourceslices", None).iter().map(devices_of).sum(),
+                Mode::Units => self.cluster.list("nodes", None).iter().map(whole_cores_of).sum(),
+            };
             (devices > 0).then_some(devices)
         })
     }
 
-    /// The slices on one node, as `aliquot ps` shows them.
+    /// The slices on all nodes and what they use, as `aliquot ps` shows it.
     pub(crate) fn slices(&self) -> Vec<Value> {
-        let command =
-            ["exec", DAEMON_SET, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot", "ps", "--json"];
-        let mut said: Value = serde_json::from_str(&self.cluster.kubectl(&command, "")).unwrap();
-        serde_json::from_value(said["slices"].take()).unwrap_or_default()
+        self.ask(&["ps", "--json"])
     }
 
-    /// How much memory of its first device each of them uses.
-    pub(crate) fn used_bytes(&self) -> BTreeMap<String, u64> {
-        let used = |slice: &Value| {
-            let bytes = slice["parts"][0]["memory_used_bytes"].as_u64()?;
-            Some((slice["name"].as_str()?.to_owned(), bytes))
+    /// The slice of that name, as `aliquot slice ls` shows it.
+    pub(crate) fn slice(&self, name: &str) -> Option<Value> {
+        self.ask(&["slice", "ls", "--json"]).into_iter().find(|slice| slice["name"] == name)
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Vec<Value> {
+        let slices = |pod: String| {
+            let exec = ["exec", &pod, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot"];
+            let said = self.cluster.kubectl(&[&exec, arguments].concat(), "");
+            let mut said: Value = serde_json::from_str(&said).unwrap();
+            serde_json::from_value::<Vec<Value>>(said["slices"].take()).unwrap()
         };
-        self.slices().iter().filter_map(used).collect()
+        self.pods().into_iter().flat_map(slices).collect()
     }
 }
 
+/// The devices in a resource slice, if it is ours.
+fn devices_of(slice: &Value) -> usize {
+    let devices = slice["spec"]["devices"].as_array().map_or(0, Vec::len);
+    if slice["spec"]["driver"] == "gpu.aliquot.dev" { devices } else { 0 }
+}
+
+/// The devices whose time the node offers in units.
+fn whole_cores_of(node: &Value) -> usize {
+    let units = node["status"]["allocatable"]["aliquot.dev/gpu-core"].as_str().unwrap_or("0");
+    units.parse::<usize>().expect("a number of units") / 100
+}
+
 /// The image, of the programs that tests use.
-fn manager_image() -> Image {
+fn manager_image(manager: &Path) -> Image {
     let dir = tempfile::tempdir().unwrap();
-    for program in [artifacts::manager(), artifacts::cli()] {
+    for program in [manager, artifacts::cli()] {
         std::os::unix::fs::symlink(program, dir.path().join(program.file_name().unwrap())).unwrap();
     }
     let archive = dir.path().join("image.tar");
     // Another name for other contents: a cluster does not import what it has.
-    let reference = format!("localhost/aliquot-test-manager:{}", std::process::id());
+    let version = manager.parent().and_then(Path::file_name).unwrap().to_string_lossy();
+    let reference = format!("localhost/aliquot-test-manager:{version}-{}", std::process::id());
     let _ = run(Command::new(directory().join("image")).arg(&archive).arg(dir.path()).arg(reference)).success();
     Image::load(&archive)
 }

@@ -28,6 +28,13 @@ pub(crate) fn claim_template(name: &str, requests: &Value, config: &Value) -> Va
 pub(crate) fn pod(name: &str, image: &str, command: &[String], source: &Value) -> Value {
     let mut claim = source.clone();
     claim["name"] = "gpu".into();
+    let mut pod = pod_with(name, image, command, &json!({"claims": [{"name": "gpu"}]}));
+    pod["spec"]["resourceClaims"] = json!([claim]);
+    pod
+}
+
+/// A pod with one container, which has these resources.
+pub(crate) fn pod_with(name: &str, image: &str, command: &[String], resources: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {
@@ -36,10 +43,9 @@ pub(crate) fn pod(name: &str, image: &str, command: &[String], source: &Value) -
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "tolerations": [{"operator": "Exists"}],
-            "resourceClaims": [claim],
             "containers": [{
                 "name": "main", "image": image, "imagePullPolicy": "Never", "command": command,
-                "resources": {"claims": [{"name": "gpu"}]},
+                "resources": resources,
             }],
         },
     })

@@ -1,0 +1,85 @@
+//! What is refused, by whom, and with which words.
+
+use aliquot_harness::wait;
+use serde_json::{Value, json};
+
+use super::Tests;
+use super::objects::{claim, device_request, pod, prints_devices};
+
+const MANAGER: &str = "system:serviceaccount:aliquot-system:aliquot-manager";
+
+impl Tests<'_> {
+    pub(crate) fn bad_claims_are_refused_with_their_reasons(&self) {
+        let refused: [(&str, Value, &[&str]); 4] = [
+            ("limit-below-request", json!({"coreLimitPercent": 20}), &["coreLimitPercent is 20", "30 percent"]),
+            ("limit-above-device", json!({"coreLimitPercent": 101}), &["coreLimitPercent", "101"]),
+            ("unknown-class", json!({"priorityClass": "urgent"}), &["priorityClass", "urgent"]),
+            ("unknown-field", json!({"coreLimit": 50}), &["unknown field `coreLimit`"]),
+        ];
+        for (name, mut parameters, words) in refused {
+            parameters["apiVersion"] = "gpu.aliquot.dev/v1alpha1".into();
+            parameters["kind"] = "SliceConfig".into();
+            let config = json!([{"opaque": {"driver": "gpu.aliquot.dev", "parameters": parameters}}]);
+            self.namespace.apply(&[
+                claim(name, &json!([device_request("gpu", 30, 64)]), &config),
+                pod(name, self.image, &prints_devices(), &json!({"resourceClaimName": name})),
+            ]);
+            self.expect_refusal(name, words);
+        }
+        let mut pod = pod("two", self.image, &prints_devices(), &json!({"resourceClaimName": "two"}));
+        pod["spec"]["resourceClaims"] =
+            json!([{"name": "gpu", "resourceClaimName": "two"}, {"name": "other", "resourceClaimName": "other"}]);
+        pod["spec"]["containers"][0]["resources"]["claims"] = json!([{"name": "gpu"}, {"name": "other"}]);
+        let requests = json!([device_request("gpu", 10, 64)]);
+        self.namespace.apply(&[claim("two", &requests, &json!([])), claim("other", &requests, &json!([])), pod]);
+        self.expect_refusal("two", &["container \"main\"", "\"two\"", "\"other\"", "one slice"]);
+        self.namespace.delete("resourceclaim", "other");
+        wait::until_true("nothing of them is left", || self.manager.slices().is_empty());
+    }
+
+    /// Of the claim and the pod, which are removed.
+    fn expect_refusal(&self, name: &str, words: &[&str]) {
+        let has_words = |event: &&Value| {
+            event["involvedObject"]["kind"] == "ResourceClaim"
+                && event["involvedObject"]["name"] == name
+                && event["message"].as_str().is_some_and(|text| words.iter().all(|word| text.contains(word)))
+        };
+        let event = wait::until(&format!("an event says why {name} is refused"), || {
+            self.namespace.list("events").iter().find(has_words).cloned()
+        });
+        assert_eq!(event["source"]["component"], "gpu.aliquot.dev", "{event:#}");
+        assert_eq!(self.namespace.get("pod", name)["status"]["phase"], "Pending");
+        println!("ok: refused: {}", event["message"]);
+        self.namespace.delete("pod", name);
+        self.namespace.delete("resourceclaim", name);
+    }
+
+    /// By the admission policy: the manager's rights alone would let it.
+    pub(crate) fn a_manager_changes_only_its_own_node_s_resource_slices(&self) {
+        let publish = |token_node: Option<&str>, driver: &str| {
+            let slice = json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "aliquot-test"},
+                "spec": {
+                    "driver": driver, "nodeName": "node-of-a-test",
+                    "pool": {"name": "node-of-a-test", "generation": 1, "resourceSliceCount": 1},
+                },
+            });
+            let user = format!("--as={MANAGER}");
+            let node = token_node.map(|node| format!("--as-user-extra=authentication.kubernetes.io/node-name={node}"));
+            let create = ["create", "--dry-run=server", "--filename=-", &user];
+            let arguments: Vec<&str> = create.into_iter().chain(node.as_deref()).collect();
+            self.cluster.try_kubectl(&arguments, &slice.to_string())
+        };
+        let own = publish(Some("node-of-a-test"), "gpu.aliquot.dev");
+        assert!(own.is_ok(), "{own:?}");
+        let refused = [
+            (publish(Some("another-node"), "gpu.aliquot.dev"), "must not change a resource slice of node"),
+            (publish(Some("node-of-a-test"), "gpu.example.com"), "must not change a resource slice of driver"),
+            (publish(None, "gpu.aliquot.dev"), "is bound to no node"),
+        ];
+        for (outcome, words) in refused {
+            assert!(outcome.as_ref().is_err_and(|error| error.contains(words)), "{words}: {outcome:?}");
+        }
+        println!("ok: a manager changes only its own node's resource slices");
+    }
+}
