@@ -14,7 +14,7 @@ use k8s_openapi::api::resource::v1::DeviceClass;
 use serde_json::Value;
 
 /// The ways in which pods ask for slices, each in a directory of its name.
-const MODES: [&str; 1] = ["dra"];
+const MODES: [&str; 2] = ["dra", "device-plugin"];
 
 fn pod() -> PodSpec {
     object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().template.spec.unwrap()
