@@ -42,9 +42,9 @@ struct Chosen<'a> {
 pub(crate) fn allocate(
     claim: &ResourceClaim,
     node: &str,
-    classes: &BTreeMap<String, DeviceClass>,
-    slices: &[ResourceSlice],
-    claims: &[ResourceClaim],
+    classes: &BTreeMap<&str, &DeviceClass>,
+    slices: &[&ResourceSlice],
+    claims: &[&ResourceClaim],
 ) -> Result<AllocationResult, String> {
     let spec = claim.spec.devices.clone().unwrap_or_default();
     let pools = Pools::gather(slices, node)?;
@@ -97,8 +97,8 @@ fn count(mode: Option<&str>, count: Option<i64>) -> Option<usize> {
 fn satisfy<'a>(
     wish: &Wish<'_>,
     pools: &'a Pools,
-    classes: &BTreeMap<String, DeviceClass>,
-    claims: &[ResourceClaim],
+    classes: &BTreeMap<&str, &DeviceClass>,
+    claims: &[&ResourceClaim],
     constraints: &[DeviceConstraint],
     chosen: &Chosen<'a>,
 ) -> Result<Chosen<'a>, String> {
@@ -143,7 +143,7 @@ fn satisfy<'a>(
 fn take(
     wish: &Wish<'_>,
     candidate: &Candidate<'_>,
-    claims: &[ResourceClaim],
+    claims: &[&ResourceClaim],
     chosen: &[DeviceRequestAllocationResult],
 ) -> Result<Option<DeviceRequestAllocationResult>, String> {
     let taken: Vec<_> = pool::results(claims).chain(chosen).filter(|result| candidate.is(result)).collect();
@@ -211,12 +211,12 @@ fn keeps(constraints: &[DeviceConstraint], wish: &str, candidate: &Candidate<'_>
 /// The configurations of the classes, then those of the claim.
 fn configurations(
     claim: &ResourceClaim,
-    classes: &BTreeMap<String, DeviceClass>,
+    classes: &BTreeMap<&str, &DeviceClass>,
     chosen: &Chosen<'_>,
 ) -> Vec<DeviceAllocationConfiguration> {
     let mut configurations = Vec::new();
     for (request, class) in &chosen.classes {
-        for config in classes.get(class).into_iter().flat_map(|class| class.spec.config.iter().flatten()) {
+        for config in classes.get(class.as_str()).into_iter().flat_map(|class| class.spec.config.iter().flatten()) {
             configurations.push(DeviceAllocationConfiguration {
                 source: "FromClass".to_owned(),
                 requests: Some(vec![request.clone()]),

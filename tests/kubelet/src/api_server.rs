@@ -3,6 +3,7 @@
 
 mod fields;
 mod http;
+mod informer;
 mod objects;
 mod operations;
 mod ownership;
@@ -29,6 +30,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+pub(crate) use informer::Informer;
 pub use resource::{
     CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCES, Resource, SLICES,
 };
@@ -173,6 +175,12 @@ impl Store {
     pub fn list<T: DeserializeOwned>(&self, resource: &'static Resource) -> Vec<T> {
         let (_, objects) = operations::list(&self.shared.objects, resource, None, &Selector::default());
         objects.into_iter().map(typed).collect()
+    }
+
+    /// How many objects of a resource there are.
+    #[must_use]
+    pub fn count(&self, resource: &'static Resource) -> usize {
+        self.shared.objects.lock().list(resource, None).count()
     }
 
     /// Creates an object.

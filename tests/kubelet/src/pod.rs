@@ -49,8 +49,12 @@ pub(crate) fn extended_resources(container: &Container) -> BTreeMap<String, usiz
     counted.collect()
 }
 
+/// How far the pod is.
+pub(crate) fn phase_of(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
+
 /// Whether the pod has ended.
 pub(crate) fn is_terminal(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    matches!(phase_of(pod), Some("Succeeded" | "Failed"))
 }

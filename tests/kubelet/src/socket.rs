@@ -10,16 +10,44 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// A channel to whoever listens at `socket`.
+/// A channel to whoever listens at `socket`, as kubelet connects to drivers and device plugins.
+///
+/// # Errors
+/// Nobody listens there.
 pub(crate) async fn connect(socket: &Path, timeout: Duration) -> Result<Channel, tonic::transport::Error> {
+    // The address is only the authority that is sent.
+    connect_as(Endpoint::from_static("http://localhost"), socket, timeout).await
+}
+
+/// The authority that kubelet sends to who wants to register at `socket`: the path, with percent signs for what may not
+/// stand in one.
+///
+/// # Errors
+/// Servers that read it as strictly as ours do refuse such a one.
+pub(crate) fn registration_authority(socket: &Path) -> Result<Endpoint, String> {
+    let may_stand = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]@".contains(byte);
+    let path = socket.as_os_str().as_encoded_bytes();
+    let escaped = |byte: &u8| if may_stand(byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
+    let authority: String = path.iter().map(escaped).collect();
+    Endpoint::from_shared(format!("http://{authority}"))
+        .map_err(|error| format!("servers refuse the authority {authority:?}: {error}"))
+}
+
+/// A channel to whoever listens at `socket`, by the name that `endpoint` has.
+///
+/// # Errors
+/// Nobody listens there.
+pub(crate) async fn connect_as(
+    endpoint: Endpoint,
+    socket: &Path,
+    timeout: Duration,
+) -> Result<Channel, tonic::transport::Error> {
     let socket = socket.to_owned();
     let connector = tower::service_fn(move |_| {
         let socket = socket.clone();
         async move { UnixStream::connect(socket).await.map(TokioIo::new) }
     });
-    // The address is only the authority that is sent.
-    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(timeout);
-    endpoint.connect_with_connector(connector).await
+    endpoint.connect_timeout(timeout).connect_with_connector(connector).await
 }
 
 /// Listens at `socket`, where nobody does any more.

@@ -133,8 +133,13 @@ impl World {
     /// The claim's slice.
     #[must_use]
     pub fn slice_of(&self, claim: &str) -> Option<Slice> {
-        let name = format!("claim-{}", self.claim_now(claim).metadata.uid.expect("a claim has a uid"));
+        let name = self.slice_name(claim);
         self.slices().into_iter().find(|slice| slice.name == name)
+    }
+
+    /// What the claim's slice is called.
+    fn slice_name(&self, claim: &str) -> String {
+        format!("claim-{}", self.claim_now(claim).metadata.uid.expect("a claim has a uid"))
     }
 
     /// All slices of the node.
@@ -143,12 +148,21 @@ impl World {
         self.node.client().slices().expect("the manager answers")
     }
 
+    /// What is wrong with the slices of these pods: each uses the claim of its own name, which asks for this share. Waits
+    /// until all run.
+    #[track_caller]
+    pub fn wrong_identities(&self, pods: &[(String, Share)]) -> Vec<String> {
+        let running: Vec<Pod> = pods.iter().map(|(name, _)| self.cluster.wait_for_phase(name, "Running")).collect();
+        let slices = self.slices();
+        let checked = running.iter().zip(pods).map(|(pod, (name, share))| self.identity(pod, name, *share, &slices));
+        checked.filter_map(Result::err).collect()
+    }
+
     /// Whether the claim's slice is what was given to the claim, and its pod's container has got it.
-    ///
-    /// # Errors
-    /// What is otherwise.
-    pub fn identity(&self, pod: &Pod, claim: &str, share: Share) -> Result<(), String> {
-        let slice = self.slice_of(claim).ok_or_else(|| format!("claim {claim} has no slice"))?;
+    fn identity(&self, pod: &Pod, claim: &str, share: Share, slices: &[Slice]) -> Result<(), String> {
+        let name = self.slice_name(claim);
+        let slice = slices.iter().find(|slice| slice.name == name);
+        let slice = slice.ok_or_else(|| format!("claim {claim} has no slice"))?;
         let results = self.results(claim);
         let decided: Vec<(String, Share)> = results.into_iter().map(|result| (result.device, share)).collect();
         let made = slice.parts.iter().map(|part| {
@@ -167,13 +181,13 @@ impl World {
         if sees && is_in { Ok(()) } else { Err(format!("claim {claim}, {slice:?}: its container has got\n{got}")) }
     }
 
-    /// Fails the test unless [`identity`](World::identity) is right.
+    /// Fails the test unless the claim's slice is what was given to the claim, and its pod's container has got it.
     ///
     /// # Panics
     /// If it is not.
     #[track_caller]
     pub fn assert_identity(&self, pod: &Pod, claim: &str, share: Share) {
-        if let Err(wrong) = self.identity(pod, claim, share) {
+        if let Err(wrong) = self.identity(pod, claim, share, &self.slices()) {
             panic!("{wrong}");
         }
     }
@@ -199,12 +213,12 @@ impl World {
         for pod in store.list::<Pod>(&PODS) {
             store.delete(&PODS, NAMESPACE, &pod.metadata.name.expect("a pod has a name"), false).expect("it is there");
         }
-        wait::until_true("all pods are gone", || store.list::<Pod>(&PODS).is_empty());
+        wait::until_true("all pods are gone", || store.count(&PODS) == 0);
         for claim in store.list::<ResourceClaim>(&CLAIMS) {
             // One that was made for a pod may go by itself.
             let _ = store.delete(&CLAIMS, NAMESPACE, &claim.metadata.name.expect("a claim has a name"), false);
         }
-        wait::until_true("all claims are gone", || store.list::<ResourceClaim>(&CLAIMS).is_empty());
+        wait::until_true("all claims are gone", || store.count(&CLAIMS) == 0);
     }
 }
 

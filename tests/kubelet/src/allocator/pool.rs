@@ -40,7 +40,7 @@ impl Pools {
     ///
     /// # Errors
     /// A pool names a device twice, or counters that it does not have.
-    pub(super) fn gather(slices: &[ResourceSlice], node: &str) -> Result<Pools, String> {
+    pub(super) fn gather(slices: &[&ResourceSlice], node: &str) -> Result<Pools, String> {
         let mut by_pool: BTreeMap<(&str, &str), Vec<&ResourceSlice>> = BTreeMap::new();
         for slice in slices {
             let here = slice.spec.node_name.as_deref() == Some(node) || slice.spec.all_nodes == Some(true);
@@ -83,7 +83,7 @@ impl Pools {
     pub(super) fn has_counters(
         &self,
         candidate: &Candidate<'_>,
-        claims: &[ResourceClaim],
+        claims: &[&ResourceClaim],
         chosen: &[DeviceRequestAllocationResult],
     ) -> bool {
         let used = |device: &Device| {
@@ -137,7 +137,7 @@ impl Pool {
 }
 
 /// What all claims have.
-pub(super) fn results(claims: &[ResourceClaim]) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+pub(super) fn results<'a>(claims: &[&'a ResourceClaim]) -> impl Iterator<Item = &'a DeviceRequestAllocationResult> {
     claims
         .iter()
         .filter_map(|claim| claim.status.as_ref()?.allocation.as_ref()?.devices.as_ref())

@@ -1,7 +1,7 @@
 //! The objects, their versions, and what has happened to them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -13,12 +13,12 @@ const HISTORY: usize = 10_000;
 
 /// Where an object is kept: group and plural name of its resource, namespace, name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(crate) struct Key {
     group: &'static str,
     plural: &'static str,
     /// Empty for what lies in no namespace.
-    pub(super) namespace: String,
-    pub(super) name: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
 impl Key {
@@ -38,9 +38,9 @@ impl Key {
 pub(super) struct Change {
     pub(super) version: u64,
     /// As it was, `None` if it was not there.
-    pub(super) before: Option<Value>,
+    pub(super) before: Option<Arc<Value>>,
     /// As it is, `None` if it was deleted.
-    pub(super) after: Option<Value>,
+    pub(super) after: Option<Arc<Value>>,
 }
 
 /// All objects, under one lock.
@@ -53,7 +53,7 @@ pub(super) struct Objects {
 /// What the lock protects.
 pub(super) struct State {
     version: u64,
-    objects: BTreeMap<Key, Value>,
+    objects: BTreeMap<Key, Arc<Value>>,
     history: VecDeque<(Key, Change)>,
     /// Changes up to this version are forgotten.
     compacted: u64,
@@ -94,46 +94,67 @@ impl Locked<'_> {
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Value> {
-        self.state.objects.get(key)
+        self.state.objects.get(key).map(AsRef::as_ref)
     }
 
     /// The objects of a resource, by namespace and name.
-    pub(super) fn list(&self, resource: &Resource, namespace: Option<&str>) -> Vec<&Value> {
-        let objects = self.state.objects.iter();
-        objects.filter(|(key, _)| key.is_of(resource, namespace)).map(|(_, object)| object).collect()
+    pub(super) fn list<'l>(
+        &'l self,
+        resource: &'l Resource,
+        namespace: Option<&'l str>,
+    ) -> impl Iterator<Item = (&'l Key, &'l Arc<Value>)> {
+        let first = Key::new(resource, namespace.unwrap_or_default(), "");
+        let from_there = self.state.objects.range(first..);
+        from_there.take_while(move |(key, _)| key.is_of(resource, namespace))
     }
 
     /// What has happened after `version`, or `None` if that is no longer known.
-    pub(super) fn since(&self, version: u64, resource: &Resource, namespace: Option<&str>) -> Option<Vec<Change>> {
+    pub(super) fn since<'l>(
+        &'l self,
+        version: u64,
+        resource: &'l Resource,
+        namespace: Option<&'l str>,
+    ) -> Option<impl Iterator<Item = &'l (Key, Change)>> {
         if version < self.state.compacted {
             return None;
         }
-        let newer = self.state.history.iter().filter(|(_, change)| change.version > version);
-        Some(newer.filter(|(key, _)| key.is_of(resource, namespace)).map(|(_, change)| change.clone()).collect())
+        let history = &self.state.history;
+        let newer = history.range(history.partition_point(|(_, change)| change.version <= version)..);
+        Some(newer.filter(move |(key, _)| key.is_of(resource, namespace)))
     }
 
-    /// Puts `object` in its place, or takes away what is there, and gives the change a version.
-    pub(super) fn set(&mut self, key: Key, object: Option<Value>) -> Option<Value> {
+    /// Puts `object` in its place and gives it a version.
+    pub(super) fn put(&mut self, key: Key, object: Value) -> Arc<Value> {
+        let object = self.stamped(object);
+        let before = self.state.objects.insert(key.clone(), Arc::clone(&object));
+        self.note(key, before, Some(Arc::clone(&object)));
+        object
+    }
+
+    /// Takes away what is there.
+    pub(super) fn remove(&mut self, key: Key) {
+        let removed = self.state.objects.remove(&key).map(Arc::unwrap_or_clone);
+        // The last state of what is deleted has the version of its deletion.
+        let before = removed.map(|object| self.stamped(object));
+        self.note(key, before, None);
+    }
+
+    /// `object` with the version that its change makes.
+    fn stamped(&self, mut object: Value) -> Arc<Value> {
+        object["metadata"]["resourceVersion"] = (self.state.version + 1).to_string().into();
+        Arc::new(object)
+    }
+
+    fn note(&mut self, key: Key, before: Option<Arc<Value>>, after: Option<Arc<Value>>) {
         let state = &mut *self.state;
         state.version += 1;
         let version = state.version;
-        let stamped = |mut object: Value| {
-            object["metadata"]["resourceVersion"] = version.to_string().into();
-            object
-        };
-        let object = object.map(stamped);
-        let before = match &object {
-            Some(object) => state.objects.insert(key.clone(), object.clone()),
-            // The last state of what is deleted has the version of its deletion.
-            None => state.objects.remove(&key).map(stamped),
-        };
-        state.history.push_back((key, Change { version, before, after: object.clone() }));
+        state.history.push_back((key, Change { version, before, after }));
         if state.history.len() > HISTORY
             && let Some((_, oldest)) = state.history.pop_front()
         {
             state.compacted = oldest.version;
         }
         self.changed.send_replace(version);
-        object
     }
 }

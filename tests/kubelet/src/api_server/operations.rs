@@ -66,8 +66,8 @@ pub(super) fn list(
     selector: &Selector,
 ) -> (u64, Vec<Value>) {
     let objects = objects.lock();
-    let listed = objects.list(resource, namespace).into_iter().filter(|object| selector.selects(object)).cloned();
-    (objects.version(), listed.collect())
+    let listed = objects.list(resource, namespace).map(|(_, object)| object).filter(|object| selector.selects(object));
+    (objects.version(), listed.map(|object| Value::clone(object)).collect())
 }
 
 pub(super) fn create(objects: &Objects, target: Target<'_>, mut object: Value) -> Result<Value, Failure> {
@@ -116,7 +116,7 @@ pub(super) fn create(objects: &Objects, target: Target<'_>, mut object: Value) -
     if objects.get(&target.key()).is_some() {
         return Err(Failure::already_exists(target.full_name()));
     }
-    Ok(objects.set(target.key(), Some(object)).expect("an object was put there"))
+    Ok(Value::clone(&objects.put(target.key(), object)))
 }
 
 pub(super) fn update(objects: &Objects, target: Target<'_>, object: &Value) -> Result<Value, Failure> {
@@ -157,7 +157,7 @@ pub(super) fn patch(objects: &Objects, target: Target<'_>, patch: Patch<'_>) -> 
             let mut owned = created.clone();
             owned["metadata"]["managedFields"] = json!([]);
             let owned = ownership::apply(&owned, configuration, target.writer(&api_version), true)?;
-            return Ok(objects.lock().set(target.key(), Some(owned)).expect("an object was put there"));
+            return Ok(Value::clone(&objects.lock().put(target.key(), owned)));
         }
     }
     let mut objects = objects.lock();
@@ -214,9 +214,9 @@ pub(super) fn delete(objects: &Objects, target: Target<'_>, options: &Value) -> 
         let mut object = live;
         object["metadata"]["deletionTimestamp"] = super::now().into();
         object["metadata"]["deletionGracePeriodSeconds"] = if on_a_node { grace } else { 0 }.into();
-        return Ok(objects.set(target.key(), Some(object)).expect("an object was put there"));
+        return Ok(Value::clone(&objects.put(target.key(), object)));
     }
-    objects.set(target.key(), None);
+    objects.remove(target.key());
     Ok(live)
 }
 
@@ -259,7 +259,7 @@ fn replace(objects: &mut Locked<'_>, target: Target<'_>, live: &Value, object: V
         && object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
         && target.resource.plural != PODS.plural;
     if finished {
-        objects.set(target.key(), None);
+        objects.remove(target.key());
         return Ok(object);
     }
     let same = |field: &str| live.get(field) == object.get(field);
@@ -276,7 +276,7 @@ fn replace(objects: &mut Locked<'_>, target: Target<'_>, live: &Value, object: V
     if same_metadata && fields.map(|(field, _)| field).filter(|field| *field != "metadata").all(|field| same(field)) {
         return Ok(live.clone());
     }
-    Ok(objects.set(target.key(), Some(object)).expect("an object was put there"))
+    Ok(Value::clone(&objects.put(target.key(), object)))
 }
 
 fn preconditions(live: &Value, given: &Value) -> Result<(), Failure> {

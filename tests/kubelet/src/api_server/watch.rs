@@ -54,9 +54,11 @@ impl Watch {
         let end = tokio::time::sleep(self.timeout);
         tokio::pin!(end);
         loop {
-            let (changes, version) = {
+            let (changes, version): (Option<Vec<Change>>, u64) = {
                 let objects = shared.objects.lock();
-                (objects.since(self.version, self.resource, self.namespace.as_deref()), objects.version())
+                let changes = objects.since(self.version, self.resource, self.namespace.as_deref());
+                let changes = changes.map(|changes| changes.map(|(_, change)| change.clone()).collect());
+                (changes, objects.version())
             };
             let Some(changes) = changes else {
                 let message = format!("too old resource version: {} ({version})", self.version);
@@ -87,12 +89,13 @@ impl Watch {
 
     /// What `change` is for somebody who sees only what is selected.
     fn event(&self, change: Change) -> Option<(&'static str, Value)> {
-        let selected = |object: &Option<Value>| object.as_ref().is_some_and(|object| self.selector.selects(object));
+        let selected =
+            |object: &Option<Arc<Value>>| object.as_ref().is_some_and(|object| self.selector.selects(object));
         match (selected(&change.before), selected(&change.after)) {
-            (false, true) => Some(("ADDED", change.after?)),
-            (true, true) => Some(("MODIFIED", change.after?)),
+            (false, true) => Some(("ADDED", Arc::unwrap_or_clone(change.after?))),
+            (true, true) => Some(("MODIFIED", Arc::unwrap_or_clone(change.after?))),
             (true, false) => {
-                let mut last = change.before?;
+                let mut last = Arc::unwrap_or_clone(change.before?);
                 last["metadata"]["resourceVersion"] = change.version.to_string().into();
                 Some(("DELETED", last))
             }

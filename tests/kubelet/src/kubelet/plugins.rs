@@ -100,7 +100,8 @@ enum Refusal {
 async fn register(shared: &Arc<Shared>, file: &File) -> Result<String, Refusal> {
     let within = shared.settings.timing.registration;
     let unreachable = |_| Refusal::Unreachable;
-    let channel = socket::connect(&file.path, within).await.map_err(|_| Refusal::Unreachable)?;
+    let endpoint = socket::registration_authority(&file.path).map_err(Refusal::Refused)?;
+    let channel = socket::connect_as(endpoint, &file.path, within).await.map_err(|_| Refusal::Unreachable)?;
     let mut client = RegistrationClient::new(channel);
     let info = tokio::time::timeout(within, client.get_info(InfoRequest {})).await.map_err(unreachable)?;
     let info = info.map_err(|_| Refusal::Unreachable)?.into_inner();

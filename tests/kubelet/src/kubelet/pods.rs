@@ -1,6 +1,7 @@
 //! Pods: each has a worker that brings it up, watches it, and clears up behind it.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use serde_json::json;
 
 use super::{Shared, claims, devices};
-use crate::api_server::{CORE_EVENTS, NODES, PODS};
-use crate::pod::{containers_of, is_terminal, name_of, uid_of};
+use crate::api_server::{CORE_EVENTS, Informer, NODES, PODS};
+use crate::pod::{containers_of, is_terminal, name_of, phase_of, uid_of};
 use crate::runtime::{ContainerSpec, ContainerState};
 
 /// How often a pod's containers are looked at.
@@ -32,11 +33,51 @@ struct Worker {
     ending: bool,
     /// All its containers have ended for good.
     ended: bool,
+    /// Nothing is left to do for it. It is remembered until the API server tells that it is gone, so that nobody begins
+    /// again.
+    is_done: bool,
     /// What went wrong last, if it still does.
     error: Option<String>,
 }
 
+impl Worker {
+    fn update(&mut self, pod: &Pod, ending: bool) {
+        self.ending |= ending;
+        if self.pod.metadata.resource_version != pod.metadata.resource_version {
+            self.pod = pod.clone();
+        }
+    }
+}
+
 impl PodWorkers {
+    /// Takes up what `pods` are now. Returns those that need a worker.
+    fn take_up(&self, pods: &Informer<Pod>, node_name: &str) -> Vec<Pod> {
+        let ours = pods
+            .objects()
+            .filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node_name));
+        let mut workers = self.lock();
+        let (mut seen, mut new) = (BTreeSet::new(), Vec::new());
+        for pod in ours {
+            let uid = uid_of(pod);
+            let ending = pod.metadata.deletion_timestamp.is_some();
+            seen.insert(uid.clone());
+            match workers.entry(uid) {
+                Entry::Occupied(worker) => worker.into_mut().update(pod, ending),
+                Entry::Vacant(place) => {
+                    let ended = is_terminal(pod);
+                    place.insert(Worker { pod: pod.clone(), ending, ended, is_done: false, error: None });
+                    new.push(pod.clone());
+                }
+            }
+        }
+        workers.retain(|uid, worker| seen.contains(uid) || !worker.is_done);
+        // Who is no longer there was deleted by force, or when nobody looked.
+        for (uid, worker) in workers.iter_mut() {
+            worker.ending |= !seen.contains(uid);
+        }
+        new
+    }
+
     /// The pods that have not ended.
     pub(super) fn active(&self) -> Vec<Pod> {
         self.lock().values().filter(|worker| !worker.ended).map(|worker| worker.pod.clone()).collect()
@@ -62,44 +103,27 @@ impl PodWorkers {
         }
     }
 
+    fn set_done(&self, uid: &str) {
+        if let Some(worker) = self.lock().get_mut(uid) {
+            worker.is_done = true;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Worker>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts a worker for each pod that is bound to this node.
+/// Keeps a worker for each pod that is bound to this node.
 pub(super) async fn watch(shared: Arc<Shared>) {
     let mut changes = shared.store.changes();
+    let mut pods: Informer<Pod> = Informer::new(shared.store.clone(), &PODS);
     shared.publish_resources();
     loop {
         changes.mark_unchanged();
-        let pods: Vec<Pod> = shared.store.list(&PODS);
-        let ours = pods.into_iter().filter(|pod| {
-            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(shared.settings.node_name.as_str())
-        });
-        let mut seen = Vec::new();
-        for pod in ours {
-            let uid = uid_of(&pod);
-            seen.push(uid.clone());
-            let ending = pod.metadata.deletion_timestamp.is_some();
-            let mut workers = shared.pods.lock();
-            match workers.get_mut(&uid) {
-                Some(worker) => {
-                    worker.ending |= ending;
-                    worker.pod = pod;
-                }
-                None => {
-                    let ended = is_terminal(&pod) && !ending;
-                    workers.insert(uid, Worker { pod: pod.clone(), ending, ended, error: None });
-                    if !ended {
-                        tokio::spawn(run(Arc::clone(&shared), pod));
-                    }
-                }
-            }
-        }
-        // Who is no longer there was deleted by force, or when nobody looked.
-        for (uid, worker) in shared.pods.lock().iter_mut() {
-            worker.ending |= !seen.contains(uid);
+        pods.refresh();
+        for pod in shared.pods.take_up(&pods, &shared.settings.node_name) {
+            tokio::spawn(run(Arc::clone(&shared), pod));
         }
         if changes.changed().await.is_err() {
             return;
@@ -111,22 +135,18 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 /// Brings a pod up, watches it, and clears up behind it.
 async fn run(shared: Arc<Shared>, pod: Pod) {
     let uid = uid_of(&pod);
-    let outcome = bring_up_and_watch(&shared, &pod).await;
+    let outcome = match phase_of(&pod) {
+        // It had ended before this kubelet was started, which may not have cleared up behind it.
+        Some("Succeeded") => Ok(true),
+        Some("Failed") => Ok(false),
+        _ => bring_up_and_watch(&shared, &pod).await,
+    };
     // What has ended by itself can be looked at until the pod is deleted.
     if shared.pods.is_ending(&uid) {
         remove_containers(&shared, &pod).await;
     }
     shared.pods.end(&uid);
-    let phase = match &outcome {
-        Ok(succeeded) => {
-            if *succeeded {
-                "Succeeded"
-            } else {
-                "Failed"
-            }
-        }
-        Err(_) => "Failed",
-    };
+    let phase = if outcome == Ok(true) { "Succeeded" } else { "Failed" };
     if let Err(reason) = &outcome {
         event(&shared, &pod, "UnexpectedAdmissionError", reason);
     }
@@ -148,7 +168,7 @@ async fn run(shared: Arc<Shared>, pod: Pod) {
         // It may have been deleted by force in between.
         let _ = shared.store.delete(&PODS, &namespace, &name, true);
     }
-    shared.pods.lock().remove(&uid);
+    shared.pods.set_done(&uid);
 }
 
 async fn remove_containers(shared: &Shared, pod: &Pod) {

@@ -1,9 +1,11 @@
 //! CDI files, read as strictly as runtimes read them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, DirEntry};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -22,24 +24,58 @@ impl fmt::Display for Edits {
     }
 }
 
-/// What containers with `devices` get.
-///
-/// # Errors
-/// A device is in no file, or in two.
-pub(crate) fn resolve(directory: &Path, devices: &[String]) -> Result<Edits, String> {
-    let files: Vec<Value> = fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "json"))
-        .filter_map(|entry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok())
-        .collect();
+/// A directory of CDI files. Each is read once, and again when it is another one.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    directory: PathBuf,
+    files: Mutex<BTreeMap<Version, Arc<Value>>>,
+}
+
+/// A file as it was written at one time: path, inode, time of its last change.
+type Version = (PathBuf, u64, (i64, i64));
+
+impl Registry {
+    pub(crate) fn of(directory: PathBuf) -> Registry {
+        Registry { directory, files: Mutex::default() }
+    }
+
+    /// What containers with `devices` get.
+    ///
+    /// # Errors
+    /// A device is in no file, or in two.
+    pub(crate) fn resolve(&self, devices: &[String]) -> Result<Edits, String> {
+        resolve(&self.files(), devices)
+    }
+
+    fn files(&self) -> Vec<Arc<Value>> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let is_meant = |entry: &DirEntry| entry.path().extension().is_some_and(|extension| extension == "json");
+        let present = entries.filter(is_meant).filter_map(|entry| {
+            let metadata = entry.metadata().ok()?;
+            Some((entry.path(), metadata.ino(), (metadata.ctime(), metadata.ctime_nsec())))
+        });
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = |version: Version| {
+            let file = match files.remove(&version) {
+                Some(file) => file,
+                None => Arc::new(serde_json::from_slice(&fs::read(&version.0).ok()?).ok()?),
+            };
+            Some((version, file))
+        };
+        let now: BTreeMap<Version, Arc<Value>> = present.filter_map(&mut read).collect();
+        *files = now;
+        files.values().cloned().collect()
+    }
+}
+
+fn resolve(files: &[Arc<Value>], devices: &[String]) -> Result<Edits, String> {
     let mut edits = Edits::default();
     let mut of_files = BTreeSet::new();
     for name in devices {
         let (kind, device) = name.split_once('=').ok_or_else(|| format!("{name:?} is no CDI device"))?;
         let found: Vec<(usize, &Value)> = files
             .iter()
+            .map(AsRef::as_ref)
             .enumerate()
             .filter(|(_, file)| file["kind"] == kind)
             .flat_map(|(index, file)| {

@@ -10,7 +10,7 @@ use super::{ContainerRuntime, ContainerSpec, ContainerState, cdi};
 /// A runtime whose containers are written down and do nothing until they are removed.
 #[derive(Debug)]
 pub struct Paper {
-    cdi_directory: PathBuf,
+    cdi: cdi::Registry,
     containers: Mutex<BTreeMap<String, cdi::Edits>>,
 }
 
@@ -18,7 +18,7 @@ impl Paper {
     /// A runtime that looks for CDI devices in this directory.
     #[must_use]
     pub fn new(cdi_directory: PathBuf) -> Paper {
-        Paper { cdi_directory, containers: Mutex::default() }
+        Paper { cdi: cdi::Registry::of(cdi_directory), containers: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, cdi::Edits>> {
@@ -28,7 +28,7 @@ impl Paper {
 
 impl ContainerRuntime for Paper {
     fn start(&self, container: &ContainerSpec) -> Result<(), String> {
-        let edits = cdi::resolve(&self.cdi_directory, &container.cdi_devices)?;
+        let edits = self.cdi.resolve(&container.cdi_devices)?;
         self.lock().insert(container.id.clone(), edits);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Claims: prepared once, for all pods that use them, and given back after the last.
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::{CLAIM_TEMPLATES, CLAIMS, NAMESPACE, SLICES};
+use aliquot_test_kubelet::{CLAIM_TEMPLATES, CLAIMS, NAMESPACE, PODS, SLICES};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use serde_json::json;
 
@@ -61,6 +61,25 @@ fn a_claim_from_a_template_lives_as_long_as_its_pod() {
 }
 
 #[test]
+fn a_claim_that_was_deleted_while_its_devices_were_taken_back_goes() {
+    let stage = Stage::new();
+    // Devices are taken back in two writes, and whoever writes in between makes the second fail: then the claim has no
+    // devices any more, and is still protected.
+    stage.cluster.create(
+        &CLAIMS,
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": "claim", "finalizers": ["resource.kubernetes.io/delete-protection"]},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]}},
+        }),
+    );
+    let store = stage.cluster.store();
+    // It may be gone by now.
+    let _ = store.delete(&CLAIMS, NAMESPACE, "claim", false);
+    wait::until_true("the claim is gone", || store.count(&CLAIMS) == 0);
+}
+
+#[test]
 fn all_claims_of_a_pod_go_to_the_driver_in_one_call() {
     let stage = Stage::new();
     let driver = Driver::start(&stage, Behaviour::Good);
@@ -99,6 +118,17 @@ fn a_driver_that_speaks_another_version_is_told_so() {
 }
 
 #[test]
+fn a_driver_whose_socket_has_a_name_that_its_server_refuses_is_never_registered() {
+    let stage = Stage::new();
+    let _driver = Driver::start_at("test-reg.sock", &stage, Behaviour::Good);
+    wait::until_true("kubelet has tried", || {
+        let complaints = stage.cluster.kubelet().complaints();
+        complaints.iter().any(|complaint| complaint.contains("test-reg.sock: servers refuse the authority"))
+    });
+    assert!(!stage.cluster.kubelet().has_driver(DRIVER));
+}
+
+#[test]
 fn a_kubelet_that_starts_again_finds_its_pods_running_and_knows_their_claims() {
     let mut stage = Stage::new();
     let driver = Driver::start(&stage, Behaviour::Good);
@@ -115,6 +145,22 @@ fn a_kubelet_that_starts_again_finds_its_pods_running_and_knows_their_claims() {
 }
 
 #[test]
+fn a_kubelet_that_starts_again_gives_back_the_claims_of_pods_that_have_ended() {
+    let mut stage = Stage::new();
+    let driver = Driver::start(&stage, Behaviour::Good);
+    stage.publish(&json!([shared_device("gpu-0")]));
+    stage.claim("claim", &part(30, "10Gi"));
+    stage.cluster.create_pod("pod", &pod_with(&["claim"]));
+    stage.cluster.wait_for_phase("pod", "Running");
+    stage.cluster.kill_kubelet();
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    stage.cluster.store().merge(&PODS, NAMESPACE, "pod", true, &ended).unwrap();
+    stage.cluster.start_kubelet();
+    wait::until_true("the claim is given back", || driver.log().last().is_some_and(|last| last == "unprepare claim"));
+    stage.cluster.delete_pod("pod");
+}
+
+#[test]
 fn a_driver_that_starts_again_is_found_again_and_one_that_stays_away_loses_what_it_published() {
     let stage = Stage::new();
     let mut driver = Driver::start(&stage, Behaviour::Good);
@@ -125,5 +171,5 @@ fn a_driver_that_starts_again_is_found_again_and_one_that_stays_away_loses_what_
     wait::until_true("the driver is registered again", || driver.log().len() == 2);
     assert_eq!(stage.cluster.store().list::<ResourceSlice>(&SLICES).len(), 1);
     driver.stop();
-    wait::until_true("its slices are deleted", || stage.cluster.store().list::<ResourceSlice>(&SLICES).is_empty());
+    wait::until_true("its slices are deleted", || stage.cluster.store().count(&SLICES) == 0);
 }

@@ -50,9 +50,14 @@ struct Service {
 
 impl Driver {
     pub(crate) fn start(stage: &Stage, behaviour: Behaviour) -> Driver {
+        Driver::start_at("test@reg.sock", stage, behaviour)
+    }
+
+    /// The same, with a socket of this name.
+    pub(crate) fn start_at(socket: &str, stage: &Stage, behaviour: Behaviour) -> Driver {
         let service =
             Service { cdi: stage.cdi_directory(), behaviour: Arc::new(Mutex::new(behaviour)), log: Arc::default() };
-        let socket = stage.cluster.kubelet_dir().join("plugins_registry/test.sock");
+        let socket = stage.cluster.kubelet_dir().join("plugins_registry").join(socket);
         let mut driver = Driver { service, socket, runtime: None };
         driver.serve();
         driver
