@@ -164,9 +164,11 @@ impl Checkpoint {
 }
 
 fn write(dir: &Path, new: &Path, path: &Path, contents: &Contents) -> io::Result<()> {
+    // Written at once: the file itself would be written token by token.
+    let mut text = serde_json::to_vec_pretty(contents)?;
+    text.push(b'\n');
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
-    serde_json::to_writer_pretty(&mut file, contents)?;
-    file.write_all(b"\n")?;
+    file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(new, path)?;
     File::open(dir)?.sync_all()
