@@ -1,7 +1,7 @@
 //! Gives up claims that kubelet has forgotten: their objects are gone, and kubelet does not say so, for example
 //! because its state was deleted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,28 +14,35 @@ use tracing::{info, warn};
 use super::claims::Claims;
 use super::names::ClaimUid;
 use crate::api_server::{is_not_found, message};
-use crate::node::blocking;
+use crate::node::{Slice, blocking};
 
 /// Between two looks. Kubelet itself gives a claim up within seconds, so one that is found gone twice is forgotten.
-const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Looks until `end` is true.
+/// Looks until `end` is true, the first time at once: most is missed while nobody runs.
 pub(super) async fn run(claims: Arc<Claims>, client: Client, mut end: watch::Receiver<bool>) {
     let mut suspects = BTreeSet::new();
     loop {
+        suspects = look(&claims, &client, &suspects).await;
         tokio::select! {
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
             // An error says that the sender is gone, which is the end as well.
             _ = end.wait_for(|end| *end) => return,
         }
-        suspects = look(&claims, &client, &suspects).await;
     }
 }
 
-/// Gives up what was a suspect before, and still is. Returns the suspects.
-async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSet<ClaimUid>) -> BTreeSet<ClaimUid> {
+/// Gives up what was a suspect before, and still is. Returns the suspects. A claim whose slice some container has, as
+/// kubelet says, is none, and the API server is not asked about it.
+pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSet<ClaimUid>) -> BTreeSet<ClaimUid> {
+    let slices = blocking(claims.node(), |node| node.list()).await;
+    let slices: BTreeMap<&str, &Slice> = slices.iter().map(|slice| (slice.content.name.as_str(), slice)).collect();
     let mut suspects = BTreeSet::new();
     for (uid, (namespace, name)) in claims.known() {
+        let slice = slices.get(uid.slice_name().as_str());
+        if slice.is_some_and(|slice| !slice.consumers.is_empty()) {
+            continue;
+        }
         match is_gone(client, &namespace, &name, &uid).await {
             Ok(false) => continue,
             Ok(true) => {}
@@ -45,8 +52,7 @@ async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSet<ClaimUid>
                 return before.clone();
             }
         }
-        let slice = uid.slice_name();
-        let processes = blocking(claims.node(), move |node| node.get(&slice).map_or(0, |slice| slice.processes)).await;
+        let processes = slice.map_or(0, |slice| slice.processes);
         if !before.contains(&uid) {
             suspects.insert(uid);
         } else if processes > 0 {

@@ -10,7 +10,8 @@ use tonic::codegen::http::{Request, Response};
 use super::*;
 use crate::device_plugin::test_node::{GIB, TestNode, device};
 use crate::dra::names::DRIVER;
-use crate::node::{Part, SliceRequest};
+use crate::dra::stale;
+use crate::node::{Consumer, Part, SliceRequest};
 
 const UID: &str = "3f0c1d2e-0000-4000-8000-000000000001";
 
@@ -235,6 +236,63 @@ async fn a_pod_whose_container_names_two_slices_is_refused() {
     assert!(world.slice().is_none());
     // Of the other claim nothing is known here.
     prepare(&claims).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_claim_that_is_gone_is_given_up_at_the_second_look_unless_somebody_has_it() {
+    let world = World::new(30);
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    let (client, slice) = (client(&world.server), format!("claim-{UID}"));
+    let twice = async || {
+        let suspects = stale::look(&claims, &client, &BTreeSet::new()).await;
+        stale::look(&claims, &client, &suspects).await
+    };
+    assert!(twice().await.is_empty());
+    world.server.lock().claim = None;
+    let consumer = Consumer { namespace: "team".into(), pod: "pod".into(), container: "main".into() };
+    world.node.set_consumers(&slice, &BTreeSet::from([consumer]));
+    world.server.lock().calls.clear();
+    assert!(twice().await.is_empty());
+    assert_eq!(world.server.lock().calls, Vec::<String>::new());
+    world.node.set_consumers(&slice, &BTreeSet::new());
+    world.node.set_processes(&slice, 1);
+    assert_eq!(twice().await.len(), 1);
+    assert!(world.slice().is_some());
+    world.node.set_processes(&slice, 0);
+    assert!(twice().await.is_empty());
+    assert_eq!((world.slice(), claims.known().len()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_claim_of_the_same_name_is_another_one() {
+    let world = World::new(30);
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    // The claim was deleted and made again, and nobody said so.
+    let again = "3f0c1d2e-0000-4000-8000-000000000002";
+    let mut other = claim(40);
+    other["metadata"]["uid"] = again.into();
+    world.server.lock().claim = Some(other);
+    let named = ClaimName { uid: again.into(), ..name() };
+    claims.prepare(&named, &BTreeSet::from([named.clone()])).await.unwrap();
+    assert_eq!(core_percent(&world.node.get(&format!("claim-{again}")).unwrap().content), 40);
+    claims.unprepare(UID).await.unwrap();
+    assert!(world.slice().is_none());
+    assert!(world.node.get(&format!("claim-{again}")).is_some());
+}
+
+#[tokio::test]
+async fn a_record_of_a_newer_version_is_refused_and_kept() {
+    let world = World::new(30);
+    prepare(&world.start("boot-1")).await.unwrap();
+    let file = world.path().join(format!("claims/{UID}.json"));
+    let newer = r#"{"version": 2, "claims": []}"#;
+    std::fs::write(&file, newer).unwrap();
+    let refused = prepare(&world.start("boot-1")).await.unwrap_err().to_string();
+    assert!(refused.contains("is of version 2") && refused.contains("go back"), "{refused}");
+    assert!(world.slice().is_some());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
 }
 
 #[tokio::test]
