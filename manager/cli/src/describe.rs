@@ -13,7 +13,7 @@ use crate::client;
 use crate::error::{Failure, Result};
 use crate::quantity::{bytes_exact, bytes_human, duration_human, millipercent_human};
 use crate::table::{Align, Table, definitions};
-use crate::{findings, json, output, priority, waits};
+use crate::{consumers, findings, json, output, priority, waits};
 
 /// Prints everything about a slice.
 pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Result<()> {
@@ -53,6 +53,7 @@ fn text(slice: &Slice, usage: &SliceUsage, devices: &[Device]) -> String {
     if !slice.problem.is_empty() {
         lines.push(("Problem:", slice.problem.clone()));
     }
+    lines.extend(usage.consumers.iter().map(|consumer| ("Container:", consumers::name(consumer))));
     lines.extend(slice.warnings.iter().map(|warning| ("Warning:", warning.clone())));
     let mut text = definitions(&lines);
     for part in &usage.parts {
@@ -202,7 +203,7 @@ fn indented(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::{Part, PriorityClass, WaitHistogram};
+    use aliquot_proto::node::v1::{Consumer, Part, PriorityClass, WaitHistogram};
 
     use super::*;
 
@@ -226,7 +227,9 @@ mod tests {
             warnings: vec!["much".to_owned()],
             ..Slice::default()
         };
+        let consumer = Consumer { namespace: "team".to_owned(), pod: "web-0".to_owned(), container: "main".to_owned() };
         let usage = SliceUsage {
+            consumers: vec![consumer],
             parts: vec![PartUsage {
                 device_uuid: "GPU-a".to_owned(),
                 core_request_percent: 30,
@@ -272,6 +275,7 @@ mod tests {
             "  Shared by MPS: the core limit holds;",
             "Priority:     batch\n",
             "Warning:      much\n",
+            "Container:    team/web-0/main\n",
             "Throttled:        1.5 s in launches, of all threads together, waiting now\n",
             "Leases:           4 granted\n",
             "Lease waits:      3; p50 500.0 µs, p90 1.8 ms, p99 1.8 ms, longest 1.8 ms\n",

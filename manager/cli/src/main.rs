@@ -6,6 +6,7 @@
 
 mod args;
 mod client;
+mod consumers;
 mod demo;
 mod describe;
 mod doctor;

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use aliquot_proto::node::v1::{
-    Consumer, GetUsageRequest, GetUsageResponse, ListFindingsRequest, PartUsage, SliceUsage,
-};
+use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, ListFindingsRequest, PartUsage, SliceUsage};
 
 use tonic::Code;
 
@@ -13,7 +11,7 @@ use crate::client;
 use crate::error::Result;
 use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::{Align, Table};
-use crate::{findings, json, output, priority, waits};
+use crate::{consumers, findings, json, output, priority, waits};
 
 /// Prints what the slices use.
 pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
@@ -132,18 +130,8 @@ fn heading(with_consumers: bool) -> impl Iterator<Item = (&'static str, Align)> 
 /// A slice's name and the containers in it; blanks for what continues the slice above.
 fn whose(slice: &SliceUsage, index: usize, with_consumers: bool) -> impl Iterator<Item = String> {
     let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
-    let containers = with_consumers.then(|| of_slice(&|| containers(slice)));
+    let containers = with_consumers.then(|| of_slice(&|| consumers::summary(slice).unwrap_or_else(|| "-".to_owned())));
     [of_slice(&|| marked_name(slice))].into_iter().chain(containers)
-}
-
-/// The containers of pods that run in a slice: namespace, pod, and container.
-fn containers(slice: &SliceUsage) -> String {
-    let name = |consumer: &Consumer| format!("{}/{}/{}", consumer.namespace, consumer.pod, consumer.container);
-    match slice.consumers.as_slice() {
-        [] => "-".to_owned(),
-        [only] => name(only),
-        [first, others @ ..] => format!("{} and {} more", name(first), others.len()),
-    }
 }
 
 /// A slice's name, with a mark if the audit has found something in it.

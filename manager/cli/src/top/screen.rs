@@ -16,7 +16,7 @@ use super::history::History;
 use crate::ps::short_uuid;
 use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::printable;
-use crate::{priority, waits};
+use crate::{consumers, priority, waits};
 
 /// Lines of one part: a heading, the chart, a line of figures.
 const PART_LINES_MIN: u16 = 5;
@@ -189,13 +189,17 @@ fn state(part: &PartUsage, waited_permille: u64) -> String {
     }
 }
 
-/// What a part is, in `width` columns.
+/// What a part is, in `width` columns. Where it is known who runs in it, that says more than the slice's name.
 fn title(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
+    let consumers = consumers::summary(slice);
+    let slice_name = consumers.as_ref().map(|_| format!(" in {}", printable(&slice.name)));
+    let name = consumers.as_deref().unwrap_or(&slice.name);
     let words = [
-        format!("{}  {} %", printable(&slice.name), millipercent_human(part.core_used_1s_millipercent.into())),
+        format!("{}  {} %", printable(name), millipercent_human(part.core_used_1s_millipercent.into())),
         format!("of {}", short_uuid(&part.device_uuid)),
         format!(" {}", priority::name(slice.priority_class())),
     ];
+    let words = words.into_iter().chain(slice_name);
     line_of(words, " ", width.saturating_sub(1)) + " "
 }
 
@@ -239,7 +243,7 @@ fn processes(count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::{GetUsageResponse, WaitHistogram};
+    use aliquot_proto::node::v1::{Consumer, GetUsageResponse, WaitHistogram};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -321,6 +325,15 @@ mod tests {
         assert_eq!(title(40), " train  60.0 % of GPU-a110c07a ");
         assert_eq!(title(30), " train  60.0 % ");
         assert_eq!(title(0), " ");
+    }
+
+    #[test]
+    fn a_title_names_the_container_if_it_is_known() {
+        let consumer = Consumer { namespace: "team".to_owned(), pod: "web-0".to_owned(), container: "main".to_owned() };
+        let slice = SliceUsage { consumers: vec![consumer], ..slice("claim-1", 60_000, 0) };
+        let title = |width| title(&slice, &slice.parts[0], width);
+        assert_eq!(title(80), " team/web-0/main  60.0 % of GPU-a110c07a  standard  in claim-1 ");
+        assert_eq!(title(60), " team/web-0/main  60.0 % of GPU-a110c07a  standard ");
     }
 
     #[test]
