@@ -10,7 +10,7 @@ use aliquot_kubernetes::node::{
     AuditPolicy, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest,
 };
 use aliquot_kubernetes::pod_resources::{PodResources, keep_consumers};
-use aliquot_kubernetes::{Client, ConnectError, device_plugin, dra};
+use aliquot_kubernetes::{ConnectError, device_plugin, dra};
 use tokio::sync::watch;
 
 use crate::config::{self, KubernetesConfig, KubernetesMode};
@@ -45,7 +45,7 @@ pub(crate) struct Kubernetes {
 /// In which way pods get slices.
 enum Adapter {
     Dra(DraDriver),
-    DevicePlugin { config: device_plugin::Config, kubelet_dir: PathBuf, client: Client },
+    DevicePlugin { config: device_plugin::Config, kubelet_dir: PathBuf, cluster: device_plugin::ApiServer },
 }
 
 impl Kubernetes {
@@ -66,7 +66,7 @@ impl Kubernetes {
             KubernetesMode::DevicePlugin => Adapter::DevicePlugin {
                 config: config.device_plugin.clone(),
                 kubelet_dir: config.kubelet_dir.clone(),
-                client,
+                cluster: device_plugin::ApiServer::new(client, config.node_name.clone()),
             },
         };
         Ok(Kubernetes { node, adapter, pod_resources: Arc::new(PodResources::new(&config.kubelet_dir)) })
@@ -80,8 +80,8 @@ impl Kubernetes {
         let adapter = async {
             match adapter {
                 Adapter::Dra(driver) => driver.run(end.clone()).await,
-                Adapter::DevicePlugin { config, kubelet_dir, client } => {
-                    let plugin = device_plugin::run(config, kubelet_dir, told, Arc::new(client), pod_resources);
+                Adapter::DevicePlugin { config, kubelet_dir, cluster } => {
+                    let plugin = device_plugin::run(config, kubelet_dir, told, Arc::new(cluster), pod_resources);
                     until(end.clone(), plugin).await;
                 }
             }

@@ -6,12 +6,15 @@
 //! 1. *Allocate*, when a pod is admitted, does not say for whom. The answer is the name of a CDI device that follows
 //!    from the ids alone; there is no such device yet.
 //! 2. *PreStartContainer*, before the container is created, comes with the same ids. Who has them says kubelet's
-//!    `PodResources`; what that container asks for says its pod ([`aliquot_dialects`]); the slice is then made once for
+//!    `PodResources`, and of init containers its checkpoint; what that container asks for says its pod ([`aliquot_dialects`]); the slice is then made once for
 //!    all of its resources, and published under the names that kubelet was told for each.
 //!
 //! So a container is never found by matching amounts, and which device it gets is decided when it is known who asks:
 //! units of shares only count. Units of whole devices are the devices. A refusal is PreStartContainer's error, which
-//! kubelet writes into an event of the pod.
+//! kubelet writes into an event of the pod, and an event of the plugin's own.
+//!
+//! An init container that ends before the others start has a slice of its own, which makes way for theirs: kubelet
+//! gives them the same units. Who asks for exactly the same gets the same slice. A sidecar is a container like others.
 //!
 //! Nothing is remembered here: which slice is whose follows from the ids, which kubelet keeps.
 
@@ -31,7 +34,7 @@ use crate::node::{self, Node, Slice};
 use crate::pod_resources::{Holders, PodResources};
 
 mod choice;
-mod pods;
+mod cluster;
 mod preferred;
 mod prepare;
 mod registration;
@@ -40,6 +43,7 @@ mod server;
 mod settings;
 mod slice_name;
 mod stale;
+mod starting;
 #[cfg(test)]
 mod test_kubelet;
 #[cfg(test)]
@@ -49,9 +53,11 @@ mod tests;
 mod unit_id;
 mod units;
 
-pub use pods::Pods;
+pub use cluster::{ApiServer, Cluster, KnownPod};
 pub use settings::{Config, Settings, SettingsError};
 pub use unit_id::CdiName;
+
+pub(crate) use starting::RecordedNames;
 
 use prepare::Preparer;
 use resource::Resource;
@@ -69,12 +75,12 @@ pub async fn run(
     config: Config,
     kubelet_dir: PathBuf,
     node: Arc<dyn Node>,
-    pods: Arc<dyn Pods>,
+    cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
 ) {
     let preparer = Arc::new(Preparer::new(
         Arc::clone(&node),
-        pods,
+        Arc::clone(&cluster),
         Arc::clone(&pod_resources),
         config.spoken.clone(),
         config.facts.clone(),
@@ -83,6 +89,7 @@ pub async fn run(
         config,
         plugins_dir: kubelet_dir.join("device-plugins"),
         node,
+        cluster,
         pod_resources,
         preparer,
         changed: Arc::new(Notify::new()),
@@ -99,6 +106,7 @@ struct Plugin {
     /// Where kubelet's socket is, and the plugins' are.
     plugins_dir: PathBuf,
     node: Arc<dyn Node>,
+    cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
     preparer: Arc<Preparer>,
     changed: Arc<Notify>,
@@ -169,6 +177,8 @@ impl Plugin {
                 Err(error) => {
                     if !self.served.contains_key(&resource.name) {
                         warn!("{error}");
+                        let cluster = Arc::clone(&self.cluster);
+                        self.tasks.spawn(async move { cluster.not_offered(&error.to_string()).await });
                     }
                     Units::default()
                 }

@@ -1,4 +1,5 @@
-//! Who has which devices, in kubelet's own words: its `PodResources` service.
+//! Who has which devices, in kubelet's own words: its `PodResources` service, and for what that leaves out its
+//! checkpoint of device plugins' units.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,8 +17,10 @@ use tonic::transport::{Channel, Endpoint};
 
 mod consumers;
 mod holders;
+mod recorded;
 pub use consumers::keep_consumers;
-pub use holders::{Holder, Holders};
+pub use holders::{Holder, Holders, PodName};
+pub use recorded::Recorded;
 
 /// An answer that takes longer is none.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,6 +42,7 @@ pub struct ListError {
 #[derive(Debug)]
 pub struct PodResources {
     path: PathBuf,
+    checkpoint: PathBuf,
     client: PodResourcesListerClient<Channel>,
     /// Who asks holds this. Those who wait for it take the answer, if it was asked for after they had come.
     last: Mutex<Option<Answer>>,
@@ -55,7 +59,8 @@ impl PodResources {
     #[must_use]
     pub fn new(kubelet_dir: &Path) -> PodResources {
         let path = kubelet_dir.join("pod-resources/kubelet.sock");
-        PodResources { client: client(path.clone()), path, last: Mutex::new(None) }
+        let checkpoint = kubelet_dir.join(recorded::FILE);
+        PodResources { client: client(path.clone()), path, checkpoint, last: Mutex::new(None) }
     }
 
     /// Who has what, as of now or later. Who asks while another one waits for the answer gets the next one together
@@ -80,12 +85,20 @@ impl PodResources {
         let mut client = self.client.clone();
         for _ in 0..ATTEMPTS_MAX {
             match client.list(ListPodResourcesRequest {}).await {
-                Ok(answer) => return Ok(Holders::from(answer.into_inner())),
+                Ok(answer) => return Ok(Holders::new(answer.into_inner(), self.recorded().await)),
                 Err(status) if status.code() == Code::ResourceExhausted => sleep(RETRY_AFTER).await,
                 Err(status) => return Err(self.error(status.message())),
             }
         }
         Err(self.error("it was asked too often by others"))
+    }
+
+    async fn recorded(&self) -> Result<Vec<Recorded>, String> {
+        let path = self.checkpoint.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            recorded::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        });
+        read.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     fn error(&self, reason: &str) -> ListError {

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use crate::api_server::{ApiServer, CORE_EVENTS, EVENTS, NODES, PODS, Resource, Store};
 use crate::controllers;
 use crate::kubelet::{Kubelet, Settings, Timing};
-use crate::pod::{containers_of, uid_of};
+use crate::pod::{all_containers_of, containers_of, uid_of};
 use crate::runtime::ContainerRuntime;
 
 /// Its node.
@@ -183,6 +183,12 @@ impl Cluster {
         ids.map(|id| self.containers.output(&id)).collect()
     }
 
+    /// What one container of a pod, which may be an init container, has written to its standard output.
+    #[must_use]
+    pub fn output_of(&self, pod: &Pod, container: &str) -> String {
+        self.containers.output(&format!("k8s_{container}_{}", uid_of(pod)))
+    }
+
     /// What events say, of both groups, as `reason: message`.
     #[must_use]
     pub fn events(&self) -> Vec<String> {
@@ -211,7 +217,7 @@ impl Drop for Cluster {
         let pods = self.store().list::<Pod>(&PODS);
         self.kubelet = None;
         for pod in pods {
-            for container in containers_of(&pod) {
+            for container in all_containers_of(&pod) {
                 self.containers.remove(&format!("k8s_{}_{}", container.name, uid_of(&pod)));
             }
         }

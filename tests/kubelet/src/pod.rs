@@ -17,9 +17,24 @@ pub(crate) fn name_of(pod: &Pod) -> (String, String) {
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-/// Its containers.
+/// Its containers, without init containers.
 pub(crate) fn containers_of(pod: &Pod) -> &[Container] {
     pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default()
+}
+
+/// Its init containers.
+pub(crate) fn init_containers_of(pod: &Pod) -> &[Container] {
+    pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default()
+}
+
+/// All its containers, in the order in which they start.
+pub(crate) fn all_containers_of(pod: &Pod) -> impl Iterator<Item = &Container> {
+    init_containers_of(pod).iter().chain(containers_of(pod))
+}
+
+/// Whether an init container is a sidecar: it runs beside those that come after it.
+pub(crate) fn is_sidecar(init_container: &Container) -> bool {
+    init_container.restart_policy.as_deref() == Some("Always")
 }
 
 /// The names of the pod's claims by the names that its containers have for them.

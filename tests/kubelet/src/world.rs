@@ -42,10 +42,16 @@ impl World {
     /// A node with `devices` GPUs whose containers are only written down.
     #[must_use]
     pub fn on_paper(mode: &str, devices: usize) -> World {
+        World::on_paper_with(mode, &"[[device]]\n".repeat(devices), "")
+    }
+
+    /// The same on a machine of this description, with further lines in the manager's configuration.
+    #[must_use]
+    pub fn on_paper_with(mode: &str, machine: &str, settings: &str) -> World {
         let cdi = tempfile::Builder::new().prefix("aliquot-cdi-").tempdir().expect("a temporary directory");
-        let gpu = SimulatedGpu::with(&"[[device]]\n".repeat(devices));
+        let gpu = SimulatedGpu::with(machine);
         let cluster = Cluster::start(Arc::new(Paper::new(cdi.path().to_owned())));
-        let settings = format!("cdi_dir = {:?}\n{}", cdi.path(), cluster.manager_settings(mode));
+        let settings = format!("cdi_dir = {:?}\n{}{settings}", cdi.path(), cluster.manager_settings(mode));
         let node = Node::with(&gpu, &settings);
         World { cluster, node, image: None, _gpu: gpu, _cdi: Some(cdi) }.with_class()
     }

@@ -1,6 +1,6 @@
 //! Makes the slice of a container that is about to start. Kubelet asks for it with nothing but the ids of its units.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_dialects::{NodeFacts, Placed, Priority, Refusal, Spoken, Wish};
@@ -9,13 +9,14 @@ use tonic::{Code, Status};
 use tracing::info;
 
 use super::choice::{Hint, NoDevice, choose};
-use super::pods::Pods;
+use super::cluster::{Cluster, KnownPod};
 use super::resource::Resource;
 use super::slice_name::slice_name;
 use super::stale::of_nobody;
+use super::starting::{Candidate, Starts, have_units_in_common};
 use super::unit_id::{CdiName, device_of};
-use crate::node::{self, CreateError, Devices, Node, NodeError, Part, PriorityClass, SliceRequest};
-use crate::pod_resources::{Holder, ListError, PodResources};
+use crate::node::{self, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, SliceRequest};
+use crate::pod_resources::{Holders, ListError, PodName, PodResources, Recorded};
 
 /// Why a container cannot start. Kubelet writes it into an event of the pod, and tries again.
 #[derive(Debug, thiserror::Error)]
@@ -25,10 +26,13 @@ pub(super) enum PrepareError {
     List(#[from] ListError),
     /// Nobody has these units.
     #[error(
-        "no container that kubelet's PodResources lists has the {count} units of {resource} that begin with {first}; \
-         an init container that ends before the others start cannot have a device: ask in a container or a sidecar"
+        "neither kubelet's PodResources nor its checkpoint has a container with the {count} units of {resource} that \
+         begin with {first}{}", .unread.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     )]
-    Nobody { resource: String, count: usize, first: String },
+    Nobody { resource: String, count: usize, first: String, unread: Option<String> },
+    /// It is known which units the container has, but not which pod it is of.
+    #[error("no pod that kubelet's PodResources lists has the UID {uid}, whose container {container:?} is to start")]
+    NoPod { uid: String, container: String },
     /// The API server does not tell what the pod says.
     #[error("cannot read pod {pod} from the API server: {reason}")]
     Pod { pod: String, reason: String },
@@ -53,7 +57,9 @@ impl From<PrepareError> for Status {
     fn from(error: PrepareError) -> Status {
         let code = match &error {
             PrepareError::List(_) | PrepareError::Pod { .. } => Code::Unavailable,
-            PrepareError::Nobody { .. } | PrepareError::AsksForNothing { .. } => Code::NotFound,
+            PrepareError::Nobody { .. } | PrepareError::NoPod { .. } | PrepareError::AsksForNothing { .. } => {
+                Code::NotFound
+            }
             PrepareError::Refused(_) | PrepareError::Create(CreateError::Invalid(_)) => Code::InvalidArgument,
             PrepareError::NoDevice(_) | PrepareError::Create(CreateError::Unavailable(_)) => Code::ResourceExhausted,
             PrepareError::Create(_) | PrepareError::Remove(_) => Code::Internal,
@@ -62,13 +68,27 @@ impl From<PrepareError> for Status {
     }
 }
 
+/// The container that is about to start.
+struct Starting {
+    consumer: Consumer,
+    /// Of its pod, if kubelet has recorded it.
+    pod_uid: Option<String>,
+    /// Its units, by resource that is served here.
+    devices: BTreeMap<String, BTreeSet<String>>,
+    /// The CDI names that kubelet was told for them.
+    aliases: BTreeSet<String>,
+    /// The CDI names of those containers of the pod that had some of its units before, and its own.
+    replaced: BTreeSet<String>,
+}
+
 /// Makes containers' slices.
 pub(super) struct Preparer {
     node: Arc<dyn Node>,
-    pods: Arc<dyn Pods>,
+    cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
     spoken: Spoken,
     facts: NodeFacts,
+    starts: Starts,
     /// Who chooses devices holds this: what is chosen is made before the next one looks for room.
     turn: Mutex<()>,
 }
@@ -76,12 +96,12 @@ pub(super) struct Preparer {
 impl Preparer {
     pub(super) fn new(
         node: Arc<dyn Node>,
-        pods: Arc<dyn Pods>,
+        cluster: Arc<dyn Cluster>,
         pod_resources: Arc<PodResources>,
         spoken: Spoken,
         facts: NodeFacts,
     ) -> Preparer {
-        Preparer { node, pods, pod_resources, spoken, facts, turn: Mutex::new(()) }
+        Preparer { node, cluster, pod_resources, spoken, facts, starts: Starts::default(), turn: Mutex::new(()) }
     }
 
     /// Makes the slice of the container that has these units of a resource, unless it is there: the container has
@@ -91,31 +111,122 @@ impl Preparer {
     /// See [`PrepareError`]; then nothing was made.
     pub(super) async fn prepare(&self, resource: &Resource, ids: &BTreeSet<String>) -> Result<(), PrepareError> {
         let holders = self.pod_resources.list().await?;
-        let holder = holders.of(&resource.name, ids).ok_or_else(|| PrepareError::Nobody {
-            resource: resource.name.clone(),
-            count: ids.len(),
-            first: ids.first().cloned().unwrap_or_default(),
-        })?;
-        let (name, aliases) = (slice_name(&holder.consumer), self.aliases(holder));
-        if self.is_there(&name, &aliases).await {
-            return Ok(());
+        self.starts.keep(&holders);
+        let starting = self.starting(resource, ids, &holders).await?;
+        let outcome = self.start(&starting).await;
+        if let (Err(_), Some(uid)) = (&outcome, &starting.pod_uid) {
+            self.starts.forget(uid);
         }
-        let wish = self.wish(holder).await?;
-        let turn = self.turn.lock().await;
-        if self.is_there(&name, &aliases).await {
-            return Ok(());
-        }
-        let made = self.make(&wish, holder, name, aliases).await;
-        drop(turn);
-        made
+        outcome
     }
 
-    /// The CDI names that kubelet was told for the container's units, of all resources that are served here.
-    fn aliases(&self, holder: &Holder) -> BTreeSet<String> {
-        let devices = self.node.devices().borrow().clone();
-        let served = Resource::all(&self.spoken, &self.facts, &devices);
-        let units = served.iter().filter_map(|resource| Some((&resource.name, holder.devices.get(&resource.name)?)));
-        units.map(|(resource, ids)| CdiName::of_units(resource, ids).alias().to_owned()).collect()
+    /// Who has these units and is starting.
+    async fn starting(
+        &self,
+        resource: &Resource,
+        ids: &BTreeSet<String>,
+        holders: &Holders,
+    ) -> Result<Starting, PrepareError> {
+        let name = &resource.name;
+        let recorded = holders.recorded().iter().filter(|recorded| recorded.devices.get(name) == Some(ids));
+        let recorded: Vec<&Recorded> = recorded.collect();
+        let Some(first) = recorded.first().copied() else {
+            let holder = holders.of(name, ids).ok_or_else(|| PrepareError::Nobody {
+                resource: name.clone(),
+                count: ids.len(),
+                first: ids.first().cloned().unwrap_or_default(),
+                unread: holders.unread().map(str::to_owned),
+            })?;
+            let devices = self.served(&holder.devices);
+            let aliases = aliases(&devices);
+            let (consumer, replaced) = (holder.consumer.clone(), aliases.clone());
+            return Ok(Starting { consumer, pod_uid: None, devices, aliases, replaced });
+        };
+        let (namespace, pod) = match holders.of_any(name, ids) {
+            Some(holder) => (holder.consumer.namespace.clone(), holder.consumer.pod.clone()),
+            None => self.pod_of(first, holders).await?,
+        };
+        let consumer = |container: &str| Consumer {
+            namespace: namespace.clone(),
+            pod: pod.clone(),
+            container: container.to_owned(),
+        };
+        let candidate = |recorded: &Recorded| {
+            let devices = self.served(&recorded.devices);
+            let listed = holders.of(name, ids).map(|holder| &holder.consumer);
+            Candidate {
+                container: recorded.container.clone(),
+                aliases: aliases(&devices),
+                devices,
+                is_listed: listed == Some(&consumer(&recorded.container)),
+            }
+        };
+        let candidates: Vec<Candidate> = recorded.into_iter().map(candidate).collect();
+        let alias = CdiName::of_units(name, ids);
+        let chosen = self.starts.choose(&first.pod_uid, alias.alias(), &candidates).ok_or_else(|| {
+            // All of them have these units.
+            PrepareError::NoPod { uid: first.pod_uid.clone(), container: first.container.clone() }
+        })?;
+        let of_pod = holders.recorded().iter().filter(|recorded| recorded.pod_uid == first.pod_uid);
+        let before = of_pod.map(|recorded| self.served(&recorded.devices));
+        let before = before.filter(|devices| have_units_in_common(devices, &chosen.devices));
+        Ok(Starting {
+            consumer: consumer(&chosen.container),
+            pod_uid: Some(first.pod_uid.clone()),
+            replaced: before.flat_map(|devices| aliases(&devices)).collect(),
+            devices: chosen.devices,
+            aliases: chosen.aliases,
+        })
+    }
+
+    /// The pod of a container that `PodResources` does not list: it lists the pod, but not its UID.
+    async fn pod_of(&self, recorded: &Recorded, holders: &Holders) -> Result<PodName, PrepareError> {
+        let mut unknown = None;
+        for (namespace, name) in holders.pods() {
+            match self.cluster.pod(namespace, name).await {
+                Ok(Some(pod)) if pod.uid == recorded.pod_uid => return Ok((namespace.clone(), name.clone())),
+                Ok(_) => {}
+                Err(reason) => unknown = Some(PrepareError::Pod { pod: format!("{namespace}/{name}"), reason }),
+            }
+        }
+        let (uid, container) = (recorded.pod_uid.clone(), recorded.container.clone());
+        Err(unknown.unwrap_or(PrepareError::NoPod { uid, container }))
+    }
+
+    async fn start(&self, starting: &Starting) -> Result<(), PrepareError> {
+        let name = slice_name(&starting.consumer);
+        if self.is_there(&name, &starting.aliases).await {
+            return Ok(());
+        }
+        let Consumer { namespace, pod, .. } = &starting.consumer;
+        let failed = |reason| PrepareError::Pod { pod: format!("{namespace}/{pod}"), reason };
+        let known = self.cluster.pod(namespace, pod).await.map_err(failed)?;
+        let known = known.ok_or_else(|| failed("there is none of that name".into()))?;
+        let outcome = self.make_for(starting, name, &known).await;
+        if let Err(error) = &outcome {
+            // Kubelet is not kept waiting for it.
+            let (cluster, reason) = (Arc::clone(&self.cluster), error.to_string());
+            let (consumer, uid) = (starting.consumer.clone(), known.uid);
+            tokio::spawn(async move { cluster.refused(&consumer, &uid, &reason).await });
+        }
+        outcome
+    }
+
+    async fn make_for(&self, starting: &Starting, name: String, pod: &KnownPod) -> Result<(), PrepareError> {
+        let wish = self.wish(&starting.consumer, pod)?;
+        let _turn = self.turn.lock().await;
+        if self.is_there(&name, &starting.aliases).await {
+            return Ok(());
+        }
+        self.make(&wish, starting, name).await
+    }
+
+    /// Units of what is served here.
+    fn served(&self, devices: &BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+        let known = self.node.devices().borrow().clone();
+        let served = Resource::all(&self.spoken, &self.facts, &known);
+        let units = served.into_iter().filter_map(|resource| Some((devices.get(&resource.name)?, resource.name)));
+        units.map(|(ids, resource)| (resource, ids.clone())).collect()
     }
 
     async fn is_there(&self, name: &str, aliases: &BTreeSet<String>) -> bool {
@@ -125,47 +236,37 @@ impl Preparer {
     }
 
     /// What the container asks for, in its pod's own words.
-    async fn wish(&self, holder: &Holder) -> Result<Wish, PrepareError> {
-        let consumer = &holder.consumer;
-        let pod = self
-            .pods
-            .get(&consumer.namespace, &consumer.pod)
-            .await
-            .map_err(|reason| PrepareError::Pod { pod: format!("{}/{}", consumer.namespace, consumer.pod), reason })?;
+    fn wish(&self, consumer: &Consumer, known: &KnownPod) -> Result<Wish, PrepareError> {
         let asks_for_nothing = || PrepareError::AsksForNothing { container: consumer.to_string() };
-        let index = pod.containers.iter().position(|container| container.name == consumer.container);
-        let wish = self.spoken.translate(&pod, index.ok_or_else(asks_for_nothing)?, &self.facts)?;
+        let index = known.pod.containers.iter().position(|container| container.name == consumer.container);
+        let wish = self.spoken.translate(&known.pod, index.ok_or_else(asks_for_nothing)?, &self.facts)?;
         wish.ok_or_else(asks_for_nothing)
     }
 
-    async fn make(
-        &self,
-        wish: &Wish,
-        holder: &Holder,
-        name: String,
-        aliases: BTreeSet<String>,
-    ) -> Result<(), PrepareError> {
+    async fn make(&self, wish: &Wish, starting: &Starting, name: String) -> Result<(), PrepareError> {
         // A container of that name had other units before.
         self.remove(&name).await?;
+        // And these units were another container's that has ended.
+        self.remove_those_of(&starting.replaced).await?;
         let request = |parts: Vec<Part>, devices: &Devices| SliceRequest {
             name: name.clone(),
             environment: wish.environment(&placed(&parts, devices)).into_iter().collect(),
             parts,
             priority_class: wish.priority.map(priority_class),
-            description: holder.consumer.to_string(),
-            aliases: aliases.clone(),
+            description: starting.consumer.to_string(),
+            aliases: starting.aliases.clone(),
             ..SliceRequest::default()
         };
-        let mut outcome = self.place(wish, holder, &request).await;
+        let mut outcome = self.place(wish, &starting.devices, &request).await;
         if matches!(&outcome, Err(PrepareError::NoDevice(_) | PrepareError::Create(CreateError::Unavailable(_))))
             && self.clear().await?
         {
-            outcome = self.place(wish, holder, &request).await;
+            outcome = self.place(wish, &starting.devices, &request).await;
         }
         let parts = outcome?;
-        let consumers = BTreeSet::from([holder.consumer.clone()]);
+        let consumers = BTreeSet::from([starting.consumer.clone()]);
         let devices: Vec<String> = parts.into_iter().map(|part| part.device_uuid).collect();
-        info!(slice = name, container = %holder.consumer, devices = devices.join(","), "made a container's slice");
+        info!(slice = name, container = %starting.consumer, devices = devices.join(","), "made a container's slice");
         node::blocking(&self.node, move |node| node.set_consumers(&name, &consumers)).await;
         Ok(())
     }
@@ -174,12 +275,12 @@ impl Preparer {
     async fn place(
         &self,
         wish: &Wish,
-        holder: &Holder,
+        units: &BTreeMap<String, BTreeSet<String>>,
         request: &(impl Fn(Vec<Part>, &Devices) -> SliceRequest + Sync),
     ) -> Result<Vec<Part>, PrepareError> {
         let devices = self.node.devices().borrow().clone();
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        let (uuids, exactly) = self.hinted(holder, &devices);
+        let (uuids, exactly) = self.hinted(units, &devices);
         let hint = if exactly { Hint::Exactly(&uuids) } else { Hint::Rather(&uuids) };
         let parts = choose(wish, &devices, &slices, hint)?;
         let request = request(parts.clone(), &devices);
@@ -188,11 +289,11 @@ impl Preparer {
     }
 
     /// The devices that the container's units name, the one with the most units first, and whether it must be those.
-    fn hinted(&self, holder: &Holder, devices: &Devices) -> (Vec<String>, bool) {
+    fn hinted(&self, units: &BTreeMap<String, BTreeSet<String>>, devices: &Devices) -> (Vec<String>, bool) {
         let served = Resource::all(&self.spoken, &self.facts, devices);
         let exactly =
-            served.iter().any(|resource| resource.is_of_whole_devices() && holder.devices.contains_key(&resource.name));
-        let ids = served.iter().filter_map(|resource| holder.devices.get(&resource.name)).flatten();
+            served.iter().any(|resource| resource.is_of_whole_devices() && units.contains_key(&resource.name));
+        let ids = units.values().flatten();
         let mut counts: Vec<(usize, String)> = Vec::new();
         for uuid in ids.filter_map(|id| device_of(id)) {
             match counts.iter_mut().find(|(_, known)| known == uuid) {
@@ -222,19 +323,29 @@ impl Preparer {
     /// # Errors
     /// The node cannot remove it.
     pub(super) async fn retire(&self, cdi_name: &CdiName) -> Result<(), PrepareError> {
-        let alias = cdi_name.alias().to_owned();
         let _turn = self.turn.lock().await;
+        self.remove_those_of(&BTreeSet::from([cdi_name.alias().to_owned()])).await
+    }
+
+    /// Removes the slices that have one of these aliases.
+    async fn remove_those_of(&self, aliases: &BTreeSet<String>) -> Result<(), PrepareError> {
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        match slices.into_iter().find(|slice| slice.content.aliases.contains(&alias)) {
-            Some(slice) => self.remove(&slice.content.name).await,
-            None => Ok(()),
+        for slice in slices.iter().filter(|slice| !slice.content.aliases.is_disjoint(aliases)) {
+            self.remove(&slice.content.name).await?;
         }
+        Ok(())
     }
 
     async fn remove(&self, name: &str) -> Result<(), PrepareError> {
         let name = name.to_owned();
         Ok(node::blocking(&self.node, move |node| node.remove(&name)).await?)
     }
+}
+
+/// The aliases of the slice of a container that has these units.
+fn aliases(devices: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
+    let names = devices.iter().map(|(resource, ids)| CdiName::of_units(resource, ids));
+    names.map(|name| name.alias().to_owned()).collect()
 }
 
 fn placed(parts: &[Part], devices: &Devices) -> Vec<Placed> {

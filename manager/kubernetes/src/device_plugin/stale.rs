@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::starting::RecordedNames;
 use super::unit_id::{CdiName, is_alias_of_units};
 use crate::node::Slice;
 use crate::pod_resources::{Holder, Holders};
@@ -16,7 +17,9 @@ pub(super) fn of_nobody<'a>(slices: &'a [Slice], holders: &Holders) -> Vec<&'a S
     };
     let held: BTreeSet<CdiName> = holders.iter().flat_map(units).collect();
     let is_held = |slice: &Slice| slice.content.aliases.iter().any(|alias| held.contains(&CdiName::of_slice(alias)));
-    slices.iter().filter(|slice| is_of_units(slice) && slice.processes == 0 && !is_held(slice)).collect()
+    let recorded = RecordedNames::new(holders);
+    let unused = slices.iter().filter(|slice| is_of_units(slice) && slice.processes == 0);
+    unused.filter(|slice| !is_held(slice) && recorded.consumer_of(slice).is_none()).collect()
 }
 
 /// Whether a slice was made for a container that has units of a resource.

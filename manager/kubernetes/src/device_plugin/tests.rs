@@ -20,13 +20,26 @@ const CORE: &str = "aliquot.dev/gpu-core";
 const MEMORY: &str = "aliquot.dev/gpu-memory";
 
 #[derive(Default)]
-struct TestPods(Mutex<BTreeMap<String, Pod>>);
+struct TestCluster {
+    pods: Mutex<BTreeMap<String, Pod>>,
+    /// What was said of whom.
+    events: Mutex<Vec<(String, String)>>,
+}
 
 #[tonic::async_trait]
-impl Pods for TestPods {
-    async fn get(&self, namespace: &str, name: &str) -> Result<Pod, String> {
-        let pods = self.0.lock().unwrap();
-        pods.get(name).cloned().ok_or_else(|| format!("pods {name:?} not found in {namespace}"))
+impl Cluster for TestCluster {
+    async fn pod(&self, _namespace: &str, name: &str) -> Result<Option<KnownPod>, String> {
+        let pods = self.pods.lock().unwrap();
+        Ok(pods.get(name).cloned().map(|pod| KnownPod { uid: format!("uid-of-{name}"), pod }))
+    }
+
+    async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str) {
+        assert_eq!(pod_uid, format!("uid-of-{}", container.pod));
+        self.events.lock().unwrap().push((container.to_string(), reason.to_owned()));
+    }
+
+    async fn not_offered(&self, reason: &str) {
+        self.events.lock().unwrap().push(("node".to_owned(), reason.to_owned()));
     }
 }
 
@@ -34,7 +47,7 @@ impl Pods for TestPods {
 struct World {
     node: Arc<TestNode>,
     kubelet: TestKubelet,
-    pods: Arc<TestPods>,
+    cluster: Arc<TestCluster>,
     _plugin: JoinSet<()>,
     _dir: TempDir,
 }
@@ -44,14 +57,14 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let node = TestNode::new((0..devices).map(|number| device(number, 16)).collect());
         let kubelet = TestKubelet::start(dir.path());
-        let pods = Arc::new(TestPods::default());
+        let cluster = Arc::new(TestCluster::default());
         let facts = NodeFacts { whole_devices: true, ..NodeFacts::default() };
         let spoken = Spoken::new(dialects.iter().copied()).unwrap();
         let config = Config { spoken, facts, gone_grace };
         let pod_resources = Arc::new(PodResources::new(dir.path()));
         let mut plugin = JoinSet::new();
-        plugin.spawn(run(config, dir.path().into(), node.clone(), pods.clone(), pod_resources));
-        World { node, kubelet, pods, _plugin: plugin, _dir: dir }
+        plugin.spawn(run(config, dir.path().into(), node.clone(), cluster.clone(), pod_resources));
+        World { node, kubelet, cluster, _plugin: plugin, _dir: dir }
     }
 
     async fn watch(&self, resource: &str) -> Streaming<proto::ListAndWatchResponse> {
@@ -61,7 +74,7 @@ impl World {
 
     /// What kubelet does when a pod is admitted: takes units as they are preferred, and asks what they bring along.
     async fn admit(&self, name: &str, resources: &[(&str, &str)], annotations: &[(&str, &str)]) -> Vec<String> {
-        self.pods.0.lock().unwrap().insert(name.into(), pod("main", resources, annotations));
+        self.cluster.pods.lock().unwrap().insert(name.into(), pod("main", resources, annotations));
         let mut cdi_devices = Vec::new();
         for (resource, count) in resources {
             let mut plugin = self.kubelet.plugin(resource).await;
@@ -218,7 +231,7 @@ async fn slices_of_containers_that_are_gone_give_way_to_who_needs_the_room() {
     // Kubelet gives b other units than a had.
     world.admit("b", &[(CORE, "70"), (MEMORY, "4")], &[]).await;
     world.kubelet.give("b", MEMORY, &(0..32).map(|n| unit_id::unit_id(&device(0, 16).uuid, n)).collect::<Vec<_>>());
-    world.pods.0.lock().unwrap().insert("b".into(), pod("main", &[(CORE, "70"), (MEMORY, "32")], &[]));
+    world.cluster.pods.lock().unwrap().insert("b".into(), pod("main", &[(CORE, "70"), (MEMORY, "32")], &[]));
     let refusal = world.start("b").await.unwrap_err();
     assert_eq!(refusal.code(), Code::ResourceExhausted);
     assert!(refusal.message().starts_with("no device found that will do"), "{refusal}");
@@ -302,9 +315,17 @@ async fn what_cannot_be_given_is_refused_with_a_reason_and_leaves_nothing_behind
     let refusal = world.start("mixed").await.unwrap_err();
     assert_eq!(refusal.code(), Code::InvalidArgument);
     assert!(refusal.message().contains("are of two systems"), "{refusal}");
+    let event = loop {
+        let event = world.cluster.events.lock().unwrap().pop();
+        match event {
+            Some(event) => break event,
+            None => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    assert_eq!(event, ("default/mixed/main".to_owned(), refusal.message().to_owned()));
 
     world.admit("gone", &THIRD, &[]).await;
-    world.pods.0.lock().unwrap().remove("gone");
+    world.cluster.pods.lock().unwrap().remove("gone");
     let refusal = world.start("gone").await.unwrap_err();
     assert_eq!(refusal.code(), Code::Unavailable);
     assert!(refusal.message().contains("cannot read pod default/gone"), "{refusal}");

@@ -12,6 +12,7 @@ use crate::node::{Device, Devices, Slice};
 
 /// Kubelet takes messages of 4 MiB; an id with all that belongs to it has less than 80 bytes.
 const UNITS_MAX: u64 = 50_000;
+const MIB: u64 = 1 << 20;
 
 /// A unit as kubelet is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +25,14 @@ pub(super) struct Unit {
 /// A resource has more units than kubelet can be told of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{resource} would have {found} units, more than the {UNITS_MAX} that kubelet can be told of; none is offered: \
-     choose a larger unit, or other resources"
+    "{resource} would have {found} units, more than the {UNITS_MAX} that kubelet can be told of, and none is offered{}",
+    .unit_min_mib.map(|mib| format!("; a unit of {mib} MiB or more will do")).unwrap_or_default()
 )]
 pub(super) struct TooManyUnits {
     resource: String,
     found: u64,
+    /// For units of memory.
+    unit_min_mib: Option<u64>,
 }
 
 /// All units of a resource. `held` are those that containers have.
@@ -46,7 +49,12 @@ pub(super) fn units_of(
         devices.usable().map(|device| (device, resource.units_of(device))).filter(|(_, units)| *units > 0).collect();
     let found = of_devices.iter().fold(0_u64, |sum, (_, units)| sum.saturating_add(*units));
     if found > UNITS_MAX {
-        return Err(TooManyUnits { resource: resource.name.clone(), found });
+        let memory_bytes = of_devices.iter().fold(0_u64, |sum, (device, _)| sum.saturating_add(device.memory_bytes));
+        let unit_min_mib = match resource.unit {
+            aliquot_dialects::Unit::MemoryBytes(_) => Some(memory_bytes.div_ceil(UNITS_MAX).div_ceil(MIB)),
+            _ => None,
+        };
+        return Err(TooManyUnits { resource: resource.name.clone(), found, unit_min_mib });
     }
     let fits: Vec<u64> = of_devices
         .iter()
@@ -145,11 +153,20 @@ mod tests {
 
     #[test]
     fn more_units_than_kubelet_can_be_told_of_are_not_served() {
-        let facts = NodeFacts { memory_unit_bytes: 1 << 20, ..NodeFacts::default() };
-        let resources = Resource::all(&Spoken::new([]).unwrap(), &facts, &Devices::default());
-        let devices = node(&[device(0, 80)]);
-        let error = units_of(&resources[1], &devices, &[], &BTreeSet::new()).unwrap_err();
-        assert!(error.to_string().contains("would have 81920 units"), "{error}");
+        let memory = |unit_mib: u64| {
+            let facts = NodeFacts { memory_unit_bytes: unit_mib * MIB, ..NodeFacts::default() };
+            Resource::all(&Spoken::new([]).unwrap(), &facts, &Devices::default()).remove(1)
+        };
+        // Eight devices of 141 GiB, the largest node that there is.
+        let devices = node(&(0..8).map(|number| device(number, 141)).collect::<Vec<_>>());
+        let units = |unit_mib| units_of(&memory(unit_mib), &devices, &[], &BTreeSet::new());
+        let error = units(1).unwrap_err().to_string();
+        assert!(error.contains("aliquot.dev/gpu-memory would have 1155072 units"), "{error}");
+        assert!(error.ends_with("a unit of 24 MiB or more will do"), "{error}");
+        assert!(units(23).is_err());
+        assert_eq!(units(24).unwrap().len(), 8 * 141 * 1024 / 24);
+        let by_default = NodeFacts::default().memory_unit_bytes / MIB;
+        assert_eq!(units(by_default).unwrap().len(), 8 * 141 * 4);
     }
 
     proptest! {

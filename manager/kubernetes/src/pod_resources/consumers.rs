@@ -1,5 +1,6 @@
 //! Who runs in which slice: told to the node, for people and metrics to read.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
 use super::{Holder, Holders, PodResources};
-use crate::device_plugin::CdiName;
+use crate::device_plugin::{CdiName, RecordedNames};
 use crate::node::{self, Consumer, Node, Slice};
 
 /// How often kubelet is asked.
@@ -60,6 +61,15 @@ fn of_slices<'a>(slices: &'a [Slice], holders: &Holders) -> BTreeMap<&'a str, BT
     for holder in holders.iter() {
         for slice in names(holder).filter_map(|name| by_name.get(&name)) {
             found.entry(slice).or_default().insert(holder.consumer.clone());
+        }
+    }
+    // An init container that ends before the others start is not listed.
+    let recorded = RecordedNames::new(holders);
+    for slice in slices {
+        if let Entry::Vacant(entry) = found.entry(&slice.content.name)
+            && let Some(consumer) = recorded.consumer_of(slice)
+        {
+            entry.insert(BTreeSet::from([consumer]));
         }
     }
     found

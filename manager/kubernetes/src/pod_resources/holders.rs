@@ -1,14 +1,27 @@
 //! What kubelet says of who has what, by container.
+//!
+//! A unit of a device plugin is one pod's. Of a pod's containers those have it in common of which one ends before the
+//! other starts: an init container, and those that come after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_proto::kubelet::pod_resources::ListPodResourcesResponse;
 
+use super::recorded::Recorded;
 use crate::node::Consumer;
 
 /// The containers of the node that have devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders(Vec<Holder>);
+pub struct Holders {
+    listed: Vec<Holder>,
+    pods: BTreeSet<PodName>,
+    recorded: Vec<Recorded>,
+    /// Why the checkpoint could not be read.
+    unread: Option<String>,
+}
+
+/// A pod's namespace and name.
+pub type PodName = (String, String);
 
 /// A container, and what it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,29 +35,65 @@ pub struct Holder {
 }
 
 impl Holders {
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Holder> {
-        self.0.iter()
+    /// What was listed and what was recorded; the latter may be older.
+    #[must_use]
+    pub(super) fn new(listed: ListPodResourcesResponse, recorded: Result<Vec<Recorded>, String>) -> Holders {
+        let (recorded, unread) = match recorded {
+            Ok(recorded) => (recorded, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
+        Holders { recorded, unread, ..Holders::from(listed) }
     }
 
-    /// The container that has exactly these units of a resource.
+    /// All containers that `PodResources` lists: not the init containers that end before the others start.
+    pub fn iter(&self) -> impl Iterator<Item = &Holder> {
+        self.listed.iter()
+    }
+
+    /// The pods that have not ended, also those that have no devices.
+    pub fn pods(&self) -> impl Iterator<Item = &PodName> {
+        self.pods.iter()
+    }
+
+    /// All containers that kubelet's checkpoint records.
+    #[must_use]
+    pub fn recorded(&self) -> &[Recorded] {
+        &self.recorded
+    }
+
+    /// Why the checkpoint could not be read, if so.
+    #[must_use]
+    pub fn unread(&self) -> Option<&str> {
+        self.unread.as_deref()
+    }
+
+    /// The listed container that has exactly these units of a resource.
     #[must_use]
     pub fn of(&self, resource: &str, ids: &BTreeSet<String>) -> Option<&Holder> {
-        self.0.iter().find(|holder| holder.devices.get(resource) == Some(ids))
+        self.listed.iter().find(|holder| holder.devices.get(resource) == Some(ids))
+    }
+
+    /// A listed container that has one of these units of a resource.
+    #[must_use]
+    pub fn of_any(&self, resource: &str, ids: &BTreeSet<String>) -> Option<&Holder> {
+        let has_one = |held: &BTreeSet<String>| !held.is_disjoint(ids);
+        self.listed.iter().find(|holder| holder.devices.get(resource).is_some_and(has_one))
     }
 
     /// All units of a resource that somebody has.
     #[must_use]
     pub fn held(&self, resource: &str) -> BTreeSet<&str> {
-        let of_resource = self.0.iter().filter_map(|holder| holder.devices.get(resource));
-        of_resource.flatten().map(String::as_str).collect()
+        let listed = self.listed.iter().map(|holder| &holder.devices);
+        let all = listed.chain(self.recorded.iter().map(|recorded| &recorded.devices));
+        all.filter_map(|devices| devices.get(resource)).flatten().map(String::as_str).collect()
     }
 }
 
 impl From<ListPodResourcesResponse> for Holders {
     fn from(answer: ListPodResourcesResponse) -> Holders {
-        let mut found = Vec::new();
+        let (mut listed, mut pods) = (Vec::new(), BTreeSet::new());
         for pod in answer.pod_resources {
+            pods.insert((pod.namespace.clone(), pod.name.clone()));
             for container in pod.containers {
                 let mut devices: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
                 for of_resource in container.devices {
@@ -59,15 +108,18 @@ impl From<ListPodResourcesResponse> for Holders {
                 }
                 let consumer =
                     Consumer { namespace: pod.namespace.clone(), pod: pod.name.clone(), container: container.name };
-                found.push(Holder { consumer, devices, cdi_devices });
+                listed.push(Holder { consumer, devices, cdi_devices });
             }
         }
-        Holders(found)
+        Holders { listed, pods, ..Holders::default() }
     }
 }
 
 impl FromIterator<Holder> for Holders {
     fn from_iter<I: IntoIterator<Item = Holder>>(holders: I) -> Holders {
-        Holders(holders.into_iter().collect())
+        let listed: Vec<Holder> = holders.into_iter().collect();
+        let pods =
+            listed.iter().map(|holder| (holder.consumer.namespace.clone(), holder.consumer.pod.clone())).collect();
+        Holders { listed, pods, ..Holders::default() }
     }
 }

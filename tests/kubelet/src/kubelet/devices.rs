@@ -55,6 +55,8 @@ struct Endpoint {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Given {
     ids: BTreeSet<String>,
+    /// The ids by NUMA node, as the checkpoint has them.
+    by_node: BTreeMap<i64, Vec<String>>,
     answer: ContainerAllocateResponse,
 }
 

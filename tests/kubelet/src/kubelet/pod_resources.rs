@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 
 use super::Shared;
 use super::claims::KnownClaim;
-use crate::pod::{containers_of, name_of, uid_of};
+use crate::pod::{containers_of, init_containers_of, is_sidecar, name_of, uid_of};
 use crate::socket;
 
 /// Calls a second that are answered, of all clients together, and how many may come at once.
@@ -49,7 +49,9 @@ impl Service {
 
     async fn of_pod(&self, pod: &Pod) -> PodResources {
         let mut containers = Vec::new();
-        for container in containers_of(pod) {
+        // Init containers that end before the others start are not listed, though they have devices.
+        let sidecars = init_containers_of(pod).iter().filter(|container| is_sidecar(container));
+        for container in sidecars.chain(containers_of(pod)) {
             containers.push(self.of_container(pod, container).await);
         }
         let (namespace, name) = name_of(pod);

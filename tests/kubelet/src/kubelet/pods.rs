@@ -10,7 +10,9 @@ use serde_json::json;
 
 use super::{Shared, claims, devices};
 use crate::api_server::{CORE_EVENTS, Informer, NODES, PODS};
-use crate::pod::{containers_of, is_terminal, name_of, phase_of, uid_of};
+use crate::pod::{
+    all_containers_of, containers_of, init_containers_of, is_sidecar, is_terminal, name_of, phase_of, uid_of,
+};
 use crate::runtime::{ContainerSpec, ContainerState};
 
 /// How often a pod's containers are looked at.
@@ -172,7 +174,7 @@ async fn run(shared: Arc<Shared>, pod: Pod) {
 }
 
 async fn remove_containers(shared: &Shared, pod: &Pod) {
-    for container in containers_of(pod) {
+    for container in all_containers_of(pod) {
         blocking(shared, container_id(pod, container), |runtime, id| runtime.remove(id)).await;
     }
 }
@@ -204,8 +206,7 @@ async fn bring_up_and_watch(shared: &Arc<Shared>, pod: &Pod) -> Result<bool, Str
 
 async fn all_running(shared: &Arc<Shared>, pod: &Pod) -> bool {
     for container in containers_of(pod) {
-        let id = container_id(pod, container);
-        if blocking(shared, id, |runtime, id| runtime.state(id)).await != ContainerState::Running {
+        if state(shared, pod, container).await != ContainerState::Running {
             return false;
         }
     }
@@ -218,40 +219,64 @@ async fn start(shared: &Arc<Shared>, pod: &Pod) -> Result<(), (&'static str, Str
     prepared.map_err(|reason| {
         ("FailedPrepareDynamicResources", format!("Failed to prepare dynamic resources: {reason}"))
     })?;
-    for container in containers_of(pod) {
+    for container in all_containers_of(pod) {
         let failed = |reason| ("Failed", format!("Error: {reason}"));
-        let id = container_id(pod, container);
-        if blocking(shared, id, |runtime, id| runtime.state(id)).await == ContainerState::Running {
-            continue;
+        let ends = init_containers_of(pod).iter().any(|init| init.name == container.name) && !is_sidecar(container);
+        match state(shared, pod, container).await {
+            ContainerState::Running => {}
+            ContainerState::Exited(0) if ends => continue,
+            _ => start_container(shared, pod, container).await.map_err(failed)?,
         }
-        let admitted = devices::pre_start(shared, pod, container).await.map_err(failed)?;
-        let mut cdi_devices = shared.claims.cdi_devices(pod, container).await.map_err(failed)?;
-        cdi_devices.extend(admitted.cdi_devices);
-        // The runtime takes each device once.
-        let mut seen = Vec::new();
-        cdi_devices.retain(|device| {
-            !seen.contains(device) && {
-                seen.push(device.clone());
-                true
-            }
-        });
-        let mut environment = admitted.environment;
-        for variable in container.env.iter().flatten() {
-            environment.insert(variable.name.clone(), variable.value.clone().unwrap_or_default());
+        if ends {
+            wait_for_end(shared, pod, container).await.map_err(failed)?;
         }
-        let spec = ContainerSpec {
-            id: container_id(pod, container),
-            image: container.image.clone().unwrap_or_default(),
-            command: container.command.iter().chain(&container.args).flatten().cloned().collect(),
-            environment,
-            mounts: admitted.mounts,
-            cdi_devices,
-        };
-        let containers = Arc::clone(&shared.containers);
-        let started = tokio::task::spawn_blocking(move || containers.start(&spec)).await;
-        started.unwrap_or_else(|error| Err(error.to_string())).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Waits until an init container has ended well; an error if it has not, or the pod is to end.
+async fn wait_for_end(shared: &Arc<Shared>, pod: &Pod, container: &Container) -> Result<(), String> {
+    while !shared.pods.is_ending(&uid_of(pod)) {
+        match state(shared, pod, container).await {
+            ContainerState::Running => tokio::time::sleep(LOOK).await,
+            ContainerState::Exited(0) => return Ok(()),
+            other => return Err(format!("init container {} is {other:?}", container.name)),
+        }
+    }
+    Err(format!("the pod is to end before init container {} has", container.name))
+}
+
+async fn state(shared: &Shared, pod: &Pod, container: &Container) -> ContainerState {
+    blocking(shared, container_id(pod, container), |runtime, id| runtime.state(id)).await
+}
+
+async fn start_container(shared: &Arc<Shared>, pod: &Pod, container: &Container) -> Result<(), String> {
+    let admitted = devices::pre_start(shared, pod, container).await?;
+    let mut cdi_devices = shared.claims.cdi_devices(pod, container).await?;
+    cdi_devices.extend(admitted.cdi_devices);
+    // The runtime takes each device once.
+    let mut seen = Vec::new();
+    cdi_devices.retain(|device| {
+        !seen.contains(device) && {
+            seen.push(device.clone());
+            true
+        }
+    });
+    let mut environment = admitted.environment;
+    for variable in container.env.iter().flatten() {
+        environment.insert(variable.name.clone(), variable.value.clone().unwrap_or_default());
+    }
+    let spec = ContainerSpec {
+        id: container_id(pod, container),
+        image: container.image.clone().unwrap_or_default(),
+        command: container.command.iter().chain(&container.args).flatten().cloned().collect(),
+        environment,
+        mounts: admitted.mounts,
+        cdi_devices,
+    };
+    let containers = Arc::clone(&shared.containers);
+    let started = tokio::task::spawn_blocking(move || containers.start(&spec)).await;
+    started.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 /// Waits until all containers have ended, or are to end. Whether they have ended well.
@@ -260,8 +285,7 @@ async fn watch_containers(shared: &Arc<Shared>, pod: &Pod) -> bool {
     while !shared.pods.is_ending(&uid) {
         let mut codes = Vec::new();
         for container in containers_of(pod) {
-            let id = container_id(pod, container);
-            match blocking(shared, id, |runtime, id| runtime.state(id)).await {
+            match state(shared, pod, container).await {
                 ContainerState::Running => {}
                 ContainerState::Exited(code) => codes.push(code),
                 ContainerState::Absent => codes.push(137),

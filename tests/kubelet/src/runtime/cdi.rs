@@ -42,7 +42,7 @@ impl Registry {
     /// What containers with `devices` get.
     ///
     /// # Errors
-    /// A device is in no file, or in two.
+    /// A device is in no file, or in two, or two devices mount different things at one path.
     pub(crate) fn resolve(&self, devices: &[String]) -> Result<Edits, String> {
         resolve(&self.files(), devices)
     }
@@ -107,8 +107,16 @@ fn resolve(files: &[Arc<Value>], devices: &[String]) -> Result<Edits, String> {
 impl Edits {
     fn add(&mut self, edits: &Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        self.environment.extend(edits["env"].as_array().into_iter().flatten().map(text));
+        for variable in edits["env"].as_array().into_iter().flatten().map(text) {
+            let name = |text: &str| text.split('=').next().map(str::to_owned);
+            self.environment.retain(|known| name(known) != name(&variable));
+            self.environment.push(variable);
+        }
         let mounts = edits["mounts"].as_array().into_iter().flatten();
-        self.mounts.extend(mounts.map(|mount| (text(&mount["containerPath"]), text(&mount["hostPath"]))));
+        for mount in mounts.map(|mount| (text(&mount["containerPath"]), text(&mount["hostPath"]))) {
+            // Two devices with the same edits: the later one takes the place of the other.
+            self.mounts.retain(|known| *known != mount);
+            self.mounts.push(mount);
+        }
     }
 }

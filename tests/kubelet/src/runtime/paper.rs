@@ -1,5 +1,5 @@
 //! Containers that are only written down: what they would get is read from the CDI files, as a runtime does when it
-//! makes a container, but nothing runs.
+//! makes a container, but nothing runs. One whose command is `true` has ended at once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,14 @@ use super::{ContainerRuntime, ContainerSpec, ContainerState, cdi};
 #[derive(Debug)]
 pub struct Paper {
     cdi: cdi::Registry,
-    containers: Mutex<BTreeMap<String, cdi::Edits>>,
+    containers: Mutex<BTreeMap<String, Written>>,
+}
+
+/// A container that was started.
+#[derive(Debug)]
+struct Written {
+    edits: cdi::Edits,
+    has_ended: bool,
 }
 
 impl Paper {
@@ -21,7 +28,7 @@ impl Paper {
         Paper { cdi: cdi::Registry::of(cdi_directory), containers: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, cdi::Edits>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Written>> {
         self.containers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -29,12 +36,17 @@ impl Paper {
 impl ContainerRuntime for Paper {
     fn start(&self, container: &ContainerSpec) -> Result<(), String> {
         let edits = self.cdi.resolve(&container.cdi_devices)?;
-        self.lock().insert(container.id.clone(), edits);
+        let has_ended = container.command == ["true"];
+        self.lock().insert(container.id.clone(), Written { edits, has_ended });
         Ok(())
     }
 
     fn state(&self, id: &str) -> ContainerState {
-        if self.lock().contains_key(id) { ContainerState::Running } else { ContainerState::Absent }
+        match self.lock().get(id) {
+            None => ContainerState::Absent,
+            Some(Written { has_ended: true, .. }) => ContainerState::Exited(0),
+            Some(Written { has_ended: false, .. }) => ContainerState::Running,
+        }
     }
 
     fn remove(&self, id: &str) {
@@ -43,6 +55,6 @@ impl ContainerRuntime for Paper {
 
     /// The variables and mounts that the container got, one a line.
     fn output(&self, id: &str) -> String {
-        self.lock().get(id).map(cdi::Edits::to_string).unwrap_or_default()
+        self.lock().get(id).map(|written| written.edits.to_string()).unwrap_or_default()
     }
 }

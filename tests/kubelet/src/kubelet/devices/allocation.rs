@@ -7,12 +7,13 @@ use aliquot_proto::kubelet::device_plugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, PreStartContainerRequest,
     PreferredAllocationRequest,
 };
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::{Value, json};
 
-use super::{Endpoint, Given, HEALTHY, Owner, Shared, shuffled};
+use super::{Endpoint, Given, HEALTHY, Owner, Shared, State, shuffled};
 use crate::kubelet::checkpoint::Checkpoint;
-use crate::pod::{containers_of, extended_resources, uid_of};
+use crate::pod::{all_containers_of, extended_resources, init_containers_of, is_sidecar, uid_of};
 
 /// What a container gets for its devices.
 #[derive(Debug, Default)]
@@ -26,16 +27,33 @@ pub(in super::super) struct Admitted {
 /// Gives the pod's containers their devices, or none of them anything.
 pub(in super::super) async fn allocate(shared: &Shared, pod: &Pod) -> Result<(), String> {
     let _one_at_a_time = shared.devices.admission.lock().await;
-    for container in containers_of(pod) {
-        if let Err(reason) = allocate_container(shared, pod, container).await {
-            shared.devices.release(&uid_of(pod));
+    let uid = uid_of(pod);
+    // What init containers have that end before the others start is given to those as well, before anything else.
+    let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for container in all_containers_of(pod) {
+        if let Err(reason) = allocate_container(shared, pod, container, &reusable).await {
+            shared.devices.release(&uid);
             return Err(reason);
+        }
+        let ends = init_containers_of(pod).iter().any(|init| init.name == container.name) && !is_sidecar(container);
+        for (resource, given) in shared.devices.of_container(&uid, &container.name) {
+            let ids = reusable.entry(resource).or_default();
+            if ends {
+                ids.extend(given.ids);
+            } else {
+                ids.retain(|id| !given.ids.contains(id));
+            }
         }
     }
     Ok(())
 }
 
-async fn allocate_container(shared: &Shared, pod: &Pod, container: &Container) -> Result<(), String> {
+async fn allocate_container(
+    shared: &Shared,
+    pod: &Pod,
+    container: &Container,
+    reusable: &BTreeMap<String, BTreeSet<String>>,
+) -> Result<(), String> {
     let uid = uid_of(pod);
     let owner = (uid.clone(), container.name.clone());
     let asked = extended_resources(container);
@@ -45,7 +63,9 @@ async fn allocate_container(shared: &Shared, pod: &Pod, container: &Container) -
         if count == 0 || shared.devices.of_container(&uid, &container.name).contains_key(&resource) {
             continue;
         }
-        let (client, chosen) = choose(shared, &resource, count, &uid).await?;
+        let reused = shuffled(reusable.get(&resource).into_iter().flatten().cloned(), &uid);
+        let reused = reused.into_iter().take(count).collect();
+        let (client, chosen) = choose(shared, &resource, count, reused, &uid).await?;
         let ids = shuffled(chosen.iter().cloned(), &uid);
         let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { device_ids: ids }] };
         let begin = Instant::now();
@@ -55,7 +75,8 @@ async fn allocate_container(shared: &Shared, pod: &Pod, container: &Container) -
         let answer = answer.into_inner().container_responses.into_iter().next();
         let answer = answer.ok_or("no containers return in allocation response")?;
         let mut state = shared.devices.lock();
-        state.given.entry(owner.clone()).or_default().insert(resource, Given { ids: chosen, answer });
+        let by_node = state.by_node(&resource, &chosen);
+        state.given.entry(owner.clone()).or_default().insert(resource, Given { ids: chosen, by_node, answer });
         write(&shared.devices.checkpoint, &state.given);
     }
     Ok(())
@@ -64,11 +85,12 @@ async fn allocate_container(shared: &Shared, pod: &Pod, container: &Container) -
 type Client =
     aliquot_proto::kubelet::device_plugin::device_plugin_client::DevicePluginClient<tonic::transport::Channel>;
 
-/// Chooses `count` devices, as the plugin prefers.
+/// Chooses `count` devices, `chosen` among them, the others as the plugin prefers.
 async fn choose(
     shared: &Shared,
     resource: &str,
     count: usize,
+    mut chosen: BTreeSet<String>,
     seed: &str,
 ) -> Result<(Client, BTreeSet<String>), String> {
     let (mut client, options, available) = {
@@ -79,18 +101,21 @@ async fn choose(
         let available: BTreeSet<String> = healthy(endpoint).filter(|id| !in_use.contains(id)).collect();
         (endpoint.client.clone(), endpoint.options, available)
     };
-    if available.len() < count {
+    if chosen.len() == count {
+        return Ok((client, chosen));
+    }
+    if chosen.len() + available.len() < count {
         let free = available.len();
         return Err(format!(
             "requested number of devices unavailable for {resource}. Requested: {count}, Available: {free}"
         ));
     }
-    let mut chosen = BTreeSet::new();
     // Where all are needed there is nothing to prefer.
-    if options.get_preferred_allocation_available && count < available.len() {
+    if options.get_preferred_allocation_available && count - chosen.len() < available.len() {
+        let offered: BTreeSet<String> = available.union(&chosen).cloned().collect();
         let request = ContainerPreferredAllocationRequest {
-            available_device_ids: shuffled(available.iter().cloned(), seed),
-            must_include_device_ids: Vec::new(),
+            available_device_ids: shuffled(offered.iter().cloned(), seed),
+            must_include_device_ids: shuffled(chosen.iter().cloned(), seed),
             allocation_size: i32::try_from(count).map_err(|error| error.to_string())?,
         };
         let request = PreferredAllocationRequest { container_requests: vec![request] };
@@ -98,10 +123,12 @@ async fn choose(
         let preferred =
             answer.container_responses.into_iter().next().map(|answer| answer.device_ids).unwrap_or_default();
         let distinct: BTreeSet<String> = preferred.iter().cloned().collect();
-        if distinct.len() != preferred.len() || distinct.len() > count || !distinct.is_subset(&available) {
-            shared.complain(format!("{resource}: {count} devices, the plugin prefers {preferred:?} of {available:?}"));
+        let is_right = distinct.len() == preferred.len() && distinct.len() <= count && distinct.is_subset(&offered);
+        if !is_right || !distinct.is_superset(&chosen) {
+            shared.complain(format!("{resource}: {count} devices, the plugin prefers {preferred:?} of {offered:?}"));
         }
-        chosen = distinct.intersection(&available).take(count).cloned().collect();
+        let more = count - chosen.len();
+        chosen.extend(distinct.intersection(&available).take(more).cloned());
     }
     for id in shuffled(available, seed) {
         if chosen.len() < count {
@@ -151,29 +178,53 @@ pub(in super::super) async fn pre_start(shared: &Shared, pod: &Pod, container: &
     Ok(admitted)
 }
 
+impl State {
+    /// These ids of a resource by the NUMA nodes that they are at, -1 for none.
+    fn by_node(&self, resource: &str, ids: &BTreeSet<String>) -> BTreeMap<i64, Vec<String>> {
+        let mut by_node: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+        for id in ids {
+            let device = self.endpoints.get(resource).and_then(|endpoint| endpoint.devices.get(id));
+            let topology = device.and_then(|device| device.topology.clone()).unwrap_or_default();
+            let nodes: Vec<i64> = topology.nodes.iter().map(|node| node.id).collect();
+            for node in if nodes.is_empty() { vec![-1] } else { nodes } {
+                by_node.entry(node).or_default().push(id.clone());
+            }
+        }
+        by_node
+    }
+}
+
 /// What the checkpoint says that containers have.
 pub(super) fn read(checkpoint: &Checkpoint) -> BTreeMap<Owner, BTreeMap<String, Given>> {
-    let entries: Vec<Value> = checkpoint.read();
+    let file: Value = checkpoint.read();
     let mut all: BTreeMap<Owner, BTreeMap<String, Given>> = BTreeMap::new();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    for entry in entries {
-        let answer: Vec<u8> = serde_json::from_value(entry["answer"].clone()).unwrap_or_default();
+    for entry in file["Data"]["PodDeviceEntries"].as_array().into_iter().flatten() {
+        let answer = serde_json::from_value::<ByteString>(entry["AllocResp"].clone()).unwrap_or_default();
+        let by_node: BTreeMap<i64, Vec<String>> =
+            serde_json::from_value(entry["DeviceIDs"].clone()).unwrap_or_default();
         let given = Given {
-            ids: entry["ids"].as_array().into_iter().flatten().map(text).collect(),
-            answer: prost::Message::decode(answer.as_slice()).unwrap_or_default(),
+            ids: by_node.values().flatten().cloned().collect(),
+            by_node,
+            answer: prost::Message::decode(answer.0.as_slice()).unwrap_or_default(),
         };
-        let owner = (text(&entry["pod"]), text(&entry["container"]));
-        all.entry(owner).or_default().insert(text(&entry["resource"]), given);
+        let owner = (text(&entry["PodUID"]), text(&entry["ContainerName"]));
+        all.entry(owner).or_default().insert(text(&entry["ResourceName"]), given);
     }
     all
 }
 
+/// Writes it as the real kubelet does, but for the checksum: plugins read the file, too.
 pub(super) fn write(checkpoint: &Checkpoint, all: &BTreeMap<Owner, BTreeMap<String, Given>>) {
     let entries = all.iter().flat_map(|((pod, container), given)| {
-        given.iter().map(move |(resource, Given { ids, answer })| {
-            let answer: Vec<u8> = prost::Message::encode_to_vec(answer);
-            json!({"pod": pod, "container": container, "resource": resource, "ids": ids, "answer": answer})
+        given.iter().map(move |(resource, Given { by_node, answer, .. })| {
+            let answer = ByteString(prost::Message::encode_to_vec(answer));
+            json!({
+                "PodUID": pod, "ContainerName": container, "ResourceName": resource, "DeviceIDs": by_node,
+                "AllocResp": answer,
+            })
         })
     });
-    checkpoint.write(&entries.collect::<Vec<Value>>());
+    let entries: Vec<Value> = entries.collect();
+    checkpoint.write(&json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 0}));
 }

@@ -1,0 +1,144 @@
+//! The API server, as far as the plugin needs it: what pods say of themselves, and where it says what it refuses.
+
+use std::collections::BTreeMap;
+
+use aliquot_dialects::{Container, Pod};
+use k8s_openapi::api::core::v1::{self as core, ObjectReference};
+use kube::{Api, Client};
+
+use crate::api_server::{is_not_found, message};
+use crate::events::Events;
+use crate::node::Consumer;
+
+/// Who says it in events.
+const COMPONENT: &str = "aliquot.dev/device-plugin";
+
+/// What the plugin needs of a cluster.
+#[tonic::async_trait]
+pub trait Cluster: Send + Sync + 'static {
+    /// The pod of that name; `None` if there is none.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    async fn pod(&self, namespace: &str, name: &str) -> Result<Option<KnownPod>, String>;
+
+    /// Says why a container of the pod with this UID gets no slice.
+    async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str);
+
+    /// Says why the node offers no units of a resource.
+    async fn not_offered(&self, reason: &str);
+}
+
+/// A pod of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownPod {
+    /// Its UID.
+    pub uid: String,
+    /// What it says.
+    pub pod: Pod,
+}
+
+/// The cluster behind an API server.
+pub struct ApiServer {
+    client: Client,
+    events: Events,
+    node_name: String,
+}
+
+impl ApiServer {
+    /// As `node_name` sees it.
+    #[must_use]
+    pub fn new(client: Client, node_name: String) -> ApiServer {
+        ApiServer { events: Events::new(client.clone(), COMPONENT, node_name.clone()), client, node_name }
+    }
+}
+
+#[tonic::async_trait]
+impl Cluster for ApiServer {
+    async fn pod(&self, namespace: &str, name: &str) -> Result<Option<KnownPod>, String> {
+        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
+        match pods.get(name).await {
+            Ok(pod) => Ok(Some(known(pod))),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(message(&error)),
+        }
+    }
+
+    async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str) {
+        let about = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            namespace: Some(container.namespace.clone()),
+            name: Some(container.pod.clone()),
+            uid: Some(pod_uid.into()),
+            field_path: Some(format!("spec.containers{{{}}}", container.container)),
+            ..ObjectReference::default()
+        };
+        self.events.warn(about, "SliceRefused", reason).await;
+    }
+
+    async fn not_offered(&self, reason: &str) {
+        let about = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            name: Some(self.node_name.clone()),
+            // As kubelet's own events about a node, which `kubectl describe` finds by this.
+            uid: Some(self.node_name.clone()),
+            ..ObjectReference::default()
+        };
+        self.events.warn(about, "ResourceNotOffered", reason).await;
+    }
+}
+
+fn known(pod: core::Pod) -> KnownPod {
+    KnownPod { uid: pod.metadata.uid.clone().unwrap_or_default(), pod: translated(pod) }
+}
+
+/// Init containers stand behind the others: what other systems say of containers by their place does not mean them.
+fn translated(pod: core::Pod) -> Pod {
+    let spec = pod.spec.unwrap_or_default();
+    let containers = spec.containers.into_iter().chain(spec.init_containers.unwrap_or_default());
+    Pod { annotations: pod.metadata.annotations.unwrap_or_default(), containers: containers.map(container).collect() }
+}
+
+fn container(container: core::Container) -> Container {
+    let limits: BTreeMap<_, _> = container.resources.and_then(|resources| resources.limits).unwrap_or_default();
+    let resources = limits.into_iter().map(|(name, quantity)| (name, quantity.0)).collect();
+    Container { name: container.name, resources }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+    use super::*;
+
+    #[test]
+    fn limits_and_annotations_are_what_counts() {
+        let container = |name: &str, core: &str| core::Container {
+            name: name.into(),
+            resources: Some(core::ResourceRequirements {
+                limits: Some(BTreeMap::from([("aliquot.dev/gpu-core".to_owned(), Quantity(core.into()))])),
+                ..core::ResourceRequirements::default()
+            }),
+            ..core::Container::default()
+        };
+        let mut pod = core::Pod {
+            spec: Some(core::PodSpec {
+                containers: vec![container("main", "30")],
+                init_containers: Some(vec![container("sidecar", "10")]),
+                ..core::PodSpec::default()
+            }),
+            ..core::Pod::default()
+        };
+        pod.metadata.annotations = Some(BTreeMap::from([("a".to_owned(), "b".to_owned())]));
+        pod.metadata.uid = Some("u".into());
+        let KnownPod { uid, pod: found } = known(pod);
+        assert_eq!(uid, "u");
+        let names: Vec<&str> = found.containers.iter().map(|container| container.name.as_str()).collect();
+        assert_eq!(names, ["main", "sidecar"]);
+        assert_eq!(found.containers[0].resources["aliquot.dev/gpu-core"], "30");
+        assert_eq!(found.annotations["a"], "b");
+        assert_eq!(known(core::Pod::default()), KnownPod::default());
+    }
+}
