@@ -27,6 +27,8 @@ pub(super) struct DeviceManager {
     state: Mutex<State>,
     /// Pods are admitted one after the other.
     admission: tokio::sync::Mutex<()>,
+    /// Who writes the node's status holds this.
+    pub(super) publishing: Mutex<()>,
 }
 
 /// What is known of devices now.
@@ -36,6 +38,8 @@ struct State {
     /// Counts registrations.
     generation: u64,
     given: BTreeMap<Owner, BTreeMap<String, Given>>,
+    /// Resources that were registered at any time.
+    known: BTreeSet<String>,
 }
 
 /// A container: its pod's UID and its name.
@@ -63,9 +67,8 @@ struct Given {
 impl DeviceManager {
     pub(super) fn open(file: PathBuf) -> DeviceManager {
         let checkpoint = Checkpoint::at(file);
-        let given = allocation::read(&checkpoint);
-        let state = Mutex::new(State { given, ..State::default() });
-        DeviceManager { checkpoint, state, admission: tokio::sync::Mutex::new(()) }
+        let state = Mutex::new(allocation::read(&checkpoint));
+        DeviceManager { checkpoint, state, admission: tokio::sync::Mutex::new(()), publishing: Mutex::new(()) }
     }
 
     /// All units of a resource, and those that can be given out.
@@ -110,7 +113,7 @@ impl DeviceManager {
     pub(super) fn release(&self, pod_uid: &str) {
         let mut state = self.lock();
         state.given.retain(|(owner, _), _| owner != pod_uid);
-        allocation::write(&self.checkpoint, &state.given);
+        allocation::write(&self.checkpoint, &state);
     }
 
     fn of_container(&self, pod_uid: &str, container: &str) -> BTreeMap<String, Given> {

@@ -342,6 +342,8 @@ fn event(shared: &Shared, pod: &Pod, reason: &str, message: &str) {
 impl Shared {
     /// Says in the node's status how much of each resource there is. The real kubelet does so within ten seconds.
     pub(super) fn publish_resources(&self) {
+        // What is written last must be what is known last.
+        let _in_turn = self.devices.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         let allocatable = self.devices.allocatable();
         let quantities: BTreeMap<&String, String> =
             allocatable.iter().map(|(resource, count)| (resource, count.to_string())).collect();

@@ -60,7 +60,9 @@ async fn allocate_container(
     // The real kubelet goes through a map, whose order changes from one time to the next.
     for resource in shuffled(asked.keys().cloned(), &uid) {
         let count = asked[&resource];
-        if count == 0 || shared.devices.of_container(&uid, &container.name).contains_key(&resource) {
+        let has_it = shared.devices.of_container(&uid, &container.name).contains_key(&resource);
+        // What no plugin has ever registered is another one's business.
+        if count == 0 || has_it || !shared.devices.lock().known.contains(&resource) {
             continue;
         }
         let reused = shuffled(reusable.get(&resource).into_iter().flatten().cloned(), &uid);
@@ -77,7 +79,7 @@ async fn allocate_container(
         let mut state = shared.devices.lock();
         let by_node = state.by_node(&resource, &chosen);
         state.given.entry(owner.clone()).or_default().insert(resource, Given { ids: chosen, by_node, answer });
-        write(&shared.devices.checkpoint, &state.given);
+        write(&shared.devices.checkpoint, &state);
     }
     Ok(())
 }
@@ -162,7 +164,9 @@ pub(in super::super) async fn pre_start(shared: &Shared, pod: &Pod, container: &
         let call = client.pre_start_container(PreStartContainerRequest { device_ids });
         let failed = |why: String| format!("device plugin PreStartContainer rpc failed with err: {why}");
         let called = tokio::time::timeout(shared.settings.timing.pre_start, call).await;
-        called.map_err(|_| failed("deadline exceeded".to_owned()))?.map_err(|status| failed(status.to_string()))?;
+        let answered = called.map_err(|_| failed("deadline exceeded".to_owned()))?;
+        answered
+            .map_err(|status| failed(format!("rpc error: code = {:?} desc = {}", status.code(), status.message())))?;
         shared.took("PreStartContainer", begin.elapsed());
     }
     let mut admitted = Admitted::default();
@@ -194,9 +198,10 @@ impl State {
     }
 }
 
-/// What the checkpoint says that containers have.
-pub(super) fn read(checkpoint: &Checkpoint) -> BTreeMap<Owner, BTreeMap<String, Given>> {
+/// What the checkpoint says that containers have, and which resources there are.
+pub(super) fn read(checkpoint: &Checkpoint) -> State {
     let file: Value = checkpoint.read();
+    let known = file["Data"]["RegisteredDevices"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
     let mut all: BTreeMap<Owner, BTreeMap<String, Given>> = BTreeMap::new();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for entry in file["Data"]["PodDeviceEntries"].as_array().into_iter().flatten() {
@@ -211,12 +216,12 @@ pub(super) fn read(checkpoint: &Checkpoint) -> BTreeMap<Owner, BTreeMap<String, 
         let owner = (text(&entry["PodUID"]), text(&entry["ContainerName"]));
         all.entry(owner).or_default().insert(text(&entry["ResourceName"]), given);
     }
-    all
+    State { given: all, known: known.collect(), ..State::default() }
 }
 
 /// Writes it as the real kubelet does, but for the checksum: plugins read the file, too.
-pub(super) fn write(checkpoint: &Checkpoint, all: &BTreeMap<Owner, BTreeMap<String, Given>>) {
-    let entries = all.iter().flat_map(|((pod, container), given)| {
+pub(super) fn write(checkpoint: &Checkpoint, state: &State) {
+    let entries = state.given.iter().flat_map(|((pod, container), given)| {
         given.iter().map(move |(resource, Given { by_node, answer, .. })| {
             let answer = ByteString(prost::Message::encode_to_vec(answer));
             json!({
@@ -226,5 +231,10 @@ pub(super) fn write(checkpoint: &Checkpoint, all: &BTreeMap<Owner, BTreeMap<Stri
         })
     });
     let entries: Vec<Value> = entries.collect();
-    checkpoint.write(&json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 0}));
+    let registered: BTreeMap<&String, Vec<&String>> = state
+        .known
+        .iter()
+        .map(|name| (name, state.endpoints.get(name).map(|it| it.devices.keys().collect()).unwrap_or_default()))
+        .collect();
+    checkpoint.write(&json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": registered}, "Checksum": 0}));
 }

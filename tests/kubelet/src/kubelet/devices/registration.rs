@@ -11,7 +11,7 @@ use aliquot_proto::kubelet::device_plugin::{Device, DevicePluginOptions, Empty, 
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
-use super::{Endpoint, HEALTHY, Shared};
+use super::{Endpoint, HEALTHY, Shared, allocation};
 use crate::socket;
 
 const VERSION: &str = "v1beta1";
@@ -83,6 +83,8 @@ fn add(shared: &Shared, resource: &str, client: DevicePluginClient<Channel>, opt
     // Who registers again takes over the devices of who did before.
     let devices = state.endpoints.remove(resource).map(|endpoint| endpoint.devices).unwrap_or_default();
     state.endpoints.insert(resource.to_owned(), Endpoint { generation, client, options, devices });
+    state.known.insert(resource.to_owned());
+    allocation::write(&shared.devices.checkpoint, &state);
     generation
 }
 

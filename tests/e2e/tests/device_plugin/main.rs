@@ -1,0 +1,9 @@
+//! The device plugin beside the test cluster: pods that ask by resources.
+
+mod containers_of_a_pod;
+mod dialects;
+mod identity;
+mod real_containers;
+mod refusals;
+mod restarts;
+mod stage;

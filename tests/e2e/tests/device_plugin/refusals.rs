@@ -1,0 +1,65 @@
+//! What is refused: each with a reason in kubelet's event and in the plugin's own.
+
+use aliquot_harness::wait;
+use aliquot_test_kubelet::World;
+use serde_json::{Value, json};
+
+use crate::stage::{CORE, MEMORY, create_annotated, delete, on_paper, part, wait_for_units, with_settings};
+
+/// Makes a pod, and waits until both kubelet and the plugin have said `reason` of it.
+fn assert_refused(world: &World, limits: &Value, annotations: &Value, reason: &str) {
+    create_annotated(world, "pod", limits, annotations);
+    let error = world.cluster.wait_for_error("pod", reason);
+    assert!(error.contains("PreStartContainer rpc failed"), "{error}");
+    wait::until_true(&format!("an event with {reason:?}"), || {
+        world.cluster.events().iter().any(|event| event.starts_with("SliceRefused: ") && event.contains(reason))
+    });
+    assert!(world.slices().is_empty());
+    delete(world, ["pod"]);
+}
+
+#[test]
+fn what_can_never_be_given_is_refused_with_a_reason() {
+    let world = with_settings(1, "dialects = [\"gpushare\", \"qgpu\"]");
+    wait_for_units(&world, CORE, 100);
+    let none = json!({});
+    for (limits, annotations, reason) in [
+        (json!({CORE: "30", "aliyun.com/gpu-mem": "4"}), &none, "are of two systems"),
+        (json!({CORE: "0", MEMORY: "4"}), &none, "aliquot.dev/gpu-core is \"0\""),
+        (json!({"tke.cloud.tencent.com/qgpu-core": "31"}), &none, "a multiple of 5 up to 100"),
+        (part(30, 4), &json!({"aliquot.dev/gpu-core-limit": "NaN"}), "aliquot.dev/gpu-core-limit is \"NaN\""),
+        (part(30, 4), &json!({"aliquot.dev/gpu-core-limit": "20"}), "at least aliquot.dev/gpu-core, which is 30"),
+        (part(30, 4), &json!({"aliquot.dev/priority-class": "urgent"}), "aliquot.dev/priority-class is \"urgent\""),
+    ] {
+        assert_refused(&world, &limits, annotations, reason);
+    }
+}
+
+#[test]
+fn more_than_a_device_has_left_is_refused_until_there_is_room() {
+    let world = on_paper(2);
+    // Kubelet counts units of both devices together.
+    for name in ["a", "b"] {
+        create_annotated(&world, name, &part(60, 100), &json!({}));
+        world.cluster.wait_for_phase(name, "Running");
+    }
+    create_annotated(&world, "pod", &part(70, 10), &json!({}));
+    world.cluster.wait_for_error("pod", "no device found that will do");
+    wait::until_true("an event says which devices, and why not", || {
+        let says = "70 percent of its time are wanted, 40 are left";
+        world.cluster.events().iter().any(|event| event.matches(says).count() == 2)
+    });
+    delete(&world, ["a"]);
+    world.cluster.wait_for_phase("pod", "Running");
+}
+
+#[test]
+fn a_unit_that_is_too_small_for_the_node_is_told_in_an_event_of_the_node() {
+    let world = with_settings(1, "memory_unit_bytes = 1048576");
+    wait::until_true("an event says what will do", || {
+        let says = "ResourceNotOffered: aliquot.dev/gpu-memory would have 81920 units";
+        world.cluster.events().iter().any(|event| event.starts_with(says) && event.contains("2 MiB or more will do"))
+    });
+    wait_for_units(&world, CORE, 100);
+    assert_eq!(world.cluster.kubelet().capacity(MEMORY), Some((0, 0)));
+}

@@ -1,0 +1,91 @@
+//! Kubelet and manager end, are killed and come again.
+
+use aliquot_harness::wait;
+use aliquot_test_kubelet::World;
+
+use crate::stage::{
+    CORE, create, delete, on_paper, on_paper_without_grace, part, slice_of, wait_for_plugin, wait_for_units, wrong,
+};
+
+/// Waits until a pod runs that asked for this, and looks at what it has got.
+#[track_caller]
+fn assert_runs(world: &World, name: &str, core: u32, memory_units: u64) {
+    let pod = world.cluster.wait_for_phase(name, "Running");
+    assert_eq!(wrong(world, &pod, "main", core, memory_units), None);
+}
+
+#[test]
+fn running_containers_keep_their_slices_whatever_is_restarted() {
+    let mut world = on_paper(1);
+    create(&world, "before", &part(30, 8));
+    assert_runs(&world, "before", 30, 8);
+    let before = slice_of(&world, "before", "main").unwrap();
+    for (number, restart) in [
+        |world: &mut World| {
+            world.cluster.kill_kubelet();
+            world.cluster.start_kubelet();
+        },
+        |world: &mut World| {
+            world.node.kill();
+            world.node.restart();
+        },
+        |world: &mut World| {
+            world.cluster.kill_kubelet();
+            world.node.kill();
+            world.cluster.start_kubelet();
+            world.node.restart();
+        },
+        |world: &mut World| {
+            world.node.kill();
+            world.cluster.kill_kubelet();
+            world.node.restart();
+            world.cluster.start_kubelet();
+        },
+        |world: &mut World| world.node.upgrade(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        restart(&mut world);
+        // What is given out is on offer as well: kubelet knows that it is taken.
+        wait_for_plugin(&world, 1);
+        let name = format!("after-{number}");
+        create(&world, &name, &part(10, 2));
+        assert_runs(&world, &name, 10, 2);
+    }
+    wait::until_true("the manager knows whose slice it is", || slice_of(&world, "before", "main").is_some());
+    assert_eq!(slice_of(&world, "before", "main").unwrap(), before);
+    assert_eq!(world.slices().len(), 6);
+    world.assert_no_complaints();
+}
+
+#[test]
+fn a_container_that_cannot_start_without_the_manager_starts_when_it_is_back() {
+    let mut world = on_paper(1);
+    world.node.kill();
+    create(&world, "pod", &part(30, 8));
+    // Units are given out only by a plugin that answers: the pod waits to be scheduled, or fails and is made again.
+    world.node.restart();
+    wait_for_plugin(&world, 1);
+    if world.cluster.pod("pod").and_then(|pod| pod.status?.phase).as_deref() == Some("Failed") {
+        delete(&world, ["pod"]);
+        create(&world, "pod", &part(30, 8));
+    }
+    assert_runs(&world, "pod", 30, 8);
+}
+
+#[test]
+fn what_is_deleted_while_the_manager_is_away_is_cleared_up_when_it_is_back() {
+    let mut world = on_paper_without_grace(1);
+    wait_for_plugin(&world, 1);
+    for name in ["goes", "stays"] {
+        create(&world, name, &part(30, 8));
+        assert_runs(&world, name, 30, 8);
+    }
+    world.node.kill();
+    delete(&world, ["goes"]);
+    world.node.restart();
+    wait::until_true("one slice is left", || world.slices().len() == 1);
+    wait::until_true("it is the one that is needed", || slice_of(&world, "stays", "main").is_some());
+    wait_for_units(&world, CORE, 100);
+}
