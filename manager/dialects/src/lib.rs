@@ -18,9 +18,9 @@
 //!
 //! What HAMi's and Volcano's users ask for is of each device, which kube-scheduler cannot count. Where it decides
 //! alone, it counts containers per device; the node chooses the device, and refuses who finds no room. Of the other
-//! names it must be told that it is to ignore them (an extender's `managedResources` with `ignoredByScheduler`, as those
-//! systems have it): no node offers them, and their pods would wait for ever. How the
-//! schedulers of cGPU and qGPU write their decisions is not public, so nothing of them is read.
+//! names it must be told that it is to ignore them (an extender's `managedResources` with `ignoredByScheduler`, as
+//! those systems have it): no node offers them, and their pods would wait for ever. How the schedulers of cGPU and qGPU
+//! write their decisions is not public, so nothing of them is read.
 //!
 //! Never more is wished for than was asked for: what must be rounded is rounded down.
 

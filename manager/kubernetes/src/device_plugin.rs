@@ -6,8 +6,9 @@
 //! 1. *Allocate*, when a pod is admitted, does not say for whom. The answer is the name of a CDI device that follows
 //!    from the ids alone; there is no such device yet.
 //! 2. *PreStartContainer*, before the container is created, comes with the same ids. Who has them says kubelet's
-//!    `PodResources`, and of init containers its checkpoint; what that container asks for says its pod ([`aliquot_dialects`]); the slice is then made once for
-//!    all of its resources, and published under the names that kubelet was told for each.
+//!    `PodResources`, and of init containers its checkpoint; what that container asks for says its pod
+//!    ([`aliquot_dialects`]); the slice is then made once for all of its resources, and published under the names that
+//!    kubelet was told for each.
 //!
 //! So a container is never found by matching amounts, and which device it gets is decided when it is known who asks:
 //! units of shares only count. Units of whole devices are the devices. A refusal is PreStartContainer's error, which
@@ -18,7 +19,7 @@
 //!
 //! Nothing is remembered here: which slice is whose follows from the ids, which kubelet keeps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -163,7 +164,11 @@ impl Plugin {
     /// Tells kubelet which units there are, and which of them it may hand out.
     async fn offer(&mut self) {
         let devices = self.node.devices().borrow().clone();
-        let slices = node::blocking(&self.node, |node| node.list()).await;
+        let mut slices = node::blocking(&self.node, |node| node.list()).await;
+        // Who needs their room gets it at once.
+        let of_nobody: BTreeSet<String> =
+            of_nobody(&slices, &self.holders).into_iter().map(|slice| slice.content.name.clone()).collect();
+        slices.retain(|slice| !of_nobody.contains(&slice.content.name));
         let resources = Resource::all(&self.config.spoken, &self.config.facts, &devices);
         for (name, units) in &self.served {
             if !resources.iter().any(|resource| resource.name == *name) {

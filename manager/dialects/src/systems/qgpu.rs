@@ -3,8 +3,8 @@
 //! `qgpu-core` is percent of a device's time in steps of 5, or a multiple of 100 for whole devices; `qgpu-memory` is
 //! GiB. Whether what is asked for is a limit, too, is the node's policy, which its configuration says: the labels of
 //! nodes and namespaces by which Tencent's own scheduler knows it are not read, as that takes a right to read them all.
-//! What is *online* asks for memory only and goes
-//! first; what is *offline* asks for `qgpu-core-greedy`, up to which it may use what others leave.
+//! What is *online* asks for memory only and goes first; what is *offline* asks for `qgpu-core-greedy`, up to which it
+//! may use what others leave.
 //!
 //! There are no variables that programs could read.
 

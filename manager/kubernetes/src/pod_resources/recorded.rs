@@ -80,7 +80,8 @@ mod tests {
     #[test]
     fn units_are_told_by_container_whatever_numa_node_they_are_at() {
         let text = br#"{"Data":{"PodDeviceEntries":[
-            {"PodUID":"u1","ContainerName":"init","ResourceName":"a.b/c","DeviceIDs":{"-1":["x"],"1":["y"]},"AllocResp":"Cg=="},
+            {"PodUID":"u1","ContainerName":"init","ResourceName":"a.b/c","DeviceIDs":{"-1":["x"],"1":["y"]},
+             "AllocResp":"Cg=="},
             {"PodUID":"u1","ContainerName":"init","ResourceName":"a.b/d","DeviceIDs":{"0":null},"AllocResp":""},
             {"PodUID":"u1","ContainerName":"main","ResourceName":"a.b/c","DeviceIDs":{"0":["y"]},"AllocResp":null}
         ],"RegisteredDevices":{"a.b/c":["x","y","z"]}},"Checksum":1234567890}"#;
