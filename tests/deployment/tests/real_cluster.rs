@@ -25,6 +25,8 @@ use aliquot_harness::{HostProgram, Image, SimulatedGpu, wait};
 mod claims;
 #[path = "real_cluster/cluster.rs"]
 mod cluster;
+#[path = "real_cluster/figures.rs"]
+mod figures;
 #[path = "real_cluster/interruptions.rs"]
 mod interruptions;
 #[path = "real_cluster/manager.rs"]
@@ -82,6 +84,16 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
         tests.pods_that_start_at_once_have_each_its_own(30);
         tests.restarts_in_any_order_disturb_nobody();
         tests.an_upgrade_disturbs_nobody();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
+fn figures_of_a_real_cluster() {
+    on_the_cluster(Mode::Claims, |tests| {
+        tests.how_long_pods_take_to_start();
+        tests.pods_that_start_at_once_have_each_its_own(100);
+        tests.how_long_claims_take_to_be_prepared();
     });
 }
 

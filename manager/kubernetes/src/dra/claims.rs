@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -141,11 +142,14 @@ impl Claims {
         claim: &ClaimName,
         together: &BTreeSet<ClaimName>,
     ) -> Result<Prepared, ClaimError> {
+        let began = Instant::now();
         let outcome = self.try_prepare(claim, together).await;
+        let ClaimName { namespace, name, uid } = claim;
         if let Err(error) = &outcome {
-            let ClaimName { namespace, name, uid } = claim;
             warn!(namespace, name, uid, %error, "cannot prepare a claim");
             self.events.warn(reference(claim), "PrepareFailed", &error.to_string()).await;
+        } else {
+            info!(namespace, name, uid, took_us = began.elapsed().as_micros(), "prepared a claim");
         }
         outcome
     }
@@ -174,7 +178,6 @@ impl Claims {
             devices: allocation.devices,
         };
         let slice = self.carry_out(record.clone(), guard).await?;
-        info!(claim = %record.uid, namespace = record.namespace, name = record.name, "prepared a claim");
         let (client, content) = (self.client.clone(), slice.content);
         let cdi_device = slice.cdi_device.clone();
         let devices = record.devices.clone();

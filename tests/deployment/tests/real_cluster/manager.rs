@@ -147,6 +147,13 @@ impl Manager<'_> {
         self.ask(&["slice", "ls", "--json"]).into_iter().find(|slice| slice["name"] == name)
     }
 
+    /// What the managers have logged since they were started.
+    pub(crate) fn logs(&self) -> String {
+        let logs =
+            |pod: String| self.cluster.kubectl(&["logs", &pod, "--namespace", NAMESPACE, "--container=manager"], "");
+        self.pods().into_iter().map(logs).collect()
+    }
+
     fn ask(&self, arguments: &[&str]) -> Vec<Value> {
         let slices = |pod: String| {
             let exec = ["exec", &pod, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot"];

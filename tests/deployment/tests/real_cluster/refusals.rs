@@ -37,11 +37,12 @@ impl Tests<'_> {
         wait::until_true("nothing of them is left", || self.manager.slices().is_empty());
     }
 
-    /// Of the claim and the pod, which are removed.
+    /// Of the claim and the pod, which are removed. Kubelet asks again, and the event counts.
     fn expect_refusal(&self, name: &str, words: &[&str]) {
         let has_words = |event: &&Value| {
             event["involvedObject"]["kind"] == "ResourceClaim"
                 && event["involvedObject"]["name"] == name
+                && event["count"].as_u64() >= Some(2)
                 && event["message"].as_str().is_some_and(|text| words.iter().all(|word| text.contains(word)))
         };
         let event = wait::until(&format!("an event says why {name} is refused"), || {

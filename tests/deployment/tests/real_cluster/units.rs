@@ -54,13 +54,13 @@ impl Tests<'_> {
     }
 
     pub(crate) fn bad_units_are_refused_with_their_reasons(&self) {
-        let limits = json!({"aliquot.dev/gpu-core": 30});
+        let limits = json!({"aliquot.dev/gpu-core": 130});
         self.namespace.apply(&[pod_with("bad", self.image, &prints_devices(), &json!({"limits": limits}))]);
         let event = wait::until("an event says why", || {
             let events = self.namespace.list("events");
             events.into_iter().find(|event| {
                 let text = event["message"].as_str().unwrap_or_default();
-                event["involvedObject"]["kind"] == "Pod" && text.contains("aliquot.dev/gpu-memory")
+                event["involvedObject"]["kind"] == "Pod" && text.contains("aliquot.dev/gpu-core is \"130\"")
             })
         });
         println!("ok: refused: {}", event["message"]);
