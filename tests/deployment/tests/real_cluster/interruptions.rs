@@ -80,8 +80,8 @@ impl Tests<'_> {
 struct Holder {
     name: &'static str,
     slice: String,
-    /// What kubelet said of its container when it ran.
-    containers: Value,
+    /// What says that its container is the same, from when it ran.
+    container: Value,
 }
 
 impl Holder {
@@ -94,7 +94,7 @@ impl Holder {
             let slice = slices.iter().find(|slice| slice["consumers"][0]["pod"] == name)?;
             slice["name"].as_str().map(str::to_owned)
         });
-        Holder { name, slice, containers: namespace.get("pod", name)["status"]["containerStatuses"].clone() }
+        Holder { name, slice, container: container(&namespace.get("pod", name)) }
     }
 
     /// Its container is the same, what it holds is known, and who joins it sees that.
@@ -104,8 +104,7 @@ impl Holder {
             let slice = slices.iter().find(|slice| slice["name"] == self.slice.as_str());
             slice.is_some_and(|slice| slice["parts"][0]["memory_used_bytes"] == 16 * MIB)
         });
-        let now = tests.namespace.get("pod", self.name)["status"]["containerStatuses"].take();
-        assert_eq!(now, self.containers);
+        assert_eq!(container(&tests.namespace.get("pod", self.name)), self.container);
         if tests.mode == Mode::Claims {
             self.is_joined(tests);
         }
@@ -124,4 +123,10 @@ impl Holder {
         tests.remove(self.name);
         wait::until_true("its slice is gone", || tests.manager.slice(&self.slice).is_none());
     }
+}
+
+/// Which container the pod has, and since when it runs.
+fn container(pod: &Value) -> Value {
+    let status = &pod["status"]["containerStatuses"][0];
+    json!([status["containerID"], status["restartCount"], status["state"]])
 }
