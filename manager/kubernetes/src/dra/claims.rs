@@ -338,4 +338,4 @@ fn reference(claim: &ClaimName) -> ObjectReference {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

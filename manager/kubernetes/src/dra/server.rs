@@ -155,3 +155,31 @@ fn health(node: &Devices, pool: &str, now: SystemTime) -> NodeWatchResourcesResp
     });
     NodeWatchResourcesResponse { devices: devices.collect() }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt;
+
+    use super::*;
+    use crate::dra::claims::tests::World;
+
+    #[tokio::test]
+    async fn kubelet_is_told_when_a_device_fails_and_when_it_has_recovered() {
+        let world = World::new(30);
+        let (stop, end) = watch::channel(false);
+        let driver = Driver::new(world.start("boot-1"), end);
+        let stream = driver.node_watch_resources(Request::new(NodeWatchResourcesRequest {})).await.unwrap();
+        let mut stream = stream.into_inner();
+        let problems = [None, Some("the driver reported the critical error XID 79"), None];
+        for problem in problems {
+            world.node.change(0, |device| device.problem = problem.map(Into::into));
+            let told = stream.next().await.unwrap().unwrap().devices.remove(0);
+            let expected = if problem.is_some() { HealthStatus::Unhealthy } else { HealthStatus::Healthy };
+            assert_eq!((told.health(), told.message.as_str()), (expected, problem.unwrap_or_default()));
+            let device = told.device.unwrap();
+            assert_eq!((device.pool_name.as_str(), device.device_name.starts_with("gpu-")), ("node-1", true));
+        }
+        stop.send(true).unwrap();
+        assert!(stream.next().await.is_none());
+    }
+}

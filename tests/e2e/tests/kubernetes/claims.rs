@@ -43,7 +43,7 @@ fn two_pods_that_share_a_claim_share_its_slice_until_the_last_has_ended() {
 }
 
 #[test]
-fn several_devices_of_a_claim_are_one_slice() {
+fn several_devices_of_a_claim_are_one_slice_for_every_pod_that_joins() {
     let world = World::on_paper("dra", 3);
     world.wait_for_driver(3);
     let wanted = share(40, 2048);
@@ -54,6 +54,12 @@ fn several_devices_of_a_claim_are_one_slice() {
     let slice = world.slice_of("pair").unwrap();
     assert_eq!(slice.parts.len(), 2);
     assert_ne!(slice.parts[0].device_uuid, slice.parts[1].device_uuid);
+    world.pod("second", &["pair"], &[]);
+    let second = world.cluster.wait_for_phase("second", "Running");
+    world.assert_identity(&second, "pair", wanted);
+    world.cluster.delete_pod("pod");
+    assert_eq!(world.slice_of("pair").unwrap().id, slice.id);
+    world.assert_no_complaints();
 }
 
 #[test]
@@ -151,6 +157,22 @@ fn a_container_that_names_two_claims_is_refused_and_two_containers_of_a_pod_may_
     world.cluster.create_pod("each", &spec);
     world.cluster.wait_for_phase("each", "Running");
     assert_eq!(world.slices().len(), 2);
+}
+
+#[test]
+fn a_claim_that_is_made_again_under_its_name_is_another_one() {
+    let world = World::on_paper("dra", 1);
+    world.wait_for_driver(1);
+    for wanted in [share(10, 64), share(20, 128)] {
+        world.claim("claim", wanted);
+        world.pod("pod", &["claim"], &[]);
+        let pod = world.cluster.wait_for_phase("pod", "Running");
+        world.assert_identity(&pod, "claim", wanted);
+        assert_eq!(world.slices().len(), 1);
+        world.delete_everything();
+    }
+    world.wait_until_empty();
+    world.assert_no_complaints();
 }
 
 #[test]

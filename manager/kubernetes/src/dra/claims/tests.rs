@@ -48,15 +48,15 @@ fn client(server: &Arc<Mutex<ApiServer>>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-struct World {
+pub(in crate::dra) struct World {
     dir: tempfile::TempDir,
-    node: Arc<TestNode>,
+    pub(in crate::dra) node: Arc<TestNode>,
     server: Arc<Mutex<ApiServer>>,
 }
 
 impl World {
     /// One device of 80 GiB, of which the claim has `core` percent and 8 GiB.
-    fn new(core: u32) -> World {
+    pub(in crate::dra) fn new(core: u32) -> World {
         let node = TestNode::new(vec![device(0, 80)]);
         let server = Arc::new(Mutex::new(ApiServer { claim: Some(claim(core)), ..ApiServer::default() }));
         World { dir: tempfile::tempdir().unwrap(), node, server }
@@ -71,7 +71,7 @@ impl World {
     }
 
     /// The driver, started in the machine's life `boot_id`.
-    fn start(&self, boot_id: &str) -> Arc<Claims> {
+    pub(in crate::dra) fn start(&self, boot_id: &str) -> Arc<Claims> {
         let node = Arc::clone(&self.node) as Arc<dyn Node>;
         let client = client(&self.server);
         let events = Events::new(client.clone(), DRIVER, "node-1".into());
@@ -143,6 +143,23 @@ async fn a_claim_is_prepared_once_and_given_up_once() {
     assert_eq!((world.slice(), claims.known().len()), (None, 0));
     assert_eq!(world.checkpoint().uids().unwrap(), []);
     claims.unprepare(UID).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_asks_again_while_the_first_answer_is_not_there_gets_the_same() {
+    let world = World::new(30);
+    let claims = world.start("boot-1");
+    // Kubelet has given up one call, asks again, and another pod joins.
+    let given_up = tokio::spawn({
+        let claims = Arc::clone(&claims);
+        async move { prepare(&claims).await }
+    });
+    tokio::task::yield_now().await;
+    given_up.abort();
+    let (one, other) = tokio::join!(prepare(&claims), prepare(&claims));
+    assert_eq!(one.unwrap(), other.unwrap());
+    assert_eq!(world.node.list().len(), 1);
+    assert_eq!(world.checkpoint().uids().unwrap().len(), 1);
 }
 
 #[tokio::test]
