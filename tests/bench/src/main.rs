@@ -11,6 +11,7 @@
 mod client;
 mod deaths;
 mod idle_process;
+mod kubernetes;
 mod launches;
 mod library;
 mod manager_cost;
@@ -65,6 +66,8 @@ enum What {
     Deaths,
     /// Memory and processor time of the node manager.
     Manager,
+    /// Claims of pods on Kubernetes, one after the other and two hundred at once.
+    Kubernetes,
     /// Shares of device time: all of the following.
     Shares,
     /// One container alone under a cap.
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
             What::Race => Some(race::measure(&client)),
             What::Deaths => Some(deaths::measure(runs)),
             What::Manager => Some(manager_cost::measure()),
+            What::Kubernetes => Some(kubernetes::measure()),
             other => other.shares().map(|case| shares::measure(case, &client, depth)),
         };
         table.into_iter().for_each(|table| print!("{table}"));

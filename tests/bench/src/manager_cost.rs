@@ -70,7 +70,7 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
 }
 
 /// A line of a process's smaps_rollup, which the kernel gives in KiB.
-fn rollup_mib(pid: u32, name: &str) -> f64 {
+pub(crate) fn rollup_mib(pid: u32, name: &str) -> f64 {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the manager runs");
     let line = rollup.lines().find_map(|line| line.strip_prefix(name)).expect("a line of this name");
     line.trim().trim_end_matches("kB").trim().parse::<f64>().expect("a number") / 1024.0

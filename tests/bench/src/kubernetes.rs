@@ -1,0 +1,69 @@
+//! Claims of pods: how long kubelet waits until one is prepared, who gets what when two hundred pods start at once, and
+//! what the manager takes for them. The pods' containers are only written down, so that nothing else is measured.
+
+use aliquot_test_kubelet::{Share, World, share};
+
+use crate::manager_cost::rollup_mib;
+use crate::statistics::{median, quantile};
+use crate::table::{Table, yes_or_no};
+
+const PODS: u64 = 200;
+const DEVICES: usize = 4;
+
+/// Measures pods that come one after the other, and all at once.
+pub(crate) fn measure() -> Table {
+    let mut table = Table::new(&[
+        "200 pods with a claim each",
+        "prepared, median ms",
+        "p99 ms",
+        "given back, median ms",
+        "p99 ms",
+        "wrong identity",
+        "manager's RSS before, MiB",
+        "with all pods, MiB",
+        "right",
+    ]);
+    for (what, at_once) in [("one after the other", false), ("at once", true)] {
+        let world = World::on_paper("dra", DEVICES);
+        world.wait_for_driver(DEVICES);
+        let manager = world.node.manager_id();
+        let before = rollup_mib(manager, "Rss:");
+        let wrong = run(&world, at_once);
+        let with_all = rollup_mib(manager, "Rss:");
+        world.delete_everything();
+        world.wait_until_empty();
+        let kubelet = world.cluster.kubelet();
+        let ms = |method| -> Vec<f64> {
+            kubelet.durations(method).iter().map(|duration| duration.as_secs_f64() * 1e3).collect()
+        };
+        let (prepared, given_back) = (ms("NodePrepareResources"), ms("NodeUnprepareResources"));
+        table.row(vec![
+            what.to_owned(),
+            format!("{:.2}", median(prepared.clone())),
+            format!("{:.2}", quantile(prepared, 0.99)),
+            format!("{:.2}", median(given_back.clone())),
+            format!("{:.2}", quantile(given_back, 0.99)),
+            wrong.to_string(),
+            format!("{before:.1}"),
+            format!("{with_all:.1}"),
+            yes_or_no(wrong == 0),
+        ]);
+    }
+    table
+}
+
+/// Starts the pods, no two of which ask for the same. How many have got something else.
+fn run(world: &World, at_once: bool) -> usize {
+    let pods: Vec<(String, Share)> =
+        (0..PODS).map(|index| (format!("pod-{index}"), share(1 + (index % 2) as u32, 16 + index))).collect();
+    for (name, share) in &pods {
+        world.claim(name, *share);
+    }
+    for (name, _) in &pods {
+        world.pod(name, &[name], &[]);
+        if !at_once {
+            world.cluster.wait_for_phase(name, "Running");
+        }
+    }
+    world.wrong_identities(&pods).len()
+}
