@@ -5,9 +5,11 @@
 #![allow(non_camel_case_types, reason = "the names are those of NVML")]
 
 mod forwarded;
+mod partition;
 
 pub use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 pub use forwarded::FORWARDED;
+pub use partition::*;
 
 /// An NVML result. Every `u32` is a valid value.
 #[repr(transparent)]
@@ -55,6 +57,7 @@ results! {
     IN_USE = 19, "In use by another client";
     MEMORY = 20, "Insufficient Memory";
     NO_DATA = 21, "No data";
+    INSUFFICIENT_RESOURCES = 23, "Insufficient Resources";
     ARGUMENT_VERSION_MISMATCH = 25, "Argument version mismatch";
     UNKNOWN = 999, "Unknown Error";
 }
@@ -481,6 +484,17 @@ macro_rules! nvml_api {
             forward call: nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, id: *mut c_uint);
             forward call: nvmlDeviceGetComputeInstanceId(device: nvmlDevice_t, id: *mut c_uint);
             forward call: nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig_device: nvmlDevice_t, device: *mut nvmlDevice_t);
+            // MIG: parts of a GPU, what they could be and what they are; changes are for administrators only
+            forward call: nvmlDeviceGetGpuInstanceProfileInfoV(device: nvmlDevice_t, profile: c_uint, info: *mut nvmlGpuInstanceProfileInfo_v2_t);
+            forward call: nvmlDeviceGetGpuInstancePossiblePlacements_v2(device: nvmlDevice_t, profile_id: c_uint, placements: *mut nvmlGpuInstancePlacement_t, count: *mut c_uint);
+            forward call: nvmlDeviceCreateGpuInstanceWithPlacement(device: nvmlDevice_t, profile_id: c_uint, placement: *const nvmlGpuInstancePlacement_t, gpu_instance: *mut nvmlGpuInstance_t);
+            forward call: nvmlDeviceGetGpuInstances(device: nvmlDevice_t, profile_id: c_uint, gpu_instances: *mut nvmlGpuInstance_t, count: *mut c_uint);
+            forward call: nvmlGpuInstanceGetInfo(gpu_instance: nvmlGpuInstance_t, info: *mut nvmlGpuInstanceInfo_t);
+            forward call: nvmlGpuInstanceDestroy(gpu_instance: nvmlGpuInstance_t);
+            forward call: nvmlGpuInstanceGetComputeInstanceProfileInfo(gpu_instance: nvmlGpuInstance_t, profile: c_uint, engine_profile: c_uint, info: *mut nvmlComputeInstanceProfileInfo_t);
+            forward call: nvmlGpuInstanceCreateComputeInstance(gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, compute_instance: *mut nvmlComputeInstance_t);
+            forward call: nvmlGpuInstanceGetComputeInstances(gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, compute_instances: *mut nvmlComputeInstance_t, count: *mut c_uint);
+            forward call: nvmlComputeInstanceDestroy(compute_instance: nvmlComputeInstance_t);
             // Topology
             forward call: nvmlDeviceGetTopologyCommonAncestor(device1: nvmlDevice_t, device2: nvmlDevice_t, path_info: *mut c_uint);
             forward call: nvmlDeviceGetP2PStatus(device1: nvmlDevice_t, device2: nvmlDevice_t, p2p_index: c_uint, p2p_status: *mut c_uint);

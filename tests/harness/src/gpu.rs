@@ -10,6 +10,10 @@ use tempfile::TempDir;
 
 use crate::artifacts;
 
+/// For [`SimulatedGpu::with`]: an H100 in MIG mode that has no instances yet. Behind all GPUs come the devices that its
+/// instances are once they are made.
+pub const PARTITIONABLE_GPU: &str = include_str!("h100_mig_profiles.toml");
+
 /// A machine with simulated GPUs of its own: what programs on it do, programs on another one do not see. It is gone,
 /// with all its state, when this is dropped.
 pub struct SimulatedGpu {
@@ -92,6 +96,21 @@ impl SimulatedGpu {
     #[must_use]
     pub fn uuid(&self, index: usize) -> String {
         self.config().devices[index].uuid_text()
+    }
+
+    /// The device that the instance of GPU `gpu` is which has this profile and begins at memory slice `start`, once it
+    /// is made.
+    ///
+    /// # Panics
+    /// If no such instance is possible.
+    #[must_use]
+    pub fn instance(&self, gpu: usize, profile: &str, start: u32) -> usize {
+        let mut devices = self.config().devices.iter();
+        let found = devices.position(|device| {
+            let partition = device.partition.as_ref();
+            device.gpu == Some(gpu) && partition.is_some_and(|of| of.profile.name == profile && of.start == start)
+        });
+        found.unwrap_or_else(|| panic!("GPU {gpu} has no place for {profile} at {start}"))
     }
 
     /// The machine itself: the truth about who holds how much memory and has used how much device time.

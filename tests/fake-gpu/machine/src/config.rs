@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::partition::{FileProfile, MigProfile, Partition};
 use crate::{DEVICES_MAX, MachineError};
 
 /// The environment variable that holds the configuration file's path.
@@ -67,6 +68,10 @@ pub struct DeviceConfig {
     pub gpu: Option<usize>,
     /// Whether it is a GPU that can be in MIG mode; it is at first.
     pub has_mig_mode: bool,
+    /// For a GPU in MIG mode whose instances are made while the machine runs: of which kinds.
+    pub mig_profiles: Vec<MigProfile>,
+    /// For an instance that is there only once it was made: which.
+    pub partition: Option<Partition>,
     /// Devices to which an NVLink leads.
     pub nvlink: Vec<usize>,
     /// The NUMA node it is attached to.
@@ -103,7 +108,10 @@ struct FileDevice {
     #[serde(default)]
     numa_node: u32,
     pci_bus_id: Option<String>,
+    /// The instances of a GPU in MIG mode, which are always there.
     mig: Option<Vec<FileInstance>>,
+    /// The kinds of instances of a GPU in MIG mode that has none until somebody makes them.
+    mig_profiles: Option<Vec<FileProfile>>,
 }
 
 /// An instance of a GPU in MIG mode.
@@ -119,7 +127,7 @@ struct FileInstance {
 /// Bytes, as a number or as text with a unit.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Size {
+pub(crate) enum Size {
     Bytes(u64),
     Text(String),
 }
@@ -154,7 +162,9 @@ impl Config {
         // What is left of the key says that there is one.
         let instances: Vec<Vec<FileInstance>> =
             entries.iter_mut().map(|entry| entry.mig.as_mut().map(std::mem::take).unwrap_or_default()).collect();
-        let all = entries.len() + instances.iter().map(Vec::len).sum::<usize>();
+        let places = |entry: &FileDevice| entry.mig_profiles.iter().flatten().map(FileProfile::places).sum::<usize>();
+        let all =
+            entries.len() + instances.iter().map(Vec::len).sum::<usize>() + entries.iter().map(places).sum::<usize>();
         if all > DEVICES_MAX {
             return Err(invalid(format!("it has {all} devices; at most {DEVICES_MAX} are possible")));
         }
@@ -172,6 +182,9 @@ impl Config {
             for instance in instances {
                 let device = instance.check(devices.len(), gpu, &devices[gpu]);
                 devices.push(device.map_err(|reason| invalid(format!("device {gpu}: an instance: {reason}")))?);
+            }
+            for partition in Partition::all(&devices[gpu].mig_profiles) {
+                devices.push(partition.device(default_uuid(devices.len()), gpu, &devices[gpu]));
             }
         }
         for (index, device) in devices.iter().enumerate() {
@@ -233,6 +246,13 @@ impl FileDevice {
         if let Some(peer) = self.nvlink.iter().find(|&&peer| peer >= count || peer == index) {
             return Err(format!("nvlink names device {peer}, which must be another one of the {count} devices"));
         }
+        if self.mig.is_some() && self.mig_profiles.is_some() {
+            return Err("mig and mig_profiles cannot both be given".to_owned());
+        }
+        let sm_count = in_range("sm_count", u64::from(self.sm_count.unwrap_or(132)), 1, 1024)? as u32;
+        let has_mig_mode = self.mig.is_some() || self.mig_profiles.is_some();
+        let profiles = self.mig_profiles.unwrap_or_default().into_iter();
+        let mig_profiles = profiles.map(|profile| profile.check(memory_bytes, sm_count)).collect::<Result<_, _>>()?;
         let pci = match &self.pci_bus_id {
             None => (0, 0x10 + index as u32, 0),
             Some(text) => {
@@ -242,11 +262,13 @@ impl FileDevice {
         Ok(DeviceConfig {
             name,
             memory_bytes,
-            sm_count: in_range("sm_count", u64::from(self.sm_count.unwrap_or(132)), 1, 1024)? as u32,
+            sm_count,
             compute_capability,
             is_mig: self.uuid.as_ref().is_some_and(|text| text.starts_with("MIG-")),
             gpu: None,
-            has_mig_mode: self.mig.is_some(),
+            has_mig_mode,
+            mig_profiles,
+            partition: None,
             uuid: uuid_or_default(self.uuid.as_deref(), index)?,
             nvlink: self.nvlink,
             numa_node: self.numa_node,
@@ -270,6 +292,7 @@ impl FileInstance {
             is_mig: true,
             gpu: Some(gpu),
             has_mig_mode: false,
+            mig_profiles: Vec::new(),
             nvlink: Vec::new(),
             ..of.clone()
         })
@@ -294,7 +317,7 @@ impl DeviceConfig {
 }
 
 impl Size {
-    fn bytes(&self, key: &str) -> Result<u64, String> {
+    pub(crate) fn bytes(&self, key: &str) -> Result<u64, String> {
         let text = match self {
             Size::Bytes(bytes) => return Ok(*bytes),
             Size::Text(text) => text,
@@ -315,7 +338,7 @@ impl Size {
     }
 }
 
-fn in_range(key: &str, value: u64, least: u64, greatest: u64) -> Result<u64, String> {
+pub(crate) fn in_range(key: &str, value: u64, least: u64, greatest: u64) -> Result<u64, String> {
     if (least..=greatest).contains(&value) {
         Ok(value)
     } else {
@@ -437,6 +460,7 @@ mod tests {
             ("[[device]]\npci_bus_id = 'zz:00.0'", "pci_bus_id"),
             ("[[device]]\nmig = [{ profile = '1g', memory = '90GiB', sm_count = 1 }]", "an instance: memory"),
             ("[[device]]\nmig = [{ profile = '1g', memory = '1GiB', sm_count = 133 }]", "sm_count 133"),
+            ("[[device]]\nmig = []\nmig_profiles = []", "cannot both be given"),
             ("[[device]]\npci_bus_id = '10:00.0'\n[[device]]\npci_bus_id = '10:00.0'", "same pci_bus_id"),
         ] {
             let error = check(text).expect_err(text);

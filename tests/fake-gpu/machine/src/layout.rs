@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use crate::lock::OwnedLock;
 
 /// Devices of a machine at most.
-pub const DEVICES_MAX: usize = 16;
+pub const DEVICES_MAX: usize = 64;
 /// Processes of a machine at most.
 pub const PROCESSES_MAX: usize = 1024;
 
@@ -15,7 +15,7 @@ pub(crate) const HISTORY_SAMPLES: usize = 8;
 /// `alq-fake` in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"alq-fake");
 /// Changes with every change of this file.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The whole file.
 #[repr(C)]
@@ -28,6 +28,10 @@ pub(crate) struct State {
     pub(crate) record_high_water: AtomicU32,
     /// A digest of what the processes must agree on: the devices.
     pub(crate) devices_digest: AtomicU64,
+    /// The devices, one bit for each, that are GPU instances that were made.
+    pub(crate) gpu_instances: AtomicU64,
+    /// Those of them in which the compute instance was made as well.
+    pub(crate) compute_instances: AtomicU64,
     pub(crate) devices: [Device; DEVICES_MAX],
     pub(crate) records: [Record; PROCESSES_MAX],
 }

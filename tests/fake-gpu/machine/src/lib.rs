@@ -35,6 +35,7 @@ mod lock;
 mod machine;
 mod mapping;
 mod member;
+mod partition;
 mod turns;
 
 pub use clock::{now_ns, sleep_until_ns};
@@ -44,4 +45,5 @@ pub use error::MachineError;
 pub use layout::{DEVICES_MAX, PROCESSES_MAX};
 pub use machine::{DeviceUse, Machine, ProcessUse};
 pub use member::Member;
+pub use partition::{InstanceError, MigProfile, Partition};
 pub use turns::Turn;

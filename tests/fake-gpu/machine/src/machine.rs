@@ -83,15 +83,19 @@ impl Machine {
     }
 
     /// Switches the MIG mode of device `device`, which must have one, as an administrator does: with its instances
-    /// gone, or back. Processes that have CUDA started keep what they see.
+    /// gone, or those back that are always there. Processes that have CUDA started keep what they see.
     pub fn set_mig_mode(&self, device: usize, is_on: bool) {
+        self.forget_instances(device);
         self.state.devices[device].mig_is_off.store(u32::from(!is_on), Ordering::Relaxed);
     }
 
-    /// Whether device `device` is there: all are but instances of a GPU that is not in MIG mode.
+    /// Whether device `device` is there: all are but instances of a GPU that is not in MIG mode, and instances that
+    /// nobody has made.
     #[must_use]
     pub fn is_present(&self, device: usize) -> bool {
-        self.config.devices[device].gpu.is_none_or(|gpu| self.is_in_mig_mode(gpu))
+        let config = &self.config.devices[device];
+        let is_made = config.partition.is_none() || self.has_compute_instance(device);
+        is_made && config.gpu.is_none_or(|gpu| self.is_in_mig_mode(gpu))
     }
 
     /// Takes a record for this process, which it keeps for life.

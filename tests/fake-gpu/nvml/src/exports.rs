@@ -12,6 +12,7 @@ mod implementations {
     pub(super) use crate::events::*;
     pub(super) use crate::memory::*;
     pub(super) use crate::mig::*;
+    pub(super) use crate::partition::*;
     pub(super) use crate::processes::*;
     pub(super) use crate::sensors::*;
     pub(super) use crate::session::*;

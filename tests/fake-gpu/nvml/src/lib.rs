@@ -14,6 +14,7 @@ mod events;
 mod exports;
 mod memory;
 mod mig;
+mod partition;
 mod processes;
 mod sensors;
 mod session;

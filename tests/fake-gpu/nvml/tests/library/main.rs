@@ -1,6 +1,7 @@
 //! The simulated NVML, tested as a program sees it: loaded by its file, against what the machine says.
 
 mod loaded;
+mod partition;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
