@@ -21,7 +21,7 @@ mod audit;
 mod kubernetes;
 mod sharing;
 pub use audit::{AuditPolicy, AuditSettings};
-pub use kubernetes::{KubernetesConfig, KubernetesMode, KubernetesSettings};
+pub use kubernetes::{KubernetesConfig, KubernetesMode, KubernetesSettings, MigMode};
 pub use sharing::{DeviceSharing, MpsSettings, SharingSettings};
 
 /// What the C library's loader reads in every process: libraries to load before the program's own.
@@ -306,6 +306,11 @@ pub enum ConfigError {
     /// The table `[kubernetes.device_plugin]`.
     #[error("kubernetes.{0}")]
     DevicePlugin(#[source] aliquot_kubernetes::device_plugin::SettingsError),
+    /// Instances cannot be made for units of extended resources.
+    #[error(
+        "kubernetes.mig is \"dynamic\", and kubernetes.mode is not \"dra\": only claims say which instance to make"
+    )]
+    DynamicMigWithoutDra,
     /// Pods get their slices as CDI devices.
     #[error("there is a table [kubernetes], and cdi_dir is \"off\": pods get slices as CDI devices; set cdi_dir")]
     KubernetesWithoutCdi,
@@ -490,6 +495,7 @@ mod tests {
             ("[sharing]\ndevices = [{ uuid = '0', mode = 'mps' }]", "sharing.devices"),
             ("[kubernetes]\nmode = 'dra'\nkubelet_dir = 'kubelet'", "kubernetes.kubelet_dir"),
             ("[kubernetes]\nmode = 'dra'\nkubeconfig = 'config'", "kubernetes.kubeconfig"),
+            ("[kubernetes]\nmode = 'device-plugin'\nmig = 'dynamic'", "kubernetes.mig"),
             ("[kubernetes]\nmode = 'dra'\n[kubernetes.device_plugin]\ndialects = ['x']", "device_plugin"),
             ("cdi_dir = 'off'\n[kubernetes]\nmode = 'dra'", "cdi_dir"),
             ("[[cdi.extra_mounts]]\nhost_path = 'lib'", "host_path"),
@@ -537,8 +543,9 @@ mod tests {
         let SharingSettings { mode, devices, mps } = sharing.unwrap();
         assert_eq!((mode, mps), (SharingMode::default(), MpsSettings::default()));
         assert!(!devices.is_empty());
-        let KubernetesSettings { mode, node_name, kubelet_dir, kubeconfig, device_plugin } = kubernetes.unwrap();
-        assert_eq!((mode, kubelet_dir), (KubernetesMode::Dra, PathBuf::from("/var/lib/kubelet")));
+        let KubernetesSettings { mode, node_name, kubelet_dir, kubeconfig, mig, device_plugin } = kubernetes.unwrap();
+        assert_eq!((mode, mig), (KubernetesMode::Dra, MigMode::default()));
+        assert_eq!(kubelet_dir, PathBuf::from("/var/lib/kubelet"));
         assert!(node_name.is_some() && kubeconfig.is_some());
         let defaults = aliquot_kubernetes::device_plugin::Settings::default();
         let dialects = device_plugin.dialects.clone();

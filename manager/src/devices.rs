@@ -4,7 +4,7 @@
 //! their ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -17,7 +17,9 @@ use crate::mps::Mps;
 use crate::periodic::Periodic;
 use crate::slices::Part;
 
+mod partitions;
 mod processes;
+use partitions::Job;
 use processes::ProcessWatch;
 pub(crate) use processes::{DeviceLook, ProcessLook, store_if_changed};
 
@@ -58,6 +60,7 @@ impl Known {
 /// The thread.
 pub(crate) struct Devices {
     known: watch::Receiver<Known>,
+    jobs: mpsc::Sender<Job>,
     thread: Periodic,
 }
 
@@ -73,9 +76,11 @@ impl Devices {
         mps: Arc<Mps>,
     ) -> io::Result<Devices> {
         let (sender, known) = watch::channel(Known::default());
+        let (jobs, waiting) = mpsc::channel();
         let now = Instant::now();
         let mut watch = Watch {
             known: sender,
+            jobs: waiting,
             source,
             processes: ProcessWatch::new(Arc::clone(&slices), audit),
             slices,
@@ -85,7 +90,7 @@ impl Devices {
             processes_seen: now,
         };
         watch.look_at_devices();
-        Ok(Devices { known, thread: Periodic::start("devices", move || Some(watch.tick()))? })
+        Ok(Devices { known, jobs, thread: Periodic::start("devices", move || Some(watch.tick()))? })
     }
 
     /// What is known of the devices now.
@@ -113,6 +118,7 @@ impl Devices {
 
 struct Watch {
     known: watch::Sender<Known>,
+    jobs: mpsc::Receiver<Job>,
     source: Box<dyn DeviceSource>,
     slices: Arc<LiveSlices>,
     mps: Arc<Mps>,
@@ -124,8 +130,11 @@ struct Watch {
 }
 
 impl Watch {
-    /// Looks at what is due. Returns how long to wait.
+    /// Does what it was asked for, and looks at what is due. Returns how long to wait.
     fn tick(&mut self) -> Duration {
+        while let Ok(job) = self.jobs.try_recv() {
+            job(self);
+        }
         if self.devices_seen.elapsed() >= INVENTORY_INTERVAL || self.ceiling_percent != self.ceiling_wanted_percent() {
             self.devices_seen = Instant::now();
             self.look_at_devices();

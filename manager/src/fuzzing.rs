@@ -109,6 +109,7 @@ fn inventory() -> Inventory {
         nvlink_peers: Vec::new(),
         compute_capability: None,
         mig_enabled: false,
+        partitioning: None,
         mig_instance: None,
         tells_utilisation: true,
         sharing: SharingMode::Time,

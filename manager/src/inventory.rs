@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+pub use aliquot_kubernetes::node::{MigProfile, Partition, Partitioning, Placement};
+
 /// A device's UUID, as NVML writes it: `GPU-` or `MIG-` and 32 hexadecimal digits in five groups.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
@@ -83,6 +85,8 @@ pub struct MigInstance {
     pub gpu_instance: Option<u32>,
     /// The compute instance's number in the GPU instance, if known.
     pub compute_instance: Option<u32>,
+    /// Where the GPU instance is on its GPU, if known.
+    pub placement: Option<Placement>,
 }
 
 /// A device of the node.
@@ -108,6 +112,8 @@ pub struct Device {
     pub compute_capability: Option<(u32, u32)>,
     /// Whether it is partitioned by MIG: its instances are then the devices to use.
     pub mig_enabled: bool,
+    /// How it is partitioned; `None` if it is not, or the driver does not tell.
+    pub partitioning: Option<Partitioning>,
     /// If it is an instance of such a GPU: which.
     pub mig_instance: Option<MigInstance>,
     /// Whether the driver tells how busy processes keep it. It does not of MIG instances.
@@ -183,6 +189,19 @@ pub trait DeviceSource: Send {
     /// # Errors
     /// The device does not answer, or does not tell.
     fn utilisation(&mut self, uuid: &DeviceUuid, since_us: u64) -> Result<Vec<UtilisationSample>, SourceError>;
+
+    /// Makes a MIG instance at its place, ready for programs.
+    ///
+    /// # Errors
+    /// The driver refuses: the place is not free, the GPU is not in MIG mode, or this user may not. Then there is no
+    /// new instance.
+    fn create_instance(&mut self, partition: &Partition) -> Result<(), SourceError>;
+
+    /// Destroys the MIG instance that is at this place with this profile. That there is none is no error.
+    ///
+    /// # Errors
+    /// The driver refuses: programs use it, or this user may not.
+    fn destroy_instance(&mut self, partition: &Partition) -> Result<(), SourceError>;
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use aliquot_kubernetes::dra::{DraDriver, Settings};
 use aliquot_kubernetes::node::{
-    AuditPolicy, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest,
+    AuditPolicy, Consumer, CreateError, Device, Devices, Node, NodeError, Part, Partition, PriorityClass, Slice,
+    SliceRequest,
 };
 use aliquot_kubernetes::pod_resources::{PodResources, keep_consumers};
 use aliquot_kubernetes::{ConnectError, device_plugin, dra};
 use tokio::sync::watch;
 
-use crate::config::{self, KubernetesConfig, KubernetesMode};
+use crate::config::{self, KubernetesConfig, KubernetesMode, MigMode};
 use crate::inventory::DeviceUuid;
 use crate::manager::{CreateSliceError, Manager, RemoveSliceError, SliceView};
 use crate::procfs;
@@ -52,7 +53,7 @@ impl Kubernetes {
     /// Makes it ready. Nothing is asked of the API server yet.
     pub(crate) async fn open(config: &KubernetesConfig, manager: Arc<Manager>) -> Result<Kubernetes, KubernetesError> {
         let client = aliquot_kubernetes::connect(config.kubeconfig.as_deref()).await?;
-        let node = Arc::new(ManagedNode::new(manager));
+        let node = Arc::new(ManagedNode::new(manager, config.mig == MigMode::Dynamic));
         let adapter = match config.mode {
             KubernetesMode::Dra => {
                 let settings = Settings {
@@ -103,26 +104,35 @@ async fn until(mut end: watch::Receiver<bool>, work: impl Future<Output = ()>) {
 struct ManagedNode {
     manager: Arc<Manager>,
     devices: watch::Sender<Arc<Devices>>,
+    /// Whether GPUs in MIG mode may be divided.
+    may_partition: bool,
 }
 
 impl ManagedNode {
-    fn new(manager: Arc<Manager>) -> ManagedNode {
-        let known = devices::told(&manager.devices().known());
-        ManagedNode { manager, devices: watch::Sender::new(Arc::new(known)) }
+    fn new(manager: Arc<Manager>, may_partition: bool) -> ManagedNode {
+        let known = devices::told(&manager.devices().known(), may_partition);
+        ManagedNode { manager, devices: watch::Sender::new(Arc::new(known)), may_partition }
+    }
+
+    /// Tells of the devices as they are known now, if something about them has changed.
+    fn tell(&self) {
+        self.devices.send_if_modified(|told| {
+            // Asked for here, one after the other, so that nobody is told of what was before.
+            let now = devices::told(&self.manager.devices().known(), self.may_partition);
+            let is_new = **told != now;
+            if is_new {
+                *told = Arc::new(now);
+            }
+            is_new
+        });
     }
 
     /// Tells of the devices whenever something about them has changed, until `end` is true.
     async fn follow_devices(&self, mut end: watch::Receiver<bool>) {
         let mut known = self.manager.devices().watch();
         loop {
-            let now = devices::told(&known.borrow_and_update());
-            self.devices.send_if_modified(|told| {
-                let is_new = **told != now;
-                if is_new {
-                    *told = Arc::new(now);
-                }
-                is_new
-            });
+            known.mark_unchanged();
+            self.tell();
             tokio::select! {
                 changed = known.changed() => if changed.is_err() { return },
                 // An error says that the sender is gone, which is the end as well.
@@ -135,6 +145,25 @@ impl ManagedNode {
 impl Node for ManagedNode {
     fn devices(&self) -> watch::Receiver<Arc<Devices>> {
         self.devices.subscribe()
+    }
+
+    fn look(&self) -> Result<(), NodeError> {
+        let outcome = self.manager.devices().look();
+        self.tell();
+        outcome.map_err(|error| NodeError(error.0))
+    }
+
+    fn create_instance(&self, partition: &Partition) -> Result<Device, NodeError> {
+        let outcome = self.manager.devices().create_instance(partition);
+        self.tell();
+        let made = outcome.map_err(|error| NodeError(error.0))?;
+        Ok(devices::device(&made, self.may_partition))
+    }
+
+    fn destroy_instance(&self, partition: &Partition) -> Result<(), NodeError> {
+        let outcome = self.manager.devices().destroy_instance(partition);
+        self.tell();
+        outcome.map_err(|error| NodeError(error.0))
     }
 
     fn create(&self, request: &SliceRequest) -> Result<Slice, CreateError> {

@@ -15,12 +15,14 @@ use nvml_wrapper::{cuda_driver_version_major, cuda_driver_version_minor};
 use crate::driver_root::DriverRoot;
 use crate::health::HealthWatch;
 use crate::inventory::{
-    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, SharingMode, SourceError,
-    UtilisationSample,
+    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, Partition, Placement, SharingMode,
+    SourceError, UtilisationSample,
 };
 
 #[allow(unsafe_code, reason = "asks what the wrapper of NVML has no function for; each block says what makes it sound")]
 mod instance;
+#[allow(unsafe_code, reason = "does what the wrapper of NVML has no function for; each block says what makes it sound")]
+mod partition;
 
 /// The library, by the name under which programs load it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -81,6 +83,18 @@ impl DeviceSource for Nvml {
 
     fn utilisation(&mut self, uuid: &DeviceUuid, since_us: u64) -> Result<Vec<UtilisationSample>, SourceError> {
         self.load()?.utilisation(uuid, since_us)
+    }
+
+    fn create_instance(&mut self, partition: &Partition) -> Result<(), SourceError> {
+        let gpu = self.load()?.open(&DeviceUuid::new(&*partition.gpu_uuid))?;
+        let made = partition::create(&gpu, &partition.profile, partition.placement);
+        made.map_err(|error| SourceError(format!("cannot make {partition}: {error}")))
+    }
+
+    fn destroy_instance(&mut self, partition: &Partition) -> Result<(), SourceError> {
+        let gpu = self.load()?.open(&DeviceUuid::new(&*partition.gpu_uuid))?;
+        let destroyed = partition::destroy(&gpu, &partition.profile, partition.placement);
+        destroyed.map_err(|error| SourceError(format!("cannot destroy {partition}: {error}")))
     }
 }
 
@@ -148,11 +162,17 @@ impl Loaded {
     fn inventory(&mut self) -> Result<Inventory, SourceError> {
         let mut failures = BTreeMap::new();
         let mut links = BTreeMap::new();
+        let mut placements = BTreeMap::new();
         for handle in self.handles()? {
             let Ok(uuid) = handle.uuid().map(DeviceUuid::new) else { continue };
             self.take_up_events(&uuid, &handle);
             match describe(&uuid, &handle, self.known.get(&uuid)) {
-                Ok(device) => {
+                Ok(mut device) => {
+                    if let Some(divided) = device.mig_enabled.then(|| partition::divided(&handle)).flatten() {
+                        device.partitioning = Some(divided.partitioning);
+                        placements.insert(uuid.clone(), divided.placements);
+                    }
+                    device.mig_instance.iter_mut().for_each(|instance| place(instance, &placements));
                     links.insert(uuid.clone(), linked_buses(&handle));
                     self.known.insert(uuid.clone(), device);
                     failures.insert(uuid, None);
@@ -300,6 +320,7 @@ fn describe(uuid: &DeviceUuid, handle: &NvmlDevice, before: Option<&Device>) -> 
         compute_capability: capability
             .and_then(|capability| Some((capability.major.try_into().ok()?, capability.minor.try_into().ok()?))),
         mig_enabled,
+        partitioning: None,
         mig_instance: parent.as_ref().map(|gpu| mig_instance(gpu, handle, &name)).transpose()?,
         model: name,
         tells_utilisation: before.map_or_else(|| tells_utilisation(handle), |before| before.tells_utilisation),
@@ -316,7 +337,14 @@ fn mig_instance(gpu: &NvmlDevice, handle: &NvmlDevice, name: &str) -> Result<Mig
         profile: name.rsplit_once(" MIG ").map(|(_, profile)| profile.to_owned()).unwrap_or_default(),
         gpu_instance,
         compute_instance,
+        placement: None,
     })
+}
+
+/// Says where an instance is. Its GPU was asked before it.
+fn place(instance: &mut MigInstance, placements: &BTreeMap<DeviceUuid, BTreeMap<u32, Placement>>) {
+    let of_gpu = placements.get(&instance.gpu);
+    instance.placement = of_gpu.zip(instance.gpu_instance).and_then(|(of_gpu, number)| of_gpu.get(&number).copied());
 }
 
 fn tells_utilisation(handle: &NvmlDevice) -> bool {

@@ -4,6 +4,8 @@
 //!
 //! * One claim is one slice, named by the claim's UID; pods that share a claim share the slice.
 //! * What may be allocated is told by resource slices ([`resource_slices`]), kept up to date by the [`publisher`].
+//! * MIG instances that could be made are among it ([`partitions`]); those of a claim are made and destroyed with its
+//!   slice ([`instances`]).
 //! * What was allocated becomes a slice by [`allocation`], with what the claim's and its class's parameters say
 //!   ([`slice_config`]).
 //! * [`claims`] carries it out, with a record of each claim ([`checkpoint`]); what kubelet has forgotten finds
@@ -27,9 +29,12 @@ use tracing::{error, info};
 mod allocation;
 mod checkpoint;
 mod claims;
+mod instances;
 mod locks;
 mod names;
+mod partitions;
 mod pods;
+mod pool;
 mod publisher;
 mod registration;
 mod resource_slices;
@@ -95,7 +100,6 @@ pub enum StartError {
 /// The driver's parts, ready to serve.
 pub struct DraDriver {
     settings: Settings,
-    node: Arc<dyn Node>,
     client: Client,
     claims: Arc<Claims>,
     sockets: Sockets,
@@ -125,17 +129,17 @@ impl DraDriver {
         let checkpoint = Checkpoint::open(settings.state_dir.join("claims"))?;
         let events = Events::new(client.clone(), DRIVER, settings.node_name.clone());
         let (pool, boot_id) = (settings.node_name.clone(), settings.boot_id.clone());
-        let claims = Claims::new(Arc::clone(&node), client.clone(), events, pool, boot_id, checkpoint)?;
+        let claims = Claims::new(node, client.clone(), events, pool, boot_id, checkpoint)?;
         let sockets = Sockets::listen(&settings)?;
-        Ok(DraDriver { settings, node, client, claims: Arc::new(claims), sockets })
+        Ok(DraDriver { settings, client, claims: Arc::new(claims), sockets })
     }
 
     /// Serves until `end` is true. What is prepared stays prepared.
     pub async fn run(self, end: watch::Receiver<bool>) {
-        let DraDriver { settings, node, client, claims, sockets } = self;
-        let publisher = Publisher::new(client.clone(), settings.node_name.clone());
+        let DraDriver { settings, client, claims, sockets } = self;
+        let publisher = Publisher::new(client.clone(), settings.node_name.clone(), Arc::clone(&claims));
         tokio::join!(
-            publisher.run(node.as_ref(), end.clone()),
+            publisher.run(end.clone()),
             stale::run(Arc::clone(&claims), client, end.clone()),
             serve(&settings, &claims, sockets, end),
         );

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,25 @@ use tokio::sync::watch;
 pub trait Node: Send + Sync + 'static {
     /// The node's devices, now and whenever something about them has changed.
     fn devices(&self) -> watch::Receiver<Arc<Devices>>;
+
+    /// Asks the driver for the devices now, rather than when it is time to.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn look(&self) -> Result<(), NodeError>;
+
+    /// Makes a MIG instance at its place on a GPU in MIG mode. It is among the devices when this returns.
+    ///
+    /// # Errors
+    /// The driver refuses, because others are there by now or for a reason of its own; then there is no new instance.
+    fn create_instance(&self, partition: &Partition) -> Result<Device, NodeError>;
+
+    /// Destroys the MIG instance of this profile at this place, whoever has made it. It is not among the devices any
+    /// more when this returns. That there is none is no error.
+    ///
+    /// # Errors
+    /// The driver refuses: programs use it.
+    fn destroy_instance(&self, partition: &Partition) -> Result<(), NodeError>;
 
     /// Makes a slice, and publishes it as CDI devices. If there is one of that name with the same content, that one
     /// is the answer.
@@ -101,6 +121,8 @@ pub struct Device {
     pub nvlink_peers: Vec<String>,
     /// Whether it is partitioned by MIG: its instances are then the devices to use.
     pub is_partitioned: bool,
+    /// What instances of it could be made for claims; `None` if none may be, or the driver does not tell.
+    pub partitioning: Option<Partitioning>,
     /// If it is an instance of such a GPU: which.
     pub mig_instance: Option<MigInstance>,
     /// Why it cannot be given out now; `None`: it can.
@@ -114,6 +136,86 @@ pub struct MigInstance {
     pub gpu_uuid: String,
     /// For example `3g.40gb`; empty if the driver does not tell.
     pub profile: String,
+    /// Where it is on the GPU, if known.
+    pub placement: Option<Placement>,
+}
+
+/// What a GPU in MIG mode can be divided into, and what of it is taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Partitioning {
+    /// The kinds of instances.
+    pub profiles: Vec<MigProfile>,
+    /// Where there are instances now, whoever has made them, and whether programs can run on them or not yet.
+    pub occupied: Vec<Placement>,
+}
+
+/// A kind of MIG instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigProfile {
+    /// For example `3g.40gb`.
+    pub name: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// What it takes of its GPU besides memory slices, by name: compute slices, engines.
+    pub units: BTreeMap<String, u32>,
+    /// Where it can be.
+    pub placements: Vec<Placement>,
+}
+
+/// Where a MIG instance is on its GPU, in memory slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Placement {
+    /// The first one.
+    pub start: u32,
+    /// How many.
+    pub size: u32,
+}
+
+impl Placement {
+    /// Its memory slices.
+    #[must_use]
+    pub fn slices(self) -> Range<u32> {
+        self.start..self.start.saturating_add(self.size)
+    }
+
+    /// Whether both have a memory slice in common, so that only one of them can be taken.
+    #[must_use]
+    pub fn overlaps(self, other: Placement) -> bool {
+        self.slices().start < other.slices().end && other.slices().start < self.slices().end
+    }
+}
+
+/// As `nvidia-smi` writes it.
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.start, self.size)
+    }
+}
+
+/// A MIG instance that is or could be: which, and where.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Partition {
+    /// The GPU.
+    pub gpu_uuid: String,
+    /// The name of its profile.
+    pub profile: String,
+    /// Where it is on the GPU.
+    pub placement: Placement,
+}
+
+impl Partition {
+    /// Whether only one of both can be.
+    #[must_use]
+    pub fn excludes(&self, other: &Partition) -> bool {
+        self.gpu_uuid == other.gpu_uuid && self.placement.overlaps(other.placement)
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Partition { gpu_uuid, profile, placement } = self;
+        write!(f, "MIG instance {profile} at {placement} of {gpu_uuid}")
+    }
 }
 
 /// A slice to be made.

@@ -89,11 +89,13 @@ mod tests {
             nvlink_peers: Vec::new(),
             compute_capability: None,
             mig_enabled: false,
+            partitioning: None,
             mig_instance: Some(MigInstance {
                 gpu: DeviceUuid::new("GPU-1"),
                 profile: String::new(),
                 gpu_instance: Some(gpu_instance),
                 compute_instance: Some(0),
+                placement: None,
             }),
             tells_utilisation: false,
             sharing: SharingMode::Time,

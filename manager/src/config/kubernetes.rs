@@ -25,9 +25,24 @@ pub struct KubernetesSettings {
     pub kubelet_dir: PathBuf,
     /// How to reach the API server [default: as a pod does].
     pub kubeconfig: Option<PathBuf>,
+    /// What is done with GPUs in MIG mode [default: `static`].
+    #[serde(default)]
+    pub mig: MigMode,
     /// What the device plugin offers, where there is one.
     #[serde(default)]
     pub device_plugin: device_plugin::Settings,
+}
+
+/// What is done with GPUs in MIG mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MigMode {
+    /// The instances that there are, which an administrator has made, are devices like others.
+    #[default]
+    Static,
+    /// What is not taken by them is divided as claims want it: an instance is made for a claim, and destroyed with it.
+    /// By claims only.
+    Dynamic,
 }
 
 /// In which way pods get slices. Both give out the same devices, so a node has one of them.
@@ -52,6 +67,8 @@ pub struct KubernetesConfig {
     pub kubelet_dir: PathBuf,
     /// How to reach the API server; `None`: as a pod does.
     pub kubeconfig: Option<PathBuf>,
+    /// What is done with GPUs in MIG mode.
+    pub mig: MigMode,
     /// What must be remembered.
     pub state_dir: PathBuf,
     /// What the device plugin offers, where there is one.
@@ -68,6 +85,9 @@ impl KubernetesSettings {
         if !is_published {
             return Err(ConfigError::KubernetesWithoutCdi);
         }
+        if self.mig == MigMode::Dynamic && self.mode != KubernetesMode::Dra {
+            return Err(ConfigError::DynamicMigWithoutDra);
+        }
         let node_name = self.node_name.or_else(|| env::var(NODE_NAME_VARIABLE).ok()).filter(|name| !name.is_empty());
         Ok(KubernetesConfig {
             mode: self.mode,
@@ -75,6 +95,7 @@ impl KubernetesSettings {
             node_name: node_name.unwrap_or_else(|| procfs::host_name().to_lowercase()),
             kubelet_dir: absolute("kubernetes.kubelet_dir", self.kubelet_dir)?,
             kubeconfig: self.kubeconfig.map(|path| absolute("kubernetes.kubeconfig", path)).transpose()?,
+            mig: self.mig,
             state_dir: state_dir.join("kubernetes"),
             // Also where there is none: what is wrong is wrong.
             device_plugin: self.device_plugin.checked().map_err(ConfigError::DevicePlugin)?,

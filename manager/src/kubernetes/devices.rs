@@ -11,18 +11,20 @@ use crate::inventory::{self, Health};
 /// Where the kernel lists the devices of the PCI buses.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// What is known, in the adapters' words.
+/// What is known, in the adapters' words. What GPUs in MIG mode could be divided into is told if the adapters may do
+/// it.
 #[must_use]
-pub(super) fn told(known: &Known) -> Devices {
+pub(super) fn told(known: &Known, may_partition: bool) -> Devices {
     let inventory = &known.inventory;
     Devices {
         driver_version: inventory.driver_version.clone(),
         cuda_version: inventory.cuda_version.clone(),
-        devices: inventory.devices.iter().map(device).collect(),
+        devices: inventory.devices.iter().map(|found| device(found, may_partition)).collect(),
     }
 }
 
-fn device(device: &inventory::Device) -> Device {
+/// A device, in the adapters' words.
+pub(super) fn device(device: &inventory::Device, may_partition: bool) -> Device {
     let pci_bus_id = kernel_bus_id(&device.pci_bus_id);
     Device {
         uuid: device.uuid.to_string(),
@@ -35,10 +37,12 @@ fn device(device: &inventory::Device) -> Device {
         numa_node: device.numa_node.and_then(|node| u32::try_from(node).ok()),
         nvlink_peers: device.nvlink_peers.iter().map(ToString::to_string).collect(),
         is_partitioned: device.mig_enabled,
-        mig_instance: device
-            .mig_instance
-            .as_ref()
-            .map(|instance| MigInstance { gpu_uuid: instance.gpu.to_string(), profile: instance.profile.clone() }),
+        partitioning: device.partitioning.clone().filter(|_| may_partition),
+        mig_instance: device.mig_instance.as_ref().map(|instance| MigInstance {
+            gpu_uuid: instance.gpu.to_string(),
+            profile: instance.profile.clone(),
+            placement: instance.placement,
+        }),
         problem: match &device.health {
             Health::Healthy => None,
             Health::Unhealthy { reason } => Some(reason.clone()),

@@ -20,6 +20,7 @@ fn inventory(devices: u32) -> Inventory {
         nvlink_peers: Vec::new(),
         compute_capability: None,
         mig_enabled: false,
+        partitioning: None,
         mig_instance: None,
         tells_utilisation: true,
         sharing: SharingMode::Time,

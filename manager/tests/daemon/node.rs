@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use aliquot_manager::config::{CdiConfig, CdiSettings, Config};
 use aliquot_manager::daemon::{Daemon, StartError};
 use aliquot_manager::inventory::{
-    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, SharingMode, SourceError, UtilisationSample,
+    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, Partition, SharingMode, SourceError,
+    UtilisationSample,
 };
 use aliquot_proto::node::v1 as proto;
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
@@ -51,6 +52,7 @@ impl DeviceSource for TestDevices {
             nvlink_peers: Vec::new(),
             compute_capability: Some((9, 0)),
             mig_enabled: false,
+            partitioning: None,
             mig_instance: None,
             tells_utilisation: true,
             sharing: SharingMode::Time,
@@ -66,6 +68,14 @@ impl DeviceSource for TestDevices {
 
     fn utilisation(&mut self, _: &DeviceUuid, _: u64) -> Result<Vec<UtilisationSample>, SourceError> {
         Ok(Vec::new())
+    }
+
+    fn create_instance(&mut self, partition: &Partition) -> Result<(), SourceError> {
+        Err(SourceError(format!("{partition}: the GPU is not in MIG mode")))
+    }
+
+    fn destroy_instance(&mut self, _: &Partition) -> Result<(), SourceError> {
+        Ok(())
     }
 }
 

@@ -1,13 +1,17 @@
 //! A node for tests: devices and slices in memory, with the rules that hold on any node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use aliquot_dialects::{Container, Pod};
 use tokio::sync::watch;
 
 use super::resource::Room;
-use crate::node::{Consumer, CreateError, Device, Devices, MigInstance, Node, NodeError, Part, Slice, SliceRequest};
+use crate::node::{
+    Consumer, CreateError, Device, Devices, MigInstance, MigProfile, Node, NodeError, Part, Partition, Partitioning,
+    Placement, Slice, SliceRequest,
+};
 use crate::pod_resources::Holder;
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -25,6 +29,7 @@ pub(crate) fn device(number: u32, memory_gib: u64) -> Device {
         numa_node: None,
         nvlink_peers: Vec::new(),
         is_partitioned: false,
+        partitioning: None,
         mig_instance: None,
         problem: None,
     }
@@ -34,8 +39,21 @@ pub(crate) fn device(number: u32, memory_gib: u64) -> Device {
 pub(crate) fn mig_instance(number: u32, profile: &str) -> Device {
     let mut found = device(0, 10);
     found.uuid = format!("MIG-00000000-0000-0000-0000-{number:012x}");
-    found.mig_instance = Some(MigInstance { gpu_uuid: device(0, 80).uuid, profile: profile.into() });
+    found.mig_instance = Some(MigInstance { gpu_uuid: device(0, 80).uuid, profile: profile.into(), placement: None });
     found
+}
+
+/// Device `number` in MIG mode, of four memory slices with 10 GiB each, for instances of one, two, and all of them.
+pub(crate) fn partitionable(number: u32) -> Device {
+    let profile = |name: &str, size: u32, compute_slices: u32| MigProfile {
+        name: name.into(),
+        memory_bytes: u64::from(size) * 10 * GIB,
+        units: BTreeMap::from([("compute-slices".to_owned(), compute_slices)]),
+        placements: (0..4).step_by(size as usize).map(|start| Placement { start, size }).collect(),
+    };
+    let profiles = vec![profile("1g.10gb", 1, 1), profile("2g.20gb", 2, 2), profile("4g.40gb", 4, 4)];
+    let partitioning = Some(Partitioning { profiles, occupied: Vec::new() });
+    Device { is_partitioned: true, partitioning, ..device(number, 40) }
 }
 
 /// A slice of one device.
@@ -77,12 +95,18 @@ pub(crate) fn pod(container: &str, resources: &[(&str, &str)], annotations: &[(&
 pub(crate) struct TestNode {
     devices: watch::Sender<Arc<Devices>>,
     slices: Mutex<BTreeMap<String, Slice>>,
+    refuses_slices: AtomicBool,
 }
 
 impl TestNode {
     pub(crate) fn new(devices: Vec<Device>) -> Arc<TestNode> {
         let devices = watch::Sender::new(Arc::new(Devices { devices, ..Devices::default() }));
-        Arc::new(TestNode { devices, slices: Mutex::default() })
+        Arc::new(TestNode { devices, slices: Mutex::default(), refuses_slices: AtomicBool::new(false) })
+    }
+
+    /// Has it make no more slices.
+    pub(crate) fn refuse_slices(&self) {
+        self.refuses_slices.store(true, Ordering::Relaxed);
     }
 
     /// Changes a device.
@@ -100,12 +124,70 @@ impl TestNode {
     }
 }
 
+fn occupied_of<'devices>(devices: &'devices mut [Device], partition: &Partition) -> &'devices mut Vec<Placement> {
+    let gpu = devices.iter_mut().find(|device| device.uuid == partition.gpu_uuid).expect("a GPU");
+    &mut gpu.partitioning.as_mut().expect("a GPU in MIG mode").occupied
+}
+
 impl Node for TestNode {
     fn devices(&self) -> watch::Receiver<Arc<Devices>> {
         self.devices.subscribe()
     }
 
+    fn look(&self) -> Result<(), NodeError> {
+        Ok(())
+    }
+
+    fn create_instance(&self, partition: &Partition) -> Result<Device, NodeError> {
+        let devices = Devices::clone(&self.devices.borrow());
+        let gpu = devices.get(&partition.gpu_uuid).expect("a GPU");
+        let Partitioning { profiles, occupied } = gpu.partitioning.as_ref().expect("a GPU in MIG mode");
+        if occupied.iter().any(|other| other.overlaps(partition.placement)) {
+            return Err(NodeError("Insufficient Resources".into()));
+        }
+        let profile = profiles.iter().find(|profile| profile.name == partition.profile).expect("a profile");
+        let Placement { start, size } = partition.placement;
+        let instance = Device {
+            uuid: format!("MIG-{size:08}-{start:04}-0000-0000-{:012}", gpu.index),
+            memory_bytes: profile.memory_bytes,
+            is_partitioned: false,
+            partitioning: None,
+            mig_instance: Some(MigInstance {
+                gpu_uuid: gpu.uuid.clone(),
+                profile: profile.name.clone(),
+                placement: Some(partition.placement),
+            }),
+            ..gpu.clone()
+        };
+        self.devices.send_modify(|devices| {
+            let devices = &mut Arc::make_mut(devices).devices;
+            devices.push(instance.clone());
+            occupied_of(devices, partition).push(partition.placement);
+        });
+        Ok(instance)
+    }
+
+    fn destroy_instance(&self, partition: &Partition) -> Result<(), NodeError> {
+        let is_it = |device: &Device| {
+            device.mig_instance.as_ref().is_some_and(|instance| {
+                (&instance.gpu_uuid, &instance.profile) == (&partition.gpu_uuid, &partition.profile)
+                    && instance.placement == Some(partition.placement)
+            })
+        };
+        self.devices.send_modify(|devices| {
+            let devices = &mut Arc::make_mut(devices).devices;
+            if devices.iter().any(is_it) {
+                occupied_of(devices, partition).retain(|placement| *placement != partition.placement);
+            }
+            devices.retain(|device| !is_it(device));
+        });
+        Ok(())
+    }
+
     fn create(&self, request: &SliceRequest) -> Result<Slice, CreateError> {
+        if self.refuses_slices.load(Ordering::Relaxed) {
+            return Err(NodeError("the disk is full".into()).into());
+        }
         let mut slices = self.slices();
         if let Some(slice) = slices.get(&request.name) {
             let differs = CreateError::Differs { name: request.name.clone(), difference: "content".into() };

@@ -7,13 +7,14 @@ use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceReques
 use serde::{Deserialize, Serialize};
 
 use super::names::{CORE, ClaimUid, DRIVER, MEMORY, device_of};
+use super::partitions::partition_of;
 use super::slice_config::{SliceConfig, SliceConfigError};
-use crate::node::{Device, Devices, Part, SliceRequest};
+use crate::node::{Device, Devices, Part, Partition, SliceRequest};
 
 /// What a claim was allocated on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Allocation {
-    /// The slice to make.
+    /// The slice to make, without its parts that are instances to be made.
     pub slice: SliceRequest,
     /// What kubelet is to be told of, in the order of the claim's status.
     pub devices: Vec<AllocatedDevice>,
@@ -22,7 +23,7 @@ pub(super) struct Allocation {
 }
 
 /// One result of an allocation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AllocatedDevice {
     /// The claim's request that it answers; of a prioritised list the list's name.
     pub request: String,
@@ -32,6 +33,12 @@ pub(super) struct AllocatedDevice {
     pub device: String,
     /// Which share, of a device that allows several allocations.
     pub share_id: Option<String>,
+    /// If it is a MIG instance that is made for the claim: which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Partition>,
+    /// Its UUID once it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_uuid: Option<String>,
 }
 
 /// Why a claim cannot be prepared here.
@@ -145,7 +152,7 @@ pub(super) fn resolve(
     for result in results.iter().filter(|result| result.driver == DRIVER) {
         merged.add(result, pool, devices, configs)?;
     }
-    if merged.parts.is_empty() {
+    if merged.devices.is_empty() {
         return Err(AllocationError::NoDevice);
     }
     merged.allocation(claim, uid)
@@ -174,14 +181,19 @@ impl Merged {
         if result.admin_access == Some(true) {
             return Err(AllocationError::AdminAccess { request: result.request.clone() });
         }
-        let device = device_of(devices, &result.device)
-            .filter(|device| !device.is_partitioned)
-            .ok_or_else(|| AllocationError::Gone { device: name() })?;
         let config = config_of(&result.request, configs)?;
-        let part = part(result, device, &config)?;
-        match self.parts.iter_mut().find(|known| known.device_uuid == part.device_uuid) {
-            None => self.parts.push(part),
-            Some(known) => join(known, &part, &result.device)?,
+        let partition = partition_of(devices, &result.device).map(|offer| offer.partition());
+        if partition.is_some() {
+            core_limit_percent(result, 100, &config)?;
+        } else {
+            let device = device_of(devices, &result.device)
+                .filter(|device| !device.is_partitioned)
+                .ok_or_else(|| AllocationError::Gone { device: name() })?;
+            let part = part(result, device, &config)?;
+            match self.parts.iter_mut().find(|known| known.device_uuid == part.device_uuid) {
+                None => self.parts.push(part),
+                Some(known) => join(known, &part, &result.device)?,
+            }
         }
         self.configs.push(config);
         self.devices.push(AllocatedDevice {
@@ -189,6 +201,8 @@ impl Merged {
             pool: result.pool.clone(),
             device: name(),
             share_id: result.share_id.clone(),
+            partition,
+            instance_uuid: None,
         });
         Ok(())
     }
@@ -254,15 +268,21 @@ fn part(
     let core = consumed(CORE, 100, "1 to 100 percent")?;
     let core_request_percent = u32::try_from(core).unwrap_or(100);
     let memory_limit_bytes = consumed(MEMORY, device.memory_bytes, "at least 1 byte, and at most what the device has")?;
-    let core_limit_percent = config.core_limit_percent.unwrap_or(core_request_percent);
-    if core_limit_percent < core_request_percent {
-        return Err(AllocationError::LimitBelowRequest {
-            device: result.device.clone(),
-            limit: core_limit_percent,
-            request: core_request_percent,
-        });
-    }
+    let core_limit_percent = core_limit_percent(result, core_request_percent, config)?;
     Ok(Part { device_uuid: device.uuid.clone(), core_request_percent, core_limit_percent, memory_limit_bytes })
+}
+
+/// The limit that goes with a request of so many percent.
+fn core_limit_percent(
+    result: &DeviceRequestAllocationResult,
+    request: u32,
+    config: &SliceConfig,
+) -> Result<u32, AllocationError> {
+    let limit = config.core_limit_percent.unwrap_or(request);
+    if limit < request {
+        return Err(AllocationError::LimitBelowRequest { device: result.device.clone(), limit, request });
+    }
+    Ok(limit)
 }
 
 /// Several requests of a claim may be answered by one device: the slice has their sum of it.

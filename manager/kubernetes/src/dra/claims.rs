@@ -19,12 +19,14 @@ use tracing::{info, warn};
 
 use super::allocation::{AllocatedDevice, Allocation, AllocationError, resolve};
 use super::checkpoint::{Checkpoint, CheckpointError, Phase, Record};
+use super::instances;
 use super::locks::Locks;
 use super::names::{ClaimUid, ClaimUidError};
+use super::partitions::View;
 use super::{pods, status};
 use crate::api_server::{is_not_found, message};
 use crate::events::Events;
-use crate::node::{CreateError, Node, NodeError, Slice, blocking};
+use crate::node::{CreateError, Node, NodeError, Partition, Slice, blocking};
 
 /// A claim as kubelet names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +80,7 @@ pub(super) enum ClaimError {
     #[error(transparent)]
     Create(#[from] CreateError),
     /// The slice cannot be removed.
-    #[error("cannot remove the slice: {0}")]
+    #[error("cannot remove what was made for the claim: {0}")]
     Remove(#[from] NodeError),
 }
 
@@ -91,8 +93,24 @@ pub(super) struct Claims {
     boot_id: String,
     checkpoint: Checkpoint,
     locks: Locks,
-    /// Namespace and name of those that have a record that can be read.
-    known: Mutex<BTreeMap<ClaimUid, (String, String)>>,
+    /// Those that have a record that can be read.
+    known: Mutex<BTreeMap<ClaimUid, Known>>,
+}
+
+/// What must be known of a claim at any time.
+struct Known {
+    namespace: String,
+    name: String,
+    /// The MIG instances that are its own, or will be.
+    partitions: Vec<Partition>,
+}
+
+impl Known {
+    fn of(record: &Record, boot_id: &str) -> Known {
+        let is_own = record.boot_id == boot_id;
+        let partitions = instances::partitions(record).filter(|_| is_own).cloned().collect();
+        Known { namespace: record.namespace.clone(), name: record.name.clone(), partitions }
+    }
 }
 
 impl Claims {
@@ -108,7 +126,7 @@ impl Claims {
         let mut known = BTreeMap::new();
         for uid in checkpoint.uids()? {
             match checkpoint.load(&uid) {
-                Ok(Some(record)) => _ = known.insert(uid, (record.namespace, record.name)),
+                Ok(Some(record)) => _ = known.insert(uid, Known::of(&record, &boot_id)),
                 Ok(None) => {}
                 Err(error) => warn!(claim = %uid, %error, "cannot read what is remembered of a claim"),
             }
@@ -132,7 +150,17 @@ impl Claims {
     /// The claims with a record, by namespace and name.
     #[must_use]
     pub(super) fn known(&self) -> BTreeMap<ClaimUid, (String, String)> {
-        self.known.lock().clone()
+        let named = |known: &Known| (known.namespace.clone(), known.name.clone());
+        self.known.lock().iter().map(|(uid, known)| (uid.clone(), named(known))).collect()
+    }
+
+    /// The node's devices, and which of them are claims' own. Both are of one moment: a claim's instances are its own
+    /// before they are there, and until they are not there any more.
+    #[must_use]
+    pub(super) fn view(&self) -> View {
+        let known = self.known.lock();
+        let devices = self.node.devices().borrow().clone();
+        View { devices, own: known.values().flat_map(|known| &known.partitions).cloned().collect() }
     }
 
     /// Has the claim's slice made, if it is not there. `together` are the names of all claims that kubelet prepares
@@ -177,7 +205,7 @@ impl Claims {
             slice: allocation.slice,
             devices: allocation.devices,
         };
-        let slice = self.carry_out(record.clone(), guard).await?;
+        let (record, slice) = self.carry_out(record, guard).await?;
         let (client, content) = (self.client.clone(), slice.content);
         let cdi_device = slice.cdi_device.clone();
         let devices = record.devices.clone();
@@ -200,6 +228,10 @@ impl Claims {
                 }
                 Err(error) => return Err(ClaimError::from(error)),
             };
+            if !instances::are_there(&record, &node.devices().borrow()) {
+                warn!(claim = %uid, "a MIG instance of a claim is gone: prepares the claim from the beginning");
+                return Ok(None);
+            }
             // One that somebody has resized meanwhile is left as it is.
             let slice = match node.get(&record.slice.name) {
                 Some(slice) => slice,
@@ -210,23 +242,25 @@ impl Claims {
         blocking(&self.node, look).await
     }
 
-    /// Writes the record, makes the slice, and writes that it is there. It goes on to the end even if nobody waits
-    /// any more.
+    /// Writes the record, makes the instances and the slice, and writes that they are there. It goes on to the end even
+    /// if nobody waits any more.
     async fn carry_out(
         self: &Arc<Claims>,
         mut record: Record,
         guard: OwnedMutexGuard<()>,
-    ) -> Result<Slice, ClaimError> {
+    ) -> Result<(Record, Slice), ClaimError> {
         let claims = Arc::clone(self);
         let work = move |node: &dyn Node| {
             let _guard = guard;
+            claims.roll_back(node, &record.uid)?;
+            claims.reserve(node, &record)?;
             claims.checkpoint.save(&record)?;
-            claims.known.lock().insert(record.uid.clone(), (record.namespace.clone(), record.name.clone()));
-            let slice = match create(node, &record) {
+            let made = instances::make(node, &mut record).map_err(CreateError::from);
+            let slice = match made.map_err(ClaimError::from).and_then(|()| create(node, &record)) {
                 Ok(slice) => slice,
                 Err(error) => {
-                    // The next try begins from nothing, unless a former slice could not be removed.
-                    if node.get(&record.slice.name).is_none() {
+                    // The next try begins from nothing, unless something could not be removed.
+                    if node.get(&record.slice.name).is_none() && instances::undo(node, &record).is_ok() {
                         claims.forget(&record.uid)?;
                     }
                     return Err(error);
@@ -234,19 +268,56 @@ impl Claims {
             };
             record.phase = Phase::Completed;
             claims.checkpoint.save(&record)?;
-            Ok(slice)
+            Ok((record, slice))
         };
         blocking(&self.node, work).await
     }
 
-    /// Removes the claim's slice, and forgets the claim. A claim that was never prepared is no error.
+    /// Removes what was made for a claim before, if MIG instances are among it: they are made where they are wanted
+    /// now.
+    fn roll_back(&self, node: &dyn Node, uid: &ClaimUid) -> Result<(), ClaimError> {
+        let before = match self.checkpoint.load(uid) {
+            Ok(before) => before,
+            // That was told when it was looked for.
+            Err(CheckpointError::Damaged { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(before) = before.filter(|before| instances::partitions(before).next().is_some()) else {
+            return Ok(());
+        };
+        node.remove(&before.slice.name)?;
+        instances::destroy(node, &before, &self.boot_id)?;
+        Ok(self.forget(uid)?)
+    }
+
+    /// Keeps others from the places of the claim's MIG instances, if they are free.
+    fn reserve(&self, node: &dyn Node, record: &Record) -> Result<(), CreateError> {
+        if instances::partitions(record).next().is_some() {
+            node.look()?;
+        }
+        let mut known = self.known.lock();
+        let own = known.iter().map(|(uid, known)| (uid, known.partitions.as_slice()));
+        instances::check_claims(record, own)?;
+        instances::check_room(record, &node.devices().borrow())?;
+        known.insert(record.uid.clone(), Known::of(record, &self.boot_id));
+        Ok(())
+    }
+
+    /// Removes the claim's slice and instances, and forgets the claim. A claim that was never prepared is no error.
     pub(super) async fn unprepare(self: &Arc<Claims>, uid: &str) -> Result<(), ClaimError> {
         let uid = ClaimUid::parse(uid)?;
         let guard = self.locks.lock(&uid).await;
         let claims = Arc::clone(self);
         let work = move |node: &dyn Node| {
             let _guard = guard;
+            let record = claims.checkpoint.load(&uid).unwrap_or_else(|error| {
+                warn!(claim = %uid, %error, "MIG instances that were made for a claim, if any, stay");
+                None
+            });
             node.remove(&uid.slice_name())?;
+            if let Some(record) = record {
+                instances::destroy(node, &record, &claims.boot_id)?;
+            }
             claims.forget(&uid)?;
             info!(claim = %uid, "gave up a claim");
             Ok(())

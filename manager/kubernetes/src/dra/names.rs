@@ -88,7 +88,8 @@ impl From<ClaimUid> for String {
 }
 
 /// Whether a text is a label as DNS has them (RFC 1123).
-fn is_label(text: &str) -> bool {
+#[must_use]
+pub(super) fn is_label(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-')
 }

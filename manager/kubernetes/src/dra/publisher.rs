@@ -1,20 +1,22 @@
 //! Keeps the node's resource slices as the node's devices are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::claims::Claims;
 use super::names::DRIVER;
-use super::resource_slices::{DEVICES_MAX, Unhealthy, devices};
+use super::pool::{Layout, is_whole, specs};
+use super::resource_slices::{Content, Support, content};
 use crate::api_server::{is_not_found, message};
-use crate::node::{Devices, Node};
 
 /// Between two looks at what others may have done to the resource slices.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
@@ -23,41 +25,46 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 
 /// Writes the resource slices of one node.
 pub(super) struct Publisher {
+    client: Client,
     slices: Api<ResourceSlice>,
     nodes: Api<NodeObject>,
     node_name: String,
+    claims: Arc<Claims>,
     /// What was written last, and as what the API server keeps it. Fields that it does not know it drops, so what it
     /// answers is not always what was written.
     written: Option<Written>,
-    unhealthy: Unhealthy,
+    support: Support,
 }
 
 struct Written {
-    devices: Vec<Device>,
+    content: Content,
+    layout: Layout,
     /// Resource versions by name.
     versions: BTreeMap<String, Option<String>>,
 }
 
 impl Publisher {
-    /// Of the node with that name.
+    /// Of the node with that name and these claims.
     #[must_use]
-    pub(super) fn new(client: Client, node_name: String) -> Publisher {
+    pub(super) fn new(client: Client, node_name: String, claims: Arc<Claims>) -> Publisher {
         Publisher {
             slices: Api::all(client.clone()),
-            nodes: Api::all(client),
+            nodes: Api::all(client.clone()),
+            client,
             node_name,
+            claims,
             written: None,
-            unhealthy: Unhealthy::Taint,
+            support: Support { taints: true, counters: true },
         }
     }
 
     /// Keeps them until `end` is true. They stay when it ends: kubelet removes those of a driver that stays away.
-    pub(super) async fn run(mut self, node: &dyn Node, mut end: watch::Receiver<bool>) {
-        let mut known = node.devices();
+    pub(super) async fn run(mut self, mut end: watch::Receiver<bool>) {
+        let mut known = self.claims.node().devices();
         let mut retry = RETRY_MIN;
         loop {
-            let now = known.borrow_and_update().clone();
-            let wait = match self.publish(&now).await {
+            known.mark_unchanged();
+            let wait = match self.publish().await {
                 Ok(()) => {
                     retry = RETRY_MIN;
                     LOOK_INTERVAL
@@ -78,21 +85,38 @@ impl Publisher {
         }
     }
 
-    /// Has the API server's resource slices say what `node` says.
-    async fn publish(&mut self, node: &Devices) -> Result<(), kube::Error> {
-        let found = self.list().await?;
-        let wanted = devices(node, self.unhealthy);
-        if self.is_written(&wanted, &found) {
-            return Ok(());
+    /// Has the API server's resource slices say what the node's devices are.
+    async fn publish(&mut self) -> Result<(), kube::Error> {
+        let mut found = self.list().await?;
+        loop {
+            let wanted = content(&self.claims.view(), self.support);
+            let layout = self.layout(&wanted).await?;
+            if self.is_written(&wanted, layout, &found) {
+                return Ok(());
+            }
+            let written = self.write(&wanted, layout, &found).await?;
+            let supported = self.support;
+            if supported.taints && drops(&wanted, &written, |device| device.taints.is_some()) {
+                info!("the API server knows no device taints: devices that are not healthy are left out");
+                self.support.taints = false;
+            }
+            if supported.counters && drops(&wanted, &written, |device| device.consumes_counters.is_some()) {
+                info!("the API server knows no partitionable devices: MIG instances are not made for claims");
+                self.support.counters = false;
+            }
+            if self.support == supported {
+                return Ok(());
+            }
+            found = written;
         }
-        let written = self.write(&wanted, &found).await?;
-        if self.unhealthy == Unhealthy::Taint && drops_taints(&wanted, &written) {
-            info!("the API server knows no device taints: devices that are not healthy are left out");
-            self.unhealthy = Unhealthy::LeaveOut;
-            let wanted = devices(node, self.unhealthy);
-            self.write(&wanted, &written).await?;
+    }
+
+    /// How the API server wants counters to be told.
+    async fn layout(&self, wanted: &Content) -> Result<Layout, kube::Error> {
+        if wanted.counter_sets.is_empty() {
+            return Ok(Layout::Separate);
         }
-        Ok(())
+        Ok(Layout::of(&self.client.apiserver_version().await?))
     }
 
     /// The driver's resource slices of this node.
@@ -101,20 +125,27 @@ impl Publisher {
         Ok(self.slices.list(&params).await?.items)
     }
 
-    fn is_written(&self, wanted: &[Device], found: &[ResourceSlice]) -> bool {
+    fn is_written(&self, wanted: &Content, layout: Layout, found: &[ResourceSlice]) -> bool {
         match &self.written {
-            Some(written) => written.devices == wanted && written.versions == versions(found),
+            Some(written) => {
+                written.content == *wanted && written.layout == layout && written.versions == versions(found)
+            }
             // A former life has written them, if anybody.
-            None => says(found, wanted),
+            None => is_whole(found, &specs(&self.node_name, wanted, layout, generation(found))),
         }
     }
 
     /// Writes all resource slices of the pool in a new generation. While they are written, schedulers see that the
     /// pool is not complete, and wait.
-    async fn write(&mut self, wanted: &[Device], found: &[ResourceSlice]) -> Result<Vec<ResourceSlice>, kube::Error> {
+    async fn write(
+        &mut self,
+        wanted: &Content,
+        layout: Layout,
+        found: &[ResourceSlice],
+    ) -> Result<Vec<ResourceSlice>, kube::Error> {
         self.written = None;
         let owner = self.owner().await?;
-        let specs = specs(&self.node_name, wanted, next_generation(found));
+        let specs = specs(&self.node_name, wanted, layout, generation(found).saturating_add(1));
         let mut written = Vec::new();
         for (at, spec) in specs.into_iter().enumerate() {
             let name = format!("{}-{DRIVER}-{at}", self.node_name);
@@ -137,8 +168,8 @@ impl Publisher {
         for slice in found.iter().filter(|slice| !kept.contains(&slice.metadata.name)) {
             self.remove(slice).await?;
         }
-        info!(devices = wanted.len(), "published the node's devices");
-        self.written = Some(Written { devices: wanted.to_vec(), versions: versions(&written) });
+        info!(devices = wanted.devices.len(), "published the node's devices");
+        self.written = Some(Written { content: wanted.clone(), layout, versions: versions(&written) });
         Ok(written)
     }
 
@@ -171,95 +202,44 @@ fn versions(slices: &[ResourceSlice]) -> BTreeMap<String, Option<String>> {
     metadata.map(|of| (of.name.clone().unwrap_or_default(), of.resource_version.clone())).collect()
 }
 
-/// One more than any that was there. It never begins anew while there are resource slices.
-fn next_generation(found: &[ResourceSlice]) -> i64 {
-    found.iter().map(|slice| slice.spec.pool.generation).max().map_or(1, |newest| newest.saturating_add(1))
+/// The newest that is there; 0 if there is none. It never begins anew while there are resource slices.
+fn generation(found: &[ResourceSlice]) -> i64 {
+    found.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0)
 }
 
-/// The devices in as many resource slices as they need; at least one, which says that there is no device.
-fn specs(node_name: &str, wanted: &[Device], generation: i64) -> Vec<ResourceSliceSpec> {
-    let count = wanted.len().div_ceil(DEVICES_MAX).max(1);
-    (0..count)
-        .map(|at| ResourceSliceSpec {
-            driver: DRIVER.into(),
-            node_name: Some(node_name.into()),
-            pool: ResourcePool {
-                generation,
-                name: node_name.into(),
-                resource_slice_count: i64::try_from(count).unwrap_or(i64::MAX),
-            },
-            devices: Some(wanted.iter().skip(at * DEVICES_MAX).take(DEVICES_MAX).cloned().collect()),
-            ..ResourceSliceSpec::default()
-        })
-        .collect()
-}
-
-/// Whether the resource slices are a whole pool with exactly these devices.
-fn says(found: &[ResourceSlice], wanted: &[Device]) -> bool {
-    let Some(first) = found.first() else { return false };
-    let is_whole = usize::try_from(first.spec.pool.resource_slice_count).is_ok_and(|count| count == found.len());
-    let is_one = found.iter().all(|slice| slice.spec.pool == first.spec.pool);
-    let mut told: Vec<&Device> = found.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).collect();
-    let mut wanted: Vec<&Device> = wanted.iter().collect();
-    told.sort_by_key(|device| &device.name);
-    wanted.sort_by_key(|device| &device.name);
-    is_whole && is_one && told == wanted
-}
-
-fn drops_taints(wanted: &[Device], written: &[ResourceSlice]) -> bool {
-    let has_taint = |device: &Device| device.taints.as_ref().is_some_and(|taints| !taints.is_empty());
-    let keeps = written.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).any(has_taint);
-    wanted.iter().any(has_taint) && !keeps
+/// Whether no device was kept as `wanted` it to be, in a way that `has` tells.
+fn drops(wanted: &Content, written: &[ResourceSlice], has: impl Fn(&Device) -> bool) -> bool {
+    let keeps = written.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).any(&has);
+    wanted.devices.iter().any(&has) && !keeps
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::resource::v1::{DeviceTaint, ResourcePool, ResourceSliceSpec};
+
     use super::*;
 
-    fn named(names: impl IntoIterator<Item = usize>) -> Vec<Device> {
-        names.into_iter().map(|at| Device { name: format!("gpu-{at:03}"), ..Device::default() }).collect()
-    }
-
-    fn slices(devices: &[Device], generation: i64) -> Vec<ResourceSlice> {
-        let specs = specs("node-1", devices, generation);
-        specs.into_iter().map(|spec| ResourceSlice { spec, ..ResourceSlice::default() }).collect()
+    fn slice(devices: &[Device], generation: i64) -> ResourceSlice {
+        let pool = ResourcePool { generation, ..ResourcePool::default() };
+        let spec = ResourceSliceSpec { devices: Some(devices.to_vec()), pool, ..ResourceSliceSpec::default() };
+        ResourceSlice { spec, ..ResourceSlice::default() }
     }
 
     #[test]
-    fn devices_are_spread_over_as_many_resource_slices_as_they_need() {
-        for (count, expected) in [(0, vec![0]), (1, vec![1]), (64, vec![64]), (65, vec![64, 1]), (130, vec![64, 64, 2])]
-        {
-            let specs = specs("node-1", &named(0..count), 3);
-            let sizes: Vec<usize> = specs.iter().map(|spec| spec.devices.iter().flatten().count()).collect();
-            assert_eq!(sizes, expected);
-            let whole = |spec: &ResourceSliceSpec| {
-                spec.pool.generation == 3 && spec.pool.resource_slice_count == expected.len() as i64
-            };
-            assert!(specs.iter().all(whole));
-        }
+    fn generations_only_grow() {
+        assert_eq!(generation(&[]), 0);
+        assert_eq!(generation(&[slice(&[], 7), slice(&[], 8)]), 8);
     }
 
     #[test]
-    fn a_pool_is_taken_over_only_if_it_is_whole_and_says_the_same() {
-        let wanted = named(0..100);
-        let found = slices(&wanted, 7);
-        assert!(says(&found, &wanted));
-        assert!(!says(&[], &wanted));
-        assert!(!says(&found[..1], &wanted));
-        assert!(!says(&found, &named(0..99)));
-        let mut mixed = found.clone();
-        mixed[1].spec.pool.generation = 8;
-        assert!(!says(&mixed, &wanted));
-        assert_eq!((next_generation(&found), next_generation(&[])), (8, 1));
-    }
-
-    #[test]
-    fn an_api_server_that_drops_taints_is_noticed() {
-        let taint = k8s_openapi::api::resource::v1::DeviceTaint::default();
-        let mut tainted = named(0..2);
-        tainted[1].taints = Some(vec![taint]);
-        assert!(drops_taints(&tainted, &slices(&named(0..2), 1)));
-        assert!(!drops_taints(&tainted, &slices(&tainted, 1)));
-        assert!(!drops_taints(&named(0..2), &slices(&named(0..2), 1)));
+    fn an_api_server_that_drops_a_field_is_noticed() {
+        let plain = Device { name: "gpu-0".into(), ..Device::default() };
+        let tainted = Device { taints: Some(vec![DeviceTaint::default()]), ..plain.clone() };
+        let wanted = Content { devices: vec![plain.clone(), tainted.clone()], ..Content::default() };
+        let has_taint = |device: &Device| device.taints.is_some();
+        assert!(drops(&wanted, &[slice(&[plain.clone(), plain.clone()], 1)], has_taint));
+        assert!(!drops(&wanted, &[slice(&[plain.clone(), tainted], 1)], has_taint));
+        let untainted = Content { devices: vec![plain.clone()], ..Content::default() };
+        assert!(!drops(&untainted, &[slice(&[plain], 1)], has_taint));
     }
 }

@@ -6,19 +6,19 @@
 //! claim as a whole.
 //!
 //! A GPU that is partitioned by MIG stands for nothing that could be allocated; its instances are devices like others.
+//! Instances that could be made ([`partitions`](super::partitions)) are devices that go to one claim as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{
-    CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity, DeviceTaint,
+    CapacityRequestPolicy, CapacityRequestPolicyRange, CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceTaint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::names::{CORE, MEMORY, device_name};
-use crate::node::{self, Devices};
+use super::partitions::{Offer, View, counter_sets};
+use crate::node::{self, Devices, MigInstance};
 
-/// Devices in one resource slice: the API server takes 128, but of devices with taints only 64.
-pub(super) const DEVICES_MAX: usize = 64;
 /// Bytes of an attribute's text.
 const TEXT_BYTES_MAX: usize = 64;
 /// Memory is given out in these units.
@@ -26,33 +26,81 @@ const MEMORY_STEP_BYTES: u64 = 1 << 20;
 /// The taint of a device that cannot be given out now. Pods that use it already are left alone: it may recover.
 const TAINT_UNHEALTHY: &str = "gpu.aliquot.dev/unhealthy";
 
-/// What to do with devices that cannot be given out now.
+/// What the API server knows of what it may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unhealthy {
-    /// Say so by a taint.
-    Taint,
-    /// Leave them out, where the API server knows no taints.
-    LeaveOut,
+pub(super) struct Support {
+    /// Taints. Without them devices that cannot be given out now are left out.
+    pub taints: bool,
+    /// Counters. Without them no instances are offered, since the scheduler would not see that they exclude each other.
+    pub counters: bool,
 }
 
-/// The node's devices, in the order of the inventory.
+/// What the API server is told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Content {
+    /// The devices: those that are given out in parts, in the order of the inventory, then instances that could be
+    /// made.
+    pub devices: Vec<Device>,
+    /// What instances take, GPU by GPU.
+    pub counter_sets: Vec<CounterSet>,
+}
+
+/// The node's devices, as the API server is told of them.
 #[must_use]
-pub(super) fn devices(node: &Devices, unhealthy: Unhealthy) -> Vec<Device> {
+pub(super) fn content(view: &View, support: Support) -> Content {
+    let node = view.devices.as_ref();
     let cliques = nvlink_cliques(&node.devices);
-    let told = node.usable().filter(|device| unhealthy == Unhealthy::Taint || device.problem.is_none());
-    told.filter_map(|device| {
-        Some(Device {
-            name: device_name(&device.uuid)?,
-            attributes: Some(attributes(node, device, cliques.get(device.uuid.as_str()).copied())),
-            capacity: Some(BTreeMap::from([(CORE.into(), core()), (MEMORY.into(), memory(device.memory_bytes))])),
-            allow_multiple_allocations: Some(true),
-            taints: device.problem.as_ref().map(|_| {
-                vec![DeviceTaint { key: TAINT_UNHEALTHY.into(), effect: "NoSchedule".into(), ..DeviceTaint::default() }]
-            }),
-            ..Device::default()
-        })
+    let is_told = |device: &node::Device| support.taints || device.problem.is_none();
+    let shared = view.shared().filter(|device| is_told(device));
+    let shared = shared.filter_map(|device| shared_device(node, device, cliques.get(device.uuid.as_str()).copied()));
+    let mut offers = if support.counters { view.offers() } else { Vec::new() };
+    offers.retain(|offer| is_told(offer.gpu));
+    let instances = offers.iter().filter_map(|offer| instance(node, offer));
+    Content { devices: shared.chain(instances).collect(), counter_sets: counter_sets(&offers) }
+}
+
+fn shared_device(node: &Devices, device: &node::Device, clique: Option<&str>) -> Option<Device> {
+    Some(Device {
+        name: device_name(&device.uuid)?,
+        attributes: Some(attributes(node, device, clique)),
+        capacity: Some(BTreeMap::from([(CORE.into(), core()), (MEMORY.into(), memory(device.memory_bytes))])),
+        allow_multiple_allocations: Some(true),
+        taints: taints(device),
+        ..Device::default()
     })
-    .collect()
+}
+
+/// One that could be made. It goes to one claim as a whole: who wants to share an instance has an administrator make
+/// it.
+fn instance(node: &Devices, offer: &Offer<'_>) -> Option<Device> {
+    let memory_bytes = offer.profile.memory_bytes / MEMORY_STEP_BYTES * MEMORY_STEP_BYTES;
+    let described = node::Device {
+        // It has none before it is made.
+        uuid: String::new(),
+        mig_instance: Some(MigInstance {
+            gpu_uuid: offer.gpu.uuid.clone(),
+            profile: offer.profile.name.clone(),
+            placement: Some(offer.placement),
+        }),
+        ..offer.gpu.clone()
+    };
+    let whole = |value: String| DeviceCapacity { value: Quantity(value), request_policy: None };
+    Some(Device {
+        name: offer.name()?,
+        attributes: Some(attributes(node, &described, None)),
+        capacity: Some(BTreeMap::from([
+            (CORE.into(), whole("100".into())),
+            (MEMORY.into(), whole(binary(memory_bytes))),
+        ])),
+        consumes_counters: Some(vec![offer.consumption()?]),
+        taints: taints(offer.gpu),
+        ..Device::default()
+    })
+}
+
+fn taints(device: &node::Device) -> Option<Vec<DeviceTaint>> {
+    let taint = || DeviceTaint { key: TAINT_UNHEALTHY.into(), effect: "NoSchedule".into(), ..DeviceTaint::default() };
+    device.problem.as_ref().map(|_| vec![taint()])
 }
 
 fn attributes(node: &Devices, device: &node::Device, clique: Option<&str>) -> BTreeMap<String, DeviceAttribute> {
@@ -70,6 +118,7 @@ fn attributes(node: &Devices, device: &node::Device, clique: Option<&str>) -> BT
         ("nvlinkClique", clique.and_then(text)),
         ("parentUUID", mig.and_then(|mig| text(&mig.gpu_uuid))),
         ("migProfile", mig.and_then(|mig| text(&mig.profile))),
+        ("migPlacement", mig.and_then(|mig| text(&mig.placement?.to_string()))),
         ("resource.kubernetes.io/pciBusID", device.pci_bus_id.as_deref().and_then(text)),
         ("resource.kubernetes.io/pcieRoot", device.pcie_root.as_deref().and_then(text)),
         ("resource.kubernetes.io/numaNode", device.numa_node.map(int)),

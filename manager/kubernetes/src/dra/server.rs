@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::claims::{ClaimError, ClaimName, Claims, Prepared};
 use super::names::device_name;
-use crate::node::Devices;
+use super::partitions::View;
 
 /// The health is told again at least so often, so that kubelet does not take silence for an illness.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(30);
@@ -119,11 +119,12 @@ impl DraResourceHealth for Driver {
         _: Request<NodeWatchResourcesRequest>,
     ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
         let (mut devices, mut end) = (self.claims.node().devices(), self.end.clone());
-        let pool = self.claims.pool().to_owned();
+        let claims = Arc::clone(&self.claims);
         let (answers, stream) = mpsc::channel(1);
         tokio::spawn(async move {
             loop {
-                let health = health(&devices.borrow_and_update(), &pool, SystemTime::now());
+                devices.mark_unchanged();
+                let health = health(&claims.view(), claims.pool(), SystemTime::now());
                 if answers.send(Ok(health)).await.is_err() {
                     return;
                 }
@@ -141,12 +142,15 @@ impl DraResourceHealth for Driver {
 }
 
 /// How all devices of the pool are.
-fn health(node: &Devices, pool: &str, now: SystemTime) -> NodeWatchResourcesResponse {
+fn health(view: &View, pool: &str, now: SystemTime) -> NodeWatchResourcesResponse {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-    let devices = node.usable().filter_map(|device| {
+    let offers = view.offers();
+    let shared = view.shared().map(|device| (device_name(&device.uuid), device));
+    let named = shared.chain(offers.iter().map(|offer| (offer.name(), offer.gpu)));
+    let devices = named.filter_map(|(name, device)| {
         let health = if device.problem.is_some() { HealthStatus::Unhealthy } else { HealthStatus::Healthy };
         Some(DeviceHealth {
-            device: Some(DeviceIdentifier { pool_name: pool.into(), device_name: device_name(&device.uuid)? }),
+            device: Some(DeviceIdentifier { pool_name: pool.into(), device_name: name? }),
             health: health.into(),
             last_updated_time: i64::try_from(seconds).unwrap_or(i64::MAX),
             health_check_timeout_seconds: i64::try_from(HEALTH_TIMEOUT.as_secs()).unwrap_or(i64::MAX),

@@ -37,7 +37,10 @@ fn status(record: &Record, slice: &SliceRequest, cdi_device: &str, now: Time) ->
 }
 
 fn device_status(device: &AllocatedDevice, slice: &SliceRequest, cdi_device: &str, now: &Time) -> Value {
-    let is_its = |part: &&Part| device_name(&part.device_uuid).as_deref() == Some(device.device.as_str());
+    let is_its = |part: &&Part| match &device.instance_uuid {
+        Some(uuid) => part.device_uuid == *uuid,
+        None => device_name(&part.device_uuid).as_deref() == Some(device.device.as_str()),
+    };
     let part = slice.parts.iter().find(is_its);
     let mut status = json!({
         "driver": DRIVER,
@@ -88,6 +91,7 @@ mod tests {
             pool: "node-1".into(),
             device: "gpu-a".into(),
             share_id: share.map(Into::into),
+            ..AllocatedDevice::default()
         };
         let record = Record {
             uid: ClaimUid::parse("u").unwrap(),

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::device_plugin::test_node::partitionable;
 use crate::node::{AuditPolicy, PriorityClass};
 
 const UID: &str = "3f0c1d2e-0000-4000-8000-000000000001";
@@ -20,6 +21,7 @@ fn gpu(uuid: &str) -> Device {
         numa_node: None,
         nvlink_peers: Vec::new(),
         is_partitioned: false,
+        partitioning: None,
         mig_instance: None,
         problem: None,
     }
@@ -79,6 +81,7 @@ fn a_share_of_a_device_becomes_a_slice_with_that_part() {
         pool: "node-1".into(),
         device: "gpu-a".into(),
         share_id: Some("share-gpu".into()),
+        ..AllocatedDevice::default()
     };
     assert_eq!(allocation.devices, [device]);
 }
@@ -189,4 +192,19 @@ fn a_claim_of_the_same_name_is_not_taken_for_it() {
     unallocated.status = None;
     let uid = ClaimUid::parse(UID).unwrap();
     assert_eq!(resolve(&unallocated, &uid, "node-1", &devices()), Err(AllocationError::NotAllocated));
+}
+
+#[test]
+fn an_instance_to_be_made_is_no_part_before_it_is_there() {
+    let devices = Devices { devices: vec![partitionable(0), gpu("GPU-A")], ..Devices::default() };
+    let name = "gpu-00000000-0000-0000-0000-000000000000-2g-20gb-2";
+    let results = json!([{"request": "mig", "driver": DRIVER, "pool": "node-1", "device": name}]);
+    let uid = ClaimUid::parse(UID).unwrap();
+    let resolved = |configs: Value| resolve(&claim(results.clone(), configs), &uid, "node-1", &devices);
+    let allocation = resolved(json!([])).unwrap();
+    assert_eq!(allocation.slice.parts, []);
+    let partition = allocation.devices[0].partition.as_ref().unwrap();
+    assert_eq!(partition.to_string(), "MIG instance 2g.20gb at 2:2 of GPU-00000000-0000-0000-0000-000000000000");
+    let limited = resolved(json!([config("FromClaim", &[], json!({"coreLimitPercent": 50}))])).unwrap_err();
+    assert!(matches!(limited, AllocationError::LimitBelowRequest { limit: 50, request: 100, .. }), "{limited}");
 }

@@ -1,5 +1,7 @@
 //! Claims on a node in memory, beside an API server that has one claim.
 
+mod instances;
+
 use std::convert::Infallible;
 use std::path::Path;
 

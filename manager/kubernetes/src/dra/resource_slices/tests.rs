@@ -1,8 +1,11 @@
 //! What the API server is told, within the limits that it sets.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::device_plugin::test_node::partitionable;
 use crate::node::MigInstance;
 
 fn gpu(uuid: &str) -> node::Device {
@@ -17,6 +20,7 @@ fn gpu(uuid: &str) -> node::Device {
         numa_node: Some(1),
         nvlink_peers: Vec::new(),
         is_partitioned: false,
+        partitioning: None,
         mig_instance: None,
         problem: None,
     }
@@ -26,13 +30,19 @@ fn node(devices: Vec<node::Device>) -> Devices {
     Devices { driver_version: "580.65.06".into(), cuda_version: "13.0".into(), devices }
 }
 
+const ALL: Support = Support { taints: true, counters: true };
+
+fn devices(node: &Devices, support: Support) -> Vec<Device> {
+    content(&View { devices: Arc::new(node.clone()), own: BTreeSet::new() }, support).devices
+}
+
 fn attribute(device: &Device, name: &str) -> DeviceAttribute {
     device.attributes.as_ref().and_then(|attributes| attributes.get(name)).cloned().unwrap_or_default()
 }
 
 #[test]
 fn a_gpu_is_told_with_its_attributes_and_capacities() {
-    let devices = devices(&node(vec![gpu("GPU-A")]), Unhealthy::Taint);
+    let devices = devices(&node(vec![gpu("GPU-A")]), ALL);
     let [device] = devices.as_slice() else { panic!("{devices:?}") };
     assert_eq!(device.name, "gpu-a");
     assert_eq!(device.allow_multiple_allocations, Some(true));
@@ -58,11 +68,11 @@ fn a_gpu_is_told_with_its_attributes_and_capacities() {
 #[test]
 fn instances_are_told_in_place_of_the_gpu_that_is_partitioned() {
     let instance = node::Device {
-        mig_instance: Some(MigInstance { gpu_uuid: "GPU-A".into(), profile: "3g.40gb".into() }),
+        mig_instance: Some(MigInstance { gpu_uuid: "GPU-A".into(), profile: "3g.40gb".into(), placement: None }),
         ..gpu("MIG-B")
     };
     let partitioned = node::Device { is_partitioned: true, ..gpu("GPU-A") };
-    let devices = devices(&node(vec![partitioned, instance]), Unhealthy::Taint);
+    let devices = devices(&node(vec![partitioned, instance]), ALL);
     let [device] = devices.as_slice() else { panic!("{devices:?}") };
     assert_eq!(device.name, "mig-b");
     let texts = ["type", "parentUUID", "migProfile"].map(|name| attribute(device, name).string);
@@ -73,11 +83,12 @@ fn instances_are_told_in_place_of_the_gpu_that_is_partitioned() {
 fn an_ill_device_has_a_taint_or_is_left_out() {
     let ill = node::Device { problem: Some("XID 79".into()), ..gpu("GPU-A") };
     let node = node(vec![ill, gpu("GPU-B")]);
-    let tainted = devices(&node, Unhealthy::Taint);
+    let tainted = devices(&node, ALL);
     let effects: Vec<usize> = tainted.iter().map(|device| device.taints.iter().flatten().count()).collect();
     assert_eq!(effects, [1, 0]);
     assert_eq!(attribute(&tainted[0], "healthy").bool, Some(false));
-    let names: Vec<String> = devices(&node, Unhealthy::LeaveOut).into_iter().map(|device| device.name).collect();
+    let names: Vec<String> =
+        devices(&node, Support { taints: false, ..ALL }).into_iter().map(|device| device.name).collect();
     assert_eq!(names, ["gpu-b"]);
 }
 
@@ -122,7 +133,7 @@ proptest! {
         let device = node::Device { model, memory_bytes, compute_capability: capability, ..gpu(&uuid) };
         let mut node = node(vec![device]);
         node.driver_version = driver_version;
-        for device in devices(&node, Unhealthy::Taint) {
+        for device in devices(&node, ALL) {
             prop_assert!((1..=63).contains(&device.name.len()));
             let attributes = device.attributes.unwrap_or_default();
             prop_assert!(attributes.len() + device.capacity.iter().flatten().count() <= 32);
@@ -137,5 +148,31 @@ proptest! {
             let value = quantity(&memory.value.0).unwrap();
             prop_assert!(value <= memory_bytes && memory_bytes - value < MEMORY_STEP_BYTES);
         }
+    }
+}
+
+#[test]
+fn an_instance_that_could_be_made_goes_to_one_claim_as_a_whole() {
+    let mut gpu = partitionable(0);
+    gpu.problem = Some("XID 79".into());
+    let view = View { devices: Arc::new(node(vec![gpu])), own: BTreeSet::new() };
+    let told = content(&view, ALL);
+    assert_eq!((told.devices.len(), told.counter_sets.len()), (7, 1));
+    let device = &told.devices[5];
+    assert_eq!(device.name, "gpu-00000000-0000-0000-0000-000000000000-2g-20gb-2");
+    assert_eq!((device.allow_multiple_allocations, device.taints.iter().flatten().count()), (None, 1));
+    let texts = ["type", "parentUUID", "migProfile", "migPlacement"].map(|name| attribute(device, name).string);
+    let expected = ["mig", "GPU-00000000-0000-0000-0000-000000000000", "2g.20gb", "2:2"];
+    assert_eq!(texts, expected.map(|text| Some(text.to_owned())));
+    // It has none before it is made.
+    assert_eq!(attribute(device, "uuid"), DeviceAttribute::default());
+    let capacity = device.capacity.as_ref().unwrap();
+    assert_eq!((capacity[MEMORY].value.0.as_str(), capacity[CORE].value.0.as_str()), ("20Gi", "100"));
+    assert!(capacity.values().all(|capacity| capacity.request_policy.is_none()));
+    let taken: Vec<&String> = device.consumes_counters.as_ref().unwrap()[0].counters.keys().collect();
+    assert_eq!(taken, ["compute-slices", "memory-slice-2", "memory-slice-3"]);
+    // Where the scheduler would not see that they exclude each other, and where it would not see that they are ill.
+    for support in [Support { counters: false, ..ALL }, Support { taints: false, ..ALL }] {
+        assert_eq!(content(&view, support), Content::default());
     }
 }

@@ -1,0 +1,110 @@
+//! MIG instances that are made for claims.
+//!
+//! A claim's record names them before they are made, so that whatever a kill leaves is named. They are the driver's own
+//! only in the life of the machine in which the record was written: instances do not outlive it, and what is at
+//! their places after a reboot somebody else has made.
+
+use super::checkpoint::Record;
+use super::names::ClaimUid;
+use crate::node::{CreateError, Devices, Node, NodeError, Part, Partition};
+
+/// The instances of a claim.
+pub(super) fn partitions(record: &Record) -> impl Iterator<Item = &Partition> {
+    record.devices.iter().filter_map(|device| device.partition.as_ref())
+}
+
+/// Refuses a claim whose instances have no room beside those of other claims, whether these were made yet or not.
+///
+/// # Errors
+/// Whose they are.
+pub(super) fn check_claims<'known>(
+    record: &Record,
+    known: impl Iterator<Item = (&'known ClaimUid, &'known [Partition])>,
+) -> Result<(), CreateError> {
+    for (uid, theirs) in known.filter(|(uid, _)| **uid != record.uid) {
+        for wanted in partitions(record) {
+            if let Some(other) = theirs.iter().find(|other| other.excludes(wanted)) {
+                return Err(CreateError::Unavailable(format!(
+                    "no room for {wanted}: {other} is still claim {uid}'s, which kubelet has not given up yet"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a claim whose instances have no room beside those that there are.
+///
+/// # Errors
+/// What is in the way.
+pub(super) fn check_room(record: &Record, devices: &Devices) -> Result<(), CreateError> {
+    for wanted in partitions(record) {
+        let partitioning = devices.get(&wanted.gpu_uuid).and_then(|gpu| gpu.partitioning.as_ref());
+        let Some(partitioning) = partitioning else {
+            return Err(CreateError::Unavailable(format!("{} is not in MIG mode any more", wanted.gpu_uuid)));
+        };
+        if let Some(taken) = partitioning.occupied.iter().find(|taken| taken.overlaps(wanted.placement)) {
+            return Err(CreateError::Unavailable(format!(
+                "no room for {wanted}: there is an instance at {taken} that was made for no claim; destroy it, or delete \
+                 the pod and the claim, so that another place is chosen"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the instances of a claim, and has its slice and its record name them.
+///
+/// # Errors
+/// One cannot be made. Those before it are there, until they are [undone](undo).
+pub(super) fn make(node: &dyn Node, record: &mut Record) -> Result<(), NodeError> {
+    for device in &mut record.devices {
+        let Some(partition) = &device.partition else { continue };
+        let instance = node.create_instance(partition)?;
+        device.instance_uuid = Some(instance.uuid.clone());
+        record.slice.parts.push(Part {
+            device_uuid: instance.uuid,
+            core_request_percent: 100,
+            core_limit_percent: 100,
+            memory_limit_bytes: instance.memory_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Destroys the instances of a claim that were just made, and no other that may be where they should have been.
+///
+/// # Errors
+/// One cannot be destroyed.
+pub(super) fn undo(node: &dyn Node, record: &Record) -> Result<(), NodeError> {
+    let made = record.devices.iter().filter(|device| device.instance_uuid.is_some());
+    made.filter_map(|device| device.partition.as_ref()).try_for_each(|partition| node.destroy_instance(partition))
+}
+
+/// Destroys the instances of a claim, if it was prepared in this life of the machine, `boot_id`.
+///
+/// # Errors
+/// One cannot be destroyed: programs use it.
+pub(super) fn destroy(node: &dyn Node, record: &Record, boot_id: &str) -> Result<(), NodeError> {
+    if record.boot_id != boot_id {
+        return Ok(());
+    }
+    partitions(record).try_for_each(|partition| node.destroy_instance(partition))
+}
+
+/// Whether all instances of a claim are still there, as far as can be told of GPUs that answer.
+#[must_use]
+pub(super) fn are_there(record: &Record, devices: &Devices) -> bool {
+    record.devices.iter().all(|device| {
+        let Some(partition) = &device.partition else { return true };
+        if devices.get(&partition.gpu_uuid).is_none() {
+            return true;
+        }
+        let found = device.instance_uuid.as_ref().and_then(|uuid| devices.get(uuid));
+        let instance = found.and_then(|found| found.mig_instance.as_ref());
+        instance.is_some_and(|instance| {
+            let is_there = |placement| placement == partition.placement;
+            instance.gpu_uuid == partition.gpu_uuid && instance.placement.is_none_or(is_there)
+        })
+    })
+}

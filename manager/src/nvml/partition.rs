@@ -1,0 +1,235 @@
+//! Dividing GPUs in MIG mode: what instances are possible and where, making one at a place, destroying it. The wrapper
+//! of NVML has nothing of this, so NVML is called by itself.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_uint};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper_sys::bindings::{
+    NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, NvmlLib, nvmlComputeInstance_t, nvmlGpuInstance_t,
+    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t,
+};
+
+use crate::inventory::{MigProfile, Partitioning, Placement};
+
+/// Kinds of instances that are asked for: more than NVML knows today. It says itself where they end.
+const KINDS_MAX: c_uint = 64;
+/// What `version` of [`nvmlGpuInstanceProfileInfo_v2_t`] must hold: its size, and the version in the highest byte.
+const PROFILE_INFO_VERSION: c_uint = size_of::<nvmlGpuInstanceProfileInfo_v2_t>() as c_uint | 2 << 24;
+/// What NVML puts before the name of a profile.
+const NAME_PREFIX: &str = "MIG ";
+
+/// How a GPU is divided.
+pub(super) struct Divided {
+    /// What is possible, and what is taken.
+    pub partitioning: Partitioning,
+    /// Where each GPU instance is, by its number.
+    pub placements: BTreeMap<u32, Placement>,
+}
+
+/// How `gpu`, which is in MIG mode, is divided; `None` where NVML does not tell, or not to this user.
+pub(super) fn divided(gpu: &Device<'_>) -> Option<Divided> {
+    let gpu = Gpu::of(gpu);
+    let mut placements = BTreeMap::new();
+    let mut profiles = Vec::new();
+    for profile in gpu.profiles() {
+        for (_, info) in gpu.instances(&profile).ok()? {
+            placements.insert(info.id, placement(info.placement));
+        }
+        let possible = gpu.placements(profile.info.id).ok()?;
+        profiles.push(profile.told(possible));
+    }
+    let occupied = placements.values().copied().collect();
+    Some(Divided { partitioning: Partitioning { profiles, occupied }, placements })
+}
+
+/// Makes a GPU instance at its place and a compute instance that takes all of it. After an error neither is there.
+pub(super) fn create(gpu: &Device<'_>, profile: &str, at: Placement) -> Result<(), NvmlError> {
+    let gpu = Gpu::of(gpu);
+    let profile = gpu.profile(profile)?;
+    let create = nvml_sym(gpu.library.nvmlDeviceCreateGpuInstanceWithPlacement.as_ref())?;
+    let at = nvmlGpuInstancePlacement_t { start: at.start, size: at.size };
+    let mut instance: nvmlGpuInstance_t = ptr::null_mut();
+    // SAFETY: the device's handle is live, the placement is only read, and the handle is written to a live local.
+    nvml_try(unsafe { create(gpu.handle, profile.info.id, &raw const at, &raw mut instance) })?;
+    gpu.fill(instance, &profile).inspect_err(|_| {
+        // What is told is why it failed; an instance that cannot be destroyed either is seen in the inventory.
+        let _ = gpu.destroy(instance);
+    })
+}
+
+/// Destroys the GPU instance of this profile at this place, with what is in it. That there is none is no error.
+pub(super) fn destroy(gpu: &Device<'_>, profile: &str, at: Placement) -> Result<(), NvmlError> {
+    let gpu = Gpu::of(gpu);
+    let profile = gpu.profile(profile)?;
+    for (instance, info) in gpu.instances(&profile)? {
+        if placement(info.placement) == at {
+            for compute in gpu.compute_instances(instance)? {
+                let destroy = nvml_sym(gpu.library.nvmlComputeInstanceDestroy.as_ref())?;
+                // SAFETY: NVML has just given the handle.
+                nvml_try(unsafe { destroy(compute) })?;
+            }
+            gpu.destroy(instance)?;
+        }
+    }
+    Ok(())
+}
+
+fn placement(told: nvmlGpuInstancePlacement_t) -> Placement {
+    Placement { start: told.start, size: told.size }
+}
+
+/// A profile as NVML describes it.
+struct Profile {
+    info: nvmlGpuInstanceProfileInfo_v2_t,
+    /// For example `1g.10gb`.
+    name: String,
+}
+
+impl Profile {
+    fn new(info: nvmlGpuInstanceProfileInfo_v2_t) -> Profile {
+        let bytes: Vec<u8> = info.name.iter().map(|&byte| byte.to_ne_bytes()[0]).collect();
+        let name = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy).unwrap_or_default();
+        let name = name.strip_prefix(NAME_PREFIX).unwrap_or(&name).to_owned();
+        Profile { info, name }
+    }
+
+    fn told(self, placements: Vec<Placement>) -> MigProfile {
+        let info = &self.info;
+        let units = [
+            ("compute-slices", info.sliceCount),
+            ("copy-engines", info.copyEngineCount),
+            ("decoders", info.decoderCount),
+            ("encoders", info.encoderCount),
+            ("jpeg-engines", info.jpegCount),
+            ("optical-flow-engines", info.ofaCount),
+        ];
+        MigProfile {
+            memory_bytes: info.memorySizeMB << 20,
+            units: units.into_iter().filter(|(_, count)| *count > 0).map(|(name, n)| (name.to_owned(), n)).collect(),
+            placements,
+            name: self.name,
+        }
+    }
+}
+
+/// A GPU, and the library that it is asked through.
+struct Gpu<'nvml> {
+    library: &'nvml NvmlLib,
+    handle: nvml_wrapper_sys::bindings::nvmlDevice_t,
+}
+
+impl<'nvml> Gpu<'nvml> {
+    fn of(device: &'nvml Device<'_>) -> Gpu<'nvml> {
+        // SAFETY: the handle is used only while `device`, and with it NVML, lives.
+        Gpu { library: device.nvml().lib(), handle: unsafe { device.handle() } }
+    }
+
+    /// The profiles that the GPU has.
+    fn profiles(&self) -> Vec<Profile> {
+        let Ok(ask) = self.library.nvmlDeviceGetGpuInstanceProfileInfoV.as_ref() else { return Vec::new() };
+        let mut profiles = Vec::new();
+        for kind in 0..KINDS_MAX {
+            // SAFETY: a plain structure, for which zeros are valid.
+            let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { MaybeUninit::zeroed().assume_init() };
+            info.version = PROFILE_INFO_VERSION;
+            // SAFETY: the device's handle is live, and a live local of the version that it names is written to.
+            match nvml_try(unsafe { ask(self.handle, kind, &raw mut info) }) {
+                Ok(()) => profiles.push(Profile::new(info)),
+                Err(NvmlError::InvalidArg) => break,
+                // One that this GPU does not have.
+                Err(_) => {}
+            }
+        }
+        profiles
+    }
+
+    fn profile(&self, name: &str) -> Result<Profile, NvmlError> {
+        self.profiles().into_iter().find(|profile| profile.name == name).ok_or(NvmlError::NotFound)
+    }
+
+    /// Where instances of a profile can be.
+    fn placements(&self, profile: c_uint) -> Result<Vec<Placement>, NvmlError> {
+        let ask = nvml_sym(self.library.nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref())?;
+        let mut count = 0;
+        // SAFETY: the device's handle is live; without room for placements only their number is written.
+        nvml_try(unsafe { ask(self.handle, profile, ptr::null_mut(), &raw mut count) })?;
+        let mut placements = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
+        // SAFETY: as above, and there is room for as many as NVML has just said.
+        nvml_try(unsafe { ask(self.handle, profile, placements.as_mut_ptr(), &raw mut count) })?;
+        placements.truncate(count as usize);
+        Ok(placements.into_iter().map(placement).collect())
+    }
+
+    /// The instances of a profile that there are.
+    fn instances(&self, profile: &Profile) -> Result<Vec<(nvmlGpuInstance_t, nvmlGpuInstanceInfo_t)>, NvmlError> {
+        let list = nvml_sym(self.library.nvmlDeviceGetGpuInstances.as_ref())?;
+        let describe = nvml_sym(self.library.nvmlGpuInstanceGetInfo.as_ref())?;
+        let mut instances: Vec<nvmlGpuInstance_t> = vec![ptr::null_mut(); profile.info.instanceCount as usize];
+        let mut count = profile.info.instanceCount;
+        // SAFETY: the device's handle is live, and there is room for as many as the profile says that there can be.
+        nvml_try(unsafe { list(self.handle, profile.info.id, instances.as_mut_ptr(), &raw mut count) })?;
+        instances.truncate(count as usize);
+        let described = instances.into_iter().map(|instance| {
+            let mut info = MaybeUninit::<nvmlGpuInstanceInfo_t>::zeroed();
+            // SAFETY: NVML has just given the handle, and writes to a live local.
+            nvml_try(unsafe { describe(instance, info.as_mut_ptr()) })?;
+            // SAFETY: a plain structure, for which zeros are valid, too.
+            Ok((instance, unsafe { info.assume_init() }))
+        });
+        described.collect()
+    }
+
+    /// Makes the compute instance that takes all of a GPU instance.
+    fn fill(&self, instance: nvmlGpuInstance_t, profile: &Profile) -> Result<(), NvmlError> {
+        let create = nvml_sym(self.library.nvmlGpuInstanceCreateComputeInstance.as_ref())?;
+        let kinds = self.compute_profiles(instance)?;
+        let whole = kinds.into_iter().find(|(_, slices, _)| *slices == profile.info.sliceCount);
+        let (id, ..) = whole.ok_or(NvmlError::NotFound)?;
+        let mut compute: nvmlComputeInstance_t = ptr::null_mut();
+        // SAFETY: the instance's handle is live, and the new one is written to a live local.
+        nvml_try(unsafe { create(instance, id, &raw mut compute) })
+    }
+
+    /// Id, compute slices and greatest number of each kind of compute instance that a GPU instance can have.
+    fn compute_profiles(&self, instance: nvmlGpuInstance_t) -> Result<Vec<(c_uint, c_uint, c_uint)>, NvmlError> {
+        let ask = nvml_sym(self.library.nvmlGpuInstanceGetComputeInstanceProfileInfo.as_ref())?;
+        let mut kinds = Vec::new();
+        for kind in 0..KINDS_MAX {
+            let mut info = MaybeUninit::zeroed();
+            // SAFETY: the instance's handle is live, and NVML writes to a live local.
+            let outcome =
+                unsafe { ask(instance, kind, NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, info.as_mut_ptr()) };
+            // SAFETY: a plain structure, for which zeros are valid, too.
+            let info = unsafe { info.assume_init() };
+            match nvml_try(outcome) {
+                Ok(()) => kinds.push((info.id, info.sliceCount, info.instanceCount)),
+                Err(NvmlError::InvalidArg) => break,
+                Err(_) => {}
+            }
+        }
+        Ok(kinds)
+    }
+
+    fn compute_instances(&self, instance: nvmlGpuInstance_t) -> Result<Vec<nvmlComputeInstance_t>, NvmlError> {
+        let list = nvml_sym(self.library.nvmlGpuInstanceGetComputeInstances.as_ref())?;
+        let mut found = Vec::new();
+        for (id, _, instances_max) in self.compute_profiles(instance)? {
+            let mut of_kind: Vec<nvmlComputeInstance_t> = vec![ptr::null_mut(); instances_max as usize];
+            let mut count = instances_max;
+            // SAFETY: the instance's handle is live, and there is room for as many as its profile says.
+            nvml_try(unsafe { list(instance, id, of_kind.as_mut_ptr(), &raw mut count) })?;
+            found.extend(of_kind.into_iter().take(count as usize));
+        }
+        Ok(found)
+    }
+
+    fn destroy(&self, instance: nvmlGpuInstance_t) -> Result<(), NvmlError> {
+        let destroy = nvml_sym(self.library.nvmlGpuInstanceDestroy.as_ref())?;
+        // SAFETY: the instance's handle is live.
+        nvml_try(unsafe { destroy(instance) })
+    }
+}
