@@ -25,7 +25,8 @@ pub struct World {
     pub node: Node,
     /// What containers are made of, if they really run.
     pub image: Option<Image>,
-    _gpu: SimulatedGpu,
+    /// The node's GPUs.
+    pub gpu: SimulatedGpu,
     _cdi: Option<TempDir>,
 }
 
@@ -53,7 +54,7 @@ impl World {
         let cluster = Cluster::start(Arc::new(Paper::new(cdi.path().to_owned())));
         let settings = format!("cdi_dir = {:?}\n{}{settings}", cdi.path(), cluster.manager_settings(mode));
         let node = Node::with(&gpu, &settings);
-        World { cluster, node, image: None, _gpu: gpu, _cdi: Some(cdi) }.with_class()
+        World { cluster, node, image: None, gpu, _cdi: Some(cdi) }.with_class()
     }
 
     /// A node with `devices` GPUs whose containers podman runs, with `programs` in their image.
@@ -65,7 +66,7 @@ impl World {
         let runtime: Arc<dyn ContainerRuntime> = Arc::new(Podman::default());
         let cluster = Cluster::start(runtime);
         let node = Node::publishing(&gpu, &cluster.manager_settings(mode));
-        World { cluster, node, image: Some(image), _gpu: gpu, _cdi: None }.with_class()
+        World { cluster, node, image: Some(image), gpu, _cdi: None }.with_class()
     }
 
     fn with_class(self) -> World {
