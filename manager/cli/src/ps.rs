@@ -177,7 +177,7 @@ pub(crate) fn short_command(command: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::node::v1::{Finding, PriorityClass, Process, WaitHistogram};
+    use aliquot_proto::node::v1::{Consumer, Finding, PriorityClass, Process, WaitHistogram};
 
     use super::*;
 
