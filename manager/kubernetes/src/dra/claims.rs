@@ -177,7 +177,8 @@ impl Claims {
             warn!(namespace, name, uid, %error, "cannot prepare a claim");
             self.events.warn(reference(claim), "PrepareFailed", &error.to_string()).await;
         } else {
-            info!(namespace, name, uid, took_us = began.elapsed().as_micros(), "prepared a claim");
+            let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            info!(namespace, name, uid, took_us, "prepared a claim");
         }
         outcome
     }

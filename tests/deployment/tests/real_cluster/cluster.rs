@@ -113,12 +113,14 @@ impl Namespace<'_> {
 
     /// What the pod has printed, once it has ended well.
     pub(crate) fn output(&self, pod: &str) -> String {
-        self.wait(pod, "has ended", |phase| match phase {
-            "Succeeded" => true,
-            "Failed" => panic!("the pod {pod} failed: {}\n{:#}", self.log(pod), self.get("pod", pod)["status"]),
-            _ => false,
-        });
-        self.log(pod)
+        self.outcome(pod).unwrap_or_else(|status| panic!("the pod {pod} failed: {}\n{status:#}", self.log(pod)))
+    }
+
+    /// The same, or the status of a pod that has failed.
+    pub(crate) fn outcome(&self, pod: &str) -> Result<String, Value> {
+        self.wait(pod, "has ended", |phase| ["Succeeded", "Failed"].contains(&phase));
+        let status = self.get("pod", pod)["status"].take();
+        if status["phase"] == "Succeeded" { Ok(self.log(pod)) } else { Err(status) }
     }
 
     /// Waits until the pod has printed `text`.
