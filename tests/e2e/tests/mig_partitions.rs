@@ -1,9 +1,8 @@
 //! GPUs in MIG mode that are divided as claims want it, on the test cluster.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
-use aliquot_harness::{PARTITIONABLE_GPU, Process, tool, wait};
+use aliquot_harness::{PARTITIONABLE_GPU, wait};
 use aliquot_test_kubelet::{CLAIMS, DEVICE_CLASSES, DRIVER, PODS, World};
 use serde_json::json;
 
@@ -11,9 +10,6 @@ use serde_json::json;
 const CLASS: &str = "mig.gpu.aliquot.dev";
 /// Profiles at their places on the GPU: as many devices are offered.
 const PLACES: usize = 25;
-/// Whatever a change of the node is made of.
-const STEPS: &str =
-    "mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,fsync,fdatasync,ftruncate,fallocate,link,symlink";
 /// More steps than anything has that is done for one claim.
 const MANY: u32 = 200;
 
@@ -119,16 +115,6 @@ fn what_an_administrator_made_is_given_out_as_it_is_and_stays() {
     assert!(world.gpu.machine().is_present(made));
 }
 
-/// Kills the manager when one of its threads is about to take step number `number`, counted for each thread and call.
-fn kill_at(world: &World, number: u32) -> Process {
-    let inject = format!("inject={STEPS}:signal=KILL:when={number}");
-    let mut command = Command::new(tool("strace", "strace"));
-    command.args(["-f", "-o", "/dev/null", "-e", &inject, "-p", &world.node.manager_id().to_string()]);
-    let strace = Process::start(&mut command);
-    wait::until_true("strace has attached", || strace.errors().contains("attached"));
-    strace
-}
-
 #[test]
 fn a_kill_at_any_step_leaves_no_instance_that_is_nobody_s() {
     let mut world = world();
@@ -138,11 +124,11 @@ fn a_kill_at_any_step_leaves_no_instance_that_is_nobody_s() {
     for number in 1.. {
         assert!(number < MANY, "a claim's life has no end");
         world.wait_for_driver(offered);
-        let mut strace = kill_at(&world, number);
+        let mut killer = world.node.kill_at_step(number);
         start(&world, "pod", "2g.20gb");
         let mut has_run = false;
         let killed = wait::until("the pod has come and gone, or the manager is dead", || {
-            if strace.has_ended() {
+            if killer.has_ended() {
                 return Some(true);
             }
             let Some(pod) = world.cluster.pod("pod") else { return Some(false) };
@@ -152,7 +138,7 @@ fn a_kill_at_any_step_leaves_no_instance_that_is_nobody_s() {
             }
             None
         });
-        drop(strace);
+        drop(killer);
         if killed {
             world.node.kill();
             world.node.restart();

@@ -13,7 +13,11 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::Process;
-use crate::{Client, Mapped, SimulatedGpu, artifacts, region, wait};
+use crate::{Client, Mapped, SimulatedGpu, artifacts, region, tool, wait};
+
+/// System calls that change a file system.
+const CHANGES: &str =
+    "mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,fsync,fdatasync,ftruncate,fallocate,link,symlink";
 
 /// A node manager, `aliquot-manager` itself, with directories of its own and the simulated machine's devices. When this
 /// is dropped its slices are removed and it is killed.
@@ -101,6 +105,19 @@ impl Node {
     #[must_use]
     pub fn manager_id(&self) -> u32 {
         self.manager.as_ref().expect("the manager runs").id()
+    }
+
+    /// Kills the manager when one of its threads is about to take step number `number`, counted for each thread and each
+    /// system call: a step is one that changes a file system. The process that is returned ends with the manager; when it
+    /// is dropped, nobody is killed any more.
+    #[must_use]
+    pub fn kill_at_step(&self, number: u32) -> Process {
+        let inject = format!("inject={CHANGES}:signal=KILL:when={number}");
+        let mut command = Command::new(tool("strace", "strace"));
+        command.args(["-f", "-o", "/dev/null", "-e", &inject, "-p", &self.manager_id().to_string()]);
+        let killer = Process::start(&mut command);
+        wait::until_true("strace has attached", || killer.errors().contains("attached"));
+        killer
     }
 
     /// What the manager has logged since it was started last.

@@ -59,6 +59,37 @@ fn running_containers_keep_their_slices_whatever_is_restarted() {
     world.assert_no_complaints();
 }
 
+/// More steps than anything has that is done for one container.
+const MANY: u32 = 200;
+
+#[test]
+fn a_container_starts_in_its_slice_although_the_manager_is_killed_at_any_step() {
+    let mut world = on_paper_without_grace(1);
+    for number in 1.. {
+        assert!(number < MANY, "starting a container has no end");
+        wait_for_plugin(&world, 1);
+        let mut killer = world.node.kill_at_step(number);
+        create(&world, "pod", &part(30, 8));
+        let killed = wait::until("the pod runs or the manager is dead", || {
+            let runs = world.cluster.pod("pod")?.status?.phase? == "Running";
+            if killer.has_ended() { Some(true) } else { runs.then_some(false) }
+        });
+        drop(killer);
+        if killed {
+            world.node.kill();
+            world.node.restart();
+        }
+        assert_runs(&world, "pod", 30, 8);
+        assert_eq!(world.slices().len(), 1, "killed at step {number}");
+        delete(&world, ["pod"]);
+        wait::until_true("its slice is gone", || world.slices().is_empty());
+        if !killed {
+            assert!(number > 2, "there were only {number} steps");
+            return;
+        }
+    }
+}
+
 #[test]
 fn a_container_that_cannot_start_without_the_manager_starts_when_it_is_back() {
     let mut world = on_paper(1);
