@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_kubernetes::dra::{DraDriver, Settings};
 use aliquot_kubernetes::node::{
@@ -80,7 +81,12 @@ impl Kubernetes {
         let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources)));
         let adapter = async {
             match adapter {
-                Adapter::Dra(driver) => driver.run(end.clone()).await,
+                Adapter::Dra(driver) => {
+                    // Of the time when the node had the other mode.
+                    let grace = Duration::from_secs(device_plugin::Settings::default().gone_grace_seconds);
+                    let left_over = until(end.clone(), device_plugin::clear_up(told, pod_resources, grace));
+                    tokio::join!(driver.run(end.clone()), left_over);
+                }
                 Adapter::DevicePlugin { config, kubelet_dir, cluster } => {
                     let plugin = device_plugin::run(config, kubelet_dir, told, Arc::new(cluster), pod_resources);
                     until(end.clone(), plugin).await;

@@ -28,10 +28,10 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
-use tracing::{debug, info, warn};
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{debug, warn};
 
-use crate::node::{self, Node, Slice};
+use crate::node::{self, Node};
 use crate::pod_resources::{Holders, PodResources};
 
 mod choice;
@@ -63,7 +63,7 @@ pub(crate) use starting::RecordedNames;
 use prepare::Preparer;
 use resource::Resource;
 use server::{Server, Units};
-use stale::{Deserted, of_nobody};
+use stale::{Sweeper, of_nobody};
 use units::units_of;
 
 /// How often it is looked who has what, besides whenever something has changed.
@@ -86,6 +86,7 @@ pub async fn run(
         config.spoken.clone(),
         config.facts.clone(),
     ));
+    let sweeper = Sweeper::new(Arc::clone(&node), config.gone_grace);
     let mut plugin = Plugin {
         config,
         plugins_dir: kubelet_dir.join("device-plugins"),
@@ -97,9 +98,26 @@ pub async fn run(
         served: BTreeMap::new(),
         tasks: JoinSet::new(),
         holders: Arc::new(Holders::default()),
-        deserted: Deserted::default(),
+        sweeper,
     };
     plugin.run().await;
+}
+
+/// Removes the slices that a plugin has left behind on a node that it does not serve any more, once nobody has had them for
+/// as long as `grace`. It goes on until this is dropped.
+pub async fn clear_up(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, grace: Duration) {
+    let mut sweeper = Sweeper::new(Arc::clone(&node), grace);
+    let mut ticks = interval(LOOK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let slices = node::blocking(&node, |node| node.list()).await;
+        if slices.iter().any(stale::is_of_units)
+            && let Ok(holders) = pod_resources.list().await
+        {
+            sweeper.sweep(&slices, &holders).await;
+        }
+    }
 }
 
 struct Plugin {
@@ -116,7 +134,7 @@ struct Plugin {
     tasks: JoinSet<()>,
     /// What kubelet said last.
     holders: Arc<Holders>,
-    deserted: Deserted,
+    sweeper: Sweeper,
 }
 
 impl Plugin {
@@ -140,25 +158,13 @@ impl Plugin {
         // Asked for after the slices were looked at: whose slice is among them is among these.
         match self.pod_resources.list().await {
             Ok(holders) => {
-                self.sweep(&slices, &holders).await;
+                self.sweeper.sweep(&slices, &holders).await;
                 self.holders = holders;
             }
             // Kubelet is not there: it takes no units either, and what it said holds.
             Err(error) => debug!("{error}"),
         }
         self.offer().await;
-    }
-
-    /// Removes the slices that have been nobody's for long.
-    async fn sweep(&mut self, slices: &[Slice], holders: &Holders) {
-        let of_nobody = of_nobody(slices, holders);
-        for name in self.deserted.for_long(&of_nobody, Instant::now(), self.config.gone_grace) {
-            let removed = name.clone();
-            match node::blocking(&self.node, move |node| node.remove(&name)).await {
-                Ok(()) => info!(slice = removed, "removed the slice of a container that is gone"),
-                Err(error) => warn!(slice = removed, "cannot remove the slice of a container that is gone: {error}"),
-            }
-        }
     }
 
     /// Tells kubelet which units there are, and which of them it may hand out.

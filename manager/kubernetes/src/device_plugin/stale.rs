@@ -1,13 +1,15 @@
 //! Slices whose container is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::{info, warn};
 
 use super::starting::RecordedNames;
 use super::unit_id::{CdiName, is_alias_of_units};
-use crate::node::Slice;
+use crate::node::{self, Node, Slice};
 use crate::pod_resources::{Holder, Holders};
 
 /// The containers' slices that no container has, and in which nothing runs.
@@ -30,13 +32,13 @@ pub(super) fn is_of_units(slice: &Slice) -> bool {
 /// Since when slices are nobody's. Kubelet may have forgotten them for a moment only: while it starts, it does not yet
 /// know all of its pods.
 #[derive(Debug, Default)]
-pub(super) struct Deserted {
+struct Deserted {
     since: BTreeMap<String, Instant>,
 }
 
 impl Deserted {
     /// Of those that are nobody's `now`, the ones that have been so for as long as `grace`.
-    pub(super) fn for_long(&mut self, of_nobody: &[&Slice], now: Instant, grace: Duration) -> Vec<String> {
+    fn for_long(&mut self, of_nobody: &[&Slice], now: Instant, grace: Duration) -> Vec<String> {
         let names: BTreeSet<&str> = of_nobody.iter().map(|slice| slice.content.name.as_str()).collect();
         self.since.retain(|name, _| names.contains(name.as_str()));
         let mut found = Vec::new();
@@ -47,6 +49,30 @@ impl Deserted {
             }
         }
         found
+    }
+}
+
+/// Removes slices that have been nobody's for long.
+pub(super) struct Sweeper {
+    node: Arc<dyn Node>,
+    grace: Duration,
+    deserted: Deserted,
+}
+
+impl Sweeper {
+    pub(super) fn new(node: Arc<dyn Node>, grace: Duration) -> Sweeper {
+        Sweeper { node, grace, deserted: Deserted::default() }
+    }
+
+    /// Takes in who has what of these slices.
+    pub(super) async fn sweep(&mut self, slices: &[Slice], holders: &Holders) {
+        for name in self.deserted.for_long(&of_nobody(slices, holders), Instant::now(), self.grace) {
+            let removed = name.clone();
+            match node::blocking(&self.node, move |node| node.remove(&name)).await {
+                Ok(()) => info!(slice = removed, "removed the slice of a container that is gone"),
+                Err(error) => warn!(slice = removed, "cannot remove the slice of a container that is gone: {error}"),
+            }
+        }
     }
 }
 

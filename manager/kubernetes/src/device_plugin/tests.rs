@@ -48,8 +48,8 @@ struct World {
     node: Arc<TestNode>,
     kubelet: TestKubelet,
     cluster: Arc<TestCluster>,
-    _plugin: JoinSet<()>,
-    _dir: TempDir,
+    plugin: JoinSet<()>,
+    dir: TempDir,
 }
 
 impl World {
@@ -64,7 +64,7 @@ impl World {
         let pod_resources = Arc::new(PodResources::new(dir.path()));
         let mut plugin = JoinSet::new();
         plugin.spawn(run(config, dir.path().into(), node.clone(), cluster.clone(), pod_resources));
-        World { node, kubelet, cluster, _plugin: plugin, _dir: dir }
+        World { node, kubelet, cluster, plugin, dir }
     }
 
     async fn watch(&self, resource: &str) -> Streaming<proto::ListAndWatchResponse> {
@@ -209,6 +209,24 @@ async fn units_that_are_given_to_a_new_container_take_the_old_ones_slice_away() 
     assert!(world.slice("a").is_none());
     world.start("b").await.unwrap();
     assert!(world.slice("b").is_some());
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_plugin_that_is_gone_goes_when_nobody_has_it() {
+    let mut world = World::new(1, &[], LONG);
+    for pod in ["goes", "stays"] {
+        world.admit(pod, &THIRD, &[]).await;
+        world.start(pod).await.unwrap();
+    }
+    world.plugin.shutdown().await;
+    world.kubelet.forget("goes");
+    let pod_resources = Arc::new(PodResources::new(world.dir.path()));
+    let mut left_over = JoinSet::new();
+    left_over.spawn(clear_up(world.node.clone(), pod_resources, Duration::ZERO));
+    while world.slice("goes").is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(world.slice("stays").is_some());
 }
 
 #[tokio::test]
