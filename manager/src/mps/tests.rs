@@ -1,14 +1,18 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use super::*;
 use crate::config::MpsSettings;
 
 /// A control daemon's program that does what `script` says with the line `$line`.
 fn mps(dir: &Path, script: &str) -> Mps {
-    let control = dir.join("control");
-    fs::write(&control, format!("#!/bin/sh\nread -r line\n{script}\n")).unwrap();
+    let (text, control) = (dir.join("control.sh"), dir.join("control"));
+    fs::write(&text, format!("#!/bin/sh\nread -r line\n{script}\n")).unwrap();
+    // By another process: a file that this one holds open for writing, even for a moment, can be held open by a child
+    // that another test is starting, and could then not be run.
+    assert!(Command::new("cp").args([&text, &control]).status().unwrap().success());
     fs::set_permissions(&control, Permissions::from_mode(0o755)).unwrap();
     let mps = MpsSettings { control, pipe_directory: dir.into(), ..MpsSettings::default() };
     Mps::new(SharingSettings { mode: SharingMode::Mps, devices: Vec::new(), mps })

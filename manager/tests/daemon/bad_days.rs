@@ -9,6 +9,7 @@ use std::path::Path;
 use aliquot_abi::region::{Header, LEDGER_FILE, LIMITS_FILE, MAJOR};
 use aliquot_manager::config::Config;
 use aliquot_manager::daemon::Daemon;
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount, umount};
 use tonic::Code;
 
@@ -199,7 +200,11 @@ impl<'a> Tmpfs<'a> {
 
 impl Drop for Tmpfs<'_> {
     fn drop(&mut self) {
-        umount(self.0).unwrap();
+        // A child that another test is starting has this process's open files, also those in here, until it has exec'd.
+        eventually("nothing in it is open", || match umount(self.0) {
+            Err(Errno::EBUSY) => None,
+            outcome => Some(outcome.unwrap()),
+        });
     }
 }
 
