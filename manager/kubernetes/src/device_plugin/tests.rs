@@ -79,12 +79,18 @@ impl World {
         for (resource, count) in resources {
             let mut plugin = self.kubelet.plugin(resource).await;
             let ids = self.preferred(&mut plugin, resource, count.parse().unwrap()).await;
-            let container_requests = vec![proto::ContainerAllocateRequest { device_ids: ids.clone() }];
-            let answer = plugin.allocate(proto::AllocateRequest { container_requests }).await.unwrap().into_inner();
-            cdi_devices.extend(answer.container_responses[0].cdi_devices.iter().map(|device| device.name.clone()));
-            self.kubelet.give(name, resource, &ids);
+            cdi_devices.extend(self.allocate(name, resource, &ids).await);
         }
         cdi_devices
+    }
+
+    /// Gives these units to a pod, and returns the CDI devices that they bring along.
+    async fn allocate(&self, pod: &str, resource: &str, ids: &[String]) -> Vec<String> {
+        let mut plugin = self.kubelet.plugin(resource).await;
+        let container_requests = vec![proto::ContainerAllocateRequest { device_ids: ids.to_vec() }];
+        let answer = plugin.allocate(proto::AllocateRequest { container_requests }).await.unwrap().into_inner();
+        self.kubelet.give(pod, resource, ids);
+        answer.container_responses[0].cdi_devices.iter().map(|device| device.name.clone()).collect()
     }
 
     async fn preferred(&self, plugin: &mut DevicePluginClient<Channel>, resource: &str, count: i32) -> Vec<String> {
@@ -202,10 +208,16 @@ async fn futures_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 #[tokio::test]
 async fn units_that_are_given_to_a_new_container_take_the_old_ones_slice_away() {
     let world = World::new(1, &[], LONG);
-    world.admit("a", &[(CORE, "100"), (MEMORY, "64")], &[]).await;
+    let all = [(CORE, "100"), (MEMORY, "64")];
+    world.admit("a", &all, &[]).await;
     world.start("a").await.unwrap();
+    let units = world.kubelet.units("a");
     world.kubelet.forget("a");
-    world.admit("b", &[(CORE, "100"), (MEMORY, "64")], &[]).await;
+    // Kubelet has not yet heard that there is no room for what these units stand for.
+    world.cluster.pods.lock().unwrap().insert("b".into(), pod("main", &all, &[]));
+    for (resource, ids) in &units {
+        world.allocate("b", resource, ids).await;
+    }
     assert!(world.slice("a").is_none());
     world.start("b").await.unwrap();
     assert!(world.slice("b").is_some());
