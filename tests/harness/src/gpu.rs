@@ -113,7 +113,8 @@ impl SimulatedGpu {
         found.unwrap_or_else(|| panic!("GPU {gpu} has no place for {profile} at {start}"))
     }
 
-    /// The machine itself: the truth about who holds how much memory and has used how much device time.
+    /// The machine itself: the truth about who holds how much memory and has used how much device time. Through it a
+    /// device goes bad or well while programs run, for all of them: [`Machine::report_xid`], [`Machine::set_lost`].
     #[must_use]
     pub fn machine(&self) -> &Machine {
         &self.machine

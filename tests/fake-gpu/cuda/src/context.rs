@@ -213,8 +213,9 @@ impl PrimaryContext {
 /// The calling thread's current context.
 #[inline]
 pub(crate) fn current() -> Done<&'static Context> {
-    process()?;
+    let process = process()?;
     match CURRENT.get() {
+        Some((_, context)) if process.member.is_lost(context.device().index) => Err(CUresult::UNKNOWN),
         Some((_, context)) if context.is_alive() => Ok(context),
         Some(_) => Err(CUresult::CONTEXT_IS_DESTROYED),
         None => Err(no_context()),

@@ -98,7 +98,7 @@ pub(crate) fn visible_devices(machine: &Machine, variable: Option<&str>) -> Vec<
 }
 
 fn is_usable(machine: &Machine, index: usize) -> bool {
-    machine.is_present(index) && !machine.is_in_mig_mode(index)
+    machine.is_present(index) && !machine.is_lost(index) && !machine.is_in_mig_mode(index)
 }
 
 fn device_by_uuid(config: &Config, entry: &str) -> Option<usize> {

@@ -15,7 +15,7 @@ pub(crate) const HISTORY_SAMPLES: usize = 8;
 /// `alq-fake` in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"alq-fake");
 /// Changes with every change of this file.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The whole file.
 #[repr(C)]
@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) gpu_instances: AtomicU64,
     /// Those of them in which the compute instance was made as well.
     pub(crate) compute_instances: AtomicU64,
+    /// Rung when a device may have gone bad or well.
+    pub(crate) fault_bell: AtomicU32,
     pub(crate) devices: [Device; DEVICES_MAX],
     pub(crate) records: [Record; PROCESSES_MAX],
 }
@@ -65,6 +67,10 @@ pub(crate) struct Device {
     pub(crate) busy_ns: AtomicU64,
     /// Not 0: its MIG mode was switched off.
     pub(crate) mig_is_off: AtomicU32,
+    /// Not 0: it answers nobody.
+    pub(crate) is_lost: AtomicU32,
+    /// Critical errors that were reported: how many in the upper half, the last one's XID in the lower.
+    pub(crate) critical_errors: AtomicU64,
     pub(crate) history: History,
 }
 

@@ -22,6 +22,13 @@ impl Member {
         self.machine.config()
     }
 
+    /// Whether device `device` answers nobody.
+    #[must_use]
+    #[inline]
+    pub fn is_lost(&self, device: usize) -> bool {
+        self.machine.is_lost(device)
+    }
+
     pub(crate) fn device(&self, device: usize) -> &'static Device {
         &self.machine.state.devices[device]
     }

@@ -33,7 +33,9 @@ pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, target: *mut nvmlDevi
     if index as usize >= indexed()? {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
-    put(target, handle(index as usize))
+    let found = handle(index as usize);
+    index_of(found)?;
+    put(target, found)
 }
 
 pub(crate) fn nvmlDeviceGetHandleByIndex(index: c_uint, target: *mut nvmlDevice_t) -> Done {
@@ -44,7 +46,9 @@ fn put_found(target: *mut nvmlDevice_t, wanted: impl Fn(usize, &DeviceConfig) ->
     let machine = machine()?;
     let mut devices = machine.config().devices.iter().enumerate();
     let found = devices.position(|(index, device)| machine.is_present(index) && wanted(index, device));
-    put(target, handle(found.ok_or(nvmlReturn_t::NOT_FOUND)?))
+    let found = handle(found.ok_or(nvmlReturn_t::NOT_FOUND)?);
+    index_of(found)?;
+    put(target, found)
 }
 
 pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, target: *mut nvmlDevice_t) -> Done {

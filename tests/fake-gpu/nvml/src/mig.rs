@@ -4,6 +4,7 @@
 use core::ffi::c_uint;
 
 use aliquot_abi::nvml::{nvmlDevice_t, nvmlDeviceAttributes_t, nvmlReturn_t};
+use aliquot_fake_machine::Machine;
 
 use crate::Done;
 use crate::caller::put;
@@ -18,15 +19,19 @@ pub(crate) struct Instances {
     pub(crate) compute: c_uint,
 }
 
-/// Those of a device; for a whole GPU, what NVML says for none.
+/// Those of a device that a handle names.
 pub(crate) fn instances(handle: nvmlDevice_t) -> Done<Instances> {
+    Ok(instances_of(machine()?, index_of(handle)?))
+}
+
+/// Those of a device; for a whole GPU, what NVML says for none.
+pub(crate) fn instances_of(machine: &Machine, index: usize) -> Instances {
     const NONE: c_uint = c_uint::MAX;
-    let is_mig = device(handle)?.is_mig;
-    Ok(if is_mig {
-        Instances { gpu: index_of(handle)? as c_uint + 1, compute: 0 }
+    if machine.config().devices[index].is_mig {
+        Instances { gpu: index as c_uint + 1, compute: 0 }
     } else {
         Instances { gpu: NONE, compute: NONE }
-    })
+    }
 }
 
 /// Refuses a question that only an instance can answer.

@@ -34,13 +34,16 @@ pub(crate) fn handle(index: usize) -> nvmlDevice_t {
     nvmlDevice_t((&raw const HANDLES[index]).cast_mut().cast())
 }
 
-/// The index of the device that a handle names.
+/// The index of the device that a handle names, if it answers.
 pub(crate) fn index_of(device: nvmlDevice_t) -> Done<usize> {
     let machine = machine()?;
     let mut devices = 0..machine.config().devices.len();
     let index = devices.find(|&index| handle(index) == device).ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
     // The handle of an instance means nothing any more when that is gone.
-    if machine.is_present(index) { Ok(index) } else { Err(nvmlReturn_t::INVALID_ARGUMENT) }
+    if !machine.is_present(index) {
+        return Err(nvmlReturn_t::INVALID_ARGUMENT);
+    }
+    if machine.is_lost(index) { Err(nvmlReturn_t::GPU_IS_LOST) } else { Ok(index) }
 }
 
 /// The configuration of the device that a handle names.

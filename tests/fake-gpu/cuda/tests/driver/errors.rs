@@ -1,6 +1,7 @@
 //! What the driver refuses, and with which code.
 
 use aliquot_abi::cuda::*;
+use aliquot_fake_machine::{Config, Machine};
 
 use crate::library::{Driver, Expect};
 use crate::scenario::{World, alone, together};
@@ -43,6 +44,21 @@ fn calls_without_context_or_with_bad_arguments() {
         assert_eq!(value, 9);
         let mut table = core::ptr::null();
         driver.cuGetExportTable(&mut table, &CUuuid { bytes: [0; 16] }).is(CUresult::NOT_FOUND);
+    });
+}
+
+#[test]
+fn contexts_on_a_lost_device_fail_until_it_is_back() {
+    alone("errors::contexts_on_a_lost_device_fail_until_it_is_back", "", || {
+        let driver = Driver::with_context();
+        let machine = Machine::open(Config::from_env().expect("a valid configuration")).expect("a machine");
+        let mut address = 0;
+        machine.set_lost(0, true);
+        driver.cuMemAlloc_v2(&mut address, 512).is(CUresult::UNKNOWN);
+        driver.cuCtxSynchronize().is(CUresult::UNKNOWN);
+        machine.set_lost(0, false);
+        driver.cuMemAlloc_v2(&mut address, 512).ok();
+        driver.cuCtxSynchronize().ok();
     });
 }
 

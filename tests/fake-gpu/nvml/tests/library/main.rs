@@ -1,5 +1,6 @@
 //! The simulated NVML, tested as a program sees it: loaded by its file, against what the machine says.
 
+mod faults;
 mod loaded;
 mod partition;
 

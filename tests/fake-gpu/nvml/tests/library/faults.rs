@@ -1,0 +1,132 @@
+//! Devices that go bad while they are used.
+
+use std::thread;
+
+use aliquot_abi::nvml::*;
+use aliquot_fake_machine::{Config, Machine};
+
+use crate::loaded::{Expect, Nvml};
+use crate::{alone, alone_on};
+
+const XID_EVENTS: u64 = 8;
+const NO_INSTANCE: c_uint = c_uint::MAX;
+const NOBODY: nvmlDevice_t = nvmlDevice_t(core::ptr::null_mut());
+const NOTHING: nvmlEventData_t =
+    nvmlEventData_t { device: NOBODY, event_type: 0, event_data: 0, gpu_instance_id: 0, compute_instance_id: 0 };
+
+fn machine() -> Machine {
+    Machine::open(Config::from_env().expect("a valid configuration")).expect("a machine")
+}
+
+fn device(nvml: &Nvml, index: c_uint) -> nvmlDevice_t {
+    let mut device = NOBODY;
+    nvml.nvmlDeviceGetHandleByIndex_v2(index, &mut device).ok();
+    device
+}
+
+/// A set that is told of the errors of these devices.
+fn event_set(nvml: &Nvml, devices: &[nvmlDevice_t]) -> nvmlEventSet_t {
+    let mut set = nvmlEventSet_t(core::ptr::null_mut());
+    nvml.nvmlEventSetCreate(&mut set).ok();
+    devices.iter().for_each(|device| nvml.nvmlDeviceRegisterEvents(*device, XID_EVENTS, set).ok());
+    set
+}
+
+#[test]
+fn each_set_is_told_of_an_error_once_and_by_the_last_one_s_number() {
+    alone("faults::each_set_is_told_of_an_error_once_and_by_the_last_one_s_number", || {
+        let (nvml, machine) = (Nvml::load(), machine());
+        nvml.nvmlInit_v2().ok();
+        machine.report_xid(1, 48);
+        let (first, second) = (device(&nvml, 0), device(&nvml, 1));
+        let (both, one) = (event_set(&nvml, &[first, second]), event_set(&nvml, &[first]));
+        let mut data = NOTHING;
+        let told = |data: nvmlEventData_t| (data.device, data.event_type, data.event_data);
+        // What was before the registration is nothing new.
+        nvml.nvmlEventSetWait_v2(both, &mut data, 0).is(nvmlReturn_t::TIMEOUT);
+        machine.report_xid(1, 79);
+        nvml.nvmlEventSetWait_v2(both, &mut data, 0).ok();
+        assert_eq!(told(data), (second, XID_EVENTS, 79));
+        assert_eq!((data.gpu_instance_id, data.compute_instance_id), (NO_INSTANCE, NO_INSTANCE));
+        nvml.nvmlEventSetWait_v2(both, &mut data, 0).is(nvmlReturn_t::TIMEOUT);
+        nvml.nvmlEventSetWait_v2(one, &mut data, 0).is(nvmlReturn_t::TIMEOUT);
+
+        machine.report_xid(0, 79);
+        machine.report_xid(0, 31);
+        for _ in 0..2 {
+            nvml.nvmlEventSetWait_v2(one, &mut data, 0).ok();
+            assert_eq!(told(data), (first, XID_EVENTS, 31));
+        }
+        nvml.nvmlEventSetWait_v2(one, &mut data, 0).is(nvmlReturn_t::TIMEOUT);
+
+        // The structure of the first version has no instances.
+        data = NOTHING;
+        nvml.nvmlEventSetWait(both, &mut data, 0).ok();
+        assert_eq!((told(data), data.gpu_instance_id), ((first, XID_EVENTS, 31), 0));
+    });
+}
+
+#[test]
+fn who_waits_is_told_at_once() {
+    alone("faults::who_waits_is_told_at_once", || {
+        let nvml = Nvml::load();
+        nvml.nvmlInit_v2().ok();
+        let set = event_set(&nvml, &[device(&nvml, 0)]);
+        let mut data = NOTHING;
+        thread::scope(|scope| {
+            scope.spawn(|| machine().report_xid(0, 79));
+            // For ever, as far as a test goes.
+            nvml.nvmlEventSetWait_v2(set, &mut data, c_uint::MAX).ok();
+        });
+        assert_eq!(data.event_data, 79);
+    });
+}
+
+#[test]
+fn an_error_of_an_instance_is_an_event_of_its_gpu() {
+    const GPU: &str = "[[device]]\nmig = [\n{ profile = '3g.40gb', memory = '40GiB', sm_count = 60 },\n\
+                       { profile = '1g.10gb', memory = '10GiB', sm_count = 16 }]\n";
+    alone_on("faults::an_error_of_an_instance_is_an_event_of_its_gpu", GPU, || {
+        let (nvml, machine) = (Nvml::load(), machine());
+        nvml.nvmlInit_v2().ok();
+        let gpu = device(&nvml, 0);
+        let (mut instance, mut id, mut data) = (NOBODY, 0, NOTHING);
+        nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 1, &mut instance).ok();
+        nvml.nvmlDeviceGetGpuInstanceId(instance, &mut id).ok();
+        let set = event_set(&nvml, &[gpu]);
+        nvml.nvmlDeviceRegisterEvents(instance, XID_EVENTS, set).is(nvmlReturn_t::NOT_SUPPORTED);
+        machine.report_xid(2, 94);
+        nvml.nvmlEventSetWait_v2(set, &mut data, 0).ok();
+        assert_eq!((data.device, data.event_data, data.gpu_instance_id), (gpu, 94, id));
+        assert_eq!(data.compute_instance_id, 0);
+    });
+}
+
+#[test]
+fn a_lost_device_answers_nothing_until_it_is_back() {
+    alone("faults::a_lost_device_answers_nothing_until_it_is_back", || {
+        let (nvml, machine) = (Nvml::load(), machine());
+        nvml.nvmlInit_v2().ok();
+        let (first, second) = (device(&nvml, 0), device(&nvml, 1));
+        let set = event_set(&nvml, &[first]);
+        let (mut memory, mut found, mut data, mut uuid) = (nvmlMemory_t::default(), NOBODY, NOTHING, [0; 96]);
+        nvml.nvmlDeviceGetUUID(first, uuid.as_mut_ptr(), 96).ok();
+        machine.report_xid(0, 79);
+        machine.set_lost(0, true);
+        // What was reported before comes first.
+        nvml.nvmlEventSetWait_v2(set, &mut data, 0).ok();
+        assert_eq!(data.event_data, 79);
+        let lost = nvmlReturn_t::GPU_IS_LOST;
+        nvml.nvmlEventSetWait_v2(set, &mut data, 0).is(lost);
+        nvml.nvmlDeviceGetMemoryInfo(first, &mut memory).is(lost);
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, &mut found).is(lost);
+        nvml.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &mut found).is(lost);
+        nvml.nvmlDeviceRegisterEvents(first, XID_EVENTS, set).is(lost);
+        nvml.nvmlDeviceGetMemoryInfo(second, &mut memory).ok();
+        machine.set_lost(0, false);
+        nvml.nvmlDeviceGetMemoryInfo(first, &mut memory).ok();
+        nvml.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &mut found).ok();
+        assert!(found == first);
+        nvml.nvmlEventSetWait_v2(set, &mut data, 0).is(nvmlReturn_t::TIMEOUT);
+    });
+}
