@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Allocation, Allowance, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceRequest, DeviceSpec,
-    Event, MilliCpu, NodeSpec, Outcome, QueueSpec, Request, Resource, Scheduler, Settings,
+    Event, MilliCpu, NodeSpec, Outcome, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -149,22 +149,41 @@ fn nothing_helps(criterion: &mut Criterion) {
     measure(criterion, "100 queues look for eight devices on 1000 nodes that cannot be made free", &protected, 0);
 }
 
-/// Units that have waited long, each for something else, and fit nowhere: no node is kept for them.
+/// Units that have waited long, each for something else: no node is kept for them, as they fit nowhere, or would need
+/// more nodes than may be kept.
 fn holds(criterion: &mut Criterion) {
-    let mut waiting = cluster(4000);
+    let mut large = cluster(4000);
+    let mut gangs = cluster(4000);
+    fill(&mut gangs, 1, |_| Claim { preemptible: false, ..wants("", 1) });
     for number in 0..1000 {
-        queue(&mut waiting, &format!("queue-{number}"), 32);
-        let mut claim = wants(&format!("queue-{number}"), 2 * DEVICES);
-        claim.request.cpu = MilliCpu::new(1000 + number);
-        add(&mut waiting, claim);
+        let name = format!("queue-{number}");
+        let sort = |devices: u16| {
+            let mut claim = wants(&name, devices);
+            claim.request.cpu = MilliCpu::new(1000 + number);
+            claim
+        };
+        queue(&mut large, &name, 32);
+        add(&mut large, sort(2 * DEVICES));
+        queue(&mut gangs, &name, 16);
+        let group = PodGroup { name: name.clone(), queue: name.clone(), min_members: 2, ..PodGroup::default() };
+        event(&mut gangs, Event::PodGroupAdded(group));
+        for _ in 0..2 {
+            add(&mut gangs, Claim { pod_group: Some(name.clone()), ..sort(DEVICES) });
+        }
     }
-    let mut scheduler = Scheduler::new(Box::new(BestFit), Settings::default());
+    hold(criterion, "1000 different claims that fit nowhere may have nodes kept; 4000 nodes", large);
+    hold(criterion, "1000 different gangs need more nodes than may be kept; 4000 nodes", gangs);
+}
+
+fn hold(criterion: &mut Criterion, name: &str, mut waiting: Cluster) {
+    let settings = Settings { held_nodes_per_mille: 0, ..Settings::default() };
+    let mut scheduler = Scheduler::new(Box::new(BestFit), settings);
     scheduler.cycle(&mut waiting);
     event(&mut waiting, Event::TimeAdvanced(400_000));
     let start = Instant::now();
     scheduler.cycle(&mut waiting);
-    println!("the first cycle in which 1000 different claims may have nodes kept: {:?}", start.elapsed());
-    criterion.bench_function("1000 different claims that fit nowhere may have nodes kept; 4000 nodes", |bencher| {
+    println!("the first cycle in which {name}: {:?}", start.elapsed());
+    criterion.bench_function(name, |bencher| {
         bencher.iter(|| assert!(scheduler.cycle(&mut waiting).steps.is_empty()));
     });
 }

@@ -248,6 +248,17 @@ fn large_cluster(criterion: &mut Criterion) {
         NODES * DEVICES,
     );
     fill("a gang of 512 members is placed", &|cluster| gang(cluster, "gang", "", 512, &whole(1)), 512);
+    fill(
+        "a group of 5000 members that fit nowhere and 5000 behind them fills 500 nodes",
+        &|cluster| {
+            event(cluster, Event::PodGroupAdded(PodGroup { name: "group".into(), ..PodGroup::default() }));
+            for number in 0..10_000 {
+                let request = if number < 5000 { whole(16) } else { whole(1) };
+                add(cluster, Claim { request, pod_group: Some("group".into()), ..Claim::default() });
+            }
+        },
+        NODES * DEVICES,
+    );
 }
 
 criterion_group! {

@@ -258,7 +258,12 @@ impl Group {
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
-        self.members.len() > self.placed as usize
+        self.waiting_members() > 0
+    }
+
+    /// Number of members that wait.
+    pub(crate) fn waiting_members(&self) -> usize {
+        self.members.len() - self.placed as usize
     }
 
     /// Notes that a member was placed or is no longer.

@@ -32,6 +32,8 @@ pub(crate) struct Holds {
     fits_when_empty: BTreeMap<Kind, bool>,
     /// When they were asked about; see [`Cluster::specs_changed`].
     specs_changed: u64,
+    /// Those of them for whom there is nothing to keep while others keep what they do.
+    hopeless: BTreeSet<Kind>,
 }
 
 impl Holds {
@@ -90,6 +92,7 @@ impl Holds {
             if cluster.node(node).is_none() || !keeps(cluster, group) {
                 self.nodes.remove(&node);
                 self.forget(node, group);
+                self.hopeless.clear();
                 let _ = cluster.set_held(node, false);
             }
         }
@@ -162,11 +165,10 @@ impl Holds {
         due.sort_by_key(|(since_ms, unit)| (*since_ms, unit.rank));
         let queue_of = |group: &GroupId| cluster.group(*group).map(Group::queue);
         let mut served: BTreeSet<QueueId> = self.by_group.keys().filter_map(queue_of).collect();
-        let known = std::mem::take(&mut self.fits_when_empty);
-        let known = if self.specs_changed == cluster.specs_changed() { known } else { BTreeMap::new() };
+        let (known, hopeless) = (std::mem::take(&mut self.fits_when_empty), std::mem::take(&mut self.hopeless));
+        let is_same = self.specs_changed == cluster.specs_changed();
+        let (known, hopeless) = if is_same { (known, hopeless) } else { Default::default() };
         self.specs_changed = cluster.specs_changed();
-        // For whom there is nothing to keep while others keep what they do.
-        let mut hopeless: BTreeSet<Kind> = BTreeSet::new();
         for (_, unit) in due {
             // One unit of a queue at a time: the first for which it helps.
             if served.contains(&unit.queue) {
@@ -183,12 +185,13 @@ impl Holds {
             let fits = || known.get(&kind).copied().unwrap_or_else(|| fits_when_empty(cluster, unit, &kind));
             let fits = *self.fits_when_empty.entry(kind.clone()).or_insert_with(fits);
             // Who would not fit if everybody else were gone gains nothing by waiting for that.
-            if !fits || hopeless.contains(&kind) {
+            if !fits || self.hopeless.contains(&kind) {
                 continue;
             }
-            let nodes = nearest(cluster, unit, &kind, left);
+            // What is kept meanwhile makes none of these hopeful.
+            let nodes = if hopeless.contains(&kind) { Vec::new() } else { nearest(cluster, unit, &kind, left) };
             if nodes.is_empty() {
-                hopeless.insert(kind);
+                self.hopeless.insert(kind);
             }
             for node in nodes {
                 if cluster.set_held(node, true).is_ok() {

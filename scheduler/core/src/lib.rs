@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod beyond;
 mod budget;
 mod change_log;
 mod claim;

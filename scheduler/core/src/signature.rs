@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::beyond::Beyond;
 use crate::class::{Class, ClassId};
 use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
@@ -56,6 +57,8 @@ pub(crate) struct Failures {
     too_large: VecDeque<ClassId>,
     /// Groups for which nodes are kept that others may not have: what others have found says nothing of them.
     holders: BTreeSet<GroupId>,
+    /// Of groups of which more than one member waits beyond the core: which of those are still to be tried.
+    beyond: BTreeMap<GroupId, Beyond>,
 }
 
 impl Failures {
@@ -65,15 +68,24 @@ impl Failures {
     }
 
     /// The next unit of a group that is not known to fail; if all are, what is in the way of the first.
-    pub(crate) fn next(&self, cluster: &Cluster, group: GroupId) -> Result<Option<Unit>, Obstacle> {
-        let Some(first) = Unit::next(cluster, group).map_err(Obstacle::MembersMissing)? else { return Ok(None) };
-        match self.obstacle(cluster, &first) {
-            None => Ok(Some(first)),
-            Some(obstacle) => {
-                let other = first.others(cluster).find(|unit| self.obstacle(cluster, unit).is_none());
-                other.or_else(|| self.other_core(cluster, &first, obstacle)).map(Some).ok_or(obstacle)
-            }
+    pub(crate) fn next(&mut self, cluster: &Cluster, group: GroupId) -> Result<Option<Unit>, Obstacle> {
+        if let Some(unit) = self.next_beyond(cluster, group) {
+            return Ok(Some(unit));
         }
+        let Some(first) = Unit::next(cluster, group).map_err(Obstacle::MembersMissing)? else { return Ok(None) };
+        let Some(obstacle) = self.obstacle(cluster, &first) else { return Ok(Some(first)) };
+        self.other_core(cluster, &first, obstacle).map(Some).ok_or(obstacle)
+    }
+
+    /// The first of the members that wait beyond a group's core which is not known to fail, if there are several.
+    fn next_beyond(&mut self, cluster: &Cluster, group: GroupId) -> Option<Unit> {
+        let mut beyond = match self.beyond.remove(&group) {
+            Some(beyond) => beyond,
+            None => Beyond::of(cluster, group)?,
+        };
+        let next = beyond.next(cluster, group, |unit| self.obstacle(cluster, unit).is_some());
+        self.beyond.insert(group, beyond);
+        next
     }
 
     /// A core that is not known to fail, without the members that had no room in those that are.
@@ -138,6 +150,9 @@ impl Failures {
         let own: Vec<Signature> =
             own.take_while(|own| matches!(own, Signature::Own(group, _) if *group == placed.group)).collect();
         own.iter().for_each(|own| _ = self.no_room.remove(own));
+        if let Some(beyond) = self.beyond.get_mut(&placed.group).filter(|_| !own.is_empty()) {
+            beyond.reopen();
+        }
     }
 
     /// Notes that a unit could not be placed.

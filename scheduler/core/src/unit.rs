@@ -55,18 +55,15 @@ impl Unit {
     pub(crate) fn next(cluster: &Cluster, id: GroupId) -> Result<Option<Self>, u32> {
         let Some(group) = cluster.group(id) else { return Ok(None) };
         if group.has_minimum() {
-            return Ok(group.waiting().next().and_then(|claim| Self::new(cluster, id, vec![claim], true)));
+            return Ok(group.waiting().next().and_then(|claim| Self::beyond(cluster, id, claim)));
         }
         let claims = group.missing_core()?;
         Ok(Self::new(cluster, id, claims, false))
     }
 
-    /// The members beyond the core that could be placed instead of this one, if it finds no room: they are independent
-    /// of each other.
-    pub(crate) fn others<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
-        let group = cluster.group(self.group).filter(|_| self.elastic);
-        let claims = group.into_iter().flat_map(|group| group.waiting()).filter(|claim| !self.claims.contains(claim));
-        claims.filter_map(|claim| Self::new(cluster, self.group, vec![claim], true))
+    /// A member beyond a group's core.
+    pub(crate) fn beyond(cluster: &Cluster, group: GroupId, claim: ClaimId) -> Option<Self> {
+        Self::new(cluster, group, vec![claim], true)
     }
 
     /// A core of other members that could be placed instead of this one: of none of these classes.
@@ -76,16 +73,16 @@ impl Unit {
         Self::new(cluster, self.group, group.missing_core_of(others).ok()?, false)
     }
 
-    /// This unit, and those that could be placed instead: of members beyond the core one of each class, or cores that
-    /// do without one of this one's classes.
+    /// This unit, and those that could be placed instead: members beyond the core, which are independent of each other,
+    /// one of each class, or cores that do without one of this one's classes.
     pub(crate) fn sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
         let classes = self.claims.iter().filter_map(|claim| cluster.class_of(*claim));
         let classes: BTreeSet<ClassId> = classes.collect();
         let mut seen = classes.clone();
-        let members = self.others(cluster).filter(move |unit| {
-            let class = unit.claims.first().and_then(|claim| cluster.class_of(*claim));
-            class.is_some_and(|class| seen.insert(class))
-        });
+        let group = cluster.group(self.group).filter(|_| self.elastic);
+        let members = group.into_iter().flat_map(|group| group.waiting());
+        let members = members.filter(move |claim| cluster.class_of(*claim).is_some_and(|class| seen.insert(class)));
+        let members = members.filter_map(|claim| Self::beyond(cluster, self.group, claim));
         let cores = classes.into_iter().filter_map(|class| self.core_without(cluster, &BTreeSet::from([class])));
         std::iter::once_with(|| self.clone()).chain(members).chain(cores)
     }
@@ -95,9 +92,7 @@ impl Unit {
         let Some(group) = cluster.group(id).filter(|group| group.placed_members() > 0) else { return Vec::new() };
         let (core, beyond) = group.placed_parts();
         let core = (!core.is_empty()).then(|| Self::new(cluster, id, core, false)).flatten();
-        core.into_iter()
-            .chain(beyond.into_iter().filter_map(|claim| Self::new(cluster, id, vec![claim], true)))
-            .collect()
+        core.into_iter().chain(beyond.into_iter().filter_map(|claim| Self::beyond(cluster, id, claim))).collect()
     }
 
     /// What its members that are placed take.

@@ -141,7 +141,8 @@ impl<'a> Searches<'a> {
     }
 
     /// Ends the cycle: remembers who goes on in the next one. Who was not begun for want of budget keeps its place in
-    /// the order; who was cut short goes to the end of it. What was to go on and was not asked for is forgotten.
+    /// the order; who was cut short goes to the end of it, and who was not asked for, as its group had to wait for
+    /// something else, behind that: what is kept for it is of no use to others.
     pub(super) fn finish(self, cluster: &Cluster) {
         let Self { memory, known, outcomes, order, .. } = self;
         let mut seen: BTreeSet<Purpose> = BTreeSet::new();
@@ -149,7 +150,8 @@ impl<'a> Searches<'a> {
         let kept: Vec<Unfinished> = memory.iter().filter(|unfinished| same(unfinished)).copied().collect();
         let news = order.iter().filter_map(|purpose| outcomes.get(purpose).copied().flatten());
         let news = news.filter(|unfinished| known.get(&unfinished.purpose()) != Some(unfinished));
-        let next = kept.into_iter().chain(news);
+        let not_asked = memory.iter().filter(|unfinished| !outcomes.contains_key(&unfinished.purpose())).copied();
+        let next = kept.into_iter().chain(news).chain(not_asked);
         memory.unfinished = next.filter(|next| seen.insert(next.purpose())).collect();
         memory.forget_gone(cluster);
     }

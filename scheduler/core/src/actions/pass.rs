@@ -6,7 +6,7 @@ use std::ops::Bound;
 use crate::claim::Action;
 use crate::cluster::Cluster;
 use crate::gang::{FreeRoom, place_unit};
-use crate::group::Group;
+use crate::group::{Group, GroupId};
 use crate::holds::Holds;
 use crate::plan::Plan;
 use crate::queue::{QueueId, Turn};
@@ -29,6 +29,8 @@ use super::waiting::{Waiting, starts};
 struct Tried {
     /// By queue, and by turn of the group that is to be tried: the place in [`Waiting`] of which it is the first.
     firsts: BTreeMap<QueueId, BTreeMap<Turn, usize>>,
+    /// The turns of those groups.
+    turns: BTreeMap<GroupId, Turn>,
     /// By that place: why the first was refused, and all behind it.
     refusals: BTreeMap<usize, Refusal>,
     /// Moves that were refused are refused to all queues alike, but those that may move others of their own sooner than
@@ -44,20 +46,21 @@ impl Tried {
         let Some(alike) = waiting.alike.get(place) else { return };
         let turn = waiting.first(place).and_then(|group| cluster.turn(group));
         if let Some(turn) = turn {
+            self.turns.insert(turn.group, turn);
             self.firsts.entry(alike.queue).or_default().insert(turn, place);
         }
     }
 
-    /// The group that is tried at a turn, as it stands now: its turn, and the place of which it is the first.
-    fn find(&self, queue: QueueId, turn: &Turn) -> Option<(Turn, usize)> {
-        let firsts = self.firsts.get(&queue)?;
-        let at = firsts.get_key_value(turn).or_else(|| firsts.iter().find(|(other, _)| other.group == turn.group));
-        at.map(|(turn, place)| (*turn, *place))
+    /// If a group of a queue is to be tried: at which turn, and the place of which it is the first.
+    fn find(&self, queue: QueueId, group: GroupId) -> Option<(Turn, usize)> {
+        let turn = self.turns.get(&group)?;
+        self.firsts.get(&queue)?.get(turn).map(|place| (*turn, *place))
     }
 
     /// Goes on to whoever is next of those alike. Answers whose turn it was, by number among what is pending.
     fn go_on(&mut self, cluster: &Cluster, waiting: &mut Waiting, next: &Next) -> Option<usize> {
-        let (turn, place) = self.find(next.queue, &next.turn)?;
+        let (turn, place) = self.find(next.queue, next.turn.group)?;
+        self.turns.remove(&turn.group);
         self.firsts.get_mut(&next.queue)?.remove(&turn);
         let number = waiting.pop(place);
         self.add(cluster, waiting, place);
@@ -69,8 +72,9 @@ impl Tried {
     fn follow(&mut self, cluster: &Cluster, steps: &[Step]) {
         for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
             let Some((queue, now)) = cluster.group(group).map(Group::queue).zip(cluster.turn(group)) else { continue };
-            let Some((before, place)) = self.find(queue, &now).filter(|(before, _)| *before != now) else { continue };
+            let Some((before, place)) = self.find(queue, group).filter(|(before, _)| *before != now) else { continue };
             if let Some(firsts) = self.firsts.get_mut(&queue) {
+                self.turns.insert(group, now);
                 firsts.remove(&before);
                 firsts.insert(now, place);
             }
@@ -106,7 +110,7 @@ pub(crate) fn pass(
     let shares = context.shares;
     let mut turns = Turns::new(cluster, shares, &mut tried);
     while let Some(next) = turns.next() {
-        let place = tried.find(next.queue, &next.turn).map(|(_, place)| place);
+        let place = tried.find(next.queue, next.turn.group).map(|(_, place)| place);
         let unit = Unit::next(cluster, next.turn.group).ok().flatten();
         let Some((place, unit)) = place.zip(unit) else {
             // Of this group nothing can be tried now; others go on.

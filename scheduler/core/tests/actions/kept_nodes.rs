@@ -1,6 +1,8 @@
 //! Nodes that are kept for who has waited long.
 
-use aliquot_scheduler_core::{Event, GroupPlacement, Health, NodeSpec, PlacementStrategy, PodGroup, Settings};
+use aliquot_scheduler_core::{
+    Bytes, DeviceSpec, Event, GroupPlacement, Health, MilliCpu, NodeSpec, PlacementStrategy, PodGroup, Settings,
+};
 
 use crate::setting::{INFERENCE, TRAIN, World, build, group, wants};
 
@@ -125,4 +127,30 @@ fn nodes_are_kept_no_longer_for_whose_queue_has_a_smaller_share_now() {
     world.queue("owns", 4);
     world.asks_for_the_rest("owns");
     assert!(world.kept(2).is_empty());
+}
+
+#[test]
+fn who_found_nothing_to_keep_is_given_nodes_that_others_no_longer_keep_and_new_ones() {
+    let mut world = keeping(&[2, 2, 1, 1, 1, 1, 1, 1], &[1, 1], 1000);
+    let gang = world.gang(group("g", "q", INFERENCE, 2), 2, 2);
+    for queue in ["waits", "waits too"] {
+        world.queue(queue, 2);
+        world.add(queue, TRAIN, 2);
+    }
+    assert_eq!(world.kept(8), [0, 1], "for the gang; the small ones will not do for the others");
+    gang.into_iter().for_each(|member| _ = world.apply(Event::ClaimRemoved(member)));
+    assert_eq!(world.kept(8), [0, 1], "for the others, one each");
+    world.queue("waits last", 2);
+    world.add("waits last", TRAIN, 2);
+    assert_eq!(world.kept(8), [0, 1]);
+    let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+    world.apply(Event::NodeAdded(NodeSpec {
+        name: "node-8".into(),
+        cpu: MilliCpu::new(64_000),
+        devices: vec![device; 2],
+        ..NodeSpec::default()
+    }));
+    let stays = world.claim(build("others", 1));
+    world.run_on(stays, 8, 0);
+    assert_eq!(world.kept(9), [0, 1, 8]);
 }

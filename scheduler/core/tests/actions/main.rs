@@ -4,6 +4,7 @@ mod brute_force;
 mod budgets;
 mod domains;
 mod kept_nodes;
+mod members;
 mod queues_apart;
 mod regressions;
 mod setting;

@@ -615,6 +615,45 @@ fn a_search_that_was_cut_short_goes_on_in_a_restored_scheduler_where_it_was() {
 }
 
 #[test]
+fn a_search_that_was_not_asked_for_in_a_cycle_goes_on_where_it_was() {
+    // Only on the last node both devices can be made free.
+    let world = || {
+        let mut w = World::with(&[2; 30], Settings { search_budget: 4, ..Settings::default() });
+        w.queue_with("red", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+        w.queue("blue", 2);
+        for node in 0..30 {
+            let other = if node < 29 { build("default", 1) } else { wants("red", TRAIN, 1) };
+            for (device, claim) in (0..).zip([wants("red", TRAIN, 1), other]) {
+                let claim = w.claim(claim);
+                w.run_on(claim, node, device);
+            }
+        }
+        let blue = w.claim(build("blue", 2));
+        (w, blue)
+    };
+    let (mut w, blue) = world();
+    let cycles = (1..20).find(|_| {
+        w.cycle();
+        w.runs(blue)
+    });
+    let cycles = cycles.unwrap_or_else(|| panic!("{}", w.scheduler.explain(&w.cluster, blue).unwrap()));
+    assert!(cycles > 2, "its search is cut short");
+    let (mut w, blue) = world();
+    (1..cycles).for_each(|_| _ = w.cycle());
+    let quota_of = |w: &mut World, devices: u64| {
+        let allowance = Allowance { quota: Some(devices * 1000), weight: 1, ..Allowance::default() };
+        let allowances = BTreeMap::from([(Resource::DeviceCore, allowance)]);
+        w.apply(Event::QueueChanged(QueueSpec { name: "blue".into(), allowances, ..QueueSpec::default() }));
+    };
+    quota_of(&mut w, 0);
+    w.cycle();
+    quota_of(&mut w, 2);
+    assert!(!w.runs(blue));
+    w.cycle();
+    assert!(w.runs(blue));
+}
+
+#[test]
 fn a_claim_moves_to_a_node_that_has_the_same_models_in_another_order() {
     let mut w = World::new(&[]);
     for (name, models) in [("node-0", ["A", "B", "A", "A"]), ("node-1", ["B", "A", "A", "A"])] {

@@ -1,0 +1,39 @@
+//! Members beyond a group's core, which are placed one by one.
+
+use aliquot_scheduler_core::{Claim, Event, GroupPlacement, PlacementStrategy, PodGroup};
+use proptest::prelude::*;
+
+use crate::setting::{TRAIN, World, group, wants};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn members_beyond_a_core_are_placed_in_the_order_in_which_they_were_added_whoever_fits(
+        devices in 1..12_usize,
+        members in prop::collection::vec((1..5_u16, prop::bool::weighted(0.1)), 1..20),
+        has_rules in any::<bool>(),
+    ) {
+        let mut world = World::new(&[devices]);
+        world.queue("q", 12);
+        let strategy = if has_rules { PlacementStrategy::SingleNode } else { PlacementStrategy::BestFit };
+        let spread = GroupPlacement { strategy, ..GroupPlacement::default() };
+        world.apply(Event::PodGroupAdded(PodGroup { spread, ..group("g", "q", TRAIN, 0) }));
+        let (mut claims, mut expected, mut left) = (Vec::new(), Vec::new(), devices);
+        for (wanted, has_failed) in members {
+            let claim = world.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, wanted) });
+            if has_failed && usize::from(wanted) <= devices {
+                // It could not be started, and is tried again later.
+                world.run_on(claim, 0, 0);
+                world.apply(Event::ClaimFailed(claim));
+            } else if let Some(rest) = left.checked_sub(usize::from(wanted)) {
+                left = rest;
+                expected.push(claim);
+            }
+            claims.push(claim);
+        }
+        world.cycle();
+        claims.retain(|claim| world.runs(*claim));
+        prop_assert_eq!(claims, expected);
+    }
+}
