@@ -1,31 +1,55 @@
 //! Members of a group that must be in one domain of the topology.
 
 use aliquot_scheduler_core::explain::Reason;
-use aliquot_scheduler_core::{Claim, ClaimId, Event, GroupPlacement, NodeSpec, PodGroup, SubGroup};
+use aliquot_scheduler_core::{Claim, ClaimId, Event, GroupPlacement, MilliCpu, NodeSpec, PodGroup, SubGroup};
 use proptest::prelude::*;
 
 use crate::setting::{TRAIN, World, group, wants};
 
-fn labelled(world: &World, node: usize, labels: &[(&str, &str)]) -> Event {
-    let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-    Event::NodeRelabelled(world.id(node), NodeSpec { labels, ..NodeSpec::default() })
+/// Nodes with so many devices each, in zones and racks.
+fn world(nodes: &[(usize, &str, &str)]) -> World {
+    let devices: Vec<usize> = nodes.iter().map(|(devices, ..)| *devices).collect();
+    let mut world = World::new(&devices);
+    for (node, (_, zone, rack)) in nodes.iter().enumerate() {
+        let labels = [("zone", *zone), ("rack", *rack)].map(|(key, value)| (key.into(), value.into()));
+        let spec = NodeSpec { labels: labels.into(), ..NodeSpec::default() };
+        let event = Event::NodeRelabelled(world.id(node), spec);
+        world.apply(event);
+    }
+    world.apply(Event::TopologyChanged(vec!["zone".into(), "rack".into()]));
+    world.queue("q", 1000);
+    world
+}
+
+/// A gang of sub-groups, each of which is to be in one domain of a level, and all of which are to be in one of another.
+fn gang(world: &mut World, level: Option<&str>, sub_groups: &[(&str, Vec<Claim>)]) -> Vec<ClaimId> {
+    let sub_group = |(number, (level, members)): (usize, &(&str, Vec<Claim>))| SubGroup {
+        name: format!("s{number}"),
+        min_members: u32::try_from(members.len()).unwrap(),
+        required_level: Some((*level).into()).filter(|level: &String| !level.is_empty()),
+    };
+    let spread = GroupPlacement { required_level: level.map(Into::into), ..GroupPlacement::default() };
+    let sub_groups_of = sub_groups.iter().enumerate().map(sub_group).collect();
+    world.apply(Event::PodGroupAdded(PodGroup { sub_groups: sub_groups_of, spread, ..group("g", "q", TRAIN, 0) }));
+    let mut claims = Vec::new();
+    for (number, (_, members)) in sub_groups.iter().enumerate() {
+        for member in members {
+            let (pod_group, sub_group) = (Some("g".into()), Some(format!("s{number}")));
+            claims.push(world.claim(Claim { pod_group, sub_group, ..member.clone() }));
+        }
+    }
+    claims
+}
+
+/// A member that wants so many devices.
+fn member(devices: u16) -> Claim {
+    wants("", 0, devices)
 }
 
 #[test]
 fn sub_groups_of_one_zone_may_each_be_in_a_rack_of_their_own() {
-    let mut world = World::new(&[1, 1]);
-    for node in [0, 1] {
-        let event = labelled(&world, node, &[("zone", "z"), ("rack", ["r0", "r1"][node])]);
-        world.apply(event);
-    }
-    world.apply(Event::TopologyChanged(vec!["zone".into(), "rack".into()]));
-    world.queue("q", 2);
-    let sub = |name: &str| SubGroup { name: name.into(), min_members: 1, required_level: Some("rack".into()) };
-    let spread = GroupPlacement { required_level: Some("zone".into()), ..GroupPlacement::default() };
-    let spec = PodGroup { sub_groups: vec![sub("a"), sub("b")], spread, ..group("g", "q", TRAIN, 2) };
-    world.apply(Event::PodGroupAdded(spec));
-    let member = |name: &str| Claim { pod_group: Some("g".into()), sub_group: Some(name.into()), ..wants("", 0, 1) };
-    let claims = [world.claim(member("a")), world.claim(member("b"))];
+    let mut world = world(&[(1, "z", "r0"), (1, "z", "r1")]);
+    let claims = gang(&mut world, Some("zone"), &[("rack", vec![member(1)]), ("rack", vec![member(1)])]);
     world.cycle();
     assert_eq!(world.running(&claims), 2);
 }
@@ -33,29 +57,12 @@ fn sub_groups_of_one_zone_may_each_be_in_a_rack_of_their_own() {
 /// Racks of one node with so many devices each, and a gang of sub-groups, each of which is to be in one rack: of each member
 /// how many devices it wants.
 fn racks(devices: &[usize], sub_groups: &[Vec<u16>]) -> (World, Vec<ClaimId>) {
-    let mut world = World::new(devices);
-    for node in 0..devices.len() {
-        let event = labelled(&world, node, &[("rack", &format!("r{node}"))]);
-        world.apply(event);
-    }
-    world.apply(Event::TopologyChanged(vec!["rack".into()]));
-    world.queue("q", 1000);
-    let name = |number: usize| format!("s{number}");
-    let sub_group = |(number, members): (usize, &Vec<u16>)| SubGroup {
-        name: name(number),
-        min_members: u32::try_from(members.len()).unwrap(),
-        required_level: Some("rack".into()),
-    };
-    let members = u32::try_from(sub_groups.iter().map(Vec::len).sum::<usize>()).unwrap();
-    let sub_groups_of = sub_groups.iter().enumerate().map(sub_group).collect();
-    world.apply(Event::PodGroupAdded(PodGroup { sub_groups: sub_groups_of, ..group("g", "q", TRAIN, members) }));
-    let mut claims = Vec::new();
-    for (number, members) in sub_groups.iter().enumerate() {
-        for devices in members {
-            let (pod_group, sub_group) = (Some("g".into()), Some(name(number)));
-            claims.push(world.claim(Claim { pod_group, sub_group, ..wants("", 0, *devices) }));
-        }
-    }
+    let names: Vec<String> = (0..devices.len()).map(|rack| format!("r{rack}")).collect();
+    let nodes: Vec<(usize, &str, &str)> =
+        devices.iter().zip(&names).map(|(devices, rack)| (*devices, "z", rack.as_str())).collect();
+    let mut world = world(&nodes);
+    let members = |members: &Vec<u16>| ("rack", members.iter().map(|devices| member(*devices)).collect());
+    let claims = gang(&mut world, None, &sub_groups.iter().map(members).collect::<Vec<_>>());
     (world, claims)
 }
 
@@ -97,4 +104,65 @@ fn sub_groups_that_can_be_placed_in_more_ways_than_are_tried_are_not_told_that_t
     let (mut world, claims_of_seven) = racks(&[12; 7], &sub_groups);
     world.cycle();
     assert_eq!((world.running(&claims_of_seven), claims.len()), (7, 7));
+}
+
+#[test]
+fn that_too_many_ways_were_to_be_tried_in_one_zone_is_told_although_there_is_none_in_another() {
+    let sub_groups: Vec<_> = (6..13).map(|devices| ("rack", vec![member(devices)])).collect();
+    let racks = ["r0", "r1", "r2", "r3", "r4", "r5"].map(|rack| (12, "z0", rack));
+    let nodes: Vec<_> = racks.into_iter().chain([(12, "z1", "r6"); 6]).collect();
+    let mut world = world(&nodes);
+    gang(&mut world, Some("zone"), &sub_groups);
+    let plan = world.cycle();
+    assert_eq!(plan.pending[0].reason(&world.cluster), Reason::TooManyWays);
+}
+
+#[test]
+fn sub_groups_that_are_all_alike_are_told_that_there_is_no_room_and_not_that_there_are_too_many_ways() {
+    let (mut world, claims) = racks(&[4; 11], &vec![vec![4]; 12]);
+    let plan = world.cycle();
+    assert_ne!(plan.pending[0].reason(&world.cluster), Reason::TooManyWays);
+    assert_eq!(world.running(&claims), 0);
+}
+
+#[test]
+fn a_sub_group_with_one_domain_to_choose_from_goes_before_those_with_many() {
+    let names: Vec<String> = (1..8).map(|rack| format!("r{rack}")).collect();
+    let mut nodes = vec![(1, "only", "r0")];
+    nodes.extend(names.iter().map(|rack| (4, "z", rack.as_str())));
+    let mut world = world(&nodes);
+    let mut last = member(1);
+    last.request.constraints.labels.insert("zone".into(), "only".into());
+    // To each of the others that rack is as good as another, or better, as it fills it; no two of them are alike.
+    let mut other = |cpu: u64| {
+        let mut other = member(1);
+        other.request.cpu = MilliCpu::new(cpu);
+        ("rack", vec![other])
+    };
+    let mut sub_groups: Vec<_> = (1..7).map(&mut other).collect();
+    sub_groups.push(("rack", vec![last]));
+    let claims = gang(&mut world, None, &sub_groups);
+    world.cycle();
+    assert_eq!(world.running(&claims), 7);
+}
+
+#[test]
+fn sub_groups_that_want_the_same_in_domains_of_different_levels_make_way_for_each_other() {
+    // Members of the zone's sub-group go to the first nodes of it, which are in three racks.
+    let racks = ["a", "b", "c"].map(|rack| (3, "z0", rack)).repeat(3);
+    let names: Vec<String> = (0..10).map(|rack| format!("r{rack}")).collect();
+    let nodes: Vec<_> = racks.into_iter().chain(names.iter().map(|rack| (3, "z1", rack.as_str()))).collect();
+    let mut world = world(&nodes);
+    let three = || vec![member(3), member(3), member(3)];
+    let claims = gang(&mut world, None, &[("zone", three()), ("rack", three())]);
+    world.cycle();
+    assert_eq!(world.running(&claims), 6);
+}
+
+#[test]
+fn a_gang_goes_on_to_a_zone_that_has_room_for_all_where_another_has_room_for_each() {
+    let mut world = world(&[(4, "z0", "r0"), (4, "z1", "r1"), (4, "z1", "r2")]);
+    let claims = gang(&mut world, Some("zone"), &[("", vec![member(3)]), ("", vec![member(2)])]);
+    world.cycle();
+    assert_eq!(world.running(&claims), 2);
 }

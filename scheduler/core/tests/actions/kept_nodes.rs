@@ -112,6 +112,15 @@ fn no_nodes_are_kept_for_a_gang_that_needs_more_than_may_be_kept() {
 }
 
 #[test]
+fn of_a_queues_units_that_wait_one_at_a_time_has_nodes_kept() {
+    let mut world = keeping(&[2, 2], &[1, 1], 1000);
+    for _ in 0..2 {
+        world.add("q", TRAIN, 2);
+    }
+    assert_eq!(world.kept(2), [0]);
+}
+
+#[test]
 fn a_large_node_is_kept_where_several_small_ones_would_be_too_many() {
     let mut world = keeping(&[1, 1, 4, 4], &[0, 1, 4, 4], 250);
     world.gang(group("g", "q", INFERENCE, 2), 2, 1);

@@ -7,5 +7,6 @@ mod kept_nodes;
 mod members;
 mod queues_apart;
 mod regressions;
+mod searches;
 mod setting;
 mod situations;

@@ -1,9 +1,9 @@
-//! Members beyond a group's core, which are placed one by one.
+//! Members of a group that are placed and moved one by one.
 
 use aliquot_scheduler_core::{Claim, Event, GroupPlacement, PlacementStrategy, PodGroup};
 use proptest::prelude::*;
 
-use crate::setting::{TRAIN, World, group, wants};
+use crate::setting::{TRAIN, World, build, group, moved, wants};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
@@ -36,4 +36,32 @@ proptest! {
         claims.retain(|claim| world.runs(*claim));
         prop_assert_eq!(claims, expected);
     }
+}
+
+/// Two nodes of two devices: a member runs on the first, and on the second somebody who may not be disturbed.
+fn with_a_member(spread: GroupPlacement) -> World {
+    let mut world = World::new(&[2, 2]);
+    world.queue("q", 12);
+    world.apply(Event::PodGroupAdded(PodGroup { spread, ..group("g", "q", TRAIN, 0) }));
+    let member = world.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 1) });
+    world.run_on(member, 0, 0);
+    let stays = world.claim(build("q", 1));
+    world.run_on(stays, 1, 0);
+    world
+}
+
+#[test]
+fn a_member_of_a_group_that_says_how_its_members_stand_to_each_other_is_not_moved() {
+    for (strategy, moves) in [(PlacementStrategy::BestFit, 1), (PlacementStrategy::SingleNode, 0)] {
+        let mut world = with_a_member(GroupPlacement { strategy, ..GroupPlacement::default() });
+        world.add("q", TRAIN, 2);
+        assert_eq!(moved(&world.cycle()).len(), moves, "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_group_does_not_disturb_one_of_its_members_for_another() {
+    let mut world = with_a_member(GroupPlacement::default());
+    world.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 2) });
+    assert_eq!(moved(&world.cycle()), []);
 }
