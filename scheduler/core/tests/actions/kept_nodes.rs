@@ -1,7 +1,7 @@
 //! Nodes that are kept for who has waited long.
 
 use aliquot_scheduler_core::{
-    Bytes, DeviceSpec, Event, GroupPlacement, Health, MilliCpu, NodeSpec, PlacementStrategy, PodGroup, Settings,
+    Bytes, Claim, DeviceSpec, Event, GroupPlacement, Health, MilliCpu, NodeSpec, PlacementStrategy, PodGroup, Settings,
 };
 
 use crate::setting::{INFERENCE, TRAIN, World, build, group, wants};
@@ -91,6 +91,24 @@ fn for_a_gang_that_must_be_in_one_rack_nodes_of_one_rack_are_kept() {
     let event = labelled(&world, 3, &[("rack", "a")]);
     world.apply(event);
     assert_eq!(world.kept(4), [0, 3], "now it is the other rack");
+}
+
+#[test]
+fn for_a_member_that_must_be_where_others_run_nodes_are_kept_there() {
+    let spread = [
+        GroupPlacement { required_level: Some("host".into()), ..GroupPlacement::default() },
+        GroupPlacement { strategy: PlacementStrategy::SingleNode, ..GroupPlacement::default() },
+    ];
+    for spread in spread {
+        let mut world = keeping(&[4, 4], &[3, 2], 1000);
+        world.apply(Event::TopologyChanged(vec!["host".into()]));
+        world.apply(Event::PodGroupAdded(PodGroup { spread, ..group("g", "q", TRAIN, 1) }));
+        let member = |devices| Claim { pod_group: Some("g".into()), ..wants("", 0, devices) };
+        let runs = world.claim(member(1));
+        world.run_on(runs, 0, 3);
+        world.claim(member(3));
+        assert_eq!(world.kept(2), [0], "although less is missing on the other one");
+    }
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::BestFit;
-use aliquot_scheduler_core::{Allowance, Claim, DisruptionBudget, Event, QueueSpec, Resource, Scheduler, Settings};
+use aliquot_scheduler_core::{
+    Allowance, Claim, ClaimId, DisruptionBudget, Event, QueueSpec, Resource, Scheduler, Settings,
+};
 
 use crate::setting::{TRAIN, World, build, group, wants};
 
@@ -139,4 +141,28 @@ fn a_search_that_was_not_asked_for_in_a_cycle_goes_on_where_it_was() {
     assert!(!w.runs(blue));
     w.cycle();
     assert!(w.runs(blue));
+}
+
+#[test]
+fn a_search_that_is_cut_short_goes_on_in_the_next_cycle() {
+    // Nine nodes on which nobody may be evicted, and a tenth; three nodes are looked at first, then twice as many.
+    let mut world = World::with(&[1; 10], Settings { search_budget: 6, ..Settings::default() });
+    world.queue("red", 0);
+    world.queue("blue", 10);
+    world.apply(Event::BudgetChanged(DisruptionBudget { name: "all".into(), min_available: 9, ..Default::default() }));
+    let kept = Claim { disruption_budget: Some("all".into()), ..wants("red", TRAIN, 1) };
+    let red: Vec<ClaimId> = (0..9).map(|_| world.claim(kept.clone())).collect();
+    for (node, claim) in red.iter().enumerate() {
+        world.run_on(*claim, node, 0);
+    }
+    let last = world.add("red", TRAIN, 1);
+    world.run_on(last, 9, 0);
+    let blue = world.add("blue", TRAIN, 1);
+    world.asks_for_the_rest("blue");
+    let cycles = (1..20).find(|_| {
+        world.cycle();
+        world.runs(blue)
+    });
+    assert_eq!(cycles, Some(3));
+    assert_eq!((world.runs(last), world.running(&red)), (false, 9));
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_scheduler_core::explain::Reason;
 use aliquot_scheduler_core::{
-    Action, Allowance, Claim, ClaimId, DisruptionBudget, Event, GroupPlacement, PodGroup, QueueSpec, Resource,
-    Settings, Step,
+    Action, Allowance, Claim, ClaimId, DisruptionBudget, Event, GroupPlacement, MilliCpu, PodGroup, QueueSpec,
+    Resource, Settings, Step,
 };
 
-use crate::setting::{INFERENCE, TRAIN, World, evicted, group, moved, part, wants};
+use crate::setting::{INFERENCE, TRAIN, World, build, evicted, group, moved, part, wants};
 
 #[test]
 fn a_queue_takes_back_its_share_from_one_that_has_borrowed_it() {
@@ -96,8 +97,10 @@ fn no_more_is_evicted_than_the_settings_allow() {
         assert_eq!(world.running(&pairs), 2);
         // Three devices need both pairs to go: four devices for three.
         let blue = world.add("blue", TRAIN, 3);
-        world.cycle();
+        let plan = world.cycle();
         assert_eq!(world.runs(blue), runs);
+        let is_told = plan.pending.iter().any(|pending| pending.reason(&world.cluster) == Reason::TooDisruptive);
+        assert_eq!(is_told, !runs, "and not that within its queue there is nobody who could make way");
     }
 }
 
@@ -436,27 +439,37 @@ fn a_group_waits_as_long_as_it_says_before_others_are_evicted_for_it() {
 }
 
 #[test]
-fn a_search_that_is_cut_short_goes_on_in_the_next_cycle() {
-    // Nine nodes on which nobody may be evicted, and a tenth; three nodes are looked at first, then twice as many.
-    let mut world = World::with(&[1; 10], Settings { search_budget: 6, ..Settings::default() });
-    world.queue("red", 0);
-    world.queue("blue", 10);
-    world.apply(Event::BudgetChanged(DisruptionBudget { name: "all".into(), min_available: 9, ..Default::default() }));
-    let kept = Claim { disruption_budget: Some("all".into()), ..wants("red", TRAIN, 1) };
-    let red: Vec<ClaimId> = (0..9).map(|_| world.claim(kept.clone())).collect();
-    for (node, claim) in red.iter().enumerate() {
-        world.run_on(*claim, node, 0);
-    }
-    let last = world.add("red", TRAIN, 1);
-    world.run_on(last, 9, 0);
-    let blue = world.add("blue", TRAIN, 1);
-    world.asks_for_the_rest("blue");
-    let cycles = (1..20).find(|_| {
+fn a_group_that_was_evicted_waits_anew_before_others_are_evicted_for_it() {
+    let mut world = World::new(&[1]);
+    world.queue("red", 1);
+    world.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    let waits = world.gang(PodGroup { preemption_delay_ms: 1000, ..group("g", "red", TRAIN, 1) }, 1, 1);
+    world.cycle();
+    world.wait(5000);
+    let urgent = world.add("red", INFERENCE, 1);
+    assert_eq!(evicted(&world.cycle()), waits);
+    world.apply(Event::ClaimRemoved(urgent));
+    let borrows = world.add("blue", TRAIN, 1);
+    world.run_on(borrows, 0, 0);
+    world.wait(999);
+    assert_eq!(evicted(&world.cycle()), []);
+    world.wait(1);
+    assert_eq!(evicted(&world.cycle()), [borrows]);
+}
+
+#[test]
+fn a_quota_of_no_cpu_promises_none_but_lets_what_stays_use_it_for_its_devices() {
+    for (quota, cpu, runs) in [(0, 2000, true), (2000, 2000, true), (1999, 2000, false)] {
+        let mut world = World::new(&[1]);
+        let of = |quota: u64| Allowance { quota: Some(quota), weight: 1, ..Allowance::default() };
+        let allowances = BTreeMap::from([(Resource::DeviceCore, of(1000)), (Resource::Cpu, of(quota))]);
+        world.apply(Event::QueueAdded(QueueSpec { name: "q".into(), allowances, ..QueueSpec::default() }));
+        let mut stays = build("q", 1);
+        stays.request.cpu = MilliCpu::new(cpu);
+        let stays = world.claim(stays);
         world.cycle();
-        world.runs(blue)
-    });
-    assert_eq!(cycles, Some(3));
-    assert_eq!((world.runs(last), world.running(&red)), (false, 9));
+        assert_eq!(world.runs(stays), runs, "with a quota of {quota}");
+    }
 }
 
 #[test]
