@@ -1,9 +1,9 @@
 //! Members of a group that are placed and moved one by one.
 
-use aliquot_scheduler_core::{Claim, Event, GroupPlacement, PlacementStrategy, PodGroup};
+use aliquot_scheduler_core::{Allowance, Claim, Event, GroupPlacement, PlacementStrategy, PodGroup};
 use proptest::prelude::*;
 
-use crate::setting::{TRAIN, World, build, group, moved, wants};
+use crate::setting::{INFERENCE, TRAIN, World, build, evicted, group, moved, wants};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
@@ -64,4 +64,15 @@ fn a_group_does_not_disturb_one_of_its_members_for_another() {
     let mut world = with_a_member(GroupPlacement::default());
     world.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 2) });
     assert_eq!(moved(&world.cycle()), []);
+}
+
+#[test]
+fn what_is_left_of_a_gang_counts_when_the_rest_of_it_asks_for_what_others_are_entitled_to() {
+    let mut world = World::new(&[2]);
+    world.queue_with("q", None, Allowance { quota: Some(1000), weight: 0, ..Allowance::default() });
+    let gang = world.gang(group("g", "q", INFERENCE, 2), 2, 1);
+    world.run_on(gang[0], 0, 0);
+    let entitled = world.add("q", TRAIN, 1);
+    world.run_on(entitled, 0, 1);
+    assert_eq!(evicted(&world.cycle()), [], "with both of its members it would be above the queue's share");
 }

@@ -5,4 +5,5 @@ mod evictions;
 mod properties;
 mod queues;
 mod reasons;
+mod room;
 mod setting;

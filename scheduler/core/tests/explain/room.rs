@@ -1,0 +1,76 @@
+//! What is said of nodes, of racks, and of those who hold them.
+
+use aliquot_scheduler_core::explain::{Protection, Reason, Shortage};
+use aliquot_scheduler_core::{Claim, DisruptionBudget, Event, GroupPlacement, MilliCpu, PodGroup, Request, SubGroup};
+
+use crate::setting::{Setting, cores, node, quota, whole};
+
+#[test]
+fn who_is_guarded_by_a_budget_with_nothing_to_spare_is_told_apart_from_who_could_go() {
+    for (min_available, evictable, protected) in [(2, 2, 0), (3, 0, 2)] {
+        let mut setting = Setting::with_nodes(1, 3);
+        setting.add_queue("rich", None, quota(100));
+        setting.add_queue("poor", None, quota(200));
+        let budget = DisruptionBudget { name: "budget".into(), min_available, ..DisruptionBudget::default() };
+        setting.cluster.apply(Event::BudgetChanged(budget)).expect("a budget");
+        for _ in 0..3 {
+            setting.add_claim(Claim {
+                queue: "rich".into(),
+                request: whole(1),
+                preemptible: true,
+                disruption_budget: Some("budget".into()),
+                ..Claim::default()
+            });
+        }
+        setting.cycle();
+        let waits = setting.add_in("poor", "waits", whole(2));
+        setting.cycle();
+        let (reason, _) = setting.reason(waits);
+        let Reason::NothingToReclaim { holders, .. } = &reason else { panic!("{reason:?}") };
+        let [rich] = holders.as_slice() else { panic!("{holders:?}") };
+        let by_budget: u32 = rich.protected.iter().map(|(_, units)| *units).sum();
+        assert_eq!((rich.evictable, by_budget), (evictable, protected));
+        let is_named = |(by, _): &(Protection, u32)| *by == Protection::DisruptionBudget { name: "budget".into() };
+        assert!(rich.protected.iter().all(is_named));
+    }
+}
+
+#[test]
+fn a_rack_that_has_room_for_the_member_that_finds_none_is_not_called_too_small_for_it() {
+    let mut setting = Setting::new();
+    setting.cluster.apply(Event::TopologyChanged(vec!["rack".into()])).expect("levels");
+    let mut spec = node("node-0", "A", 3);
+    spec.labels.insert("rack".into(), "r".into());
+    setting.add_node(spec);
+    let sub_group = |name: &str| SubGroup { name: name.into(), min_members: 1, required_level: None };
+    let spread = GroupPlacement { required_level: Some("rack".into()), ..GroupPlacement::default() };
+    let sub_groups = vec![sub_group("head"), sub_group("worker")];
+    let gang = PodGroup { name: "gang".into(), sub_groups, spread, ..PodGroup::default() };
+    setting.cluster.apply(Event::PodGroupAdded(gang)).expect("a new group");
+    let mut member = |name: &str, cpu: u64| {
+        setting.add_claim(Claim {
+            pod_group: Some("gang".into()),
+            sub_group: Some(name.into()),
+            request: Request { cpu: MilliCpu::new(cpu), ..whole(2) },
+            ..Claim::default()
+        })
+    };
+    let (head, _) = (member("head", 1000), member("worker", 2000));
+    setting.cycle();
+    let reasons = setting.explain(head).reasons;
+    assert!(matches!(reasons.as_slice(), [Reason::NoRoom { wanted: 2, fitting: 1, .. }]), "{reasons:?}");
+}
+
+#[test]
+fn of_nodes_that_lack_the_same_the_most_that_one_has_is_told() {
+    let mut setting = Setting::with_nodes(2, 0);
+    setting.add("busy", cores(8));
+    setting.add("busier", cores(10));
+    setting.cycle();
+    let waits = setting.add("waits", cores(9));
+    let (reason, _) = setting.reason(waits);
+    let Reason::NoRoom { nodes, .. } = &reason else { panic!("{reason:?}") };
+    let [counted] = nodes.as_slice() else { panic!("{nodes:?}") };
+    let (wanted, free) = (MilliCpu::new(9000), MilliCpu::new(8000));
+    assert_eq!((counted.nodes, counted.what), (2, Shortage::Cpu { wanted, free }));
+}
