@@ -41,9 +41,14 @@ fn values<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
 }
 
 fn texts(part: &str, key: &str) -> BTreeSet<String> {
-    let objects = objects(part);
+    let contents: Vec<Value> = objects(part).into_iter().map(|object| object.content).collect();
+    texts_in(&contents, key).into_iter().collect()
+}
+
+/// The texts of all fields `key` in `documents`.
+fn texts_in(documents: &[Value], key: &str) -> Vec<String> {
     let mut found = Vec::new();
-    objects.iter().for_each(|object| values(&object.content, key, &mut found));
+    documents.iter().for_each(|document| values(document, key, &mut found));
     found.into_iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
@@ -115,6 +120,18 @@ fn the_manager_has_the_capabilities_that_its_unit_has_and_no_other_privilege() {
     let unit = fs::read_to_string(repository().join("deploy/systemd/aliquot-manager.service")).unwrap();
     let bound = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
     assert_eq!(added, bound.split(' ').map(str::to_owned).collect());
+}
+
+/// NVIDIA's container runtime does not start a container that asks to see or change MIG instances without it.
+#[test]
+fn who_asks_nvidia_s_runtime_for_mig_has_the_capability_for_it() {
+    let components = files(&directory().join("components"), "yaml");
+    assert!(components.len() > 2, "{components:?}");
+    for file in components {
+        let patches: String = texts_in(&documents(&file), "patch").concat();
+        let asks = ["NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES"].map(|name| patches.contains(name));
+        assert_eq!(asks.contains(&true), patches.contains("value: SYS_ADMIN"), "{}", file.display());
+    }
 }
 
 #[test]
