@@ -5,12 +5,22 @@ use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::time::{Instant, sleep};
 
 /// An answer that takes longer is none: kubelet waits for what depends on it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A server that does not take a connection within this time is away.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For so long a server that cannot answer now is asked again while kubelet waits: with the answer that was waited for
+/// last, less than kubelet does. What fails kubelet tries again only when it looks at the pod the next time, which may be
+/// a minute later.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between the first tries; then twice as long each time, up to the longest pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why the API server is not known.
 #[derive(Debug, thiserror::Error)]
@@ -46,13 +56,56 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(ANSWER_TIMEOUT);
     config.write_timeout = Some(ANSWER_TIMEOUT);
-    // Whoever asks tries again: kubelet, or a loop of ours. Tries within a try would keep kubelet waiting for minutes.
+    // Whoever asks tries again: kubelet, a loop of ours, or whoever is [patient](Patience). The client's own tries would
+    // keep kubelet waiting for minutes.
     config.default_retry = false;
     Client::try_from(config).map_err(|source| ConnectError::Client(Box::new(source)))
 }
 
 async fn from_file(path: &Path) -> Result<Config, kube::config::KubeconfigError> {
     Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &KubeConfigOptions::default()).await
+}
+
+/// What is left of the time in which a server is asked again that cannot answer now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    end: Instant,
+}
+
+impl Patience {
+    /// It begins now.
+    #[must_use]
+    pub(crate) fn begin() -> Patience {
+        Patience { end: Instant::now() + PATIENCE }
+    }
+
+    /// What the server answers to `ask`, once it does.
+    ///
+    /// # Errors
+    /// What it refuses, or why it still cannot answer.
+    pub(crate) async fn ask<T, F>(self, ask: impl Fn() -> F) -> kube::Result<T>
+    where
+        F: Future<Output = kube::Result<T>>,
+    {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match ask().await {
+                Err(error) if is_passing(&error) && Instant::now() + pause < self.end => {}
+                outcome => return outcome,
+            }
+            sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    }
+}
+
+/// Whether the server may answer in a moment: it cannot be reached, is starting or ending, or has too much to do.
+fn is_passing(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+        _ => false,
+    }
 }
 
 /// What the API server says, without the structure around it.
@@ -95,6 +148,44 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    /// Asks a server whose answers have these status codes; the last one is repeated. Returns how often it was asked.
+    async fn asked(codes: &[u16]) -> (kube::Result<()>, u32) {
+        let count = AtomicU32::new(0);
+        let ask = || async {
+            let asked = count.fetch_add(1, Ordering::Relaxed) as usize;
+            match codes.get(asked).or(codes.last()) {
+                Some(200) | None => Ok(()),
+                Some(&code) => Err(kube::Error::Api(Box::new(kube::core::Status::failure("", "").with_code(code)))),
+            }
+        };
+        let outcome = Patience::begin().ask(ask).await;
+        (outcome, count.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_an_answer_asks_again_until_the_server_can_give_it() {
+        let (outcome, count) = asked(&[503, 429, 500, 200]).await;
+        assert!(outcome.is_ok());
+        assert_eq!(count, 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_is_not_asked_for_again() {
+        for code in [403, 404, 409] {
+            let (outcome, count) = asked(&[code, 200]).await;
+            assert!(outcome.is_err());
+            assert_eq!(count, 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever_for_a_server_that_never_answers() {
+        let begin = Instant::now();
+        let (outcome, count) = asked(&[503]).await;
+        assert!(outcome.is_err());
+        assert!(count > 5 && begin.elapsed() <= PATIENCE, "{count} times, {:?}", begin.elapsed());
+    }
 
     #[tokio::test]
     async fn a_server_that_cannot_answer_now_is_asked_once() {

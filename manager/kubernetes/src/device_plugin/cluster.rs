@@ -6,7 +6,7 @@ use aliquot_dialects::{Container, Pod};
 use k8s_openapi::api::core::v1::{self as core, ObjectReference};
 use kube::{Api, Client};
 
-use crate::api_server::{is_not_found, message};
+use crate::api_server::{Patience, is_not_found, message};
 use crate::events::Events;
 use crate::node::Consumer;
 
@@ -57,7 +57,7 @@ impl ApiServer {
 impl Cluster for ApiServer {
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<KnownPod>, String> {
         let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
-        match pods.get(name).await {
+        match Patience::begin().ask(|| pods.get(name)).await {
             Ok(pod) => Ok(Some(known(pod))),
             Err(error) if is_not_found(&error) => Ok(None),
             Err(error) => Err(message(&error)),

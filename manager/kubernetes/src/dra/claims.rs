@@ -24,7 +24,7 @@ use super::locks::Locks;
 use super::names::{ClaimUid, ClaimUidError};
 use super::partitions::View;
 use super::{pods, status};
-use crate::api_server::{is_not_found, message};
+use crate::api_server::{Patience, is_not_found, message};
 use crate::events::Events;
 use crate::node::{CreateError, Node, NodeError, Partition, Slice, blocking};
 
@@ -193,10 +193,11 @@ impl Claims {
         if let Some(prepared) = self.remembered(&uid).await? {
             return Ok(prepared);
         }
-        let object = self.read(claim).await?;
+        let patience = Patience::begin();
+        let object = self.read(claim, patience).await?;
         let devices = self.node.devices().borrow().clone();
         let allocation = resolve(&object, &uid, &self.pool, &devices)?;
-        self.check_pods(claim, &object, &allocation, together).await?;
+        self.check_pods(claim, &object, &allocation, together, patience).await?;
         let record = Record {
             uid,
             namespace: claim.namespace.clone(),
@@ -332,10 +333,11 @@ impl Claims {
         Ok(())
     }
 
-    async fn read(&self, claim: &ClaimName) -> Result<ResourceClaim, ClaimError> {
+    async fn read(&self, claim: &ClaimName, patience: Patience) -> Result<ResourceClaim, ClaimError> {
         let ClaimName { namespace, name, .. } = claim;
         let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
-        api.get(name)
+        patience
+            .ask(|| api.get(name))
             .await
             .map_err(|error| ClaimError::Api { what: format!("claim {namespace}/{name}"), message: message(&error) })
     }
@@ -347,12 +349,13 @@ impl Claims {
         object: &ResourceClaim,
         allocation: &Allocation,
         together: &BTreeSet<ClaimName>,
+        patience: Patience,
     ) -> Result<(), ClaimError> {
         let ours = self.slices_of(claim, allocation, together);
         let reserved = object.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &claim.namespace);
         for consumer in reserved.filter(|consumer| consumer.resource == "pods") {
-            let pod = match pods.get(&consumer.name).await {
+            let pod = match patience.ask(|| pods.get(&consumer.name)).await {
                 Ok(pod) if pod.metadata.uid.as_deref() == Some(consumer.uid.as_str()) => pod,
                 // It is on its way out.
                 Ok(_) => continue,

@@ -23,22 +23,33 @@ struct ApiServer {
     /// `None`: it answers that there is none.
     claim: Option<Value>,
     pod: Option<Value>,
+    /// So many times it answers that it has too much to do.
+    busy: u32,
     calls: Vec<String>,
 }
 
 impl ApiServer {
     fn answer(&mut self, method: &str, path: &str) -> Response<Body> {
         self.calls.push(format!("{method} {path}"));
+        if let Some(left) = self.busy.checked_sub(1) {
+            self.busy = left;
+            return failure(503, "ServiceUnavailable");
+        }
         let object = match path {
             _ if path.contains("/pods/") => self.pod.clone(),
             _ if path.contains("/resourceclaims/") => self.claim.clone(),
             _ => Some(json!({"metadata": {}, "involvedObject": {}})),
         };
-        let missing =
-            json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "none"});
-        let (code, body) = object.map_or((404, missing), |object| (200, object));
-        Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
+        object.map_or_else(|| failure(404, "NotFound"), |object| response(200, &object))
     }
+}
+
+fn failure(code: u16, reason: &str) -> Response<Body> {
+    response(code, &json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "none"}))
+}
+
+fn response(code: u16, body: &Value) -> Response<Body> {
+    Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
 }
 
 fn client(server: &Arc<Mutex<ApiServer>>) -> kube::Client {
@@ -162,6 +173,16 @@ async fn who_asks_again_while_the_first_answer_is_not_there_gets_the_same() {
     assert_eq!(one.unwrap(), other.unwrap());
     assert_eq!(world.node.list().len(), 1);
     assert_eq!(world.checkpoint().uids().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn kubelet_is_not_told_of_an_api_server_that_is_busy_for_a_moment() {
+    let world = World::new(30);
+    world.server.lock().busy = 2;
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    let asked = world.server.lock().calls.iter().filter(|call| call.contains("/resourceclaims/train")).count();
+    assert!(asked >= 3, "{:?}", world.server.lock().calls);
 }
 
 #[tokio::test]
