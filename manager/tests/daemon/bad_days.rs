@@ -203,7 +203,10 @@ impl Drop for Tmpfs<'_> {
         // A child that another test is starting has this process's open files, also those in here, until it has exec'd.
         eventually("nothing in it is open", || match umount(self.0) {
             Err(Errno::EBUSY) => None,
-            outcome => Some(outcome.unwrap()),
+            outcome => {
+                outcome.unwrap();
+                Some(())
+            }
         });
     }
 }
