@@ -4,6 +4,7 @@
 //! their ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,10 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::audit::Audit;
-use crate::inventory::{DeviceSource, Health, Inventory};
+use crate::inventory::{Alert, DeviceSource, Health, Inventory};
 use crate::live::LiveSlices;
 use crate::mps::Mps;
-use crate::periodic::Periodic;
+use crate::periodic::{Periodic, Waker};
 use crate::slices::Part;
 
 mod partitions;
@@ -38,21 +39,25 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Why a slice with these parts cannot work: a device of it is not there any more, or was partitioned.
+    /// Why a slice with these parts does not work, or may not: a device of it is ill, not there any more, or was
+    /// partitioned.
     #[must_use]
-    pub(crate) fn lacks(&self, parts: &[Part]) -> Option<String> {
-        // Nothing is known of what is gone while the driver does not answer.
-        if self.problem.is_some() {
-            return None;
-        }
+    pub(crate) fn problem_of(&self, parts: &[Part]) -> Option<String> {
         parts.iter().find_map(|Part { device, .. }| match self.inventory.device(device) {
+            // Nothing is known of what is gone while the driver does not answer.
+            None if self.problem.is_some() => None,
             None => {
                 Some(format!("device {device} is not there any more: remove the slice, and make it on another one"))
             }
             Some(found) if found.mig_enabled => Some(format!(
                 "device {device} was partitioned by MIG: remove the slice, and make it on one of the instances"
             )),
-            Some(_) => None,
+            Some(found) => match &found.health {
+                Health::Healthy => None,
+                Health::Unhealthy { reason } => Some(format!(
+                    "device {device} is unhealthy: {reason}; the slice stays, and its programs go on as far as they can"
+                )),
+            },
         })
     }
 }
@@ -90,7 +95,12 @@ impl Devices {
             processes_seen: now,
         };
         watch.look_at_devices();
-        Ok(Devices { known, jobs, thread: Periodic::start("devices", move || Some(watch.tick()))? })
+        let thread = Periodic::start("devices", move || Some(watch.tick()))?;
+        let alert = alert(jobs.clone(), thread.waker());
+        // When the thread has ended nobody is to be told anything.
+        let _ = jobs.send(Box::new(|watch| watch.source.set_alert(alert)));
+        thread.wake();
+        Ok(Devices { known, jobs, thread })
     }
 
     /// What is known of the devices now.
@@ -114,6 +124,25 @@ impl Devices {
     pub(crate) fn stop(&self) {
         self.thread.stop();
     }
+}
+
+/// Has the devices looked at when a source says that their health may be another one: once for all that it says before
+/// the look begins.
+fn alert(jobs: mpsc::Sender<Job>, thread: Waker) -> Alert {
+    let is_asked = Arc::new(AtomicBool::new(false));
+    Arc::new(move || {
+        if is_asked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let is_asked = Arc::clone(&is_asked);
+        let look = move |watch: &mut Watch| {
+            is_asked.swap(false, Ordering::AcqRel);
+            watch.look_at_devices();
+        };
+        // When the thread has ended nobody wants to know.
+        let _ = jobs.send(Box::new(look));
+        thread.wake();
+    })
 }
 
 struct Watch {

@@ -1,47 +1,49 @@
 //! When a device is taken for broken, and when for whole again. No clock and no driver: both are told.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use crate::inventory::{DeviceUuid, Health};
 
-/// A device with a critical error must answer this many times in a row before it is given out again.
-const ANSWERS_TO_RECOVER: u32 = 6;
+/// A device with a critical error must answer for so long, with no further error, before it is given out again.
+const TIME_TO_RECOVER: Duration = Duration::from_secs(30);
 
-/// What has been seen of the devices so far.
+/// What has been seen of the devices so far: the last critical error of each that has not recovered from it.
 #[derive(Debug, Default)]
 pub(crate) struct HealthWatch {
-    devices: BTreeMap<DeviceUuid, Record>,
+    errors: BTreeMap<DeviceUuid, CriticalError>,
 }
 
-#[derive(Debug, Default)]
-struct Record {
-    xid: Option<u64>,
-    answers_since_xid: u32,
+#[derive(Debug)]
+struct CriticalError {
+    xid: u64,
+    /// When it was reported, or the device did not answer after it.
+    seen: Instant,
 }
 
 impl HealthWatch {
-    /// The driver reported error `xid` on a device.
-    pub(crate) fn xid(&mut self, uuid: &DeviceUuid, xid: u64) {
-        if is_of_the_program(xid) {
-            return;
+    /// The driver reported error `xid` on a device. Returns whether it is one of the device.
+    pub(crate) fn xid(&mut self, uuid: &DeviceUuid, xid: u64, now: Instant) -> bool {
+        let is_of_device = !is_of_the_program(xid);
+        if is_of_device {
+            self.errors.insert(uuid.clone(), CriticalError { xid, seen: now });
         }
-        *self.devices.entry(uuid.clone()).or_default() = Record { xid: Some(xid), answers_since_xid: 0 };
+        is_of_device
     }
 
     /// A device was asked, and answered or gave the error `failure`. Returns its health now.
-    pub(crate) fn asked(&mut self, uuid: &DeviceUuid, failure: Option<String>) -> Health {
-        let record = self.devices.entry(uuid.clone()).or_default();
+    pub(crate) fn asked(&mut self, uuid: &DeviceUuid, failure: Option<String>, now: Instant) -> Health {
+        let error = self.errors.get_mut(uuid);
         if let Some(reason) = failure {
-            record.answers_since_xid = 0;
+            error.into_iter().for_each(|error| error.seen = now);
             return Health::Unhealthy { reason: format!("the device does not answer: {reason}") };
         }
-        record.answers_since_xid = record.answers_since_xid.saturating_add(1);
-        match record.xid {
-            Some(xid) if record.answers_since_xid < ANSWERS_TO_RECOVER => {
+        match error {
+            Some(CriticalError { xid, seen }) if now.saturating_duration_since(*seen) < TIME_TO_RECOVER => {
                 Health::Unhealthy { reason: format!("the driver reported the critical error XID {xid}") }
             }
             _ => {
-                record.xid = None;
+                self.errors.remove(uuid);
                 Health::Healthy
             }
         }
@@ -61,30 +63,51 @@ mod tests {
         DeviceUuid::new("GPU-0")
     }
 
+    fn reason(health: Health) -> String {
+        let Health::Unhealthy { reason } = health else { panic!("it is healthy") };
+        reason
+    }
+
     #[test]
     fn a_silent_device_is_unhealthy_until_it_answers() {
-        let mut watch = HealthWatch::default();
-        assert_eq!(watch.asked(&uuid(), None), Health::Healthy);
-        let Health::Unhealthy { reason } = watch.asked(&uuid(), Some("GPU is lost".into())) else { panic!() };
-        assert!(reason.contains("GPU is lost"));
-        assert_eq!(watch.asked(&uuid(), None), Health::Healthy);
+        let (mut watch, now) = (HealthWatch::default(), Instant::now());
+        assert_eq!(watch.asked(&uuid(), None, now), Health::Healthy);
+        assert!(reason(watch.asked(&uuid(), Some("GPU is lost".into()), now)).contains("GPU is lost"));
+        assert_eq!(watch.asked(&uuid(), None, now), Health::Healthy);
     }
 
     #[test]
-    fn after_a_critical_error_it_must_answer_for_a_while() {
-        let mut watch = HealthWatch::default();
-        watch.xid(&uuid(), 79);
-        for _ in 1..ANSWERS_TO_RECOVER {
-            let Health::Unhealthy { reason } = watch.asked(&uuid(), None) else { panic!() };
-            assert!(reason.contains("XID 79"));
+    fn after_a_critical_error_it_must_answer_for_a_while_however_often_it_is_asked() {
+        let (mut watch, now) = (HealthWatch::default(), Instant::now());
+        watch.xid(&uuid(), 48, now);
+        for seconds in [0, 0, 0, 0, 0, 0, 0, 10, 29] {
+            let health = watch.asked(&uuid(), None, now + Duration::from_secs(seconds));
+            assert!(reason(health).contains("XID 48"));
         }
-        assert_eq!(watch.asked(&uuid(), None), Health::Healthy);
+        assert_eq!(watch.asked(&uuid(), None, now + TIME_TO_RECOVER), Health::Healthy);
     }
 
     #[test]
-    fn a_program_s_own_error_is_no_error_of_the_device() {
-        let mut watch = HealthWatch::default();
-        watch.xid(&uuid(), 31);
-        assert_eq!(watch.asked(&uuid(), None), Health::Healthy);
+    fn the_time_begins_anew_with_another_error_and_with_silence() {
+        let (mut watch, begin) = (HealthWatch::default(), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        watch.xid(&uuid(), 48, at(0));
+        watch.xid(&uuid(), 79, at(20));
+        assert!(reason(watch.asked(&uuid(), None, at(40))).contains("XID 79"));
+        assert!(reason(watch.asked(&uuid(), Some("GPU is lost".into()), at(45))).contains("GPU is lost"));
+        assert!(reason(watch.asked(&uuid(), None, at(70))).contains("XID 79"));
+        assert_eq!(watch.asked(&uuid(), None, at(75)), Health::Healthy);
+    }
+
+    #[test]
+    fn a_program_s_own_error_is_no_error_of_the_device_and_hides_none() {
+        let (mut watch, now) = (HealthWatch::default(), Instant::now());
+        for xid in [13, 31, 43, 45, 68, 109] {
+            assert!(!watch.xid(&uuid(), xid, now));
+            assert_eq!(watch.asked(&uuid(), None, now), Health::Healthy);
+        }
+        assert!(watch.xid(&uuid(), 79, now));
+        assert!(!watch.xid(&uuid(), 45, now));
+        assert!(reason(watch.asked(&uuid(), None, now)).contains("XID 79"));
     }
 }

@@ -1,6 +1,7 @@
 //! The node's devices, as types, and the border behind which they are found.
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use aliquot_kubernetes::node::{MigProfile, Partition, Partitioning, Placement};
 
@@ -170,8 +171,17 @@ pub struct UtilisationSample {
 #[error("{0}")]
 pub struct SourceError(pub String);
 
+/// To be called, from any thread, when a device may have gone bad or well.
+pub type Alert = Arc<dyn Fn() + Send + Sync>;
+
 /// Where devices are found: the border to NVML.
 pub trait DeviceSource: Send {
+    /// Has `alert` called when a look at the devices may show another health than the last one. A source that hears of
+    /// nothing by itself never calls it.
+    fn set_alert(&mut self, alert: Alert) {
+        drop(alert);
+    }
+
     /// What there is, freshly asked, with each device's health.
     ///
     /// # Errors

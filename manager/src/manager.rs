@@ -224,7 +224,7 @@ impl Manager {
                 .get(&slice.id)
                 .cloned()
                 .or_else(|| live.and_then(|live| live.damage()))
-                .or_else(|| self.devices.known().lacks(&slice.parts)),
+                .or_else(|| self.devices.known().problem_of(&slice.parts)),
         }
     }
 

@@ -3,35 +3,34 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
-use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::device::UsedGpuMemory;
-use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::event::EventSet;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{cuda_driver_version_major, cuda_driver_version_minor};
+use tracing::{info, warn};
 
 use crate::driver_root::DriverRoot;
 use crate::health::HealthWatch;
 use crate::inventory::{
-    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, Partition, Placement, SharingMode,
-    SourceError, UtilisationSample,
+    Alert, Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, Partition, Placement,
+    SharingMode, SourceError, UtilisationSample,
 };
 
+mod events;
 #[allow(unsafe_code, reason = "asks what the wrapper of NVML has no function for; each block says what makes it sound")]
 mod instance;
 #[allow(unsafe_code, reason = "does what the wrapper of NVML has no function for; each block says what makes it sound")]
 mod partition;
 
+use events::{Events, Report};
+
 /// The library, by the name under which programs load it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// NVLinks that a device can have at most.
 const LINKS_MAX: u32 = 18;
-/// Reports of critical errors of one device that one look at it takes up at most, so that it ends.
-const EVENTS_MAX: usize = 64;
-/// What an unknown XID counts as: the driver itself calls it 999.
-const XID_UNKNOWN: u64 = 999;
 
 type NvmlDevice = nvml_wrapper::Device<'static>;
 
@@ -40,6 +39,7 @@ type NvmlDevice = nvml_wrapper::Device<'static>;
 pub(crate) struct Nvml {
     library: Option<PathBuf>,
     driver: DriverRoot,
+    alert: Option<Alert>,
     loaded: Option<Loaded>,
 }
 
@@ -47,12 +47,14 @@ impl Nvml {
     /// NVML from `library`, or as the loader of `driver` finds it.
     #[must_use]
     pub(crate) fn new(library: Option<PathBuf>, driver: DriverRoot) -> Nvml {
-        Nvml { library, driver, loaded: None }
+        Nvml { library, driver, alert: None, loaded: None }
     }
 
     fn load(&mut self) -> Result<&mut Loaded, SourceError> {
         if self.loaded.is_none() {
-            self.loaded = Some(Loaded::new(&self.library_file())?);
+            let loaded = Loaded::new(&self.library_file())?;
+            self.alert.iter().for_each(|alert| loaded.events.set_alert(Arc::clone(alert)));
+            self.loaded = Some(loaded);
         }
         self.loaded.as_mut().ok_or_else(|| SourceError("NVML is not loaded".into()))
     }
@@ -73,6 +75,11 @@ impl Nvml {
 }
 
 impl DeviceSource for Nvml {
+    fn set_alert(&mut self, alert: Alert) {
+        self.loaded.iter().for_each(|loaded| loaded.events.set_alert(Arc::clone(&alert)));
+        self.alert = Some(alert);
+    }
+
     fn inventory(&mut self) -> Result<Inventory, SourceError> {
         self.load()?.inventory()
     }
@@ -104,8 +111,7 @@ struct Loaded {
     nvml: &'static nvml_wrapper::Nvml,
     /// Devices that have answered once, so that one that falls silent is reported rather than forgotten.
     known: BTreeMap<DeviceUuid, Device>,
-    /// Reports of critical errors, for each device that makes them.
-    events: BTreeMap<DeviceUuid, Option<EventSet<'static>>>,
+    events: Events,
     health: HealthWatch,
 }
 
@@ -118,25 +124,24 @@ impl Loaded {
         Ok(Loaded {
             nvml: Box::leak(Box::new(nvml)),
             known: BTreeMap::new(),
-            events: BTreeMap::new(),
+            events: Events::default(),
             health: HealthWatch::default(),
         })
     }
 
-    /// Takes up the driver's reports of critical errors. Not every device makes any: then its silence is all there is.
-    fn take_up_events(&mut self, uuid: &DeviceUuid, device: &NvmlDevice) {
-        let nvml = self.nvml;
-        let events = self.events.entry(uuid.clone()).or_insert_with(|| {
-            let events = nvml.create_event_set().ok()?;
-            device.register_events(EventTypes::CRITICAL_XID_ERROR, events).ok()
-        });
-        let Some(events) = events else { return };
-        for _ in 0..EVENTS_MAX {
-            let Ok(event) = events.wait(0) else { return };
-            match event.event_data {
-                Some(XidError::Value(xid)) => self.health.xid(uuid, xid),
-                Some(XidError::Unknown) => self.health.xid(uuid, XID_UNKNOWN),
-                None => {}
+    /// Takes up the driver's reports of critical errors.
+    fn take_up_reports(&mut self, now: Instant) {
+        for Report { gpu, gpu_instance, xid } in self.events.take() {
+            let is_it = |device: &&Device| {
+                let instance = device.mig_instance.as_ref().filter(|instance| instance.gpu == gpu);
+                instance.is_some_and(|instance| instance.gpu_instance == gpu_instance)
+            };
+            let instance = gpu_instance.and_then(|_| self.known.values().find(is_it));
+            let device = instance.map_or(&gpu, |instance| &instance.uuid);
+            if self.health.xid(device, xid, now) {
+                warn!(%device, xid, "the driver reported a critical error of the device");
+            } else {
+                info!(%device, xid, "the driver reported an error that a program has made on the device");
             }
         }
     }
@@ -145,27 +150,40 @@ impl Loaded {
         self.nvml.device_by_uuid(uuid.as_str()).map_err(|error| told(uuid, &error))
     }
 
-    /// All devices: GPUs, and in place of a GPU that is partitioned, itself and its instances.
-    fn handles(&self) -> Result<Vec<NvmlDevice>, SourceError> {
+    /// All devices that are listed: GPUs, and in place of a GPU that is partitioned, itself and its instances.
+    fn listed(&self) -> Result<Listed, SourceError> {
         let count =
             self.nvml.device_count().map_err(|error| SourceError(format!("cannot count the devices: {error}")))?;
-        let mut handles = Vec::new();
-        for gpu in (0..count).filter_map(|index| self.nvml.device_by_index(index).ok()) {
+        let mut listed = Listed { handles: Vec::new(), silent: BTreeMap::new() };
+        for index in 0..count {
+            let gpu = match self.nvml.device_by_index(index) {
+                Ok(gpu) => gpu,
+                Err(error) => {
+                    listed.silent.insert(index, error.to_string());
+                    continue;
+                }
+            };
             let instances = if mig_enabled(&gpu) { gpu.mig_device_count().unwrap_or(0) } else { 0 };
             let instances: Vec<_> = (0..instances).filter_map(|index| gpu.mig_device_by_index(index).ok()).collect();
-            handles.push(gpu);
-            handles.extend(instances);
+            listed.handles.push(gpu);
+            listed.handles.extend(instances);
         }
-        Ok(handles)
+        Ok(listed)
     }
 
     fn inventory(&mut self) -> Result<Inventory, SourceError> {
         let mut failures = BTreeMap::new();
         let mut links = BTreeMap::new();
         let mut placements = BTreeMap::new();
-        for handle in self.handles()? {
-            let Ok(uuid) = handle.uuid().map(DeviceUuid::new) else { continue };
-            self.take_up_events(&uuid, &handle);
+        let Listed { handles, mut silent } = self.listed()?;
+        for handle in handles {
+            let uuid = match handle.uuid() {
+                Ok(uuid) => DeviceUuid::new(uuid),
+                Err(error) => {
+                    handle.index().into_iter().for_each(|index| _ = silent.insert(index, error.to_string()));
+                    continue;
+                }
+            };
             match describe(&uuid, &handle, self.known.get(&uuid)) {
                 Ok(mut device) => {
                     if let Some(divided) = device.mig_enabled.then(|| partition::divided(&handle)).flatten() {
@@ -173,6 +191,9 @@ impl Loaded {
                         placements.insert(uuid.clone(), divided.placements);
                     }
                     device.mig_instance.iter_mut().for_each(|instance| place(instance, &placements));
+                    if device.mig_instance.is_none() {
+                        self.events.listen(&uuid, &handle);
+                    }
                     links.insert(uuid.clone(), linked_buses(&handle));
                     self.known.insert(uuid.clone(), device);
                     failures.insert(uuid, None);
@@ -187,10 +208,13 @@ impl Loaded {
         let by_bus: BTreeMap<String, DeviceUuid> =
             gpus.map(|device| (device.pci_bus_id.clone(), device.uuid.clone())).collect();
         let mut devices = Vec::new();
+        let now = Instant::now();
+        self.take_up_reports(now);
         for (uuid, device) in &mut self.known {
             // One that is not listed any more has fallen off the bus.
-            let failure = failures.remove(uuid).unwrap_or_else(|| Some("it is not listed any more".into()));
-            device.health = self.health.asked(uuid, failure);
+            let why = || silent.get(&device.index).cloned().unwrap_or_else(|| "it is not listed any more".into());
+            let failure = failures.remove(uuid).unwrap_or_else(|| Some(why()));
+            device.health = self.health.asked(uuid, failure, now);
             if let Some(buses) = links.get(uuid) {
                 device.nvlink_peers = buses.iter().filter_map(|bus| by_bus.get(bus).cloned()).collect();
             }
@@ -218,7 +242,6 @@ impl Loaded {
             let gpu = device.mig_instance.as_ref().map(|instance| &instance.gpu);
             failures.contains_key(uuid) || !gpu.is_some_and(answers)
         });
-        self.events.retain(|uuid, _| self.known.contains_key(uuid));
     }
 
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
@@ -269,6 +292,14 @@ impl Loaded {
             })
             .collect())
     }
+}
+
+/// What the driver lists.
+struct Listed {
+    /// Those that answer.
+    handles: Vec<NvmlDevice>,
+    /// Why the others do not, by index.
+    silent: BTreeMap<u32, String>,
 }
 
 fn told(uuid: &DeviceUuid, error: &NvmlError) -> SourceError {

@@ -50,8 +50,13 @@ impl Periodic {
 
     /// Has it tick now, or once more if it is at it.
     pub(crate) fn wake(&self) {
-        self.shared.state.lock().woken = true;
-        self.shared.wake.notify_one();
+        self.shared.wake();
+    }
+
+    /// For others who may wake it.
+    #[must_use]
+    pub(crate) fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.shared))
     }
 
     /// Ends the thread, after the tick that it is at.
@@ -65,7 +70,22 @@ impl Periodic {
     }
 }
 
+/// Wakes the thread.
+pub(crate) struct Waker(Arc<Shared>);
+
+impl Waker {
+    /// See [`Periodic::wake`]. When the thread has ended nothing happens.
+    pub(crate) fn wake(&self) {
+        self.0.wake();
+    }
+}
+
 impl Shared {
+    fn wake(&self) {
+        self.state.lock().woken = true;
+        self.wake.notify_one();
+    }
+
     /// Sleeps. Returns whether to go on.
     fn sleep(&self, pause: Option<Duration>) -> bool {
         let mut state = self.state.lock();

@@ -1,8 +1,16 @@
-//! Which instance a MIG device is. The wrapper of NVML does not ask for it, so NVML is called by itself.
+//! Which instance a MIG device is, and whose a critical error is. The wrapper of NVML leaves it out, so NVML is called by
+//! itself.
 
 use std::ffi::c_uint;
+use std::mem::MaybeUninit;
 
 use nvml_wrapper::Device;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper::event::EventSet;
+use nvml_wrapper_sys::bindings::nvmlEventData_t;
+
+/// What NVML writes for a number that there is not.
+const NONE: c_uint = c_uint::MAX;
 
 /// The numbers of the GPU instance and of the compute instance that `device` is; `None` where NVML does not tell.
 pub(super) fn numbers(device: &Device<'_>) -> (Option<u32>, Option<u32>) {
@@ -19,4 +27,16 @@ pub(super) fn numbers(device: &Device<'_>) -> (Option<u32>, Option<u32>) {
         (unsafe { ask(handle, &raw mut number) } == 0).then_some(number)
     });
     (gpu_instance, compute_instance)
+}
+
+/// Waits until the driver reports a critical error to `set`, which is told of nothing else. Returns the error's number,
+/// and that of the GPU instance whose error it is.
+pub(super) fn wait_for_xid(set: &EventSet<'_>, timeout_ms: u32) -> Result<(u64, Option<u32>), NvmlError> {
+    let wait = nvml_sym(set.nvml.lib().nvmlEventSetWait_v2.as_ref())?;
+    let mut event = MaybeUninit::<nvmlEventData_t>::zeroed();
+    // SAFETY: the handle is used only while the set lives, and NVML writes to a live local.
+    nvml_try(unsafe { wait(set.handle(), event.as_mut_ptr(), timeout_ms) })?;
+    // SAFETY: a plain structure, for which zeros are valid, too.
+    let event = unsafe { event.assume_init() };
+    Ok((event.eventData, Some(event.gpuInstanceId).filter(|number| *number != NONE)))
 }

@@ -1,0 +1,195 @@
+//! A device goes bad while slices are on it, and is well again.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use aliquot_harness::{GIB, HostProgram, Node, Process, SimulatedGpu, Slice, artifacts, run, wait};
+use aliquot_proto::node::v1::{CreateSliceRequest, Device, DeviceHealth, Part};
+use tonic::Code;
+
+fn device(node: &Node, index: usize) -> Device {
+    node.client().node().expect("the manager answers").devices.swap_remove(index)
+}
+
+/// Waits until a device is taken for broken for a reason with `words`.
+fn wait_until_ill(node: &Node, index: usize, words: &str) {
+    wait::until_true(&format!("device {index} is unhealthy: {words}"), || {
+        let device = device(node, index);
+        device.health() == DeviceHealth::Unhealthy && device.health_reason.contains(words)
+    });
+}
+
+fn wait_until_well(node: &Node, index: usize) {
+    wait::until_true(&format!("device {index} is well"), || device(node, index).health() == DeviceHealth::Healthy);
+}
+
+/// Does `work` while the driver reports critical errors of a device, again and again, so that it does not recover.
+fn while_failing(gpu: &SimulatedGpu, index: usize, xid: u32, work: impl FnOnce()) {
+    thread::scope(|scope| {
+        let (end, ended) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            while ended.recv_timeout(Duration::from_millis(500)) == Err(RecvTimeoutError::Timeout) {
+                gpu.machine().report_xid(index, xid);
+            }
+        });
+        work();
+        drop(end);
+    });
+}
+
+fn part_of(gpu: &SimulatedGpu, index: usize) -> Part {
+    let device_uuid = gpu.uuid(index);
+    Part { device_uuid, core_request_percent: 20, memory_limit_bytes: GIB, ..Part::default() }
+}
+
+/// Fails the test unless a slice of this device is refused with `words`.
+#[track_caller]
+fn assert_refused(gpu: &SimulatedGpu, node: &Node, index: usize, words: &str) {
+    let request = CreateSliceRequest { parts: vec![part_of(gpu, index)], ..CreateSliceRequest::default() };
+    let refused = node.client().create(request).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    let says = ["is unhealthy", words, "use another device, or this one when it has recovered"];
+    assert!(says.iter().all(|words| refused.message().contains(words)), "{}", refused.message());
+}
+
+/// A program that works in the slice again and again.
+fn busy(gpu: &SimulatedGpu, slice: &Slice) -> Process {
+    let mut command = HostProgram::linked(gpu, "busy").on(gpu);
+    command.args(["500000", "0"]).env("CUDA_VISIBLE_DEVICES", &slice.description().parts[0].device_uuid);
+    let mut process = Process::start(slice.preload_into(&mut command));
+    process.wait_for("busy");
+    process
+}
+
+/// Waits until a device has worked for a tenth of a second more.
+fn wait_for_work(gpu: &SimulatedGpu, index: usize) {
+    let used_ns = || gpu.machine().device_use(index).busy_ns;
+    let before_ns = used_ns();
+    wait::until_true("it works on", || used_ns() > before_ns + 100_000_000);
+}
+
+fn aliquot(node: &Node, arguments: &[&str]) -> String {
+    let mut command = Command::new(artifacts::cli());
+    run(command.env("ALIQUOT_SOCKET", node.socket()).args(arguments)).success().stdout
+}
+
+/// An address on which nobody listens.
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address")
+}
+
+/// Whether metrics say that a device is healthy.
+fn is_well_in_metrics(gpu: &SimulatedGpu, address: SocketAddr, index: usize) -> bool {
+    let mut text = String::new();
+    let mut stream = TcpStream::connect(address).expect("metrics are served");
+    stream
+        .write_all(b"GET /metrics HTTP/1.0\r\n\r\n")
+        .and_then(|()| stream.read_to_string(&mut text))
+        .expect("metrics");
+    let of_device = |line: &&str| line.starts_with("aliquot_device_healthy{") && line.contains(&gpu.uuid(index));
+    let line = text.lines().find(of_device).unwrap_or_else(|| panic!("nothing of the device's health:\n{text}"));
+    line.ends_with(" 1")
+}
+
+#[test]
+fn a_device_with_a_critical_error_gets_nothing_new_until_it_has_been_well_for_a_while() {
+    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    let address = free_address();
+    let node = Node::with(&gpu, &format!("cdi_dir = 'off'\nmetrics_address = '{address}'\n"));
+    let slice = node.slice_of("before", vec![part_of(&gpu, 0)]);
+    let mut process = busy(&gpu, &slice);
+    assert!(is_well_in_metrics(&gpu, address, 0));
+
+    while_failing(&gpu, 0, 48, || {
+        wait_until_ill(&node, 0, "critical error XID 48");
+        assert_refused(&gpu, &node, 0, "XID 48");
+        assert!(aliquot(&node, &["nodes"]).contains("unhealthy: the driver reported the critical error XID 48"));
+        assert!(!is_well_in_metrics(&gpu, address, 0) && is_well_in_metrics(&gpu, address, 1));
+        // Of any device.
+        let elsewhere = node.slice("elsewhere", 10, GIB);
+        assert_eq!(elsewhere.description().parts[0].device_uuid, gpu.uuid(1));
+        // What was there before goes on, and says what is wrong.
+        wait_for_work(&gpu, 0);
+        assert!(!process.has_ended());
+        let problem = aliquot(&node, &["describe", "before"]);
+        assert!(problem.contains("is unhealthy: the driver reported the critical error XID 48"), "{problem}");
+        assert!(!aliquot(&node, &["describe", "elsewhere"]).contains("unhealthy"));
+    });
+
+    wait_until_well(&node, 0);
+    assert!(is_well_in_metrics(&gpu, address, 0));
+    assert!(!aliquot(&node, &["describe", "before"]).contains("unhealthy"));
+    let _after = node.slice_of("after", vec![part_of(&gpu, 0)]);
+    wait_for_work(&gpu, 0);
+}
+
+#[test]
+fn errors_of_programs_make_no_device_ill() {
+    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    let node = Node::start(&gpu);
+    for xid in [13, 31, 43, 45] {
+        gpu.machine().report_xid(0, xid);
+        wait::until_true("the manager has heard of it", || node.log().contains(&format!("xid={xid}")));
+    }
+    // What is known of the one is of the same look as what is known of the other, or of a later one.
+    while_failing(&gpu, 1, 79, || wait_until_ill(&node, 1, "XID 79"));
+    assert_eq!(device(&node, 0).health(), DeviceHealth::Healthy);
+}
+
+#[test]
+fn a_device_that_is_lost_loses_no_slice_and_is_used_again_when_it_is_back() {
+    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    let node = Node::start(&gpu);
+    let lost = node.slice_of("lost", vec![part_of(&gpu, 0)]);
+    let other = node.slice_of("other", vec![part_of(&gpu, 1)]);
+    let mut process = busy(&gpu, &other);
+    let before = lost.description().clone();
+
+    gpu.machine().set_lost(0, true);
+    wait_until_ill(&node, 0, "the device does not answer: device fell off the bus");
+    assert_refused(&gpu, &node, 0, "fell off the bus");
+    assert_eq!(node.client().slices().unwrap().len(), 2);
+    // Its neighbour is not disturbed, nor what is there to be seen of it.
+    wait_for_work(&gpu, 1);
+    assert!(!process.has_ended());
+    assert_eq!(device(&node, 1).health(), DeviceHealth::Healthy);
+
+    gpu.machine().set_lost(0, false);
+    wait_until_well(&node, 0);
+    let slices = node.client().slices().unwrap();
+    let after = slices.into_iter().find(|slice| slice.name == "lost").unwrap();
+    assert_eq!((after.id, after.parts), (before.id, before.parts));
+    let _process = busy(&gpu, &lost);
+    wait_for_work(&gpu, 0);
+    let _new = node.slice_of("new", vec![part_of(&gpu, 0)]);
+    // It is listened to again.
+    while_failing(&gpu, 0, 48, || wait_until_ill(&node, 0, "XID 48"));
+}
+
+#[test]
+fn an_error_of_one_mig_instance_leaves_the_others_alone() {
+    const GPU: usize = 0;
+    const LARGE: usize = 1;
+    const SMALL: usize = 2;
+    let gpu = SimulatedGpu::with(
+        "[[device]]\nmig = [{ profile = '3g.40gb', memory = '40GiB', sm_count = 60 }, \
+         { profile = '1g.10gb', memory = '10GiB', sm_count = 16 }]\n",
+    );
+    let node = Node::start(&gpu);
+    while_failing(&gpu, SMALL, 94, || {
+        wait_until_ill(&node, SMALL, "XID 94");
+        let _on_large = node.slice_of("on-large", vec![part_of(&gpu, LARGE)]);
+        assert_refused(&gpu, &node, SMALL, "XID 94");
+    });
+    while_failing(&gpu, GPU, 48, || [LARGE, GPU].iter().for_each(|index| wait_until_ill(&node, *index, "XID 48")));
+    gpu.machine().set_lost(GPU, true);
+    for index in [SMALL, LARGE, GPU] {
+        wait_until_ill(&node, index, "fell off the bus");
+    }
+    assert_eq!(node.client().node().unwrap().devices.len(), 3);
+}
