@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use aliquot_harness::{HostProgram, Image, MIB, Node, SimulatedGpu, wait};
+use aliquot_harness::{HostProgram, Image, MIB, Node, Process, SimulatedGpu, wait};
 use aliquot_proto::node::v1::Slice;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim, ResourceSlice};
@@ -203,6 +203,32 @@ impl World {
     #[track_caller]
     pub fn assert_no_complaints(&self) {
         assert_eq!(self.cluster.kubelet().complaints(), Vec::<String>::new(), "{}", self.node.log());
+    }
+
+    /// Waits until `is_done`, which is called again and again, or `killer` ([`Node::kill_at_step`]) has killed the manager,
+    /// which is then started again. Returns whether it was killed. `what` says what was awaited.
+    pub fn until_done_or_killed(
+        &mut self,
+        mut killer: Process,
+        what: &str,
+        mut is_done: impl FnMut(&World) -> bool,
+    ) -> bool {
+        let killed = wait::until(&format!("{what}, or the manager is dead"), || {
+            let is_done = is_done(self);
+            if killer.has_ended() { Some(true) } else { is_done.then_some(false) }
+        });
+        drop(killer);
+        if killed {
+            self.node.kill();
+            self.node.restart();
+        }
+        killed
+    }
+
+    /// Whether the pod runs now.
+    #[must_use]
+    pub fn is_running(&self, pod: &str) -> bool {
+        self.cluster.pod(pod).and_then(|pod| pod.status?.phase).as_deref() == Some("Running")
     }
 
     /// Waits until no slice is left, nor anything of it.

@@ -68,17 +68,9 @@ fn a_container_starts_in_its_slice_although_the_manager_is_killed_at_any_step() 
     for number in 1.. {
         assert!(number < MANY, "starting a container has no end");
         wait_for_plugin(&world, 1);
-        let mut killer = world.node.kill_at_step(number);
+        let killer = world.node.kill_at_step(number);
         create(&world, "pod", &part(30, 8));
-        let killed = wait::until("the pod runs or the manager is dead", || {
-            let runs = world.cluster.pod("pod")?.status?.phase? == "Running";
-            if killer.has_ended() { Some(true) } else { runs.then_some(false) }
-        });
-        drop(killer);
-        if killed {
-            world.node.kill();
-            world.node.restart();
-        }
+        let killed = world.until_done_or_killed(killer, "the pod runs", |world| world.is_running("pod"));
         assert_runs(&world, "pod", 30, 8);
         assert_eq!(world.slices().len(), 1, "killed at step {number}");
         delete(&world, ["pod"]);

@@ -1,6 +1,5 @@
 //! The manager killed at each step of what it does for a claim. A step is a system call that changes a file system.
 
-use aliquot_harness::wait;
 use aliquot_test_kubelet::{World, share};
 
 /// More steps than anything has that is done for one claim.
@@ -14,17 +13,9 @@ fn a_claim_is_prepared_although_the_manager_is_killed_at_any_step() {
         assert!(number < MANY, "preparing a claim has no end");
         world.wait_for_driver(1);
         world.claim("claim", wanted);
-        let mut killer = world.node.kill_at_step(number);
+        let killer = world.node.kill_at_step(number);
         world.pod("pod", &["claim"], &[]);
-        let killed = wait::until("the pod runs or the manager is dead", || {
-            let runs = world.cluster.pod("pod")?.status?.phase? == "Running";
-            if killer.has_ended() { Some(true) } else { runs.then_some(false) }
-        });
-        drop(killer);
-        if killed {
-            world.node.kill();
-            world.node.restart();
-        }
+        let killed = world.until_done_or_killed(killer, "the pod runs", |world| world.is_running("pod"));
         let pod = world.cluster.wait_for_phase("pod", "Running");
         world.assert_identity(&pod, "claim", wanted);
         assert_eq!(world.slices().len(), 1, "killed at step {number}");
@@ -46,16 +37,10 @@ fn a_claim_is_given_back_although_the_manager_is_killed_at_any_step() {
         world.claim("claim", share(30, 256));
         world.pod("pod", &["claim"], &[]);
         world.cluster.wait_for_phase("pod", "Running");
-        let mut killer = world.node.kill_at_step(number);
+        let killer = world.node.kill_at_step(number);
         world.cluster.store().delete(&aliquot_test_kubelet::PODS, "default", "pod", false).unwrap();
-        let killed = wait::until("the pod is gone or the manager is dead", || {
-            if killer.has_ended() { Some(true) } else { world.cluster.pod("pod").is_none().then_some(false) }
-        });
-        drop(killer);
-        if killed {
-            world.node.kill();
-            world.node.restart();
-        }
+        let is_gone = |world: &World| world.cluster.pod("pod").is_none();
+        let killed = world.until_done_or_killed(killer, "the pod is gone", is_gone);
         world.delete_everything();
         world.wait_until_empty();
         if !killed {
