@@ -12,7 +12,7 @@ use aliquot_kubernetes::node::{
     SliceRequest,
 };
 use aliquot_kubernetes::pod_resources::{PodResources, keep_consumers};
-use aliquot_kubernetes::{ConnectError, device_plugin, dra};
+use aliquot_kubernetes::{Client, ConnectError, device_plugin, dra, health};
 use tokio::sync::watch;
 
 use crate::config::{self, KubernetesConfig, KubernetesMode, MigMode};
@@ -40,6 +40,8 @@ pub enum KubernetesError {
 /// The adapter that the configuration names, ready to serve.
 pub(crate) struct Kubernetes {
     node: Arc<ManagedNode>,
+    node_name: String,
+    client: Client,
     adapter: Adapter,
     pod_resources: Arc<PodResources>,
 }
@@ -63,22 +65,24 @@ impl Kubernetes {
                     state_dir: config.state_dir.clone(),
                     boot_id: procfs::boot_id(),
                 };
-                Adapter::Dra(DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client)?)
+                Adapter::Dra(DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client.clone())?)
             }
             KubernetesMode::DevicePlugin => Adapter::DevicePlugin {
                 config: config.device_plugin.clone(),
                 kubelet_dir: config.kubelet_dir.clone(),
-                cluster: device_plugin::ApiServer::new(client, config.node_name.clone()),
+                cluster: device_plugin::ApiServer::new(client.clone(), config.node_name.clone()),
             },
         };
-        Ok(Kubernetes { node, adapter, pod_resources: Arc::new(PodResources::new(&config.kubelet_dir)) })
+        let pod_resources = Arc::new(PodResources::new(&config.kubelet_dir));
+        Ok(Kubernetes { node, node_name: config.node_name.clone(), client, adapter, pod_resources })
     }
 
     /// Serves until `end` is true.
     pub(crate) async fn run(self, end: watch::Receiver<bool>) {
-        let Kubernetes { node, adapter, pod_resources } = self;
+        let Kubernetes { node, node_name, client, adapter, pod_resources } = self;
         let told = Arc::clone(&node) as Arc<dyn Node>;
         let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources)));
+        let health = until(end.clone(), health::tell(Arc::clone(&told), client, node_name));
         let adapter = async {
             match adapter {
                 Adapter::Dra(driver) => {
@@ -93,7 +97,7 @@ impl Kubernetes {
                 }
             }
         };
-        tokio::join!(adapter, consumers, node.follow_devices(end.clone()));
+        tokio::join!(adapter, consumers, health, node.follow_devices(end.clone()));
     }
 }
 

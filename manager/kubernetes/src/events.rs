@@ -1,4 +1,4 @@
-//! What went wrong, as events that `kubectl describe` shows.
+//! What went wrong, and what is well again, as events that `kubectl describe` shows.
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -32,13 +32,35 @@ impl Events {
     /// Says what went wrong with `about`. Said again, it is counted, not repeated. A failure is logged: whoever needs
     /// to know it was told of it in another way as well.
     pub(crate) async fn warn(&self, about: ObjectReference, reason: &str, text: &str) {
-        if let Err(error) = self.write(&about, reason, text).await {
+        self.say("Warning", about, reason, text).await;
+    }
+
+    /// Says what is well again with `about`, in the same way.
+    pub(crate) async fn note(&self, about: ObjectReference, reason: &str, text: &str) {
+        self.say("Normal", about, reason, text).await;
+    }
+
+    /// The node, for events about it.
+    #[must_use]
+    pub(crate) fn node(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            name: Some(self.node_name.clone()),
+            // As kubelet's own events about a node, which `kubectl describe` finds by this.
+            uid: Some(self.node_name.clone()),
+            ..ObjectReference::default()
+        }
+    }
+
+    async fn say(&self, kind: &str, about: ObjectReference, reason: &str, text: &str) {
+        if let Err(error) = self.write(kind, &about, reason, text).await {
             let (kind, name) = (about.kind.unwrap_or_default(), about.name.unwrap_or_default());
             warn!(kind, name, reason, error = message(&error), "cannot write an event");
         }
     }
 
-    async fn write(&self, about: &ObjectReference, reason: &str, text: &str) -> Result<(), kube::Error> {
+    async fn write(&self, kind: &str, about: &ObjectReference, reason: &str, text: &str) -> Result<(), kube::Error> {
         let namespace = about.namespace.clone().unwrap_or_else(|| "default".into());
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let name = self.name_of(about, reason, text);
@@ -48,7 +70,7 @@ impl Events {
             involved_object: about.clone(),
             reason: Some(reason.into()),
             message: Some(shortened(text)),
-            type_: Some("Warning".into()),
+            type_: Some(kind.into()),
             count: Some(1),
             first_timestamp: Some(now.clone()),
             last_timestamp: Some(now.clone()),

@@ -12,6 +12,7 @@ mod api_server;
 pub mod device_plugin;
 pub mod dra;
 mod events;
+pub mod health;
 pub mod node;
 pub mod pod_resources;
 mod unix_socket;

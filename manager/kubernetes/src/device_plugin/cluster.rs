@@ -42,14 +42,13 @@ pub struct KnownPod {
 pub struct ApiServer {
     client: Client,
     events: Events,
-    node_name: String,
 }
 
 impl ApiServer {
     /// As `node_name` sees it.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> ApiServer {
-        ApiServer { events: Events::new(client.clone(), COMPONENT, node_name.clone()), client, node_name }
+        ApiServer { events: Events::new(client.clone(), COMPONENT, node_name), client }
     }
 }
 
@@ -78,15 +77,7 @@ impl Cluster for ApiServer {
     }
 
     async fn not_offered(&self, reason: &str) {
-        let about = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Node".into()),
-            name: Some(self.node_name.clone()),
-            // As kubelet's own events about a node, which `kubectl describe` finds by this.
-            uid: Some(self.node_name.clone()),
-            ..ObjectReference::default()
-        };
-        self.events.warn(about, "ResourceNotOffered", reason).await;
+        self.events.warn(self.events.node(), "ResourceNotOffered", reason).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod containers_of_a_pod;
 mod dialects;
+mod health;
 mod identity;
 mod real_containers;
 mod refusals;

@@ -1,0 +1,44 @@
+//! Says in events of the node which of its devices have gone bad, and which are well again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::Client;
+
+use crate::events::Events;
+use crate::node::{Device, Devices, Node};
+
+/// Who says it in events.
+const COMPONENT: &str = "aliquot.dev/manager";
+
+/// Says it until this is dropped, or the node is gone.
+pub async fn tell(node: Arc<dyn Node>, client: Client, node_name: String) {
+    let events = Events::new(client, COMPONENT, node_name);
+    let mut devices = node.devices();
+    let mut told = BTreeMap::new();
+    loop {
+        let now = Arc::clone(&devices.borrow_and_update());
+        let problems = problems(&now);
+        for (uuid, problem) in problems.iter().filter(|(uuid, problem)| told.get(*uuid) != Some(*problem)) {
+            let text = format!("device {uuid} gets nothing new: {problem}");
+            events.warn(events.node(), "DeviceUnhealthy", &text).await;
+        }
+        let is_well = |uuid: &&String| now.get(uuid).is_some_and(|device| device.problem.is_none());
+        for uuid in told.keys().filter(is_well) {
+            events.note(events.node(), "DeviceRecovered", &format!("device {uuid} can be given out again")).await;
+        }
+        told = problems;
+        if devices.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What is wrong with which devices. What an instance only has from its GPU is said of that alone.
+fn problems(devices: &Devices) -> BTreeMap<String, String> {
+    let is_ill = |uuid: &str| devices.get(uuid).is_some_and(|gpu| gpu.problem.is_some());
+    let has_it_from_gpu =
+        |device: &&Device| device.mig_instance.as_ref().is_some_and(|instance| is_ill(&instance.gpu_uuid));
+    let own = devices.devices.iter().filter(|device| !has_it_from_gpu(device));
+    own.filter_map(|device| Some((device.uuid.clone(), device.problem.clone()?))).collect()
+}
