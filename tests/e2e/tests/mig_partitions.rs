@@ -1,6 +1,7 @@
 //! GPUs in MIG mode that are divided as claims want it, on the test cluster.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use aliquot_harness::{PARTITIONABLE_GPU, wait};
 use aliquot_test_kubelet::{CLAIMS, DEVICE_CLASSES, DRIVER, PODS, World};
@@ -116,6 +117,23 @@ fn what_an_administrator_made_is_given_out_as_it_is_and_stays() {
 }
 
 #[test]
+fn a_damaged_record_leaves_no_instance_that_is_nobody_s() {
+    let mut world = world();
+    world.wait_for_driver(PLACES);
+    start(&world, "pod", "2g.20gb");
+    assert_eq!(runs_on(&world, "pod"), "2g.20gb at 0");
+    world.node.kill();
+    let records = world.node.state_dir().join("kubernetes/claims");
+    let uid = world.claim_now("pod").metadata.uid.expect("a claim has a uid");
+    fs::write(records.join(format!("{uid}.json")), "{").expect("the claim has a record");
+    world.node.restart();
+    world.delete_everything();
+    world.wait_until_empty();
+    assert_eq!(instances(&world), Vec::<usize>::new());
+    world.wait_for_driver(PLACES);
+}
+
+#[test]
 fn a_kill_at_any_step_leaves_no_instance_that_is_nobody_s() {
     let mut world = world();
     let made = world.gpu.instance(0, "1g.10gb", 0);
@@ -124,24 +142,17 @@ fn a_kill_at_any_step_leaves_no_instance_that_is_nobody_s() {
     for number in 1.. {
         assert!(number < MANY, "a claim's life has no end");
         world.wait_for_driver(offered);
-        let mut killer = world.node.kill_at_step(number);
+        let killer = world.node.kill_at_step(number);
         start(&world, "pod", "2g.20gb");
         let mut has_run = false;
-        let killed = wait::until("the pod has come and gone, or the manager is dead", || {
-            if killer.has_ended() {
-                return Some(true);
-            }
-            let Some(pod) = world.cluster.pod("pod") else { return Some(false) };
-            if !has_run && pod.status?.phase? == "Running" {
+        let killed = world.until_done_or_killed(killer, "the pod has come and gone", |world| {
+            if !has_run && world.is_running("pod") {
                 has_run = true;
                 world.cluster.store().delete(&PODS, "default", "pod", false).expect("it is there");
             }
-            None
+            world.cluster.pod("pod").is_none()
         });
-        drop(killer);
         if killed {
-            world.node.kill();
-            world.node.restart();
             if has_run {
                 wait::until_true("the pod is gone", || world.cluster.pod("pod").is_none());
             } else {

@@ -54,7 +54,7 @@ impl Node {
         let paths = format!(
             "runtime_dir = {:?}\nstate_dir = {:?}\nnvml_library = {:?}\n{settings}",
             node.runtime_dir(),
-            node.dir.path().join("state"),
+            node.state_dir(),
             gpu.nvml_library(),
         );
         fs::write(node.config_file(), paths).expect("the manager's configuration");
@@ -157,6 +157,12 @@ impl Node {
     #[must_use]
     pub fn runtime_dir(&self) -> PathBuf {
         self.dir.path().join("run")
+    }
+
+    /// The directory of what the manager remembers.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
     }
 
     fn config_file(&self) -> PathBuf {

@@ -3,7 +3,12 @@
 //!
 //! A file is replaced as a whole (written aside, synced, renamed, and the directory synced), carries its format's
 //! version, and a checksum of what it says.
+//!
+//! What has no record and no name in the API can be found and removed, but for MIG instances: nothing tells those that
+//! were made for claims from an administrator's. So a record that names some has a copy in a second file, which serves
+//! where the first is damaged. Should both be, the instances stay until somebody destroys them by hand.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,14 +16,18 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use tracing::warn;
 
 use super::allocation::AllocatedDevice;
+use super::instances;
 use super::names::ClaimUid;
 use crate::node::SliceRequest;
 
 /// The format of the files.
 const VERSION: u32 = 1;
 const EXTENSION: &str = "json";
+/// Of the copies.
+const COPY_EXTENSION: &str = "copy";
 
 /// How far a claim is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +112,7 @@ impl Checkpoint {
         fs::create_dir_all(&dir).map_err(io_error("make", &dir))?;
         let checkpoint = Checkpoint { dir };
         for path in checkpoint.files()? {
-            if path.extension().is_none_or(|extension| extension != EXTENSION) {
+            if path.extension().is_none_or(|extension| extension != EXTENSION && extension != COPY_EXTENSION) {
                 fs::remove_file(&path).map_err(io_error("remove", &path))?;
             }
         }
@@ -112,26 +121,28 @@ impl Checkpoint {
 
     /// What is remembered of a claim.
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, CheckpointError> {
-        let path = self.file(uid);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(CheckpointError::Damaged { path, what: "it is no text".into() });
+        let outcome = read(self.file(uid), uid);
+        if !matches!(outcome, Ok(None) | Err(CheckpointError::Damaged { .. })) {
+            return outcome;
+        }
+        match read(self.copy(uid), uid) {
+            Ok(Some(record)) => {
+                warn!(claim = %uid, "what is remembered of a claim is damaged: its copy is taken");
+                Ok(Some(record))
             }
-            Err(error) => return Err(io_error("read", &path)(error)),
-        };
-        let record = parse(&text, &path)?;
-        if record.uid == *uid {
-            Ok(Some(record))
-        } else {
-            Err(CheckpointError::Damaged { path, what: format!("it is about claim {}", record.uid) })
+            _ => outcome,
         }
     }
 
     /// Writes down `record`, in place of what was remembered of its claim.
     pub(super) fn save(&self, record: &Record) -> Result<(), CheckpointError> {
-        let path = self.file(&record.uid);
+        if instances::partitions(record).next().is_some() {
+            self.write(record, &self.copy(&record.uid))?;
+        }
+        self.write(record, &self.file(&record.uid))
+    }
+
+    fn write(&self, record: &Record, path: &Path) -> Result<(), CheckpointError> {
         let aside = path.with_extension("new");
         let write = || {
             let record = serde_json::to_value(record)?;
@@ -139,33 +150,39 @@ impl Checkpoint {
             let mut file = File::create(&aside)?;
             file.write_all(&serde_json::to_vec_pretty(&envelope)?)?;
             file.sync_all()?;
-            fs::rename(&aside, &path)?;
+            fs::rename(&aside, path)?;
             self.sync()
         };
-        write().map_err(io_error("write", &path))
+        write().map_err(io_error("write", path))
     }
 
     /// Forgets a claim.
     pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), CheckpointError> {
-        let path = self.file(uid);
-        match fs::remove_file(&path).and_then(|()| self.sync()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(error)),
-            _ => Ok(()),
+        // The copy first: what is there without its record would be taken for a claim.
+        for path in [self.copy(uid), self.file(uid)] {
+            match fs::remove_file(&path).and_then(|()| self.sync()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("remove", &path)(error)),
+                _ => {}
+            }
         }
+        Ok(())
     }
 
     /// The claims of which something is remembered, whether it can be read or not.
     pub(super) fn uids(&self) -> Result<Vec<ClaimUid>, CheckpointError> {
         let files = self.files()?;
-        let records = files.iter().filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
-        let stems = records.filter_map(|path| path.file_stem()?.to_str());
-        let mut uids: Vec<ClaimUid> = stems.filter_map(|stem| ClaimUid::parse(stem).ok()).collect();
-        uids.sort();
-        Ok(uids)
+        let stems = files.iter().filter_map(|path| path.file_stem()?.to_str());
+        // One for a record and its copy.
+        let uids: BTreeSet<ClaimUid> = stems.filter_map(|stem| ClaimUid::parse(stem).ok()).collect();
+        Ok(uids.into_iter().collect())
     }
 
     fn file(&self, uid: &ClaimUid) -> PathBuf {
         self.dir.join(format!("{uid}.{EXTENSION}"))
+    }
+
+    fn copy(&self, uid: &ClaimUid) -> PathBuf {
+        self.dir.join(format!("{uid}.{COPY_EXTENSION}"))
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, CheckpointError> {
@@ -175,6 +192,23 @@ impl Checkpoint {
 
     fn sync(&self) -> io::Result<()> {
         File::open(&self.dir)?.sync_all()
+    }
+}
+
+fn read(path: PathBuf, uid: &ClaimUid) -> Result<Option<Record>, CheckpointError> {
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err(CheckpointError::Damaged { path, what: "it is no text".into() });
+        }
+        Err(error) => return Err(io_error("read", &path)(error)),
+    };
+    let record = parse(&text, &path)?;
+    if record.uid == *uid {
+        Ok(Some(record))
+    } else {
+        Err(CheckpointError::Damaged { path, what: format!("it is about claim {}", record.uid) })
     }
 }
 
@@ -205,6 +239,7 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Chec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::{Partition, Placement};
 
     fn record(uid: &str, phase: Phase) -> Record {
         let uid = ClaimUid::parse(uid).unwrap();
@@ -238,6 +273,34 @@ mod tests {
         checkpoint.remove(&started.uid).unwrap();
         checkpoint.remove(&started.uid).unwrap();
         assert_eq!(checkpoint.load(&started.uid).unwrap(), None);
+    }
+
+    #[test]
+    fn a_record_that_names_instances_survives_the_loss_of_its_file_or_of_its_copy() {
+        let partition = Partition {
+            gpu_uuid: "GPU-0".into(),
+            profile: "1g.10gb".into(),
+            placement: Placement { start: 0, size: 1 },
+        };
+        let device = AllocatedDevice { partition: Some(partition), ..AllocatedDevice::default() };
+        let saved = Record { devices: vec![device], ..record("a", Phase::Completed) };
+        for bad in ["a.json", "a.copy"] {
+            for text in [None, Some(""), Some("{")] {
+                let (dir, checkpoint) = checkpoint();
+                checkpoint.save(&Record { phase: Phase::Started, ..saved.clone() }).unwrap();
+                checkpoint.save(&saved).unwrap();
+                let file = dir.path().join("claims").join(bad);
+                match text {
+                    Some(text) => fs::write(&file, text).unwrap(),
+                    None => fs::remove_file(&file).unwrap(),
+                }
+                let again = Checkpoint::open(dir.path().join("claims")).unwrap();
+                assert_eq!(again.uids().unwrap(), std::slice::from_ref(&saved.uid));
+                assert_eq!(again.load(&saved.uid).unwrap().as_ref(), Some(&saved), "{bad} is {text:?}");
+                again.remove(&saved.uid).unwrap();
+                assert_eq!((again.uids().unwrap().len(), again.load(&saved.uid).unwrap()), (0, None));
+            }
+        }
     }
 
     #[test]

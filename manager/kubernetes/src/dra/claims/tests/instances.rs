@@ -105,6 +105,19 @@ async fn what_a_kill_leaves_between_the_record_and_its_end_is_made_anew_or_remov
 }
 
 #[tokio::test]
+async fn a_damaged_record_leaves_no_instance_for_ever() {
+    let world = world(&["2g-20gb-2"]);
+    let first = prepare(&world.start("boot-1")).await.unwrap();
+    std::fs::write(world.path().join(format!("claims/{UID}.json")), "{").unwrap();
+    let claims = world.start("boot-1");
+    // It is still the claim's own, which is as prepared as before.
+    assert_eq!((claims.view().shared().count(), claims.known().len()), (0, 1));
+    assert_eq!(prepare(&claims).await.unwrap(), first);
+    claims.unprepare(UID).await.unwrap();
+    assert_eq!((instances(&world).len(), world.slice(), claims.view().own.len()), (0, None, 0));
+}
+
+#[tokio::test]
 async fn what_an_administrator_made_is_refused_and_stays() {
     let world = world(&["1g-10gb-0", "1g-10gb-3"]);
     world.node.create_instance(&partition("2g.20gb", 2, 2)).unwrap();
