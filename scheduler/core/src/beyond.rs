@@ -25,10 +25,13 @@ impl Beyond {
         let mut beyond = Self::default();
         for claim in group.waiting().filter(|claim| cluster.failures(*claim).1 <= cluster.now_ms()) {
             if let Some((class, number)) = cluster.class_of(claim).zip(cluster.sequence(claim)) {
-                beyond.waiting.entry(class).or_default().push_back((number, claim));
+                let waiting = beyond.waiting.entry(class).or_default();
+                if waiting.is_empty() {
+                    beyond.open.insert(number, class);
+                }
+                waiting.push_back((number, claim));
             }
         }
-        beyond.reopen();
         Some(beyond)
     }
 
@@ -51,11 +54,5 @@ impl Beyond {
             }
         }
         None
-    }
-
-    /// Has those tried again that failed.
-    pub(crate) fn reopen(&mut self) {
-        let first = |(class, waiting): (&ClassId, &VecDeque<(u64, ClaimId)>)| Some((waiting.front()?.0, *class));
-        self.open = self.waiting.iter().filter_map(first).collect();
     }
 }

@@ -143,10 +143,7 @@ impl Scheduler {
             };
             // The group is looked at again: what fails is known then, and another member may fit.
             match placed {
-                Ok(steps) => {
-                    plan.add(steps, Action::Allocate, unit.group);
-                    hopeful.failures.forget(&unit);
-                }
+                Ok(steps) => plan.add(steps, Action::Allocate, unit.group),
                 Err(obstacle) => hopeful.failures.note(cluster, &unit, obstacle),
             }
             turns.advance(next, cluster, shares, &mut hopeful);

@@ -143,18 +143,6 @@ impl Failures {
         self.too_large.iter().filter_map(|class| request(*class)).any(|smaller| this.covers(smaller))
     }
 
-    /// Takes in that a unit was placed: for others of a group with rules there may be another place now.
-    pub(crate) fn forget(&mut self, placed: &Unit) {
-        let first = Signature::Own(placed.group, Vec::new());
-        let own = self.no_room.range(first..).map(|(signature, _)| signature.clone());
-        let own: Vec<Signature> =
-            own.take_while(|own| matches!(own, Signature::Own(group, _) if *group == placed.group)).collect();
-        own.iter().for_each(|own| _ = self.no_room.remove(own));
-        if let Some(beyond) = self.beyond.get_mut(&placed.group).filter(|_| !own.is_empty()) {
-            beyond.reopen();
-        }
-    }
-
     /// Notes that a unit could not be placed.
     pub(crate) fn note(&mut self, cluster: &Cluster, unit: &Unit, failure: Unplaceable) {
         self.holders.remove(&unit.group);

@@ -1,10 +1,13 @@
 //! Nodes that are kept for who has waited long.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::{
-    Bytes, Claim, DeviceSpec, Event, GroupPlacement, Health, MilliCpu, NodeSpec, PlacementStrategy, PodGroup, Settings,
+    Allowance, Bytes, Claim, DeviceSpec, Event, GroupPlacement, Health, MilliCpu, NodeSpec, PlacementStrategy,
+    PodGroup, QueueSpec, Resource, Settings,
 };
 
-use crate::setting::{INFERENCE, TRAIN, World, build, group, wants};
+use crate::setting::{INFERENCE, TRAIN, World, build, group, moved, wants};
 
 fn labelled(world: &World, node: usize, labels: &[(&str, &str)]) -> Event {
     let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
@@ -68,6 +71,19 @@ fn keeping(nodes: &[usize], taken: &[u16], held_nodes_per_mille: u32) -> World {
 }
 
 impl World {
+    /// One more node with so many devices, of which one is taken.
+    fn add_node(&mut self, number: usize, devices: usize) {
+        let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+        self.apply(Event::NodeAdded(NodeSpec {
+            name: format!("node-{number}"),
+            cpu: MilliCpu::new(64_000),
+            devices: vec![device; devices],
+            ..NodeSpec::default()
+        }));
+        let stays = self.claim(build("others", 1));
+        self.run_on(stays, number, 0);
+    }
+
     /// The nodes that are kept, by number, once who waits has waited for long.
     fn kept(&mut self, nodes: usize) -> Vec<usize> {
         self.cycle();
@@ -170,14 +186,38 @@ fn who_found_nothing_to_keep_is_given_nodes_that_others_no_longer_keep_and_new_o
     world.queue("waits last", 2);
     world.add("waits last", TRAIN, 2);
     assert_eq!(world.kept(8), [0, 1]);
-    let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-    world.apply(Event::NodeAdded(NodeSpec {
-        name: "node-8".into(),
-        cpu: MilliCpu::new(64_000),
-        devices: vec![device; 2],
-        ..NodeSpec::default()
-    }));
-    let stays = world.claim(build("others", 1));
-    world.run_on(stays, 8, 0);
+    world.add_node(8, 2);
     assert_eq!(world.kept(9), [0, 1, 8]);
+}
+
+#[test]
+fn who_would_fit_on_no_node_is_given_a_new_one() {
+    let mut world = keeping(&[1, 1], &[1], 1000);
+    world.add("q", TRAIN, 2);
+    assert!(world.kept(2).is_empty());
+    world.add_node(2, 2);
+    assert_eq!(world.kept(3), [2]);
+}
+
+#[test]
+fn moves_make_room_on_a_kept_node_although_another_queue_was_refused_moves_for_the_same() {
+    let mut world = keeping(&[2, 2, 1, 1], &[0, 1, 1, 1], 1000);
+    world.queue("owns", 1);
+    let moves = world.add("owns", TRAIN, 1);
+    world.run_on(moves, 0, 0);
+    let leaves = world.claim(build("others", 1));
+    world.run_on(leaves, 1, 1);
+    let holder = world.add("q", TRAIN, 2);
+    assert_eq!(world.kept(4), [0]);
+    let allowance = Allowance { quota: Some(2000), weight: 1, ..Allowance::default() };
+    world.apply(Event::QueueAdded(QueueSpec {
+        name: "first".into(),
+        priority: 1,
+        allowances: BTreeMap::from([(Resource::DeviceCore, allowance)]),
+        ..QueueSpec::default()
+    }));
+    world.add("first", TRAIN, 2);
+    world.apply(Event::ClaimRemoved(leaves));
+    assert_eq!(moved(&world.cycle()), [moves]);
+    assert!(world.runs(holder));
 }

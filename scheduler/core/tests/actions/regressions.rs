@@ -459,21 +459,21 @@ fn two_models_one_of_which_red_may_not_have() -> World {
     w
 }
 
+/// Devices of any model for red, but of one of them bounded.
+fn red_with(model: &str, allowance: Allowance) -> Event {
+    let one = Allowance { quota: Some(1000), weight: 1, ..Allowance::default() };
+    let allowances = BTreeMap::from([(Resource::DeviceCore, one), (Resource::ModelCore(model.into()), allowance)]);
+    Event::QueueChanged(QueueSpec { name: "red".into(), allowances, ..QueueSpec::default() })
+}
+
 #[test]
 fn reclaim_takes_devices_of_a_model_that_the_queue_may_have() {
-    for limit in [Some(0), None] {
+    // Who may not be evicted is bound by the quota, even where the queue's share is more.
+    for (limit, weight, preemptible) in [(Some(0), 0, true), (None, 0, true), (None, 1, false)] {
         let mut w = two_models_one_of_which_red_may_not_have();
-        let none_of = |model: &str| {
-            (Resource::ModelCore(model.into()), Allowance { quota: Some(0), limit, weight: 0, ..Allowance::default() })
-        };
         for model in ["A", "B"] {
-            let one = Allowance { quota: Some(1000), weight: 1, ..Allowance::default() };
-            w.apply(Event::QueueChanged(QueueSpec {
-                name: "red".into(),
-                allowances: BTreeMap::from([(Resource::DeviceCore, one), none_of(model)]),
-                ..QueueSpec::default()
-            }));
-            let red = w.add("red", TRAIN, 1);
+            w.apply(red_with(model, Allowance { quota: Some(0), limit, weight, ..Allowance::default() }));
+            let red = w.claim(Claim { preemptible, ..wants("red", TRAIN, 1) });
             for _ in 0..5 {
                 w.cycle();
             }
@@ -485,15 +485,28 @@ fn reclaim_takes_devices_of_a_model_that_the_queue_may_have() {
 }
 
 #[test]
+fn preemption_takes_devices_of_a_model_that_the_queue_may_have() {
+    for model in ["A", "B"] {
+        let mut w = two_models_one_of_which_red_may_not_have();
+        let blue: Vec<ClaimId> = w.cluster.claims().map(|(id, ..)| id).collect();
+        blue.into_iter().for_each(|id| _ = w.apply(Event::ClaimRemoved(id)));
+        for _ in 0..2 {
+            w.add("red", TRAIN, 1);
+        }
+        w.cycle();
+        // Since those run, red may have nothing of that model any more.
+        w.apply(red_with(model, Allowance { quota: Some(0), limit: Some(0), weight: 0, ..Allowance::default() }));
+        let urgent = w.add("red", INFERENCE, 1);
+        w.cycle();
+        let at = w.cluster.allocation(urgent).and_then(|at| w.cluster.node(at.node)).expect("somebody makes way");
+        assert_ne!(at.spec().name, model);
+    }
+}
+
+#[test]
 fn a_free_device_of_a_model_that_a_queue_may_not_have_does_not_keep_it_from_reclaiming_another() {
     let mut w = two_models_one_of_which_red_may_not_have();
-    let one = Allowance { quota: Some(1000), weight: 1, ..Allowance::default() };
-    let none = Allowance { quota: Some(0), limit: Some(0), weight: 0, ..Allowance::default() };
-    w.apply(Event::QueueChanged(QueueSpec {
-        name: "red".into(),
-        allowances: BTreeMap::from([(Resource::DeviceCore, one), (Resource::ModelCore("A".into()), none)]),
-        ..QueueSpec::default()
-    }));
+    w.apply(red_with("A", Allowance { quota: Some(0), limit: Some(0), weight: 0, ..Allowance::default() }));
     let of_a = w.cluster.claims().find(|(.., at)| at.is_some_and(|at| at.node == w.cluster.node_named("A").unwrap()));
     let of_a = of_a.map(|(id, ..)| id).expect("blue has a device of model A");
     w.apply(Event::ClaimRemoved(of_a));

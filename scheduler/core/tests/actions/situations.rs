@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::explain::Reason;
 use aliquot_scheduler_core::{
-    Action, Allowance, Claim, ClaimId, DisruptionBudget, Event, GroupPlacement, MilliCpu, PodGroup, QueueSpec,
-    Resource, Settings, Step,
+    Action, Allowance, Bytes, Claim, ClaimId, DeviceMemory, DeviceSpec, DisruptionBudget, Event, GroupPlacement,
+    MilliCpu, NodeSpec, PodGroup, QueueSpec, Resource, Settings, Step,
 };
 
 use crate::setting::{INFERENCE, TRAIN, World, build, evicted, group, moved, part, wants};
@@ -340,6 +340,28 @@ fn a_victim_that_fits_elsewhere_is_moved_and_not_evicted() {
 }
 
 #[test]
+fn a_victim_that_would_take_more_elsewhere_is_evicted_and_not_moved() {
+    // Half of the memory of a device.
+    for (gib, evictions) in [(80, 0), (160, 1)] {
+        let mut world = World::new(&[1]);
+        let device = DeviceSpec { model: "B".into(), memory: Bytes::from_mib(gib << 10), ..DeviceSpec::default() };
+        world.apply(Event::NodeAdded(NodeSpec { name: "other".into(), devices: vec![device], ..NodeSpec::default() }));
+        world.queue_with("red", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+        world.queue("blue", 1);
+        let mut half = part("red", TRAIN, 50);
+        half.request.devices.memory = DeviceMemory::Thousandths(500);
+        let half = world.claim(half);
+        world.run_on(half, 0, 0);
+        let mut blue = wants("blue", TRAIN, 1);
+        blue.request.constraints.models.insert("A".into());
+        let blue = world.claim(blue);
+        let plan = world.cycle();
+        assert!(world.runs(blue));
+        assert_eq!((evicted(&plan).len(), moved(&plan).len()), (evictions, 1 - evictions), "to one of {gib} GiB");
+    }
+}
+
+#[test]
 fn scattered_room_is_brought_together_by_the_fewest_moves() {
     let mut world = World::new(&[4, 4, 4]);
     world.queue("red", 12);
@@ -489,4 +511,25 @@ fn an_eviction_remembers_who_it_was_for_and_what_the_queues_held() {
     let shares: Vec<(&str, u64, u64, u64)> =
         cause.shares.iter().map(|share| (share.queue.as_str(), share.held, share.asked, share.fair_share)).collect();
     assert_eq!(shares, [("blue", 0, 2000, 2000), ("red", 2000, 0, 0)]);
+}
+
+#[test]
+fn a_queue_gives_no_more_of_a_resource_than_it_has_too_much_of_even_where_it_has_too_much_of_another() {
+    let mut world = World::new(&[4, 1]);
+    let of = |quota: u64| Allowance { quota: Some(quota), weight: 0, ..Allowance::default() };
+    let allowances = BTreeMap::from([(Resource::DeviceCore, of(2000)), (Resource::Cpu, of(2000))]);
+    world.apply(Event::QueueAdded(QueueSpec { name: "blue".into(), allowances, ..QueueSpec::default() }));
+    world.queue("red", 3);
+    let mut claim = |devices: u16, cpu: u64, first: u16| {
+        let mut claim = wants("blue", TRAIN, devices);
+        claim.request.cpu = MilliCpu::new(cpu);
+        let claim = world.claim(claim);
+        world.run_on(claim, 0, first);
+    };
+    // Of these the second one is too much for the CPU, and the third one for the devices.
+    [(1, 1000, 0), (1, 2000, 1), (2, 0, 2)].into_iter().for_each(|(devices, cpu, at)| claim(devices, cpu, at));
+    let red = world.add("red", TRAIN, 3);
+    let plan = world.cycle();
+    assert!(plan.steps.is_empty(), "two devices of its four are blue's: {:?}", plan.steps);
+    assert!(!world.runs(red));
 }

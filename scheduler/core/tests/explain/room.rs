@@ -1,16 +1,20 @@
 //! What is said of nodes, of racks, and of those who hold them.
 
 use aliquot_scheduler_core::explain::{Protection, Reason, Shortage};
-use aliquot_scheduler_core::{Claim, DisruptionBudget, Event, GroupPlacement, MilliCpu, PodGroup, Request, SubGroup};
+use aliquot_scheduler_core::{
+    Allowance, Claim, DisruptionBudget, Event, GroupPlacement, MilliCpu, PlacementStrategy, PodGroup, Request, SubGroup,
+};
 
 use crate::setting::{Setting, cores, node, quota, whole};
 
 #[test]
 fn who_is_guarded_by_a_budget_with_nothing_to_spare_is_told_apart_from_who_could_go() {
     for (min_available, evictable, protected) in [(2, 2, 0), (3, 0, 2)] {
-        let mut setting = Setting::with_nodes(1, 3);
+        let mut setting = Setting::with_nodes(1, 4);
         setting.add_queue("rich", None, quota(100));
         setting.add_queue("poor", None, quota(200));
+        setting.add_queue("content", None, quota(100));
+        setting.add_in("content", "within its share", whole(1));
         let budget = DisruptionBudget { name: "budget".into(), min_available, ..DisruptionBudget::default() };
         setting.cluster.apply(Event::BudgetChanged(budget)).expect("a budget");
         for _ in 0..3 {
@@ -73,4 +77,30 @@ fn of_nodes_that_lack_the_same_the_most_that_one_has_is_told() {
     let [counted] = nodes.as_slice() else { panic!("{nodes:?}") };
     let (wanted, free) = (MilliCpu::new(9000), MilliCpu::new(8000));
     assert_eq!((counted.nodes, counted.what), (2, Shortage::Cpu { wanted, free }));
+}
+
+#[test]
+fn of_nodes_that_are_kept_for_others_it_is_not_said_that_they_have_most_room() {
+    let mut setting = Setting::with_nodes(1, 2);
+    setting.add_node(node("kept", "A", 3));
+    let kept = setting.cluster.node_named("kept").expect("a node");
+    setting.cluster.set_held(kept, true).expect("a node");
+    let spread = GroupPlacement { strategy: PlacementStrategy::SingleNode, ..GroupPlacement::default() };
+    let gang = PodGroup { name: "gang".into(), min_members: 4, spread, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 4, &whole(1));
+    setting.cycle();
+    let (reason, _) = setting.reason(members[0]);
+    assert_eq!(reason, Reason::Topology { level: "node".into(), wanted: 4, best: Some(("node-0".into(), 2)) });
+}
+
+#[test]
+fn of_a_claim_that_only_its_queues_limit_stops_nothing_is_said_about_who_could_make_way() {
+    let mut setting = Setting::with_nodes(1, 2);
+    setting.add_queue("team", None, Allowance { limit: Some(1000), ..quota(100) });
+    setting.add_claim(Claim { queue: "team".into(), request: whole(1), ..Claim::default() });
+    setting.cycle();
+    let waits = setting.add_in("team", "waits", whole(1));
+    setting.cycle();
+    let reasons = setting.explain(waits).reasons;
+    assert!(matches!(reasons.as_slice(), [Reason::QueueLimit(_)]), "{reasons:?}");
 }

@@ -137,6 +137,13 @@ fn the_smallest_group_that_will_do_is_taken() {
 }
 
 #[test]
+fn of_groups_of_a_size_the_one_with_least_left_is_taken() {
+    let groups = connected("n", &[(1, 0, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0)]);
+    let pair = with_rules(request(1, 2, 500, 4_000, &[]), Alignment::Preferred, Alignment::Any);
+    assert_eq!(on_one_node(groups, &[request(1, 1, 300, 1_000, &[]), pair]), [Some(vec![0]), Some(vec![0, 1])]);
+}
+
+#[test]
 fn nvlink_is_preferred_more_than_a_common_switch() {
     let both = |nvlink, switch| with_rules(request(1, 2, 1000, 16_000, &[]), nvlink, switch);
     // Devices 0 and 1 share a switch, 1 and 2 NVLink, 3 and 4 both.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, Health, NodeSpec,
-    Request, Resource, Taint,
+    Allowance, Bytes, Claim, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, Health, MilliCpu,
+    NodeSpec, Request, Resource, Taint,
 };
 
 use crate::kit::{Kit, build, cores, gang, limited, node, part, quota, train, whole};
@@ -95,6 +95,64 @@ fn within_a_queue_priority_goes_first_and_then_age() {
     let important = kit.claim(Claim { priority: 75, ..train("default", whole(1)) });
     kit.settle();
     assert_eq!((kit.running(&[important, old]), kit.running(&[young])), (2, 0));
+}
+
+/// A node with so many devices but CPU for one task only.
+fn node_for_one(devices: usize) -> NodeSpec {
+    NodeSpec { cpu: MilliCpu::new(1000), ..node("for-one", devices) }
+}
+
+/// Devices, and the CPU of one task.
+fn with_cpu(devices: u16) -> Request {
+    Request { cpu: MilliCpu::new(1000), ..whole(devices) }
+}
+
+#[test]
+fn of_queues_within_their_shares_the_one_of_higher_priority_goes_first() {
+    let mut kit = Kit::new();
+    kit.node(node_for_one(2));
+    kit.queue("old", quota(1));
+    let allowances = BTreeMap::from([(Resource::DeviceCore, quota(1))]);
+    kit.queue_of("important", allowances, |spec| spec.priority = 1);
+    let claims = ["old", "important"].map(|queue| kit.claim(train(queue, with_cpu(1))));
+    kit.cycle();
+    assert_eq!(claims.map(|claim| kit.running(&[claim])), [0, 1]);
+}
+
+#[test]
+fn of_queues_within_their_shares_the_one_within_its_quota_goes_first() {
+    let mut kit = Kit::new();
+    kit.node(node_for_one(2));
+    kit.queue("borrows", quota(0));
+    kit.queue("owns", quota(1));
+    let claims = ["borrows", "owns"].map(|queue| kit.claim(train(queue, with_cpu(1))));
+    kit.cycle();
+    assert_eq!(claims.map(|claim| kit.running(&[claim])), [0, 1]);
+}
+
+#[test]
+fn of_queues_within_their_quotas_the_one_that_would_hold_the_smaller_part_of_it_goes_first() {
+    let mut kit = Kit::new();
+    kit.node(node_for_one(4));
+    let claims = [("more", 2), ("less", 1)].map(|(queue, devices)| {
+        kit.queue(queue, quota(2));
+        kit.claim(train(queue, with_cpu(devices)))
+    });
+    kit.cycle();
+    assert_eq!(claims.map(|claim| kit.running(&[claim])), [0, 1]);
+}
+
+#[test]
+fn of_queues_that_would_hold_equal_parts_the_one_that_holds_less_goes_first() {
+    let mut kit = Kit::new();
+    kit.node(node("first", 1));
+    ["holds", "empty"].into_iter().for_each(|queue| kit.queue(queue, quota(2)));
+    kit.claim(train("holds", whole(1)));
+    kit.cycle();
+    kit.node(node_for_one(3));
+    let claims = [("holds", 1), ("empty", 2)].map(|(queue, devices)| kit.claim(train(queue, with_cpu(devices))));
+    kit.cycle();
+    assert_eq!(claims.map(|claim| kit.running(&[claim])), [0, 1]);
 }
 
 #[test]
