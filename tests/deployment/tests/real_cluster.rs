@@ -19,14 +19,22 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use aliquot_harness::{HostProgram, Image, SimulatedGpu, wait};
+use aliquot_harness::{HostProgram, Image, PARTITIONABLE_GPU, SimulatedGpu, wait};
 
 #[path = "real_cluster/claims.rs"]
 mod claims;
 #[path = "real_cluster/cluster.rs"]
 mod cluster;
+#[path = "real_cluster/containers_of_a_pod.rs"]
+mod containers_of_a_pod;
+#[path = "real_cluster/faults.rs"]
+mod faults;
 #[path = "real_cluster/figures.rs"]
 mod figures;
+#[path = "real_cluster/holder.rs"]
+mod holder;
+#[path = "real_cluster/instances.rs"]
+mod instances;
 #[path = "real_cluster/interruptions.rs"]
 mod interruptions;
 #[path = "real_cluster/manager.rs"]
@@ -39,15 +47,25 @@ mod objects;
 mod refusals;
 #[path = "real_cluster/units.rs"]
 mod units;
+#[path = "real_cluster/usage.rs"]
+mod usage;
 
 use cluster::{Cluster, Namespace};
-use manager::{Manager, Mode};
+use manager::{Deployment, Manager, Mode};
 
 /// Real clusters are slower than what the harness waits for elsewhere.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// What the simulated machine has, unless a test wants something else.
+const TWO_GPUS: &str = "[[device]]\nmemory = '8 GiB'\n[[device]]\nmemory = '8 GiB'\n";
+
 /// The cluster's managers are there once, in one mode.
 static ONE: Mutex<()> = Mutex::new(());
+
+const CLAIMS: Deployment = Deployment { mode: Mode::Claims, settings: "", machine: TWO_GPUS };
+const UNITS: Deployment = Deployment { mode: Mode::Units, settings: "", machine: TWO_GPUS };
+const INSTANCES: Deployment =
+    Deployment { mode: Mode::Claims, settings: "mig = \"dynamic\"\n", machine: PARTITIONABLE_GPU };
 
 struct Tests<'a> {
     cluster: &'a Cluster,
@@ -56,18 +74,24 @@ struct Tests<'a> {
     namespace: &'a Namespace<'a>,
     image: &'a str,
     devices: usize,
+    /// The simulated GPU, if there is one.
+    gpu: Option<&'a SimulatedGpu>,
 }
 
 #[test]
 #[ignore = "needs a real cluster in KUBECONFIG"]
 fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
-    on_the_cluster(Mode::Claims, |tests| {
+    on_the_cluster(CLAIMS, |tests| {
         tests.a_pod_of_a_template_has_its_part();
         tests.two_pods_share_a_claim();
         tests.a_container_has_several_devices();
         tests.the_first_that_fits_is_taken();
         tests.bad_claims_are_refused_with_their_reasons();
         tests.a_manager_changes_only_its_own_node_s_resource_slices();
+        tests.what_pods_use_is_told_with_their_names();
+        tests.a_container_that_is_restarted_is_in_its_slice_again();
+        tests.a_device_that_is_lost_is_given_to_nobody_until_it_is_back();
+        tests.a_device_with_a_critical_error_is_given_to_nobody_for_a_while();
         tests.pods_that_start_at_once_have_each_its_own(50);
         tests.pods_wait_for_a_manager_that_is_away();
         tests.restarts_in_any_order_disturb_nobody();
@@ -78,9 +102,14 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
 #[test]
 #[ignore = "needs a real cluster in KUBECONFIG"]
 fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
-    on_the_cluster(Mode::Units, |tests| {
+    on_the_cluster(UNITS, |tests| {
         tests.a_pod_with_units_has_its_part();
         tests.bad_units_are_refused_with_their_reasons();
+        tests.containers_of_a_pod_have_each_its_own_slice();
+        tests.what_pods_use_is_told_with_their_names();
+        tests.a_container_that_is_restarted_is_in_its_slice_again();
+        tests.a_device_that_is_lost_is_given_to_nobody_until_it_is_back();
+        tests.a_device_with_a_critical_error_is_given_to_nobody_for_a_while();
         tests.pods_that_start_at_once_have_each_its_own(30);
         tests.restarts_in_any_order_disturb_nobody();
         tests.an_upgrade_disturbs_nobody();
@@ -89,8 +118,16 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
 
 #[test]
 #[ignore = "needs a real cluster in KUBECONFIG"]
+fn gpus_of_a_real_cluster_are_divided_as_claims_want_it() {
+    on_the_cluster(INSTANCES, |tests| {
+        tests.an_instance_is_made_for_a_claim_and_destroyed_with_it();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
 fn figures_of_a_real_cluster() {
-    on_the_cluster(Mode::Claims, |tests| {
+    on_the_cluster(CLAIMS, |tests| {
         tests.how_long_pods_take_to_start();
         tests.pods_that_start_at_once_have_each_its_own(100);
         tests.how_long_claims_take_to_be_prepared();
@@ -98,16 +135,18 @@ fn figures_of_a_real_cluster() {
 }
 
 /// Deploys the managers, does `steps`, and sees to it that nothing is left of them.
-fn on_the_cluster(mode: Mode, steps: impl FnOnce(&Tests<'_>)) {
+fn on_the_cluster(deployment: Deployment, steps: impl FnOnce(&Tests<'_>)) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let cluster = Cluster::of_kubeconfig();
+    let mode = deployment.mode;
     println!("cluster: {}, managers as in {}", cluster.version(), mode.directory());
-    let gpu = SimulatedGpu::with("[[device]]\nmemory = '8 GiB'\n[[device]]\nmemory = '8 GiB'\n");
+    let gpu = SimulatedGpu::with(deployment.machine);
     let simulated = std::env::var("ALIQUOT_TEST_GPU").is_ok_and(|gpu| gpu == "simulated");
-    let programs = [HostProgram::linked(&gpu, "devices"), HostProgram::linked(&gpu, "hold")];
+    let programs = ["devices", "exact", "hold"].map(|name| HostProgram::linked(&gpu, name));
     let image = Image::with(&programs.each_ref());
     cluster.import(&image);
-    let manager = Manager::deploy(&cluster, mode, simulated.then_some(&gpu));
+    let gpu = simulated.then_some(&gpu);
+    let manager = Manager::deploy(&cluster, &deployment, gpu);
     let devices = manager.devices();
     println!("published: {devices} devices");
     let namespace = cluster.namespace("aliquot-test");
@@ -118,6 +157,7 @@ fn on_the_cluster(mode: Mode, steps: impl FnOnce(&Tests<'_>)) {
         namespace: &namespace,
         image: image.reference(),
         devices,
+        gpu,
     });
     drop(namespace);
     wait::until_true("all slices are gone", || manager.slices().is_empty());

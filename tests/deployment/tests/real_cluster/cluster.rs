@@ -7,6 +7,7 @@ use aliquot_harness::{Image, tool, wait};
 use serde_json::{Value, json};
 
 use super::PATIENCE;
+use super::objects::MAIN;
 
 /// The cluster that `KUBECONFIG` names.
 pub(crate) struct Cluster;
@@ -113,20 +114,26 @@ impl Namespace<'_> {
 
     /// What the pod has printed, once it has ended well.
     pub(crate) fn output(&self, pod: &str) -> String {
-        self.outcome(pod).unwrap_or_else(|status| panic!("the pod {pod} failed: {}\n{status:#}", self.log(pod)))
+        self.outcome(pod).unwrap_or_else(|status| panic!("the pod {pod} failed: {}\n{status:#}", self.log(pod, MAIN)))
     }
 
     /// The same, or the status of a pod that has failed.
     pub(crate) fn outcome(&self, pod: &str) -> Result<String, Value> {
         self.wait(pod, "has ended", |phase| ["Succeeded", "Failed"].contains(&phase));
         let status = self.get("pod", pod)["status"].take();
-        if status["phase"] == "Succeeded" { Ok(self.log(pod)) } else { Err(status) }
+        if status["phase"] == "Succeeded" { Ok(self.log(pod, MAIN)) } else { Err(status) }
     }
 
     /// Waits until the pod has printed `text`.
     pub(crate) fn wait_for_output(&self, pod: &str, text: &str) {
         self.wait(pod, "runs", |phase| phase == "Running");
-        wait::until_true("the pod prints", || self.log(pod).contains(text));
+        wait::until_true("the pod prints", || self.log(pod, MAIN).contains(text));
+    }
+
+    /// What a command in a container of a pod prints, or why there is none.
+    pub(crate) fn exec(&self, pod: &str, container: &str, command: &[&str]) -> Result<String, String> {
+        let exec = ["exec", pod, "--container", container, "--namespace", &self.name, "--"];
+        self.cluster.try_kubectl(&[&exec, command].concat(), "")
     }
 
     fn wait(&self, pod: &str, what: &str, is_there: impl Fn(&str) -> bool) {
@@ -143,8 +150,10 @@ impl Namespace<'_> {
         }
     }
 
-    fn log(&self, pod: &str) -> String {
-        self.cluster.try_kubectl(&["logs", pod, "--namespace", &self.name], "").unwrap_or_default()
+    /// What a container has printed since it was started last.
+    pub(crate) fn log(&self, pod: &str, container: &str) -> String {
+        let logs = ["logs", pod, "--container", container, "--namespace", &self.name];
+        self.cluster.try_kubectl(&logs, "").unwrap_or_default()
     }
 }
 

@@ -3,11 +3,11 @@
 use std::process::Command;
 
 use aliquot_harness::{MIB, run, wait};
-use serde_json::{Value, json};
 
 use super::Tests;
+use super::holder::Holder;
 use super::manager::Mode;
-use super::objects::{holds, pod, prints_devices};
+use super::objects::prints_devices;
 
 /// In any order.
 const ORDERS: [[&str; 3]; 6] = [
@@ -84,59 +84,4 @@ impl Tests<'_> {
         old.end(self);
         new.end(self);
     }
-}
-
-/// A pod that holds memory.
-struct Holder {
-    name: &'static str,
-    slice: String,
-    /// What says that its container is the same, from when it ran.
-    container: Value,
-}
-
-impl Holder {
-    fn start(tests: &Tests<'_>, name: &'static str) -> Holder {
-        let namespace = tests.namespace;
-        namespace.apply(&tests.asks(name, &holds(16 * MIB), 40, 64));
-        namespace.wait_for_output(name, "held");
-        let slice = wait::until("kubelet has told who has the slice", || {
-            let slices = tests.manager.slices();
-            let slice = slices.iter().find(|slice| slice["consumers"][0]["pod"] == name)?;
-            slice["name"].as_str().map(str::to_owned)
-        });
-        Holder { name, slice, container: container(&namespace.get("pod", name)) }
-    }
-
-    /// Its container is the same, what it holds is known, and who joins it sees that.
-    fn is_undisturbed(&self, tests: &Tests<'_>) {
-        wait::until_true("the manager knows the process", || {
-            let slices = tests.manager.slices();
-            let slice = slices.iter().find(|slice| slice["name"] == self.slice.as_str());
-            slice.is_some_and(|slice| slice["parts"][0]["memory_used_bytes"] == 16 * MIB)
-        });
-        assert_eq!(container(&tests.namespace.get("pod", self.name)), self.container);
-        if tests.mode == Mode::Claims {
-            self.is_joined(tests);
-        }
-    }
-
-    fn is_joined(&self, tests: &Tests<'_>) {
-        let namespace = tests.namespace;
-        let joins = format!("joins-{}", self.name);
-        namespace.apply(&[pod(&joins, tests.image, &prints_devices(), &json!({"resourceClaimName": self.name}))]);
-        let said = namespace.output(&joins);
-        assert!(said.starts_with(&format!("device 0: total {}, free {},", 64 * MIB, 48 * MIB)), "{said}");
-        namespace.delete("pod", &joins);
-    }
-
-    fn end(self, tests: &Tests<'_>) {
-        tests.remove(self.name);
-        wait::until_true("its slice is gone", || tests.manager.slice(&self.slice).is_none());
-    }
-}
-
-/// Which container the pod has, and since when it runs.
-fn container(pod: &Value) -> Value {
-    let status = &pod["status"]["containerStatuses"][0];
-    json!([status["containerID"], status["restartCount"], status["state"]])
 }

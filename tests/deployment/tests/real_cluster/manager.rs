@@ -12,6 +12,8 @@ use super::cluster::Cluster;
 
 const NAMESPACE: &str = "aliquot-system";
 const DAEMON_SET: &str = "daemonset/aliquot-manager";
+/// As the manifest has it.
+const METRICS_PORT: u16 = 9405;
 
 /// How pods ask for slices.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,16 @@ impl Mode {
     }
 }
 
+/// What is deployed.
+#[derive(Clone, Copy)]
+pub(crate) struct Deployment {
+    pub(crate) mode: Mode,
+    /// Further keys of the configuration's table `kubernetes`.
+    pub(crate) settings: &'static str,
+    /// What a simulated machine has.
+    pub(crate) machine: &'static str,
+}
+
 pub(crate) struct Manager<'a> {
     cluster: &'a Cluster,
     mode: Mode,
@@ -39,7 +51,8 @@ pub(crate) struct Manager<'a> {
 
 impl Manager<'_> {
     /// Deploys them, where `gpu` says so with a simulated one in place of NVIDIA's driver, and waits until they serve.
-    pub(crate) fn deploy<'a>(cluster: &'a Cluster, mode: Mode, gpu: Option<&SimulatedGpu>) -> Manager<'a> {
+    pub(crate) fn deploy<'a>(cluster: &'a Cluster, deployment: &Deployment, gpu: Option<&SimulatedGpu>) -> Manager<'a> {
+        let mode = deployment.mode;
         let image = manager_image(artifacts::manager());
         cluster.import(&image);
         let directory = directory().join(mode.directory());
@@ -58,11 +71,14 @@ impl Manager<'_> {
                     }
                 }
                 Some("ConfigMap") => {
+                    let settings = object["data"]["manager.toml"].as_str().unwrap();
+                    // The table `kubernetes` is the last one.
+                    let mut settings = format!("{settings}{}", deployment.settings);
                     if let Some(gpu) = gpu {
-                        let settings = object["data"]["manager.toml"].as_str().unwrap();
                         let nvml = format!("nvml_library = {:?}\n", gpu.nvml_library());
-                        object["data"]["manager.toml"] = format!("{nvml}{settings}\n{}", gpu.for_containers("")).into();
+                        settings = format!("{nvml}{settings}\n{}", gpu.for_containers(""));
                     }
+                    object["data"]["manager.toml"] = settings.into();
                 }
                 _ => {}
             }
@@ -154,14 +170,29 @@ impl Manager<'_> {
         self.pods().into_iter().map(logs).collect()
     }
 
+    /// What `aliquot ps` shows to people, on all nodes.
+    pub(crate) fn table(&self) -> String {
+        self.pods().iter().map(|pod| self.aliquot(pod, &["ps"])).collect()
+    }
+
+    /// What Prometheus is told, by all managers.
+    pub(crate) fn metrics(&self) -> String {
+        let path = |pod: String| format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{METRICS_PORT}/proxy/metrics");
+        self.pods().into_iter().map(|pod| self.cluster.kubectl(&["get", "--raw", &path(pod)], "")).collect()
+    }
+
     fn ask(&self, arguments: &[&str]) -> Vec<Value> {
         let slices = |pod: String| {
-            let exec = ["exec", &pod, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot"];
-            let said = self.cluster.kubectl(&[&exec, arguments].concat(), "");
-            let mut said: Value = serde_json::from_str(&said).unwrap();
+            let mut said: Value = serde_json::from_str(&self.aliquot(&pod, arguments)).unwrap();
             serde_json::from_value::<Vec<Value>>(said["slices"].take()).unwrap()
         };
         self.pods().into_iter().flat_map(slices).collect()
+    }
+
+    /// What the command line in a manager's pod says.
+    fn aliquot(&self, pod: &str, arguments: &[&str]) -> String {
+        let exec = ["exec", pod, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot"];
+        self.cluster.kubectl(&[&exec, arguments].concat(), "")
     }
 }
 

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+/// The name of a pod's container, where there is one.
+pub(crate) const MAIN: &str = "main";
+
 /// A part of one device.
 pub(crate) fn device_request(name: &str, core_percent: u64, memory_mib: u64) -> Value {
     json!({"name": name, "exactly": {
@@ -43,17 +46,24 @@ pub(crate) fn pod_with(name: &str, image: &str, command: &[String], resources: &
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "tolerations": [{"operator": "Exists"}],
-            "containers": [{
-                "name": "main", "image": image, "imagePullPolicy": "Never", "command": command,
-                "resources": resources,
-            }],
+            "containers": [container(MAIN, image, command, resources)],
         },
     })
+}
+
+/// A container of a pod, which has these resources.
+pub(crate) fn container(name: &str, image: &str, command: &[String], resources: &Value) -> Value {
+    json!({"name": name, "image": image, "imagePullPolicy": "Never", "command": command, "resources": resources})
 }
 
 /// Says of each device how much memory there is, takes all of it and one byte more, and launches a kernel.
 pub(crate) fn prints_devices() -> Vec<String> {
     vec!["/bin/devices-linked".into()]
+}
+
+/// Takes memory to the last byte of so many, and says what it finds.
+pub(crate) fn takes_exactly(bytes: u64) -> Vec<String> {
+    vec!["/bin/exact-linked".into(), bytes.to_string()]
 }
 
 /// Takes so much memory, says "held", and holds it.

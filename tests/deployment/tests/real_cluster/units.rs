@@ -8,7 +8,12 @@ use super::manager::Mode;
 use super::objects::{claim, device_request, pod, pod_with, prints_devices};
 
 /// The device plugin's unit of memory, unless its configuration says otherwise.
-const MEMORY_UNIT_MIB: u64 = 256;
+pub(crate) const MEMORY_UNIT_MIB: u64 = 256;
+
+/// The resources of a container that asks for so many units.
+pub(crate) fn units(core: u64, memory: u64) -> serde_json::Value {
+    json!({"limits": {"aliquot.dev/gpu-core": core, "aliquot.dev/gpu-memory": memory}})
+}
 
 impl Tests<'_> {
     /// What makes the pod `name`, whose container runs `command` with so much of a device. By units it gets as many
@@ -21,9 +26,7 @@ impl Tests<'_> {
                 vec![claim(name, &requests, &json!([])), pod(name, self.image, command, &source)]
             }
             Mode::Units => {
-                let units = memory_mib.div_ceil(MEMORY_UNIT_MIB);
-                let limits = json!({"aliquot.dev/gpu-core": core, "aliquot.dev/gpu-memory": units});
-                vec![pod_with(name, self.image, command, &json!({"limits": limits}))]
+                vec![pod_with(name, self.image, command, &units(core, memory_mib.div_ceil(MEMORY_UNIT_MIB)))]
             }
         }
     }

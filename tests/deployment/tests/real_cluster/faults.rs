@@ -1,0 +1,133 @@
+//! Devices that go bad, and are well again. On a simulated GPU only: nobody breaks a real one for a test.
+
+use aliquot_harness::{SimulatedGpu, wait};
+use serde_json::{Value, json};
+
+use super::Tests;
+use super::holder::{HELD_BYTES, Holder};
+use super::manager::Mode;
+use super::objects::holds;
+
+/// A critical error of the device: it has fallen off the bus.
+const XID_OFF_THE_BUS: u32 = 79;
+
+impl Tests<'_> {
+    /// Who runs on a device that no longer answers runs on; who comes gets another one, or waits until it is well.
+    pub(crate) fn a_device_that_is_lost_is_given_to_nobody_until_it_is_back(&self) {
+        let Some(gpu) = self.gpu else {
+            println!("not run: devices that go bad, because they are real ones");
+            return;
+        };
+        let before = Holder::start(self, "before");
+        let lost = self.device_of(gpu, before.name);
+        gpu.machine().set_lost(lost, true);
+        self.wait_for_health(gpu, lost, false);
+        // As much as the other device has: the second one has room on the lost device alone.
+        for name in ["on-another", "waits"] {
+            self.namespace.apply(&self.asks(name, &holds(HELD_BYTES), 60, 64));
+        }
+        let (first, second) = self.first_that_runs(["on-another", "waits"]);
+        assert_ne!(self.device_of(gpu, first), lost);
+        let reason = self.why_it_waits(second);
+        before.has_the_same_container(self);
+        self.told_in_the_pod_s_status(before.name, "Unhealthy");
+
+        gpu.machine().set_lost(lost, false);
+        self.wait_for_health(gpu, lost, true);
+        self.namespace.wait_for_output(second, "held");
+        assert_eq!(self.device_of(gpu, second), lost);
+        before.runs_on(self);
+        self.told_in_the_pod_s_status(before.name, "Healthy");
+        println!("ok: a device was lost: who ran there ran on, another pod waited until it was back: {reason}");
+        before.end(self);
+        [first, second].iter().for_each(|name| self.remove(name));
+        wait::until_true("their slices are gone", || self.manager.slices().is_empty());
+    }
+
+    /// After a critical error a device is given to nobody until it has answered for a while.
+    pub(crate) fn a_device_with_a_critical_error_is_given_to_nobody_for_a_while(&self) {
+        let Some(gpu) = self.gpu else { return };
+        gpu.machine().report_xid(0, XID_OFF_THE_BUS);
+        self.wait_for_health(gpu, 0, false);
+        self.wait_for_health(gpu, 0, true);
+        println!("ok: a device with a critical error was not given out, and recovered");
+    }
+
+    /// The index of the device that the pod has a part of.
+    fn device_of(&self, gpu: &SimulatedGpu, pod: &str) -> usize {
+        let uuid = self.slice_of(pod)["parts"][0]["device_uuid"].take();
+        (0..self.devices).find(|&index| uuid == gpu.uuid(index).as_str()).expect("one of the machine's devices")
+    }
+
+    /// Waits until the API server and Prometheus are told that the device is well, or is not.
+    fn wait_for_health(&self, gpu: &SimulatedGpu, index: usize, is_healthy: bool) {
+        let device = format!("device=\"{}\"", gpu.uuid(index));
+        let value = format!(" {}", u8::from(is_healthy));
+        wait::until_true("Prometheus is told of the device's health", || {
+            let metrics = self.manager.metrics();
+            let mut lines = metrics.lines().filter(|line| line.starts_with("aliquot_device_healthy{"));
+            lines.any(|line| line.contains(&device) && line.ends_with(&value))
+        });
+        wait::until_true("the API server is told of the device's health", || match self.mode {
+            Mode::Claims => self.is_tainted(&gpu.uuid(index)) != is_healthy,
+            Mode::Units => self.manager.devices() == self.devices - usize::from(!is_healthy),
+        });
+    }
+
+    /// Whether the device is published with a taint that keeps pods away.
+    fn is_tainted(&self, uuid: &str) -> bool {
+        let slices = self.cluster.list("resourceslices", None);
+        let devices = slices.iter().filter_map(|slice| slice["spec"]["devices"].as_array()).flatten();
+        let mut of_uuid = devices.filter(|device| device["attributes"]["uuid"]["string"] == uuid);
+        let device = of_uuid.next().expect("the device is published, whether it is well or not");
+        let taint = json!([{"key": "gpu.aliquot.dev/unhealthy", "effect": "NoSchedule"}]);
+        let told: Vec<Value> = device["taints"].as_array().into_iter().flatten().map(untimed).collect();
+        assert_eq!(device["attributes"]["healthy"]["bool"], told.is_empty(), "{device:#}");
+        !told.is_empty() && json!(told) == taint
+    }
+
+    /// Of two pods the one that runs, and the other one.
+    fn first_that_runs<'n>(&self, [one, other]: [&'n str; 2]) -> (&'n str, &'n str) {
+        let runs = |name: &str| self.namespace.get("pod", name)["status"]["phase"] == "Running";
+        wait::until("one of them runs", || {
+            if runs(one) {
+                return Some((one, other));
+            }
+            runs(other).then_some((other, one))
+        })
+    }
+
+    /// What the scheduler says about a pod that has no room.
+    fn why_it_waits(&self, pod: &str) -> Value {
+        let words = match self.mode {
+            Mode::Claims => "cannot allocate all claims",
+            Mode::Units => "Insufficient aliquot.dev/gpu-core",
+        };
+        wait::until("the scheduler says why a pod waits", || {
+            let is_why = |event: &&Value| {
+                event["involvedObject"]["name"] == pod
+                    && event["reason"] == "FailedScheduling"
+                    && event["message"].as_str().is_some_and(|text| text.contains(words))
+            };
+            self.namespace.list("events").iter().find(is_why).map(|event| event["message"].clone())
+        })
+    }
+
+    /// Kubelet tells it of each container's devices.
+    fn told_in_the_pod_s_status(&self, pod: &str, health: &str) {
+        wait::until_true("kubelet tells of the device's health in the pod's status", || {
+            let status = self.namespace.get("pod", pod)["status"]["containerStatuses"][0].take();
+            let resources = status["allocatedResourcesStatus"].as_array().cloned().unwrap_or_default();
+            let all = resources.iter().filter_map(|resource| resource["resources"].as_array()).flatten();
+            let told: Vec<&Value> = all.map(|device| &device["health"]).collect();
+            told.contains(&&health.into())
+        });
+    }
+}
+
+/// A taint without when it was added, which the API server writes.
+fn untimed(taint: &Value) -> Value {
+    let mut taint = taint.clone();
+    taint.as_object_mut().expect("a taint has fields").remove("timeAdded");
+    taint
+}

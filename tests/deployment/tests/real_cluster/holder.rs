@@ -1,0 +1,85 @@
+//! Pods that hold memory while something happens around them.
+
+use aliquot_harness::{MIB, wait};
+use serde_json::{Value, json};
+
+use super::Tests;
+use super::manager::Mode;
+use super::objects::{holds, pod, prints_devices};
+
+/// What a holder holds.
+pub(crate) const HELD_BYTES: u64 = 16 * MIB;
+
+/// A pod that holds memory.
+pub(crate) struct Holder {
+    pub(crate) name: &'static str,
+    pub(crate) slice: String,
+    /// What says that its container is the same, from when it ran.
+    container: Value,
+}
+
+impl Holder {
+    pub(crate) fn start(tests: &Tests<'_>, name: &'static str) -> Holder {
+        tests.namespace.apply(&tests.asks(name, &holds(HELD_BYTES), 40, 64));
+        Holder::of(tests, name)
+    }
+
+    /// The pod of that name, which holds memory as soon as it runs.
+    pub(crate) fn of(tests: &Tests<'_>, name: &'static str) -> Holder {
+        tests.namespace.wait_for_output(name, "held");
+        let slice = tests.slice_of(name)["name"].as_str().unwrap().to_owned();
+        Holder { name, slice, container: container(&tests.namespace.get("pod", name)) }
+    }
+
+    /// Its container is the same, what it holds is known, and who joins its claim sees that.
+    pub(crate) fn is_undisturbed(&self, tests: &Tests<'_>) {
+        self.runs_on(tests);
+        if tests.mode == Mode::Claims {
+            self.is_joined(tests);
+        }
+    }
+
+    /// Its container is the same, and what it holds is known.
+    pub(crate) fn runs_on(&self, tests: &Tests<'_>) {
+        wait::until_true("the manager knows the process", || {
+            let slices = tests.manager.slices();
+            let slice = slices.iter().find(|slice| slice["name"] == self.slice.as_str());
+            slice.is_some_and(|slice| slice["parts"][0]["memory_used_bytes"] == HELD_BYTES)
+        });
+        self.has_the_same_container(tests);
+    }
+
+    /// Its container was not started again.
+    pub(crate) fn has_the_same_container(&self, tests: &Tests<'_>) {
+        assert_eq!(container(&tests.namespace.get("pod", self.name)), self.container);
+    }
+
+    fn is_joined(&self, tests: &Tests<'_>) {
+        let namespace = tests.namespace;
+        let joins = format!("joins-{}", self.name);
+        namespace.apply(&[pod(&joins, tests.image, &prints_devices(), &json!({"resourceClaimName": self.name}))]);
+        let said = namespace.output(&joins);
+        assert!(said.starts_with(&format!("device 0: total {}, free {},", 64 * MIB, 48 * MIB)), "{said}");
+        namespace.delete("pod", &joins);
+    }
+
+    pub(crate) fn end(self, tests: &Tests<'_>) {
+        tests.remove(self.name);
+        wait::until_true("its slice is gone", || tests.manager.slice(&self.slice).is_none());
+    }
+}
+
+impl Tests<'_> {
+    /// The slice of the pod with this name, and what it uses.
+    pub(crate) fn slice_of(&self, pod: &str) -> Value {
+        wait::until("kubelet has told who has the slice", || {
+            self.manager.slices().into_iter().find(|slice| slice["consumers"][0]["pod"] == pod)
+        })
+    }
+}
+
+/// Which container the pod has, and since when it runs.
+fn container(pod: &Value) -> Value {
+    let status = &pod["status"]["containerStatuses"][0];
+    json!([status["containerID"], status["restartCount"], status["state"]])
+}

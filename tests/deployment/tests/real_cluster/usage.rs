@@ -1,0 +1,54 @@
+//! What people and Prometheus are told of pods.
+
+use aliquot_harness::wait;
+
+use super::Tests;
+use super::holder::{HELD_BYTES, Holder};
+use super::objects::{MAIN, holds};
+
+impl Tests<'_> {
+    pub(crate) fn what_pods_use_is_told_with_their_names(&self) {
+        let holder = Holder::start(self, "told");
+        let (namespace, pod) = (self.namespace.name(), holder.name);
+        let line = |text: String, words: &[&str]| {
+            text.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+        };
+        let container = format!("{namespace}/{pod}/{MAIN}");
+        let table = line(self.manager.table(), &[&holder.slice, &container, "16"]);
+        let labels = format!("namespace=\"{namespace}\",pod=\"{pod}\",container=\"{MAIN}\"");
+        let metric = line(self.manager.metrics(), &["aliquot_slice_memory_used_bytes{", &labels]);
+        assert!(table.is_some(), "{}", self.manager.table());
+        let metric = metric.unwrap_or_else(|| panic!("{}", self.manager.metrics()));
+        assert!(metric.ends_with(&format!("}} {HELD_BYTES}")), "{metric}");
+        println!("ok: what a pod uses is told: {metric}");
+        holder.end(self);
+    }
+
+    /// Its process is killed; kubelet starts the container again.
+    pub(crate) fn a_container_that_is_restarted_is_in_its_slice_again(&self) {
+        // The shell is the container's first process, and ends with the other one.
+        let command = ["/bin/sh".into(), "-c".into(), format!("{} & wait", holds(HELD_BYTES).join(" "))];
+        let mut objects = self.asks("restarted", &command, 40, 64);
+        for object in objects.iter_mut().filter(|object| object["kind"] == "Pod") {
+            object["spec"]["restartPolicy"] = "Always".into();
+        }
+        self.namespace.apply(&objects);
+        self.namespace.wait_for_output("restarted", "held");
+        let before = self.slice_of("restarted");
+        self.namespace.exec("restarted", MAIN, &["/bin/sh", "-c", "kill -9 -1"]).expect("the shell runs");
+        wait::until_true("kubelet has started it again", || {
+            let status = self.namespace.get("pod", "restarted")["status"]["containerStatuses"][0].take();
+            status["restartCount"] == 1 && status["state"]["running"].is_object()
+        });
+        self.namespace.wait_for_output("restarted", "held");
+        wait::until_true("another process has the same slice", || {
+            let after = self.slice_of("restarted");
+            let has_changed = |field: &str| after[field] != before[field];
+            after["parts"][0]["memory_used_bytes"] == HELD_BYTES && has_changed("processes") && !has_changed("id")
+        });
+        println!("ok: a container that was restarted was in its slice again");
+        self.remove("restarted");
+        let slice = before["name"].as_str().unwrap();
+        wait::until_true("its slice is gone", || self.manager.slice(slice).is_none());
+    }
+}
