@@ -1,5 +1,5 @@
-//! The driver's reports of critical errors. One thread for each GPU waits for them, since those that nobody waits for are
-//! told by the last one's number only: an error of a program would hide one of the device.
+//! The driver's reports of critical errors. One thread for each GPU waits for them, since those that nobody waits for
+//! are told by the last one's number only: an error of a program would hide one of the device.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -68,7 +68,7 @@ impl Events {
         let set = match register(gpu) {
             Ok(set) => set,
             Err(NvmlError::NotSupported) => {
-                info!(device = %uuid, "it reports no critical errors: that it is broken shows only when it does not answer");
+                info!(device = %uuid, "it reports no critical errors: only its silence would show that it is broken");
                 self.listeners.insert(uuid.clone(), Listener::Nobody);
                 return;
             }

@@ -1,5 +1,5 @@
-//! Which instance a MIG device is, and whose a critical error is. The wrapper of NVML leaves it out, so NVML is called by
-//! itself.
+//! Which instance a MIG device is, and whose a critical error is. The wrapper of NVML leaves it out, so NVML is called
+//! by itself.
 
 use std::ffi::c_uint;
 use std::mem::MaybeUninit;

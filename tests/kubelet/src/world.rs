@@ -205,8 +205,8 @@ impl World {
         assert_eq!(self.cluster.kubelet().complaints(), Vec::<String>::new(), "{}", self.node.log());
     }
 
-    /// Waits until `is_done`, which is called again and again, or `killer` ([`Node::kill_at_step`]) has killed the manager,
-    /// which is then started again. Returns whether it was killed. `what` says what was awaited.
+    /// Waits until `is_done`, which is called again and again, or `killer` ([`Node::kill_at_step`]) has killed the
+    /// manager, which is then started again. Returns whether it was killed. `what` says what was awaited.
     pub fn until_done_or_killed(
         &mut self,
         mut killer: Process,
