@@ -27,8 +27,8 @@ use crate::resource::{Resource, Resources};
 use crate::slab::Slab;
 use crate::topology::Topology;
 
-/// What is known of the cluster. It changes by events, each of which is applied as a whole or not at all, and by what is
-/// decided: a [`Scheduler`](crate::Scheduler)'s cycles, or [`Statement`](crate::Statement)s and nodes that are kept.
+/// What is known of the cluster. It changes by events, each of which is applied as a whole or not at all, and by what
+/// is decided: a [`Scheduler`](crate::Scheduler)'s cycles, or [`Statement`](crate::Statement)s and nodes that are kept.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     now_ms: u64,

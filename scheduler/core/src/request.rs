@@ -176,8 +176,8 @@ pub enum Alignment {
 }
 
 impl Request {
-    /// Whether wherever there is room for this there is room for `other`: it asks for as much of everything, and for the
-    /// same sort of place.
+    /// Whether wherever there is room for this there is room for `other`: it asks for as much of everything, and for
+    /// the same sort of place.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         let devices = |this: &DeviceRequest, other: &DeviceRequest| {
             let memory = match (this.memory, other.memory) {

@@ -287,8 +287,8 @@ impl Victims {
     }
 }
 
-/// Whether a unit that was moved has yet to start where it is now. It is moved no further: it would never run, and nothing
-/// protects it.
+/// Whether a unit that was moved has yet to start where it is now. It is moved no further: it would never run, and
+/// nothing protects it.
 fn is_on_its_way(cluster: &Cluster, unit: &Unit) -> bool {
     unit.claims.iter().any(|claim| cluster.leaving(*claim).is_some())
 }

@@ -105,8 +105,8 @@ impl Cluster {
         self.lose(lost).map(Outcome::displaced)
     }
 
-    /// Keeps a node for somebody, or opens it to all again. A scheduler that keeps nodes of the cluster decides about those by
-    /// itself.
+    /// Keeps a node for somebody, or opens it to all again. A scheduler that keeps nodes of the cluster decides about
+    /// those by itself.
     ///
     /// # Errors
     /// If there is no such node.

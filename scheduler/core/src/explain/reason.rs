@@ -81,8 +81,8 @@ pub enum Reason {
     },
     /// Whether room can be made was not found out in the time for it; the next cycle goes on.
     SearchExhausted,
-    /// There are more ways to put its group's sub-groups into domains than are tried, and none of those that were tried leads
-    /// to room for all.
+    /// There are more ways to put its group's sub-groups into domains than are tried, and none of those that were tried
+    /// leads to room for all.
     TooManyWays,
     /// Others could be evicted for it, but it waits a while first.
     PreemptionDelayed {

@@ -14,7 +14,8 @@ use crate::statement::{Checkpoint, Statement};
 use crate::topology::DomainId;
 use crate::unit::Unit;
 
-/// So often, for one unit in one scope, a sub-group that has found a domain goes on to the next one for the sake of others.
+/// So often, for one unit in one scope, a sub-group that has found a domain goes on to the next one for the sake of
+/// others.
 const WAYS_MAX: u32 = 64;
 
 /// A group's rules about where its members may be.
@@ -140,8 +141,8 @@ impl Rules {
         placed.filter_map(|member| cluster.allocation(member)).map(|allocation| allocation.node).next()
     }
 
-    /// Places members within a domain: each sub-group that must be in one domain of a level, and then the rest. Where one
-    /// finds no room, the one before it goes on to its next domain.
+    /// Places members within a domain: each sub-group that must be in one domain of a level, and then the rest. Where
+    /// one finds no room, the one before it goes on to its next domain.
     fn place_within(
         &self,
         trial: &mut Trial<'_, '_>,
@@ -210,8 +211,8 @@ impl Rules {
         Err(last)
     }
 
-    /// The members that must be in one domain of a level, by sub-group, those with the fewest domains to choose from first;
-    /// and the rest.
+    /// The members that must be in one domain of a level, by sub-group, those with the fewest domains to choose from
+    /// first; and the rest.
     fn parts(
         &self,
         trial: &mut Trial<'_, '_>,

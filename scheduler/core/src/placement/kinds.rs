@@ -73,8 +73,8 @@ impl Kinds {
     }
 }
 
-/// Whether labels, taints, models and attributes allow such tasks on the node. That too few of its devices are there, or that it
-/// takes nothing at the moment, is not asked: that is seen from what is free.
+/// Whether labels, taints, models and attributes allow such tasks on the node. That too few of its devices are there,
+/// or that it takes nothing at the moment, is not asked: that is seen from what is free.
 fn allow(node: &NodeSpec, constraints: &Constraints) -> bool {
     let devices = constraints.admit_any_device() || node.devices.iter().any(|device| constraints.admit_device(device));
     devices && constraints.admit(node)

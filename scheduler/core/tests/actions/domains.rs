@@ -54,8 +54,8 @@ fn sub_groups_of_one_zone_may_each_be_in_a_rack_of_their_own() {
     assert_eq!(world.running(&claims), 2);
 }
 
-/// Racks of one node with so many devices each, and a gang of sub-groups, each of which is to be in one rack: of each member
-/// how many devices it wants.
+/// Racks of one node with so many devices each, and a gang of sub-groups, each of which is to be in one rack: of each
+/// member how many devices it wants.
 fn racks(devices: &[usize], sub_groups: &[Vec<u16>]) -> (World, Vec<ClaimId>) {
     let names: Vec<String> = (0..devices.len()).map(|rack| format!("r{rack}")).collect();
     let nodes: Vec<(usize, &str, &str)> =
@@ -88,7 +88,8 @@ proptest! {
     ) {
         let (mut world, claims) = racks(&devices, &sub_groups);
         world.cycle();
-        let loads: Vec<usize> = sub_groups.iter().map(|members| members.iter().map(|wanted| usize::from(*wanted)).sum()).collect();
+        let load = |members: &Vec<u16>| members.iter().map(|wanted| usize::from(*wanted)).sum();
+        let loads: Vec<usize> = sub_groups.iter().map(load).collect();
         let expected = if fit(&mut devices.clone(), &loads) { claims.len() } else { 0 };
         prop_assert_eq!(world.running(&claims), expected);
     }

@@ -95,7 +95,8 @@ fn of_nodes_that_are_kept_for_others_it_is_not_said_that_they_have_most_room() {
 
 #[test]
 fn of_a_claim_that_only_its_queues_limit_stops_nothing_is_said_about_who_could_make_way() {
-    let mut setting = Setting::with_nodes(1, 2);
+    let mut setting = Setting::with_nodes(1, 3);
+    setting.add("others", whole(1));
     setting.add_queue("team", None, Allowance { limit: Some(1000), ..quota(100) });
     setting.add_claim(Claim { queue: "team".into(), request: whole(1), ..Claim::default() });
     setting.cycle();
