@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use aliquot_manager::config::Config;
 use aliquot_manager::daemon::Daemon;
+use aliquot_manager::paths::Paths;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 use tempfile::TempDir;
@@ -60,6 +61,8 @@ pub(crate) fn runtime_base() -> Result<PathBuf> {
         Some(env::temp_dir()),
         Some("/dev/shm".into()),
         Some("/var/tmp".into()),
+        // In the image, whose root file system is read-only, there is no other.
+        Some(Paths::of_this_user().runtime_dir),
     ];
     let candidates: Vec<PathBuf> = candidates.into_iter().flatten().filter(|dir| dir.is_absolute()).collect();
     candidates.iter().find(|dir| usable(dir)).cloned().ok_or_else(|| {

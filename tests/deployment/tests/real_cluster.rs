@@ -88,6 +88,7 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
         tests.the_first_that_fits_is_taken();
         tests.bad_claims_are_refused_with_their_reasons();
         tests.a_manager_changes_only_its_own_node_s_resource_slices();
+        tests.nothing_is_broken_in_a_manager_s_pod();
         tests.what_pods_use_is_told_with_their_names();
         tests.a_container_that_is_restarted_is_in_its_slice_again();
         tests.a_device_that_is_lost_is_given_to_nobody_until_it_is_back();
@@ -106,6 +107,7 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
         tests.a_pod_with_units_has_its_part();
         tests.bad_units_are_refused_with_their_reasons();
         tests.containers_of_a_pod_have_each_its_own_slice();
+        tests.nothing_is_broken_in_a_manager_s_pod();
         tests.what_pods_use_is_told_with_their_names();
         tests.a_container_that_is_restarted_is_in_its_slice_again();
         tests.a_device_that_is_lost_is_given_to_nobody_until_it_is_back();

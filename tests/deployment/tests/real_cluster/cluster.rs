@@ -37,7 +37,7 @@ impl Cluster {
         self.try_kubectl(arguments, input).unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
     }
 
-    /// The same, or what it says about why it failed.
+    /// The same, or all that it says if it fails.
     pub(crate) fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut kubectl = Command::new(tool("kubectl", "kubernetes-client"));
         kubectl.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -46,7 +46,11 @@ impl Cluster {
         kubectl.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("kubectl reads");
         let output = kubectl.wait_with_output().expect("kubectl ends");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(text(&output.stdout) + &text(&output.stderr))
+        }
     }
 
     pub(crate) fn apply(&self, objects: &[Value]) {

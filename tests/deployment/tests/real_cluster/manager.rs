@@ -175,6 +175,11 @@ impl Manager<'_> {
         self.pods().iter().map(|pod| self.aliquot(pod, &["ps"])).collect()
     }
 
+    /// What `aliquot doctor` finds on all nodes, if that is nothing broken.
+    pub(crate) fn doctor(&self) -> String {
+        self.pods().iter().map(|pod| self.aliquot(pod, &["doctor"])).collect()
+    }
+
     /// What Prometheus is told, by all managers.
     pub(crate) fn metrics(&self) -> String {
         let path = |pod: String| format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{METRICS_PORT}/proxy/metrics");

@@ -7,6 +7,13 @@ use super::holder::{HELD_BYTES, Holder};
 use super::objects::{MAIN, holds};
 
 impl Tests<'_> {
+    /// As the command line in a manager's pod sees it, which is what a person asks who has a question.
+    pub(crate) fn nothing_is_broken_in_a_manager_s_pod(&self) {
+        let found = self.manager.doctor();
+        assert!(found.contains("shim"), "{found}");
+        println!("ok: aliquot doctor finds nothing broken in a manager's pod");
+    }
+
     pub(crate) fn what_pods_use_is_told_with_their_names(&self) {
         let holder = Holder::start(self, "told");
         let (namespace, pod) = (self.namespace.name(), holder.name);
@@ -35,8 +42,9 @@ impl Tests<'_> {
         self.namespace.apply(&objects);
         self.namespace.wait_for_output("restarted", "held");
         let before = self.slice_of("restarted");
-        self.namespace.exec("restarted", MAIN, &["/bin/sh", "-c", "kill -9 -1"]).expect("the shell runs");
-        wait::until_true("kubelet has started it again", || {
+        // The shell that kills may itself be killed with the container, before it can say that all is well.
+        let said = self.namespace.exec("restarted", MAIN, &["/bin/sh", "-c", "kill -9 -1"]);
+        wait::until_true(&format!("kubelet has started it again; the shell that killed it: {said:?}"), || {
             let status = self.namespace.get("pod", "restarted")["status"]["containerStatuses"][0].take();
             status["restartCount"] == 1 && status["state"]["running"].is_object()
         });
