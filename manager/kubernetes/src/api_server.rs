@@ -14,8 +14,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// For so long a server that cannot answer now is asked again while kubelet waits: with the answer that was waited for
-/// last, less than kubelet does. What fails kubelet tries again only when it looks at the pod the next time, which may be
-/// a minute later.
+/// last, less than kubelet does. What fails kubelet tries again only when it looks at the pod the next time, which may
+/// be a minute later.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between the first tries; then twice as long each time, up to the longest pause.
@@ -56,8 +56,8 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(ANSWER_TIMEOUT);
     config.write_timeout = Some(ANSWER_TIMEOUT);
-    // Whoever asks tries again: kubelet, a loop of ours, or whoever is [patient](Patience). The client's own tries would
-    // keep kubelet waiting for minutes.
+    // Whoever asks tries again: kubelet, a loop of ours, or whoever is [patient](Patience). The client's own tries
+    // would keep kubelet waiting for minutes.
     config.default_retry = false;
     Client::try_from(config).map_err(|source| ConnectError::Client(Box::new(source)))
 }
