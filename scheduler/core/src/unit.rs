@@ -74,11 +74,12 @@ impl Unit {
     }
 
     /// This unit, and those that could be placed instead: members beyond the core, which are independent of each other,
-    /// one of each class, or cores that do without one of this one's classes.
+    /// one of each class, or cores that do without one of this one's classes. In the order of the members: the numbers of
+    /// classes are others in a scheduler that was restored.
     pub(crate) fn sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
+        let mut seen: BTreeSet<ClassId> = BTreeSet::new();
         let classes = self.claims.iter().filter_map(|claim| cluster.class_of(*claim));
-        let classes: BTreeSet<ClassId> = classes.collect();
-        let mut seen = classes.clone();
+        let classes: Vec<ClassId> = classes.filter(|class| seen.insert(*class)).collect();
         let group = cluster.group(self.group).filter(|_| self.elastic);
         let members = group.into_iter().flat_map(|group| group.waiting());
         let members = members.filter(move |claim| cluster.class_of(*claim).is_some_and(|class| seen.insert(class)));

@@ -130,7 +130,10 @@ impl<'a> Searches<'a> {
         let times = self.known.get(&purpose).map_or(0, |unfinished| unfinished.times);
         let stopped = search.stopped().filter(|_| !found);
         let cut = stopped.map(|at| Unfinished { action, group, at: Some(at), times: times.saturating_add(1) });
-        self.note(purpose, cut);
+        // A group may be sought room for in several ways. Those that come to an end are no answer for one that was cut.
+        if found || cut.is_some() || !self.outcomes.contains_key(&purpose) {
+            self.note(purpose, cut);
+        }
     }
 
     fn note(&mut self, purpose: Purpose, outcome: Option<Unfinished>) {

@@ -144,6 +144,30 @@ fn a_search_that_was_not_asked_for_in_a_cycle_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_search_that_is_cut_short_goes_on_whatever_comes_of_other_members_of_its_gang() {
+    // Only on the last node both devices can be made free; who asks for three fits nowhere, and every way with him ends.
+    let mut w = World::with(&[2; 30], Settings { search_budget: 4, ..Settings::default() });
+    w.queue_with("red", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    w.queue("blue", 6);
+    for node in 0..30 {
+        let other = if node < 29 { build("default", 1) } else { wants("red", TRAIN, 1) };
+        for (device, claim) in (0..).zip([wants("red", TRAIN, 1), other]) {
+            let claim = w.claim(claim);
+            w.run_on(claim, node, device);
+        }
+    }
+    w.gang(group("g", "blue", TRAIN, 2), 0, 0);
+    let member = |devices| Claim { pod_group: Some("g".into()), ..wants("", 0, devices) };
+    let members = [2, 1, 3].map(|devices| w.claim(member(devices)));
+    let cycles = (1..20).find(|_| {
+        w.cycle();
+        w.running(&members) == 2
+    });
+    assert!(cycles.is_some_and(|cycles| cycles > 1), "{}", w.scheduler.explain(&w.cluster, members[0]).unwrap());
+    assert!(w.runs(members[0]) && w.runs(members[1]));
+}
+
+#[test]
 fn a_search_that_is_cut_short_goes_on_in_the_next_cycle() {
     // Nine nodes on which nobody may be evicted, and a tenth; three nodes are looked at first, then twice as many.
     let mut world = World::with(&[1; 10], Settings { search_budget: 6, ..Settings::default() });
