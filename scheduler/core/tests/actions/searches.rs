@@ -9,6 +9,20 @@ use aliquot_scheduler_core::{
 
 use crate::setting::{TRAIN, World, build, group, wants};
 
+/// Thirty nodes of two devices, of which both can be had on the last one only, and searches that see a few nodes.
+fn only_the_last_node_can_be_made_free() -> World {
+    let mut w = World::with(&[2; 30], Settings { search_budget: 4, ..Settings::default() });
+    w.queue_with("red", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    for node in 0..30 {
+        let other = if node < 29 { build("default", 1) } else { wants("red", TRAIN, 1) };
+        for (device, claim) in (0..).zip([wants("red", TRAIN, 1), other]) {
+            let claim = w.claim(claim);
+            w.run_on(claim, node, device);
+        }
+    }
+    w
+}
+
 #[test]
 fn a_node_with_more_victims_than_a_search_may_look_at_does_not_end_it_for_ever() {
     let mut w = World::with(&[2, 1], Settings { search_budget: 2, ..Settings::default() });
@@ -106,18 +120,9 @@ fn a_search_that_was_cut_short_goes_on_in_a_restored_scheduler_where_it_was() {
 
 #[test]
 fn a_search_that_was_not_asked_for_in_a_cycle_goes_on_where_it_was() {
-    // Only on the last node both devices can be made free.
     let world = || {
-        let mut w = World::with(&[2; 30], Settings { search_budget: 4, ..Settings::default() });
-        w.queue_with("red", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+        let mut w = only_the_last_node_can_be_made_free();
         w.queue("blue", 2);
-        for node in 0..30 {
-            let other = if node < 29 { build("default", 1) } else { wants("red", TRAIN, 1) };
-            for (device, claim) in (0..).zip([wants("red", TRAIN, 1), other]) {
-                let claim = w.claim(claim);
-                w.run_on(claim, node, device);
-            }
-        }
         let blue = w.claim(build("blue", 2));
         (w, blue)
     };
@@ -145,17 +150,9 @@ fn a_search_that_was_not_asked_for_in_a_cycle_goes_on_where_it_was() {
 
 #[test]
 fn a_search_that_is_cut_short_goes_on_whatever_comes_of_other_members_of_its_gang() {
-    // Only on the last node both devices can be made free; who asks for three fits nowhere, and every way with him ends.
-    let mut w = World::with(&[2; 30], Settings { search_budget: 4, ..Settings::default() });
-    w.queue_with("red", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
+    let mut w = only_the_last_node_can_be_made_free();
     w.queue("blue", 6);
-    for node in 0..30 {
-        let other = if node < 29 { build("default", 1) } else { wants("red", TRAIN, 1) };
-        for (device, claim) in (0..).zip([wants("red", TRAIN, 1), other]) {
-            let claim = w.claim(claim);
-            w.run_on(claim, node, device);
-        }
-    }
+    // Who asks for three devices fits nowhere, and the search for every way with him comes to its end.
     w.gang(group("g", "blue", TRAIN, 2), 0, 0);
     let member = |devices| Claim { pod_group: Some("g".into()), ..wants("", 0, devices) };
     let members = [2, 1, 3].map(|devices| w.claim(member(devices)));
