@@ -97,22 +97,6 @@ impl Tests<'_> {
         })
     }
 
-    /// What the scheduler says about a pod that has no room.
-    fn why_it_waits(&self, pod: &str) -> Value {
-        let words = match self.mode {
-            Mode::Claims => "cannot allocate all claims",
-            Mode::Units => "Insufficient aliquot.dev/gpu-core",
-        };
-        wait::until("the scheduler says why a pod waits", || {
-            let is_why = |event: &&Value| {
-                event["involvedObject"]["name"] == pod
-                    && event["reason"] == "FailedScheduling"
-                    && event["message"].as_str().is_some_and(|text| text.contains(words))
-            };
-            self.namespace.list("events").iter().find(is_why).map(|event| event["message"].clone())
-        })
-    }
-
     /// Kubelet tells it of each container's devices.
     fn told_in_the_pod_s_status(&self, pod: &str, health: &str) {
         wait::until_true("kubelet tells of the device's health in the pod's status", || {

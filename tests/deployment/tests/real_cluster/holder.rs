@@ -1,4 +1,4 @@
-//! Pods that hold memory while something happens around them.
+//! Pods that hold memory while something happens around them, or wait.
 
 use aliquot_harness::{MIB, wait};
 use serde_json::{Value, json};
@@ -74,6 +74,22 @@ impl Tests<'_> {
     pub(crate) fn slice_of(&self, pod: &str) -> Value {
         wait::until("kubelet has told who has the slice", || {
             self.manager.slices().into_iter().find(|slice| slice["consumers"][0]["pod"] == pod)
+        })
+    }
+
+    /// What the scheduler says about a pod that has no room.
+    pub(crate) fn why_it_waits(&self, pod: &str) -> Value {
+        let words = match self.mode {
+            Mode::Claims => "cannot allocate all claims",
+            Mode::Units => "Insufficient aliquot.dev/gpu-core",
+        };
+        wait::until("the scheduler says why a pod waits", || {
+            let is_why = |event: &&Value| {
+                event["involvedObject"]["name"] == pod
+                    && event["reason"] == "FailedScheduling"
+                    && event["message"].as_str().is_some_and(|text| text.contains(words))
+            };
+            self.namespace.list("events").iter().find(is_why).map(|event| event["message"].clone())
         })
     }
 }

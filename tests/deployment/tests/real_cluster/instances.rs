@@ -106,16 +106,9 @@ impl Tests<'_> {
     }
 
     fn waits_for_room(&self, pod: &str) {
-        let event = wait::until("the scheduler says why it waits", || {
-            let is_why = |event: &Value| {
-                event["involvedObject"]["name"] == pod
-                    && event["reason"] == "FailedScheduling"
-                    && event["message"].as_str().is_some_and(|text| text.contains("cannot allocate all claims"))
-            };
-            self.namespace.list("events").into_iter().find(is_why)
-        });
+        let reason = self.why_it_waits(pod);
         assert_eq!(self.namespace.get("pod", pod)["status"]["phase"], "Pending");
-        println!("ok: {pod} waits: {}", event["message"]);
+        println!("ok: {pod} waits: {reason}");
     }
 
     /// The truth, where it can be looked at: on the simulated machine.
