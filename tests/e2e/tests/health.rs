@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use aliquot_harness::{GIB, HostProgram, Node, Process, SimulatedGpu, Slice, artifacts, run, wait};
+use aliquot_harness::{GIB, Node, SimulatedGpu, artifacts, run, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, Device, DeviceHealth, Part};
 use tonic::Code;
 
@@ -56,15 +56,6 @@ fn assert_refused(gpu: &SimulatedGpu, node: &Node, index: usize, words: &str) {
     assert!(says.iter().all(|words| refused.message().contains(words)), "{}", refused.message());
 }
 
-/// A program that works in the slice again and again.
-fn busy(gpu: &SimulatedGpu, slice: &Slice) -> Process {
-    let mut command = HostProgram::linked(gpu, "busy").on(gpu);
-    command.args(["500000", "0"]).env("CUDA_VISIBLE_DEVICES", &slice.description().parts[0].device_uuid);
-    let mut process = Process::start(slice.preload_into(&mut command));
-    process.wait_for("busy");
-    process
-}
-
 /// Waits until a device has worked for a tenth of a second more.
 fn wait_for_work(gpu: &SimulatedGpu, index: usize) {
     let used_ns = || gpu.machine().device_use(index).busy_ns;
@@ -102,7 +93,7 @@ fn a_device_with_a_critical_error_gets_nothing_new_until_it_has_been_well_for_a_
     let address = free_address();
     let node = Node::with(&gpu, &format!("cdi_dir = 'off'\nmetrics_address = '{address}'\n"));
     let slice = node.slice_of("before", vec![part_of(&gpu, 0)]);
-    let mut process = busy(&gpu, &slice);
+    let mut process = slice.busy(&gpu);
     assert!(is_well_in_metrics(&gpu, address, 0));
 
     while_failing(&gpu, 0, 48, || {
@@ -147,7 +138,7 @@ fn a_device_that_is_lost_loses_no_slice_and_is_used_again_when_it_is_back() {
     let node = Node::start(&gpu);
     let lost = node.slice_of("lost", vec![part_of(&gpu, 0)]);
     let other = node.slice_of("other", vec![part_of(&gpu, 1)]);
-    let mut process = busy(&gpu, &other);
+    let mut process = other.busy(&gpu);
     let before = lost.description().clone();
 
     gpu.machine().set_lost(0, true);
@@ -164,7 +155,7 @@ fn a_device_that_is_lost_loses_no_slice_and_is_used_again_when_it_is_back() {
     let slices = node.client().slices().unwrap();
     let after = slices.into_iter().find(|slice| slice.name == "lost").unwrap();
     assert_eq!((after.id, after.parts), (before.id, before.parts));
-    let _process = busy(&gpu, &lost);
+    let _process = lost.busy(&gpu);
     wait_for_work(&gpu, 0);
     let _new = node.slice_of("new", vec![part_of(&gpu, 0)]);
     // It is listened to again.

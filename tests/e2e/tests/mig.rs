@@ -35,12 +35,6 @@ fn program(gpu: &SimulatedGpu, slice: &Slice, name: &str, arguments: &[&str]) ->
     command
 }
 
-fn busy(gpu: &SimulatedGpu, slice: &Slice) -> Process {
-    let mut process = Process::start(&mut program(gpu, slice, "busy", &["500000", "0"]));
-    process.wait_for("busy");
-    process
-}
-
 fn devices(node: &Node) -> Vec<Device> {
     node.client().node().unwrap().devices
 }
@@ -113,7 +107,7 @@ fn two_instances_of_a_gpu_share_no_time() {
     let node = Node::start(&gpu);
     let slices = [(LARGE, "large"), (SMALL, "small")]
         .map(|(device, name)| node.slice_of(name, vec![part(&gpu, device, 80, GIB)]));
-    let _busy = slices.each_ref().map(|slice| busy(&gpu, slice));
+    let _busy = slices.each_ref().map(|slice| slice.busy(&gpu));
     let used_ns = || [LARGE, SMALL].map(|device| gpu.machine().device_use(device).busy_ns);
     let (begun, before) = (Instant::now(), used_ns());
     // On one device both together could not be at work for more than all of the time.
@@ -133,7 +127,7 @@ fn use_of_an_instance_is_known_though_the_driver_does_not_tell_how_busy_it_is() 
     let node = Node::start(&gpu);
     // Alone and without a limit: on a GPU it would be the driver's samples that say what it uses.
     let slice = node.slice_of("whole", vec![part(&gpu, LARGE, 100, GIB)]);
-    let _process = busy(&gpu, &slice);
+    let _process = slice.busy(&gpu);
     let usage = || node.client().usage("whole").unwrap();
     wait::until_true("its share is told", || usage().parts[0].core_used_1s_millipercent > 50_000);
     wait::until_true("so is what its context takes", || usage().parts[0].memory_overhead_bytes == 6 * MIB);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::gate;
-use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice, artifacts, copy_program, run, wait};
+use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, artifacts, copy_program, run, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, FindingKind, Part, PriorityClass, ResizeSliceRequest, SharingMode};
 use tempfile::TempDir;
 use tonic::Code;
@@ -112,14 +112,6 @@ fn limited(gpu: &SimulatedGpu, device: usize, request: u32, limit: u32) -> Part 
     }
 }
 
-fn busy(gpu: &SimulatedGpu, slice: &Slice) -> Process {
-    let mut command = HostProgram::linked(gpu, "busy").on(gpu);
-    command.args(["500000", "0"]).env("CUDA_VISIBLE_DEVICES", &slice.description().parts[0].device_uuid);
-    let mut process = Process::start(slice.preload_into(&mut command));
-    process.wait_for("busy");
-    process
-}
-
 fn aliquot(node: &Node, arguments: &[&str]) -> String {
     run(Command::new(artifacts::cli()).arg("--socket").arg(node.socket()).args(arguments)).success().stdout
 }
@@ -154,11 +146,11 @@ fn containers_are_told_their_share_and_wait_for_no_lease() {
         assert_eq!(word & (gate::OPEN | gate::FREE), gate::OPEN | gate::FREE);
     }
     // In time it would be held to 30 %. The share is that of the driver's samples.
-    let _busy = busy(&gpu, &small);
+    let _busy = small.busy(&gpu);
     wait::until_true("its use is told", || {
         node.client().usage("small").unwrap().parts[0].core_used_1s_millipercent > 60_000
     });
-    let _other = busy(&gpu, &large);
+    let _other = large.busy(&gpu);
     wait::until_true("so is that of the other", || {
         node.client().usage("large").unwrap().parts[0].core_used_1s_millipercent > 10_000
     });
@@ -240,7 +232,7 @@ fn a_new_limit_is_for_new_processes_and_is_told_so() {
         node.client().resize(request).unwrap()
     };
     assert_eq!(resize(30, 40).warnings, Vec::<String>::new());
-    let _process = busy(&gpu, &slice);
+    let _process = slice.busy(&gpu);
     wait::until_true("the manager knows it", || node.client().usage("resized").unwrap().processes.len() == 1);
     let resized = resize(30, 50);
     assert!(resized.warnings.iter().any(|warning| warning.contains("keep the share that they have")), "{resized:?}");
@@ -335,7 +327,7 @@ fn beside_a_server_that_nobody_asked_for_leases_go_on_and_the_user_is_told() {
     let slice = node.slice("leased", 30, GIB);
     assert_eq!(slice.description().environment, Vec::<String>::new());
     let _server = mps.start_server(&gpu);
-    let _busy = busy(&gpu, &slice);
+    let _busy = slice.busy(&gpu);
     wait::until_true("the server is seen", || node.client().node().unwrap().devices[0].has_mps_server);
     let leases = || node.client().usage("leased").unwrap().parts[0].leases;
     let before = leases();

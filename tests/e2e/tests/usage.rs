@@ -6,14 +6,6 @@ use aliquot_abi::region::SlotDevice;
 use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, Shares, SimulatedGpu, Slice, run, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, Part, PartUsage, PriorityClass, ResizeSliceRequest};
 
-fn busy(gpu: &SimulatedGpu, slice: &Slice) -> Process {
-    let mut command = HostProgram::linked(gpu, "busy").on(gpu);
-    command.args(["500000", "0"]);
-    let mut process = Process::start(slice.preload_into(&mut command));
-    process.wait_for("busy");
-    process
-}
-
 /// What the slice's counters say that it used of its first device in the last second, in thousandths.
 fn used_permille(slice: &Slice) -> u64 {
     slice.limits().counters[0].used_permille.load(Ordering::Relaxed)
@@ -31,7 +23,7 @@ fn the_share_that_a_container_uses_under_leases_is_shown_in_it() {
     let node = Node::start(&gpu);
     let slice = node.slice("shown", 30, GIB);
     assert_eq!(used_permille(&slice), 0);
-    let process = busy(&gpu, &slice);
+    let process = slice.busy(&gpu);
     // The bounds leave room for a busy machine: what shares are exact to is another test's.
     wait::until_true("a share of 30 % is shown", || (250..=350).contains(&used_permille(&slice)));
     wait::until_true("so is that of the process", || {
@@ -49,7 +41,7 @@ fn the_share_of_a_container_with_a_device_to_itself_is_shown_in_it() {
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
     let slice = node.slice("alone", 100, GIB);
-    let process = busy(&gpu, &slice);
+    let process = slice.busy(&gpu);
     wait::until_true("nearly all of the device is shown", || used_permille(&slice) >= 900);
     wait::until_true("so is that of the process", || {
         of_processes(&slice, |part| &part.used_permille).iter().any(|&permille| permille >= 900)
@@ -125,7 +117,7 @@ fn waits_for_leases_are_told_apart_from_what_threads_are_throttled_and_outlive_t
     let gpu = SimulatedGpu::new();
     let mut node = Node::start(&gpu);
     let (first, second) = (node.slice("first", 50, GIB), node.slice("second", 50, GIB));
-    let processes = [busy(&gpu, &first), busy(&gpu, &second)];
+    let processes = [first.busy(&gpu), second.busy(&gpu)];
     wait::until_true("each waits for the other's leases to end", || {
         [&first, &second].into_iter().all(|slice| waits(&part(&node, slice)) >= 20)
     });
@@ -158,7 +150,7 @@ fn a_resize_of_a_running_container_holds_when_its_answer_comes() {
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
     let mut holder = Process::start(slice.preload_into(command.arg((32 * MIB).to_string())));
     holder.wait_for("held");
-    let worker = busy(&gpu, &slice);
+    let worker = slice.busy(&gpu);
     wait::until_true("both are known", || node.client().usage("changing").unwrap().processes.len() == 2);
 
     let changed = ResizeSliceRequest {

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::Process;
-use crate::{Client, Mapped, SimulatedGpu, artifacts, region, tool, wait};
+use crate::{Client, HostProgram, Mapped, SimulatedGpu, artifacts, region, tool, wait};
 
 /// System calls that change a file system.
 const CHANGES: &str =
@@ -196,6 +196,16 @@ impl Slice {
     /// Makes `command` run in this slice, in front of what it preloads already.
     pub fn preload_into<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         region::preload(command, self.shim())
+    }
+
+    /// A program that keeps the first device of the slice busy, with kernels of half a millisecond, until it is dropped.
+    #[must_use]
+    pub fn busy(&self, gpu: &SimulatedGpu) -> Process {
+        let mut command = HostProgram::linked(gpu, "busy").on(gpu);
+        command.args(["500000", "0"]).env("CUDA_VISIBLE_DEVICES", &self.slice.parts[0].device_uuid);
+        let mut process = Process::start(self.preload_into(&mut command));
+        process.wait_for("busy");
+        process
     }
 
     /// The slice's name.
