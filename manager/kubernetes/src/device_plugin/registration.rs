@@ -1,6 +1,7 @@
 //! Serves one resource, and makes it known to kubelet, again whenever kubelet was restarted: it then empties the
 //! directory.
 
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +17,7 @@ use proto::registration_client::RegistrationClient;
 use tokio::net::UnixStream;
 use tokio::time::sleep;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::{Endpoint, Server as Transport};
+use tonic::transport::{Channel, Endpoint, Server as Transport};
 use tracing::{info, warn};
 
 use super::server::{Server, options};
@@ -57,7 +58,15 @@ async fn serve_once(server: &Arc<Server>, dir: &Path) -> Result<(), String> {
     let service = DevicePluginServer::from_arc(Arc::clone(server)).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let served = Transport::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener));
     let watched = async {
-        register(&kubelet, endpoint, &server.resource.name).await.map_err(|status| status.message().to_owned())?;
+        let listening = connect(&kubelet).await.map_err(|error| {
+            let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            format!("cannot connect to {}: {cause}", kubelet.display())
+        })?;
+        // Kubelet empties the directory before it listens: who reaches it and still has a socket keeps it.
+        if !file.is_there() {
+            return Ok(());
+        }
+        register(listening, endpoint, &server.resource.name).await.map_err(|status| status.message().to_owned())?;
         info!(resource = server.resource.name, "registered with kubelet");
         let mut unheard = Duration::ZERO;
         while file.is_there() && identity(&kubelet).is_ok_and(|now| now == before) && unheard < LISTENING_GRACE {
@@ -79,22 +88,25 @@ fn endpoint(resource: &str) -> String {
     format!("aliquot-{}.sock", resource.replace(['/', '.'], "-"))
 }
 
-async fn register(kubelet: &Path, endpoint: String, resource: &str) -> Result<(), tonic::Status> {
+async fn connect(kubelet: &Path) -> Result<Channel, tonic::transport::Error> {
     let path = kubelet.to_owned();
     let connector = tower::service_fn(move |_| {
         let path = path.clone();
         async move { io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
     });
     // The address is only the authority that is sent; where the connection goes is the connector's business.
-    let channel =
-        Endpoint::from_static("http://localhost").timeout(ANSWER_TIMEOUT).connect_with_connector_lazy(connector);
+    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(ANSWER_TIMEOUT).timeout(ANSWER_TIMEOUT);
+    endpoint.connect_with_connector(connector).await
+}
+
+async fn register(kubelet: Channel, endpoint: String, resource: &str) -> Result<(), tonic::Status> {
     let request = proto::RegisterRequest {
         version: VERSION.to_owned(),
         endpoint,
         resource_name: resource.to_owned(),
         options: Some(options()),
     };
-    RegistrationClient::new(channel).register(request).await.map(drop)
+    RegistrationClient::new(kubelet).register(request).await.map(drop)
 }
 
 /// Tells one run of kubelet's from the next: inode numbers are used again, times are not.

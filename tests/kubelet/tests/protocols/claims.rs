@@ -25,9 +25,9 @@ fn a_claim_is_prepared_once_for_two_pods_and_given_back_after_the_last() {
     assert_eq!(results[0].consumed_capacity.as_ref().unwrap()["core"].0, "30");
 
     stage.cluster.delete_pod("one");
-    assert_eq!(driver.log(), ["registered ", "prepare shared"]);
+    assert_eq!(driver.calls(), ["prepare shared"]);
     stage.cluster.delete_pod("two");
-    assert_eq!(driver.log()[2..], ["unprepare shared"]);
+    assert_eq!(driver.calls()[1..], ["unprepare shared"]);
     wait::until_true("the claim has no devices", || {
         let claim: ResourceClaim = stage.cluster.store().get(&CLAIMS, NAMESPACE, "shared").unwrap();
         claim.status.is_none_or(|status| status.allocation.is_none())
@@ -88,7 +88,7 @@ fn all_claims_of_a_pod_go_to_the_driver_in_one_call() {
     stage.claim("b", &part(30, "10Gi"));
     stage.cluster.create_pod("pod", &pod_with(&["a", "b"]));
     stage.cluster.wait_for_phase("pod", "Running");
-    assert_eq!(driver.log()[1..], ["prepare a b"]);
+    assert_eq!(driver.calls(), ["prepare a b"]);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_driver_that_speaks_another_version_is_told_so() {
     let stage = Stage::new();
     let driver = Driver::start(&stage, Behaviour::Speaks("v1alpha4.Node".to_owned()));
     wait::until_true("kubelet has refused", || {
-        driver.log().iter().any(|line| line.starts_with("refused: none of services"))
+        driver.registrations().iter().any(|status| status.error.starts_with("none of services"))
     });
     assert!(!stage.cluster.kubelet().has_driver(DRIVER));
 }
@@ -141,7 +141,7 @@ fn a_kubelet_that_starts_again_finds_its_pods_running_and_knows_their_claims() {
     wait::until_true("the driver is registered again", || stage.cluster.kubelet().has_driver(DRIVER));
     stage.cluster.wait_for_phase("pod", "Running");
     stage.cluster.delete_pod("pod");
-    assert_eq!(driver.log(), ["registered ", "prepare claim", "registered ", "unprepare claim"]);
+    assert_eq!(driver.calls(), ["prepare claim", "unprepare claim"]);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_kubelet_that_starts_again_gives_back_the_claims_of_pods_that_have_ended() {
     let ended = json!({"status": {"phase": "Succeeded"}});
     stage.cluster.store().merge(&PODS, NAMESPACE, "pod", true, &ended).unwrap();
     stage.cluster.start_kubelet();
-    wait::until_true("the claim is given back", || driver.log().last().is_some_and(|last| last == "unprepare claim"));
+    wait::until_true("the claim is given back", || driver.calls() == ["prepare claim", "unprepare claim"]);
     stage.cluster.delete_pod("pod");
 }
 
@@ -165,10 +165,10 @@ fn a_driver_that_starts_again_is_found_again_and_one_that_stays_away_loses_what_
     let stage = Stage::new();
     let mut driver = Driver::start(&stage, Behaviour::Good);
     stage.publish(&json!([shared_device("gpu-0")]));
-    wait::until_true("the driver is registered", || driver.log().len() == 1);
+    wait::until_true("the driver is registered", || driver.registrations().len() == 1);
     driver.kill();
     driver.serve();
-    wait::until_true("the driver is registered again", || driver.log().len() == 2);
+    wait::until_true("the driver is registered again", || driver.registrations().len() == 2);
     assert_eq!(stage.cluster.store().list::<ResourceSlice>(&SLICES).len(), 1);
     driver.stop();
     wait::until_true("its slices are deleted", || stage.cluster.store().count(&SLICES) == 0);

@@ -45,7 +45,8 @@ pub(crate) struct Driver {
 struct Service {
     cdi: PathBuf,
     behaviour: Arc<Mutex<Behaviour>>,
-    log: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<String>>>,
+    registrations: Arc<Mutex<Vec<RegistrationStatus>>>,
 }
 
 impl Driver {
@@ -55,8 +56,12 @@ impl Driver {
 
     /// The same, with a socket of this name.
     pub(crate) fn start_at(socket: &str, stage: &Stage, behaviour: Behaviour) -> Driver {
-        let service =
-            Service { cdi: stage.cdi_directory(), behaviour: Arc::new(Mutex::new(behaviour)), log: Arc::default() };
+        let service = Service {
+            cdi: stage.cdi_directory(),
+            behaviour: Arc::new(Mutex::new(behaviour)),
+            calls: Arc::default(),
+            registrations: Arc::default(),
+        };
         let socket = stage.cluster.kubelet_dir().join("plugins_registry").join(socket);
         let mut driver = Driver { service, socket, runtime: None };
         driver.serve();
@@ -93,8 +98,13 @@ impl Driver {
     }
 
     /// What kubelet has asked for, a word for each call and the names of its claims.
-    pub(crate) fn log(&self) -> Vec<String> {
-        self.service.log.lock().unwrap().clone()
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.service.calls.lock().unwrap().clone()
+    }
+
+    /// What became of each registration, as kubelet has told. It calls the driver before it tells that it may.
+    pub(crate) fn registrations(&self) -> Vec<RegistrationStatus> {
+        self.service.registrations.lock().unwrap().clone()
     }
 }
 
@@ -110,7 +120,7 @@ impl Service {
     fn note(&self, what: &str, claims: &[Claim]) {
         let mut names: Vec<&str> = claims.iter().map(|claim| claim.name.as_str()).collect();
         names.sort_unstable();
-        self.log.lock().unwrap().push(format!("{what} {}", names.join(" ")));
+        self.calls.lock().unwrap().push(format!("{what} {}", names.join(" ")));
     }
 
     fn behaviour(&self) -> Behaviour {
@@ -138,10 +148,7 @@ impl Registration for Service {
         &self,
         status: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        let status = status.into_inner();
-        let what =
-            if status.plugin_registered { "registered".to_owned() } else { format!("refused: {}", status.error) };
-        self.note(&what, &[]);
+        self.registrations.lock().unwrap().push(status.into_inner());
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
