@@ -18,8 +18,11 @@ use crate::{SimulatedGpu, Witness, wait};
 const TOLERANCE_POINTS: f64 = 3.0;
 /// Nothing is said about less time than this, if not told otherwise.
 const WINDOW_MIN: Duration = Duration::from_millis(1500);
-/// What is wrong until then is wrong.
+/// What is wrong until then is wrong in this window.
 const WINDOW_MAX: Duration = Duration::from_secs(15);
+/// What is wrong in each of so many windows is wrong. In one, other programs may have kept these ones, and not the
+/// witness, from their processor.
+const WINDOWS: usize = 4;
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -78,11 +81,22 @@ impl<'a> Shares<'a> {
         wait::until_true("who is to use the device does", || {
             used().iter().zip(&self.users).all(|(&used_ns, user)| used_ns > 0 || *user.percent.start() == 0.0)
         });
-        let (before, start_ns, witness) = (used(), now_ns(), Witness::start());
+        for window in 1..=WINDOWS {
+            match self.watch_window() {
+                Ok(found) => return println!("{found}"),
+                Err(found) if window == WINDOWS => panic!("{found}"),
+                Err(found) => println!("{found}"),
+            }
+        }
+    }
+
+    /// Watches the device until the shares are as they should be, for one window. Returns what there was to see.
+    fn watch_window(&self) -> Result<String, String> {
+        let (before, start_ns, witness) = (self.used_ns(), now_ns(), Witness::start());
         thread::sleep(self.window_min - LOOK_INTERVAL);
         loop {
             thread::sleep(LOOK_INTERVAL);
-            let (after, window_ns, lost_ns) = (used(), now_ns() - start_ns, witness.lost_ns());
+            let (after, window_ns, lost_ns) = (self.used_ns(), now_ns() - start_ns, witness.lost_ns());
             let percent_of_window = |ns: u64| ns as f64 * 100.0 / window_ns as f64;
             let measured: Vec<f64> = after
                 .iter()
@@ -97,10 +111,11 @@ impl<'a> Shares<'a> {
                 window_ns / 1_000_000
             );
             if measured.iter().zip(&self.users).all(|(&measured, user)| user.is_kept(measured, lost_percent)) {
-                println!("{found}");
-                return;
+                return Ok(found);
             }
-            assert!(window_ns < WINDOW_MAX.as_nanos() as u64, "{found}");
+            if window_ns >= WINDOW_MAX.as_nanos() as u64 {
+                return Err(found);
+            }
         }
     }
 
