@@ -97,6 +97,9 @@ impl Daemon {
             .map_err(StartError::Runtime)?;
         let metrics = config.metrics_address.map(|address| bind_metrics(&runtime, address)).transpose()?;
         let metrics_address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
+        if let Some(address) = metrics_address {
+            info!(%address, "serving metrics");
+        }
         let (gone, orphans) = mpsc::unbounded_channel();
         let owner_gone = move |slice: &str| {
             // Nobody listens any more: the manager ends.

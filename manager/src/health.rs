@@ -14,10 +14,21 @@ pub(crate) struct HealthWatch {
     errors: BTreeMap<DeviceUuid, CriticalError>,
 }
 
+/// What a device has shown when it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It answers, and the driver wants nothing done with it.
+    Well,
+    /// It answers, but the driver wants this done with it before anything new is started on it.
+    WantsRecovery(String),
+    /// It does not answer, or with this error.
+    Silence(String),
+}
+
 #[derive(Debug)]
 struct CriticalError {
     xid: u64,
-    /// When it was reported, or the device did not answer after it.
+    /// When it was reported, or the device was not well after it.
     seen: Instant,
 }
 
@@ -31,12 +42,22 @@ impl HealthWatch {
         is_of_device
     }
 
-    /// A device was asked, and answered or gave the error `failure`. Returns its health now.
-    pub(crate) fn asked(&mut self, uuid: &DeviceUuid, failure: Option<String>, now: Instant) -> Health {
+    /// A device was asked. Returns its health now.
+    pub(crate) fn asked(&mut self, uuid: &DeviceUuid, answer: Answer, now: Instant) -> Health {
         let error = self.errors.get_mut(uuid);
-        if let Some(reason) = failure {
+        let reason = match answer {
+            Answer::Well => None,
+            Answer::WantsRecovery(action) => Some(match &error {
+                Some(CriticalError { xid, .. }) => {
+                    format!("the driver wants {action}, after the critical error XID {xid}")
+                }
+                None => format!("the driver wants {action}"),
+            }),
+            Answer::Silence(reason) => Some(format!("the device does not answer: {reason}")),
+        };
+        if let Some(reason) = reason {
             error.into_iter().for_each(|error| error.seen = now);
-            return Health::Unhealthy { reason: format!("the device does not answer: {reason}") };
+            return Health::Unhealthy { reason };
         }
         match error {
             Some(CriticalError { xid, seen }) if now.saturating_duration_since(*seen) < TIME_TO_RECOVER => {
@@ -63,6 +84,10 @@ mod tests {
         DeviceUuid::new("GPU-0")
     }
 
+    fn lost() -> Answer {
+        Answer::Silence("GPU is lost".into())
+    }
+
     fn reason(health: Health) -> String {
         let Health::Unhealthy { reason } = health else { panic!("it is healthy") };
         reason
@@ -71,9 +96,9 @@ mod tests {
     #[test]
     fn a_silent_device_is_unhealthy_until_it_answers() {
         let (mut watch, now) = (HealthWatch::default(), Instant::now());
-        assert_eq!(watch.asked(&uuid(), None, now), Health::Healthy);
-        assert!(reason(watch.asked(&uuid(), Some("GPU is lost".into()), now)).contains("GPU is lost"));
-        assert_eq!(watch.asked(&uuid(), None, now), Health::Healthy);
+        assert_eq!(watch.asked(&uuid(), Answer::Well, now), Health::Healthy);
+        assert!(reason(watch.asked(&uuid(), lost(), now)).contains("GPU is lost"));
+        assert_eq!(watch.asked(&uuid(), Answer::Well, now), Health::Healthy);
     }
 
     #[test]
@@ -81,10 +106,10 @@ mod tests {
         let (mut watch, now) = (HealthWatch::default(), Instant::now());
         watch.xid(&uuid(), 48, now);
         for seconds in [0, 0, 0, 0, 0, 0, 0, 10, 29] {
-            let health = watch.asked(&uuid(), None, now + Duration::from_secs(seconds));
+            let health = watch.asked(&uuid(), Answer::Well, now + Duration::from_secs(seconds));
             assert!(reason(health).contains("XID 48"));
         }
-        assert_eq!(watch.asked(&uuid(), None, now + TIME_TO_RECOVER), Health::Healthy);
+        assert_eq!(watch.asked(&uuid(), Answer::Well, now + TIME_TO_RECOVER), Health::Healthy);
     }
 
     #[test]
@@ -93,10 +118,25 @@ mod tests {
         let at = |seconds| begin + Duration::from_secs(seconds);
         watch.xid(&uuid(), 48, at(0));
         watch.xid(&uuid(), 79, at(20));
-        assert!(reason(watch.asked(&uuid(), None, at(40))).contains("XID 79"));
-        assert!(reason(watch.asked(&uuid(), Some("GPU is lost".into()), at(45))).contains("GPU is lost"));
-        assert!(reason(watch.asked(&uuid(), None, at(70))).contains("XID 79"));
-        assert_eq!(watch.asked(&uuid(), None, at(75)), Health::Healthy);
+        assert!(reason(watch.asked(&uuid(), Answer::Well, at(40))).contains("XID 79"));
+        assert!(reason(watch.asked(&uuid(), lost(), at(45))).contains("GPU is lost"));
+        assert!(reason(watch.asked(&uuid(), Answer::Well, at(70))).contains("XID 79"));
+        assert_eq!(watch.asked(&uuid(), Answer::Well, at(75)), Health::Healthy);
+    }
+
+    #[test]
+    fn what_the_driver_wants_done_with_a_device_keeps_it_out_of_use_however_long_it_takes() {
+        let (mut watch, begin) = (HealthWatch::default(), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let reset = || Answer::WantsRecovery("a reset of the GPU".into());
+        assert_eq!(reason(watch.asked(&uuid(), reset(), at(0))), "the driver wants a reset of the GPU");
+        assert_eq!(watch.asked(&uuid(), Answer::Well, at(1)), Health::Healthy);
+        watch.xid(&uuid(), 95, at(10));
+        let both = "the driver wants a reset of the GPU, after the critical error XID 95";
+        assert_eq!(reason(watch.asked(&uuid(), reset(), at(10))), both);
+        assert_eq!(reason(watch.asked(&uuid(), reset(), at(1000))), both);
+        assert!(reason(watch.asked(&uuid(), Answer::Well, at(1029))).contains("XID 95"));
+        assert_eq!(watch.asked(&uuid(), Answer::Well, at(1030)), Health::Healthy);
     }
 
     #[test]
@@ -104,10 +144,10 @@ mod tests {
         let (mut watch, now) = (HealthWatch::default(), Instant::now());
         for xid in [13, 31, 43, 45, 68, 109] {
             assert!(!watch.xid(&uuid(), xid, now));
-            assert_eq!(watch.asked(&uuid(), None, now), Health::Healthy);
+            assert_eq!(watch.asked(&uuid(), Answer::Well, now), Health::Healthy);
         }
         assert!(watch.xid(&uuid(), 79, now));
         assert!(!watch.xid(&uuid(), 45, now));
-        assert!(reason(watch.asked(&uuid(), None, now)).contains("XID 79"));
+        assert!(reason(watch.asked(&uuid(), Answer::Well, now)).contains("XID 79"));
     }
 }

@@ -13,7 +13,7 @@ use nvml_wrapper::{cuda_driver_version_major, cuda_driver_version_minor};
 use tracing::{info, warn};
 
 use crate::driver_root::DriverRoot;
-use crate::health::HealthWatch;
+use crate::health::{Answer, HealthWatch};
 use crate::inventory::{
     Alert, Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, Partition, Placement,
     SharingMode, SourceError, UtilisationSample,
@@ -24,6 +24,7 @@ mod events;
 mod instance;
 #[allow(unsafe_code, reason = "does what the wrapper of NVML has no function for; each block says what makes it sound")]
 mod partition;
+mod recovery;
 
 use events::{Events, Report};
 
@@ -172,7 +173,7 @@ impl Loaded {
     }
 
     fn inventory(&mut self) -> Result<Inventory, SourceError> {
-        let mut failures = BTreeMap::new();
+        let mut answers = BTreeMap::new();
         let mut links = BTreeMap::new();
         let mut placements = BTreeMap::new();
         let Listed { handles, mut silent } = self.listed()?;
@@ -191,19 +192,21 @@ impl Loaded {
                         placements.insert(uuid.clone(), divided.placements);
                     }
                     device.mig_instance.iter_mut().for_each(|instance| place(instance, &placements));
-                    if device.mig_instance.is_none() {
+                    let is_gpu = device.mig_instance.is_none();
+                    if is_gpu {
                         self.events.listen(&uuid, &handle);
                     }
+                    let wanted = if is_gpu { recovery::wanted(&handle) } else { None };
                     links.insert(uuid.clone(), linked_buses(&handle));
                     self.known.insert(uuid.clone(), device);
-                    failures.insert(uuid, None);
+                    answers.insert(uuid, wanted.map_or(Answer::Well, Answer::WantsRecovery));
                 }
                 Err(error) => {
-                    failures.insert(uuid, Some(error.to_string()));
+                    answers.insert(uuid, Answer::Silence(error.to_string()));
                 }
             }
         }
-        self.forget_destroyed(&failures);
+        self.forget_destroyed(&answers);
         let gpus = self.known.values().filter(|device| device.mig_instance.is_none());
         let by_bus: BTreeMap<String, DeviceUuid> =
             gpus.map(|device| (device.pci_bus_id.clone(), device.uuid.clone())).collect();
@@ -213,8 +216,8 @@ impl Loaded {
         for (uuid, device) in &mut self.known {
             // One that is not listed any more has fallen off the bus.
             let why = || silent.get(&device.index).cloned().unwrap_or_else(|| "it is not listed any more".into());
-            let failure = failures.remove(uuid).unwrap_or_else(|| Some(why()));
-            device.health = self.health.asked(uuid, failure, now);
+            let answer = answers.remove(uuid).unwrap_or_else(|| Answer::Silence(why()));
+            device.health = self.health.asked(uuid, answer, now);
             if let Some(buses) = links.get(uuid) {
                 device.nvlink_peers = buses.iter().filter_map(|bus| by_bus.get(bus).cloned()).collect();
             }
@@ -236,11 +239,12 @@ impl Loaded {
     }
 
     /// An instance that its GPU, which answers, does not list any more was destroyed, or went with the GPU's MIG mode.
-    fn forget_destroyed(&mut self, failures: &BTreeMap<DeviceUuid, Option<String>>) {
-        let answers = |gpu: &DeviceUuid| failures.get(gpu).is_some_and(Option::is_none);
+    fn forget_destroyed(&mut self, answers: &BTreeMap<DeviceUuid, Answer>) {
+        let does_answer =
+            |gpu: &DeviceUuid| answers.get(gpu).is_some_and(|answer| !matches!(answer, Answer::Silence(_)));
         self.known.retain(|uuid, device| {
             let gpu = device.mig_instance.as_ref().map(|instance| &instance.gpu);
-            failures.contains_key(uuid) || !gpu.is_some_and(answers)
+            answers.contains_key(uuid) || !gpu.is_some_and(does_answer)
         });
     }
 

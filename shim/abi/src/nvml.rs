@@ -361,7 +361,28 @@ pub struct nvmlEventData_t {
     pub compute_instance_id: c_uint,
 }
 
+/// A field of a device, which its number names, and its value.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct nvmlFieldValue_t {
+    /// Which field: `NVML_FI_…`.
+    pub field_id: c_uint,
+    /// Of which part, for example an NVLink, where the field has parts.
+    pub scope_id: c_uint,
+    /// When the value was taken, in microseconds since 1970.
+    pub timestamp: i64,
+    /// How long that took, in microseconds.
+    pub latency_usec: i64,
+    /// What `value` is: 1 stands for `unsigned int`.
+    pub value_type: c_uint,
+    /// Whether there is a value.
+    pub nvml_return: nvmlReturn_t,
+    /// The value, as it lies in memory.
+    pub value: [u8; 8],
+}
+
 const _: () = {
+    assert!(size_of::<nvmlFieldValue_t>() == 40);
     assert!(size_of::<nvmlMemory_v2_t>() == 40 && size_of::<nvmlPciInfo_t>() == 68);
     assert!(size_of::<nvmlProcessInfo_t>() == 24 && size_of::<nvmlProcessUtilizationSample_t>() == 32);
     assert!(size_of::<nvmlEventData_t>() == 32 && size_of::<nvmlAccountingStats_t>() == 56);
@@ -466,6 +487,7 @@ macro_rules! nvml_api {
             forward call: nvmlDeviceGetComputeMode(device: nvmlDevice_t, mode: *mut c_uint);
             forward call: nvmlDeviceGetTotalEccErrors(device: nvmlDevice_t, error_type: c_uint, counter_type: c_uint, ecc_counts: *mut u64);
             forward call: nvmlDeviceGetEccMode(device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint);
+            forward call: nvmlDeviceGetFieldValues(device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t);
             forward call: nvmlDeviceGetDriverModel(device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint);
             forward call: nvmlDeviceGetDriverModel_v2(device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint);
             forward call: nvmlDeviceGetClockInfo(device: nvmlDevice_t, kind: c_uint, clock: *mut c_uint);

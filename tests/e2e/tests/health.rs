@@ -1,7 +1,7 @@
 //! A device goes bad while slices are on it, and is well again.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -68,10 +68,12 @@ fn aliquot(node: &Node, arguments: &[&str]) -> String {
     run(command.env("ALIQUOT_SOCKET", node.socket()).args(arguments)).success().stdout
 }
 
-/// An address on which nobody listens.
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address")
+/// The address of a manager's metrics, as it has logged it.
+fn metrics_address(node: &Node) -> SocketAddr {
+    let log = node.log();
+    let (_, address) = log.split_once("serving metrics address=").unwrap_or_else(|| panic!("no address:\n{log}"));
+    let (address, _) = address.split_once('\n').expect("a whole line");
+    address.parse().expect("an address")
 }
 
 /// Whether metrics say that a device is healthy.
@@ -90,8 +92,8 @@ fn is_well_in_metrics(gpu: &SimulatedGpu, address: SocketAddr, index: usize) -> 
 #[test]
 fn a_device_with_a_critical_error_gets_nothing_new_until_it_has_been_well_for_a_while() {
     let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
-    let address = free_address();
-    let node = Node::with(&gpu, &format!("cdi_dir = 'off'\nmetrics_address = '{address}'\n"));
+    let node = Node::with(&gpu, "cdi_dir = 'off'\nmetrics_address = '127.0.0.1:0'\n");
+    let address = metrics_address(&node);
     let slice = node.slice_of("before", vec![part_of(&gpu, 0)]);
     let mut process = slice.busy(&gpu);
     assert!(is_well_in_metrics(&gpu, address, 0));
@@ -160,6 +162,31 @@ fn a_device_that_is_lost_loses_no_slice_and_is_used_again_when_it_is_back() {
     let _new = node.slice_of("new", vec![part_of(&gpu, 0)]);
     // It is listened to again.
     while_failing(&gpu, 0, 48, || wait_until_ill(&node, 0, "XID 48"));
+}
+
+#[test]
+fn a_device_that_the_driver_wants_reset_gets_nothing_new_until_it_was() {
+    const RESET: u32 = 1;
+    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    let node = Node::start(&gpu);
+    let slice = node.slice_of("before", vec![part_of(&gpu, 0)]);
+    let mut process = slice.busy(&gpu);
+    gpu.machine().set_recovery_action(0, RESET);
+    gpu.machine().report_xid(0, 95);
+    wait_until_ill(
+        &node,
+        0,
+        "the driver wants a reset of the GPU (nvidia-smi --gpu-reset), after the critical error XID 95",
+    );
+    assert_refused(&gpu, &node, 0, "wants a reset");
+    wait_for_work(&gpu, 0);
+    assert!(!process.has_ended());
+    // Without an error as well, and only the one that is meant.
+    gpu.machine().set_recovery_action(1, RESET);
+    wait_until_ill(&node, 1, "the driver wants a reset of the GPU");
+    gpu.machine().set_recovery_action(1, 0);
+    wait_until_well(&node, 1);
+    assert_eq!(device(&node, 0).health(), DeviceHealth::Unhealthy);
 }
 
 #[test]

@@ -364,7 +364,6 @@ pub const FORWARDED: &[Family] = &[
             "nvmlDeviceGetBusType",
             "nvmlDeviceGetCapabilities",
             "nvmlDeviceGetCpuAffinityWithinScope",
-            "nvmlDeviceGetFieldValues",
             "nvmlDeviceGetGpuFabricInfo",
             "nvmlDeviceGetGpuFabricInfoV",
             "nvmlDeviceGetGpuFabricInfo_v4",

@@ -49,6 +49,18 @@ impl Machine {
         is_lost(device) || self.config().devices[device].gpu.is_some_and(is_lost)
     }
 
+    /// Has the driver want this done with GPU `device` before anything new is started on it, in NVML's numbers
+    /// (`nvmlDeviceGpuRecoveryAction_t`): 0 is nothing, 1 a reset, 2 a restart of the node.
+    pub fn set_recovery_action(&self, device: usize, action: u32) {
+        self.state.devices[device].recovery_action.store(action, Ordering::Relaxed);
+    }
+
+    /// What the driver wants done with GPU `device`.
+    #[must_use]
+    pub fn recovery_action(&self, device: usize) -> u32 {
+        self.state.devices[device].recovery_action.load(Ordering::Relaxed)
+    }
+
     /// Looks whenever a device may have gone bad or well, until `look` finds something or the time has run out.
     pub fn wait_for_fault<T>(&self, timeout: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let began = Instant::now();

@@ -69,6 +69,8 @@ pub(crate) struct Device {
     pub(crate) mig_is_off: AtomicU32,
     /// Not 0: it answers nobody.
     pub(crate) is_lost: AtomicU32,
+    /// What the driver wants done with it, in NVML's numbers.
+    pub(crate) recovery_action: AtomicU32,
     /// Critical errors that were reported: how many in the upper half, the last one's XID in the lower.
     pub(crate) critical_errors: AtomicU64,
     pub(crate) history: History,

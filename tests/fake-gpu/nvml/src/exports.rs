@@ -10,6 +10,7 @@ mod implementations {
     pub(super) use crate::accounting::*;
     pub(super) use crate::devices::*;
     pub(super) use crate::events::*;
+    pub(super) use crate::fields::*;
     pub(super) use crate::memory::*;
     pub(super) use crate::mig::*;
     pub(super) use crate::partition::*;

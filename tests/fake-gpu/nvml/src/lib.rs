@@ -12,6 +12,7 @@ mod caller;
 mod devices;
 mod events;
 mod exports;
+mod fields;
 mod memory;
 mod mig;
 mod partition;

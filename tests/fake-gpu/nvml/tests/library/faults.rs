@@ -130,3 +130,33 @@ fn a_lost_device_answers_nothing_until_it_is_back() {
         nvml.nvmlEventSetWait_v2(set, &mut data, 0).is(nvmlReturn_t::TIMEOUT);
     });
 }
+
+#[test]
+fn what_the_driver_wants_done_is_a_field_of_the_gpu_alone() {
+    const RECOVERY_ACTION: c_uint = 230;
+    const TEMPERATURE_OF_MEMORY: c_uint = 82;
+    alone("faults::what_the_driver_wants_done_is_a_field_of_the_gpu_alone", || {
+        let (nvml, machine) = (Nvml::load(), machine());
+        nvml.nvmlInit_v2().ok();
+        let ask = |device: nvmlDevice_t| {
+            let field = |field_id| nvmlFieldValue_t {
+                field_id,
+                scope_id: 0,
+                timestamp: 0,
+                latency_usec: 0,
+                value_type: 0,
+                nvml_return: nvmlReturn_t::UNKNOWN,
+                value: [0xFF; 8],
+            };
+            let mut values = [RECOVERY_ACTION, TEMPERATURE_OF_MEMORY].map(field);
+            nvml.nvmlDeviceGetFieldValues(device, 2, values.as_mut_ptr()).ok();
+            values.map(|field| (field.nvml_return, field.value[0]))
+        };
+        machine.set_recovery_action(1, 2);
+        let unknown = (nvmlReturn_t::NOT_SUPPORTED, 0xFF);
+        assert_eq!(ask(device(&nvml, 0)), [(nvmlReturn_t::SUCCESS, 0), unknown]);
+        assert_eq!(ask(device(&nvml, 1)), [(nvmlReturn_t::SUCCESS, 2), unknown]);
+        nvml.nvmlDeviceGetFieldValues(device(&nvml, 0), -1, core::ptr::null_mut()).is(nvmlReturn_t::INVALID_ARGUMENT);
+        nvml.nvmlDeviceGetFieldValues(device(&nvml, 0), 1, core::ptr::null_mut()).is(nvmlReturn_t::INVALID_ARGUMENT);
+    });
+}

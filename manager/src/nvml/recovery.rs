@@ -1,0 +1,48 @@
+//! What the driver wants done with a GPU before anything new is started on it.
+
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
+
+use super::NvmlDevice;
+
+/// In words; `None` if that is nothing, or if the driver does not tell: those before the field was made, and those of
+/// GPUs that need no such thing.
+pub(super) fn wanted(gpu: &NvmlDevice) -> Option<String> {
+    let asked = [FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)];
+    let answer = gpu.field_values_for(&asked).ok()?.pop()?.ok()?;
+    match answer.value.ok()? {
+        SampleValue::U32(action) => in_words(action.into()),
+        SampleValue::U64(action) => in_words(action),
+        SampleValue::I64(action) => in_words(action.try_into().ok()?),
+        SampleValue::F64(_) => None,
+    }
+}
+
+/// `nvmlDeviceGpuRecoveryAction_t`, and what NVIDIA's guide to the errors of GPU memory says of its values.
+fn in_words(action: u64) -> Option<String> {
+    let words = match action {
+        0 => return None,
+        1 => "a reset of the GPU (nvidia-smi --gpu-reset)",
+        2 => "a restart of the node",
+        3 => "an end of the programs that use the GPU together with others",
+        4 => "an end of the programs on the GPU, and then a reset of it (nvidia-smi --gpu-reset)",
+        5 => "its IMEX domain recovered",
+        6 => "a reset of the GPU's PCIe bus",
+        7 => "a restart of the system",
+        other => return Some(format!("something done with the GPU that is not known here (recovery action {other})")),
+    };
+    Some(words.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_words;
+
+    #[test]
+    fn only_nothing_is_no_reason() {
+        assert_eq!(in_words(0), None);
+        let words: Vec<String> = (1..=8).map(|action| in_words(action).expect("a reason")).collect();
+        assert!(words[0].contains("--gpu-reset") && words[1].contains("node") && words[7].contains("action 8"));
+    }
+}
