@@ -208,6 +208,10 @@ layouts! { nvml:
         is_present = "bIsPresent", percentage = "percentage", inc_threshold = "incThreshold",
         dec_threshold = "decThreshold"
     };
+    nvmlFieldValue_t = "nvmlFieldValue_t" @ 0 {
+        field_id = "fieldId", scope_id = "scopeId", timestamp = "timestamp", latency_usec = "latencyUsec",
+        value_type = "valueType", nvml_return = "nvmlReturn", value = "value"
+    };
     nvmlEventData_t = "nvmlEventData_t" @ 0 {
         device = "device", event_type = "eventType", event_data = "eventData", gpu_instance_id = "gpuInstanceId",
         compute_instance_id = "computeInstanceId"
