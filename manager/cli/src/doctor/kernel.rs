@@ -145,10 +145,14 @@ mod tests {
 
     #[test]
     fn the_trials_leave_nothing_and_do_not_hang() {
+        /// More than all other tests of this process have open at a time.
+        const TRIALS: usize = 300;
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
-        let found: Vec<_> = findings().iter().map(|finding| finding.what.clone()).collect();
-        assert_eq!(found, ["glibc", "pidfd", "SO_PEERPIDFD", "futex"]);
-        assert!(open() <= before + 1, "a descriptor is left open");
+        for _ in 0..TRIALS {
+            let found: Vec<_> = findings().iter().map(|finding| finding.what.clone()).collect();
+            assert_eq!(found, ["glibc", "pidfd", "SO_PEERPIDFD", "futex"]);
+        }
+        assert!(open() < before + TRIALS, "a descriptor is left open");
     }
 }
