@@ -1,9 +1,10 @@
 //! The daemon's own process: from start to signal, with systemd told of both.
 
+use std::io;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, info};
 use tracing_subscriber::filter::ParseError;
 
@@ -27,7 +28,7 @@ pub enum RunError {
     Start(#[from] StartError),
     /// Signals cannot be received.
     #[error("cannot wait for signals: {0}")]
-    Signals(#[source] std::io::Error),
+    Signals(#[source] io::Error),
 }
 
 /// Runs a manager in this process until SIGTERM or SIGINT.
@@ -37,34 +38,59 @@ pub enum RunError {
 pub fn run(config: Config) -> Result<(), RunError> {
     let level = |source| RunError::LogLevel { level: config.log_level.clone(), source };
     logging::start(&config).map_err(level)?;
-    let daemon = Daemon::start(config)?;
-    tell_systemd(&[NotifyState::Ready]);
-    let outcome = wait(&daemon);
-    tell_systemd(&[NotifyState::Stopping]);
-    daemon.stop();
-    outcome.map_err(RunError::Signals)
-}
-
-fn wait(daemon: &Daemon) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Twice within the time that systemd allows.
-    let watchdog = sd_notify::watchdog_enabled().map(|timeout| timeout / 2);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Signals)?;
     runtime.block_on(async {
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let mut ticks = tokio::time::interval(watchdog.unwrap_or(Duration::from_secs(3600)));
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => break info!(signal = "SIGTERM", "ending"),
-                _ = interrupt.recv() => break info!(signal = "SIGINT", "ending"),
-                // If it does not answer, nothing is said, and systemd starts another one.
-                _ = ticks.tick(), if watchdog.is_some() => {
-                    daemon.answer();
-                    tell_systemd(&[NotifyState::Watchdog]);
-                }
-            }
-        }
+        // First: whoever has had an answer from the daemon may ask it to end.
+        let mut end = End::listen().map_err(RunError::Signals)?;
+        let start = tokio::task::spawn_blocking(move || Daemon::start(config));
+        let daemon = tokio::select! {
+            // A panic in it has ended the process.
+            Ok(started) = start => started?,
+            // Even if the driver never answers.
+            () = end.asked_for() => std::process::exit(0),
+        };
+        tell_systemd(&[NotifyState::Ready]);
+        wait(&daemon, &mut end).await;
+        tell_systemd(&[NotifyState::Stopping]);
+        daemon.stop();
         Ok(())
     })
+}
+
+/// The signals that ask this process to end.
+struct End {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl End {
+    fn listen() -> io::Result<End> {
+        Ok(End { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn asked_for(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => info!(signal = "SIGTERM", "ending"),
+            _ = self.interrupt.recv() => info!(signal = "SIGINT", "ending"),
+        }
+    }
+}
+
+/// Until the process is asked to end.
+async fn wait(daemon: &Daemon, end: &mut End) {
+    // Twice within the time that systemd allows.
+    let watchdog = sd_notify::watchdog_enabled().map(|timeout| timeout / 2);
+    let mut ticks = tokio::time::interval(watchdog.unwrap_or(Duration::from_secs(3600)));
+    loop {
+        tokio::select! {
+            () = end.asked_for() => return,
+            // If it does not answer, nothing is said, and systemd starts another one.
+            _ = ticks.tick(), if watchdog.is_some() => {
+                daemon.answer();
+                tell_systemd(&[NotifyState::Watchdog]);
+            }
+        }
+    }
 }
 
 fn tell_systemd(state: &[NotifyState]) {
