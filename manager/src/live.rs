@@ -11,6 +11,7 @@ use aliquot_kubernetes::node::Consumer;
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::AuditPolicy;
+use crate::devices::store_if_changed;
 use crate::procfs::{self, Mapped};
 use crate::region::Region;
 use crate::slices::{Owner, Part, PriorityClass, Slice, SliceId};
@@ -201,12 +202,22 @@ impl LiveSlice {
 
     /// Says which processes are in it. With the last of them, what it used beyond its ledger is free again at once.
     pub(crate) fn set_processes(&self, processes: Vec<Attached>) {
+        let mut members = self.members.lock();
         if processes.is_empty() {
             for part in 0..self.region.device_count() {
                 self.region.device_limits(part).memory_overhead_bytes.store(0, Ordering::Relaxed);
             }
         }
-        *self.members.lock() = Members::of(processes);
+        *members = Members::of(processes);
+    }
+
+    /// Says what its processes use of its part number `part`, which must exist, beyond their ledger. Of a slice whose last
+    /// process has ended meanwhile, what was seen of it before stays forgotten.
+    pub(crate) fn set_memory_overhead_bytes(&self, part: usize, bytes: u64) {
+        let members = self.members.lock();
+        if !members.processes.is_empty() {
+            store_if_changed(&self.region.device_limits(part).memory_overhead_bytes, bytes);
+        }
     }
 
     /// The containers of pods that run in it, as far as somebody said.

@@ -177,9 +177,8 @@ impl ProcessWatch {
         // Unregistered processes of the slice count as well: it is the slice that has the limit.
         let used_bytes =
             look.of_slice(slice).try_fold(0_u64, |sum, process| Some(sum.saturating_add(process.memory_bytes?)));
-        if let Some(used_bytes) = used_bytes.filter(|_| !slice.processes().is_empty()) {
-            let overhead = &slice.region.device_limits(*number).memory_overhead_bytes;
-            store_if_changed(overhead, used_bytes.saturating_sub(part.ledger_bytes));
+        if let Some(used_bytes) = used_bytes {
+            slice.set_memory_overhead_bytes(*number, used_bytes.saturating_sub(part.ledger_bytes));
         }
         let busy_percent = look.of_slice(slice).map(|process| process.busy_percent).sum::<u32>().min(100);
         slice.set_sampled_permille(*number, busy_percent * 10);
