@@ -38,6 +38,8 @@ fn a_container_has_its_slice_s_memory_and_nothing_is_left() {
 
     drop(holder);
     wait::until_true("the memory is free again", || slice.used_bytes(0) == 0);
+    // Only then is it known who has ended.
+    wait::until_true("nobody is in the slice", || node.client().usage(&name).unwrap().processes.is_empty());
     node.client().remove(&name, false).unwrap();
     let left = fs::read_dir("/var/run/cdi").unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     assert!(left.filter(|file| file.contains(&name)).count() == 0, "the slice is still published");

@@ -73,17 +73,20 @@ fn two_hundred_that_start_at_once_are_all_counted() {
 
 #[test]
 fn what_a_process_does_to_start_does_not_grow_with_how_many_there_are() {
+    const OTHERS: usize = 150;
     let gpu = SimulatedGpu::with("mode = 'instant'\n");
     let region = Region::new(&gpu, GIB);
     // The first makes what all share.
     let _ = system_calls_of_the_shim(&gpu, &region);
     let alone = system_calls_of_the_shim(&gpu, &region);
-    let mut holders = start(&gpu, 150, PIECE, |command| {
+    let mut holders = start(&gpu, OTHERS, PIECE, |command| {
         region.preload_into(command);
     });
     wait_for_all(&mut holders);
     let among_many = system_calls_of_the_shim(&gpu, &region);
-    assert!(alone > 0 && among_many <= alone + 5, "{alone} system calls alone, {among_many} beside 150 others");
+    // How many there are depends a little on when the driver's threads run; one for each of the others would show.
+    let found = format!("{alone} system calls alone, {among_many} beside {OTHERS} others");
+    assert!(alone > 0 && among_many <= alone + OTHERS / 5, "{found}");
 }
 
 /// There are more processes than slots: the last ones share one. This test itself is the living owner of all slots
