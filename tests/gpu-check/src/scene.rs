@@ -11,8 +11,11 @@ use crate::way::Way;
 /// Memory appears to change by so much without anybody's doing: the driver takes memory in pieces, and the node manager
 /// counts what lies between what was asked for and what was taken a moment later.
 pub(crate) const ROUNDING_BYTES: u64 = 4 << 20;
-/// How long memory that is given back may take to be free again, and the node manager's books to follow the driver's.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long memory that is given back may take to be free again, and the node manager's books to follow the driver's, on a
+/// machine that is busy with something else.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long others may go on changing what is free until it is taken as it is.
+const STEADY_TIMEOUT: Duration = Duration::from_secs(5);
 const SETTLE_INTERVAL: Duration = Duration::from_millis(20);
 /// So many equal readings one after the other are a steady value: together longer than the node manager takes to
 /// count what a context holds.
@@ -29,7 +32,7 @@ pub(crate) struct Scene {
 impl Scene {
     /// Free bytes, read until they no longer change.
     pub(crate) fn steady_free(&self) -> Done<u64> {
-        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let deadline = Instant::now() + STEADY_TIMEOUT;
         let (mut free, mut readings) = (self.cuda.memory()?.0, 1);
         while readings < STEADY_READINGS && Instant::now() < deadline {
             std::thread::sleep(SETTLE_INTERVAL);

@@ -19,7 +19,7 @@ const SPIN_NS: u64 = 20_000;
 const BESIDE: u32 = 50;
 /// The other thread's rest after a launch: longer than a launch's work, so that the driver's queue never fills.
 const BESIDE_REST: Duration = Duration::from_micros(200);
-const BESIDE_TIMEOUT: Duration = Duration::from_secs(20);
+const BESIDE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;

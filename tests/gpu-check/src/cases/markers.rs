@@ -22,7 +22,7 @@ use crate::way::Way;
 
 const PAGE_BYTES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 const WRITTEN: u64 = 0x00a1_1c07;
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;

@@ -16,7 +16,7 @@ use crate::way::Way;
 
 /// What the child holds.
 const HELD_BYTES: u64 = 256 << 20;
-const CHILD_TIMEOUT: Duration = Duration::from_secs(10);
+const CHILD_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// What the child says when it holds its memory.
 const READY: &str = "ready";

@@ -21,11 +21,15 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
 
     cuda.set(address, 0x11, BYTES, first)?;
     cuda.record(begin, first)?;
-    cuda.launch(spin, Shape::ONE, first, SPIN_NS)?;
     // SAFETY: the driver checks the handle.
-    let query = unsafe { call!(cuda, cuStreamQuery(first)) };
+    let query = unsafe {
+        call!(cuda, cuLaunchHostFunc(first, Some(wait_until_asked), std::ptr::null_mut()))?;
+        call!(cuda, cuStreamQuery(first))
+    };
+    HAS_ASKED.store(true, Ordering::Release);
     let is_busy = query.map_err(|error| error.result) == Err(CUresult::NOT_READY);
-    findings.expect("a stream with a running kernel is not ready", is_busy, format!("{query:?}"));
+    findings.expect("a stream with work in flight is not ready", is_busy, format!("{query:?}"));
+    cuda.launch(spin, Shape::ONE, first, SPIN_NS)?;
     cuda.set(address, 0x5a, BYTES, first)?;
     cuda.record(end, first)?;
     // SAFETY: the driver checks both handles.
@@ -49,6 +53,16 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     findings.expect_ok("a host function in a stream is called after the work before it", host_function(cuda));
     cuda.free(address)?;
     Ok(())
+}
+
+/// The stream has been asked whether it is ready.
+static HAS_ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps its stream from being ready, however long the thread that asks does not run.
+unsafe extern "C" fn wait_until_asked(_: *mut c_void) {
+    while !HAS_ASKED.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
 }
 
 /// Sets the flag that it is given.

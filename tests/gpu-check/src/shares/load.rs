@@ -105,8 +105,8 @@ impl Load {
         }
     }
 
-    /// Runs the load, in a worker.
-    pub(crate) fn run(&self) -> anyhow::Result<Work> {
+    /// Runs the load, in a worker. `None`: it was not ready in time.
+    pub(crate) fn run(&self) -> anyhow::Result<Option<Work>> {
         if self.processes > 1 {
             return self.run_in_processes();
         }
@@ -116,13 +116,13 @@ impl Load {
         let graph = if self.graph > 0 { Some(self.make_graph(&cuda, kernel)?) } else { None };
         // A process that has not touched the device may be none to the driver: this takes no time of account.
         cuda.finish(streams[0])?;
-        let wait = self.start_ns.checked_sub(monotonic_ns()?).context("the worker was not ready in time")?;
+        let Some(wait) = self.start_ns.checked_sub(monotonic_ns()?) else { return Ok(None) };
         std::thread::sleep(Duration::from_nanos(wait));
         if self.idle {
             std::thread::sleep(Duration::from_nanos(WARM_UP_NS + self.window_ns + COOL_DOWN_NS));
-            return Ok(Work::default());
+            return Ok(Some(Work::default()));
         }
-        self.work(&cuda, kernel, graph, &streams)
+        self.work(&cuda, kernel, graph, &streams).map(Some)
     }
 
     fn work(
@@ -226,7 +226,7 @@ impl Load {
     }
 
     /// Does it in several processes, all in the slice of this one.
-    fn run_in_processes(&self) -> anyhow::Result<Work> {
+    fn run_in_processes(&self) -> anyhow::Result<Option<Work>> {
         let one = Load { processes: 1, ..self.clone() };
         let start = || -> anyhow::Result<Child> {
             let mut command = Command::new(std::env::current_exe()?);
@@ -234,15 +234,19 @@ impl Load {
             Ok(command.spawn()?)
         };
         let children = (0..self.processes).map(|_| start()).collect::<anyhow::Result<Vec<_>>>()?;
-        let mut sum = Work::default();
-        for child in children {
+        let answer = |child: Child| -> anyhow::Result<Option<Work>> {
             let output = child.wait_with_output()?;
             if !output.status.success() {
                 bail!("one of its processes ended with {}", output.status);
             }
-            sum.add(&serde_json::from_slice(&output.stdout)?);
-        }
-        Ok(sum)
+            Ok(serde_json::from_slice(&output.stdout)?)
+        };
+        let works: Option<Vec<Work>> = children.into_iter().map(answer).collect::<anyhow::Result<_>>()?;
+        Ok(works.map(|works| {
+            let mut sum = Work::default();
+            works.iter().for_each(|work| sum.add(work));
+            sum
+        }))
     }
 
     /// The worker's command line.

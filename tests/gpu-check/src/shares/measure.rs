@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
 use crate::launcher::{Launcher, Running};
@@ -12,6 +13,9 @@ use crate::way::Share;
 
 /// Of the device's memory, what the slices of a case have together; time is what is looked at.
 const MEMORY_PERCENT: usize = 50;
+
+/// Workers that take longer than this to be ready are not worth waiting for.
+const LEAD_MAX: Duration = Duration::from_secs(120);
 
 /// A share that was asked for, and what came of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -91,14 +95,31 @@ impl Rates<'_> {
     /// What each of `loads` does in its slice, all at once.
     fn run(&self, loads: &[(&Load, Option<&Share>)], window: Duration) -> anyhow::Result<Vec<Work>> {
         // Each worker is one more to start before all begin.
-        let lead_ns = self.plan.lead.as_nanos() as u64 + loads.len() as u64 * 100 * MS;
-        let (start_ns, window_ns) = (monotonic_ns()? + lead_ns, window.as_nanos() as u64);
+        let mut lead = self.plan.lead + loads.len() as u32 * Duration::from_millis(100);
+        while lead < LEAD_MAX {
+            if let Some(works) = self.run_after(lead, loads, window)? {
+                return Ok(works);
+            }
+            // On a machine that was busy with something else.
+            lead *= 2;
+        }
+        bail!("the workers are not ready after {} s", lead.as_secs() / 2)
+    }
+
+    /// The same, where all begin after `lead`. `None`: some were not ready by then.
+    fn run_after(
+        &self,
+        lead: Duration,
+        loads: &[(&Load, Option<&Share>)],
+        window: Duration,
+    ) -> anyhow::Result<Option<Vec<Work>>> {
+        let (start_ns, window_ns) = (monotonic_ns()? + lead.as_nanos() as u64, window.as_nanos() as u64);
         let start = |&(load, share): &(&Load, Option<&Share>)| {
             let args = Load { start_ns, window_ns, ..load.clone() }.args();
             self.launcher.start(share, &args.iter().map(String::as_str).collect::<Vec<_>>())
         };
         let workers = loads.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
-        workers.into_iter().map(Running::answer::<Work>).collect()
+        workers.into_iter().map(Running::answer::<Option<Work>>).collect()
     }
 
     /// A kernel of arithmetic that takes about a millisecond alone: with as many blocks as that needs on this device.
