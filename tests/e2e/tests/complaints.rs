@@ -84,7 +84,7 @@ fn no_form_of_launch_passes_a_closed_gate() {
 
     for form in known {
         let region = Region::new(&gpu, GIB);
-        region.limits().devices[0].gate.store(0, Ordering::SeqCst);
+        region.close_gate(0);
         let used_ns = || gpu.machine().device_use(0).busy_ns;
         let before_ns = used_ns();
         let mut command = program.on(&gpu);

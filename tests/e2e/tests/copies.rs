@@ -184,7 +184,7 @@ fn what_is_refused_or_captured_has_not_moved() {
 fn copies_pass_a_closed_gate() {
     let gpu = SimulatedGpu::new();
     let region = Region::new(&gpu, GIB);
-    region.limits().devices[0].gate.store(0, Ordering::SeqCst);
+    region.close_gate(0);
     let mut command = PythonEnvironment::get().program(&gpu, &format!("{BEGIN}{EVERY_KIND}{END}"));
     let outcome = run(region.preload_into(&mut command)).success();
     let (copies, bytes, _) = counted(&region, 0);

@@ -1,6 +1,5 @@
 //! Launches wait for the device that they run on, whichever the calling thread's is, and for nothing else.
 
-use std::ops::RangeInclusive;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::Ordering;
 
@@ -23,7 +22,7 @@ fn open(region: &Region, part: usize) {
 fn assert_waits_for_the_second_device(way: &str) {
     let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
     let region = Region::with_parts(&gpu, &[0, 1].map(|device| Part { device, memory_limit_bytes: GIB }));
-    region.limits().devices[1].gate.store(0, Ordering::SeqCst);
+    region.close_gate(1);
     let mut command = HostProgram::linked(&gpu, "elsewhere").on(&gpu);
     let mut process = Process::start(region.preload_into(command.arg(way)));
     process.wait_for("launches\n");
@@ -51,7 +50,7 @@ fn a_graph_waits_for_the_device_of_its_stream() {
 fn host_functions_and_sets_do_not_wait_for_the_device() {
     let gpu = SimulatedGpu::new();
     let region = Region::new(&gpu, GIB);
-    region.limits().devices[0].gate.store(0, Ordering::SeqCst);
+    region.close_gate(0);
     let mut command = HostProgram::linked(&gpu, "host_calls").on(&gpu);
     let mut process = Process::start(region.preload_into(&mut command));
     process.wait_for("20 calls\n");
@@ -81,10 +80,13 @@ fn a_driver_that_calls_back_is_not_waited_for() {
 #[test]
 fn a_context_does_not_end_before_the_markers_of_others_are_written() {
     let gpu = SimulatedGpu::new();
-    let region = Region::new(&gpu, GIB);
-    open(&region, 0);
-    let mut command = HostProgram::linked(&gpu, "ends_beside_work").on(&gpu);
-    let outcome = run(region.preload_into(command.arg("first"))).success();
+    let outcome = wait::until("the other's work is done within the time for which the shim waits", || {
+        let region = Region::new(&gpu, GIB);
+        open(&region, 0);
+        let mut command = HostProgram::linked(&gpu, "ends_beside_work").on(&gpu);
+        let outcome = run(region.preload_into(command.arg("first"))).success();
+        (outcome.stdout != "held up\n").then_some(outcome)
+    });
     outcome.assert_said("the other's work was done: 1\ndone\n");
 }
 
@@ -139,40 +141,40 @@ fn marked(region: &Region, part: usize) -> u64 {
     region.ledger().slots.iter().map(|slot| slot.devices[part].launches.load(Ordering::Relaxed)).sum()
 }
 
-/// Runs `left_behind` with the gate of the first device closed: while it waits there, so many of its nine launches on
-/// the second device must be marked.
+/// Runs `left_behind` with the gate of the first device closed. Returns how many of its nine launches on the second
+/// device are marked while it waits there.
 #[track_caller]
-fn assert_leaves_behind(way: &str, expected: RangeInclusive<u64>) {
+fn marked_behind(way: &str) -> u64 {
     let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
     let region = Region::with_parts(&gpu, &[0, 1].map(|device| Part { device, memory_limit_bytes: GIB }));
-    let limits = &region.limits().devices;
-    limits[0].gate.store(gate::WATCHED, Ordering::SeqCst);
+    region.close_gate(0);
     open(&region, 1);
     // Enough for one marker to stand for all that follow.
-    limits[1].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
+    region.limits().devices[1].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
     let mut command = HostProgram::linked(&gpu, "left_behind").on(&gpu);
     let mut process = Process::start(region.preload_into(command.arg(way)));
     process.wait_for("launches\n");
     wait::until_true("the launch waits", || waiting(&region, 0) == 1);
     let found = marked(&region, 1);
-    assert!(expected.contains(&found), "{way}: {found} of 9");
     open(&region, 0);
     process.wait().success().assert_said("launches\ndone\n");
+    found
 }
 
 #[test]
 fn a_thread_that_waits_leaves_no_launch_on_another_device_without_a_marker() {
-    assert_leaves_behind("stream", 9..=9);
-    assert_leaves_behind("default", 9..=9);
+    assert_eq!(marked_behind("stream"), 9);
+    assert_eq!(marked_behind("default"), 9);
 }
 
 #[test]
 fn what_a_destroyed_stream_still_does_has_a_marker() {
-    assert_leaves_behind("destroyed", 9..=9);
+    assert_eq!(marked_behind("destroyed"), 9);
 }
 
 /// The launches that have no marker keep waiting for one: in a stream that captures it would be a part of the graph.
 #[test]
 fn a_thread_that_waits_puts_no_marker_into_a_capture() {
-    assert_leaves_behind("captured", 1..=8);
+    // Once: where the machine has held up the first ones, the others are taken for long and each has its marker.
+    wait::until_true("some launches have none", || (1..=8).contains(&marked_behind("captured")));
 }

@@ -13,7 +13,7 @@ fn waiting(region: &Region) -> u32 {
 
 /// A program one of whose threads waits at a closed gate, and which then does what `way` says.
 fn leaves_waiting(gpu: &SimulatedGpu, region: &Region, way: &str) -> Process {
-    region.limits().devices[0].gate.store(0, Ordering::SeqCst);
+    region.close_gate(0);
     let mut command = HostProgram::linked(gpu, "leaves_waiting").on(gpu);
     let mut process = Process::start(region.preload_into(command.arg(way)));
     process.wait_for("launches\n");

@@ -10,8 +10,7 @@ use rustix::process::Signal;
 fn a_closed_gate_holds_launches_and_nothing_else() {
     let gpu = SimulatedGpu::new();
     let region = Region::new(&gpu, GIB);
-    let limits = &region.limits().devices[0];
-    limits.gate.store(0, Ordering::SeqCst);
+    region.close_gate(0);
     let waiting = || region.ledger().slots.iter().any(|slot| slot.devices[0].waiting.load(Ordering::Relaxed) > 0);
     let mut command = HostProgram::linked(&gpu, "busy").on(&gpu);
     let mut process = Process::start(region.preload_into(command.args(["100000", "1"])));
@@ -22,9 +21,9 @@ fn a_closed_gate_holds_launches_and_nothing_else() {
     let mut command = HostProgram::linked(&gpu, "exact").on(&gpu);
     let _ = run(region.preload_into(command.arg(GIB.to_string()))).success();
     // Nobody is woken here, as if the wake-up had been lost: who waits looks for itself now and then.
-    limits.gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
+    region.limits().devices[0].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
     wait::until_true("the launch goes on", || gpu.machine().device_use(0).busy_ns > 1_000_000);
-    limits.gate.store(2 * gate::TICK, Ordering::SeqCst);
+    region.close_gate(0);
     wait::until_true("the next launch waits", waiting);
     assert!(!process.has_ended());
     process.signal(Signal::TERM);
