@@ -126,10 +126,12 @@ fn pauses_of_the_program_are_not_paid_for() {
     let _process = start_load(&gpu, &region, 1, &["kernels=1000000", "sync=1", "on_ms=3", "off_ms=97"]);
     let used_ns = || gpu.machine().device_use(0).busy_ns;
     wait::until_true("it has worked and paused many times", || used_ns() > 60_000_000);
-    let waited_ns: u64 =
-        region.ledger().slots.iter().map(|slot| slot.devices[0].throttled_ns.load(Ordering::Relaxed)).sum();
-    let lasted = started.elapsed();
-    assert!(u128::from(waited_ns) < lasted.as_nanos() / 4, "it has waited for {waited_ns} ns of {lasted:?}");
+    let slots = || region.ledger().slots.iter();
+    let waited_ns = || slots().map(|slot| slot.devices[0].throttled_ns.load(Ordering::Relaxed)).sum::<u64>();
+    // For as long as that takes: a machine that keeps it from running while it waits does so for a time, and not always.
+    wait::until_true("it has waited for little of the time", || {
+        u128::from(waited_ns()) < started.elapsed().as_nanos() / 4
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_harness::{GIB, Node, Shares, SimulatedGpu, wait};
 
-use crate::{alone_on_the_machine, busy, go, ready};
+use crate::{alone_on_the_machine, busy, go, in_one_of_a_few, ready};
 
 #[test]
 fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
@@ -14,11 +14,17 @@ fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
     let node = Node::start(&gpu);
     let slice = node.slice("huge", 20, GIB);
     let process = ready(&gpu, &slice, &["kernels=200000000", "sync=1"]);
-    let start = Instant::now();
+    let used_ns = || gpu.machine().device_use(0).busy_ns;
+    let mut before_ns = used_ns();
     go(&process);
-    wait::until_true("the third kernel is at work", || gpu.machine().device_use(0).busy_ns > 410_000_000);
-    // The two before it took 400 ms, which is the container's part of two seconds.
-    assert!(start.elapsed() > Duration::from_millis(1900), "the third kernel began after {:?}", start.elapsed());
+    in_one_of_a_few(|| {
+        let start = Instant::now();
+        wait::until_true("the third kernel is at work", || used_ns() > before_ns + 410_000_000);
+        // The two before it took 400 ms, which is the container's part of two seconds.
+        before_ns += 400_000_000;
+        let found = format!("the third kernel began after {:?}", start.elapsed());
+        if start.elapsed() > Duration::from_millis(1900) { Ok(found) } else { Err(found) }
+    });
 }
 
 /// Between two markers there are many launches of small kernels: a long one among them must be seen before the program
@@ -54,11 +60,15 @@ fn idle_time_is_not_saved_up() {
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
     let slice = node.slice("rested", 20, GIB);
-    let process = ready(&gpu, &slice, &["kernels=1000000"]);
-    // A second of its own would be 200 ms of the device's.
-    thread::sleep(Duration::from_secs(1));
-    let start = Instant::now();
-    go(&process);
-    wait::until_true("150 ms are used", || gpu.machine().device_use(0).busy_ns > 150_000_000);
-    assert!(start.elapsed() > Duration::from_millis(600), "150 ms of the device's time in {:?}", start.elapsed());
+    in_one_of_a_few(|| {
+        let process = ready(&gpu, &slice, &["kernels=1000000"]);
+        // A second of its own would be 200 ms of the device's.
+        thread::sleep(Duration::from_secs(1));
+        let before_ns = gpu.machine().device_use(0).busy_ns;
+        let start = Instant::now();
+        go(&process);
+        wait::until_true("150 ms are used", || gpu.machine().device_use(0).busy_ns > before_ns + 150_000_000);
+        let found = format!("150 ms of the device's time in {:?}", start.elapsed());
+        if start.elapsed() > Duration::from_millis(600) { Ok(found) } else { Err(found) }
+    });
 }

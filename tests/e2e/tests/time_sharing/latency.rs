@@ -2,9 +2,8 @@
 
 use aliquot_harness::{HostProgram, Node, Process, SimulatedGpu, Slice};
 use aliquot_proto::node::v1::{CreateSliceRequest, PriorityClass};
-use rustix::process::Signal;
 
-use crate::{alone_on_the_machine, busy, part};
+use crate::{alone_on_the_machine, busy, go, in_one_of_a_few, part};
 
 fn slice(node: &Node, name: &str, core_percent: u32, class: PriorityClass) -> Slice {
     let request = CreateSliceRequest {
@@ -29,15 +28,18 @@ fn requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn() {
     let _at_work = batches.each_ref().map(|batch| busy(&gpu, batch, 20_000_000));
     let mut command = HostProgram::linked(&gpu, "requests").on(&gpu);
     command.args([&REQUESTS.to_string(), "1000000", "2000", "1"]);
+    service.preload_into(&mut command);
     let used_ns = || gpu.machine().device_use(0).busy_ns;
-    let before_ns = used_ns();
-    let mut process = Process::start(service.preload_into(&mut command));
-    process.wait_for("ready\n");
-    process.signal(Signal::USR1);
-    let _ = process.wait().success();
-    // By the device's clock: a machine that is slow delays the batches as well.
-    let meanwhile_ns = (used_ns() - before_ns) / REQUESTS;
-    let found = format!("from a request's end to the next one's the device works for {meanwhile_ns} ns");
-    println!("{found}");
-    assert!(meanwhile_ns < 45_000_000, "{found}");
+    in_one_of_a_few(|| {
+        let mut process = Process::start(&mut command);
+        process.wait_for("ready\n");
+        let before_ns = used_ns();
+        go(&process);
+        let _ = process.wait().success();
+        // By the device's clock: a machine that is slow delays the batches as well. But if it is only the requests that
+        // it keeps from running, the batches have the device meanwhile.
+        let meanwhile_ns = (used_ns() - before_ns) / REQUESTS;
+        let found = format!("from a request's end to the next one's the device works for {meanwhile_ns} ns");
+        if meanwhile_ns < 45_000_000 { Ok(found) } else { Err(found) }
+    });
 }
