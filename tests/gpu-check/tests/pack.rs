@@ -4,10 +4,14 @@ use std::fs;
 use std::process::{Command, Output};
 
 use aliquot_harness::SimulatedGpu;
+use serde_json::Value;
 
 const FOLDER_BYTES_MAX: u64 = 64 << 20;
 
 const TOLERANCE_POINTS: f64 = 5.0;
+/// A share that is wrong in each of so many runs is wrong. In one, a machine that was busy with something else may have
+/// slowed down what it is a part of.
+const RUNS: usize = 4;
 
 fn run(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
@@ -17,6 +21,17 @@ fn run(command: &mut Command) -> Output {
 fn assert_success(output: &Output) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr));
+}
+
+/// The shares of which more was measured than they may have, or nothing, on either device. Single ones mean little on a
+/// machine that runs tests: too small they may all be.
+fn shares_beyond(results: &Value) -> Vec<Value> {
+    let is_beyond = |share: &&Value| {
+        let percent = |field: &str| share[field].as_f64().unwrap_or_else(|| panic!("{field}: {share}"));
+        let most = percent("wanted_percent") + TOLERANCE_POINTS;
+        ["measured_percent", "simulated_percent"].iter().any(|field| !(0.0 < percent(field) && percent(field) <= most))
+    };
+    results["shares"].as_array().unwrap().iter().filter(is_beyond).cloned().collect()
 }
 
 #[test]
@@ -34,23 +49,25 @@ fn the_packed_folder_checks_a_simulated_gpu() {
     assert!(bytes <= FOLDER_BYTES_MAX, "the folder holds {bytes} bytes");
 
     let json = parent.path().join("results.json");
-    let mut check = Command::new(folder.join("run.sh"));
-    // Without the repository's own environment: what is needed must be in the folder.
-    check.env_clear().env("PATH", "/usr/bin:/bin").args(["--quick", "--json"]).arg(&json);
-    let output = run(gpu.show_to(&mut check));
-    assert_success(&output);
-    let results: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let check = |only: &[&str]| {
+        let mut check = Command::new(folder.join("run.sh"));
+        // Without the repository's own environment: what is needed must be in the folder.
+        check.env_clear().env("PATH", "/usr/bin:/bin").args(["--quick", "--json"]).arg(&json).args(only);
+        assert_success(&run(gpu.show_to(&mut check)));
+        serde_json::from_slice::<Value>(&fs::read(&json).unwrap()).unwrap()
+    };
+    let results = check(&[]);
     assert_eq!(results["holds"], true);
     assert_eq!(results["schema"], "aliquot-gpu-check/1");
     assert!(results["conformance"].as_array().unwrap().len() > 30);
-    // Single shares mean little on a machine that runs tests: nobody has more than he may, and both devices were
-    // measured.
-    for share in results["shares"].as_array().unwrap() {
-        let percent = |field: &str| share[field].as_f64().unwrap_or_else(|| panic!("{field}: {share}"));
-        for measured in [percent("measured_percent"), percent("simulated_percent")] {
-            assert!(measured > 0.0 && measured <= percent("wanted_percent") + TOLERANCE_POINTS, "{share}");
+    let mut beyond = shares_beyond(&results);
+    for _ in 1..RUNS {
+        if !beyond.is_empty() {
+            println!("once more, because of {beyond:?}");
+            beyond = shares_beyond(&check(&["--only", "shares"]));
         }
     }
+    assert!(beyond.is_empty(), "{beyond:?}");
 
     let again = run(Command::new(env!("CARGO_BIN_EXE_pack-gpu-check")).arg(&folder));
     assert!(!again.status.success());
