@@ -77,6 +77,7 @@ fn the_driver_has_exactly_the_rights_that_it_uses() {
         cluster.api_server().calls().iter().any(|call| call.verb == verb && call.resource == resource)
     };
     wait::until_true("the event is counted", || used("patch", "events"));
+    wait::until_true("the claim's status tells of its devices", || used("patch", "resourceclaims/status"));
 
     // What is published is not what there is any more, and there is a resource slice too many.
     node.stop();

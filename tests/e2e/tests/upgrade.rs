@@ -99,8 +99,10 @@ fn a_container_keeps_its_shim_and_its_limit() {
     let hold = ["/bin/hold-linked", &(16 * MIB).to_string()];
     let ask = ["/bin/secure", "libcuda.so.1"];
     let pid_of = |node: &Node, slice: &str| {
+        // And no other one: those that have ended are known until that was noticed.
         wait::until("the manager knows the process", || {
-            Some(node.client().usage(slice).unwrap().processes.first()?.pid)
+            let [process] = node.client().usage(slice).unwrap().processes.try_into().ok()?;
+            Some(process.pid)
         })
     };
 

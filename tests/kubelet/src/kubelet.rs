@@ -111,6 +111,12 @@ impl Kubelet {
         self.shared.devices.capacity(resource)
     }
 
+    /// Whether any unit of any resource can be given out.
+    #[must_use]
+    pub fn has_units(&self) -> bool {
+        self.shared.devices.has_units()
+    }
+
     /// The ids of `resource` that a container has.
     #[must_use]
     pub fn device_ids(&self, pod_uid: &str, container: &str, resource: &str) -> Vec<String> {

@@ -219,10 +219,17 @@ impl World {
         });
         drop(killer);
         if killed {
-            self.node.kill();
+            self.kill_manager();
             self.node.restart();
         }
         killed
+    }
+
+    /// Kills the manager, and waits until kubelet has noticed that nobody serves units any more: what it says of them
+    /// later is of the next manager.
+    pub fn kill_manager(&mut self) {
+        self.node.kill();
+        wait::until_true("kubelet has no units", || !self.cluster.kubelet().has_units());
     }
 
     /// Whether the pod runs now.

@@ -61,5 +61,7 @@ fn a_unit_that_is_too_small_for_the_node_is_told_in_an_event_of_the_node() {
         world.cluster.events().iter().any(|event| event.starts_with(says) && event.contains("2 MiB or more will do"))
     });
     wait_for_units(&world, CORE, 100);
-    assert_eq!(world.cluster.kubelet().capacity(MEMORY), Some((0, 0)));
+    wait::until_true("the resource is there, without units", || {
+        world.cluster.kubelet().capacity(MEMORY) == Some((0, 0))
+    });
 }

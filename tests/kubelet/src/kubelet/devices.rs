@@ -27,8 +27,8 @@ pub(super) struct DeviceManager {
     state: Mutex<State>,
     /// Pods are admitted one after the other.
     admission: tokio::sync::Mutex<()>,
-    /// Who writes the node's status holds this.
-    pub(super) publishing: Mutex<()>,
+    /// Who changes what can be given out holds this until the node's status says so, and who looks at it.
+    publishing: Mutex<()>,
 }
 
 /// What is known of devices now.
@@ -71,14 +71,26 @@ impl DeviceManager {
         DeviceManager { checkpoint, state, admission: tokio::sync::Mutex::new(()), publishing: Mutex::new(()) }
     }
 
-    /// All units of a resource, and those that can be given out.
+    /// Keeps others from changing what can be given out, and from looking at it.
+    pub(super) fn in_turn(&self) -> MutexGuard<'_, ()> {
+        self.publishing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All units of a resource, and those that can be given out, as the node's status has it.
     pub(super) fn capacity(&self, resource: &str) -> Option<(usize, usize)> {
+        let _in_turn = self.in_turn();
         let state = self.lock();
         let devices = &state.endpoints.get(resource)?.devices;
         Some((devices.len(), devices.values().filter(|device| device.health == HEALTHY).count()))
     }
 
-    /// The same for each resource that some plugin has registered.
+    /// Whether a unit of any resource can be given out, as the node's status has it.
+    pub(super) fn has_units(&self) -> bool {
+        let _in_turn = self.in_turn();
+        self.allocatable().values().any(|count| *count > 0)
+    }
+
+    /// How many units of each resource can be given out that some plugin has registered.
     pub(super) fn allocatable(&self) -> BTreeMap<String, usize> {
         let state = self.lock();
         let healthy = |endpoint: &Endpoint| endpoint.devices.values().filter(|device| device.health == HEALTHY).count();

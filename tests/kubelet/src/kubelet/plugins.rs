@@ -108,10 +108,10 @@ async fn register(shared: &Arc<Shared>, file: &File) -> Result<String, Refusal> 
     let name = info.name.clone();
     // The endpoint is the socket itself if no other is named.
     let endpoint = if info.endpoint.is_empty() { file.path.clone() } else { PathBuf::from(&info.endpoint) };
-    let registered = match validate(&info, &endpoint) {
-        Ok(()) => add(shared, &name, &endpoint, file).await,
-        Err(reason) => Err(reason),
-    };
+    let registered = validate(&info, &endpoint);
+    if registered.is_ok() {
+        add(shared, &name, &endpoint, file).await?;
+    }
     let status = RegistrationStatus {
         plugin_registered: registered.is_ok(),
         error: registered.as_ref().err().cloned().unwrap_or_default(),
@@ -144,9 +144,10 @@ fn validate(info: &PluginInfo, endpoint: &Path) -> Result<(), String> {
     ))
 }
 
-async fn add(shared: &Arc<Shared>, name: &str, endpoint: &Path, file: &File) -> Result<(), String> {
+async fn add(shared: &Arc<Shared>, name: &str, endpoint: &Path, file: &File) -> Result<(), Refusal> {
     let connected = socket::connect(endpoint, shared.settings.timing.registration).await;
-    let channel = connected.map_err(|error| format!("cannot reach {}: {error}", endpoint.display()))?;
+    // It may have been killed since it said what it is.
+    let channel = connected.map_err(|_| Refusal::Unreachable)?;
     let health = tokio::spawn(watch_health(Arc::clone(shared), name.to_owned(), channel.clone()));
     let driver = Driver { file: file.clone(), channel, health };
     let mut registered = shared.plugins.registered.lock().unwrap_or_else(PoisonError::into_inner);

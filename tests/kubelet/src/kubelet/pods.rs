@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use serde_json::json;
 
+use super::devices::DeviceManager;
 use super::{Shared, claims, devices};
 use crate::api_server::{CORE_EVENTS, Informer, NODES, PODS};
 use crate::pod::{
@@ -120,7 +121,7 @@ impl PodWorkers {
 pub(super) async fn watch(shared: Arc<Shared>) {
     let mut changes = shared.store.changes();
     let mut pods: Informer<Pod> = Informer::new(shared.store.clone(), &PODS);
-    shared.publish_resources();
+    shared.publish_resources(|_| {});
     loop {
         changes.mark_unchanged();
         pods.refresh();
@@ -155,8 +156,8 @@ async fn run(shared: Arc<Shared>, pod: Pod) {
     set_phase(&shared, &pod, phase, outcome.as_ref().err().map(String::as_str));
     // What the pod had is given back, however long that takes.
     while let Err(reason) = claims::unprepare(&shared, &pod).await {
-        shared.pods.set_error(&uid, Some(reason.clone()));
         event(&shared, &pod, "FailedUnprepareDynamicResources", &reason);
+        shared.pods.set_error(&uid, Some(reason));
         tokio::time::sleep(shared.settings.timing.retry).await;
     }
     shared.devices.release(&uid);
@@ -195,8 +196,9 @@ async fn bring_up_and_watch(shared: &Arc<Shared>, pod: &Pod) -> Result<bool, Str
                 return Ok(watch_containers(shared, pod).await);
             }
             Err((what, reason)) => {
-                shared.pods.set_error(&uid, Some(reason.clone()));
+                // In this order: who sees the error finds the event.
                 event(shared, pod, what, &reason);
+                shared.pods.set_error(&uid, Some(reason));
             }
         }
         tokio::time::sleep(shared.settings.timing.retry).await;
@@ -340,10 +342,11 @@ fn event(shared: &Shared, pod: &Pod, reason: &str, message: &str) {
 }
 
 impl Shared {
-    /// Says in the node's status how much of each resource there is. The real kubelet does so within ten seconds.
-    pub(super) fn publish_resources(&self) {
-        // What is written last must be what is known last.
-        let _in_turn = self.devices.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Changes what is known of devices, and says in the node's status how much of each resource there is. The real
+    /// kubelet does so within ten seconds; with this one nobody learns the one before the other.
+    pub(super) fn publish_resources(&self, change: impl FnOnce(&DeviceManager)) {
+        let _in_turn = self.devices.in_turn();
+        change(&self.devices);
         let allocatable = self.devices.allocatable();
         let quantities: BTreeMap<&String, String> =
             allocatable.iter().map(|(resource, count)| (resource, count.to_string())).collect();

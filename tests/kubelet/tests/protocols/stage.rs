@@ -19,10 +19,16 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
+    /// Kubelet deletes what a driver has published that is not there only after longer than any test takes.
     pub(crate) fn new() -> Stage {
+        Stage::with_wipe(Timing::default().wipe)
+    }
+
+    /// The same, with a kubelet that waits so long for a driver before it deletes what that has published.
+    pub(crate) fn with_wipe(wipe: Duration) -> Stage {
         let cdi = tempfile::tempdir().unwrap();
         let runtime = Arc::new(Paper::new(cdi.path().to_owned()));
-        let timing = Timing { retry: Duration::from_millis(10), wipe: Duration::from_millis(300), ..Timing::default() };
+        let timing = Timing { retry: Duration::from_millis(10), wipe, ..Timing::default() };
         let cluster = Cluster::with(runtime, timing);
         cluster.create(
             &DEVICE_CLASSES,

@@ -100,23 +100,31 @@ async fn follow(shared: Shared, resource: String, generation: u64, mut client: D
                     break;
                 }
             };
-            let mut state = shared.devices.lock();
-            match state.endpoints.get_mut(&resource) {
-                Some(endpoint) if endpoint.generation == generation => endpoint.devices = devices,
-                _ => return,
+            if !change(&shared, &resource, generation, |known| *known = devices) {
+                return;
             }
-            drop(state);
-            shared.publish_resources();
         }
     }
-    {
-        let mut state = shared.devices.lock();
-        let endpoint = state.endpoints.get_mut(&resource).filter(|endpoint| endpoint.generation == generation);
-        for device in endpoint.into_iter().flat_map(|endpoint| endpoint.devices.values_mut()) {
-            device.health = "Unhealthy".to_owned();
-        }
-    }
-    shared.publish_resources();
+    change(&shared, &resource, generation, |known| {
+        known.values_mut().for_each(|device| device.health = "Unhealthy".to_owned());
+    });
+}
+
+/// Changes the devices of a resource, and tells of it. Whether who registered as number `generation` is still the one
+/// who serves it.
+fn change(
+    shared: &Shared,
+    resource: &str,
+    generation: u64,
+    change: impl FnOnce(&mut BTreeMap<String, Device>),
+) -> bool {
+    let mut is_current = false;
+    shared.publish_resources(|devices| {
+        let mut state = devices.lock();
+        let endpoint = state.endpoints.get_mut(resource).filter(|endpoint| endpoint.generation == generation);
+        is_current = endpoint.map(|endpoint| change(&mut endpoint.devices)).is_some();
+    });
+    is_current
 }
 
 fn by_id(devices: Vec<Device>) -> Result<BTreeMap<String, Device>, String> {
