@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use crate::node::{self, Node};
+use crate::node::{self, Node, Slice};
 use crate::pod_resources::{Holders, PodResources};
 
 mod choice;
@@ -46,7 +46,7 @@ mod slice_name;
 mod stale;
 mod starting;
 #[cfg(test)]
-mod test_kubelet;
+pub(crate) mod test_kubelet;
 #[cfg(test)]
 pub(crate) mod test_node;
 #[cfg(test)]
@@ -164,13 +164,13 @@ impl Plugin {
             // Kubelet is not there: it takes no units either, and what it said holds.
             Err(error) => debug!("{error}"),
         }
-        self.offer().await;
+        self.offer(slices);
     }
 
-    /// Tells kubelet which units there are, and which of them it may hand out.
-    async fn offer(&mut self) {
+    /// Tells kubelet which units there are, and which of them it may hand out. A slice whose holder is not known yet
+    /// must not be among these: its units would be taken for free ones that there is no room for.
+    fn offer(&mut self, mut slices: Vec<Slice>) {
         let devices = self.node.devices().borrow().clone();
-        let mut slices = node::blocking(&self.node, |node| node.list()).await;
         // Who needs their room gets it at once.
         let of_nobody: BTreeSet<String> =
             of_nobody(&slices, &self.holders).into_iter().map(|slice| slice.content.name.clone()).collect();

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use plugin::device_plugin_client::DevicePluginClient;
 use plugin::registration_server::{Registration, RegistrationServer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
@@ -29,21 +29,40 @@ struct Known {
     rejected: usize,
     /// How long it takes to answer.
     answer_delay: Duration,
+    /// What happens while it is asked the next time.
+    meanwhile: Option<Box<dyn FnOnce() + Send>>,
+    /// Listens to the plugins, in this run.
+    listening: JoinSet<()>,
 }
 
+/// What all parts of a kubelet share.
 #[derive(Clone, Default)]
-struct Service(Arc<Mutex<Known>>);
+pub(crate) struct Shared(Arc<Mutex<Known>>);
+
+impl Shared {
+    /// Says that the container `main` of a pod has these units.
+    pub(crate) fn give(&self, pod: &str, resource: &str, ids: &[String]) {
+        let mut known = self.0.lock().unwrap();
+        known.units.entry(pod.into()).or_default().insert(resource.into(), ids.to_vec());
+    }
+}
+
+#[derive(Clone)]
+struct Service {
+    plugins_dir: PathBuf,
+    known: Shared,
+}
 
 /// A kubelet that can be restarted.
 pub(crate) struct TestKubelet {
     dir: PathBuf,
-    known: Service,
+    known: Shared,
     serving: Vec<JoinHandle<()>>,
 }
 
 impl TestKubelet {
     pub(crate) fn start(dir: &Path) -> TestKubelet {
-        let mut kubelet = TestKubelet { dir: dir.into(), known: Service::default(), serving: Vec::new() };
+        let mut kubelet = TestKubelet { dir: dir.into(), known: Shared::default(), serving: Vec::new() };
         kubelet.serve();
         kubelet
     }
@@ -56,12 +75,10 @@ impl TestKubelet {
             UnixListenerStream::new(UnixListener::bind(path).unwrap())
         };
         let (registration, lister) = (listen("device-plugins/kubelet.sock"), listen("pod-resources/kubelet.sock"));
-        let registration = Server::builder()
-            .add_service(RegistrationServer::new(self.known.clone()))
-            .serve_with_incoming(registration);
-        let lister = Server::builder()
-            .add_service(PodResourcesListerServer::new(self.known.clone()))
-            .serve_with_incoming(lister);
+        let service = Service { plugins_dir: self.dir.join("device-plugins"), known: self.known() };
+        let registration =
+            Server::builder().add_service(RegistrationServer::new(service.clone())).serve_with_incoming(registration);
+        let lister = Server::builder().add_service(PodResourcesListerServer::new(service)).serve_with_incoming(lister);
         self.serving =
             vec![tokio::spawn(async { registration.await.unwrap() }), tokio::spawn(async { lister.await.unwrap() })];
     }
@@ -69,7 +86,10 @@ impl TestKubelet {
     /// Ends, empties the directory as kubelet does, and starts again.
     pub(crate) fn restart(&mut self) {
         self.serving.drain(..).for_each(|task| task.abort());
-        self.known.0.lock().unwrap().registered.clear();
+        let mut known = self.known.0.lock().unwrap();
+        known.registered.clear();
+        known.listening.abort_all();
+        drop(known);
         std::fs::remove_dir_all(self.dir.join("device-plugins")).unwrap();
         self.serve();
     }
@@ -83,19 +103,17 @@ impl TestKubelet {
                 None => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         };
-        let path = self.dir.join("device-plugins").join(endpoint);
-        let connector = tower::service_fn(move |_| {
-            let path = path.clone();
-            async move { std::io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
-        });
-        let endpoint = Endpoint::from_static("http://localhost");
-        DevicePluginClient::new(endpoint.connect_with_connector(connector).await.unwrap())
+        connect(self.dir.join("device-plugins").join(endpoint)).await.unwrap()
+    }
+
+    /// What it knows, for whoever changes that elsewhere.
+    pub(crate) fn known(&self) -> Shared {
+        self.known.clone()
     }
 
     /// Says that the container `main` of a pod has these units.
     pub(crate) fn give(&self, pod: &str, resource: &str, ids: &[String]) {
-        let mut known = self.known.0.lock().unwrap();
-        known.units.entry(pod.into()).or_default().insert(resource.into(), ids.to_vec());
+        self.known.give(pod, resource, ids);
     }
 
     /// The units that a pod has, by resource.
@@ -124,6 +142,11 @@ impl TestKubelet {
         self.known.0.lock().unwrap().answer_delay = delay;
     }
 
+    /// Has `work` done while it is asked the next time who has what, after it has looked.
+    pub(crate) fn meanwhile(&self, work: impl FnOnce() + Send + 'static) {
+        self.known.0.lock().unwrap().meanwhile = Some(Box::new(work));
+    }
+
     /// How often it was asked who has what.
     pub(crate) fn lists(&self) -> usize {
         self.known.0.lock().unwrap().lists
@@ -134,6 +157,23 @@ impl Drop for TestKubelet {
     fn drop(&mut self) {
         self.serving.drain(..).for_each(|task| task.abort());
     }
+}
+
+async fn connect(path: PathBuf) -> Result<DevicePluginClient<Channel>, tonic::transport::Error> {
+    let connector = tower::service_fn(move |_| {
+        let path = path.clone();
+        async move { std::io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
+    });
+    let endpoint = Endpoint::from_static("http://localhost");
+    endpoint.connect_with_connector(connector).await.map(DevicePluginClient::new)
+}
+
+/// Listens to a plugin until that ends: one that nobody listens to registers again.
+async fn listen(path: PathBuf) {
+    let Ok(mut plugin) = connect(path).await else { return };
+    let Ok(units) = plugin.list_and_watch(plugin::Empty {}).await else { return };
+    let mut units = units.into_inner();
+    while let Ok(Some(_)) = units.message().await {}
 }
 
 #[tonic::async_trait]
@@ -148,7 +188,10 @@ impl Registration for Service {
         if !is_right {
             return Err(Status::invalid_argument("not as kubelet wants it"));
         }
-        self.0.lock().unwrap().registered.insert(request.resource_name, request.endpoint);
+        let path = self.plugins_dir.join(&request.endpoint);
+        let mut known = self.known.0.lock().unwrap();
+        known.registered.insert(request.resource_name, request.endpoint);
+        known.listening.spawn(listen(path));
         Ok(Response::new(plugin::Empty {}))
     }
 }
@@ -159,11 +202,11 @@ impl PodResourcesLister for Service {
         &self,
         _: Request<who::ListPodResourcesRequest>,
     ) -> Result<Response<who::ListPodResourcesResponse>, Status> {
-        let delay = self.0.lock().unwrap().answer_delay;
+        let delay = self.known.0.lock().unwrap().answer_delay;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        let mut known = self.0.lock().unwrap();
+        let mut known = self.known.0.lock().unwrap();
         known.lists += 1;
         if known.rejected > 0 {
             known.rejected -= 1;
@@ -187,7 +230,11 @@ impl PodResourcesLister for Service {
                 ..who::ContainerResources::default()
             }],
         });
-        Ok(Response::new(who::ListPodResourcesResponse { pod_resources: pod_resources.collect() }))
+        let answer = who::ListPodResourcesResponse { pod_resources: pod_resources.collect() };
+        let meanwhile = known.meanwhile.take();
+        drop(known);
+        meanwhile.into_iter().for_each(|work| work());
+        Ok(Response::new(answer))
     }
 
     async fn get_allocatable_resources(

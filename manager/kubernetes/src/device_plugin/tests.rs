@@ -314,6 +314,25 @@ async fn ill_devices_have_no_healthy_units_until_they_are_well() {
 }
 
 #[tokio::test]
+async fn units_of_a_container_that_starts_while_kubelet_is_asked_take_no_others_away() {
+    let world = World::new(2, &[], LONG);
+    let mut core = world.watch(CORE).await;
+    healthy(&mut core, 200).await;
+    let (node, kubelet) = (Arc::clone(&world.node), world.kubelet.known());
+    world.kubelet.meanwhile(move || {
+        let device = device(0, 16);
+        let ids: Vec<String> = (0..30).map(|number| unit_id::unit_id(&device.uuid, number)).collect();
+        kubelet.give("a", CORE, &ids);
+        let mut slice = super::test_node::slice_of("pod.default.a.main", &device, 30, GIB).content;
+        slice.aliases.insert(CdiName::of_units(CORE, &ids.into_iter().collect()).alias().to_owned());
+        node.create(&slice).unwrap();
+    });
+    world.node.change(1, |device| device.problem = Some("Xid 79".into()));
+    let told = core.next().await.unwrap().unwrap();
+    assert_eq!(told.devices.iter().filter(|unit| unit.health == "Healthy").count(), 100);
+}
+
+#[tokio::test]
 async fn whole_devices_are_the_ones_that_kubelet_chose_and_leave_no_shares() {
     let world = World::new(2, &[], LONG);
     let mut core = world.watch(CORE).await;

@@ -23,10 +23,12 @@ pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources
     let mut answered = true;
     loop {
         ticks.tick().await;
+        let slices = node::blocking(&node, |node| node.list()).await;
+        // Asked for after the slices were looked at: whose slice is among them is among these.
         match pod_resources.list().await {
             Ok(holders) => {
                 answered = true;
-                node::blocking(&node, move |node| tell(node, &holders)).await;
+                node::blocking(&node, move |node| tell(node, &slices, &holders)).await;
             }
             Err(error) if answered => {
                 answered = false;
@@ -37,14 +39,14 @@ pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources
     }
 }
 
-/// Tells the node what has changed.
-fn tell(node: &dyn Node, holders: &Holders) {
-    let slices = node.list();
-    let mut found = of_slices(&slices, holders);
-    for slice in &slices {
-        let consumers = found.remove(slice.content.name.as_str()).unwrap_or_default();
-        if consumers != slice.consumers {
-            node.set_consumers(&slice.content.name, &consumers);
+/// Tells the node what has changed of these slices. One that was made anew meanwhile has another container.
+fn tell(node: &dyn Node, slices: &[Slice], holders: &Holders) {
+    let mut found = of_slices(slices, holders);
+    for slice in slices {
+        let name = &slice.content.name;
+        let consumers = found.remove(name.as_str()).unwrap_or_default();
+        if consumers != slice.consumers && node.get(name).is_some_and(|now| now.content == slice.content) {
+            node.set_consumers(name, &consumers);
         }
     }
 }
@@ -84,8 +86,14 @@ fn names(holder: &Holder) -> impl Iterator<Item = CdiName> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::task::JoinSet;
+
     use super::*;
+    use crate::device_plugin::test_kubelet::TestKubelet;
+    use crate::device_plugin::test_node::{GIB, TestNode, device, slice_of};
     use crate::node::SliceRequest;
+
+    const CORE: &str = "aliquot.dev/gpu-core";
 
     fn slice(name: &str, aliases: &[String]) -> Slice {
         Slice {
@@ -102,6 +110,37 @@ mod tests {
 
     fn consumer(pod: &str) -> Consumer {
         Consumer { namespace: "n".into(), pod: pod.into(), container: "c".into() }
+    }
+
+    /// The slice `name` for a container that has this unit.
+    fn slice_with_unit(name: &str, unit: &str) -> SliceRequest {
+        let mut content = slice_of(name, &device(0, 16), 10, GIB).content;
+        content.aliases.insert(CdiName::of_units(CORE, &BTreeSet::from([unit.to_owned()])).alias().to_owned());
+        content
+    }
+
+    #[tokio::test]
+    async fn a_slice_that_is_made_while_kubelet_is_asked_keeps_its_container() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kubelet, node) = (TestKubelet::start(dir.path()), TestNode::new(vec![device(0, 16)]));
+        kubelet.known().give("before", CORE, &["GPU-1::0".to_owned()]);
+        // By their names this one is told last.
+        node.create(&slice_with_unit("pod.default.before.main", "GPU-1::0")).unwrap();
+        let new = Consumer { namespace: "default".into(), pod: "a".into(), container: "main".into() };
+        kubelet.meanwhile({
+            let (known, node, new) = (kubelet.known(), Arc::clone(&node), new.clone());
+            move || {
+                known.give("a", CORE, &["GPU-1::1".to_owned()]);
+                node.create(&slice_with_unit("pod.default.a.main", "GPU-1::1")).unwrap();
+                node.set_consumers("pod.default.a.main", &BTreeSet::from([new]));
+            }
+        });
+        let mut keeping = JoinSet::new();
+        keeping.spawn(keep_consumers(node.clone(), Arc::new(PodResources::new(dir.path()))));
+        while node.get("pod.default.before.main").unwrap().consumers.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(node.get("pod.default.a.main").unwrap().consumers, BTreeSet::from([new]));
     }
 
     #[test]
