@@ -52,17 +52,19 @@ pub(super) async fn keep_serving(server: Arc<Server>, dir: PathBuf) {
 /// Serves and registers, and returns when that has to be done again.
 async fn serve_once(server: &Arc<Server>, dir: &Path) -> Result<(), String> {
     let kubelet = dir.join(KUBELET_SOCKET);
+    let listening = connect(&kubelet).await.map_err(|error| {
+        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        format!("cannot connect to {}: {cause}", kubelet.display())
+    })?;
+    // Of the kubelet that was reached, or of a later one: it is not told again of what it knows.
     let before = identity(&kubelet).map_err(|error| format!("{}: {error}", kubelet.display()))?;
     let endpoint = endpoint(&server.resource.name);
     let (file, listener) = SocketFile::listen(&dir.join(&endpoint)).map_err(|error| error.to_string())?;
     let service = DevicePluginServer::from_arc(Arc::clone(server)).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let served = Transport::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener));
     let watched = async {
-        let listening = connect(&kubelet).await.map_err(|error| {
-            let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            format!("cannot connect to {}: {cause}", kubelet.display())
-        })?;
-        // Kubelet empties the directory before it listens: who reaches it and still has a socket keeps it.
+        // Kubelet empties the directory before it listens: a socket that is made once it was reached stays, unless
+        // another kubelet was started since.
         if !file.is_there() {
             return Ok(());
         }
