@@ -56,6 +56,8 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(ANSWER_TIMEOUT);
     config.write_timeout = Some(ANSWER_TIMEOUT);
+    // The time for an answer begins with the question, not when the connection was used last.
+    config.reset_reader_on_write = true;
     // Whoever asks tries again: kubelet, a loop of ours, or whoever is [patient](Patience). The client's own tries
     // would keep kubelet waiting for minutes.
     config.default_retry = false;
