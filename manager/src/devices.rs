@@ -191,11 +191,16 @@ impl Watch {
 
     /// Has MPS, where it is used, hold to the ceiling, which it forgets when it is restarted.
     fn look_at_mps(&mut self, inventory: &mut Inventory) {
-        self.ceiling_percent = self.ceiling_wanted_percent();
+        let mut ceiling_percent = self.ceiling_wanted_percent();
         if self.mps.is_used(inventory) {
+            let reckon = || {
+                ceiling_percent = self.ceiling_wanted_percent();
+                ceiling_percent
+            };
             // What is wrong is told as the health of the devices.
-            let _ = self.mps.hold(self.ceiling_percent);
+            let _ = self.mps.hold(reckon);
         }
+        self.ceiling_percent = ceiling_percent;
         self.mps.note(inventory);
     }
 

@@ -32,7 +32,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
 use crate::devices::Devices;
 use crate::inventory::{Inventory, SharingMode};
 use crate::live::{LiveSlice, LiveSlices};
-use crate::mps::{Mps, MpsError};
+use crate::mps::{Mps, MpsError, Raised};
 use crate::periodic::Periodic;
 use crate::region::files::{CreateRegionError, RegionDirs};
 use crate::rollback::Rollback;
@@ -259,7 +259,7 @@ impl Manager {
         let region = self.dirs.create(&slice).map_err(StepError::from)?;
         rollback.did("make the region", || self.dirs.retire(slice.id).and_then(|()| self.dirs.discard(slice.id)));
         // A ceiling that is too high for the slices that are left is lowered by the next look at it.
-        self.raise_ceiling(&state.slices, &slice)?;
+        let _raised = self.raise_ceiling(&state.slices, &slice)?;
         self.cdi.publish(&slice, &region, &inventory).map_err(StepError::from)?;
         rollback.did("publish the slice", || self.cdi.withdraw(&slice.name));
         let live = Arc::new(LiveSlice::new(&slice, region));
@@ -286,9 +286,8 @@ impl Manager {
         let before = state.slices.get(name).map(|before| before.parts.as_slice()).unwrap_or_default();
         let stale_client = self.mps.client(before) != self.mps.client(&slice.parts);
         // What has nothing to do with MPS can be changed while that does not answer.
-        if self.mps.ceiling_percent(before) != self.mps.ceiling_percent(&slice.parts) {
-            self.raise_ceiling(&state.slices, &slice)?;
-        }
+        let has_new_ceiling = self.mps.ceiling_percent(before) != self.mps.ceiling_percent(&slice.parts);
+        let _raised = if has_new_ceiling { self.raise_ceiling(&state.slices, &slice)? } else { None };
         let live = self.live.get(name);
         let mut rollback = Rollback::default();
         self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
@@ -313,13 +312,13 @@ impl Manager {
         Ok(view)
     }
 
-    /// Has MPS, where the slice shares by it, grant the slice as much as it may have.
-    fn raise_ceiling(&self, slices: &Slices, slice: &Slice) -> Result<(), StepError> {
-        let Some(own_percent) = self.mps.ceiling_percent(&slice.parts) else { return Ok(()) };
+    /// Has MPS, where the slice shares by it, grant the slice as much as it may have, until the slice is at work.
+    fn raise_ceiling(&self, slices: &Slices, slice: &Slice) -> Result<Option<Raised<'_>>, StepError> {
+        let Some(own_percent) = self.mps.ceiling_percent(&slice.parts) else { return Ok(None) };
         let others = slices.iter().filter(|other| other.id != slice.id);
         let ceiling_percent =
             others.filter_map(|other| self.mps.ceiling_percent(&other.parts)).fold(own_percent, u32::max);
-        Ok(self.mps.hold(Some(ceiling_percent))?)
+        Ok(Some(self.mps.raise(ceiling_percent)?))
     }
 
     /// Removes a slice.

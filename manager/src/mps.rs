@@ -35,6 +35,18 @@ pub(crate) struct Mps {
     control: Control,
     /// Why shares cannot be set. Locked while the daemon is spoken to, so that two do not set different ceilings.
     problem: Mutex<Option<String>>,
+    /// The ceiling that a slice needs which is being made or changed, and is not reckoned with yet.
+    raising_percent: Mutex<Option<u32>>,
+}
+
+/// The ceiling stays as high as it was raised for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Raised<'a>(&'a Mps);
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        *self.0.raising_percent.lock() = None;
+    }
 }
 
 /// What a slice's processes need to be clients of the MPS server.
@@ -50,7 +62,8 @@ impl Mps {
     /// The MPS of `settings`, which has not been spoken to.
     #[must_use]
     pub(crate) fn new(settings: SharingSettings) -> Mps {
-        Mps { control: Control::new(settings.mps.clone()), settings, problem: Mutex::default() }
+        let control = Control::new(settings.mps.clone());
+        Mps { control, settings, problem: Mutex::default(), raising_percent: Mutex::default() }
     }
 
     /// How `device` is shared.
@@ -88,13 +101,28 @@ impl Mps {
         by_mps.map(|part| part.core_limit_percent)
     }
 
-    /// Has no client get more than `ceiling_percent`; `None`: only looks whether there is a control daemon.
+    /// Has clients get up to `ceiling_percent`, and no more, for a slice that is not among those yet from which ceilings
+    /// are reckoned. Nobody lowers it until what is returned is dropped; one raises it at a time.
     ///
     /// # Errors
     /// See [`MpsError`].
-    pub(crate) fn hold(&self, ceiling_percent: Option<u32>) -> Result<(), MpsError> {
+    pub(crate) fn raise(&self, ceiling_percent: u32) -> Result<Raised<'_>, MpsError> {
+        *self.raising_percent.lock() = Some(ceiling_percent);
+        let raised = Raised(self);
+        self.hold(|| None)?;
+        Ok(raised)
+    }
+
+    /// Has no client get more than the ceiling that `reckon` says, unless it is being raised; `None`: only looks
+    /// whether there is a control daemon.
+    ///
+    /// # Errors
+    /// See [`MpsError`].
+    pub(crate) fn hold(&self, reckon: impl FnOnce() -> Option<u32>) -> Result<(), MpsError> {
         let mut problem = self.problem.lock();
-        let outcome = self.set(ceiling_percent);
+        // In this order: what is not being raised any more is reckoned with.
+        let raising_percent = *self.raising_percent.lock();
+        let outcome = self.set(reckon().max(raising_percent));
         *problem = outcome.as_ref().err().map(ToString::to_string);
         outcome
     }

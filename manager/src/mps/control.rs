@@ -11,8 +11,9 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use crate::config::MpsSettings;
 
-/// An answer must be there within this time: the daemon has it in memory.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// An answer must be there within this time. The daemon has it in memory, but its program must be started on a machine
+/// that may have much else to do.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether the program has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// No answer is longer: a server's pid has ten digits at most, and each user of the machine has one server.

@@ -48,10 +48,31 @@ get_server_list) printf '7\n8\n' ;;
 "get_active_thread_percentage 8") cat server 2>/dev/null || echo 50 ;;
 set_active*) echo "${line##* }" >server ;;
 esac"#;
-    mps(dir.path(), script).hold(Some(30)).unwrap();
+    mps(dir.path(), script).hold(|| Some(30)).unwrap();
     let set = |log: String| log.lines().filter(|line| line.starts_with("set")).map(str::to_owned).collect::<Vec<_>>();
     let log = fs::read_to_string(dir.path().join("log")).unwrap();
     assert_eq!(set(log), ["set_default_active_thread_percentage 30", "set_active_thread_percentage 8 30"]);
+}
+
+#[test]
+fn a_ceiling_that_is_raised_for_a_slice_is_not_lowered_before_the_slice_is_reckoned_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"cd "$CUDA_MPS_PIPE_DIRECTORY"
+case "$line" in
+get_default*) cat default 2>/dev/null || echo 100.0 ;;
+set_default*) echo "${line##* }.0" >default ;;
+esac"#;
+    let mps = mps(dir.path(), script);
+    let ceiling = || fs::read_to_string(dir.path().join("default")).unwrap();
+    let raised = mps.raise(60).unwrap();
+    assert_eq!(ceiling(), "60.0\n");
+    mps.hold(|| Some(30)).unwrap();
+    assert_eq!(ceiling(), "60.0\n");
+    mps.hold(|| Some(70)).unwrap();
+    assert_eq!(ceiling(), "70.0\n");
+    drop(raised);
+    mps.hold(|| Some(30)).unwrap();
+    assert_eq!(ceiling(), "30.0\n");
 }
 
 #[test]
@@ -64,14 +85,14 @@ get_default*) echo 30.0 ;;
 get_server_list) [ -e listed ] || echo 7; : >listed ;;
 *) echo "no server" ;;
 esac"#;
-    mps(dir.path(), script).hold(Some(30)).unwrap();
+    mps(dir.path(), script).hold(|| Some(30)).unwrap();
     let script = r#"case "$line" in
 get_default*) echo 30.0 ;;
 get_server_list) echo 7 ;;
 get_active*) echo 100.0 ;;
 *) echo "not permitted" ;;
 esac"#;
-    let error = mps(dir.path(), script).hold(Some(30)).unwrap_err().to_string();
+    let error = mps(dir.path(), script).hold(|| Some(30)).unwrap_err().to_string();
     assert!(error.contains("not permitted") && error.contains("set_active_thread_percentage 7 30"), "{error}");
 }
 
@@ -80,7 +101,7 @@ fn a_program_that_never_stops_talking_fills_no_memory() {
     let dir = tempfile::tempdir().unwrap();
     // What does not fit into the answer's file is refused to it.
     let script = r#"head -c 100000000 /dev/zero 2>/dev/null; wc -c </proc/$$/fd/1 >"$CUDA_MPS_PIPE_DIRECTORY/size""#;
-    let error = mps(dir.path(), script).hold(None).unwrap_err().to_string();
+    let error = mps(dir.path(), script).hold(|| None).unwrap_err().to_string();
     assert!(error.contains("answers") && error.len() < 2000, "{} bytes", error.len());
     let size_bytes: u64 = fs::read_to_string(dir.path().join("size")).unwrap().trim().parse().unwrap();
     assert!(size_bytes <= 16 * 1024, "{size_bytes}");
@@ -92,14 +113,14 @@ fn what_is_wrong_is_said_with_what_to_do() {
     for (script, words) in [
         ("echo Cannot find MPS control daemon process; exit 1", "Cannot find MPS control daemon process); start it"),
         ("echo 'Unknown command'", "Unknown command"),
-        ("sleep 60", "does not answer within 2 s"),
+        ("sleep 60", "does not answer within 10 s"),
     ] {
         let mps = mps(dir.path(), script);
-        let error = mps.hold(None).unwrap_err().to_string();
+        let error = mps.hold(|| None).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
         assert_eq!(mps.problem.lock().as_ref(), Some(&error));
     }
     let missing = MpsSettings { control: dir.path().join("none"), ..MpsSettings::default() };
     let missing = Mps::new(SharingSettings { mps: missing, ..SharingSettings::default() });
-    assert!(missing.hold(None).unwrap_err().to_string().contains("set sharing.mps.control"));
+    assert!(missing.hold(|| None).unwrap_err().to_string().contains("set sharing.mps.control"));
 }
