@@ -134,6 +134,8 @@ impl Member {
         }
         let (counters, waits) = (self.live.counters(self.part), self.live.waits(self.part));
         let published = &self.published;
+        // First, so that nobody reads of a wait that was longer than the longest.
+        waits.longest_ns.fetch_max(usage.longest_wait_ns, Ordering::Relaxed);
         let lengths = waits.by_length.iter().zip(usage.waits).zip(published.waits);
         let sums = [
             (&counters.charged_ns, usage.charged_ns, published.charged_ns),
@@ -148,7 +150,6 @@ impl Member {
                 counter.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
             }
         }
-        waits.longest_ns.fetch_max(usage.longest_wait_ns, Ordering::Relaxed);
         self.published = usage;
     }
 }
