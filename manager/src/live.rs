@@ -211,8 +211,8 @@ impl LiveSlice {
         *members = Members::of(processes);
     }
 
-    /// Says what its processes use of its part number `part`, which must exist, beyond their ledger. Of a slice whose last
-    /// process has ended meanwhile, what was seen of it before stays forgotten.
+    /// Says what its processes use of its part number `part`, which must exist, beyond their ledger. Of a slice whose
+    /// last process has ended meanwhile, what was seen of it before stays forgotten.
     pub(crate) fn set_memory_overhead_bytes(&self, part: usize, bytes: u64) {
         let members = self.members.lock();
         if !members.processes.is_empty() {

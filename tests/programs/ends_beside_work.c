@@ -1,7 +1,7 @@
 /*
  * A context ends while another has work in flight, which waits for the host: "first" if the process launched in the one that ends
- * first, "second" if in the other. In the latter case that work goes on at SIGUSR1. In the former it goes on by itself; if the
- * context has ended before, but only after a second, this says that it was held up, and no more.
+ * first, "second" if in the other. In the latter case that work goes on at SIGUSR1. In the former it goes on by
+ * itself; if the context has ended before, but only after a second, this says that it was held up, and no more.
  */
 #include "program.h"
 

@@ -296,7 +296,7 @@ fn a_program_that_does_not_use_cuda_is_unchanged() {
             command
         };
         if system_program[0] == "/bin/cat" {
-            // Times and ids differ from run to run, and the size of the table of descriptors is handed down by this process,
+            // Times and ids differ from run to run, and the size of the table of descriptors comes from this process,
             // whose other tests open and close some; what the shim could change are threads and signals.
             let lines = |outcome: aliquot_harness::Outcome| {
                 let kept = ["Threads:", "SigBlk:", "SigIgn:", "SigCgt:"];

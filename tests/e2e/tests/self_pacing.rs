@@ -128,7 +128,7 @@ fn pauses_of_the_program_are_not_paid_for() {
     wait::until_true("it has worked and paused many times", || used_ns() > 60_000_000);
     let slots = || region.ledger().slots.iter();
     let waited_ns = || slots().map(|slot| slot.devices[0].throttled_ns.load(Ordering::Relaxed)).sum::<u64>();
-    // For as long as that takes: a machine that keeps it from running while it waits does so for a time, and not always.
+    // For as long as that takes: a machine that keeps it from running while it waits does so for a time only.
     wait::until_true("it has waited for little of the time", || {
         u128::from(waited_ns()) < started.elapsed().as_nanos() / 4
     });

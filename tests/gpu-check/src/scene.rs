@@ -11,8 +11,8 @@ use crate::way::Way;
 /// Memory appears to change by so much without anybody's doing: the driver takes memory in pieces, and the node manager
 /// counts what lies between what was asked for and what was taken a moment later.
 pub(crate) const ROUNDING_BYTES: u64 = 4 << 20;
-/// How long memory that is given back may take to be free again, and the node manager's books to follow the driver's, on a
-/// machine that is busy with something else.
+/// How long memory that is given back may take to be free again, and the node manager's books to follow the driver's,
+/// on a machine that is busy with something else.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long others may go on changing what is free until it is taken as it is.
 const STEADY_TIMEOUT: Duration = Duration::from_secs(5);
