@@ -101,8 +101,8 @@ impl Mps {
         by_mps.map(|part| part.core_limit_percent)
     }
 
-    /// Has clients get up to `ceiling_percent`, and no more, for a slice that is not among those yet from which ceilings
-    /// are reckoned. Nobody lowers it until what is returned is dropped; one raises it at a time.
+    /// Has clients get up to `ceiling_percent`, and no more, for a slice that is not yet among those from which
+    /// ceilings are reckoned. Nobody lowers it until what is returned is dropped; one raises it at a time.
     ///
     /// # Errors
     /// See [`MpsError`].
