@@ -326,6 +326,7 @@ async fn units_of_a_container_that_starts_while_kubelet_is_asked_take_no_others_
         let mut slice = super::test_node::slice_of("pod.default.a.main", &device, 30, GIB).content;
         slice.aliases.insert(CdiName::of_units(CORE, &ids.into_iter().collect()).alias().to_owned());
         node.create(&slice).unwrap();
+        node.set_processes(&slice.name, 1);
     });
     world.node.change(1, |device| device.problem = Some("Xid 79".into()));
     let told = core.next().await.unwrap().unwrap();
