@@ -35,8 +35,9 @@ use crate::{heartbeat, sampler};
 /// Bytes of a Unix socket's path, without the zero at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// A manager that was killed can leave a child that has not got as far as exec, and holds its locks until then.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// A manager that was killed can leave a child that has not got as far as exec, and holds its locks until then: for
+/// long on a machine that has too much to do.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Why the manager cannot begin.
@@ -98,7 +99,17 @@ pub enum OpenError {
 /// Locks that keep a second manager out, held as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Locks {
-    _files: Vec<File>,
+    files: Vec<File>,
+}
+
+impl Drop for Locks {
+    /// By name: closing a file does not unlock it while a child that another thread is starting still has it open.
+    fn drop(&mut self) {
+        for file in &self.files {
+            // What cannot be unlocked is unlocked when it is closed.
+            let _ = flock(file, FlockOperation::Unlock);
+        }
+    }
 }
 
 /// Makes the directories of `config` and locks them.
@@ -118,7 +129,7 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
         make_own_dir(state_dir, 0o700)?;
         files.push(lock(state_dir)?);
     }
-    Ok(Locks { _files: files })
+    Ok(Locks { files })
 }
 
 /// Processes connect by path, and the loader splits the list of what it preloads at spaces and colons.
