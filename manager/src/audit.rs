@@ -188,7 +188,7 @@ impl Auditor {
             slice: slice.map(|slice| slice.name.clone()),
             device: device.clone(),
             pid: id.pid,
-            command: procfs::command(id.pid),
+            command: procfs::command(id.pid).text().to_owned(),
             memory_bytes: process.memory_bytes,
             since: confirmed.since,
             stopped: None,

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::config::AuditPolicy;
 use crate::devices::store_if_changed;
-use crate::procfs::{self, Mapped};
+use crate::procfs::{self, CommandLine, Mapped};
 use crate::region::Region;
 use crate::slices::{Owner, Part, PriorityClass, Slice, SliceId};
 use crate::time_sharing::Turns;
@@ -27,8 +27,8 @@ pub(crate) struct Attached {
     pub own_pid: u32,
     /// Its slot in the ledger; `None` if it shares one because there was none left.
     pub slot: Option<AttachedSlot>,
-    /// Its command line when it attached.
-    pub command: String,
+    /// What it was started as, by what the kernel said when it attached.
+    pub command: CommandLine,
     /// When it attached.
     pub since: SystemTime,
 }

@@ -13,7 +13,7 @@ use aliquot_abi::ledger::Identity;
 
 mod command;
 
-pub(crate) use command::command;
+pub(crate) use command::{CommandLine, command};
 
 /// What is read of a list that a process can make as long as it likes: its mappings, its mounts.
 const LIST_BYTES_MAX: u64 = 16 << 20;
@@ -359,6 +359,6 @@ mod tests {
         assert!(!me.is(Identity { pid_namespace: 1, ..identity }));
         assert!(!me.is(Identity { pid: identity.pid + 1, ..identity }));
         assert!(all().any(|process| process == me));
-        assert!(!command(std::process::id()).is_empty());
+        assert!(!command(std::process::id()).text().is_empty());
     }
 }

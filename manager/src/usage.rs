@@ -108,7 +108,7 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
     let processes = processes.iter().map(|process| proto::Process {
         pid: process.pid,
         container_pid: process.own_pid,
-        command: process.command.clone(),
+        command: process.command.text().to_owned(),
         memory_used_bytes: own_slot(process)
             .map(|slot| view::held_bytes(ledger, slot, live.region.device_count()))
             .unwrap_or_default(),

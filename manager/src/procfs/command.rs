@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
-use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -26,20 +26,36 @@ const PENDING_MAX: usize = 8;
 /// The processes whose command lines are waited for: each by one thread only, however often it is asked for.
 static PENDING: Pending = Pending(Mutex::new(BTreeSet::new()));
 
-/// The command line of a process, or its name in brackets; empty if it is gone.
+/// What a process was started as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CommandLine {
+    /// In brackets; empty if the process was gone.
+    name: String,
+    /// Empty until it has been read; `None`: there is none.
+    line: Arc<OnceLock<Option<String>>>,
+}
+
+impl CommandLine {
+    /// Its command line, from when that is known, or else its name in brackets; empty if it was gone.
+    #[must_use]
+    pub(crate) fn text(&self) -> &str {
+        self.line.get().and_then(Option::as_deref).unwrap_or(&self.name)
+    }
+}
+
+/// The command line of a process. It is waited for for a while; what comes later is known from then on.
 #[must_use]
-pub(crate) fn command(pid: u32) -> String {
+pub(crate) fn command(pid: u32) -> CommandLine {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok();
+    let name = name.and_then(|name| Some(format!("[{}]", readable(name.trim_ascii_end())?))).unwrap_or_default();
     let line = PENDING.ask(pid, move || {
         let mut line = Vec::new();
         let file = File::open(format!("/proc/{pid}/cmdline"));
         // What was read before an error counts.
         let _ = file.and_then(|file| file.take(BYTES_MAX).read_to_end(&mut line));
-        line
+        readable(&line)
     });
-    readable(&line.unwrap_or_default()).unwrap_or_else(|| {
-        let name = fs::read(format!("/proc/{pid}/comm")).ok();
-        name.and_then(|name| Some(format!("[{}]", readable(name.trim_ascii_end())?))).unwrap_or_default()
-    })
+    CommandLine { name, line }
 }
 
 /// The words of `line` as text for terminals and logs: it was written by whoever runs in the container. `None` if there
@@ -56,34 +72,41 @@ fn readable(line: &[u8]) -> Option<String> {
 struct Pending(Mutex<BTreeSet<u32>>);
 
 impl Pending {
-    /// What `read` reads of the process `pid`; `None` if that takes too long, or if it or too many others are waited
-    /// for already.
-    fn ask<T: Send + 'static>(&'static self, pid: u32, read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    /// What `read` reads of the process `pid`, as soon as it has; it is waited for for a while. Nobody is asked if the
+    /// process or too many others are waited for already.
+    fn ask<T: Send + Sync + 'static>(
+        &'static self,
+        pid: u32,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Arc<OnceLock<T>> {
+        let answer = Arc::new(OnceLock::new());
         {
             let mut pending = self.0.lock();
             if pending.len() >= PENDING_MAX || !pending.insert(pid) {
-                return None;
+                return answer;
             }
         }
-        let (answer, answered) = mpsc::sync_channel(1);
+        let (done, is_done) = mpsc::sync_channel(1);
+        let late = Arc::clone(&answer);
         let reader = thread::Builder::new().name("cmdline".into()).spawn(move || {
-            let read = read();
+            // Nobody else sets it.
+            let _ = late.set(read());
             self.0.lock().remove(&pid);
             // Who asked may have given up waiting.
-            let _ = answer.send(read);
+            let _ = done.send(());
         });
         if reader.is_err() {
             self.0.lock().remove(&pid);
-            return None;
+            return answer;
         }
-        answered.recv_timeout(PATIENCE).ok()
+        // If it is not there then, it comes later, or never.
+        let _ = is_done.recv_timeout(PATIENCE);
+        answer
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     #[test]
@@ -91,27 +114,41 @@ mod tests {
         assert_eq!(readable(b"python\0\0train\xff.py\0-c\0a\nb\0").as_deref(), Some("python train\u{fffd}.py -c a b"));
         assert_eq!(readable(b"\0"), None);
         assert_eq!(readable(&[b'x'; 1000]).unwrap().len(), CHARS_MAX);
-        assert!(command(std::process::id()).contains("aliquot_manager"));
-        assert_eq!(command(u32::MAX), "");
+        let own = command(std::process::id());
+        assert!(own.name.starts_with('[') && own.name.ends_with(']'), "{own:?}");
+        while own.line.get().is_none() {
+            thread::yield_now();
+        }
+        assert!(own.text().contains("/aliquot_manager-"), "{own:?}");
+        assert_eq!(command(u32::MAX).text(), "");
     }
 
     #[test]
-    fn what_is_never_answered_holds_nobody_up() {
+    fn what_is_never_answered_holds_nobody_up_and_what_is_answered_late_is_known_then() {
         static PENDING: Pending = Pending(Mutex::new(BTreeSet::new()));
-        let mut never = Vec::new();
+        let mut waited_for = Vec::new();
+        let (asked, asked_for) = mpsc::channel();
         for pid in 0..PENDING_MAX as u32 {
             let (hang, hung) = mpsc::channel::<()>();
-            never.push(hang);
-            assert_eq!(PENDING.ask(pid, move || hung.recv()), None);
-            // It is asked once, and the second time is not even waited for.
-            let started = Instant::now();
-            assert_eq!(PENDING.ask(pid, || panic!("it is asked a second time")), None::<()>);
-            assert!(started.elapsed() < PATIENCE);
+            let answer = PENDING.ask(pid, move || hung.recv().is_err());
+            assert_eq!(answer.get(), None);
+            waited_for.push((hang, answer));
+            // It is asked once: the second time there is nothing to wait for.
+            let asked = asked.clone();
+            assert!(PENDING.ask(pid, move || asked.send(pid)).get().is_none());
         }
-        assert_eq!(PENDING.ask(u32::MAX, || panic!("too many are waited for")), None::<()>);
-        drop(never);
+        // Too many are waited for.
+        assert!(PENDING.ask(u32::MAX, move || asked.send(u32::MAX)).get().is_none());
+        assert_eq!(asked_for.recv(), Err(mpsc::RecvError));
+        let (hang, answers): (Vec<_>, Vec<_>) = waited_for.into_iter().unzip();
+        drop(hang);
+        for answer in answers {
+            while answer.get() != Some(&true) {
+                thread::yield_now();
+            }
+        }
         // As soon as they are answered, there is room again.
-        while PENDING.ask(u32::MAX, || 7) != Some(7) {
+        while PENDING.ask(u32::MAX, || 7).get() != Some(&7) {
             thread::yield_now();
         }
     }
