@@ -153,12 +153,11 @@ pub(crate) fn consumers(consumers: &BTreeSet<Consumer>) -> Vec<proto::Consumer> 
 }
 
 fn waits(waits: &DeviceWaits) -> proto::WaitHistogram {
-    proto::WaitHistogram {
-        bounds_ns: WAIT_BOUNDS_NS.to_vec(),
-        counts: waits.by_length.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
-        total_ns: waits.waited_ns.load(Ordering::Relaxed),
-        longest_ns: waits.longest_ns.load(Ordering::Relaxed),
-    }
+    let counts = waits.by_length.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    let (total_ns, longest_ns) = (waits.waited_ns.load(Ordering::Relaxed), waits.longest_ns.load(Ordering::Relaxed));
+    // A wait that is being added may be told as the longest, and not be in the sum yet.
+    let total_ns = total_ns.max(longest_ns);
+    proto::WaitHistogram { bounds_ns: WAIT_BOUNDS_NS.to_vec(), counts, total_ns, longest_ns }
 }
 
 /// What a slice's user should know although nothing is wrong: it holds more than its limit, which was lowered.
