@@ -105,13 +105,18 @@ impl Drop for Socket {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+
     use super::*;
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        drop(UnixListener::bind(&path).unwrap());
+        // One on which nobody has listened: a listener is still there while a child has it that another test is
+        // starting.
+        let stale = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&stale, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         assert!(path.exists());
         let (socket, listener) = Socket::listen(&path).unwrap();
         assert!(matches!(Socket::listen(&path), Err(SocketError::InUse { .. })));

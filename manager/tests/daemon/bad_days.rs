@@ -3,7 +3,6 @@
 use std::fs::{self, OpenOptions, Permissions};
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use aliquot_abi::region::{Header, LEDGER_FILE, LIMITS_FILE, MAJOR};
@@ -11,6 +10,7 @@ use aliquot_manager::config::Config;
 use aliquot_manager::daemon::Daemon;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount, umount};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
 use tonic::Code;
 
 use crate::node::{GIB, Node, eventually, part, refused};
@@ -43,7 +43,9 @@ fn a_second_manager_is_refused_and_the_first_goes_on() {
 fn a_stale_socket_is_replaced_and_another_file_is_not() {
     let mut node = Node::start();
     node.stop();
-    drop(UnixListener::bind(&node.config.socket).unwrap());
+    // One on which nobody has listened: a listener is still there while a child that another test is starting has it.
+    let stale = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&stale, &SocketAddrUnix::new(&node.config.socket).unwrap()).unwrap();
     node.restart().unwrap();
     node.list();
     let mode = fs::metadata(&node.config.socket).unwrap().permissions().mode() & 0o777;
@@ -194,21 +196,27 @@ impl<'a> Tmpfs<'a> {
     }
 
     fn remount(&self, flags: MsFlags) {
-        mount(None::<&str>, self.0, None::<&str>, MsFlags::MS_REMOUNT | flags, None::<&str>).unwrap();
+        let flags = MsFlags::MS_REMOUNT | flags;
+        when_nothing_is_open(|| mount(None::<&str>, self.0, None::<&str>, flags, None::<&str>));
     }
 }
 
 impl Drop for Tmpfs<'_> {
     fn drop(&mut self) {
-        // A child that another test is starting has this process's open files, also those in here, until it has exec'd.
-        eventually("nothing in it is open", || match umount(self.0) {
-            Err(Errno::EBUSY) => None,
-            outcome => {
-                outcome.unwrap();
-                Some(())
-            }
-        });
+        when_nothing_is_open(|| umount(self.0));
     }
+}
+
+/// Does what cannot be done to a file system while files in it are open. A child that another test is starting has this
+/// process's open files until it has exec'd.
+fn when_nothing_is_open(change: impl Fn() -> nix::Result<()>) {
+    eventually("nothing in it is open", || match change() {
+        Err(Errno::EBUSY) => None,
+        outcome => {
+            outcome.unwrap();
+            Some(())
+        }
+    });
 }
 
 #[test]
@@ -230,7 +238,15 @@ fn a_full_disk_is_an_error_and_nothing_is_lost() {
     assert_eq!((node.list().len(), node.regions().len()), (made, made));
     assert!(!node.cdi_file(&format!("s{made}")).exists());
     node.remove("a", false).unwrap();
-    node.create("b", vec![part(10, GIB)]).unwrap();
+    // A thread that is just looking at the region keeps its pages for a moment longer, and a child that another test is
+    // starting its files.
+    eventually("there is room again", || match node.create("b", vec![part(10, GIB)]) {
+        Err(status) if status.message().contains("No space left") => None,
+        outcome => {
+            outcome.unwrap();
+            Some(())
+        }
+    });
     node.restart().unwrap();
     assert_eq!(node.list().len(), made);
     node.stop();

@@ -1,8 +1,11 @@
 //! What is wrong, and what to do: one line each.
 
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Stdio;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind};
 
 use crate::support::{aliquot, output, stderr};
 
@@ -43,7 +46,10 @@ fn no_manager() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("manager.sock");
     let socket = socket.to_str().unwrap();
-    drop(UnixListener::bind(socket).unwrap());
+    // One on which nobody has listened: a listener is still there while a child that another test is starting has it.
+    let unheard =
+        nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(unheard.as_raw_fd(), &UnixAddr::new(socket).unwrap()).unwrap();
     for stale in [true, false] {
         if !stale {
             std::fs::remove_file(socket).unwrap();
