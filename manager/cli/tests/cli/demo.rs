@@ -21,7 +21,10 @@ fn alone() -> MutexGuard<'static, ()> {
 #[test]
 fn it_shares_limits_and_leaves_nothing_behind() {
     let _alone = alone();
-    assert!(["5", "10", "20"].into_iter().any(shares_hold), "the shares are wrong however long they are measured");
+    assert!(
+        ["5", "10", "20", "40", "80"].into_iter().any(shares_hold),
+        "the shares are wrong however long they are measured"
+    );
 }
 
 /// Whether the shares of a demonstration that is so long are right, as far as they can be judged. All else that it

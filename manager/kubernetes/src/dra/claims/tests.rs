@@ -175,7 +175,7 @@ async fn who_asks_again_while_the_first_answer_is_not_there_gets_the_same() {
     assert_eq!(world.checkpoint().uids().unwrap().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn kubelet_is_not_told_of_an_api_server_that_is_busy_for_a_moment() {
     let world = World::new(30);
     world.server.lock().busy = 2;

@@ -6,10 +6,11 @@ mod partition;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use aliquot_abi::nvml::*;
 use aliquot_fake_machine::{CONFIG_VARIABLE, Config, Machine};
-use aliquot_harness::artifacts;
+use aliquot_harness::{artifacts, wait};
 use loaded::{Expect, LIBRARY_VARIABLE, Nvml};
 
 const ROLE_VARIABLE: &str = "FAKE_NVML_TEST_ROLE";
@@ -127,15 +128,25 @@ fn event_sets_wait_and_end() {
     });
 }
 
-/// Takes memory and device time, and holds on until its input ends.
+/// Takes memory, and device time again and again, until its input ends: only who had some in the last second is told
+/// of.
 fn hold() {
     let machine = Machine::open(Config::from_env().expect("a valid configuration")).expect("a machine");
     let member = Box::leak(Box::new(machine)).join().expect("a record");
     member.add_context(0);
     assert!(member.reserve_memory(0, 3 << 20));
-    let turn = member.take_turn(0, 0);
-    member.end_turn(0, turn, turn.start_ns + 1_000_000_000, 1_000_000_000);
+    let work = move || {
+        let turn = member.take_turn(0, 0);
+        member.end_turn(0, turn, turn.start_ns + 10_000_000, 10_000_000);
+    };
+    work();
     println!("holds");
+    std::thread::spawn(move || {
+        loop {
+            work();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
     std::io::stdin().read_to_end(&mut Vec::new()).expect("the pipe can be read");
 }
 
@@ -189,8 +200,12 @@ fn processes_are_shown_with_what_they_use() {
         nvml.nvmlDeviceGetAccountingStats(device, pids[0], &mut stats).ok();
         assert_eq!((count, pids[0], stats.max_memory_usage), (1, holder.id(), 3 << 20));
         nvml.nvmlDeviceGetAccountingStats(device, 1, &mut stats).is(nvmlReturn_t::NOT_FOUND);
-        let (mut count, mut samples) = (2, [nvmlProcessUtilizationSample_t::default(); 2]);
-        nvml.nvmlDeviceGetProcessUtilization(device, samples.as_mut_ptr(), &mut count, 0).ok();
+        // The machine may hold up the holder for longer than the second that is told of.
+        let (mut count, mut samples) = (0, [nvmlProcessUtilizationSample_t::default(); 2]);
+        wait::until_true("the holder is at work", || {
+            count = 2;
+            nvml.nvmlDeviceGetProcessUtilization(device, samples.as_mut_ptr(), &mut count, 0) == nvmlReturn_t::SUCCESS
+        });
         assert_eq!((count, samples[0].pid), (1, holder.id()));
         assert!(samples[0].sm_util > 0);
         nvml.nvmlDeviceGetProcessUtilization(device, samples.as_mut_ptr(), &mut count, u64::MAX)
@@ -201,14 +216,19 @@ fn processes_are_shown_with_what_they_use() {
             last_seen_time_stamp: 0,
             proc_util_array: core::ptr::null_mut(),
         };
-        nvml.nvmlDeviceGetProcessesUtilizationInfo(device, &mut all).is(nvmlReturn_t::INSUFFICIENT_SIZE);
+        wait::until_true("the holder is at work, and there is no room to say so", || {
+            nvml.nvmlDeviceGetProcessesUtilizationInfo(device, &mut all) == nvmlReturn_t::INSUFFICIENT_SIZE
+        });
         all.version += 1;
         nvml.nvmlDeviceGetProcessesUtilizationInfo(device, &mut all).is(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
         let (mut kind, mut room, mut rates) = (0, 0, [nvmlSample_t::default(); 1]);
         let gpu_samples = NVML_GPU_UTILIZATION_SAMPLES;
         nvml.nvmlDeviceGetSamples(device, gpu_samples, 0, &mut kind, &mut room, core::ptr::null_mut()).ok();
-        nvml.nvmlDeviceGetSamples(device, gpu_samples, 0, &mut kind, &mut room, rates.as_mut_ptr()).ok();
-        assert!(room == 1 && rates[0].sample_value > 0);
+        wait::until_true("the device is in use", || {
+            nvml.nvmlDeviceGetSamples(device, gpu_samples, 0, &mut kind, &mut room, rates.as_mut_ptr()).ok();
+            assert_eq!(room, 1);
+            rates[0].sample_value > 0
+        });
 
         holder.kill().expect("the process can be killed");
         holder.wait().expect("the process ends");
