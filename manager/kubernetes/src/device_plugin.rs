@@ -60,7 +60,7 @@ pub use unit_id::CdiName;
 
 pub(crate) use starting::RecordedNames;
 
-use prepare::Preparer;
+use prepare::{Preparer, Turn};
 use resource::Resource;
 use server::{Server, Units};
 use stale::{Sweeper, of_nobody};
@@ -79,14 +79,16 @@ pub async fn run(
     cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
 ) {
+    let turn = Turn::default();
     let preparer = Arc::new(Preparer::new(
         Arc::clone(&node),
         Arc::clone(&cluster),
         Arc::clone(&pod_resources),
         config.spoken.clone(),
         config.facts.clone(),
+        Arc::clone(&turn),
     ));
-    let sweeper = Sweeper::new(Arc::clone(&node), config.gone_grace);
+    let sweeper = Sweeper::new(Arc::clone(&node), Arc::clone(&pod_resources), turn, config.gone_grace);
     let mut plugin = Plugin {
         config,
         plugins_dir: kubelet_dir.join("device-plugins"),
@@ -106,7 +108,7 @@ pub async fn run(
 /// Removes the slices that a plugin has left behind on a node that it does not serve any more, once nobody has had them for
 /// as long as `grace`. It goes on until this is dropped.
 pub async fn clear_up(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, grace: Duration) {
-    let mut sweeper = Sweeper::new(Arc::clone(&node), grace);
+    let mut sweeper = Sweeper::new(Arc::clone(&node), Arc::clone(&pod_resources), Turn::default(), grace);
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

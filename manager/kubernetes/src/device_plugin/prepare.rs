@@ -89,9 +89,12 @@ pub(super) struct Preparer {
     spoken: Spoken,
     facts: NodeFacts,
     starts: Starts,
-    /// Who chooses devices holds this: what is chosen is made before the next one looks for room.
-    turn: Mutex<()>,
+    turn: Turn,
 }
+
+/// Who chooses devices holds this, so that what is chosen is made before the next one looks for room; and who removes
+/// what is nobody's, so that it is not somebody's by then.
+pub(super) type Turn = Arc<Mutex<()>>;
 
 impl Preparer {
     pub(super) fn new(
@@ -100,8 +103,9 @@ impl Preparer {
         pod_resources: Arc<PodResources>,
         spoken: Spoken,
         facts: NodeFacts,
+        turn: Turn,
     ) -> Preparer {
-        Preparer { node, cluster, pod_resources, spoken, facts, starts: Starts::default(), turn: Mutex::new(()) }
+        Preparer { node, cluster, pod_resources, spoken, facts, starts: Starts::default(), turn }
     }
 
     /// Makes the slice of the container that has these units of a resource, unless it is there: the container has

@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::prepare::Turn;
 use super::starting::RecordedNames;
 use super::unit_id::{CdiName, is_alias_of_units};
 use crate::node::{self, Node, Slice};
-use crate::pod_resources::{Holder, Holders};
+use crate::pod_resources::{Holder, Holders, PodResources};
 
 /// The containers' slices that no container has, and in which nothing runs.
 pub(super) fn of_nobody<'a>(slices: &'a [Slice], holders: &Holders) -> Vec<&'a Slice> {
@@ -38,14 +39,14 @@ struct Deserted {
 
 impl Deserted {
     /// Of those that are nobody's `now`, the ones that have been so for as long as `grace`.
-    fn for_long(&mut self, of_nobody: &[&Slice], now: Instant, grace: Duration) -> Vec<String> {
+    fn for_long(&mut self, of_nobody: &[&Slice], now: Instant, grace: Duration) -> BTreeSet<String> {
         let names: BTreeSet<&str> = of_nobody.iter().map(|slice| slice.content.name.as_str()).collect();
         self.since.retain(|name, _| names.contains(name.as_str()));
-        let mut found = Vec::new();
+        let mut found = BTreeSet::new();
         for name in names {
             let since = *self.since.entry(name.to_owned()).or_insert(now);
             if now.duration_since(since) >= grace {
-                found.push(name.to_owned());
+                found.insert(name.to_owned());
             }
         }
         found
@@ -55,18 +56,32 @@ impl Deserted {
 /// Removes slices that have been nobody's for long.
 pub(super) struct Sweeper {
     node: Arc<dyn Node>,
+    pod_resources: Arc<PodResources>,
+    turn: Turn,
     grace: Duration,
     deserted: Deserted,
 }
 
 impl Sweeper {
-    pub(super) fn new(node: Arc<dyn Node>, grace: Duration) -> Sweeper {
-        Sweeper { node, grace, deserted: Deserted::default() }
+    pub(super) fn new(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, turn: Turn, grace: Duration) -> Sweeper {
+        Sweeper { node, pod_resources, turn, grace, deserted: Deserted::default() }
     }
 
     /// Takes in who has what of these slices.
     pub(super) async fn sweep(&mut self, slices: &[Slice], holders: &Holders) {
-        for name in self.deserted.for_long(&of_nobody(slices, holders), Instant::now(), self.grace) {
+        let deserted = self.deserted.for_long(&of_nobody(slices, holders), Instant::now(), self.grace);
+        if deserted.is_empty() {
+            return;
+        }
+        let _turn = self.turn.lock().await;
+        // Looked at once more: a pod that came again under its name has a new slice under the old one's.
+        let slices = node::blocking(&self.node, |node| node.list()).await;
+        let Ok(holders) = self.pod_resources.list().await else { return };
+        for slice in of_nobody(&slices, &holders) {
+            let name = slice.content.name.clone();
+            if !deserted.contains(&name) {
+                continue;
+            }
             let removed = name.clone();
             match node::blocking(&self.node, move |node| node.remove(&name)).await {
                 Ok(()) => info!(slice = removed, "removed the slice of a container that is gone"),
@@ -111,6 +126,6 @@ mod tests {
         assert!(deserted.for_long(&[], at(29), grace).is_empty());
         assert!(deserted.for_long(&[&gone], at(30), grace).is_empty());
         assert!(deserted.for_long(&[&gone], at(59), grace).is_empty());
-        assert_eq!(deserted.for_long(&[&gone], at(60), grace), ["gone"]);
+        assert_eq!(deserted.for_long(&[&gone], at(60), grace), BTreeSet::from(["gone".to_owned()]));
     }
 }

@@ -242,6 +242,29 @@ async fn what_is_left_of_a_plugin_that_is_gone_goes_when_nobody_has_it() {
 }
 
 #[tokio::test]
+async fn the_slice_of_a_pod_that_comes_again_while_kubelet_is_asked_is_not_removed_for_the_old_one_s() {
+    let mut world = World::new(1, &[], LONG);
+    // The one that stays is looked at first.
+    for pod in ["comes-again", "goes"] {
+        world.admit(pod, &THIRD, &[]).await;
+        world.start(pod).await.unwrap();
+    }
+    world.plugin.shutdown().await;
+    let (kubelet, units) = (world.kubelet.known(), world.kubelet.units("comes-again"));
+    ["comes-again", "goes"].iter().for_each(|pod| world.kubelet.forget(pod));
+    world
+        .kubelet
+        .meanwhile(move || units.iter().for_each(|(resource, ids)| kubelet.give("comes-again", resource, ids)));
+    let pod_resources = Arc::new(PodResources::new(world.dir.path()));
+    let mut left_over = JoinSet::new();
+    left_over.spawn(clear_up(world.node.clone(), pod_resources, Duration::ZERO));
+    while world.slice("goes").is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(world.slice("comes-again").is_some());
+}
+
+#[tokio::test]
 async fn a_pod_that_comes_again_under_its_name_gets_what_it_asks_for_now() {
     let world = World::new(1, &[], LONG);
     for limit in ["40", "50"] {
