@@ -15,7 +15,7 @@ use super::slice_name::slice_name;
 use super::stale::of_nobody;
 use super::starting::{Candidate, Starts, have_units_in_common};
 use super::unit_id::{CdiName, device_of};
-use crate::node::{self, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, SliceRequest};
+use crate::node::{self, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest};
 use crate::pod_resources::{Holders, ListError, PodName, PodResources, Recorded};
 
 /// Why a container cannot start. Kubelet writes it into an event of the pod, and tries again.
@@ -261,10 +261,12 @@ impl Preparer {
             aliases: starting.aliases.clone(),
             ..SliceRequest::default()
         };
+        // Kubelet gives units out again as soon as their container is gone, and its slice may still be there.
+        if self.is_kept_away(wish, &starting.devices).await {
+            self.clear().await?;
+        }
         let mut outcome = self.place(wish, &starting.devices, &request).await;
-        if matches!(&outcome, Err(PrepareError::NoDevice(_) | PrepareError::Create(CreateError::Unavailable(_))))
-            && self.clear().await?
-        {
+        if matches!(&outcome, Err(PrepareError::Create(CreateError::Unavailable(_)))) && self.clear().await? {
             outcome = self.place(wish, &starting.devices, &request).await;
         }
         let parts = outcome?;
@@ -273,6 +275,29 @@ impl Preparer {
         info!(slice = name, container = %starting.consumer, devices = devices.join(","), "made a container's slice");
         node::blocking(&self.node, move |node| node.set_consumers(&name, &consumers)).await;
         Ok(())
+    }
+
+    /// Whether slices keep a container from the devices that it would have if there were none.
+    async fn is_kept_away(&self, wish: &Wish, units: &BTreeMap<String, BTreeSet<String>>) -> bool {
+        let devices = self.node.devices().borrow().clone();
+        let slices = node::blocking(&self.node, |node| node.list()).await;
+        let chosen = |slices: &[Slice]| -> Option<Vec<String>> {
+            let parts = self.choose(wish, units, &devices, slices).ok()?;
+            Some(parts.into_iter().map(|part| part.device_uuid).collect())
+        };
+        chosen(&slices) != chosen(&[])
+    }
+
+    /// The parts that a container with these units would get beside these slices.
+    fn choose(
+        &self,
+        wish: &Wish,
+        units: &BTreeMap<String, BTreeSet<String>>,
+        devices: &Devices,
+        slices: &[Slice],
+    ) -> Result<Vec<Part>, NoDevice> {
+        let (uuids, exactly) = self.hinted(units, devices);
+        choose(wish, devices, slices, if exactly { Hint::Exactly(&uuids) } else { Hint::Rather(&uuids) })
     }
 
     /// Chooses devices and makes the slice there.
@@ -284,9 +309,7 @@ impl Preparer {
     ) -> Result<Vec<Part>, PrepareError> {
         let devices = self.node.devices().borrow().clone();
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        let (uuids, exactly) = self.hinted(units, &devices);
-        let hint = if exactly { Hint::Exactly(&uuids) } else { Hint::Rather(&uuids) };
-        let parts = choose(wish, &devices, &slices, hint)?;
+        let parts = self.choose(wish, units, &devices, &slices)?;
         let request = request(parts.clone(), &devices);
         node::blocking(&self.node, move |node| node.create(&request)).await?;
         Ok(parts)

@@ -297,6 +297,24 @@ async fn slices_of_containers_that_are_gone_give_way_to_who_needs_the_room() {
 }
 
 #[tokio::test]
+async fn slices_of_containers_that_are_gone_keep_nobody_from_the_device_that_kubelet_chose() {
+    let world = World::new(2, &[], LONG);
+    world.admit("a", &THIRD, &[]).await;
+    world.start("a").await.unwrap();
+    let meant = world.slice("a").unwrap().content.parts[0].device_uuid.clone();
+    world.kubelet.forget("a");
+    let whole = [(CORE, "100"), (MEMORY, "64")];
+    world.cluster.pods.lock().unwrap().insert("b".into(), pod("main", &whole, &[]));
+    for (resource, count) in whole {
+        let ids: Vec<String> = (0..count.parse().unwrap()).map(|number| unit_id::unit_id(&meant, number)).collect();
+        world.kubelet.give("b", resource, &ids);
+    }
+    world.start("b").await.unwrap();
+    assert_eq!(world.slice("b").unwrap().content.parts[0].device_uuid, meant);
+    assert!(world.slice("a").is_none());
+}
+
+#[tokio::test]
 async fn slices_of_containers_that_are_gone_are_removed_after_a_while() {
     let world = World::new(1, &[], Duration::ZERO);
     world.admit("a", &THIRD, &[]).await;
