@@ -20,9 +20,6 @@ const TOLERANCE_POINTS: f64 = 3.0;
 const WINDOW_MIN: Duration = Duration::from_millis(1500);
 /// What is wrong until then is wrong in this window.
 const WINDOW_MAX: Duration = Duration::from_secs(15);
-/// What is wrong in each of so many windows is wrong. In one, other programs may have kept these ones, and not the
-/// witness, from their processor.
-const WINDOWS: usize = 4;
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -81,13 +78,7 @@ impl<'a> Shares<'a> {
         wait::until_true("who is to use the device does", || {
             used().iter().zip(&self.users).all(|(&used_ns, user)| used_ns > 0 || *user.percent.start() == 0.0)
         });
-        for window in 1..=WINDOWS {
-            match self.watch_window() {
-                Ok(found) => return println!("{found}"),
-                Err(found) if window == WINDOWS => panic!("{found}"),
-                Err(found) => println!("{found}"),
-            }
-        }
+        wait::in_one_of_a_few(|| self.watch_window());
     }
 
     /// Watches the device until the shares are as they should be, for one window. Returns what there was to see.

@@ -26,3 +26,17 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 pub fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
     until(what, || condition().then_some(()));
 }
+
+/// Tries `attempt` a few times, until once it finds what should be, and prints what it finds. What is wrong each time
+/// is wrong; once, the machine may have kept a single thread from its processor, and let all others run.
+#[track_caller]
+pub fn in_one_of_a_few(mut attempt: impl FnMut() -> Result<String, String>) {
+    const ATTEMPTS: usize = 4;
+    for number in 1..=ATTEMPTS {
+        match attempt() {
+            Ok(found) => return println!("{found}"),
+            Err(found) if number == ATTEMPTS => panic!("{found}"),
+            Err(found) => println!("{found}"),
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_harness::{GIB, Node, Shares, SimulatedGpu, wait};
 
-use crate::{alone_on_the_machine, busy, go, in_one_of_a_few, ready};
+use crate::{alone_on_the_machine, busy, go, ready};
 
 #[test]
 fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
@@ -17,7 +17,7 @@ fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
     let used_ns = || gpu.machine().device_use(0).busy_ns;
     let mut before_ns = used_ns();
     go(&process);
-    in_one_of_a_few(|| {
+    wait::in_one_of_a_few(|| {
         let start = Instant::now();
         wait::until_true("the third kernel is at work", || used_ns() > before_ns + 410_000_000);
         // The two before it took 400 ms, which is the container's part of two seconds.
@@ -60,7 +60,7 @@ fn idle_time_is_not_saved_up() {
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
     let slice = node.slice("rested", 20, GIB);
-    in_one_of_a_few(|| {
+    wait::in_one_of_a_few(|| {
         let process = ready(&gpu, &slice, &["kernels=1000000"]);
         // A second of its own would be 200 ms of the device's.
         thread::sleep(Duration::from_secs(1));

@@ -1,9 +1,9 @@
 //! Who answers requests goes before who works through a batch.
 
-use aliquot_harness::{HostProgram, Node, Process, SimulatedGpu, Slice};
+use aliquot_harness::{HostProgram, Node, Process, SimulatedGpu, Slice, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, PriorityClass};
 
-use crate::{alone_on_the_machine, busy, go, in_one_of_a_few, part};
+use crate::{alone_on_the_machine, busy, go, part};
 
 fn slice(node: &Node, name: &str, core_percent: u32, class: PriorityClass) -> Slice {
     let request = CreateSliceRequest {
@@ -30,7 +30,7 @@ fn requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn() {
     command.args([&REQUESTS.to_string(), "1000000", "2000", "1"]);
     service.preload_into(&mut command);
     let used_ns = || gpu.machine().device_use(0).busy_ns;
-    in_one_of_a_few(|| {
+    wait::in_one_of_a_few(|| {
         let mut process = Process::start(&mut command);
         process.wait_for("ready\n");
         let before_ns = used_ns();

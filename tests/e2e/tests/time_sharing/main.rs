@@ -25,20 +25,6 @@ fn alone_on_the_machine() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tries `attempt` a few times, until once it finds what should be. What is wrong each time is wrong; once, the machine
-/// may have kept a single thread from its processor, and let all others run.
-#[track_caller]
-fn in_one_of_a_few(mut attempt: impl FnMut() -> Result<String, String>) {
-    const ATTEMPTS: usize = 4;
-    for number in 1..=ATTEMPTS {
-        match attempt() {
-            Ok(found) => return println!("{found}"),
-            Err(found) if number == ATTEMPTS => panic!("{found}"),
-            Err(found) => println!("{found}"),
-        }
-    }
-}
-
 /// A part of which so many percent are guaranteed, and so many may be used when others leave them.
 fn part(core_request_percent: u32, core_limit_percent: u32) -> Part {
     Part { core_request_percent, core_limit_percent, memory_limit_bytes: GIB, ..Part::default() }
