@@ -12,31 +12,13 @@
 #define NOT_LINKED
 #include "program.h"
 
+#include "look_up_by_hand.h"
+
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 
 typedef void *(*LookUp)(void *library, const char *name);
-
-/* The symbols of a library as it lies in memory. Linkers put the table of names right behind that of symbols. */
-static void *look_up_by_hand(void *library, const char *name) {
-    struct link_map *map = library;
-    const ElfW(Sym) *symbols = NULL;
-    const char *names = NULL;
-    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_SYMTAB)
-            symbols = (const void *)entry->d_un.d_ptr;
-        if (entry->d_tag == DT_STRTAB)
-            names = (const void *)entry->d_un.d_ptr;
-    }
-    EXPECT(symbols && names && (const char *)symbols < names);
-    for (const ElfW(Sym) *symbol = symbols; (const char *)(symbol + 1) <= names; symbol++)
-        if (symbol->st_shndx != SHN_UNDEF && strcmp(names + symbol->st_name, name) == 0)
-            return (void *)(map->l_addr + symbol->st_value);
-    return NULL;
-}
 
 static void work(void *library, LookUp look_up, uint64_t duration_ns) {
     __typeof__(cuModuleLoadData) *load = look_up(library, "cuModuleLoadData");

@@ -1,12 +1,14 @@
-"""PyTorch on one device: a training loop, the memory cap, a CUDA graph.
+"""PyTorch on one device: a training loop, the memory cap, CUDA graphs, and what programs do beside.
 
-Called by aliquot-gpu-check as `check_torch.py WAY SECONDS`, where WAY is bare, unlimited or limited. The last line of its
-output is JSON: what was found, the answers that must be the same in every way, and training steps in a second, launched one by
-one and as a graph.
+Called by aliquot-gpu-check as `check_torch.py WAY SECONDS LIMIT_BYTES`, where WAY is bare, unlimited or limited. LIMIT_BYTES is
+what the limited slice was made with: the cap is judged by it, never by what PyTorch is shown. The last line of the output is
+JSON: what was found, the answers that must be the same in every way, and how much was done in a second: training steps launched
+one by one, the same as CUDA graphs, and products of large matrices, which keep the device busy whatever the host does.
 """
 
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -107,32 +109,121 @@ def check_graph():
     expect("a CUDA graph gives the same product as eager execution", torch.equal(product, expected))
 
 
-def check_cap():
-    free, total = torch.cuda.mem_get_info()
+def products_per_second(seconds):
+    """Large products of matrices: the next ones are queued long before the device is done with the last."""
+    left = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(left)
+    done = [torch.cuda.Event() for _ in range(4)]
+    torch.cuda.synchronize()
+    start = time.monotonic()
+    products = 0
+    while time.monotonic() - start < seconds:
+        for event in done:
+            event.synchronize()
+            for _ in range(20):
+                torch.mm(left, left, out=out)
+            event.record()
+            products += 20
+    torch.cuda.synchronize()
+    return products / (time.monotonic() - start)
+
+
+def check_cap(limit_bytes):
+    total = torch.cuda.mem_get_info()[1]
+    expect("PyTorch sees the slice's memory as the device's", total == limit_bytes, f"{total} bytes, the slice has {limit_bytes}")
+    properties = torch.cuda.get_device_properties(0).total_memory
+    expect("in the device's properties, too", properties == limit_bytes, f"{properties} bytes, the slice has {limit_bytes}")
     chunks = []
     try:
-        while len(chunks) * CHUNK_BYTES <= total:
-            chunks.append(torch.empty(CHUNK_BYTES, dtype=torch.uint8, device="cuda"))
+        while len(chunks) * CHUNK_BYTES <= limit_bytes:
+            chunks.append(torch.zeros(CHUNK_BYTES, dtype=torch.uint8, device="cuda"))
         expect("beyond the cap torch.cuda.OutOfMemoryError is raised", False, f"{len(chunks)} chunks were given")
     except torch.cuda.OutOfMemoryError:
         held = len(chunks) * CHUNK_BYTES
-        expect("beyond the cap torch.cuda.OutOfMemoryError is raised", True, f"after {held >> 20} MiB")
-        expect("and not before the cap", held + 2 * CHUNK_BYTES > free, f"{held} bytes given, {free} were free")
+        expect("beyond the cap torch.cuda.OutOfMemoryError is raised", held <= limit_bytes, f"after {held >> 20} MiB")
+        # The context, the libraries' modules and what PyTorch keeps count against the slice.
+        expect("and not long before the cap", held > limit_bytes * 3 // 4, f"{held} bytes given of {limit_bytes}")
     chunks.clear()
     torch.cuda.empty_cache()
     loss = train(TRAINING_STEPS)
     expect("training goes on afterwards", loss == loss, f"loss {loss}")
 
 
+def check_compiled():
+    for mode in ("default", "reduce-overhead"):
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()).cuda()
+        data = torch.randn(64, 256, device="cuda")
+        expected = model(data)
+        try:
+            compiled = torch.compile(model, mode=mode)
+            for _ in range(4):
+                seen = compiled(data).clone()
+            torch.cuda.synchronize()
+            close = torch.allclose(seen, expected, atol=1e-3, rtol=1e-3)
+            expect(f"torch.compile in mode {mode} computes the same", close)
+        except Exception as error:  # Whatever it is: it works without the shim.
+            expect(f"torch.compile in mode {mode} runs", False, repr(error)[:500])
+
+
+def check_streams():
+    """Memory that a side stream uses: the allocator asks events until that stream is done with it."""
+    side = torch.cuda.Stream()
+    for _ in range(200):
+        block = torch.randn(1 << 18, device="cuda")
+        with torch.cuda.stream(side):
+            block.mul_(2)
+        block.record_stream(side)
+        del block
+    torch.cuda.synchronize()
+    expect("memory that two streams use is used again", torch.cuda.memory_reserved() < 1 << 30)
+
+
+def check_workers():
+    data = torch.utils.data.DataLoader(list(range(64)), batch_size=8, num_workers=2)
+    expect("a DataLoader's forked workers deliver", sum(int(batch.cuda().sum()) for batch in data) == sum(range(64)))
+
+
+def check_profiler():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        torch.randn(512, 512, device="cuda") @ torch.randn(512, 512, device="cuda")
+        torch.cuda.synchronize()
+    expect("the profiler sees kernels", len(profile.key_averages()) > 0)
+
+
+def check_allocators():
+    """Other ways in which PyTorch takes memory, each in a process of its own in the same slice."""
+    program = (
+        "import torch\nx = torch.randn(1 << 20, device='cuda')\n"
+        "for n in range(1, 20): y = torch.randn(n << 18, device='cuda'); del y\n"
+        "torch.cuda.synchronize(); assert x.numel() == 1 << 20"
+    )
+    for setting in ("expandable_segments:True", "backend:cudaMallocAsync"):
+        environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=setting)
+        ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        expect(f"PyTorch runs with {setting}", ended.returncode == 0, ended.stderr[-500:])
+
+
 def main():
-    way, seconds = sys.argv[1], float(sys.argv[2])
+    way, seconds, limit_bytes = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     torch.use_deterministic_algorithms(True)
     answers.append({"asked": f"the loss after {TRAINING_STEPS} steps", "answer": train(TRAINING_STEPS).hex()})
-    rate, graph_rate = steps_per_second(seconds), graph_steps_per_second(seconds)
+    rates = {
+        "steps_per_second": steps_per_second(seconds),
+        "graph_steps_per_second": graph_steps_per_second(seconds),
+        "products_per_second": products_per_second(seconds),
+    }
     check_graph()
     if way == "limited":
-        check_cap()
-    print(json.dumps({"findings": findings, "answers": answers, "steps_per_second": rate, "graph_steps_per_second": graph_rate}))
+        check_cap(limit_bytes)
+    if way != "unlimited":
+        check_streams()
+        check_workers()
+        check_profiler()
+        check_allocators()
+        check_compiled()
+    print(json.dumps({"findings": findings, "answers": answers, **rates}))
 
 
-main()
+if __name__ == "__main__":
+    main()

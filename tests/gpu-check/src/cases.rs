@@ -1,6 +1,7 @@
 //! The conformance cases. Each is run in a process of its own, in each of the three ways.
 
 mod arrays;
+mod cap;
 mod capture;
 mod context;
 mod copies;
@@ -23,7 +24,7 @@ mod streams;
 mod views;
 mod virtual_memory;
 
-pub(crate) use processes::hold_memory;
+pub(crate) use processes::{Holder, hold_memory};
 pub(crate) use sharing::open_shared;
 
 use crate::findings::Findings;
@@ -48,6 +49,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "errors", about: "the driver's own answers to bad calls", run: errors::run },
     Case { name: "views", about: "CUDA and NVML show the slice, and agree", run: views::run },
+    Case { name: "cap", about: "the slice's memory comes to an end where it should", run: cap::run },
     Case { name: "memory", about: "each kind of memory is refused exactly at the cap", run: memory::run },
     Case {
         name: "virtual-memory",

@@ -6,21 +6,24 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, bail};
 
-use crate::cases::CASES;
+use crate::cases::{CASES, Case};
+use crate::deaths::DEATHS;
+use crate::facts::FACTS;
 use crate::findings::Findings;
 use crate::launcher::Launcher;
-use crate::manager::Manager;
-use crate::overhead;
+use crate::manager::{Manager, is_in_memory, runtime_base};
 use crate::report::{CaseResult, Report};
 use crate::shares::{self, Compared, Plan};
 use crate::simulated::SimulatedGpu;
-use crate::torch;
-use crate::way::{LIMITED_MEMORY_BYTES, Share, Way};
+use crate::truth::{SLACK_BYTES, Seen, Watch};
+use crate::way::{Limits, Way};
 use crate::workers::{NO_DEVICE, Probe};
-use crate::{Options, Part};
+use crate::{Options, Part, frameworks, overhead, runtime, torch};
 
-/// Slices of this check need a device of at least twice the limited one.
-const DEVICE_MEMORY_BYTES_MIN: u64 = 2 * LIMITED_MEMORY_BYTES;
+/// By so much a share may be off.
+const SHARE_POINTS: f64 = 2.0;
+/// The same where it is measured for a few seconds only.
+const QUICK_SHARE_POINTS: f64 = 5.0;
 /// The node manager, beside the other programs.
 const MANAGER: &str = "aliquot-manager";
 /// The case that is run once more without a node manager.
@@ -28,10 +31,19 @@ const CASE_WITHOUT_MANAGER: &str = "views";
 
 /// Runs what `options` ask for, and reports it.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    if let Some(shim) = shim_of_this_process() {
+        bail!("this process is in a slice itself ({shim}); run the check outside of one");
+    }
     let programs = match &options.programs {
         Some(dir) => dir.clone(),
         None => own_directory()?,
     };
+    if let Some(name) = &options.case
+        && !CASES.iter().any(|case| case.name == *name)
+    {
+        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        bail!("there is no case {name:?}; there are {}", names.join(", "));
+    }
     let started = Instant::now();
     let Some(device) = probe()? else {
         println!("There is nothing to check here: see above.");
@@ -39,8 +51,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     // What a worker takes until its device is open, with room for the command line around it.
     let lead = started.elapsed() * 3 + std::time::Duration::from_secs(2);
-    if device.memory_bytes < DEVICE_MEMORY_BYTES_MIN {
-        bail!("the device has {} bytes of memory; the check needs {DEVICE_MEMORY_BYTES_MIN}", device.memory_bytes);
+    let limits = Limits::with_contexts_of(device.context_bytes);
+    let device_memory_bytes_min = 2 * limits.memory_bytes;
+    if device.memory_bytes < device_memory_bytes_min {
+        bail!("the device has {} bytes of memory; the check needs {device_memory_bytes_min}", device.memory_bytes);
     }
     let aliquot = programs.join("aliquot");
     if !aliquot.exists() {
@@ -49,28 +63,63 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let manager = Manager::start(&programs.join(MANAGER), &[])?;
     let device_uuid = device.uuid.clone();
     let socket = Some(manager.socket().to_owned());
-    let launcher = Launcher { aliquot, socket, device_uuid, environment: Vec::new() };
+    let launcher = Launcher { aliquot, socket, limits, device_uuid, environment: Vec::new() };
 
-    let mut report = Report::new(device, options.quick, SystemTime::now());
+    let quick = options.quick;
+    let share_points = options.share_tolerance.unwrap_or(if quick { QUICK_SHARE_POINTS } else { SHARE_POINTS });
+    let mut report = Report::new(device, limits, quick, share_points, SystemTime::now());
+    if !is_in_memory(&runtime_base()) {
+        report.unseen(
+            "markers that the device writes",
+            format!("regions are in {}, on a disk", runtime_base().display()),
+        );
+    }
     report.print_head();
-    let wanted = |part| options.only.is_empty() || options.only.contains(&part);
+    let wanted = |part: Part| match options.only.as_slice() {
+        [] => !part.is_extra(),
+        only => only.contains(&part),
+    };
+    if wanted(Part::Facts) {
+        report.add("facts", facts(&launcher));
+    }
     if wanted(Part::Conformance) {
-        report.conformance = conformance(&launcher);
+        report.conformance = conformance(&launcher, options.case.as_deref());
         report.print_conformance();
     }
     if wanted(Part::Overhead) {
         progress("overhead");
-        report.overhead = Some(overhead::compare(&launcher, if options.quick { 3 } else { 7 })?);
+        report.overhead = Some(overhead::compare(&launcher, if quick { 3 } else { 7 })?);
         report.print_overhead();
     }
-    if wanted(Part::Shares) {
-        report.shares = Some(shares(&launcher, &programs, &Plan::new(options.quick, lead))?);
+    if wanted(Part::Shares) || wanted(Part::Simulated) {
+        let simulated = wanted(Part::Simulated);
+        report.shares = Some(shares(&launcher, &programs, &Plan::new(quick, lead), simulated)?);
         report.print_shares();
+    }
+    if wanted(Part::Neighbours) {
+        let measured =
+            shares::neighbours::measure(&launcher, quick, lead, |what| progress(&format!("beside each other: {what}")));
+        report.add("neighbours", vec![case_of("two programs", Way::Bare, ran(measured))]);
+    }
+    if wanted(Part::Deaths) {
+        report.add("deaths", deaths(&launcher));
+    }
+    if wanted(Part::Runtime) {
+        progress("the CUDA runtime");
+        let kinds = runtime::check(&launcher, &programs, quick, share_points);
+        report
+            .add("runtime", kinds.into_iter().map(|(kind, findings)| case_of(&kind, Way::Limited, findings)).collect());
     }
     if wanted(Part::Torch) {
         progress("PyTorch");
-        report.torch = Some(torch::check(&launcher, &programs, report.device.memory_bytes, options.quick));
+        report.torch = Some(torch::check(&launcher, &programs, report.device.memory_bytes, quick, share_points));
         report.print_torch();
+    }
+    if wanted(Part::Frameworks) {
+        progress("frameworks and tools");
+        let tried = frameworks::check(&launcher, &programs, report.device.memory_bytes);
+        let cases = tried.into_iter().map(|(subject, way, findings)| case_of(&subject, way, findings)).collect();
+        report.add("frameworks", cases);
     }
     report.print_verdict();
     report.write(&options.json)?;
@@ -78,9 +127,52 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Measures shares on the device, and where the simulated GPU is at hand there, too.
-fn shares(launcher: &Launcher, programs: &Path, plan: &Plan) -> anyhow::Result<Vec<Compared>> {
+/// The shim, if this very process was started with it: nothing that it is shown would be the driver's own.
+fn shim_of_this_process() -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files = maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..]));
+    files.find(|file| file.contains("libaliquot_shim") || file.contains("libaliquot-shim")).map(str::to_owned)
+}
+
+fn case_of(case: &str, way: Way, findings: Findings) -> CaseResult {
+    CaseResult { case: case.to_owned(), way, findings }
+}
+
+/// What a worker found out, or that it could not.
+fn ran(outcome: anyhow::Result<Findings>) -> Findings {
+    outcome.unwrap_or_else(|error| {
+        let mut findings = Findings::default();
+        findings.expect("it runs to its end", false, format!("{error:#}"));
+        findings
+    })
+}
+
+/// Finds out all facts of the driver.
+fn facts(launcher: &Launcher) -> Vec<CaseResult> {
+    let fact = |case: &Case| {
+        progress(&format!("facts: {}", case.about));
+        case_of(case.name, Way::Bare, ran(launcher.run(None, &["fact", case.name])))
+    };
+    FACTS.iter().map(fact).collect()
+}
+
+/// Has processes killed, without a slice and in one that holds the whole device.
+fn deaths(launcher: &Launcher) -> Vec<CaseResult> {
+    let ways = [Way::Bare, Way::Unlimited];
+    let each = DEATHS.iter().flat_map(|case| ways.map(|way| (case, way)));
+    let death = |(case, way): (&Case, Way)| {
+        progress(&format!("deaths, {way}: {}", case.about));
+        case_of(case.name, way, ran(launcher.run(way.share(&launcher.limits).as_ref(), &["death", case.name])))
+    };
+    each.map(death).collect()
+}
+
+/// Measures shares on the device, and if that is wanted and it is at hand, on the simulated GPU there, too.
+fn shares(launcher: &Launcher, programs: &Path, plan: &Plan, simulated: bool) -> anyhow::Result<Vec<Compared>> {
     let measured = plan.measure(launcher, |what| progress(&format!("shares: {what}")))?;
+    if !simulated {
+        return Ok(shares::compare(measured, &[]));
+    }
     let Some(gpu) = SimulatedGpu::set_up(programs)? else {
         progress("no simulated GPU to compare with lies beside the programs");
         return Ok(shares::compare(measured, &[]));
@@ -90,6 +182,7 @@ fn shares(launcher: &Launcher, programs: &Path, plan: &Plan) -> anyhow::Result<V
     let on_simulated = Launcher {
         aliquot: launcher.aliquot.clone(),
         socket: Some(manager.socket().to_owned()),
+        limits: launcher.limits,
         device_uuid: gpu.uuid(),
         environment,
     };
@@ -118,38 +211,63 @@ fn probe() -> anyhow::Result<Option<Probe>> {
     }
 }
 
-/// Runs every case in every way, and one without a node manager.
-fn conformance(launcher: &Launcher) -> Vec<CaseResult> {
+/// Runs every case, or the one that is named, in every way, and one without a node manager.
+fn conformance(launcher: &Launcher, only: Option<&str>) -> Vec<CaseResult> {
+    let is_wanted = |name: &str| only.is_none_or(|only| only == name);
     let mut results = Vec::new();
-    for case in CASES {
+    for case in CASES.iter().filter(|case| is_wanted(case.name)) {
         progress(&format!("conformance: {}", case.about));
         let mut bare = None;
         for way in Way::ALL {
-            let share = way.share();
-            let mut findings = run_case(launcher, case.name, way, share.as_ref());
+            let mut findings = run_case(launcher, case.name, way);
             match &bare {
                 None => bare = Some(findings.clone()),
                 Some(bare) => findings.compare(bare),
             }
-            results.push(CaseResult { case: case.name.to_owned(), way, findings });
+            results.push(case_of(case.name, way, findings));
         }
     }
-    let alone = Launcher {
-        socket: None,
-        aliquot: launcher.aliquot.clone(),
-        device_uuid: launcher.device_uuid.clone(),
-        environment: Vec::new(),
-    };
-    let findings = run_case(&alone, CASE_WITHOUT_MANAGER, Way::Limited, Way::Limited.share().as_ref());
-    let case = format!("{CASE_WITHOUT_MANAGER}, without a manager");
-    results.push(CaseResult { case, way: Way::Limited, findings });
+    if is_wanted(CASE_WITHOUT_MANAGER) {
+        let alone = Launcher {
+            socket: None,
+            aliquot: launcher.aliquot.clone(),
+            limits: launcher.limits,
+            device_uuid: launcher.device_uuid.clone(),
+            environment: Vec::new(),
+        };
+        let findings = run_case(&alone, CASE_WITHOUT_MANAGER, Way::Limited);
+        results.push(case_of(&format!("{CASE_WITHOUT_MANAGER}, without a manager"), Way::Limited, findings));
+    }
     results
 }
 
-fn run_case(launcher: &Launcher, name: &str, way: Way, share: Option<&Share>) -> Findings {
-    launcher.run(share, &["case", name, "--way", &way.to_string()]).unwrap_or_else(|error| {
-        let mut findings = Findings::default();
-        findings.expect("the case runs to its end", false, format!("{error:#}"));
-        findings
-    })
+/// Runs a case. What a limited slice takes of the device is watched from outside.
+fn run_case(launcher: &Launcher, name: &str, way: Way) -> Findings {
+    let watch = (way == Way::Limited).then(|| Watch::begin(launcher));
+    let (share, limits) = (way.share(&launcher.limits), launcher.limits.args());
+    let way = way.to_string();
+    let mut args = vec!["case", name, "--way", &way];
+    args.extend(limits.iter().map(String::as_str));
+    let mut findings = ran(launcher.run(share.as_ref(), &args));
+    if let Some(watch) = watch {
+        note_what_was_taken(&mut findings, launcher.limits.memory_bytes, watch.and_then(Watch::end));
+    }
+    findings
+}
+
+/// Judges what the driver says that the slice took.
+fn note_what_was_taken(findings: &mut Findings, limit_bytes: u64, seen: anyhow::Result<Seen>) {
+    const WHAT: &str = "by the driver the slice took no more of the device than it has";
+    match seen {
+        Err(error) => findings.skip(WHAT, format!("{error:#}")),
+        Ok(seen) => {
+            let taken = seen.taken_bytes();
+            findings.figure("taken of the device", taken as f64 / f64::from(1 << 20), "MiB");
+            findings.expect(
+                WHAT,
+                taken <= limit_bytes + SLACK_BYTES,
+                format!("{taken} bytes of a limit of {limit_bytes}"),
+            );
+        }
+    }
 }

@@ -163,6 +163,21 @@ impl Cuda {
         unsafe { call!(self, cuEventSynchronize(event)) }
     }
 
+    /// Whether all before `event` is done.
+    pub(crate) fn is_done(&self, event: CUevent) -> Done<bool> {
+        // SAFETY: the driver checks the handle.
+        match unsafe { call!(self, cuEventQuery(event)) } {
+            Err(CudaError { result: CUresult::NOT_READY, .. }) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Copies `bytes` bytes from `from` to `to`, in `stream`.
+    pub(crate) fn copy(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: u64, stream: CUstream) -> Done {
+        // SAFETY: the driver checks the ranges.
+        unsafe { call!(self, cuMemcpyDtoDAsync_v2(to, from, bytes as usize, stream)) }
+    }
+
     /// Waits until all in `stream` is done.
     pub(crate) fn finish(&self, stream: CUstream) -> Done {
         // SAFETY: the driver checks the handle.

@@ -35,6 +35,17 @@ pub(crate) struct Answer {
     pub(crate) answer: String,
 }
 
+/// Something that was measured, and is judged by nobody.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    /// What was measured.
+    pub(crate) what: String,
+    /// How much it was.
+    pub(crate) value: f64,
+    /// In what: `us`, `MiB`, `percent`.
+    pub(crate) unit: String,
+}
+
 /// All that a case found out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Findings {
@@ -43,6 +54,9 @@ pub(crate) struct Findings {
     /// What the driver answered, in order.
     #[serde(default)]
     pub(crate) answers: Vec<Answer>,
+    /// What was measured, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) figures: Vec<Figure>,
 }
 
 impl Findings {
@@ -66,6 +80,11 @@ impl Findings {
         }
     }
 
+    /// Notes what was measured.
+    pub(crate) fn figure(&mut self, what: impl Into<String>, value: f64, unit: &str) {
+        self.figures.push(Figure { what: what.into(), value, unit: unit.to_owned() });
+    }
+
     /// Notes that `what` cannot be looked at here, and why.
     pub(crate) fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) {
         self.findings.push(Finding { what: what.into(), verdict: Verdict::Skipped, saw: why.into() });
@@ -74,6 +93,11 @@ impl Findings {
     /// Notes an answer that must be the same in every way.
     pub(crate) fn answer(&mut self, asked: impl Into<String>, answer: impl Into<String>) {
         self.answers.push(Answer { asked: asked.into(), answer: answer.into() });
+    }
+
+    /// Whether something does not hold.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.findings.iter().any(|finding| finding.verdict == Verdict::Fails)
     }
 
     /// Adds a finding for each answer that differs from `bare`'s, or one that says that all agree.
@@ -95,11 +119,6 @@ impl Findings {
         }
         self.findings.extend(differ);
     }
-
-    /// Whether nothing fails.
-    pub(crate) fn hold(&self) -> bool {
-        self.findings.iter().all(|finding| finding.verdict != Verdict::Fails)
-    }
 }
 
 #[cfg(test)]
@@ -112,7 +131,7 @@ mod tests {
         bare.answer("free of null", "CUDA_SUCCESS");
         shim.answer("free of null", "CUDA_ERROR_INVALID_VALUE");
         shim.compare(&bare);
-        assert!(!shim.hold());
+        assert!(shim.has_failed());
         assert!(shim.findings[0].saw.contains("INVALID_VALUE instead of CUDA_SUCCESS"));
     }
 
@@ -122,7 +141,7 @@ mod tests {
         bare.answer("free of null", "CUDA_SUCCESS");
         let mut shim = bare.clone();
         shim.compare(&bare);
-        assert!(shim.hold());
+        assert!(!shim.has_failed());
         assert_eq!(shim.findings.len(), 1);
     }
 
@@ -130,6 +149,6 @@ mod tests {
     fn what_is_skipped_does_not_fail() {
         let mut findings = Findings::default();
         findings.skip("managed memory", "the device has none");
-        assert!(findings.hold());
+        assert!(!findings.has_failed());
     }
 }

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 
-use crate::way::Share;
+use crate::way::{Limits, Share};
 
 /// A worker that has not ended by then hangs.
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -26,6 +26,8 @@ pub(crate) struct Launcher {
     pub(crate) aliquot: PathBuf,
     /// The node manager's socket; `None`: `aliquot run` embeds one.
     pub(crate) socket: Option<PathBuf>,
+    /// What the limited slice has.
+    pub(crate) limits: Limits,
     /// The device that is checked, where there are several.
     pub(crate) device_uuid: String,
     /// Variables of all that is started, beside those of this process.

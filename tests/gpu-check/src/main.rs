@@ -6,27 +6,40 @@
 //!
 //! ```text
 //! main ── check.rs ── launcher.rs: starts workers, bare or through `aliquot run`; manager.rs: the node manager
-//!            ├── cases*:       conformance, in the worker; findings.rs: what it sends back
-//!            ├── overhead.rs:  what a call costs
-//!            ├── shares.rs:    shares of device time, there and on simulated.rs
-//!            └── torch.rs:     PyTorch, where it is installed
-//! report.rs: the table and the JSON
+//!            ├── facts*:        what the driver does, without a slice
+//!            ├── cases*:        conformance, in the worker; findings.rs: what it sends back
+//!            ├── overhead.rs:   what a call costs
+//!            ├── shares.rs:     shares of device time, there and on simulated.rs; two programs beside each other
+//!            ├── deaths.rs:     when the memory of a killed process is there again
+//!            ├── runtime.rs:    programs of the CUDA runtime, where they can be built
+//!            ├── torch.rs:      PyTorch, where it is installed
+//!            └── frameworks.rs: other frameworks and tools, likewise
+//! truth.rs: what the driver says outside of slices; report.rs: the tables, the verdict and the JSON
 //! ```
+//!
+//! Nothing is judged by what the shim shows: workers are told the numbers that the check has made their slice with, memory is
+//! watched from outside, and work is compared with the same work without a slice. So a check in which no hook is in force
+//! fails (tests/hooks_off.rs).
 
 mod cases;
 mod check;
 mod cuda;
+mod deaths;
 mod driver;
+mod facts;
 mod findings;
+mod frameworks;
 mod launcher;
 mod manager;
 mod nvml;
 mod overhead;
 mod report;
+mod runtime;
 mod scene;
 mod shares;
 mod simulated;
 mod torch;
+mod truth;
 mod way;
 mod workers;
 
@@ -37,14 +50,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::workers::WorkerCommand;
 
-/// Checks Aliquot on this machine's GPU: conformance, overhead, share accuracy, PyTorch.
+/// Checks Aliquot on this machine's GPU.
 #[derive(Parser, Debug)]
 #[command(
     version,
     after_help = "\
 Exit status:
-  0  every conformance case holds
-  1  a conformance case does not hold
+  0  everything that was looked at holds
+  1  something does not hold
   2  there is nothing to check here: no driver or no device, or the command line is wrong"
 )]
 struct Cli {
@@ -60,9 +73,15 @@ struct Options {
     /// Shorter measurements and fewer of them: minutes become a minute, figures become rough
     #[arg(long)]
     quick: bool,
-    /// Check only these parts
+    /// Check only these parts [default: all but simulated]
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
+    /// Of the conformance cases, only this one
+    #[arg(long, value_name = "NAME")]
+    case: Option<String>,
+    /// Shares may be off by so many points [default: 2, or 5 with --quick]
+    #[arg(long, value_name = "POINTS")]
+    share_tolerance: Option<f64>,
     /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
     json: PathBuf,
@@ -74,14 +93,33 @@ struct Options {
 /// A part of the check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Part {
+    /// What the driver does and costs by itself.
+    Facts,
     /// The driver's behaviour, with and without a slice.
     Conformance,
     /// What calls cost.
     Overhead,
     /// Shares of device time.
     Shares,
+    /// The same shares on the simulated GPU of this machine, beside those of the device.
+    Simulated,
+    /// Two programs on the device, in slices and without.
+    Neighbours,
+    /// Processes that are killed.
+    Deaths,
+    /// Programs of the CUDA runtime.
+    Runtime,
     /// PyTorch.
     Torch,
+    /// Other frameworks and tools.
+    Frameworks,
+}
+
+impl Part {
+    /// Whether it is left out unless it is asked for.
+    fn is_extra(self) -> bool {
+        self == Part::Simulated
+    }
 }
 
 #[derive(Subcommand, Debug)]

@@ -9,12 +9,34 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{AccessFlags, Pid, access};
 use tempfile::TempDir;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A directory in memory from which libraries can be loaded, as the device can write into no other; else the one for
+/// temporary files.
+pub(crate) fn runtime_base() -> PathBuf {
+    let user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let candidates = user.into_iter().chain(["/dev/shm", "/run"].map(PathBuf::from));
+    candidates.into_iter().find(|dir| is_usable(dir)).unwrap_or_else(std::env::temp_dir)
+}
+
+/// Whether `dir` is in memory, and libraries can be loaded from it.
+fn is_usable(dir: &Path) -> bool {
+    is_in_memory(dir)
+        && access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+        && statvfs(dir).is_ok_and(|file_system| !file_system.flags().contains(FsFlags::ST_NOEXEC))
+}
+
+/// Whether `dir` is on a file system whose pages the device can write into.
+pub(crate) fn is_in_memory(dir: &Path) -> bool {
+    statfs(dir).is_ok_and(|file_system| file_system.filesystem_type() == TMPFS_MAGIC)
+}
 
 /// A node manager; it ends when this is dropped.
 pub(crate) struct Manager {
@@ -26,7 +48,7 @@ pub(crate) struct Manager {
 impl Manager {
     /// Starts `program`, with these variables beside its own, and waits until it serves.
     pub(crate) fn start(program: &Path, environment: &[(OsString, OsString)]) -> anyhow::Result<Manager> {
-        let dir = tempfile::Builder::new().prefix("aliquot-check-").tempdir()?;
+        let dir = tempfile::Builder::new().prefix("aliquot-check-").tempdir_in(runtime_base())?;
         let (socket, log) = (dir.path().join("manager.sock"), dir.path().join("log"));
         let mut command = Command::new(program);
         command.arg("--runtime-dir").arg(dir.path().join("run")).arg("--state-dir").arg(dir.path().join("state"));

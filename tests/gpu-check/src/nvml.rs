@@ -14,13 +14,17 @@ pub(crate) struct Nvml {
 /// More than share a device.
 const PROCESSES_MAX: usize = 256;
 
-/// Total and free bytes of a device.
+/// The memory of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DeviceMemory {
     /// Total bytes.
     pub(crate) total: u64,
     /// Free bytes.
     pub(crate) free: u64,
+    /// Used bytes.
+    pub(crate) used: u64,
+    /// Bytes that the driver keeps for itself, where it tells them from used ones.
+    pub(crate) reserved: u64,
 }
 
 impl Nvml {
@@ -69,7 +73,7 @@ impl Nvml {
         let mut memory = nvmlMemory_t::default();
         // SAFETY: the device is NVML's; the output is a live local.
         check("nvmlDeviceGetMemoryInfo", unsafe { get(self.device(uuid)?, &mut memory) })?;
-        Ok(DeviceMemory { total: memory.total, free: memory.free })
+        Ok(DeviceMemory { total: memory.total, free: memory.free, used: memory.used, reserved: 0 })
     }
 
     /// `nvmlDeviceGetMemoryInfo_v2` of the device with `uuid`.
@@ -79,7 +83,14 @@ impl Nvml {
         let mut memory = nvmlMemory_v2_t { version: NVML_MEMORY_V2, ..Default::default() };
         // SAFETY: the device is NVML's; the output is a live local that names its version.
         check("nvmlDeviceGetMemoryInfo_v2", unsafe { get(self.device(uuid)?, &mut memory) })?;
-        Ok(DeviceMemory { total: memory.total, free: memory.free })
+        let nvmlMemory_v2_t { total, reserved, free, used, .. } = memory;
+        Ok(DeviceMemory { total, free, used, reserved })
+    }
+
+    /// What is used of the memory of the device with `uuid`, without what the driver keeps for itself where it says so.
+    pub(crate) fn used_bytes(&self, uuid: &str) -> anyhow::Result<u64> {
+        let memory = self.memory_v2(uuid).or_else(|_| self.memory(uuid))?;
+        Ok(memory.used)
     }
 
     /// Processes with a context on the device with `uuid`, by the newest function that there is.

@@ -101,7 +101,7 @@ pub(crate) fn compare(launcher: &Launcher, rounds: usize) -> anyhow::Result<Vec<
     let mut seen: BTreeMap<(String, Way), Vec<f64>> = BTreeMap::new();
     for _ in 0..rounds {
         for way in Way::ALL {
-            let figures: Figures = launcher.run(way.share().as_ref(), &["overhead"])?;
+            let figures: Figures = launcher.run(way.share(&launcher.limits).as_ref(), &["overhead"])?;
             for (call, ns) in figures {
                 seen.entry((call, way)).or_default().push(ns);
             }

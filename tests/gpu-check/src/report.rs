@@ -6,17 +6,31 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::findings::{Findings, Verdict};
+use crate::findings::{Figure, Finding, Findings, Verdict};
 use crate::overhead::{Overhead, median};
 use crate::shares::{Compared, Measurement};
-use crate::torch::Torch;
-use crate::way::Way;
+use crate::torch::{Rates, Torch};
+use crate::way::{Limits, Way};
 use crate::workers::Probe;
 
 /// Grows when a field changes its meaning or goes.
-const SCHEMA: &str = "aliquot-gpu-check/1";
+const SCHEMA: &str = "aliquot-gpu-check/2";
 /// A share is exact if it is within so many points: see DESIGN's invariant on shares over 10 s.
 const SHARE_POINTS: f64 = 1.0;
+
+/// What could not be looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Unseen {
+    what: String,
+    why: String,
+}
+
+/// A part that consists of cases.
+#[derive(Clone, Debug, Serialize)]
+struct PartResult {
+    part: &'static str,
+    cases: Vec<CaseResult>,
+}
 
 /// A case in one way.
 #[derive(Clone, Debug, Serialize)]
@@ -42,6 +56,11 @@ pub(crate) struct Report {
     kernel: String,
     cpu: String,
     pub(crate) device: Probe,
+    /// What the limited slice was made with.
+    limits: Limits,
+    /// By how many points shares may be off.
+    share_tolerance_points: f64,
+    parts: Vec<PartResult>,
     pub(crate) conformance: Vec<CaseResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) overhead: Option<Vec<Overhead>>,
@@ -49,13 +68,17 @@ pub(crate) struct Report {
     pub(crate) shares: Option<Vec<Compared>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) torch: Option<Torch>,
-    /// Whether every conformance case holds; set when the report is written.
+    /// What could not be looked at, and why.
+    unseen: Vec<Unseen>,
+    /// What does not hold; set when the report is written.
+    failures: Vec<String>,
+    /// Whether there is no failure; set when the report is written.
     holds: bool,
 }
 
 impl Report {
     /// A report with nothing in it yet.
-    pub(crate) fn new(device: Probe, quick: bool, now: SystemTime) -> Report {
+    pub(crate) fn new(device: Probe, limits: Limits, quick: bool, share_points: f64, now: SystemTime) -> Report {
         let first_line = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -67,23 +90,98 @@ impl Report {
             kernel: first_line(std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()),
             cpu: model.map(|(_, model)| model.trim().to_owned()).unwrap_or_default(),
             device,
+            limits,
+            share_tolerance_points: share_points,
+            parts: Vec::new(),
             conformance: Vec::new(),
             overhead: None,
             shares: None,
             torch: None,
+            unseen: Vec::new(),
+            failures: Vec::new(),
             holds: false,
         }
     }
 
-    /// Whether every conformance case holds.
+    /// Notes what cannot be looked at here.
+    pub(crate) fn unseen(&mut self, what: &str, why: String) {
+        self.unseen.push(Unseen { what: what.to_owned(), why });
+    }
+
+    /// Adds a part, and prints it.
+    pub(crate) fn add(&mut self, part: &'static str, cases: Vec<CaseResult>) {
+        let mut rows = vec![vec![part.to_owned(), "way".to_owned(), "findings".to_owned()]];
+        for CaseResult { case, way, findings } in &cases {
+            rows.push(vec![case.clone(), way.to_string(), summary(findings)]);
+        }
+        print_table(&rows);
+        for CaseResult { case, way, findings } in &cases {
+            for Figure { what, value, unit } in &findings.figures {
+                println!("  {case}, {way}: {what}: {value:.2} {unit}");
+            }
+            print_exceptions(&format!("{case}, {way}"), findings);
+        }
+        self.parts.push(PartResult { part, cases });
+    }
+
+    /// Everything that was looked at, with where.
+    fn all_findings(&self) -> impl Iterator<Item = (String, &Findings)> {
+        let of_part = |part: &'static str, case: &CaseResult| format!("{part}: {}, {}", case.case, case.way);
+        let parts = self.parts.iter().flat_map(move |PartResult { part, cases }| {
+            cases.iter().map(move |case| (of_part(part, case), &case.findings))
+        });
+        let conformance = self.conformance.iter().map(move |case| (of_part("conformance", case), &case.findings));
+        let torch = self.torch.iter().flat_map(|torch| &torch.ways);
+        let torch = torch.map(|(way, run)| (format!("PyTorch, {way}"), &run.findings));
+        parts.chain(conformance).chain(torch)
+    }
+
+    /// What could not be looked at, each once.
+    fn all_unseen(&self) -> Vec<Unseen> {
+        let mut unseen = self.unseen.clone();
+        for (_, findings) in self.all_findings() {
+            for Finding { what, saw, .. } in findings.findings.iter().filter(|found| found.verdict == Verdict::Skipped)
+            {
+                let new = Unseen { what: what.clone(), why: saw.clone() };
+                if !unseen.contains(&new) {
+                    unseen.push(new);
+                }
+            }
+        }
+        unseen
+    }
+
+    /// What does not hold.
+    fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        for (where_, findings) in self.all_findings() {
+            let failed = findings.findings.iter().filter(|finding| finding.verdict == Verdict::Fails);
+            failures.extend(failed.map(|Finding { what, saw, .. }| format!("{where_}: {what}: {saw}")));
+        }
+        for Compared { measured, .. } in self.shares.iter().flatten() {
+            let Measurement { load, beside, wanted_percent, measured_percent, .. } = measured;
+            // A share that is no number is wrong as well.
+            let is_right = (measured_percent - wanted_percent).abs() <= self.share_tolerance_points;
+            if !is_right {
+                let beside = if beside.is_empty() { "nothing" } else { beside };
+                failures.push(format!(
+                    "shares: {load} beside {beside}: {measured_percent:.2} % instead of {wanted_percent:.0} %"
+                ));
+            }
+        }
+        failures
+    }
+
+    /// Whether nothing was seen that does not hold.
     pub(crate) fn holds(&self) -> bool {
-        let torch = self.torch.iter().flat_map(|torch| torch.ways.values()).map(|run| &run.findings);
-        self.conformance.iter().map(|result| &result.findings).chain(torch).all(Findings::hold)
+        self.failures().is_empty()
     }
 
     /// Writes everything to `path`.
     pub(crate) fn write(&mut self, path: &Path) -> anyhow::Result<()> {
-        self.holds = self.holds();
+        self.failures = self.failures();
+        self.unseen = self.all_unseen();
+        self.holds = self.failures.is_empty();
         let text = serde_json::to_string_pretty(self)?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
@@ -98,6 +196,12 @@ impl Report {
             cuda_version % 1000 / 10
         );
         println!("machine  {}, Linux {}, user {}", self.cpu, self.kernel, self.user_id);
+        let Limits { memory_bytes, core_percent, context_bytes } = self.limits;
+        println!(
+            "slice    {} MiB and {core_percent} %, where it is limited; a context takes {} MiB",
+            memory_bytes >> 20,
+            context_bytes >> 20
+        );
     }
 
     /// Prints the conformance cases, and whatever does not hold.
@@ -177,27 +281,30 @@ impl Report {
     }
 
     /// Prints what PyTorch found.
-    pub(crate) fn print_torch(&self) {
+    pub(crate) fn print_torch(&mut self) {
         let Some(torch) = &self.torch else { return };
         if !torch.skipped.is_empty() {
-            println!("\nPyTorch: skipped: {}", torch.skipped);
+            println!("\nPyTorch: not looked at: {}", torch.skipped);
+            self.unseen.push(Unseen { what: "PyTorch".to_owned(), why: torch.skipped.clone() });
             return;
         }
-        let head = ["PyTorch", "steps/s", "by graphs", "findings"];
+        let head = ["PyTorch", "steps/s", "by graphs", "products/s", "findings"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for (way, run) in &torch.ways {
             rows.push(vec![
                 way.to_string(),
-                format!("{:.1}", run.steps_per_second),
-                format!("{:.1}", run.graph_steps_per_second),
+                format!("{:.1}", run.rates.steps),
+                format!("{:.1}", run.rates.graph_steps),
+                format!("{:.1}", run.rates.products),
                 summary(&run.findings),
             ]);
         }
         print_table(&rows);
-        for (how, percent) in [("", torch.limited_percent), (" by CUDA graphs", torch.limited_graph_percent)] {
-            if let Some(percent) = percent {
-                println!("in the limited slice it does{how} {percent:.1} % of the work that it does without");
-            }
+        if let Some(Rates { steps, graph_steps, products }) = torch.limited_percent {
+            println!(
+                "in the limited slice it does, of what it does without: {products:.1} % of products that keep the device busy, \
+                 {graph_steps:.1} % of steps as CUDA graphs, {steps:.1} % of steps that the host launches one by one"
+            );
         }
         for (way, run) in &torch.ways {
             print_exceptions(&format!("PyTorch, {way}"), &run.findings);
@@ -206,9 +313,18 @@ impl Report {
 
     /// Prints the verdict.
     pub(crate) fn print_verdict(&self) {
-        let verdict =
-            if self.holds() { "PASS: every conformance case holds" } else { "FAIL: a conformance case does not hold" };
-        println!("\n{verdict}");
+        let unseen = self.all_unseen();
+        if !unseen.is_empty() {
+            println!("\nNot looked at:");
+            unseen.iter().for_each(|Unseen { what, why }| println!("  {what}: {why}"));
+        }
+        let failures = self.failures();
+        if failures.is_empty() {
+            println!("\nPASS: everything that was looked at holds");
+            return;
+        }
+        println!("\nFAIL: {} of what was looked at does not hold:", failures.len());
+        failures.iter().for_each(|failure| println!("  {failure}"));
     }
 }
 
@@ -223,6 +339,7 @@ fn summary(findings: &Findings) -> String {
     match (holds, fails, skipped) {
         (_, 1.., _) => format!("FAILS {fails} of {}", holds + fails),
         (0, 0, 1..) => "skipped".to_owned(),
+        (0, 0, 0) if findings.answers.is_empty() => format!("{} figures", findings.figures.len()),
         (0, 0, 0) => format!("{} answers", findings.answers.len()),
         (_, 0, 0) => format!("holds {holds}"),
         (_, 0, _) => format!("holds {holds}, skipped {skipped}"),

@@ -6,7 +6,7 @@ use aliquot_abi::cuda::CUresult;
 
 use crate::cuda::{Cuda, Done, result_name};
 use crate::findings::Findings;
-use crate::way::Way;
+use crate::way::{Limits, Way};
 
 /// Memory appears to change by so much without anybody's doing: the driver takes memory in pieces, and the node manager
 /// counts what lies between what was asked for and what was taken a moment later.
@@ -17,9 +17,10 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long others may go on changing what is free until it is taken as it is.
 const STEADY_TIMEOUT: Duration = Duration::from_secs(5);
 const SETTLE_INTERVAL: Duration = Duration::from_millis(20);
-/// So many equal readings one after the other are a steady value: together longer than the node manager takes to
-/// count what a context holds.
+/// So many equal readings one after the other are a steady value.
 const STEADY_READINGS: u32 = 15;
+/// So many are longer than a second: the node manager compares its books with the driver's once a second.
+const SETTLED_READINGS: u32 = 60;
 
 /// What a case works with.
 pub(crate) struct Scene {
@@ -27,20 +28,19 @@ pub(crate) struct Scene {
     pub(crate) cuda: Cuda,
     /// How the case is run.
     pub(crate) way: Way,
+    /// What the limited slice has, as the check has made it.
+    pub(crate) limits: Limits,
 }
 
 impl Scene {
     /// Free bytes, read until they no longer change.
     pub(crate) fn steady_free(&self) -> Done<u64> {
-        let deadline = Instant::now() + STEADY_TIMEOUT;
-        let (mut free, mut readings) = (self.cuda.memory()?.0, 1);
-        while readings < STEADY_READINGS && Instant::now() < deadline {
-            std::thread::sleep(SETTLE_INTERVAL);
-            let now = self.cuda.memory()?.0;
-            readings = if now == free { readings + 1 } else { 1 };
-            free = now;
-        }
-        Ok(free)
+        equal_readings(&self.cuda, STEADY_READINGS)
+    }
+
+    /// Free bytes, read until the node manager has compared its books with the driver's.
+    pub(crate) fn settled_free(&self) -> Done<u64> {
+        settled_free(&self.cuda)
     }
 
     /// Waits until about `wanted` bytes are free. Returns what is free then.
@@ -66,6 +66,23 @@ impl Scene {
         }
         Ok(())
     }
+}
+
+/// Free bytes as a program sees them, once the node manager has compared its books with the driver's.
+pub(crate) fn settled_free(cuda: &Cuda) -> Done<u64> {
+    equal_readings(cuda, SETTLED_READINGS)
+}
+
+fn equal_readings(cuda: &Cuda, wanted: u32) -> Done<u64> {
+    let deadline = Instant::now() + STEADY_TIMEOUT;
+    let (mut free, mut readings) = (cuda.memory()?.0, 1);
+    while readings < wanted && Instant::now() < deadline {
+        std::thread::sleep(SETTLE_INTERVAL);
+        let now = cuda.memory()?.0;
+        readings = if now == free { readings + 1 } else { 1 };
+        free = now;
+    }
+    Ok(free)
 }
 
 /// What a call answered, by the driver's name.

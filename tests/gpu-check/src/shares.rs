@@ -7,11 +7,13 @@
 //! plan.rs ── what is measured
 //!    └── measure.rs: starts the workers of a case, makes shares of their rates ── load.rs: the worker
 //! compare.rs: the same on a real and on a simulated device
+//! neighbours.rs: two programs in slices, against the driver's own sharing
 //! ```
 
 mod compare;
 mod load;
 mod measure;
+pub(crate) mod neighbours;
 mod plan;
 
 pub(crate) use compare::{Compared, compare};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::findings::Findings;
 use crate::launcher::{Launcher, Running};
-use crate::way::{LIMITED_CORE_PERCENT, Share, Way};
+use crate::way::{Share, Way};
 
 /// The script that does the work, beside the programs.
 const SCRIPT: &str = "check_torch.py";
@@ -22,12 +22,23 @@ pub(crate) struct Torch {
     pub(crate) skipped: String,
     /// What it found, by way.
     pub(crate) ways: BTreeMap<Way, Run>,
-    /// Training steps in the limited slice, in percent of those without; absent if they were not counted.
+    /// What was done in the limited slice, in percent of what was done without; absent if it was not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) limited_percent: Option<f64>,
-    /// The same of steps that are CUDA graphs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) limited_graph_percent: Option<f64>,
+    pub(crate) limited_percent: Option<Rates>,
+}
+
+/// How much was done, by what was done. Also what part of it was done.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Rates {
+    /// Training steps in a second, launched kernel by kernel.
+    #[serde(rename = "steps_per_second")]
+    pub(crate) steps: f64,
+    /// Training steps in a second, each launched as one CUDA graph.
+    #[serde(rename = "graph_steps_per_second")]
+    pub(crate) graph_steps: f64,
+    /// Products of large matrices in a second: the device is never idle.
+    #[serde(rename = "products_per_second")]
+    pub(crate) products: f64,
 }
 
 /// What the script says.
@@ -36,46 +47,65 @@ pub(crate) struct Run {
     /// What it found.
     #[serde(flatten)]
     pub(crate) findings: Findings,
-    /// Training steps in a second.
-    pub(crate) steps_per_second: f64,
-    /// Training steps in a second, each launched as one CUDA graph.
-    pub(crate) graph_steps_per_second: f64,
+    /// How much it did.
+    #[serde(flatten)]
+    pub(crate) rates: Rates,
 }
 
-/// Runs the script in each way.
-pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64, quick: bool) -> Torch {
+/// Runs the script in each way. In the limited slice the device must do the slice's share, within so many points.
+pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64, quick: bool, points: f64) -> Torch {
     let script = programs.join(SCRIPT);
     if let Err(why) = usable(&script) {
         return Torch { skipped: why, ..Torch::default() };
     }
+    let limit_bytes = LIMITED_MEMORY_BYTES_MAX.min(memory_bytes / 2);
     let mut torch = Torch::default();
     for way in Way::ALL {
         let share = match way {
-            Way::Limited => Some(Share::new(LIMITED_CORE_PERCENT, LIMITED_MEMORY_BYTES_MAX.min(memory_bytes / 2))),
-            _ => way.share(),
+            Way::Limited => Some(Share::new(launcher.limits.core_percent, limit_bytes)),
+            _ => way.share(&launcher.limits),
         };
         let (name, seconds) = (way.to_string(), if quick { "2" } else { "10" });
-        let args = [script.to_string_lossy().into_owned(), name, seconds.to_owned()];
+        let args = [script.to_string_lossy().into_owned(), name, seconds.to_owned(), limit_bytes.to_string()];
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let ran =
             Running::start(launcher.command(share.as_ref(), Path::new("python3"), &args)).and_then(Running::answer);
         let mut run: Run = ran.unwrap_or_else(|error| {
             let mut findings = Findings::default();
             findings.expect("the script runs to its end", false, format!("{error:#}"));
-            Run { findings, steps_per_second: 0.0, graph_steps_per_second: 0.0 }
+            Run { findings, rates: Rates::default() }
         });
         if let Some(bare) = torch.ways.get(&Way::Bare) {
             run.findings.compare(&bare.findings);
         }
         torch.ways.insert(way, run);
     }
-    let limited_percent = |rate: fn(&Run) -> f64| {
-        let [bare, limited] = [Way::Bare, Way::Limited].map(|way| torch.ways.get(&way).map_or(0.0, rate));
-        (bare > 0.0 && limited > 0.0).then(|| limited / bare * 100.0)
-    };
-    let percents = (limited_percent(|run| run.steps_per_second), limited_percent(|run| run.graph_steps_per_second));
-    (torch.limited_percent, torch.limited_graph_percent) = percents;
+    judge_share(&mut torch, f64::from(launcher.limits.core_percent), points);
     torch
+}
+
+/// Work that keeps the device busy must get the slice's share, no more and no less. Steps that the host launches one by
+/// one need not: without a slice, too, the device waits for the host.
+fn judge_share(torch: &mut Torch, wanted_percent: f64, points: f64) {
+    let rates = |way| torch.ways.get(&way).map(|run| run.rates).unwrap_or_default();
+    let (bare, limited) = (rates(Way::Bare), rates(Way::Limited));
+    let percent = |rate: fn(&Rates) -> f64| rate(&limited) / rate(&bare) * 100.0;
+    let percents = Rates {
+        steps: percent(|rates| rates.steps),
+        graph_steps: percent(|rates| rates.graph_steps),
+        products: percent(|rates| rates.products),
+    };
+    let Some(run) = torch.ways.get_mut(&Way::Limited) else { return };
+    for (what, percent) in
+        [("products of large matrices", percents.products), ("steps as CUDA graphs", percents.graph_steps)]
+    {
+        run.findings.expect(
+            format!("{what} get the slice's share"),
+            (percent - wanted_percent).abs() <= points,
+            format!("{percent:.1} % of what is done without a slice, which has {wanted_percent:.0} %"),
+        );
+    }
+    torch.limited_percent = Some(percents);
 }
 
 /// Whether there is a PyTorch that can use the device.

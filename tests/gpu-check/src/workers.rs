@@ -6,15 +6,18 @@ use anyhow::Context;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
-use crate::cases::{self, CASES};
-use crate::cuda::Cuda;
+use crate::cases::{self, CASES, Case};
+use crate::cuda::{Cuda, call};
+use crate::deaths::DEATHS;
 use crate::driver::Driver;
+use crate::facts::{self, FACTS};
 use crate::findings::Findings;
 use crate::nvml::Nvml;
 use crate::overhead;
 use crate::scene::Scene;
 use crate::shares::Load;
-use crate::way::Way;
+use crate::truth;
+use crate::way::{Limits, Way};
 
 /// What a worker does.
 #[derive(Subcommand, Debug)]
@@ -28,11 +31,37 @@ pub(crate) enum WorkerCommand {
         /// How this worker is run.
         #[arg(long)]
         way: Way,
+        #[command(flatten)]
+        limits: Limits,
+    },
+    /// Watch what is used of the device's memory until standard input ends. Never run in a slice.
+    Watch {
+        /// The device.
+        uuid: String,
     },
     /// Hold memory until standard input ends.
-    Hold,
+    Hold {
+        /// Of the device.
+        bytes: u64,
+        /// Page-locked, of the host.
+        host_bytes: u64,
+    },
+    /// Have a process killed that holds much memory.
+    Death {
+        /// Which.
+        name: String,
+    },
     /// Open the memory that standard input names.
     OpenShared,
+    /// Find out a fact of the driver.
+    Fact {
+        /// The fact.
+        name: String,
+    },
+    /// Ask about a context that is gone.
+    AskStale,
+    /// Take down when a kernel did not run.
+    WatchGaps,
     /// Measure what calls cost.
     Overhead,
     /// Keep the device busy, and count.
@@ -48,6 +77,8 @@ pub(crate) struct Probe {
     pub(crate) uuid: String,
     /// Its memory in bytes.
     pub(crate) memory_bytes: u64,
+    /// What a context takes of it, by NVML; 0: NVML does not say.
+    pub(crate) context_bytes: u64,
     /// The driver's version; empty if NVML does not say.
     pub(crate) driver_version: String,
     /// The driver's CUDA version: 12040 is 12.4.
@@ -63,9 +94,14 @@ pub(crate) const NO_DEVICE: u8 = 2;
 pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
     match command {
         WorkerCommand::Probe => return probe(),
-        WorkerCommand::Hold => cases::hold_memory()?,
+        WorkerCommand::Hold { bytes, host_bytes } => cases::hold_memory(*bytes, *host_bytes)?,
+        WorkerCommand::Death { name } => say(&case(DEATHS, name, Way::Bare, Limits::with_contexts_of(0))?)?,
         WorkerCommand::OpenShared => cases::open_shared()?,
-        WorkerCommand::Case { name, way } => say(&case(name, *way)?)?,
+        WorkerCommand::Case { name, way, limits } => say(&case(CASES, name, *way, *limits)?)?,
+        WorkerCommand::Fact { name } => say(&case(FACTS, name, Way::Bare, Limits::with_contexts_of(0))?)?,
+        WorkerCommand::AskStale => facts::ask_stale()?,
+        WorkerCommand::WatchGaps => facts::watch_gaps()?,
+        WorkerCommand::Watch { uuid } => truth::watch(uuid)?,
         WorkerCommand::Overhead => say(&overhead::measure()?)?,
         WorkerCommand::Load(load) => say(&load.run()?)?,
     }
@@ -77,10 +113,15 @@ fn say(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn case(name: &str, way: Way) -> anyhow::Result<Findings> {
-    let case = CASES.iter().find(|case| case.name == name).with_context(|| format!("there is no case {name:?}"))?;
+fn case(cases: &[Case], name: &str, way: Way, limits: Limits) -> anyhow::Result<Findings> {
+    let case = cases.iter().find(|case| case.name == name).with_context(|| format!("there is no case {name:?}"))?;
     let mut findings = Findings::default();
-    let scene = Scene { cuda: Cuda::open()?, way };
+    let scene = Scene { cuda: Cuda::open()?, way, limits };
+    if way == Way::Limited {
+        let (_, total) = scene.cuda.memory()?;
+        let saw = format!("{total} bytes, the slice has {}", limits.memory_bytes);
+        findings.expect("the program sees the slice's memory as the device's", total == limits.memory_bytes, saw);
+    }
     if let Err(error) = (case.run)(&scene, &mut findings) {
         findings.expect("the case runs to its end", false, format!("{error:#}"));
     }
@@ -88,7 +129,7 @@ fn case(name: &str, way: Way) -> anyhow::Result<Findings> {
 }
 
 fn probe() -> anyhow::Result<ExitCode> {
-    let found = Driver::load().and_then(|driver| Ok(Cuda::start(driver)?));
+    let found = Driver::load().and_then(|driver| Ok(Cuda::start(driver)?.with_kernels()?));
     let cuda = match found {
         Ok(cuda) => cuda,
         Err(error) => {
@@ -96,10 +137,16 @@ fn probe() -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(NO_DEVICE));
         }
     };
+    let (name, uuid, memory_bytes) = (cuda.name()?, cuda.uuid()?, cuda.memory()?.1);
+    let used_bytes = || Nvml::open().and_then(|nvml| nvml.used_bytes(&uuid)).ok();
+    let with_context = used_bytes();
+    // SAFETY: nothing uses the context any more.
+    unsafe { call!(cuda, cuDevicePrimaryCtxReset_v2(cuda.device))? };
     say(&Probe {
-        name: cuda.name()?,
-        uuid: cuda.uuid()?,
-        memory_bytes: cuda.memory()?.1,
+        context_bytes: with_context.zip(used_bytes()).map_or(0, |(with, without)| with.saturating_sub(without)),
+        name,
+        uuid,
+        memory_bytes,
         driver_version: Nvml::open().and_then(|nvml| nvml.driver_version()).unwrap_or_default(),
         cuda_version: cuda.version()?,
         driver_library: driver_library(),

@@ -78,7 +78,9 @@ impl HostProgram {
         let sources = artifacts::workspace().join("tests/programs");
         let source = sources.join(name).with_extension("c");
         let path = artifacts::scratch_dir("programs").join(output);
-        if !is_newer(&path, &[&source, &sources.join("cuda_subset.h"), &sources.join("program.h")]) {
+        let headers = ["cuda_subset.h", "program.h", "look_up_by_hand.h"].map(|header| sources.join(header));
+        let inputs: Vec<&Path> = headers.iter().map(PathBuf::as_path).chain([source.as_path()]).collect();
+        if !is_newer(&path, &inputs) {
             // Compiled elsewhere and renamed: another test may be running the program of this name. In a directory,
             // because the file itself must not be this process's: see `copy_program`.
             let fresh = tempfile::tempdir_in(artifacts::scratch_dir("programs")).expect("a temporary directory");

@@ -32,7 +32,8 @@ const PROGRAMS: [(&str, &str); 3] =
 const LIBRARIES: [(&str, &str); 2] =
     [("aliquot-fake-cuda", "libaliquot_fake_cuda.so"), ("aliquot-fake-nvml", "libaliquot_fake_nvml.so")];
 /// Files of folder/ that go along.
-const FILES: [&str; 3] = ["run.sh", "check_torch.py", "README.txt"];
+const FILES: [&str; 6] =
+    ["run.sh", "check_torch.py", "check_runtime.cu", "check_frameworks.py", "check_triton.py", "README.txt"];
 
 /// Packs the GPU check into a folder that runs without Rust, network or root on a machine with an NVIDIA GPU.
 #[derive(Parser, Debug)]

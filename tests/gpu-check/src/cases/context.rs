@@ -11,7 +11,7 @@ const BYTES: u64 = 256 << 20;
 
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
-    let before = scene.steady_free()?;
+    let before = scene.settled_free()?;
     let mut context = CUcontext::NULL;
     // SAFETY: the output is a live local; the new context is current afterwards.
     unsafe { call!(cuda, cuCtxCreate_v2(&mut context, 0, cuda.device))? };

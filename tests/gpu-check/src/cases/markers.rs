@@ -6,35 +6,29 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
 
-use aliquot_abi::cuda::{CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE};
 use aliquot_abi::ledger::identity;
 use aliquot_abi::region::{LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, Ledger, SLOTS_MAX};
 use anyhow::{Context, bail};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
-use crate::cuda::{Cuda, Shape, call};
+use crate::cuda::Shape;
+use crate::facts::write_into_a_page;
 use crate::findings::Findings;
 use crate::scene::Scene;
 use crate::way::Way;
 
-const PAGE_BYTES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
-const WRITTEN: u64 = 0x00a1_1c07;
-const TIMEOUT: Duration = Duration::from_secs(60);
-
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
-    let cuda = &scene.cuda;
-    let by_device = match write_by_device(cuda) {
+    // The attributes say little: on some devices that of the calls' first version is 0, and the calls are there.
+    const WHAT: &str = "the device writes into a page of a shared file in memory";
+    let by_device = match write_into_a_page(&scene.cuda) {
         Ok(after) => {
-            let saw = format!("{} µs after the kernel before it was launched", after.as_micros());
-            findings.expect("the device writes into a page of a shared file", true, saw);
+            findings.expect(WHAT, true, format!("{} us after the call", after.as_micros()));
             true
         }
         Err(error) => {
-            findings
-                .skip("the device writes into a page of a shared file", format!("{error:#}: events take its place"));
+            findings.skip(WHAT, format!("{error:#}: events take its place"));
             false
         }
     };
@@ -42,46 +36,6 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
         markers_of_this_process(scene, findings, by_device)?;
     }
     Ok(())
-}
-
-/// Lets a stream memory operation behind a kernel write into a page of a file that others could map. Returns how long
-/// it took.
-fn write_by_device(cuda: &Cuda) -> anyhow::Result<Duration> {
-    const CAN_USE_64_BIT_STREAM_MEM_OPS: u32 = 93;
-    if cuda.attribute(CAN_USE_64_BIT_STREAM_MEM_OPS)? == 0 {
-        bail!("the device has no stream memory operations of 64 bits");
-    }
-    let file = tempfile::tempfile()?;
-    file.set_len(PAGE_BYTES.get() as u64)?;
-    // SAFETY: a new mapping; it stays for as long as the process lives.
-    let page = unsafe {
-        mmap(None, PAGE_BYTES, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, &file, 0)
-    }?;
-    let mut address = 0;
-    let stream = cuda.stream()?;
-    let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-    // SAFETY: the page is mapped for as long as the process lives; the output is a live local.
-    unsafe {
-        call!(cuda, cuMemHostRegister_v2(page.as_ptr(), PAGE_BYTES.get(), flags))?;
-        call!(cuda, cuMemHostGetDevicePointer_v2(&mut address, page.as_ptr(), 0))?;
-    }
-    let start = Instant::now();
-    cuda.launch(cuda.kernel(c"spin_ns")?, Shape::ONE, stream, 1_000_000)?;
-    // SAFETY: the driver checks the address, which is that of the page.
-    unsafe { call!(cuda, cuStreamWriteValue64_v2(stream, address, WRITTEN, 0)) }
-        // SAFETY: as above; drivers before CUDA 11.7 have only the first version.
-        .or_else(|_| unsafe { call!(cuda, cuStreamWriteValue64(stream, address, WRITTEN, 0)) })?;
-    // SAFETY: the page is mapped and aligned; the device writes it as one word.
-    let cell = unsafe { &*page.as_ptr().cast::<AtomicU64>() };
-    while cell.load(Ordering::Acquire) != WRITTEN {
-        if start.elapsed() > TIMEOUT {
-            bail!("the device has written nothing after {} s", TIMEOUT.as_secs());
-        }
-        std::hint::spin_loop();
-    }
-    let took = start.elapsed();
-    cuda.finish(stream)?;
-    Ok(took)
 }
 
 /// What the shim of this very process does, as its slot in the ledger shows it.

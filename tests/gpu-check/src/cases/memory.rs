@@ -32,15 +32,26 @@ fn given_and_taken_back(scene: &Scene, findings: &mut Findings, kind: &Kind) {
 
 fn refused_exactly_at_the_cap(scene: &Scene, findings: &mut Findings, kind: &Kind) -> anyhow::Result<()> {
     let (cuda, name) = (&scene.cuda, kind.name);
-    let free = scene.steady_free()?;
-    let fits = (free - kind.slack_bytes) / kind.granule_bytes * kind.granule_bytes;
-    let too_much = (free / kind.granule_bytes + 1) * kind.granule_bytes;
+    let free = scene.settled_free()?;
+    let Some(room) = free.checked_sub(kind.slack_bytes) else {
+        findings.expect(format!("{name}: there is room in the slice"), false, format!("{free} bytes are free"));
+        return Ok(());
+    };
+    let fits = room / kind.granule_bytes * kind.granule_bytes;
+    // The limit, not what is shown as free: a slice without hooks shows the whole device, and refuses more than that.
+    let limit = scene.limits.memory_bytes;
+    let too_much = (limit / kind.granule_bytes + 1) * kind.granule_bytes;
 
     let refusal = (kind.take)(cuda, too_much).map(|held| (held.give_back)(cuda)).err().map(|error| error.result);
     findings.expect(
-        format!("{name}: {} bytes more than are free are out of memory", too_much - free),
+        format!("{name}: more than the slice's memory is out of memory"),
         refusal == Some(CUresult::OUT_OF_MEMORY),
-        format!("{too_much} bytes asked for, {free} free, the answer {refusal:?}"),
+        format!("{too_much} bytes asked for, the slice has {limit}, the answer {refusal:?}"),
+    );
+    findings.expect(
+        format!("{name}: no more is shown as free than the slice has"),
+        free <= limit,
+        format!("{free} bytes are free, the slice has {limit}"),
     );
     let now = cuda.memory()?.0;
     findings.expect(

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-use crate::cuda::Cuda;
+use crate::cuda::{Cuda, call};
 use crate::findings::Findings;
 use crate::scene::{Scene, is_about};
 use crate::way::Way;
@@ -32,7 +32,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
 fn forked_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let address = cuda.allocate(HELD_BYTES)?;
-    let before = scene.steady_free()?;
+    let before = scene.settled_free()?;
     // SAFETY: this process has no other thread that holds a lock of the C library, and the child only calls the driver,
     // which is what is looked at, and ends.
     let child = match unsafe { fork() }? {
@@ -74,10 +74,10 @@ fn wait_for(child: Pid) -> anyhow::Result<Option<WaitStatus>> {
 
 /// A program that this one starts is in the same slice; when it is killed its memory is free at once.
 fn started_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
-    let before = scene.steady_free()?;
-    let mut child = Holder::start()?;
+    let before = scene.settled_free()?;
+    let mut child = Holder::start(HELD_BYTES, 0)?;
     if scene.way == Way::Limited {
-        let free = scene.steady_free()?;
+        let free = scene.settled_free()?;
         findings.expect(
             "what a started program takes counts against the same cap",
             before.saturating_sub(free) >= HELD_BYTES,
@@ -99,12 +99,14 @@ fn started_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
 }
 
 /// A process that holds device memory; it is killed when this is dropped.
-struct Holder(Child);
+pub(crate) struct Holder(Child);
 
 impl Holder {
-    fn start() -> anyhow::Result<Holder> {
+    /// Starts a process that holds so much of the device, and so much page-locked memory of the host.
+    pub(crate) fn start(bytes: u64, host_bytes: u64) -> anyhow::Result<Holder> {
         let mut command = Command::new(std::env::current_exe()?);
-        let child = command.args(["worker", "hold"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        command.args(["worker", "hold", &bytes.to_string(), &host_bytes.to_string()]);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut holder = Holder(child.context("cannot start a second process")?);
         let mut line = String::new();
         BufReader::new(holder.0.stdout.take().context("no pipe")?).read_line(&mut line)?;
@@ -114,7 +116,8 @@ impl Holder {
         Ok(holder)
     }
 
-    fn kill(&mut self) -> anyhow::Result<()> {
+    /// Kills it, and waits until the system has ended it.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.0.kill()?;
         self.0.wait()?;
         Ok(())
@@ -129,9 +132,14 @@ impl Drop for Holder {
 }
 
 /// The second process: takes memory, and holds it until its standard input ends.
-pub(crate) fn hold_memory() -> anyhow::Result<()> {
+pub(crate) fn hold_memory(bytes: u64, host_bytes: u64) -> anyhow::Result<()> {
     let cuda = Cuda::open()?;
-    cuda.allocate(HELD_BYTES)?;
+    cuda.allocate(bytes)?;
+    if host_bytes > 0 {
+        let (mut address, host_bytes) = (std::ptr::null_mut(), usize::try_from(host_bytes)?);
+        // SAFETY: the output is a live local.
+        unsafe { call!(cuda, cuMemHostAlloc(&mut address, host_bytes, 0))? };
+    }
     let mut output = std::io::stdout();
     writeln!(output, "{READY}")?;
     output.flush()?;

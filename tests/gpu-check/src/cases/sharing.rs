@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::cases::memory::allocation_properties;
 use crate::cuda::{Cuda, Done, call};
 use crate::findings::Findings;
-use crate::scene::{ROUNDING_BYTES, Scene, answer_name};
+use crate::scene::{ROUNDING_BYTES, Scene, answer_name, settled_free};
 use crate::way::Way;
 
 const BYTES: usize = 128 << 20;
@@ -61,7 +61,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
 
 fn by_ipc(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
-    let before = scene.steady_free()?;
+    let before = scene.settled_free()?;
     let address = filled(cuda, cuda.allocate(BYTES as u64)?)?;
     let mut handle = CUipcMemHandle { reserved: [0; 64] };
     // SAFETY: the output is a live local.
@@ -82,7 +82,7 @@ fn physical_memory(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()>
         findings.skip(WHAT, "the device does not share memory by file descriptors");
         return Ok(());
     }
-    let before = scene.steady_free()?;
+    let before = scene.settled_free()?;
     let properties = CUmemAllocationProp { requested_handle_types: FILE_DESCRIPTOR, ..allocation_properties(cuda) };
     let (mut handle, mut descriptor): (u64, RawFd) = (0, -1);
     // SAFETY: the properties live during the call; the outputs are live locals, the second as long as a descriptor.
@@ -135,7 +135,7 @@ fn a_pool(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
         findings.skip(WHAT, "the device does not share pools by file descriptors");
         return Ok(());
     }
-    let before = scene.steady_free()?;
+    let before = scene.settled_free()?;
     let properties = CUmemPoolProps {
         alloc_kind: ALLOCATION_PINNED,
         handle_types: FILE_DESCRIPTOR,
@@ -213,15 +213,14 @@ fn in_second_process(shared: &Shared) -> anyhow::Result<Seen> {
 /// The second process: opens the memory that its standard input names, and says on standard output what it saw.
 pub(crate) fn open_shared() -> anyhow::Result<()> {
     let shared: Shared = serde_json::from_reader(std::io::stdin())?;
-    let scene = Scene { cuda: Cuda::open()?, way: Way::Limited };
-    let cuda = &scene.cuda;
-    let free_without = scene.steady_free()?;
+    let cuda = &Cuda::open()?;
+    let free_without = settled_free(cuda)?;
     let opened = open(cuda, &shared);
     let mut seen = Seen {
         opened: answer_name(&opened),
         is_right: false,
         free_without,
-        free_with: scene.steady_free()?,
+        free_with: settled_free(cuda)?,
         closed: String::new(),
     };
     if let Ok(address) = opened {

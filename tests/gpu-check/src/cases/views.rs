@@ -4,7 +4,7 @@ use crate::cuda::call;
 use crate::findings::Findings;
 use crate::nvml::Nvml;
 use crate::scene::{Scene, is_about};
-use crate::way::{LIMITED_MEMORY_BYTES, Way};
+use crate::way::Way;
 
 /// What the case holds while it compares.
 const HELD_BYTES: u64 = 128 << 20;
@@ -21,7 +21,8 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
         format!("{device_total} and {total} bytes"),
     );
     if scene.way == Way::Limited {
-        findings.expect("the total is the slice's", total == LIMITED_MEMORY_BYTES, format!("{total} bytes"));
+        let limit = scene.limits.memory_bytes;
+        findings.expect("the total is the slice's", total == limit, format!("{total} bytes, the slice has {limit}"));
     }
 
     let nvml = match Nvml::open() {

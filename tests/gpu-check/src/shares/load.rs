@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::ptr;
 use std::time::Duration;
 
-use aliquot_abi::cuda::{CUDA_KERNEL_NODE_PARAMS_V1, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUstream};
+use aliquot_abi::cuda::{
+    CUDA_KERNEL_NODE_PARAMS_V1, CUdeviceptr, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUstream,
+};
 use anyhow::{Context, bail};
 use clap::Args;
 use nix::time::{ClockId, clock_gettime};
@@ -53,6 +55,15 @@ pub(crate) struct Load {
     /// Processes that each do this.
     #[arg(long, default_value_t = 1)]
     pub(super) processes: usize,
+    /// The host's own work before each launch, in nanoseconds.
+    #[arg(long, default_value_t = 0)]
+    pub(super) gap_ns: u64,
+    /// Asks again and again whether a batch is done, instead of waiting for it.
+    #[arg(long)]
+    pub(super) polls: bool,
+    /// Copies so many bytes within the device in place of each kernel; 0: launches kernels.
+    #[arg(long, default_value_t = 0)]
+    pub(super) copy_bytes: u64,
     /// Opens the device and does nothing.
     #[arg(long)]
     pub(super) idle: bool,
@@ -81,6 +92,14 @@ impl Work {
     }
 }
 
+/// What a load works with.
+struct Prepared {
+    kernel: Kernel,
+    graph: Option<CUgraphExec>,
+    /// Twice the bytes that are copied; null if nothing is.
+    memory: CUdeviceptr,
+}
+
 /// What is put into a stream and waited for as one.
 struct Batch {
     event: CUevent,
@@ -99,10 +118,18 @@ impl Load {
             streams: 1,
             graph: 0,
             processes: 1,
+            gap_ns: 0,
+            polls: false,
+            copy_bytes: 0,
             idle: false,
             start_ns: 0,
             window_ns: 0,
         }
+    }
+
+    /// What it is, for people.
+    pub(super) fn name(&self) -> String {
+        if self.copy_bytes > 0 { "copies".to_owned() } else { "kernels".to_owned() }
     }
 
     /// Runs the load, in a worker. `None`: it was not ready in time.
@@ -114,6 +141,8 @@ impl Load {
         let kernel = cuda.kernel(&CString::new(self.kernel.as_str())?)?;
         let streams = (0..self.streams).map(|_| cuda.stream()).collect::<Result<Vec<_>, _>>()?;
         let graph = if self.graph > 0 { Some(self.make_graph(&cuda, kernel)?) } else { None };
+        let memory = if self.copy_bytes > 0 { cuda.allocate(2 * self.copy_bytes)? } else { 0 };
+        let prepared = Prepared { kernel, graph, memory };
         // A process that has not touched the device may be none to the driver: this takes no time of account.
         cuda.finish(streams[0])?;
         let Some(wait) = self.start_ns.checked_sub(monotonic_ns()?) else { return Ok(None) };
@@ -122,16 +151,10 @@ impl Load {
             std::thread::sleep(Duration::from_nanos(WARM_UP_NS + self.window_ns + COOL_DOWN_NS));
             return Ok(Some(Work::default()));
         }
-        self.work(&cuda, kernel, graph, &streams).map(Some)
+        self.work(&cuda, &prepared, &streams).map(Some)
     }
 
-    fn work(
-        &self,
-        cuda: &Cuda,
-        kernel: Kernel,
-        graph: Option<CUgraphExec>,
-        streams: &[CUstream],
-    ) -> anyhow::Result<Work> {
+    fn work(&self, cuda: &Cuda, prepared: &Prepared, streams: &[CUstream]) -> anyhow::Result<Work> {
         let (from_ns, to_ns) = (self.start_ns + WARM_UP_NS, self.start_ns + WARM_UP_NS + self.window_ns);
         let in_flight = if self.waits { 1 } else { BATCHES };
         let mut idle = (0..in_flight).map(|_| cuda.event()).collect::<Result<Vec<_>, _>>()?;
@@ -141,13 +164,17 @@ impl Load {
         for stream in streams.iter().cycle() {
             let unused = if monotonic_ns()? <= to_ns + COOL_DOWN_NS { idle.pop() } else { None };
             if let Some(event) = unused {
-                let kernels = self.launch_batch(cuda, kernel, graph, *stream, &mut launched)?;
+                let kernels = self.launch_batch(cuda, prepared, *stream, &mut launched)?;
                 cuda.record(event, *stream)?;
                 recorded.push_back(Batch { event, kernels });
                 continue;
             }
             let Some(Batch { event, kernels }) = recorded.pop_front() else { break };
-            cuda.wait(event)?;
+            if self.polls {
+                while !cuda.is_done(event)? {}
+            } else {
+                cuda.wait(event)?;
+            }
             idle.push(event);
             let now_ns = monotonic_ns()?;
             if let Some(piece) = pieces.get_mut(((now_ns - self.start_ns) / PIECE_NS) as usize) {
@@ -173,12 +200,11 @@ impl Load {
     fn launch_batch(
         &self,
         cuda: &Cuda,
-        kernel: Kernel,
-        graph: Option<CUgraphExec>,
+        prepared: &Prepared,
         stream: CUstream,
         launched: &mut usize,
-    ) -> Done<u64> {
-        if let Some(graph) = graph {
+    ) -> anyhow::Result<u64> {
+        if let Some(graph) = prepared.graph {
             // SAFETY: the graph was instantiated and is never destroyed; the driver checks the stream.
             unsafe { call!(cuda, cuGraphLaunch(graph, stream))? };
             return Ok(u64::from(self.graph));
@@ -187,7 +213,12 @@ impl Load {
         // Whole rounds of the parameters, so that every batch is the same work.
         let kernels = kernels.next_multiple_of(self.parameters.len() as u64);
         for _ in 0..kernels {
-            cuda.launch(kernel, self.shape(), stream, self.parameters[*launched % self.parameters.len()])?;
+            busy_for(self.gap_ns)?;
+            if self.copy_bytes > 0 {
+                cuda.copy(prepared.memory + self.copy_bytes, prepared.memory, self.copy_bytes, stream)?;
+                continue;
+            }
+            cuda.launch(prepared.kernel, self.shape(), stream, self.parameters[*launched % self.parameters.len()])?;
             *launched += 1;
         }
         Ok(kernels)
@@ -260,15 +291,26 @@ impl Load {
             ("--streams", self.streams.to_string()),
             ("--graph", self.graph.to_string()),
             ("--processes", self.processes.to_string()),
+            ("--gap-ns", self.gap_ns.to_string()),
+            ("--copy-bytes", self.copy_bytes.to_string()),
             ("--start-ns", self.start_ns.to_string()),
             ("--window-ns", self.window_ns.to_string()),
         ];
-        let flags = [("--waits", self.waits), ("--idle", self.idle)];
+        let flags = [("--waits", self.waits), ("--polls", self.polls), ("--idle", self.idle)];
         std::iter::once("load".to_owned())
             .chain(named.into_iter().flat_map(|(name, value)| [name.to_owned(), value]))
             .chain(flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name.to_owned()))
             .collect()
     }
+}
+
+/// Keeps the processor busy for so long, as a program's own work does.
+fn busy_for(duration_ns: u64) -> anyhow::Result<()> {
+    let start_ns = if duration_ns > 0 { monotonic_ns()? } else { 0 };
+    while duration_ns > 0 && monotonic_ns()? - start_ns < duration_ns {
+        std::hint::spin_loop();
+    }
+    Ok(())
 }
 
 /// `CLOCK_MONOTONIC`, which is the same in all processes.
@@ -291,7 +333,15 @@ mod tests {
 
     #[test]
     fn a_worker_understands_what_it_is_told() {
-        let load = Load { waits: true, streams: 4, graph: 100, start_ns: 7, ..Load::spin(&[50_000, 1_000_000]) };
+        let load = Load {
+            waits: true,
+            streams: 4,
+            graph: 100,
+            gap_ns: 9,
+            polls: true,
+            start_ns: 7,
+            ..Load::spin(&[50_000, 1_000_000])
+        };
         assert_eq!(Cli::try_parse_from(load.args()).unwrap().load, load);
     }
 

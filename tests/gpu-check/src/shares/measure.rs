@@ -92,48 +92,63 @@ impl Rates<'_> {
         Ok(measured.map(|(index, ((tenant, work), full))| of(tenants, index, tenant, &work, full)).collect())
     }
 
-    /// What each of `loads` does in its slice, all at once.
     fn run(&self, loads: &[(&Load, Option<&Share>)], window: Duration) -> anyhow::Result<Vec<Work>> {
-        // Each worker is one more to start before all begin.
-        let mut lead = self.plan.lead + loads.len() as u32 * Duration::from_millis(100);
-        while lead < LEAD_MAX {
-            if let Some(works) = self.run_after(lead, loads, window)? {
-                return Ok(works);
-            }
-            // On a machine that was busy with something else.
-            lead *= 2;
-        }
-        bail!("the workers are not ready after {} s", lead.as_secs() / 2)
+        run_together(self.launcher, self.plan.lead, loads, window)
     }
 
-    /// The same, where all begin after `lead`. `None`: some were not ready by then.
-    fn run_after(
-        &self,
-        lead: Duration,
-        loads: &[(&Load, Option<&Share>)],
-        window: Duration,
-    ) -> anyhow::Result<Option<Vec<Work>>> {
-        let (start_ns, window_ns) = (monotonic_ns()? + lead.as_nanos() as u64, window.as_nanos() as u64);
-        let start = |&(load, share): &(&Load, Option<&Share>)| {
-            let args = Load { start_ns, window_ns, ..load.clone() }.args();
-            self.launcher.start(share, &args.iter().map(String::as_str).collect::<Vec<_>>())
-        };
-        let workers = loads.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
-        workers.into_iter().map(Running::answer::<Option<Work>>).collect()
-    }
-
-    /// A kernel of arithmetic that takes about a millisecond alone: with as many blocks as that needs on this device.
+    /// A kernel of arithmetic that takes about a millisecond alone.
     fn arithmetic(&self) -> anyhow::Result<Load> {
-        let kernel = "multiply_add".to_owned();
-        let mut load = Load { kernel, parameters: vec![20_000], blocks: 4096, kernel_ns: MS, ..Load::spin(&[MS]) };
-        // The first measurement leads near it, the second says what it has become.
-        for _ in 0..2 {
-            let work = self.run(&[(&load, None)], Duration::from_secs(1))?;
-            let kernel_ns = 1e9 / work[0].kernels_per_second;
-            load.blocks = (f64::from(load.blocks) * MS as f64 / kernel_ns).clamp(1.0, 1e6) as u32;
-        }
-        Ok(load)
+        arithmetic(self.launcher, self.plan.lead, MS)
     }
+}
+
+/// What each of `loads` does in its slice, all at once.
+pub(super) fn run_together(
+    launcher: &Launcher,
+    lead: Duration,
+    loads: &[(&Load, Option<&Share>)],
+    window: Duration,
+) -> anyhow::Result<Vec<Work>> {
+    // Each worker is one more to start before all begin.
+    let mut lead = lead + loads.len() as u32 * Duration::from_millis(100);
+    while lead < LEAD_MAX {
+        if let Some(works) = run_after(launcher, lead, loads, window)? {
+            return Ok(works);
+        }
+        // On a machine that was busy with something else.
+        lead *= 2;
+    }
+    bail!("the workers are not ready after {} s", lead.as_secs() / 2)
+}
+
+/// The same, where all begin after `lead`. `None`: some were not ready by then.
+fn run_after(
+    launcher: &Launcher,
+    lead: Duration,
+    loads: &[(&Load, Option<&Share>)],
+    window: Duration,
+) -> anyhow::Result<Option<Vec<Work>>> {
+    let (start_ns, window_ns) = (monotonic_ns()? + lead.as_nanos() as u64, window.as_nanos() as u64);
+    let start = |&(load, share): &(&Load, Option<&Share>)| {
+        let args = Load { start_ns, window_ns, ..load.clone() }.args();
+        launcher.start(share, &args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let workers = loads.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    workers.into_iter().map(Running::answer::<Option<Work>>).collect()
+}
+
+/// A kernel of arithmetic that takes about `wanted_ns` alone: with as many blocks as that needs on this device.
+pub(super) fn arithmetic(launcher: &Launcher, lead: Duration, wanted_ns: u64) -> anyhow::Result<Load> {
+    let kernel = "multiply_add".to_owned();
+    let base = Load::spin(&[wanted_ns]);
+    let mut load = Load { kernel, parameters: vec![wanted_ns / 50], blocks: 4096, kernel_ns: wanted_ns, ..base };
+    // The first measurement leads near it, the second says what it has become.
+    for _ in 0..2 {
+        let work = run_together(launcher, lead, &[(&load, None)], Duration::from_secs(1))?;
+        let kernel_ns = 1e9 / work[0].kernels_per_second;
+        load.blocks = (f64::from(load.blocks) * wanted_ns as f64 / kernel_ns).clamp(1.0, 1e6) as u32;
+    }
+    Ok(load)
 }
 
 fn of(tenants: &[Tenant], index: usize, tenant: &Tenant, work: &Work, full: f64) -> Measurement {

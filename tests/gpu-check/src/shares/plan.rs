@@ -41,7 +41,7 @@ impl Tenant {
 }
 
 impl Plan {
-    /// A plan that takes a quarter of an hour, or with `quick` less than a minute.
+    /// A plan that takes about ten minutes, or with `quick` less than a minute.
     pub(crate) fn new(quick: bool, lead: Duration) -> Plan {
         let graphs = Load { graph: 100, ..Load::spin(&[50 * US]) };
         let graphs = || Tenant::new(50, "graphs of 100 kernels of 50 µs".to_owned(), graphs.clone());
@@ -75,7 +75,7 @@ impl Plan {
         cases.push((0..10).map(|number| Tenant::spin(10, [50 * US, MS, 20 * MS][number % 3])).collect());
         cases.push(beside_an_idle_one());
         cases.push(vec![Tenant { name: "kernels of 50 µs, not limited".to_owned(), ..Tenant::spin(100, 50 * US) }]);
-        Plan { window: Duration::from_secs(10), lead, cases, arithmetic: true }
+        Plan { window: Duration::from_secs(6), lead, cases, arithmetic: true }
     }
 }
 

@@ -49,8 +49,12 @@ impl Kind {
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+/// The driver takes memory in pages of 2 MiB, and the node manager counts what lies between.
+const PAGE_SLACK_BYTES: u64 = 4 * MIB;
 /// Arrays are laid out in blocks, and mapped in pages, of the device.
-const ARRAY_SLACK_BYTES: u64 = 4 * MIB;
+const ARRAY_SLACK_BYTES: u64 = 32 * MIB;
+/// Pools grow in pieces of 32 MiB.
+const POOL_SLACK_BYTES: u64 = 36 * MIB;
 const ATTACH_GLOBAL: c_uint = 1;
 const FORMAT_UNSIGNED_INT8: c_uint = 1;
 const FORMAT_FLOAT: c_uint = 0x20;
@@ -64,12 +68,30 @@ const POOLS: Option<(c_uint, &str)> = Some((115, "memory pools"));
 
 /// All of them.
 pub(super) const KINDS: &[Kind] = &[
-    Kind { name: "cuMemAlloc", granule_bytes: 1, slack_bytes: 0, needs: None, take: alloc },
-    Kind { name: "cuMemAllocPitch", granule_bytes: MIB, slack_bytes: 0, needs: None, take: alloc_pitch },
-    Kind { name: "cuMemAllocManaged", granule_bytes: 1, slack_bytes: 0, needs: MANAGED_MEMORY, take: alloc_managed },
-    Kind { name: "cuMemAllocAsync", granule_bytes: 1, slack_bytes: 0, needs: POOLS, take: alloc_async },
-    Kind { name: "cuMemAllocAsync_ptsz", granule_bytes: 1, slack_bytes: 0, needs: POOLS, take: alloc_async_per_thread },
-    Kind { name: "cuMemAllocFromPoolAsync", granule_bytes: 1, slack_bytes: 0, needs: POOLS, take: alloc_from_pool },
+    Kind { name: "cuMemAlloc", granule_bytes: 1, slack_bytes: PAGE_SLACK_BYTES, needs: None, take: alloc },
+    Kind { name: "cuMemAllocPitch", granule_bytes: MIB, slack_bytes: PAGE_SLACK_BYTES, needs: None, take: alloc_pitch },
+    Kind {
+        name: "cuMemAllocManaged",
+        granule_bytes: 1,
+        slack_bytes: PAGE_SLACK_BYTES,
+        needs: MANAGED_MEMORY,
+        take: alloc_managed,
+    },
+    Kind { name: "cuMemAllocAsync", granule_bytes: 1, slack_bytes: POOL_SLACK_BYTES, needs: POOLS, take: alloc_async },
+    Kind {
+        name: "cuMemAllocAsync_ptsz",
+        granule_bytes: 1,
+        slack_bytes: POOL_SLACK_BYTES,
+        needs: POOLS,
+        take: alloc_async_per_thread,
+    },
+    Kind {
+        name: "cuMemAllocFromPoolAsync",
+        granule_bytes: 1,
+        slack_bytes: POOL_SLACK_BYTES,
+        needs: POOLS,
+        take: alloc_from_pool,
+    },
     Kind { name: "cuArrayCreate", granule_bytes: 16 * KIB, slack_bytes: ARRAY_SLACK_BYTES, needs: None, take: array },
     Kind { name: "cuArray3DCreate", granule_bytes: MIB, slack_bytes: ARRAY_SLACK_BYTES, needs: None, take: array_3d },
     Kind {
@@ -79,7 +101,13 @@ pub(super) const KINDS: &[Kind] = &[
         needs: None,
         take: mipmap,
     },
-    Kind { name: "cuMemCreate", granule_bytes: 2 * MIB, slack_bytes: 0, needs: VIRTUAL_MEMORY, take: create },
+    Kind {
+        name: "cuMemCreate",
+        granule_bytes: 2 * MIB,
+        slack_bytes: PAGE_SLACK_BYTES,
+        needs: VIRTUAL_MEMORY,
+        take: create,
+    },
 ];
 
 fn alloc(cuda: &Cuda, bytes: u64) -> Done<Held> {

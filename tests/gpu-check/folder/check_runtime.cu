@@ -1,0 +1,110 @@
+// A program of the CUDA runtime: the memory cap, and kernels in a second, by plain launches and by a graph.
+//
+// Built by aliquot-gpu-check with nvcc, once with the static runtime library and once with the shared one, and run as
+// `check_runtime SECONDS LIMIT_BYTES` (0: no limit). Its output is JSON.
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+static std::string findings;
+
+static void expect(const char *what, bool holds, const std::string &saw) {
+    findings += (findings.empty() ? "" : ",") + std::string("{\"what\":\"") + what + "\",\"verdict\":\"" +
+                (holds ? "holds" : "fails") + "\",\"saw\":\"" + saw + "\"}";
+}
+
+static void expect_ok(const char *what, cudaError_t error) { expect(what, error == cudaSuccess, cudaGetErrorName(error)); }
+
+// As much arithmetic as its argument says.
+__global__ void multiply_add(float *out, int iterations) {
+    float value = threadIdx.x;
+    for (int i = 0; i < iterations; i++)
+        value = value * 1.0001f + 0.5f;
+    if (value == 0.0f)
+        *out = value;
+}
+
+static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <typename Launch> static double per_second(double seconds, cudaStream_t stream, Launch launch) {
+    cudaEvent_t done[4];
+    for (auto &event : done)
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    long count = 0;
+    double start = now();
+    while (now() - start < seconds)
+        for (auto &event : done) {
+            cudaEventSynchronize(event);
+            count += launch();
+            cudaEventRecord(event, stream);
+        }
+    cudaStreamSynchronize(stream);
+    return count / (now() - start);
+}
+
+static void check_cap(size_t limit) {
+    size_t free_bytes, total;
+    expect_ok("cudaMemGetInfo answers", cudaMemGetInfo(&free_bytes, &total));
+    expect("cudaMemGetInfo shows the slice", total == limit, std::to_string(total));
+    cudaDeviceProp properties;
+    expect_ok("cudaGetDeviceProperties answers", cudaGetDeviceProperties(&properties, 0));
+    expect("cudaGetDeviceProperties shows the slice", properties.totalGlobalMem == limit,
+           std::to_string(properties.totalGlobalMem));
+    void *memory;
+    cudaError_t error = cudaMalloc(&memory, limit + 1);
+    expect("cudaMalloc refuses more than the slice has", error == cudaErrorMemoryAllocation, cudaGetErrorName(error));
+    error = cudaMallocAsync(&memory, limit + 1, (cudaStream_t)0);
+    expect("cudaMallocAsync refuses more than the slice has", error == cudaErrorMemoryAllocation, cudaGetErrorName(error));
+    error = cudaMallocManaged(&memory, limit + 1);
+    expect("cudaMallocManaged refuses more than the slice has", error == cudaErrorMemoryAllocation,
+           cudaGetErrorName(error));
+    cudaGetLastError();
+    const size_t piece = 64 << 20;
+    std::vector<void *> pieces;
+    while (pieces.size() * piece <= limit && cudaMalloc(&memory, piece) == cudaSuccess)
+        pieces.push_back(memory);
+    cudaGetLastError();
+    expect("cudaMalloc gives no more than the slice has", pieces.size() * piece <= limit,
+           std::to_string(pieces.size() * piece));
+    for (void *each : pieces)
+        cudaFree(each);
+}
+
+int main(int, char **arguments) {
+    double seconds = atof(arguments[1]);
+    size_t limit = strtoull(arguments[2], nullptr, 10);
+    cudaStream_t stream;
+    expect_ok("cudaStreamCreate", cudaStreamCreate(&stream));
+    float *out;
+    expect_ok("cudaMalloc", cudaMalloc(&out, sizeof *out));
+    int runtime = 0;
+    cudaRuntimeGetVersion(&runtime);
+    if (limit > 0)
+        check_cap(limit);
+    auto kernel = [&] {
+        for (int i = 0; i < 8; i++)
+            multiply_add<<<4096, 256, 0, stream>>>(out, 20000);
+        return 8;
+    };
+    double launched = per_second(seconds, stream, kernel);
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    kernel();
+    expect_ok("a capture ends", cudaStreamEndCapture(stream, &graph));
+    expect_ok("a graph is instantiated", cudaGraphInstantiate(&executable, graph, 0));
+    double in_graphs = per_second(seconds, stream, [&] {
+        cudaGraphLaunch(executable, stream);
+        return 8;
+    });
+    expect_ok("nothing has failed", cudaGetLastError());
+    printf("{\"runtime_version\":%d,\"kernels_per_second\":%f,\"graph_kernels_per_second\":%f,\"findings\":[%s]}\n", runtime,
+           launched, in_graphs, findings.c_str());
+}

@@ -1,0 +1,58 @@
+//! The slice's memory, filled piece by piece: no more is given than the slice has, and nearly all of that.
+//!
+//! Neither what is shown as free nor as the total counts here, only what the check has made the slice with. What the
+//! driver says meanwhile is looked at from outside of the slice (truth.rs).
+
+use crate::findings::Findings;
+use crate::scene::Scene;
+use crate::truth::SLACK_BYTES;
+use crate::way::Way;
+use aliquot_abi::cuda::CUresult;
+
+const PIECE_BYTES: u64 = 64 << 20;
+/// Where nothing is refused, so much beyond the limit is taken: more than what is let pass as the driver's own.
+const BEYOND_BYTES: u64 = 4 * SLACK_BYTES;
+
+pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
+    let cuda = &scene.cuda;
+    if scene.way != Way::Limited {
+        let piece = cuda.allocate(PIECE_BYTES).and_then(|address| cuda.free(address));
+        findings.expect_ok("memory can be taken and given back", piece);
+        return Ok(());
+    }
+    let (limit, context) = (scene.limits.memory_bytes, scene.limits.context_bytes);
+    let stream = cuda.stream()?;
+    let mut pieces = Vec::new();
+    let refusal = loop {
+        if pieces.len() as u64 * PIECE_BYTES > limit + BEYOND_BYTES {
+            break None;
+        }
+        match cuda.allocate(PIECE_BYTES) {
+            Ok(address) => {
+                cuda.set(address, 1, PIECE_BYTES as usize, stream)?;
+                pieces.push(address);
+            }
+            Err(error) => break Some(error.result),
+        }
+    };
+    cuda.finish(stream)?;
+    let given = pieces.len() as u64 * PIECE_BYTES;
+    findings.expect(
+        "the slice's memory comes to an end, as out of memory",
+        refusal == Some(CUresult::OUT_OF_MEMORY),
+        format!("{given} bytes given of a limit of {limit}: {refusal:?}"),
+    );
+    findings.expect(
+        "with its context a program gets no more than the slice has",
+        given + context <= limit + SLACK_BYTES,
+        format!("{given} bytes given, {context} for the context, a limit of {limit}"),
+    );
+    findings.expect(
+        "and nearly all that the slice has",
+        given + context + 2 * PIECE_BYTES + SLACK_BYTES >= limit,
+        format!("{given} bytes given, {context} for the context, a limit of {limit}"),
+    );
+    let freed = pieces.into_iter().try_for_each(|address| cuda.free(address));
+    findings.expect_ok("and all can be given back", freed);
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! A process that is killed while it holds much memory: how long until another one can have that.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use crate::cases::{Case, Holder};
+use crate::findings::Findings;
+use crate::scene::Scene;
+
+/// What holders hold, of the device's free memory in percent, and page-locked of the host's.
+const HOLDERS: [(&str, u64, u64); 3] = [
+    ("most of the device", 75, 0),
+    ("a little of it", 2, 0),
+    ("a little, and page-locked memory of the host", 2, 20 << 30),
+];
+const PERCENT: u64 = 100;
+const TIMEOUT: Duration = Duration::from_secs(90);
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// What is looked at, bare and in a slice that holds the whole device.
+pub(crate) const DEATHS: &[Case] = &[Case { name: "killed", about: "a process is killed that holds much memory", run }];
+
+fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
+    let cuda = &scene.cuda;
+    for (name, percent, host_bytes) in HOLDERS {
+        // A machine with little memory holds less.
+        let host_bytes = host_bytes.min(available_host_bytes() / 4);
+        let free = scene.settled_free()?;
+        let bytes = free / PERCENT * percent;
+        let mut holder = Holder::start(bytes, host_bytes)?;
+        let beside = scene.settled_free()?;
+        // So much that it is there only once the holder's is.
+        let wanted = (beside + (free - beside) / 2).min(free - (free - beside) / 4);
+        let what = format!("{name} ({} MiB, {} MiB of the host)", bytes >> 20, host_bytes >> 20);
+        if let Ok(address) = cuda.allocate(wanted) {
+            cuda.free(address)?;
+            findings.expect(format!("{what}: is held"), false, format!("{wanted} bytes were given beside it"));
+            continue;
+        }
+        let killed = Instant::now();
+        holder.kill()?;
+        findings.figure(
+            format!("{what}: killed until it can be waited for"),
+            killed.elapsed().as_secs_f64() * 1e3,
+            "ms",
+        );
+        let address = loop {
+            match cuda.allocate(wanted) {
+                Ok(address) => break address,
+                Err(_) if killed.elapsed() < TIMEOUT => std::thread::sleep(LOOK_INTERVAL),
+                Err(error) => bail!("{what}: still not free after {} s: {error}", TIMEOUT.as_secs()),
+            }
+        };
+        findings.figure(
+            format!("{what}: killed until another can have it"),
+            killed.elapsed().as_secs_f64() * 1e3,
+            "ms",
+        );
+        cuda.free(address)?;
+        findings.expect(format!("{what}: another process can have it"), true, "");
+    }
+    Ok(())
+}
+
+/// What the host has left.
+fn available_host_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}

@@ -1,0 +1,44 @@
+//! Facts of the device and its driver, found out without a slice: what the shim and the manager rely on, and figures that
+//! tell how it will do here. They have the form of cases, and are run bare.
+
+mod contexts;
+mod device;
+mod markers;
+mod registration;
+mod rounding;
+mod time_slices;
+
+pub(crate) use contexts::ask_stale;
+pub(crate) use time_slices::watch_gaps;
+
+use std::time::{Duration, Instant};
+
+use crate::cases::Case;
+use crate::cuda::{Cuda, Done};
+use crate::overhead::median;
+
+/// All of them, in the order in which they are found out.
+pub(crate) const FACTS: &[Case] = &[
+    Case { name: "device", about: "what the device and NVML say of themselves", run: device::run },
+    Case { name: "registration", about: "which files\u{2019} pages the device can write into", run: registration::run },
+    Case { name: "marker-cost", about: "what a write by the device costs, and an event", run: markers::run },
+    Case { name: "contexts", about: "what contexts take, and what a stale one answers", run: contexts::run },
+    Case { name: "rounding", about: "what the driver takes for what is asked for", run: rounding::run },
+    Case { name: "time-slices", about: "how the driver itself shares time between processes", run: time_slices::run },
+];
+
+/// Lets the device write into a page of a file in memory. Returns how long it took.
+pub(crate) fn write_into_a_page(cuda: &Cuda) -> anyhow::Result<Duration> {
+    registration::Page::register(cuda, &tempfile::tempfile_in("/dev/shm")?)?.write(cuda)
+}
+
+/// The median microseconds of `rounds` calls.
+fn median_us(rounds: usize, mut call: impl FnMut() -> Done) -> Done<f64> {
+    let mut each = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let start = Instant::now();
+        call()?;
+        each.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(median(each))
+}

@@ -1,0 +1,82 @@
+//! What contexts take of the device, and what the driver answers about one that is gone.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use aliquot_abi::cuda::{CUcontext, c_uint};
+
+use crate::cuda::{Cuda, call};
+use crate::findings::Findings;
+use crate::nvml::Nvml;
+use crate::scene::{Scene, answer_name};
+
+const MIB: f64 = (1 << 20) as f64;
+
+pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
+    let cuda = &scene.cuda;
+    let nvml = match Nvml::open() {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            findings.skip("what contexts take", format!("{error:#}"));
+            return Ok(());
+        }
+    };
+    let uuid = cuda.uuid()?;
+    let own = || -> anyhow::Result<u64> {
+        let processes = nvml.processes(&uuid)?;
+        let mine = processes.iter().filter(|process| process.pid == std::process::id());
+        Ok(mine.map(|process| process.used_gpu_memory).sum())
+    };
+    let (used, listed) = (nvml.used_bytes(&uuid)?, own()?);
+    findings.figure("listed for a process with one context", listed as f64 / MIB, "MiB");
+    let (mut second, mut third) = (CUcontext::NULL, CUcontext::NULL);
+    let mut before = used;
+    for (name, context) in [("a second context", &mut second), ("a third context", &mut third)] {
+        let start = Instant::now();
+        // SAFETY: the output is a live local.
+        unsafe { call!(cuda, cuCtxCreate_v2(context, 0, cuda.device))? };
+        findings.figure(format!("making {name}"), start.elapsed().as_secs_f64() * 1e3, "ms");
+        let now = nvml.used_bytes(&uuid)?;
+        findings.figure(format!("{name}: more of the device in use"), (now.saturating_sub(before)) as f64 / MIB, "MiB");
+        before = now;
+    }
+    findings.figure("listed for a process with three contexts", own()? as f64 / MIB, "MiB");
+    // SAFETY: nothing uses the contexts any more.
+    unsafe {
+        call!(cuda, cuCtxDestroy_v2(third))?;
+        call!(cuda, cuCtxDestroy_v2(second))?;
+    }
+    cuda.bind()?;
+    let left = nvml.used_bytes(&uuid)?;
+    findings.expect(
+        "contexts that are destroyed give back what they took",
+        left <= used + (1 << 20),
+        format!("{used} bytes before, {left} after"),
+    );
+    // In a process of its own: some drivers end a program that asks about a context that is gone.
+    let stale = Command::new(std::env::current_exe()?)
+        .args(["worker", "ask-stale"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()?;
+    let said = String::from_utf8_lossy(&stale.stdout).trim().to_owned();
+    findings.answer(
+        "cuCtxGetApiVersion of a destroyed context",
+        if said.is_empty() { stale.status.to_string() } else { said },
+    );
+    Ok(())
+}
+
+/// The second process: asks about a context that it has destroyed.
+pub(crate) fn ask_stale() -> anyhow::Result<()> {
+    let cuda = Cuda::open()?;
+    let (mut context, mut version) = (CUcontext::NULL, 0 as c_uint);
+    // SAFETY: outputs are live locals. Whether the last call is harmless is what is found out.
+    let answer = unsafe {
+        call!(cuda, cuCtxCreate_v2(&mut context, 0, cuda.device))?;
+        call!(cuda, cuCtxDestroy_v2(context))?;
+        call!(cuda, cuCtxGetApiVersion(context, &mut version))
+    };
+    println!("{}", answer_name(&answer));
+    Ok(())
+}

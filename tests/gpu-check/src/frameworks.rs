@@ -1,0 +1,76 @@
+//! Other programs that people run on a GPU, each as it is and in the limited slice: frameworks and NVIDIA's tools.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::findings::{Findings, Verdict};
+use crate::launcher::{Launcher, Running};
+use crate::way::{Share, Way};
+
+const SCRIPT: &str = "check_frameworks.py";
+/// The script's names of what it can try.
+const SUBJECTS: [&str; 7] = ["jax", "cupy", "triton", "numba", "nvidia-smi", "compute-sanitizer", "ncu"];
+/// Memory of the slice: frameworks' libraries alone take hundreds of megabytes of a device.
+const LIMIT_BYTES: u64 = 8 << 30;
+
+/// What the script says.
+#[derive(Clone, Debug, Deserialize)]
+struct Said {
+    /// Why the subject cannot be tried here; empty: it was.
+    missing: String,
+    #[serde(flatten)]
+    findings: Findings,
+}
+
+/// Tries each. What does not hold without a slice says nothing about one with it.
+pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64) -> Vec<(String, Way, Findings)> {
+    let script = programs.join(SCRIPT);
+    let limit_bytes = LIMIT_BYTES.min(memory_bytes / 2);
+    let mut results = Vec::new();
+    for subject in SUBJECTS {
+        let mut bare = attempt(launcher, &script, subject, None);
+        let mut limited = Findings::default();
+        if bare.has_failed() {
+            let why = bare.findings.iter().map(|finding| finding.saw.as_str()).collect::<Vec<_>>().join("; ");
+            bare = Findings::default();
+            bare.skip(subject, format!("it does not run here without a slice either: {why}"));
+        } else if bare.findings.iter().all(|finding| finding.verdict != Verdict::Skipped) {
+            limited = attempt(launcher, &script, subject, Some(limit_bytes));
+        }
+        results.push((subject.to_owned(), Way::Bare, bare));
+        results.push((subject.to_owned(), Way::Limited, limited));
+    }
+    results
+}
+
+/// Tries a subject, in a slice with so much memory or in none.
+fn attempt(launcher: &Launcher, script: &Path, subject: &str, limit_bytes: Option<u64>) -> Findings {
+    let mut findings = Findings::default();
+    if let Err(why) = usable(script) {
+        findings.skip(subject, why);
+        return findings;
+    }
+    let share = limit_bytes.map(|bytes| Share::new(launcher.limits.core_percent, bytes));
+    let limit = limit_bytes.unwrap_or(0).to_string();
+    let own = std::env::current_exe().unwrap_or_default();
+    let args = [script.to_string_lossy(), subject.into(), limit.into(), own.to_string_lossy()];
+    let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+    match Running::start(launcher.command(share.as_ref(), Path::new("python3"), &args)).and_then(Running::answer) {
+        Ok(Said { missing, findings: said }) if missing.is_empty() => findings = said,
+        Ok(Said { missing, .. }) => findings.skip(subject, missing),
+        Err(error) => findings.expect("it runs to its end", false, format!("{error:#}")),
+    }
+    findings
+}
+
+/// Whether the script and an interpreter are there.
+fn usable(script: &Path) -> Result<(), String> {
+    if !script.exists() {
+        return Err(format!("{} does not exist", script.display()));
+    }
+    let mut python = Command::new("python3");
+    python.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    python.status().map(drop).map_err(|_| "python3 is not installed".to_owned())
+}

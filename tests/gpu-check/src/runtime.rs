@@ -1,0 +1,95 @@
+//! Programs of the CUDA runtime, linked to the static and to the shared library: built here where there is a compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::findings::Findings;
+use crate::launcher::{Launcher, Running};
+use crate::way::Way;
+
+const SOURCE: &str = "check_runtime.cu";
+const COMPILER: &str = "nvcc";
+
+/// What the program says.
+#[derive(Clone, Debug, Deserialize)]
+struct Said {
+    runtime_version: u32,
+    kernels_per_second: f64,
+    graph_kernels_per_second: f64,
+    #[serde(flatten)]
+    findings: Findings,
+}
+
+/// Builds and runs the program in each kind; shares must be right within so many points.
+pub(crate) fn check(launcher: &Launcher, programs: &Path, quick: bool, points: f64) -> Vec<(String, Findings)> {
+    ["static", "shared"]
+        .map(|library| {
+            let mut findings = Findings::default();
+            if let Err(error) = check_kind(launcher, programs, library, quick, points, &mut findings) {
+                findings.expect("the program can be built and run", false, format!("{error:#}"));
+            }
+            (format!("the {library} runtime library"), findings)
+        })
+        .into()
+}
+
+fn check_kind(
+    launcher: &Launcher,
+    programs: &Path,
+    library: &str,
+    quick: bool,
+    points: f64,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let Some(program) = build(&programs.join(SOURCE), dir.path(), library)? else {
+        findings.skip("a program of the CUDA runtime", format!("{COMPILER} is not installed"));
+        return Ok(());
+    };
+    let seconds = if quick { "1" } else { "5" };
+    let run = |way: Way| -> anyhow::Result<Said> {
+        let limit_bytes = if way == Way::Limited { launcher.limits.memory_bytes } else { 0 };
+        let args = [seconds, &limit_bytes.to_string()];
+        Running::start(launcher.command(way.share(&launcher.limits).as_ref(), &program, &args))?.answer()
+    };
+    let [bare, unlimited, limited] = [run(Way::Bare)?, run(Way::Unlimited)?, run(Way::Limited)?];
+    findings.figure("version of the library", f64::from(bare.runtime_version), "");
+    let wanted = f64::from(launcher.limits.core_percent);
+    let (launches, graphs) = (|said: &Said| said.kernels_per_second, |said: &Said| said.graph_kernels_per_second);
+    for (what, rate) in [("launches", launches as fn(&Said) -> f64), ("graphs", graphs)] {
+        let percent_of_bare = |said: &Said| rate(said) / rate(&bare) * 100.0;
+        findings.figure(format!("{what}: in a slice of the whole device"), percent_of_bare(&unlimited), "%");
+        let percent = percent_of_bare(&limited);
+        findings.figure(format!("{what}: in a slice of {wanted} %"), percent, "%");
+        findings.expect(
+            format!("{what} get the slice's share"),
+            (percent - wanted).abs() <= points,
+            format!("{percent:.1} % of what is done without a slice"),
+        );
+    }
+    for (way, said) in [(Way::Bare, bare), (Way::Unlimited, unlimited), (Way::Limited, limited)] {
+        for finding in said.findings.findings {
+            let holds = finding.verdict == crate::findings::Verdict::Holds;
+            findings.expect(format!("{way}: {}", finding.what), holds, finding.saw);
+        }
+    }
+    Ok(())
+}
+
+/// Builds the program; `None` if there is no compiler.
+fn build(source: &Path, dir: &Path, library: &str) -> anyhow::Result<Option<PathBuf>> {
+    if Command::new(COMPILER).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        return Ok(None);
+    }
+    let program = dir.join("check_runtime");
+    let mut compiler = Command::new(COMPILER);
+    compiler.args(["-O1", "-cudart", library, "-o"]).arg(&program).arg(source);
+    let built = compiler.output().with_context(|| format!("cannot run {COMPILER}"))?;
+    if !built.status.success() {
+        bail!("{COMPILER}: {}", String::from_utf8_lossy(&built.stderr));
+    }
+    Ok(Some(program))
+}

@@ -1,0 +1,97 @@
+//! What the driver itself says of the device, asked by a process that is in no slice: no figure of the check rests on what
+//! the shim shows.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::launcher::Launcher;
+use crate::nvml::Nvml;
+
+/// What the driver takes for a process, and lists for nobody, and what it takes and gives back within a call.
+pub(crate) const SLACK_BYTES: u64 = 64 << 20;
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const READY: &str = "watching";
+
+/// What a watch has seen of a device's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// Bytes in use when the watch began.
+    pub(crate) before_bytes: u64,
+    /// The most bytes that were in use at any look.
+    pub(crate) most_bytes: u64,
+}
+
+impl Seen {
+    /// What was taken since the watch began, at most.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.most_bytes.saturating_sub(self.before_bytes)
+    }
+}
+
+/// A process that watches the device's memory. It is killed when this is dropped.
+pub(crate) struct Watch {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Watch {
+    /// Begins to watch the device of `launcher`.
+    pub(crate) fn begin(launcher: &Launcher) -> anyhow::Result<Watch> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["worker", "watch", &launcher.device_uuid]).envs(launcher.environment.iter().cloned());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a watch")?;
+        let output = BufReader::new(child.stdout.take().context("no pipe")?);
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            // Nobody listens any more when the watch was dropped.
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let watch = Watch { child, lines };
+        match watch.lines.recv_timeout(ANSWER_TIMEOUT) {
+            Ok(line) if line == READY => Ok(watch),
+            said => bail!("the watch over the device's memory does not begin: {said:?}"),
+        }
+    }
+
+    /// Ends the watch, and returns what it has seen.
+    pub(crate) fn end(mut self) -> anyhow::Result<Seen> {
+        drop(self.child.stdin.take());
+        let line = self.lines.recv_timeout(ANSWER_TIMEOUT).context("the watch over the device's memory hangs")?;
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The watch's own process: looks until its standard input ends.
+pub(crate) fn watch(uuid: &str) -> anyhow::Result<()> {
+    let nvml = Nvml::open()?;
+    let before_bytes = nvml.used_bytes(uuid)?;
+    let (ended, end) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        // An error ends the watch as well.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        drop(ended);
+    });
+    let mut output = std::io::stdout();
+    writeln!(output, "{READY}")?;
+    output.flush()?;
+    let mut most_bytes = before_bytes;
+    while end.recv_timeout(LOOK_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+        most_bytes = most_bytes.max(nvml.used_bytes(uuid)?);
+    }
+    writeln!(output, "{}", serde_json::to_string(&Seen { before_bytes, most_bytes })?)?;
+    Ok(())
+}

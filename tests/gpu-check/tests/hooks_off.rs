@@ -1,0 +1,97 @@
+//! The check fails where slices are not enforced: with no shim at all, and with one whose hooks let launches or memory pass.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use aliquot_harness::{HostProgram, SimulatedGpu, artifacts};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Shares may be off by so much: machines that run tests are busy. A launch hook that passes is off by 50 and more.
+const SHARE_TOLERANCE: &str = "20";
+
+/// Programs for the check, with `aliquot` as the shell script `script` says; `$real` is the real one.
+fn programs(script: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("aliquot");
+    let text = format!("#!/bin/sh\nreal='{}'\n{script}\n", artifacts::cli().display());
+    // Written by another process: one that is being started by another thread could hold the file open for writing.
+    let mut write = Command::new("sh");
+    write.args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &text]).arg(&path);
+    assert!(write.status().unwrap().success());
+    symlink(artifacts::manager(), dir.path().join("aliquot-manager")).unwrap();
+    dir
+}
+
+/// What the check with these arguments finds, and whether it says that all holds.
+fn check(gpu: &SimulatedGpu, programs: &Path, args: &[&str]) -> (bool, Vec<String>) {
+    let results = tempfile::tempdir().unwrap();
+    let json = results.path().join("results.json");
+    let mut check = Command::new(env!("CARGO_BIN_EXE_aliquot-gpu-check"));
+    check.args(["--quick", "--share-tolerance", SHARE_TOLERANCE, "--programs"]).arg(programs);
+    check.arg("--json").arg(&json).args(args);
+    let outcome = gpu.show_to(&mut check).output().unwrap();
+    let text = fs::read_to_string(&json).unwrap_or_else(|error| panic!("no results: {error}\n{outcome:?}"));
+    let results: Value = serde_json::from_str(&text).unwrap();
+    let holds = results["holds"].as_bool().unwrap();
+    assert_eq!(outcome.status.code(), Some(if holds { 0 } else { 1 }), "{outcome:?}");
+    let failures = results["failures"].as_array().unwrap().iter();
+    (holds, failures.map(|failure| failure.as_str().unwrap().to_owned()).collect())
+}
+
+const CAP: [&str; 4] = ["--only", "conformance", "--case", "cap"];
+const SHARES: [&str; 2] = ["--only", "shares"];
+
+/// The real command line, with a library in front of the shim that lets functions pass whose names begin with `passes`.
+fn with_hooks_that_pass(variant: &str, passes: &str) -> TempDir {
+    let passes = format!("-DPASSES={passes}");
+    let library = HostProgram::variant("passes_by", variant, &["-shared", "-fPIC", &passes]);
+    // The words before `--` are of the check's own making, and hold no quotes.
+    let script = r#"before=
+while [ "$1" != -- ]; do before="$before '$1'"; shift; done
+shift
+eval "exec '$real' $before -- sh -c 'LD_PRELOAD=\"LIBRARY:\$LD_PRELOAD\" exec \"\$@\"' sh \"\$@\""
+"#;
+    programs(&script.replace("LIBRARY", &library.path().display().to_string()))
+}
+
+#[test]
+fn with_every_hook_in_force_the_cap_holds() {
+    let gpu = SimulatedGpu::new();
+    let real = programs(r#"exec "$real" "$@""#);
+    assert_eq!(check(&gpu, real.path(), &CAP), (true, Vec::new()));
+}
+
+#[test]
+fn with_no_shim_at_all_it_fails() {
+    let gpu = SimulatedGpu::new();
+    let bare = programs(r#"while [ "$1" != -- ]; do shift; done; shift; exec "$@""#);
+    let (holds, failures) = check(&gpu, bare.path(), &CAP);
+    assert!(
+        !holds && failures.iter().any(|failure| failure.contains("by the driver the slice took no more")),
+        "{failures:?}"
+    );
+}
+
+#[test]
+fn with_a_launch_hook_that_passes_it_fails() {
+    let gpu = SimulatedGpu::new();
+    let programs = with_hooks_that_pass("launches.so", r#""cuLaunch","cuGraphLaunch""#);
+    assert_eq!(check(&gpu, programs.path(), &CAP), (true, Vec::new()));
+    let (holds, failures) = check(&gpu, programs.path(), &SHARES);
+    assert!(
+        !holds && failures.iter().any(|failure| failure.contains("kernels of 1 ms beside nothing")),
+        "{failures:?}"
+    );
+}
+
+#[test]
+fn with_a_memory_hook_that_passes_it_fails() {
+    let gpu = SimulatedGpu::new();
+    let programs = with_hooks_that_pass("memory.so", r#""cuMemAlloc","cuMemCreate","cuArray","cuMipmapped""#);
+    let (holds, failures) = check(&gpu, programs.path(), &CAP);
+    let said = |text: &str| failures.iter().any(|failure| failure.contains(text));
+    assert!(!holds && said("comes to an end") && said("by the driver the slice took no more"), "{failures:?}");
+}
