@@ -288,21 +288,21 @@ impl Report {
             self.unseen.push(Unseen { what: "PyTorch".to_owned(), why: torch.skipped.clone() });
             return;
         }
-        let head = ["PyTorch", "steps/s", "by graphs", "products/s", "findings"];
+        let head = ["PyTorch", "steps/s", "by graphs", "sweeps/s", "findings"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for (way, run) in &torch.ways {
             rows.push(vec![
                 way.to_string(),
                 format!("{:.1}", run.rates.steps),
                 format!("{:.1}", run.rates.graph_steps),
-                format!("{:.1}", run.rates.products),
+                format!("{:.1}", run.rates.sweeps),
                 summary(&run.findings),
             ]);
         }
         print_table(&rows);
-        if let Some(Rates { steps, graph_steps, products }) = torch.limited_percent {
+        if let Some(Rates { steps, graph_steps, sweeps }) = torch.limited_percent {
             println!(
-                "in the limited slice it does, of what it does without: {products:.1} % of products that keep the device busy, \
+                "in the limited slice it does, of what it does without: {sweeps:.1} % of sums that keep the device busy, \
                  {graph_steps:.1} % of steps as CUDA graphs, {steps:.1} % of steps that the host launches one by one"
             );
         }

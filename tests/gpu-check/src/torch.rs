@@ -36,9 +36,9 @@ pub(crate) struct Rates {
     /// Training steps in a second, each launched as one CUDA graph.
     #[serde(rename = "graph_steps_per_second")]
     pub(crate) graph_steps: f64,
-    /// Products of large matrices in a second: the device is never idle.
-    #[serde(rename = "products_per_second")]
-    pub(crate) products: f64,
+    /// Sums over much memory in a second: the device is never idle, and never short of power.
+    #[serde(rename = "sweeps_per_second")]
+    pub(crate) sweeps: f64,
 }
 
 /// What the script says.
@@ -93,11 +93,10 @@ fn judge_share(torch: &mut Torch, wanted_percent: f64, points: f64) {
     let percents = Rates {
         steps: percent(|rates| rates.steps),
         graph_steps: percent(|rates| rates.graph_steps),
-        products: percent(|rates| rates.products),
+        sweeps: percent(|rates| rates.sweeps),
     };
     let Some(run) = torch.ways.get_mut(&Way::Limited) else { return };
-    for (what, percent) in
-        [("products of large matrices", percents.products), ("steps as CUDA graphs", percents.graph_steps)]
+    for (what, percent) in [("sums over much memory", percents.sweeps), ("steps as CUDA graphs", percents.graph_steps)]
     {
         run.findings.expect(
             format!("{what} get the slice's share"),
