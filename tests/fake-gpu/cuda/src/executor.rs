@@ -85,7 +85,7 @@ fn run(device: &'static Device) {
     let mut running: Option<Running> = None;
     let mut queues = queues();
     loop {
-        while queues.run_untimed(device) {}
+        while queues.run_untimed(device, None) {}
         let cursor_ns = running.as_ref().map_or(0, |running| running.cursor_ns);
         let Some((lane, ready_ns)) = queues.next_task(device.ordinal, cursor_ns) else {
             if let Some(Running { turn, cursor_ns, busy_ns }) = running.take() {
@@ -135,7 +135,7 @@ fn run_piece(
     if queues.waits_for_peer(lane) {
         // It runs on, and looks again after a while.
         let end_ns = (running.cursor_ns + POLL.as_nanos() as u64).max(now_ns()).min(running.turn.end_ns);
-        queues = pass_until(device, queues, end_ns);
+        queues = pass_until(device, queues, lane, end_ns);
         running.busy_ns += end_ns - running.cursor_ns;
         running.cursor_ns = end_ns;
         return queues;
@@ -143,10 +143,10 @@ fn run_piece(
     let Some(remaining) = queues.remaining_ns(lane) else { return queues };
     let piece_ns = (*remaining).min(running.turn.end_ns - running.cursor_ns);
     let end_ns = running.cursor_ns + piece_ns;
-    queues = pass_until(device, queues, end_ns);
+    queues = pass_until(device, queues, lane, end_ns);
     let now_ns = now_ns();
     if now_ns > end_ns + FAR_BEHIND_NS && piece_ns >= CATCH_UP_PIECE_NS_MIN {
-        queues = pass_until(device, queues, now_ns + piece_ns / 2);
+        queues = pass_until(device, queues, lane, now_ns + piece_ns / 2);
     }
     running.cursor_ns = end_ns;
     running.busy_ns += piece_ns;
@@ -169,17 +169,19 @@ fn run_piece(
     queues
 }
 
-/// Waits until an instant of the device's timeline, and does meanwhile what takes no device time.
+/// Waits until an instant of the device's timeline, up to which the first task of a lane runs, and does meanwhile what
+/// other lanes can do beside it.
 fn pass_until(
     device: &'static Device,
     mut queues: MutexGuard<'static, Queues>,
+    lane: usize,
     end_ns: u64,
 ) -> MutexGuard<'static, Queues> {
     while let Some(wait_ns) = end_ns.checked_sub(now_ns()).filter(|&wait_ns| wait_ns > 0) {
         let wait = if queues.polls(device.ordinal) { POLL.as_nanos() as u64 } else { wait_ns };
         let wait = Duration::from_nanos(wait.min(wait_ns));
         queues = device.executor.work.wait_timeout(queues, wait).unwrap_or_else(PoisonError::into_inner).0;
-        while queues.run_untimed(device) {}
+        while queues.run_untimed(device, Some(lane)) {}
     }
     queues
 }

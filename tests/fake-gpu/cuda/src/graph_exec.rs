@@ -14,7 +14,7 @@ use crate::graph_memory::{self, GraphMemory};
 use crate::graph_nodes::NodeKind;
 use crate::graphs::{self, Graph, graph};
 use crate::handles::{self, Kind, Object};
-use crate::process::{initialised, process};
+use crate::process::{initialised, keep_processor, process};
 use crate::queue::{self, Work};
 use crate::streams::stream;
 
@@ -217,6 +217,7 @@ pub(crate) fn cuGraphLaunch(null: NullStream, handle: CUgraphExec, stream_handle
     }
     // The queue may be full, and what makes room may need this graph.
     drop(steps);
+    keep_processor(initialised().config.launch_ns);
     queue::submit_all(stream, works, true);
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::capture::{self, Issue};
 use crate::graph_nodes::NodeKind;
 use crate::kernels::{Function, THREADS_PER_BLOCK_MAX, function, known_function};
 use crate::meetings::Meeting;
-use crate::process::initialised;
+use crate::process::{initialised, keep_processor};
 use crate::queue::{self, Work};
 use crate::streams::{Stream, stream};
 
@@ -135,6 +135,7 @@ fn launch(stream: &'static Stream, handle: CUfunction, shape: Shape, arguments: 
     }
     let process = initialised();
     if queue::runs_at_once(process) && !capture::any_active() {
+        keep_processor(process.config.launch_ns);
         return Ok(());
     }
     let kernel = || NodeKind::kernel(handle, function, shape, arguments);
@@ -146,6 +147,7 @@ fn launch(stream: &'static Stream, handle: CUfunction, shape: Shape, arguments: 
         () if function.meets => Work::Meeting(Meeting::of(&arguments)?),
         () => Work::Task { duration_ns: duration_ns(function, &shape, &arguments)?, effect: None },
     };
+    keep_processor(process.config.launch_ns);
     queue::submit(stream, work, true);
     Ok(())
 }

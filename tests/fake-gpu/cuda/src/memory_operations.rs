@@ -10,6 +10,7 @@ use crate::caller::get_all;
 use crate::capture::{self, Issue};
 use crate::graph_nodes::NodeKind;
 use crate::memory::{is_managed, known_side_of, touch};
+use crate::process::{initialised, keep_processor};
 use crate::queue::{self, Work};
 use crate::streams::stream;
 
@@ -62,7 +63,7 @@ pub(crate) enum MemoryOperation {
 impl MemoryOperation {
     pub(crate) fn work(self) -> Option<Work> {
         match self {
-            MemoryOperation::Write(write) => Some(Work::Write(write)),
+            MemoryOperation::Write(write) => Some(Work::Write { write, duration_ns: initialised().config.write_ns }),
             MemoryOperation::Wait(wait) => Some(Work::WaitValue(wait)),
             MemoryOperation::Order => None,
         }
@@ -164,6 +165,9 @@ fn issue(null: NullStream, handle: CUstream, operations: Vec<MemoryOperation>) -
     let stream = stream(null, handle)?;
     if let Issue::Captured = capture::issue(stream, || NodeKind::MemoryOperations(operations.clone()))? {
         return Ok(());
+    }
+    if operations.iter().any(|operation| matches!(operation, MemoryOperation::Write(_))) {
+        keep_processor(initialised().config.write_call_ns);
     }
     queue::submit_all(stream, operations.into_iter().filter_map(MemoryOperation::work), false);
     Ok(())

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use aliquot_abi::cuda::CUresult;
-use aliquot_fake_machine::{Config, Machine, Member, Mode};
+use aliquot_fake_machine::{Config, Machine, Member, Mode, now_ns};
 
 use crate::Done;
 use crate::device::{Device, visible_devices};
@@ -99,6 +99,17 @@ fn report(error: aliquot_fake_machine::MachineError) -> CUresult {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| eprintln!("simulated GPU: {error}"));
     CUresult::NO_DEVICE
+}
+
+/// Takes as much of the calling thread's time as NVIDIA's driver takes for a call.
+#[inline]
+pub(crate) fn keep_processor(duration_ns: u64) {
+    if duration_ns > 0 {
+        let end_ns = now_ns() + duration_ns;
+        while now_ns() < end_ns {
+            core::hint::spin_loop();
+        }
+    }
 }
 
 /// Reserves zeroed memory that takes none until it is touched. It is never given back.

@@ -39,8 +39,9 @@ pub(crate) enum Work {
     Host(Effect),
     /// A host function that is running.
     HostRunning,
-    /// A stream memory operation that writes.
-    Write(ValueWrite),
+    /// A stream memory operation that writes. It keeps its stream for a while, but not the device: a kernel of another
+    /// stream runs beside it.
+    Write { write: ValueWrite, duration_ns: u64 },
     /// A stream memory operation that waits.
     WaitValue(ValueWait),
 }
@@ -155,7 +156,7 @@ fn run_now(work: Work) -> Option<Work> {
         Work::Task { effect, .. } => effect.into_iter().for_each(|effect| effect()),
         Work::Record(event, number) => event.complete(number, now_ns()),
         Work::Wait(event, number) if event.completed_at(number).is_some() => {}
-        Work::Write(write) => write.carry_out(),
+        Work::Write { write, .. } => write.carry_out(),
         Work::WaitValue(wait) if wait.is_satisfied() => {}
         work => return Some(work),
     }
@@ -215,8 +216,9 @@ impl Queues {
 
     /// The task to run next on a device whose time is given out up to `cursor_ns`: its lane, and when it may begin.
     pub(crate) fn next_task(&self, ordinal: usize, cursor_ns: u64) -> Option<(usize, u64)> {
-        let tasks =
-            self.ready(ordinal).filter(|(_, _, first, _)| matches!(first.work, Work::Task { .. } | Work::Meeting(_)));
+        let tasks = self
+            .ready(ordinal)
+            .filter(|(_, _, first, _)| matches!(first.work, Work::Task { .. } | Work::Meeting(_) | Work::Write { .. }));
         let best = tasks.min_by_key(|(_, lane, first, ready)| ((*ready).max(cursor_ns), lane.priority, first.place));
         best.map(|(index, _, _, ready_ns)| (index, ready_ns))
     }
@@ -230,16 +232,18 @@ impl Queues {
         })
     }
 
-    /// Carries out the operations that take no device time and may run now. True if there were any.
-    pub(crate) fn run_untimed(&mut self, device: &'static Device) -> bool {
-        let runnable = |first: &Operation| match &first.work {
+    /// Carries out the operations that need no device of their own and may run now, while the first operation of the
+    /// lane `beside` runs on the device, if any does. True if there were any.
+    pub(crate) fn run_untimed(&mut self, device: &'static Device, beside: Option<usize>) -> bool {
+        let runnable = |index: usize, first: &Operation| match &first.work {
             Work::Task { duration_ns, .. } => *duration_ns == 0,
             Work::Wait(event, number) => event.completed_at(*number).is_some(),
             Work::WaitValue(wait) => wait.is_satisfied(),
             Work::Meeting(_) | Work::HostRunning => false,
-            Work::Record(..) | Work::Host(_) | Work::Write(_) => true,
+            Work::Write { duration_ns, .. } => *duration_ns == 0 || beside.is_some_and(|running| running != index),
+            Work::Record(..) | Work::Host(_) => true,
         };
-        let ready = self.ready(device.ordinal).filter(|(_, _, first, _)| runnable(first));
+        let ready = self.ready(device.ordinal).filter(|(index, _, first, _)| runnable(*index, first));
         let ready = ready.map(|(index, _, _, ready_ns)| (index, ready_ns)).collect::<Vec<_>>();
         let any = !ready.is_empty();
         for (index, ready_ns) in ready {
@@ -258,7 +262,10 @@ impl Queues {
                 crate::executor::notice_others(device);
             }
             Work::Wait(event, number) => end_ns = end_ns.max(event.completed_at(number).unwrap_or(0)),
-            Work::Write(write) => write.carry_out(),
+            Work::Write { write, duration_ns } => {
+                write.carry_out();
+                end_ns += duration_ns;
+            }
             // The wait ended when the value was seen, which is later than it could have been ready.
             Work::WaitValue(_) => end_ns = end_ns.max(now_ns()),
             Work::Host(function) => {
@@ -286,7 +293,7 @@ impl Queues {
     /// The device time that the first task of a lane still needs.
     pub(crate) fn remaining_ns(&mut self, index: usize) -> Option<&mut u64> {
         match &mut self.lanes[index].operations.front_mut()?.work {
-            Work::Task { duration_ns, .. } => Some(duration_ns),
+            Work::Task { duration_ns, .. } | Work::Write { duration_ns, .. } => Some(duration_ns),
             _ => None,
         }
     }
@@ -295,6 +302,7 @@ impl Queues {
     pub(crate) fn take_effect(&mut self, index: usize) -> Option<Effect> {
         match &mut self.lanes[index].operations.front_mut()?.work {
             Work::Task { effect, .. } => effect.take(),
+            &mut Work::Write { write, .. } => Some(Box::new(move || write.carry_out())),
             _ => None,
         }
     }

@@ -37,6 +37,12 @@ pub struct Config {
     pub context_switch_ns: u64,
     /// Launches that a process can have outstanding; one more waits.
     pub launch_queue_depth: usize,
+    /// How long a call that launches a kernel or a graph keeps the processor.
+    pub launch_ns: u64,
+    /// How long a stream memory operation that writes keeps its stream.
+    pub write_ns: u64,
+    /// How long a call that queues such an operation keeps the processor.
+    pub write_call_ns: u64,
     /// The driver's version, as NVML tells it.
     pub driver_version: String,
     /// The driver's CUDA version: 13000 is 13.0.
@@ -88,6 +94,9 @@ struct File {
     timeslice_us: Option<u64>,
     context_switch_us: Option<u64>,
     launch_queue_depth: Option<usize>,
+    launch_ns: Option<u64>,
+    write_ns: Option<u64>,
+    write_call_ns: Option<u64>,
     driver_version: Option<String>,
     cuda_version: Option<u32>,
     context_memory: Option<Size>,
@@ -195,8 +204,11 @@ impl Config {
         let timeslice_us =
             in_range("timeslice_us", file.timeslice_us.unwrap_or(2000), 1, 10_000_000).map_err(invalid)?;
         let context_switch_us =
-            in_range("context_switch_us", file.context_switch_us.unwrap_or(20), 0, 1_000_000).map_err(invalid)?;
+            in_range("context_switch_us", file.context_switch_us.unwrap_or(150), 0, 1_000_000).map_err(invalid)?;
         let depth = in_range("launch_queue_depth", file.launch_queue_depth.unwrap_or(1024) as u64, 1, 1 << 20);
+        let mode = file.mode.unwrap_or(Mode::Timed);
+        let write_ns = file.write_ns.unwrap_or(if mode == Mode::Timed { 2000 } else { 0 });
+        let short = |key: &str, ns: u64| in_range(key, ns, 0, 1_000_000_000).map_err(invalid);
         let pool_chunk_bytes = file.pool_chunk.map_or(Ok(POOL_GRANULARITY_BYTES), |size| size.bytes("pool_chunk"));
         let pool_chunk_bytes = pool_chunk_bytes.map_err(invalid)?;
         if pool_chunk_bytes == 0 || !pool_chunk_bytes.is_multiple_of(POOL_GRANULARITY_BYTES) {
@@ -204,10 +216,13 @@ impl Config {
         }
         Ok(Config {
             state: file.state.unwrap_or_else(|| default_state(path)),
-            mode: file.mode.unwrap_or(Mode::Timed),
+            mode,
             timeslice_ns: timeslice_us * 1000,
             context_switch_ns: context_switch_us * 1000,
             launch_queue_depth: depth.map_err(invalid)? as usize,
+            launch_ns: short("launch_ns", file.launch_ns.unwrap_or(0))?,
+            write_ns: short("write_ns", write_ns)?,
+            write_call_ns: short("write_call_ns", file.write_call_ns.unwrap_or(0))?,
             driver_version: file.driver_version.unwrap_or_else(|| "580.65.06".to_owned()),
             cuda_version: in_range("cuda_version", u64::from(file.cuda_version.unwrap_or(13000)), 11000, 99990)
                 .map_err(invalid)? as u32,
@@ -416,12 +431,14 @@ mod tests {
     fn every_key_is_read() {
         let config = check(
             "state = '/s'\nmode = 'instant'\ntimeslice_us = 5\ncontext_switch_us = 0\nlaunch_queue_depth = 3\n\
+             launch_ns = 3500\nwrite_ns = 1\nwrite_call_ns = 900\n\
              driver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\npool_chunk = '32MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
              sm_count = 4\ncompute_capability = '8.6'\nuuid = 'GPU-01234567-89ab-cdef-0123-456789abcdef'\nnvlink = [1]\n\
              numa_node = 1\npci_bus_id = '0000:1B:02.0'\n[[device]]\n",
         )
         .unwrap();
         assert_eq!(config.pool_chunk_bytes, 32 << 20);
+        assert_eq!((config.launch_ns, config.write_ns, config.write_call_ns), (3500, 1, 900));
         assert_eq!((config.context_memory_bytes, config.cuda_version, config.context_switch_ns), (1 << 20, 12020, 0));
         let device = &config.devices[0];
         assert_eq!(device.uuid_text(), "GPU-01234567-89ab-cdef-0123-456789abcdef");
@@ -429,6 +446,11 @@ mod tests {
         assert_eq!(instance.devices[0].uuid_text(), "MIG-01234567-89ab-cdef-0123-456789abcdef");
         assert_eq!((device.memory_bytes, device.compute_capability, device.pci), (2 << 30, (8, 6), (0, 0x1b, 2)));
         assert_eq!((device.nvlink.as_slice(), device.numa_node, device.sm_count), (&[1][..], 1, 4));
+    }
+
+    #[test]
+    fn what_takes_no_time_in_instant_mode_takes_it_in_timed_mode() {
+        assert_eq!((check("").unwrap().write_ns, check("mode = 'instant'").unwrap().write_ns), (2000, 0));
     }
 
     #[test]
@@ -451,6 +473,7 @@ mod tests {
             ("colour = 'red'", "colour"),
             ("timeslice_us = 0", "timeslice_us 0"),
             ("mode = 'slow'", "slow"),
+            ("write_ns = 2000000000", "write_ns 2000000000"),
             ("pool_chunk = '1MiB'", "pool_chunk 1048576"),
             ("[[device]]\nmemory = '80XB'", "80XB"),
             ("[[device]]\nmemory = 5", "memory 5"),

@@ -38,6 +38,52 @@ fn kernels_take_as_long_as_the_rule_says() {
 }
 
 #[test]
+fn a_write_keeps_its_stream_and_nobody_elses() {
+    alone("durations::a_write_keeps_its_stream_and_nobody_elses", "write_ns = 2000\n", || {
+        let driver = Driver::with_context();
+        let (stream, other, start, end) = (driver.stream(1), driver.stream(1), driver.event(), driver.event());
+        let mut memory = core::ptr::null_mut();
+        driver.cuMemHostAlloc(&mut memory, 8, 1).ok();
+        let word = memory.addr() as CUdeviceptr;
+        let held = driver.hold(stream);
+        driver.cuEventRecord(start, stream).ok();
+        for value in 1..=50 {
+            driver.cuStreamWriteValue64_v2(stream, word, value, 0).ok();
+        }
+        driver.cuEventRecord(end, stream).ok();
+        held.release();
+        driver.cuStreamSynchronize(stream).ok();
+        assert!((driver.elapsed_ms(start, end) - 0.1).abs() < 0.001);
+
+        driver.spin(driver.function(c"spin_ns"), 100_000_000_000, other).ok();
+        driver.cuStreamWriteValue64_v2(stream, word, 51, 0).ok();
+        driver.cuStreamSynchronize(stream).ok();
+        driver.cuStreamQuery(other).is(CUresult::NOT_READY);
+    });
+}
+
+#[test]
+fn calls_keep_the_processor_as_long_as_the_machine_says() {
+    const TEST: &str = "durations::calls_keep_the_processor_as_long_as_the_machine_says";
+    let timed = "launch_ns = 3000000\nwrite_call_ns = 2000000\n";
+    let instant = &format!("mode = 'instant'\n{timed}");
+    let direct = |world: &World| world.start("caller").finish();
+    together(TEST, &[timed, instant], direct, |_| {
+        let driver = Driver::with_context();
+        let (plain, stream) = (driver.function(c"plain"), driver.stream(1));
+        let mut memory = core::ptr::null_mut();
+        driver.cuMemHostAlloc(&mut memory, 8, 1).ok();
+        let none = core::ptr::null_mut();
+        let begin = Instant::now();
+        for _ in 0..5 {
+            driver.cuLaunchKernel(plain, 1, 1, 1, 1, 1, 1, 0, stream, none, none).ok();
+        }
+        driver.cuStreamWriteValue64_v2(stream, memory.addr() as CUdeviceptr, 1, 0).ok();
+        assert!(begin.elapsed() >= Duration::from_millis(17));
+    });
+}
+
+#[test]
 fn a_kernel_that_waits_for_another_device_keeps_its_own() {
     const TEST: &str = "durations::a_kernel_that_waits_for_another_device_keeps_its_own";
     let direct = |world: &World| {
