@@ -6,6 +6,9 @@ use aliquot_abi::region::gate;
 use aliquot_harness::{GIB, HostProgram, Node, Process, Region, SimulatedGpu, run, wait};
 use rustix::process::Signal;
 
+/// Markers take no device time, so that the device is busy with kernels alone.
+const ONLY_KERNELS: &str = "write_ns = 0\n";
+
 /// Threads that wait for the first part's gate, as the ledger says.
 fn waiting(region: &Region) -> u32 {
     region.ledger().slots.iter().map(|slot| slot.devices[0].waiting.load(Ordering::Relaxed)).sum()
@@ -42,7 +45,7 @@ fn a_program_ends_while_its_threads_wait_for_the_device() {
 
 #[test]
 fn a_program_that_becomes_another_while_it_waits_waits_anew() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::with(ONLY_KERNELS);
     let region = Region::new(&gpu, GIB);
     let mut process = leaves_waiting(&gpu, &region, "exec");
     process.wait_for("launches afresh\n");
@@ -55,7 +58,7 @@ fn a_program_that_becomes_another_while_it_waits_waits_anew() {
 
 #[test]
 fn a_child_of_a_program_that_waits_waits_by_itself() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::with(ONLY_KERNELS);
     let region = Region::new(&gpu, GIB);
     let mut process = leaves_waiting(&gpu, &region, "fork");
     process.wait_for("launches afresh\n");
