@@ -96,8 +96,10 @@ fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
         87 => 2,
         // Concurrent managed access, preemption, host pointers of registered memory
         89..=91 => 1,
-        // Stream memory operations: version 1, 64 bits, NOR, and the same for version 2
-        92..=94 | 122 | 123 => 1,
+        // Stream memory operations of version 1: at all, of 64 bits, with NOR; of version 2, where 64 bits are a matter of
+        // course: of 64 bits, with NOR
+        92..=94 => c_int::from(initialised().config.stream_mem_ops_v1),
+        122 | 123 => 1,
         95 | 96 => 1,
         97 => SHARED_MEMORY_PER_BLOCK_OPTIN,
         98 | 99 => 1,

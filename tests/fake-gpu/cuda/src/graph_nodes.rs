@@ -19,7 +19,7 @@ use crate::graph_memory::GraphMemory;
 use crate::graphs::{self, graph, node};
 use crate::kernels::{Function, function};
 use crate::launches::{Arguments, HostCall, Shape, duration_ns};
-use crate::memory_operations::{MemoryOperation, read_operations};
+use crate::memory_operations::{MemoryOperation, Version, read_operations};
 use crate::sets::Set;
 
 /// What a node does.
@@ -352,7 +352,7 @@ pub(crate) fn cuGraphAddBatchMemOpNode(
 /// Reads what a node of stream memory operations is to do.
 pub(crate) fn operations_of(parameters: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Done<NodeKind> {
     context(parameters.ctx)?;
-    let operations = read_operations(parameters.count, parameters.param_array, parameters.flags)?;
+    let operations = read_operations(Version::Two, parameters.count, parameters.param_array, parameters.flags)?;
     Ok(NodeKind::MemoryOperations(operations))
 }
 

@@ -10,7 +10,7 @@ use crate::caller::get_all;
 use crate::capture::{self, Issue};
 use crate::graph_nodes::NodeKind;
 use crate::memory::{is_managed, known_side_of, touch};
-use crate::process::{initialised, keep_processor};
+use crate::process::{initialised, keep_processor, process};
 use crate::queue::{self, Work};
 use crate::streams::stream;
 
@@ -18,6 +18,29 @@ const WAIT_FLUSH: c_uint = 1 << 30;
 const WRITE_NO_MEMORY_BARRIER: c_uint = 1;
 /// Operations of a batch at most.
 const BATCH_MAX: c_uint = 256;
+
+/// The API's versions of these operations.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    /// Refuses operations of a version that the driver does not have.
+    fn check(self) -> Done {
+        let is_there = self == Version::Two || process()?.config.stream_mem_ops_v1;
+        if is_there { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
+    }
+
+    /// Flags that a write may have.
+    fn write_flags(self) -> c_uint {
+        match self {
+            Version::One => WRITE_NO_MEMORY_BARRIER,
+            Version::Two => 0,
+        }
+    }
+}
 
 /// How wide a value is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,8 +103,8 @@ fn check(address: u64, width: Width) -> Done {
 }
 
 impl ValueWrite {
-    fn checked(address: u64, value: u64, width: Width, flags: c_uint) -> Done<MemoryOperation> {
-        if flags & !WRITE_NO_MEMORY_BARRIER != 0 {
+    fn checked(version: Version, address: u64, value: u64, width: Width, flags: c_uint) -> Done<MemoryOperation> {
+        if flags & !version.write_flags() != 0 {
             return Err(CUresult::INVALID_VALUE);
         }
         check(address, width)?;
@@ -115,7 +138,7 @@ impl ValueWrite {
 }
 
 impl ValueWait {
-    fn checked(address: u64, value: u64, width: Width, flags: c_uint) -> Done<MemoryOperation> {
+    fn checked(_: Version, address: u64, value: u64, width: Width, flags: c_uint) -> Done<MemoryOperation> {
         let condition = match flags & !WAIT_FLUSH {
             0 => Condition::GreaterOrEqual,
             1 => Condition::Equal,
@@ -174,18 +197,7 @@ fn issue(null: NullStream, handle: CUstream, operations: Vec<MemoryOperation>) -
 }
 
 macro_rules! operations {
-    ($($name:ident, $name_v2:ident: $value:ty => $kind:ident, $width:ident;)*) => {$(
-        pub(crate) fn $name_v2(
-            null: NullStream,
-            handle: CUstream,
-            address: CUdeviceptr,
-            value: $value,
-            flags: c_uint,
-        ) -> Done {
-            stream(null, handle)?;
-            issue(null, handle, vec![$kind::checked(address, u64::from(value), Width::$width, flags)?])
-        }
-
+    ($($version:ident: $name:ident: $value:ty => $kind:ident, $width:ident;)*) => {$(
         pub(crate) fn $name(
             null: NullStream,
             handle: CUstream,
@@ -193,44 +205,41 @@ macro_rules! operations {
             value: $value,
             flags: c_uint,
         ) -> Done {
-            $name_v2(null, handle, address, value, flags)
+            Version::$version.check()?;
+            stream(null, handle)?;
+            let operation = $kind::checked(Version::$version, address, u64::from(value), Width::$width, flags)?;
+            issue(null, handle, vec![operation])
         }
     )*};
 }
 
 operations! {
-    cuStreamWaitValue32, cuStreamWaitValue32_v2: u32 => ValueWait, Bits32;
-    cuStreamWaitValue64, cuStreamWaitValue64_v2: u64 => ValueWait, Bits64;
-    cuStreamWriteValue32, cuStreamWriteValue32_v2: u32 => ValueWrite, Bits32;
-    cuStreamWriteValue64, cuStreamWriteValue64_v2: u64 => ValueWrite, Bits64;
+    One: cuStreamWaitValue32: u32 => ValueWait, Bits32;
+    One: cuStreamWaitValue64: u64 => ValueWait, Bits64;
+    One: cuStreamWriteValue32: u32 => ValueWrite, Bits32;
+    One: cuStreamWriteValue64: u64 => ValueWrite, Bits64;
+    Two: cuStreamWaitValue32_v2: u32 => ValueWait, Bits32;
+    Two: cuStreamWaitValue64_v2: u64 => ValueWait, Bits64;
+    Two: cuStreamWriteValue32_v2: u32 => ValueWrite, Bits32;
+    Two: cuStreamWriteValue64_v2: u64 => ValueWrite, Bits64;
 }
 
-fn operation(parameters: &CUstreamBatchMemOpParams) -> Done<MemoryOperation> {
+fn operation(version: Version, parameters: &CUstreamBatchMemOpParams) -> Done<MemoryOperation> {
     let &CUstreamBatchMemOpParams { operation, address, value64, flags, .. } = parameters;
     match operation {
-        1 => ValueWait::checked(address, value64, Width::Bits32, flags),
-        2 => ValueWrite::checked(address, value64, Width::Bits32, flags),
-        4 => ValueWait::checked(address, value64, Width::Bits64, flags),
-        5 => ValueWrite::checked(address, value64, Width::Bits64, flags),
+        1 => ValueWait::checked(version, address, value64, Width::Bits32, flags),
+        2 => ValueWrite::checked(version, address, value64, Width::Bits32, flags),
+        4 => ValueWait::checked(version, address, value64, Width::Bits64, flags),
+        5 => ValueWrite::checked(version, address, value64, Width::Bits64, flags),
         // Flush of remote writes, memory barrier
         3 | 6 => Ok(MemoryOperation::Order),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
 
-pub(crate) fn cuStreamBatchMemOp_v2(
-    null: NullStream,
-    handle: CUstream,
-    count: c_uint,
-    parameters: *mut CUstreamBatchMemOpParams,
-    flags: c_uint,
-) -> Done {
-    stream(null, handle)?;
-    issue(null, handle, read_operations(count, parameters, flags)?)
-}
-
 /// Reads a batch.
 pub(crate) fn read_operations(
+    version: Version,
     count: c_uint,
     parameters: *const CUstreamBatchMemOpParams,
     flags: c_uint,
@@ -238,7 +247,20 @@ pub(crate) fn read_operations(
     if flags != 0 || count > BATCH_MAX {
         return Err(CUresult::INVALID_VALUE);
     }
-    get_all(parameters, count as usize)?.iter().map(operation).collect()
+    get_all(parameters, count as usize)?.iter().map(|parameters| operation(version, parameters)).collect()
+}
+
+fn issue_batch(
+    version: Version,
+    null: NullStream,
+    handle: CUstream,
+    count: c_uint,
+    parameters: *const CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> Done {
+    version.check()?;
+    stream(null, handle)?;
+    issue(null, handle, read_operations(version, count, parameters, flags)?)
 }
 
 pub(crate) fn cuStreamBatchMemOp(
@@ -248,5 +270,15 @@ pub(crate) fn cuStreamBatchMemOp(
     parameters: *mut CUstreamBatchMemOpParams,
     flags: c_uint,
 ) -> Done {
-    cuStreamBatchMemOp_v2(null, handle, count, parameters, flags)
+    issue_batch(Version::One, null, handle, count, parameters, flags)
+}
+
+pub(crate) fn cuStreamBatchMemOp_v2(
+    null: NullStream,
+    handle: CUstream,
+    count: c_uint,
+    parameters: *mut CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> Done {
+    issue_batch(Version::Two, null, handle, count, parameters, flags)
 }

@@ -43,6 +43,8 @@ pub struct Config {
     pub write_ns: u64,
     /// How long a call that queues such an operation keeps the processor.
     pub write_call_ns: u64,
+    /// Whether there are the stream memory operations of the API's first version, and the attributes say so.
+    pub stream_mem_ops_v1: bool,
     /// The driver's version, as NVML tells it.
     pub driver_version: String,
     /// The driver's CUDA version: 13000 is 13.0.
@@ -97,6 +99,8 @@ struct File {
     launch_ns: Option<u64>,
     write_ns: Option<u64>,
     write_call_ns: Option<u64>,
+    #[serde(default)]
+    stream_mem_ops_v1: bool,
     driver_version: Option<String>,
     cuda_version: Option<u32>,
     context_memory: Option<Size>,
@@ -223,6 +227,7 @@ impl Config {
             launch_ns: short("launch_ns", file.launch_ns.unwrap_or(0))?,
             write_ns: short("write_ns", write_ns)?,
             write_call_ns: short("write_call_ns", file.write_call_ns.unwrap_or(0))?,
+            stream_mem_ops_v1: file.stream_mem_ops_v1,
             driver_version: file.driver_version.unwrap_or_else(|| "580.65.06".to_owned()),
             cuda_version: in_range("cuda_version", u64::from(file.cuda_version.unwrap_or(13000)), 11000, 99990)
                 .map_err(invalid)? as u32,
@@ -431,13 +436,14 @@ mod tests {
     fn every_key_is_read() {
         let config = check(
             "state = '/s'\nmode = 'instant'\ntimeslice_us = 5\ncontext_switch_us = 0\nlaunch_queue_depth = 3\n\
-             launch_ns = 3500\nwrite_ns = 1\nwrite_call_ns = 900\n\
+             launch_ns = 3500\nwrite_ns = 1\nwrite_call_ns = 900\nstream_mem_ops_v1 = true\n\
              driver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\npool_chunk = '32MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
              sm_count = 4\ncompute_capability = '8.6'\nuuid = 'GPU-01234567-89ab-cdef-0123-456789abcdef'\nnvlink = [1]\n\
              numa_node = 1\npci_bus_id = '0000:1B:02.0'\n[[device]]\n",
         )
         .unwrap();
         assert_eq!(config.pool_chunk_bytes, 32 << 20);
+        assert!(config.stream_mem_ops_v1);
         assert_eq!((config.launch_ns, config.write_ns, config.write_call_ns), (3500, 1, 900));
         assert_eq!((config.context_memory_bytes, config.cuda_version, config.context_switch_ns), (1 << 20, 12020, 0));
         let device = &config.devices[0];

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use aliquot_abi::cuda::*;
 
 use crate::library::{Driver, Expect};
-use crate::scenario::alone;
+use crate::scenario::{World, alone, together};
 
 #[repr(align(4096))]
 struct Page([AtomicU64; 512]);
@@ -17,6 +17,41 @@ fn registered_word(driver: &Driver) -> CUdeviceptr {
     let start = (&raw const PAGE).cast_mut().cast::<c_void>();
     driver.cuMemHostRegister_v2(start, 4096, CU_MEMHOSTREGISTER_DEVICEMAP).ok();
     start as CUdeviceptr
+}
+
+#[test]
+fn the_first_version_of_stream_memory_operations_is_there_if_the_machine_says_so() {
+    const TEST: &str = "streams::the_first_version_of_stream_memory_operations_is_there_if_the_machine_says_so";
+    const NO_MEMORY_BARRIER: c_uint = 1;
+    let direct = |world: &World| world.start("program").finish();
+    together(TEST, &["", "stream_mem_ops_v1 = true\n"], direct, |_| {
+        let driver = Driver::with_context();
+        let (stream, word) = (driver.stream(1), registered_word(&driver));
+        let attributes = [92, 93, 94, 122, 123, 90, 91].map(|attribute| {
+            let mut value = -1;
+            driver.cuDeviceGetAttribute(&mut value, attribute, 0).ok();
+            value
+        });
+        let is_there = attributes[0] == 1;
+        let expected = if is_there { CUresult::SUCCESS } else { CUresult::NOT_SUPPORTED };
+        let first = i32::from(is_there);
+        assert_eq!(attributes, [first, first, first, 1, 1, 1, 1]);
+        driver.cuStreamWriteValue64(stream, word, 1, NO_MEMORY_BARRIER).is(expected);
+        driver.cuStreamWaitValue32(stream, word, 0, 0).is(expected);
+        let mut write = CUstreamBatchMemOpParams {
+            operation: 2,
+            address: word,
+            value64: 2,
+            flags: NO_MEMORY_BARRIER,
+            alias: 0,
+            reserved: 0,
+        };
+        driver.cuStreamBatchMemOp(stream, 1, &mut write, 0).is(expected);
+        driver.cuStreamBatchMemOp_v2(stream, 1, &mut write, 0).is(CUresult::INVALID_VALUE);
+        driver.cuStreamWriteValue64_v2(stream, word, 3, NO_MEMORY_BARRIER).is(CUresult::INVALID_VALUE);
+        driver.cuStreamSynchronize(stream).ok();
+        assert_eq!(PAGE.0[0].load(Ordering::Acquire), if is_there { 2 } else { 0 });
+    });
 }
 
 #[test]
