@@ -48,7 +48,7 @@ impl Node {
         let dir = tempfile::Builder::new()
             .prefix("aliquot-node-")
             .permissions(Permissions::from_mode(0o755))
-            .tempdir()
+            .tempdir_in(region::base())
             .expect("a temporary directory");
         let mut node = Node { dir, gpu_config: gpu.config_file(), manager: None };
         let paths = format!(

@@ -54,11 +54,10 @@ impl Region {
     /// A region with these parts, in this order.
     #[must_use]
     pub fn with_parts(gpu: &SimulatedGpu, parts: &[Part]) -> Region {
-        // Where libraries can be loaded from, which /dev/shm is not everywhere.
         let dir = tempfile::Builder::new()
             .prefix("aliquot-region-")
             .permissions(Permissions::from_mode(0o755))
-            .tempdir()
+            .tempdir_in(base())
             .expect("a temporary directory");
         fs::copy(artifacts::shim(), dir.path().join(SHIM_FILE)).expect("a copy of the shim");
         for (name, bytes, mode) in [(LIMITS_FILE, LIMITS_FILE_BYTES, 0o444), (LEDGER_FILE, LEDGER_FILE_BYTES, 0o666)] {
@@ -138,6 +137,17 @@ impl Region {
     #[must_use]
     pub fn peak_bytes(&self, part: usize) -> u64 {
         self.ledger.devices[part].peak_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Where regions are: in memory, because a device cannot write to pages of a disk's files; but where libraries can be
+/// loaded from, which `/dev/shm` is not everywhere.
+pub(crate) fn base() -> PathBuf {
+    let shm = PathBuf::from("/dev/shm");
+    let flags = rustix::fs::statvfs(&shm).map(|shm| shm.f_flag);
+    match flags {
+        Ok(flags) if !flags.contains(rustix::fs::StatVfsMountFlags::NOEXEC) => shm,
+        _ => std::env::temp_dir(),
     }
 }
 

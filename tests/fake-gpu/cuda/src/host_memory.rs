@@ -11,6 +11,7 @@ use crate::arena::round_up;
 use crate::caller::{not_null, put};
 use crate::capture;
 use crate::context::current;
+use crate::pinning;
 use crate::process::process;
 
 const PAGE_BYTES: u64 = 4096;
@@ -116,7 +117,7 @@ pub(crate) fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: c_
     not_null(pointer)?;
     capture::check_unsafe_call()?;
     let (start, length) = (pointer as u64, bytes as u64);
-    if bytes == 0 || flags & !REGISTER_FLAGS != 0 || !is_mapped(start, length) {
+    if bytes == 0 || flags & !REGISTER_FLAGS != 0 || !is_mapped(start, length) || !pinning::is_possible(start, length) {
         return Err(CUresult::INVALID_VALUE);
     }
     let mut ranges = ranges();

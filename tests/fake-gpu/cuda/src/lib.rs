@@ -55,6 +55,7 @@ mod modules;
 mod multicast;
 mod occupancy;
 mod physical_memory;
+mod pinning;
 mod pointers;
 mod pool_settings;
 mod pool_sharing;

@@ -9,6 +9,7 @@ mod graph_memory;
 mod graph_nodes;
 mod graphs;
 mod held;
+mod host_memory;
 mod ipc;
 mod library;
 mod lookup;

@@ -136,25 +136,3 @@ fn pools_keep_what_is_freed_until_a_synchronisation() {
         driver.cuMemAllocAsync(&mut address, 80 << 20, stream).is(CUresult::OUT_OF_MEMORY);
     });
 }
-
-#[test]
-fn host_memory_is_known_by_its_address() {
-    alone("memory::host_memory_is_known_by_its_address", "", || {
-        let driver = Driver::with_context();
-        let mut page = vec![0_u8; 8192];
-        let start = page.as_mut_ptr().cast::<c_void>();
-        let mut address = 0;
-        driver.cuMemHostGetDevicePointer_v2(&mut address, start, 0).is(CUresult::INVALID_VALUE);
-        driver.cuMemHostRegister_v2(start, 8192, 0).ok();
-        driver.cuMemHostRegister_v2(start, 10, 0).is(CUresult::HOST_MEMORY_ALREADY_REGISTERED);
-        driver.cuMemHostGetDevicePointer_v2(&mut address, start, 0).ok();
-        assert_eq!(address, start as u64);
-        let mut kind = 0_u32;
-        driver.cuPointerGetAttribute((&raw mut kind).cast(), 2, address + 5).ok();
-        assert_eq!(kind, 1);
-        driver.cuMemHostUnregister(start).ok();
-        driver.cuMemHostUnregister(start).is(CUresult::HOST_MEMORY_NOT_REGISTERED);
-        driver.cuMemHostRegister_v2(core::ptr::without_provenance_mut(0x1000), 4096, 0).is(CUresult::INVALID_VALUE);
-        driver.cuPointerGetAttribute((&raw mut kind).cast(), 2, address).is(CUresult::INVALID_VALUE);
-    });
-}
