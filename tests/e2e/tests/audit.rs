@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering;
 
 use aliquot_fake_machine::{Config, Machine};
 use aliquot_harness::{
-    HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, copy_program, run, tool, wait,
+    GIB, HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, copy_program, run, tool, wait,
 };
 use aliquot_proto::node::v1::{CreateSliceRequest, Finding, FindingKind, Part};
 
-/// Memory that one process can use beyond its ledger here.
-const ALLOWANCE_BYTES: u64 = 8 * MIB;
+/// Memory that one process can use beyond its ledger here: more than a context takes.
+const ALLOWANCE_BYTES: u64 = GIB;
 /// What a program that gets past its slice holds.
-const HELD_BYTES: u64 = 128 * MIB;
+const HELD_BYTES: u64 = 3 * GIB;
 
 /// A manager with this policy.
 fn node(gpu: &SimulatedGpu, policy: &str) -> Node {
@@ -351,9 +351,9 @@ fn a_process_that_left_its_container_s_mounts_is_known_by_the_cgroup() {
 #[test]
 fn of_two_hundred_honest_processes_none_is_ever_accused() {
     const AT_ONCE: usize = 50;
-    let gpu = SimulatedGpu::with("context_memory = '4MiB'");
+    let gpu = SimulatedGpu::new();
     let node = node(&gpu, "stop");
-    let slice = slice(&node, &gpu, 2048 * MIB);
+    let slice = slice(&node, &gpu, 40 * GIB);
     let hold = HostProgram::linked(&gpu, "hold");
     let fork = HostProgram::linked(&gpu, "fork");
     let mut looked_at = 0;

@@ -51,7 +51,7 @@ check(cu.cuMemcpyDtoH(copy, memory, len(copy)))
 print("copied:", copy == data)
 print("nonsense:", cu.cuMemFree(0xdead0000)[0].name, cu.cuCtxSetCurrent(0)[0].name)
 "#;
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let (bare, limited) = in_4_gib(&gpu, source);
     assert!(bare.stdout.contains("2 GiB more: CUDA_SUCCESS\n") && bare.stdout.contains("copied: True\n"), "{bare:?}");
     let all = 80 * GIB;
@@ -128,7 +128,7 @@ try:
 except pynvml.NVMLError as error:
     print(error)
 "#;
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let (bare, limited) = in_4_gib(&gpu, source);
     let memory = |bytes: u64| format!("memory {bytes} {bytes} 0\nmemory {bytes} {bytes} 0\n");
     assert!(bare.stdout.contains(&memory(80 * GIB)), "{bare:?}");
@@ -146,7 +146,7 @@ for device in nvitop.Device.all():
 for device in nvitop.CudaDevice.all():
     print("cuda", device.cuda_index, device.memory_total())
 "#;
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let (bare, limited) = in_4_gib(&gpu, source);
     let memory = |bytes: u64| format!("memory {bytes} {bytes} 0\n");
     assert!(bare.stdout.contains(&memory(80 * GIB)), "{bare:?}");

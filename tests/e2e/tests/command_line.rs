@@ -123,7 +123,7 @@ fn a_slice_goes_with_its_run_however_that_ends() {
 
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let _taken = node.slice("job", 30, 64 * MIB);
     let outcome = run(&mut in_slice(&gpu, &node, &["/bin/true"]));
@@ -157,7 +157,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
 
 #[test]
 fn a_slice_in_use_is_removed_only_by_force() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("used", 30, 64 * MIB);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
@@ -233,7 +233,7 @@ fn without_a_manager_commands_say_so_and_run_brings_its_own() {
 
 #[test]
 fn the_views_show_what_is_there() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("seen", 30, 64 * MIB);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
@@ -294,7 +294,7 @@ fn a_priority_class_is_given_changed_and_shown() {
 
 #[test]
 fn a_limit_below_what_is_in_use_is_warned_of() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("used", 30, 64 * MIB);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);

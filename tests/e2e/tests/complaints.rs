@@ -155,7 +155,7 @@ fn killed_processes_leave_no_lock_behind() {
 
 #[test]
 fn numbers_never_wrap() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let region = Region::new(&gpu, 64 * MIB);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
     let mut holder = Process::start(region.preload_into(command.arg((48 * MIB).to_string())));

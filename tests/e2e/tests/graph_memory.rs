@@ -4,7 +4,7 @@ use aliquot_harness::{MIB, like_a_device_of};
 
 #[test]
 fn a_graph_s_memory_is_charged_from_its_launch_until_it_is_trimmed() {
-    let (said, region) = like_a_device_of(64 * MIB, "", "graph_memory", &[]);
+    let (said, region) = like_a_device_of(64 * MIB, "pool_chunk = '2MiB'", "graph_memory", &[]);
     for line in [
         "instantiated: 0 MiB in use",
         "and five times more without a pause: 24 MiB in use",

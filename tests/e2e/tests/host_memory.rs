@@ -7,7 +7,7 @@ use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, unchanged_in_
 
 #[test]
 fn the_host_s_limit_holds_to_the_page() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::with("pool_chunk = '2MiB'\n");
     let region = Region::new(&gpu, 64 * MIB);
     region.limits().host_memory_limit_bytes.store(16 * MIB, Ordering::Relaxed);
     let program = HostProgram::linked(&gpu, "host_memory");
@@ -27,7 +27,7 @@ fn the_host_s_limit_holds_to_the_page() {
 
 #[test]
 fn without_a_limit_the_host_s_memory_is_counted_all_the_same() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::with("pool_chunk = '2MiB'\n");
     let program = HostProgram::linked(&gpu, "host_memory");
     let _ = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
     let region = Region::unlimited(&gpu);

@@ -16,7 +16,7 @@ type Spoiler<'a> = &'a dyn Fn(&Region);
 /// The ways to spoil a region before a program starts: in each the shim stays passive.
 #[test]
 fn a_region_that_cannot_be_used_leaves_programs_alone() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let program = HostProgram::linked(&gpu, "plain");
     let bare = run(&mut program.on(&gpu)).success();
     let truncate = |region: &Region, file: &str, bytes: u64| {
@@ -46,7 +46,7 @@ fn a_region_that_cannot_be_used_leaves_programs_alone() {
 /// A shim of a later minor version finds what it knows where it was.
 #[test]
 fn a_region_of_another_minor_version_is_used() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let region = Region::new(&gpu, 64 * MIB);
     region.limits().header.minor.store(7, Ordering::Relaxed);
     let mut command = HostProgram::linked(&gpu, "exact").on(&gpu);
@@ -56,7 +56,7 @@ fn a_region_of_another_minor_version_is_used() {
 
 #[test]
 fn a_ledger_full_of_nonsense_crashes_no_program() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     for byte in [0xff_u8, 0x55, 0x01] {
         let region = Region::new(&gpu, 64 * MIB);
         let ledger = OpenOptions::new().write(true).open(region.dir().join(LEDGER_FILE)).unwrap();
@@ -74,7 +74,7 @@ fn a_ledger_full_of_nonsense_crashes_no_program() {
 
 #[test]
 fn a_tenant_that_truncates_or_overwrites_its_ledger_hurts_only_itself() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let neighbour = node.slice("neighbour", 30, 64 * MIB);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
@@ -113,7 +113,7 @@ fn a_tenant_that_truncates_or_overwrites_its_ledger_hurts_only_itself() {
 
 #[test]
 fn nonsense_on_the_attach_socket_is_dropped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("noisy", 50, 64 * MIB);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
@@ -166,7 +166,7 @@ fn nonsense_on_the_attach_socket_is_dropped() {
 #[test]
 fn limits_are_not_writable_for_a_tenant() {
     assert!(rustix::process::geteuid().is_root(), "this test becomes another user: run it as root");
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("fixed", 50, 64 * MIB);
     for file in [LIMITS_FILE, ".", slice.shim().file_name().unwrap().to_str().unwrap()] {

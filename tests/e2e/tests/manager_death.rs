@@ -33,7 +33,7 @@ fn slots_in_use(slice: &Slice) -> usize {
 
 #[test]
 fn memory_of_a_killed_process_is_free_again() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("killed", 50, 64 * MIB);
     let mut latencies = Vec::new();
@@ -58,7 +58,7 @@ fn memory_of_a_killed_process_is_free_again() {
 fn processes_killed_at_any_moment_of_their_start_leave_nothing() {
     const ROUNDS: u64 = 500;
     const AT_ONCE: u64 = 4;
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("killed", 50, 64 * MIB);
     let program = HostProgram::linked(&gpu, "racer");
@@ -89,7 +89,7 @@ fn processes_killed_at_any_moment_of_their_start_leave_nothing() {
 
 #[test]
 fn when_the_manager_is_killed_memory_limits_hold() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let mut node = Node::start(&gpu);
     let slice = node.slice("orphan", 50, 64 * MIB);
     let holder = hold(&gpu, &slice, 16 * MIB);
@@ -120,7 +120,7 @@ fn when_the_manager_is_killed_memory_limits_hold() {
 
 #[test]
 fn memory_of_those_who_die_without_a_manager_is_free_when_one_is_back() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let mut node = Node::start(&gpu);
     let slice = node.slice("orphan", 50, 64 * MIB);
     let holder = hold(&gpu, &slice, 16 * MIB);
@@ -134,7 +134,7 @@ fn memory_of_those_who_die_without_a_manager_is_free_when_one_is_back() {
 
 #[test]
 fn a_manager_that_stops_leaves_running_programs_limited() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let mut node = Node::start(&gpu);
     let slice = node.slice("stopped", 50, 64 * MIB);
     let holder = hold(&gpu, &slice, 16 * MIB);

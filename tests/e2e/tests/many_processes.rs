@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::owner;
-use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, Region, SimulatedGpu, run, tool, wait};
+use aliquot_harness::{EXACT_MEMORY, GIB, HostProgram, MIB, Node, Process, Region, SimulatedGpu, run, tool, wait};
 
 /// Each process takes this much.
 const PIECE: u64 = 64 << 10;
@@ -53,7 +53,7 @@ fn system_calls_of_the_shim(gpu: &SimulatedGpu, region: &Region) -> usize {
 #[test]
 fn two_hundred_that_start_at_once_are_all_counted() {
     const COUNT: usize = 200;
-    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}mode = 'instant'\n"));
     let node = Node::start(&gpu);
     let slice = node.slice("many", 50, GIB);
     let mut holders = start(&gpu, COUNT, PIECE, |command| {
@@ -119,7 +119,7 @@ fn processes_beyond_the_slots_are_limited_all_the_same() {
 /// A process dies while no manager runs, and its id is given to another one, here to this test: no sign of life.
 #[test]
 fn what_the_dead_held_is_given_back_though_their_ids_are_used_again() {
-    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}mode = 'instant'\n"));
     let mut node = Node::start(&gpu);
     let slice = node.slice("reuse", 50, 64 * MIB);
     let mut holders = start(&gpu, 1, MIB, |command| {
@@ -145,7 +145,7 @@ fn what_the_dead_held_is_given_back_though_their_ids_are_used_again() {
 fn a_storm_of_kills_leaves_nothing_charged() {
     const ROUNDS: usize = 10;
     const TOGETHER: usize = 8;
-    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}mode = 'instant'\n"));
     let node = Node::start(&gpu);
     let slice = node.slice("kills", 50, 64 * MIB);
     let racer = HostProgram::linked(&gpu, "racer");

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::ledger;
 use aliquot_harness::{
-    FrontDriver, GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, like_a_device_of, run,
+    EXACT_MEMORY, FrontDriver, GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, like_a_device_of, run,
     unchanged_in_a_slice, wait,
 };
 
@@ -52,7 +52,7 @@ fn physical_memory_is_given_back_once_however_it_goes() {
 #[test]
 fn physical_memory_that_is_bound_to_something_is_charged_for_as_long() {
     const TWO: &str = "[[device]]\nmemory = '64MiB'\nnvlink = [1]\n[[device]]\nmemory = '64MiB'\nnvlink = [0]\n";
-    let gpu = SimulatedGpu::with(TWO);
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}{TWO}"));
     let program = HostProgram::linked(&gpu, "bindings");
     let bare = run(&mut program.on(&gpu)).success();
     let region = Region::new(&gpu, 64 * MIB);
@@ -100,7 +100,7 @@ fn a_reset_gives_back_what_was_taken_before_a_fault() {
 #[test]
 fn the_ledger_is_the_driver_s_own_count_whatever_a_program_does() {
     for seed in 0..6_u32 {
-        let (_, region) = like_a_device_of(96 * MIB, "", "random_memory", &[&seed.to_string()]);
+        let (_, region) = like_a_device_of(96 * MIB, "pool_chunk = '2MiB'", "random_memory", &[&seed.to_string()]);
         let held = (region.used_bytes(0), ledger::used_bytes(&region.ledger().host));
         assert_eq!(held, (0, 0), "seed {seed}");
     }
@@ -115,7 +115,7 @@ fn threads_share_the_limit() {
 
 #[test]
 fn with_nothing_to_forbid_the_shim_changes_nothing() {
-    let gpu = SimulatedGpu::with("[[device]]\nmemory = '96MiB'\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}[[device]]\nmemory = '96MiB'\n"));
     for program in ["allocations", "virtual_memory", "contexts", "threads", "pools", "graph_memory", "physical"] {
         let program = HostProgram::linked(&gpu, program);
         let _ = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
@@ -128,7 +128,7 @@ fn with_nothing_to_forbid_the_shim_changes_nothing() {
 fn processes_that_race_never_pass_the_limit() {
     const PIECES: [u64; 2] = [256 << 10, 4 << 20];
     let limit = 33 * MIB + 4096;
-    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}mode = 'instant'\n"));
     let region = Region::new(&gpu, limit);
     let racer = HostProgram::linked(&gpu, "racer");
     let racers: Vec<Process> = (0..8)
@@ -155,8 +155,7 @@ fn processes_that_race_never_pass_the_limit() {
 
 #[test]
 fn each_device_has_its_own_limit_and_a_device_without_a_part_has_nothing() {
-    let gpu =
-        SimulatedGpu::with("[[device]]\nmemory = '4GiB'\n[[device]]\nmemory = '4GiB'\n[[device]]\nmemory = '4GiB'\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}{}", "[[device]]\nmemory = '4GiB'\n".repeat(3)));
     // In another order than the machine's.
     let parts = [Part { device: 2, memory_limit_bytes: 32 * MIB }, Part { device: 0, memory_limit_bytes: 64 * MIB }];
     let region = Region::with_parts(&gpu, &parts);
@@ -182,7 +181,7 @@ fn each_device_has_its_own_limit_and_a_device_without_a_part_has_nothing() {
 #[test]
 fn memory_is_charged_to_the_device_that_has_it_whichever_is_current() {
     const TWO: &str = "[[device]]\nmemory = '64MiB'\nnvlink = [1]\n[[device]]\nmemory = '64MiB'\nnvlink = [0]\n";
-    let gpu = SimulatedGpu::with(TWO);
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}pool_chunk = '2MiB'\n{TWO}"));
     let program = HostProgram::linked(&gpu, "across_devices");
     let said = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success().stdout;
     assert!(

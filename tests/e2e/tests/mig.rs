@@ -16,7 +16,7 @@ const SMALL: usize = 2;
 /// A GPU in MIG mode with two instances, whose contexts take 6 MiB each.
 fn partitioned() -> SimulatedGpu {
     SimulatedGpu::with(
-        "context_memory = '6MiB'\n[[device]]\nmemory = '80GiB'\nmig = [\
+        "context_memory = '6MiB'\nallocation_block = '512B'\n[[device]]\nmemory = '80GiB'\nmig = [\
          { profile = '3g.40gb', memory = '40GiB', sm_count = 60 }, \
          { profile = '1g.10gb', memory = '10GiB', sm_count = 16 }]\n",
     )

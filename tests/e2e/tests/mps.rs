@@ -160,7 +160,7 @@ fn containers_are_told_their_share_and_wait_for_no_lease() {
 
 #[test]
 fn memory_is_limited_by_the_shim_as_ever() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let mps = Mps::new();
     let node = Node::with(&gpu, &format!("cdi_dir = 'off'\n{}", mps.settings(Some(&gpu.uuid(0)))));
     let slice = node.slice("limited", 30, GIB);

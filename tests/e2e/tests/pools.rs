@@ -4,7 +4,7 @@ use aliquot_harness::{FrontDriver, HostProgram, MIB, Process, Region, SimulatedG
 
 #[test]
 fn a_pool_is_charged_for_what_it_has_in_reserve() {
-    let (said, region) = like_a_device_of(64 * MIB, "", "pools", &[]);
+    let (said, region) = like_a_device_of(64 * MIB, "pool_chunk = '2MiB'", "pools", &[]);
     for line in [
         "24 MiB freed, 16 kept: 16 MiB in use",
         "trimmed to 4 MiB: 4 MiB in use",
@@ -20,12 +20,14 @@ fn a_pool_is_charged_for_what_it_has_in_reserve() {
 /// The driver takes larger pieces than are asked for, where there is room; in a slice it must make do with less.
 #[test]
 fn a_pool_that_takes_large_pieces_fits_in_what_is_left() {
-    let large = "pool_chunk = '32MiB'";
     for program in ["pools", "allocations"] {
-        let (_, region) = like_a_device_of(64 * MIB, large, program, &[]);
+        let (_, region) = like_a_device_of(64 * MIB, "", program, &[]);
         assert_eq!(region.used_bytes(0), 0, "{program}");
     }
 }
+
+/// Pools grow in small steps, so that many pieces fit.
+const RACED: &str = "mode = 'instant'\npool_chunk = '2MiB'\n";
 
 /// Several processes with several threads each take and give back at once, with more wanted than there is.
 #[track_caller]
@@ -47,14 +49,14 @@ fn race(gpu: &SimulatedGpu, region: &Region, arguments: &[&str]) {
 
 #[test]
 fn threads_and_processes_that_race_leave_the_books_right() {
-    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let gpu = SimulatedGpu::with(RACED);
     race(&gpu, &Region::new(&gpu, 32 * MIB), &[]);
 }
 
 /// Where no stream has frees before it that could be borrowed from, the limit holds at each moment.
 #[test]
 fn threads_and_processes_that_race_never_pass_the_limit() {
-    let gpu = SimulatedGpu::with("mode = 'instant'\n");
+    let gpu = SimulatedGpu::with(RACED);
     let limit = 32 * MIB;
     let region = Region::new(&gpu, limit);
     race(&gpu, &region, &["at once"]);
@@ -73,7 +75,7 @@ fn threads_that_share_pools_leave_nothing_in_the_books() {
 /// What is asked for while the pool grows must not be charged once by who asks and once by who makes it grow.
 #[test]
 fn a_pool_that_grows_while_it_is_asked_about_is_charged_once() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::with("pool_chunk = '2MiB'\n");
     let driver = FrontDriver::new(&gpu, "driver_that_asks_back");
     let limit = 24 * MIB;
     let region = Region::new(&gpu, limit);

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::owner;
-use aliquot_harness::{HostProgram, MIB, Outcome, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice};
+use aliquot_harness::{
+    EXACT_MEMORY, HostProgram, MIB, Outcome, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice,
+};
 
 /// Runs a program bare, in a slice with nothing to forbid, and in a slice of 64 MiB; all must end alike. The last one's
 /// outcome and region are returned.
@@ -110,7 +112,7 @@ fn a_child_in_a_process_namespace_of_its_own_shares_the_limit() {
 #[test]
 fn a_process_that_gave_up_its_privileges_is_limited() {
     require_root();
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let (outcome, _) = limited(&gpu, &HostProgram::linked(&gpu, "privileges"), &[]);
     outcome.success().assert_said("free: 67108864\ntoo much: 2\nfree: 0\n");
 }
@@ -118,7 +120,7 @@ fn a_process_that_gave_up_its_privileges_is_limited() {
 #[test]
 fn a_process_with_another_root_is_limited() {
     require_root();
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let root = tempfile::tempdir().unwrap();
     // The simulated machine, as a container's root would have the driver's files; neither the region nor /proc is
     // there.
@@ -214,10 +216,10 @@ fn the_primary_context_is_reset_while_threads_allocate_in_it() {
 fn devices_that_reach_each_other_keep_their_own_books() {
     let limits = [32 * MIB, 64 * MIB];
     let small = SimulatedGpu::with(&format!(
-        "[[device]]\nmemory = {}\nnvlink = [1]\n[[device]]\nmemory = {}\nnvlink = [0]\n",
+        "{EXACT_MEMORY}[[device]]\nmemory = {}\nnvlink = [1]\n[[device]]\nmemory = {}\nnvlink = [0]\n",
         limits[0], limits[1]
     ));
-    let large = SimulatedGpu::with("[[device]]\nnvlink = [1]\n[[device]]\nnvlink = [0]\n");
+    let large = SimulatedGpu::with(&format!("{EXACT_MEMORY}[[device]]\nnvlink = [1]\n[[device]]\nnvlink = [0]\n"));
     let program = HostProgram::linked(&large, "peers");
     let on_small = unchanged_in_a_slice(&small, || program.on(&small)).success();
     let parts = [0, 1].map(|device| Part { device, memory_limit_bytes: limits[device] });

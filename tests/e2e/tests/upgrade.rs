@@ -43,7 +43,7 @@ fn file_name(path: &Path) -> String {
 
 #[test]
 fn processes_of_both_versions_share_a_device_and_the_old_file_goes_with_its_slice() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let mut node = Node::start(&gpu);
     let hold = HostProgram::linked(&gpu, "hold");
     let holder = |slice: &Slice| {
@@ -89,7 +89,7 @@ fn processes_of_both_versions_share_a_device_and_the_old_file_goes_with_its_slic
 
 #[test]
 fn a_container_keeps_its_shim_and_its_limit() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let mut node = Node::publishing(&gpu, "");
     let image = Image::of(&RootFs::with(&[&HostProgram::new("secure"), &HostProgram::linked(&gpu, "hold")]));
     let names = ["old", "new"].map(|name| format!("{name}-{}", std::process::id()));
@@ -126,7 +126,7 @@ fn a_container_keeps_its_shim_and_its_limit() {
 /// Its mounts were decided when it was made: they must lead to what is there now.
 #[test]
 fn a_container_that_was_made_before_a_reboot_and_an_upgrade_is_limited() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let mut node = Node::publishing(&gpu, "");
     let image = Image::of(&RootFs::with(&[&HostProgram::new("secure")]));
     let name = format!("reboot-{}", std::process::id());

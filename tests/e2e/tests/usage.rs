@@ -52,7 +52,7 @@ fn the_share_of_a_container_with_a_device_to_itself_is_shown_in_it() {
 
 #[test]
 fn what_a_process_uses_beyond_its_allocations_is_shown_in_its_slot() {
-    let gpu = SimulatedGpu::with("context_memory = '6MiB'");
+    let gpu = SimulatedGpu::with("context_memory = '6MiB'\nallocation_block = '512B'\n");
     let node = Node::start(&gpu);
     let slice = node.slice("contexts", 50, GIB);
     let hold = |bytes: u64| {
@@ -75,7 +75,7 @@ fn what_a_process_uses_beyond_its_allocations_is_shown_in_its_slot() {
 
 #[test]
 fn host_memory_and_copies_are_told_of_programs_that_have_ended() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::with("pool_chunk = '2MiB'\n");
     let node = Node::start(&gpu);
     let part = Part { core_request_percent: 50, memory_limit_bytes: 64 * MIB, ..Part::default() };
     let request = CreateSliceRequest {
@@ -144,7 +144,7 @@ fn waits_for_leases_are_told_apart_from_what_threads_are_throttled_and_outlive_t
 
 #[test]
 fn a_resize_of_a_running_container_holds_when_its_answer_comes() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("changing", 20, 64 * MIB);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::{SLOTS_MAX, Slot, owner};
 use aliquot_harness::{
-    GIB, HostProgram, MIB, Node, Outcome, Part, Process, PythonEnvironment, Region, SimulatedGpu, run, wait,
+    EXACT_MEMORY, GIB, HostProgram, MIB, Node, Outcome, Part, Process, PythonEnvironment, Region, SimulatedGpu, run,
+    wait,
 };
 
 /// A program that holds `bytes` of the first device until it is dropped; in the slice that `enter` makes it enter.
@@ -260,7 +261,7 @@ show("attributes", lambda: nvmlDeviceGetAttributes_v2(device).memorySizeMB)
 
 #[test]
 fn a_device_that_the_slice_has_no_part_of_shows_nobody_and_has_nothing_left() {
-    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}[[device]]\n[[device]]\n"));
     let region = Region::with_parts(&gpu, &[Part { device: 1, memory_limit_bytes: GIB }]);
     let other = holder(&gpu, GIB, |_| ());
     let source = format!(
@@ -283,7 +284,7 @@ show("who was busy", lambda: nvmlDeviceGetProcessUtilization(device, 0))
 /// when they have ended.
 #[test]
 fn all_views_agree_under_load() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("viewed", 100, GIB);
     let holders = [100 * MIB, 150 * MIB].map(|bytes| {
@@ -367,7 +368,7 @@ print("at rest:", *seen)
 #[test]
 fn what_the_manager_finds_out_shows_in_the_container_that_it_is_about() {
     const CONTEXT_BYTES: u64 = 64 * MIB;
-    let gpu = SimulatedGpu::with(&format!("context_memory = {CONTEXT_BYTES}\n"));
+    let gpu = SimulatedGpu::with(&format!("context_memory = {CONTEXT_BYTES}\nallocation_block = '512B'\n"));
     let node = Node::start(&gpu);
     let (busy, idle) = (node.slice("busy", 30, GIB), node.slice("idle", 30, GIB));
     let mut command = HostProgram::linked(&gpu, "busy").on(&gpu);

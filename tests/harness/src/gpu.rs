@@ -14,6 +14,11 @@ use crate::artifacts;
 /// instances are once they are made.
 pub const PARTITIONABLE_GPU: &str = include_str!("h100_mig_profiles.toml");
 
+/// For [`SimulatedGpu::with`], before all devices: contexts take no memory, allocations what they ask for,
+/// and NVML knows of no more than programs can use. For tests that judge accounts by exact figures, which a driver's own overhead
+/// would hide.
+pub const EXACT_MEMORY: &str = "context_memory = 0\nallocation_block = '512B'\nreserved_memory = 0\n";
+
 /// A machine with simulated GPUs of its own: what programs on it do, programs on another one do not see. It is gone,
 /// with all its state, when this is dropped.
 pub struct SimulatedGpu {
@@ -22,10 +27,17 @@ pub struct SimulatedGpu {
 }
 
 impl SimulatedGpu {
-    /// One device of 80 GiB; kernels and copies take their time.
+    /// One device of 80 GiB; kernels and copies take their time, contexts and allocations the memory that they take of an
+    /// H100.
     #[must_use]
     pub fn new() -> SimulatedGpu {
         SimulatedGpu::with("")
+    }
+
+    /// One device of 80 GiB with [`EXACT_MEMORY`].
+    #[must_use]
+    pub fn exact() -> SimulatedGpu {
+        SimulatedGpu::with(EXACT_MEMORY)
     }
 
     /// A machine with the keys `configuration`, which is everything that the simulated machine's configuration file can

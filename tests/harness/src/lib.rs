@@ -49,7 +49,7 @@ pub mod wait;
 pub use client::Client;
 pub use container::{Container, Image};
 pub use front_driver::FrontDriver;
-pub use gpu::{PARTITIONABLE_GPU, SimulatedGpu};
+pub use gpu::{EXACT_MEMORY, PARTITIONABLE_GPU, SimulatedGpu};
 pub use headers::nvidia_headers;
 pub use mapped::Mapped;
 pub use node::{Node, Slice};

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::gpu::EXACT_MEMORY;
 use crate::{HostProgram, Outcome, Region, SimulatedGpu, run};
 
 /// Runs `command` twice, bare and in a slice that has all of `gpu`: both must end alike and say the same. Returns the
@@ -16,12 +17,12 @@ pub fn unchanged_in_a_slice(gpu: &SimulatedGpu, command: impl Fn() -> Command) -
 }
 
 /// Runs `tests/programs/<program>.c` bare on a device of `bytes`, and in a slice of `bytes` on a device of 80 GiB: both
-/// must say the same. The machines have the keys `configuration` besides. Returns what was said, and the region
+/// must say the same. The machines have [`EXACT_MEMORY`] and the keys `configuration` besides. Returns what was said, and the region
 /// afterwards.
 #[track_caller]
 pub fn like_a_device_of(bytes: u64, configuration: &str, program: &str, arguments: &[&str]) -> (String, Region) {
-    let small = SimulatedGpu::with(&format!("{configuration}\n[[device]]\nmemory = {bytes}\n"));
-    let large = SimulatedGpu::with(configuration);
+    let small = SimulatedGpu::with(&format!("{EXACT_MEMORY}{configuration}\n[[device]]\nmemory = {bytes}\n"));
+    let large = SimulatedGpu::with(&format!("{EXACT_MEMORY}{configuration}"));
     let program = HostProgram::linked(&large, program);
     let on_small = run(program.on(&small).args(arguments)).success();
     let region = Region::new(&large, bytes);

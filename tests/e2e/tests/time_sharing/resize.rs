@@ -28,7 +28,7 @@ fn shares_that_are_changed_hold_while_programs_run() {
 
 #[test]
 fn a_memory_limit_that_is_changed_holds_in_programs_that_run() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("changing", 20, 64 * MIB);
     let requests = tempfile::tempdir().expect("a directory");

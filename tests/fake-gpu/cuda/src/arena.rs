@@ -5,12 +5,16 @@
 //! record is found directly from its first address, and the extent around an address by a bitmap with summaries, so
 //! both cost the same however many allocations there are.
 //!
+//! What a context allocates takes memory in blocks: small allocations share them ([`crate::blocks`]), others have whole
+//! ones.
+//!
 //! Behind the range is an anonymous file, so that other processes can map what they are given of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Backing, unmap};
+use crate::blocks::Blocks;
 use crate::process::reserve_memory_range;
 
 /// Addresses are multiples of this.
@@ -58,7 +62,7 @@ impl Use {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
     pub(crate) start: u64,
-    /// As asked for; the extent itself is rounded up to granules.
+    /// As asked for; the extent itself is rounded up to granules, or to blocks.
     pub(crate) bytes: u64,
     /// The context or pool that holds it.
     pub(crate) owner: u32,
@@ -68,8 +72,8 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// The memory that it takes.
-    pub(crate) fn charged_bytes(&self) -> u64 {
+    /// Its size in whole granules, which is what a pool counts.
+    pub(crate) fn granular_bytes(&self) -> u64 {
         round_up(self.bytes, GRANULE_BYTES)
     }
 }
@@ -100,6 +104,8 @@ pub(crate) struct Arena {
 struct State {
     base: u64,
     granules: u64,
+    block_bytes: u64,
+    blocks: Blocks,
     /// Granules from here on were never used.
     unused_from: u64,
     small: Vec<Vec<u64>>,
@@ -128,13 +134,16 @@ fn map_range(bytes: u64) -> Option<(u64, Backing)> {
 }
 
 impl Arena {
-    pub(crate) fn new(memory_bytes: u64) -> Option<Arena> {
+    /// For a device with so much memory, of which contexts take blocks of `block_bytes`, a power of two.
+    pub(crate) fn new(memory_bytes: u64, block_bytes: u64) -> Option<Arena> {
         let bytes = round_up(memory_bytes, 2 << 20) * RANGE_PER_MEMORY;
         let granules = bytes / GRANULE_BYTES;
         let (base, backing) = map_range(bytes)?;
         let state = State {
             base,
             granules,
+            block_bytes,
+            blocks: Blocks::new(granules, block_bytes / GRANULE_BYTES)?,
             unused_from: 0,
             small: vec![Vec::new(); SMALL_GRANULES as usize],
             large: BTreeMap::new(),
@@ -162,40 +171,40 @@ impl Arena {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an extent of `bytes`, which are not 0.
-    pub(crate) fn take(&self, bytes: u64, owner: u32, usage: Use) -> Option<u64> {
+    /// Takes an extent of `bytes`, which are not 0. Returns its address, and the memory that a context's extent takes.
+    pub(crate) fn take(&self, bytes: u64, owner: u32, usage: Use) -> Option<(u64, u64)> {
         let mut state = self.state();
-        let granule = state.find_free(bytes.div_ceil(GRANULE_BYTES))?;
+        let (granule, charged_bytes) = state.find_room(bytes, usage)?;
         *state.entry(granule) = Entry { bytes, owner, usage: Some(usage), touched: usage == Use::Managed };
         state.starts.set(granule);
-        Some(state.base + granule * GRANULE_BYTES)
+        Some((state.base + granule * GRANULE_BYTES, charged_bytes))
     }
 
-    /// Gives back the extent that starts at `address`, if `allowed` says so.
-    pub(crate) fn give_back(&self, address: u64, allowed: impl FnOnce(&Extent) -> bool) -> Option<Extent> {
+    /// Gives back the extent that starts at `address`, if `allowed` says so. Returns it with the memory that is free when
+    /// it was a context's.
+    pub(crate) fn give_back(&self, address: u64, allowed: impl FnOnce(&Extent) -> bool) -> Option<(Extent, u64)> {
         let mut state = self.state();
         let granule = state.granule_at(address)?;
         let extent = state.extent(granule)?;
         if extent.start != address || !allowed(&extent) {
             return None;
         }
-        state.remove(granule, &extent);
-        Some(extent)
+        let freed_bytes = state.remove(granule, &extent);
+        Some((extent, freed_bytes))
     }
 
-    /// Gives back every extent that `chosen` picks, and returns the memory that they took.
+    /// Gives back every extent that `chosen` picks, and returns the memory that is free when they were a context's.
     pub(crate) fn give_back_all(&self, chosen: impl Fn(&Extent) -> bool) -> u64 {
         let mut state = self.state();
-        let mut charged_bytes = 0;
+        let mut freed_bytes = 0;
         let mut below = state.unused_from;
         while let Some(granule) = below.checked_sub(1).and_then(|last| state.starts.last_at_or_before(last)) {
             if let Some(extent) = state.extent(granule).filter(&chosen) {
-                charged_bytes += extent.charged_bytes();
-                state.remove(granule, &extent);
+                freed_bytes += state.remove(granule, &extent);
             }
             below = granule;
         }
-        charged_bytes
+        freed_bytes
     }
 
     /// The extent around `address`.
@@ -244,16 +253,50 @@ impl State {
         usage.map(|usage| Extent { start, bytes, owner, usage, touched })
     }
 
-    fn find_free(&mut self, count: u64) -> Option<u64> {
-        if let Some(granule) = self.take_kept(count) {
-            return Some(granule);
+    /// Whether an extent shares a block.
+    fn is_shared(&self, bytes: u64, usage: Use) -> bool {
+        usage.is_of_context() && usage != Use::Array && bytes <= (self.block_bytes / 2).max(GRANULE_BYTES)
+    }
+
+    /// The granules that an extent takes.
+    fn granules_of(&self, bytes: u64, usage: Use) -> u64 {
+        let has_blocks = usage.is_of_context() && !self.is_shared(bytes, usage);
+        round_up(bytes, if has_blocks { self.block_bytes } else { GRANULE_BYTES }) / GRANULE_BYTES
+    }
+
+    /// Room for an extent, and the memory that it takes of a context.
+    fn find_room(&mut self, bytes: u64, usage: Use) -> Option<(u64, u64)> {
+        let count = self.granules_of(bytes, usage);
+        if !self.is_shared(bytes, usage) {
+            let alignment = if usage.is_of_context() { self.block_bytes / GRANULE_BYTES } else { 1 };
+            return Some((self.find_free(count, alignment)?, count * GRANULE_BYTES));
         }
-        if self.granules - self.unused_from < count {
+        let (granule, is_first) = match self.blocks.take(count) {
+            Some(taken) => taken,
+            None => {
+                let block_granules = self.block_bytes / GRANULE_BYTES;
+                let block = self.find_free(block_granules, block_granules)?;
+                self.blocks.add(block);
+                self.blocks.take(count)?
+            }
+        };
+        Some((granule, if is_first { self.block_bytes } else { 0 }))
+    }
+
+    /// `count` granules, which begin at a multiple of `alignment`.
+    fn find_free(&mut self, count: u64, alignment: u64) -> Option<u64> {
+        match self.take_kept(count) {
+            Some(granule) if granule.is_multiple_of(alignment) => return Some(granule),
+            Some(granule) => self.keep(granule, count),
+            None => {}
+        }
+        let granule = round_up(self.unused_from, alignment);
+        if self.granules.saturating_sub(granule) < count {
             self.join_neighbours();
-            return self.split_kept(count);
+            return self.split_kept(count, alignment);
         }
-        let granule = self.unused_from;
-        self.unused_from += count;
+        self.keep(self.unused_from, granule - self.unused_from);
+        self.unused_from = granule + count;
         Some(granule)
     }
 
@@ -270,6 +313,9 @@ impl State {
     }
 
     fn keep(&mut self, granule: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
         if count < SMALL_GRANULES {
             self.small[count as usize].push(granule);
         } else {
@@ -277,14 +323,15 @@ impl State {
         }
     }
 
-    /// The smallest kept extent that holds `count` granules; its rest is kept.
-    fn split_kept(&mut self, count: u64) -> Option<u64> {
-        let small = (count..SMALL_GRANULES).find(|&size| !self.small[size as usize].is_empty());
-        let size = small.or_else(|| self.large.range(count..).next().map(|(&size, _)| size))?;
-        let granule = self.take_kept(size)?;
-        if size > count {
-            self.keep(granule + count, size - count);
-        }
+    /// A part of the smallest kept extent that holds `count` granules wherever it begins; its rest is kept.
+    fn split_kept(&mut self, count: u64, alignment: u64) -> Option<u64> {
+        let least = count + alignment - 1;
+        let small = (least..SMALL_GRANULES).find(|&size| !self.small[size as usize].is_empty());
+        let size = small.or_else(|| self.large.range(least..).next().map(|(&size, _)| size))?;
+        let kept = self.take_kept(size)?;
+        let granule = round_up(kept, alignment);
+        self.keep(kept, granule - kept);
+        self.keep(granule + count, kept + size - granule - count);
         Some(granule)
     }
 
@@ -311,19 +358,27 @@ impl State {
         }
     }
 
-    fn remove(&mut self, granule: u64, extent: &Extent) {
+    /// Returns the memory that is free when the extent was a context's.
+    fn remove(&mut self, granule: u64, extent: &Extent) -> u64 {
         *self.entry(granule) = Entry { bytes: 0, owner: 0, usage: None, touched: false };
         self.starts.clear(granule);
         if extent.touched {
             let first = round_up(extent.start, PAGE_BYTES);
-            let end = (extent.start + extent.charged_bytes()) & !(PAGE_BYTES - 1);
+            let end = (extent.start + extent.granular_bytes()) & !(PAGE_BYTES - 1);
             if first < end {
                 // SAFETY: whole pages of this arena's reservation that belong to this extent alone, which nobody uses
                 // now.
                 unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_REMOVE) };
             }
         }
-        self.keep(granule, extent.bytes.div_ceil(GRANULE_BYTES));
+        let count = self.granules_of(extent.bytes, extent.usage);
+        if self.is_shared(extent.bytes, extent.usage) {
+            let Some(block) = self.blocks.give_back(granule, count) else { return 0 };
+            self.keep(block, self.block_bytes / GRANULE_BYTES);
+            return self.block_bytes;
+        }
+        self.keep(granule, count);
+        count * GRANULE_BYTES
     }
 }
 
@@ -400,9 +455,9 @@ mod tests {
 
     #[test]
     fn extents_are_found_around_any_address() {
-        let arena = Arena::new(64 << 20).unwrap();
-        let small = arena.take(100, 1, Use::Linear).unwrap();
-        let large = arena.take(8 << 20, 2, Use::Linear).unwrap();
+        let arena = Arena::new(64 << 20, GRANULE_BYTES).unwrap();
+        let (small, _) = arena.take(100, 1, Use::Linear).unwrap();
+        let (large, _) = arena.take(8 << 20, 2, Use::Linear).unwrap();
         assert_eq!(arena.around(small + 99).unwrap().start, small);
         assert!(arena.around(small + 100).is_none());
         assert_eq!(arena.around(large + (8 << 20) - 1).unwrap().start, large);
@@ -415,14 +470,38 @@ mod tests {
 
     #[test]
     fn a_used_up_range_is_joined_again() {
-        let arena = Arena::new(1 << 20).unwrap();
+        let arena = Arena::new(1 << 20, GRANULE_BYTES).unwrap();
         let whole = 8 << 20;
-        let pieces = (0..whole / 4096).map(|_| arena.take(4096, 1, Use::Linear).unwrap()).collect::<Vec<_>>();
+        let pieces = (0..whole / 4096).map(|_| arena.take(4096, 1, Use::Linear).unwrap().0).collect::<Vec<_>>();
         assert!(arena.take(1, 1, Use::Linear).is_none());
         for piece in pieces {
             assert!(arena.give_back(piece, |_| true).is_some());
         }
         assert!(arena.take(whole, 1, Use::Linear).is_some());
+    }
+
+    #[test]
+    fn what_contexts_take_comes_in_blocks() {
+        const MIB: u64 = 1 << 20;
+        let arena = Arena::new(64 * MIB, 2 * MIB).unwrap();
+        // As measured on an H100, eight allocations of each size.
+        for (bytes, charged_mib) in [
+            (1, 2),
+            (MIB, 8),
+            (MIB + (128 << 10), 16),
+            (2 * MIB, 16),
+            (2 * MIB + 1, 32),
+            (10 * MIB, 80),
+            (10 * MIB + 1, 96),
+        ] {
+            let taken = (0..8).map(|_| arena.take(bytes, 1, Use::Linear).unwrap()).collect::<Vec<_>>();
+            assert_eq!(taken.iter().map(|(_, charged)| charged).sum::<u64>(), charged_mib * MIB, "{bytes}");
+            let freed = taken.iter().map(|(address, _)| arena.give_back(*address, |_| true).unwrap().1);
+            assert_eq!(freed.sum::<u64>(), charged_mib * MIB, "{bytes}");
+        }
+        let taken = (0..3).map(|_| arena.take(MIB, 1, Use::Linear).unwrap().1).sum::<u64>();
+        assert_eq!((taken, arena.take(40_000, 1, Use::Array).unwrap().1), (4 * MIB, 2 * MIB));
+        assert_eq!(arena.give_back_all(|extent| extent.owner == 1), 6 * MIB);
     }
 
     #[test]

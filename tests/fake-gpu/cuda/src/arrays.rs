@@ -128,7 +128,8 @@ fn take(context: &'static Context, descriptor: &CUDA_ARRAY3D_DESCRIPTOR, bytes: 
     if descriptor.height == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    context.device().arena.take(bytes, context.life(), Use::Sparse).ok_or(CUresult::OUT_OF_MEMORY)
+    let taken = context.device().arena.take(bytes, context.life(), Use::Sparse);
+    taken.map(|(address, _)| address).ok_or(CUresult::OUT_OF_MEMORY)
 }
 
 /// Gives it back.

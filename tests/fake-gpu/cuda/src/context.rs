@@ -42,6 +42,8 @@ struct ContextState {
     cache_config: c_uint,
     shared_memory_config: c_uint,
     peers: Vec<(usize, u32)>,
+    /// Device memory for the stacks of kernels, beyond what every context has.
+    stack_bytes: u64,
 }
 
 impl Object for Context {
@@ -158,15 +160,17 @@ impl Context {
         ALIVE.lock().unwrap_or_else(PoisonError::into_inner).remove(&life);
         let process = initialised();
         let device = self.device();
+        let accounts = device.accounts();
         let held = device.arena.give_back_all(|extent| extent.owner == life && extent.usage.is_of_context());
         device.arena.give_back_all(|extent| extent.owner == life && extent.usage == crate::arena::Use::Sparse);
         crate::sparse_arrays::unmap_ended(device);
         crate::shared_extents::forget_ended(device);
         crate::host_memory::release_context(life);
         crate::imported::release_context(life);
-        device.release(held + process.config.context_memory_bytes);
+        let ContextState { stack_bytes, .. } = core::mem::take(&mut *self.state());
         process.member.remove_context(device.index);
-        *self.state() = ContextState::default();
+        device.release(held + stack_bytes + process.config.context_memory_bytes);
+        drop(accounts);
     }
 
     /// Whether kernels of this context may touch the other's memory.
@@ -386,15 +390,28 @@ fn synchronize(context: &'static Context) -> Done {
     Ok(())
 }
 
+const STACK_LIMIT: c_uint = 0;
+const THREADS_PER_SM: u64 = 2048;
 /// Stack, printf buffer, heap, nesting depth, pending launches, L2 fetch granularity, persisting L2, shared memory.
 const LIMIT_DEFAULTS: [usize; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
 
 pub(crate) fn cuCtxSetLimit(limit: c_uint, value: usize) -> Done {
     let context = current()?;
     let mut state = context.state();
+    if limit == STACK_LIMIT {
+        let more_bytes = stack_bytes(context.device(), value).saturating_sub(state.stack_bytes);
+        context.device().reserve(more_bytes)?;
+        state.stack_bytes += more_bytes;
+    }
     let slot = state.limits.get_mut(limit as usize).ok_or(CUresult::INVALID_VALUE)?;
     *slot = Some(value);
     Ok(())
+}
+
+/// What stacks of `value` bytes for all threads that a device can run at once take more than those of the default.
+fn stack_bytes(device: &Device, value: usize) -> u64 {
+    let threads = u64::from(device.config.sm_count) * THREADS_PER_SM;
+    (value.saturating_sub(LIMIT_DEFAULTS[STACK_LIMIT as usize]) as u64).saturating_mul(threads)
 }
 
 pub(crate) fn cuCtxGetLimit(value: *mut usize, limit: c_uint) -> Done {

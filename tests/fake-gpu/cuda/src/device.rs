@@ -1,7 +1,7 @@
 //! Devices: which are visible, and what they say about themselves.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aliquot_abi::cuda::{CUdevice, CUdevprop, CUmemoryPool, CUresult, CUuuid};
 use aliquot_fake_machine::{Config, DeviceConfig, Machine};
@@ -22,6 +22,7 @@ pub(crate) struct Device {
     pub(crate) index: usize,
     pub(crate) config: &'static DeviceConfig,
     pub(crate) arena: Arena,
+    accounts: Mutex<()>,
     pub(crate) executor: Executor,
     pub(crate) primary: PrimaryContext,
     /// The pool that comes with the device, and the one that `cuMemAllocAsync` uses.
@@ -38,7 +39,8 @@ impl Device {
             ordinal,
             index,
             config: &config.devices[index],
-            arena: Arena::new(config.devices[index].memory_bytes)?,
+            arena: Arena::new(config.devices[index].memory_bytes, config.allocation_block_bytes)?,
+            accounts: Mutex::new(()),
             executor: Executor::new(),
             primary: PrimaryContext::new(),
             default_pool,
@@ -53,6 +55,11 @@ impl Device {
         let taken = member.reserve_memory(self.index, bytes)
             || (crate::pools::trim_in_need(self) && member.reserve_memory(self.index, bytes));
         if taken { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
+    }
+
+    /// Held while a context takes memory or gives it back: what that costs depends on what shares its blocks.
+    pub(crate) fn accounts(&self) -> MutexGuard<'_, ()> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives `bytes` of the device's memory back.

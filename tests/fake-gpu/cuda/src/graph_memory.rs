@@ -76,7 +76,7 @@ impl GraphMemory {
             }
         }
         let bytes = parameters.bytesize as u64;
-        let dptr = device.arena.take(bytes, 0, Use::Graph).ok_or(CUresult::OUT_OF_MEMORY)?;
+        let (dptr, _) = device.arena.take(bytes, 0, Use::Graph).ok_or(CUresult::OUT_OF_MEMORY)?;
         let access_descs = if access.is_empty() { core::ptr::null() } else { access.as_mut_ptr().cast_const() };
         let parameters = CUDA_MEM_ALLOC_NODE_PARAMS { access_descs, dptr, ..parameters };
         let state = Mutex::new(State::default());

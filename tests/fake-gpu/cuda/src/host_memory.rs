@@ -144,6 +144,8 @@ pub(crate) fn cuMemHostUnregister(pointer: *mut c_void) -> Done {
     process()?;
     not_null(pointer)?;
     capture::check_unsafe_call()?;
+    // As when host memory is freed: work may still use it.
+    crate::queue::wait_for_all();
     let mut ranges = ranges();
     match ranges.get(&(pointer as u64)) {
         Some(range) if range.registered => {

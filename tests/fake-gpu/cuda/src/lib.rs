@@ -17,6 +17,7 @@ mod arrays;
 mod attributes;
 mod backing;
 mod batches;
+mod blocks;
 mod caller;
 mod capture;
 mod conditionals;

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use aliquot_abi::cuda::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, NullStream};
 
 use crate::Done;
-use crate::arena::{Extent, GRANULE_BYTES, Use, round_up};
+use crate::arena::{Extent, Use, round_up};
 use crate::caller::{get_all, not_null, put, put_all, put_if_wanted};
 use crate::context::{Context, current};
 use crate::device::{Device, device};
@@ -37,21 +37,22 @@ pub(crate) enum Side {
 /// Takes memory for a context.
 pub(crate) fn take(context: &Context, bytes: u64, usage: Use) -> Done<u64> {
     let device = context.device();
-    let charged_bytes = round_up(bytes, GRANULE_BYTES);
-    device.reserve(charged_bytes)?;
-    device.arena.take(bytes, context.life(), usage).ok_or_else(|| {
-        device.release(charged_bytes);
-        CUresult::OUT_OF_MEMORY
-    })
+    let _accounts = device.accounts();
+    let (address, charged_bytes) = device.arena.take(bytes, context.life(), usage).ok_or(CUresult::OUT_OF_MEMORY)?;
+    device.reserve(charged_bytes).inspect_err(|_| {
+        device.arena.give_back(address, |_| true);
+    })?;
+    Ok(address)
 }
 
 /// Gives back what [`take`] took, if it is of one of these uses.
 pub(crate) fn give_back(address: u64, uses: &[Use]) -> Done {
     let device = device_of(address).ok_or(CUresult::INVALID_VALUE)?;
     let allowed = |extent: &Extent| uses.contains(&extent.usage);
-    let extent = device.arena.give_back(address, allowed).ok_or(CUresult::INVALID_VALUE)?;
+    let _accounts = device.accounts();
+    let (_, freed_bytes) = device.arena.give_back(address, allowed).ok_or(CUresult::INVALID_VALUE)?;
     shared_extents::forget(device, address);
-    device.release(extent.charged_bytes());
+    device.release(freed_bytes);
     Ok(())
 }
 

@@ -223,7 +223,7 @@ pub(crate) fn cuModuleUnload(handle: CUmodule) -> Done {
     current()?;
     module(handle)?;
     let module = handles::retire::<Module>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
-    crate::queue::wait_for_context(module.owner.context);
+    crate::queue::wait_for_device(module.owner.device());
     module.unload();
     Ok(())
 }
@@ -321,7 +321,7 @@ pub(crate) fn cuLibraryUnload(handle: CUlibrary) -> Done {
     }
     for (owner, module) in modules {
         if let Some(module) = handles::retire::<Module>(module.0).filter(|_| owner.is_alive()) {
-            crate::queue::wait_for_context(owner.context);
+            crate::queue::wait_for_device(owner.device());
             module.unload();
         }
     }

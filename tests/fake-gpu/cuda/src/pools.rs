@@ -275,7 +275,8 @@ impl Pool {
     pub(crate) fn take(&self, bytes: u64, stream: u64) -> Done<u64> {
         let charged = round_up(bytes, GRANULE_BYTES);
         self.charge(charged, Some(stream))?;
-        self.device().arena.take(bytes, self.id, self.usage_of_extents()).ok_or_else(|| {
+        let taken = self.device().arena.take(bytes, self.id, self.usage_of_extents());
+        taken.map(|(address, _)| address).ok_or_else(|| {
             self.refund(charged);
             CUresult::OUT_OF_MEMORY
         })
@@ -312,7 +313,7 @@ pub(crate) fn begin_free(device: &Device, address: CUdeviceptr) -> Done<Extent> 
 
 /// Announces the free of an extent in a stream. What is returned is for [`end_free`].
 pub(crate) fn announce_free(extent: &Extent, stream: u64) -> Arc<AtomicU64> {
-    let owed_bytes = Arc::new(AtomicU64::new(extent.charged_bytes()));
+    let owed_bytes = Arc::new(AtomicU64::new(extent.granular_bytes()));
     if let Some(pool) = pool_of(extent) {
         pool.state().pending.push(PendingFree { stream, owed_bytes: owed_bytes.clone() });
     }
@@ -322,7 +323,7 @@ pub(crate) fn announce_free(extent: &Extent, stream: u64) -> Arc<AtomicU64> {
 /// Frees an extent of which [`begin_free`] was told.
 pub(crate) fn end_free(device: &Device, extent: &Extent, owed_bytes: &Arc<AtomicU64>) {
     let freeing = |extent: &Extent| extent.usage == Use::PoolFreeing;
-    let Some(extent) = device.arena.give_back(extent.start, freeing) else { return };
+    let Some((extent, _)) = device.arena.give_back(extent.start, freeing) else { return };
     let Some(pool) = pool_of(&extent) else { return };
     let bytes = {
         let mut state = pool.state();

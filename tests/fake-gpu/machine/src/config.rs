@@ -14,6 +14,10 @@ pub const CONFIG_VARIABLE: &str = "ALIQUOT_FAKE_GPU";
 /// Pools cannot reserve device memory in smaller pieces.
 const POOL_GRANULARITY_BYTES: u64 = 2 << 20;
 
+/// What a context takes on an H100, and what of that NVML lists for its process.
+const CONTEXT_BYTES: u64 = 536_128 << 10;
+const CONTEXT_LISTED_BYTES: u64 = 530_432 << 10;
+
 /// Whether device time passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,6 +55,12 @@ pub struct Config {
     pub cuda_version: u32,
     /// Device memory that each context takes.
     pub context_memory_bytes: u64,
+    /// How much of that NVML lists for no process.
+    pub context_memory_unlisted_bytes: u64,
+    /// Allocations of contexts take device memory in multiples of this; small ones share a block of this size.
+    pub allocation_block_bytes: u64,
+    /// What NVML says of a GPU's memory beyond what programs can use.
+    pub reserved_memory_bytes: u64,
     /// Stream-ordered pools reserve device memory in multiples of this.
     pub pool_chunk_bytes: u64,
     /// The devices, in the order of their indices.
@@ -104,6 +114,9 @@ struct File {
     driver_version: Option<String>,
     cuda_version: Option<u32>,
     context_memory: Option<Size>,
+    context_memory_unlisted: Option<Size>,
+    allocation_block: Option<Size>,
+    reserved_memory: Option<Size>,
     pool_chunk: Option<Size>,
     device: Option<Vec<FileDevice>>,
 }
@@ -213,8 +226,23 @@ impl Config {
         let mode = file.mode.unwrap_or(Mode::Timed);
         let write_ns = file.write_ns.unwrap_or(if mode == Mode::Timed { 2000 } else { 0 });
         let short = |key: &str, ns: u64| in_range(key, ns, 0, 1_000_000_000).map_err(invalid);
-        let pool_chunk_bytes = file.pool_chunk.map_or(Ok(POOL_GRANULARITY_BYTES), |size| size.bytes("pool_chunk"));
-        let pool_chunk_bytes = pool_chunk_bytes.map_err(invalid)?;
+        let size = |key: &str, size: Option<Size>, default: u64| {
+            size.map_or(Ok(default), |size| size.bytes(key)).map_err(invalid)
+        };
+        let pool_chunk_bytes = size("pool_chunk", file.pool_chunk, 32 << 20)?;
+        // Who says what a context takes says all that is to be known of it.
+        let unlisted_bytes = if file.context_memory.is_none() { CONTEXT_BYTES - CONTEXT_LISTED_BYTES } else { 0 };
+        let context_memory_bytes = size("context_memory", file.context_memory, CONTEXT_BYTES)?;
+        let unlisted_bytes = size("context_memory_unlisted", file.context_memory_unlisted, unlisted_bytes)?;
+        if unlisted_bytes > context_memory_bytes {
+            return Err(invalid(format!("context_memory_unlisted {unlisted_bytes} is more than context_memory")));
+        }
+        let allocation_block_bytes = size("allocation_block", file.allocation_block, 2 << 20)?;
+        if !(512..=2 << 20).contains(&allocation_block_bytes) || !allocation_block_bytes.is_power_of_two() {
+            return Err(invalid(format!(
+                "allocation_block {allocation_block_bytes} must be a power of two, up to 2MiB"
+            )));
+        }
         if pool_chunk_bytes == 0 || !pool_chunk_bytes.is_multiple_of(POOL_GRANULARITY_BYTES) {
             return Err(invalid(format!("pool_chunk {pool_chunk_bytes} must be a multiple of 2MiB")));
         }
@@ -231,10 +259,10 @@ impl Config {
             driver_version: file.driver_version.unwrap_or_else(|| "580.65.06".to_owned()),
             cuda_version: in_range("cuda_version", u64::from(file.cuda_version.unwrap_or(13000)), 11000, 99990)
                 .map_err(invalid)? as u32,
-            context_memory_bytes: file
-                .context_memory
-                .map_or(Ok(0), |size| size.bytes("context_memory"))
-                .map_err(invalid)?,
+            context_memory_bytes,
+            context_memory_unlisted_bytes: unlisted_bytes,
+            allocation_block_bytes,
+            reserved_memory_bytes: size("reserved_memory", file.reserved_memory, 480 << 20)?,
             pool_chunk_bytes,
             devices,
         })
@@ -437,12 +465,14 @@ mod tests {
         let config = check(
             "state = '/s'\nmode = 'instant'\ntimeslice_us = 5\ncontext_switch_us = 0\nlaunch_queue_depth = 3\n\
              launch_ns = 3500\nwrite_ns = 1\nwrite_call_ns = 900\nstream_mem_ops_v1 = true\n\
-             driver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\npool_chunk = '32MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
+             driver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\n\
+             context_memory_unlisted = 5\nallocation_block = '4KiB'\nreserved_memory = 6\npool_chunk = '4MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
              sm_count = 4\ncompute_capability = '8.6'\nuuid = 'GPU-01234567-89ab-cdef-0123-456789abcdef'\nnvlink = [1]\n\
              numa_node = 1\npci_bus_id = '0000:1B:02.0'\n[[device]]\n",
         )
         .unwrap();
-        assert_eq!(config.pool_chunk_bytes, 32 << 20);
+        assert_eq!((config.pool_chunk_bytes, config.allocation_block_bytes), (4 << 20, 4096));
+        assert_eq!((config.context_memory_unlisted_bytes, config.reserved_memory_bytes), (5, 6));
         assert!(config.stream_mem_ops_v1);
         assert_eq!((config.launch_ns, config.write_ns, config.write_call_ns), (3500, 1, 900));
         assert_eq!((config.context_memory_bytes, config.cuda_version, config.context_switch_ns), (1 << 20, 12020, 0));
@@ -452,6 +482,13 @@ mod tests {
         assert_eq!(instance.devices[0].uuid_text(), "MIG-01234567-89ab-cdef-0123-456789abcdef");
         assert_eq!((device.memory_bytes, device.compute_capability, device.pci), (2 << 30, (8, 6), (0, 0x1b, 2)));
         assert_eq!((device.nvlink.as_slice(), device.numa_node, device.sm_count), (&[1][..], 1, 4));
+    }
+
+    #[test]
+    fn a_context_whose_size_is_given_is_listed_in_full() {
+        let of = |text| check(text).map(|config| (config.context_memory_bytes, config.context_memory_unlisted_bytes));
+        assert_eq!(of(""), Ok((536_128 << 10, 5696 << 10)));
+        assert_eq!(of("context_memory = 7"), Ok((7, 0)));
     }
 
     #[test]
@@ -481,6 +518,8 @@ mod tests {
             ("mode = 'slow'", "slow"),
             ("write_ns = 2000000000", "write_ns 2000000000"),
             ("pool_chunk = '1MiB'", "pool_chunk 1048576"),
+            ("allocation_block = '3MiB'", "allocation_block 3145728"),
+            ("context_memory = 4\ncontext_memory_unlisted = 5", "context_memory_unlisted 5"),
             ("[[device]]\nmemory = '80XB'", "80XB"),
             ("[[device]]\nmemory = 5", "memory 5"),
             ("[[device]]\nuuid = 'GPU-1'", "GPU-1"),

@@ -15,7 +15,7 @@ pub(crate) const HISTORY_SAMPLES: usize = 8;
 /// `alq-fake` in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"alq-fake");
 /// Changes with every change of this file.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// The whole file.
 #[repr(C)]
@@ -97,6 +97,8 @@ pub(crate) struct Record {
 pub(crate) struct Share {
     /// Bytes held.
     pub(crate) memory_bytes: AtomicU64,
+    /// Those of them that are listed for nobody.
+    pub(crate) unlisted_bytes: AtomicU64,
     /// Device time used.
     pub(crate) busy_ns: AtomicU64,
     /// Contexts on the device.

@@ -24,7 +24,7 @@ pub struct Machine {
 pub struct ProcessUse {
     /// The process's id in the asking process's namespace; 0 if it cannot be seen from there.
     pub pid: u32,
-    /// Bytes of device memory.
+    /// Bytes of device memory that are listed for it.
     pub memory_bytes: u64,
     /// Device time used since the process started.
     pub busy_ns: u64,
@@ -131,18 +131,19 @@ impl Machine {
         let mut memory_bytes = 0;
         for (index, record) in self.records() {
             let share = &record.devices[device];
+            let held_bytes = share.memory_bytes.load(Ordering::Relaxed);
             let process = ProcessUse {
                 pid: 0,
-                memory_bytes: share.memory_bytes.load(Ordering::Relaxed),
+                memory_bytes: held_bytes.saturating_sub(share.unlisted_bytes.load(Ordering::Relaxed)),
                 busy_ns: share.busy_ns.load(Ordering::Relaxed),
                 contexts: share.contexts.load(Ordering::Relaxed),
                 utilization_percent: share.history.percent(&share.busy_ns, now),
             };
-            if process.memory_bytes == 0 && process.busy_ns == 0 && process.contexts == 0 {
+            if held_bytes == 0 && process.busy_ns == 0 && process.contexts == 0 {
                 continue;
             }
             if let Some(pid) = self.pid_of(index) {
-                memory_bytes += process.memory_bytes;
+                memory_bytes += held_bytes;
                 processes.push(ProcessUse { pid, ..process });
             }
         }
@@ -220,6 +221,7 @@ impl Record {
         for share in &self.devices {
             share.ticket.store(0, Ordering::Relaxed);
             share.memory_bytes.store(0, Ordering::Relaxed);
+            share.unlisted_bytes.store(0, Ordering::Relaxed);
             share.busy_ns.store(0, Ordering::Relaxed);
             share.contexts.store(0, Ordering::Relaxed);
             share.history.clear();

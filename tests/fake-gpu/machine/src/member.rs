@@ -82,13 +82,17 @@ impl Member {
         shares.map(|share| share.memory_bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Counts a context on a device.
+    /// Counts a context on a device, whose memory was reserved before.
     pub fn add_context(&self, device: usize) {
-        self.share(device).contexts.fetch_add(1, Ordering::Relaxed);
+        let share = self.share(device);
+        share.unlisted_bytes.fetch_add(self.config().context_memory_unlisted_bytes, Ordering::Relaxed);
+        share.contexts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a context off.
+    /// Counts a context off, whose memory is given back afterwards.
     pub fn remove_context(&self, device: usize) {
-        self.share(device).contexts.fetch_sub(1, Ordering::Relaxed);
+        let share = self.share(device);
+        share.contexts.fetch_sub(1, Ordering::Relaxed);
+        share.unlisted_bytes.fetch_sub(self.config().context_memory_unlisted_bytes, Ordering::Relaxed);
     }
 }

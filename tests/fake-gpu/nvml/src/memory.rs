@@ -10,24 +10,29 @@ use crate::session::{index_of, machine, not_supported};
 
 const BAR1_BYTES: u64 = 128 << 30;
 
-fn memory(handle: nvmlDevice_t) -> Done<nvmlMemory_t> {
+fn memory(handle: nvmlDevice_t) -> Done<nvmlMemory_v2_t> {
     let (machine, index) = (machine()?, index_of(handle)?);
-    let total = machine.config().devices[index].memory_bytes;
+    let device = &machine.config().devices[index];
+    // Programs can use all of an instance's memory.
+    let reserved = if device.is_mig { 0 } else { machine.config().reserved_memory_bytes };
     let used = machine.device_use(index).memory_bytes;
-    Ok(nvmlMemory_t { total, free: total.saturating_sub(used), used })
+    let (total, free) = (device.memory_bytes.saturating_add(reserved), device.memory_bytes.saturating_sub(used));
+    Ok(nvmlMemory_v2_t { version: NVML_MEMORY_V2, total, reserved, free, used })
 }
 
+/// What is reserved counts as used here.
 pub(crate) fn nvmlDeviceGetMemoryInfo(handle: nvmlDevice_t, target: *mut nvmlMemory_t) -> Done {
-    put(target, memory(handle)?)
+    let nvmlMemory_v2_t { total, reserved, free, used, .. } = memory(handle)?;
+    put(target, nvmlMemory_t { total, free, used: used.saturating_add(reserved) })
 }
 
 pub(crate) fn nvmlDeviceGetMemoryInfo_v2(handle: nvmlDevice_t, target: *mut nvmlMemory_v2_t) -> Done {
-    let nvmlMemory_t { total, free, used } = memory(handle)?;
+    let info = memory(handle)?;
     // The caller may have a smaller structure than the version says, so no more than the version is read before.
     if get(target.cast::<u32>())? != NVML_MEMORY_V2 {
         return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
     }
-    put(target, nvmlMemory_v2_t { version: NVML_MEMORY_V2, total, reserved: 0, free, used })
+    put(target, info)
 }
 
 pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(handle: nvmlDevice_t, target: *mut nvmlBAR1Memory_t) -> Done {

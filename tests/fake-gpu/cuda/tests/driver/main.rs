@@ -1,5 +1,6 @@
 //! The simulated driver, tested as a program sees it: loaded by its file, each test in a process of its own.
 
+mod accounts;
 mod capture;
 mod contexts;
 mod copies;

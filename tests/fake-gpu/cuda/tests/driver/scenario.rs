@@ -9,6 +9,9 @@ use tempfile::TempDir;
 
 use crate::library::LIBRARY_VARIABLE;
 
+/// With these, a device's memory is what a test has taken of it.
+const EXACT: &[&str] =
+    &["context_memory = 0\n", "allocation_block = 512\n", "pool_chunk = '2MiB'\n", "reserved_memory = 0\n"];
 const ROLE_VARIABLE: &str = "FAKE_GPU_TEST_ROLE";
 
 /// A machine for one test.
@@ -29,11 +32,14 @@ fn role() -> Option<String> {
 }
 
 impl World {
-    /// Makes a machine of which the configuration file says `configuration`. `test` is the calling test's path.
+    /// Makes a machine of which the configuration file says `configuration`, and whose memory is counted to the byte where
+    /// that does not say otherwise. `test` is the calling test's path.
     pub(crate) fn new(test: &str, configuration: &str) -> World {
         let folder = tempfile::tempdir().expect("a folder for the machine");
         let state = folder.path().join("state");
-        let text = format!("state = {:?}\n{configuration}", state.to_str().expect("a path in UTF-8"));
+        let missing = |line: &&&str| !configuration.contains(line.split(' ').next().unwrap_or_default());
+        let exact = EXACT.iter().filter(missing).copied().collect::<String>();
+        let text = format!("state = {:?}\n{exact}{configuration}", state.to_str().expect("a path in UTF-8"));
         std::fs::write(folder.path().join("machine.toml"), text).expect("the configuration can be written");
         World { folder, test: test.to_owned() }
     }
