@@ -13,10 +13,11 @@ use crate::context::{Context, Owner, current};
 use crate::device::{Device, device};
 use crate::handles::{self, Kind, Object};
 use crate::imported::{self, Origin};
-use crate::{capture, memory, sparse_arrays};
+use crate::{attributes, capture, memory, sparse_arrays};
 
 const LAYERED: c_uint = 0x1;
 const CUBEMAP: c_uint = 0x4;
+const TEXTURE_GATHER: c_uint = 0x8;
 /// The array has addresses, and gets its memory by `cuMemMapArrayAsync`.
 const SPARSE: c_uint = 0x40;
 /// Layered, surface load and store, cubemap, texture gather, depth texture, colour attachment, sparse.
@@ -77,6 +78,44 @@ fn array_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Done<u64> {
     let bytes =
         extents.iter().try_fold(element_bytes(descriptor)?, |product, &extent| product.checked_mul(extent as u64));
     bytes.ok_or(CUresult::INVALID_VALUE)
+}
+
+/// Attributes with the greatest extents of arrays of one and of two dimensions.
+struct ExtentAttributes {
+    line: c_uint,
+    plane: [c_uint; 2],
+}
+
+const FLAT: ExtentAttributes = ExtentAttributes { line: 21, plane: [22, 23] };
+const MIPMAPPED: ExtentAttributes = ExtentAttributes { line: 77, plane: [73, 74] };
+/// Those of all others: with layers, and the number of these; of three dimensions, and another shape of them; of cubes.
+const LAYERED_LINE: (c_uint, c_uint) = (42, 43);
+const LAYERED_PLANE: [c_uint; 3] = [27, 28, 29];
+const SPACE: [[c_uint; 3]; 2] = [[24, 25, 26], [47, 48, 49]];
+const CUBE: c_uint = 52;
+const LAYERED_CUBE: (c_uint, c_uint) = (53, 54);
+const GATHERED_PLANE: [c_uint; 2] = [45, 46];
+
+/// Refuses an array that is longer, wider or deeper than a device's textures can be.
+fn check_extents(device: &Device, descriptor: &CUDA_ARRAY3D_DESCRIPTOR, attributes: ExtentAttributes) -> Done {
+    let CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, flags, .. } = *descriptor;
+    let fits = |pairs: &[(usize, c_uint)]| {
+        pairs.iter().all(|&(extent, attribute)| extent <= attributes::greatest_extent(device, attribute))
+    };
+    let in_space = |of: [c_uint; 3]| fits(&[(width, of[0]), (height, of[1]), (depth, of[2])]);
+    let in_plane = |of: [c_uint; 2]| fits(&[(width, of[0]), (height, of[1])]);
+    let is_layered = flags & LAYERED != 0;
+    let fits = match (height, depth) {
+        _ if flags & CUBEMAP != 0 && is_layered => fits(&[(width, LAYERED_CUBE.0), (depth, LAYERED_CUBE.1)]),
+        _ if flags & CUBEMAP != 0 => fits(&[(width, CUBE)]),
+        (0, _) if is_layered => fits(&[(width, LAYERED_LINE.0), (depth, LAYERED_LINE.1)]),
+        _ if is_layered => in_space(LAYERED_PLANE),
+        (0, 0) => fits(&[(width, attributes.line)]),
+        (_, 0) if flags & TEXTURE_GATHER != 0 => in_plane(GATHERED_PLANE),
+        (_, 0) => in_plane(attributes.plane),
+        _ => SPACE.into_iter().any(in_space),
+    };
+    if fits { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
 }
 
 impl MipmappedArray {
@@ -160,6 +199,7 @@ pub(crate) fn cuArray3DCreate_v2(target: *mut CUarray, descriptor: *const CUDA_A
     not_null(target)?;
     let descriptor = get(descriptor)?;
     capture::check_unsafe_call()?;
+    check_extents(context.device(), &descriptor, FLAT)?;
     let address = take(context, &descriptor, array_bytes(&descriptor)?)?;
     let (handle, _) = handles::register(Array { owner: context.owner(), descriptor, address, level: false });
     put(target, CUarray(handle))
@@ -224,6 +264,7 @@ pub(crate) fn create_mipmapped(
     take: impl FnOnce(u64) -> Done<u64>,
 ) -> Done {
     array_bytes(descriptor)?;
+    check_extents(context.device(), descriptor, MIPMAPPED)?;
     let longest = descriptor.width.max(descriptor.height).max(descriptor.depth);
     if levels == 0 {
         return Err(CUresult::INVALID_VALUE);

@@ -26,6 +26,11 @@ fn has_peer(device: &Device) -> bool {
     others.any(|other| linked(device, other))
 }
 
+/// The greatest extent of a kind that a device's textures can have, by its attribute.
+pub(crate) fn greatest_extent(device: &Device, attribute: c_uint) -> usize {
+    attribute_of(device, attribute).and_then(|extent| usize::try_from(extent).ok()).unwrap_or(0)
+}
+
 /// The numbers are those of `CUdevice_attribute`.
 fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
     let config = device.config;
@@ -52,7 +57,8 @@ fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
         17 | 18 | 20 => 0,
         19 => 1,
         // Textures
-        21..=23 => 131_072,
+        21 | 22 => 131_072,
+        23 => 65536,
         55 | 77 => 32768,
         24..=26 => 16384,
         27 | 28 | 42 | 45 | 46 | 61 | 62 | 63 | 56 | 57 | 66 | 67 => 32768,

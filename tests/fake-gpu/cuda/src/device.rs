@@ -11,6 +11,7 @@ use crate::arena::Arena;
 use crate::caller::{get, not_null, put, put_text, text};
 use crate::context::{Context, PrimaryContext};
 use crate::executor::Executor;
+use crate::graph_memory;
 use crate::handles;
 use crate::pools::Pool;
 use crate::process::{Process, initialised, process};
@@ -220,9 +221,10 @@ pub(crate) fn cuDeviceGetExecAffinitySupport(supported: *mut c_int, kind: c_uint
 }
 
 pub(crate) fn cuDeviceGetGraphMemAttribute(ordinal: CUdevice, attribute: c_uint, value: *mut c_void) -> Done {
-    let usage = device(ordinal)?.graph_pool.usage();
+    let device = device(ordinal)?;
+    let usage = device.graph_pool.usage();
     let bytes = match attribute {
-        0 => usage.used_bytes,
+        0 => graph_memory::used_bytes(device),
         1 => usage.used_high_bytes,
         2 => usage.reserved_bytes,
         3 => usage.reserved_high_bytes,
@@ -242,6 +244,6 @@ pub(crate) fn cuDeviceSetGraphMemAttribute(ordinal: CUdevice, attribute: c_uint,
 }
 
 pub(crate) fn cuDeviceGraphMemTrim(ordinal: CUdevice) -> Done {
-    device(ordinal)?.graph_pool.trim_to(0);
+    graph_memory::trim(device(ordinal)?);
     Ok(())
 }

@@ -189,7 +189,8 @@ pub(crate) fn cuGraphExecDestroy(handle: CUgraphExec) -> Done {
     exec(handle)?;
     let exec = handles::retire::<Exec>(handle.0).ok_or(CUresult::INVALID_VALUE)?;
     // Launches that are under way have their own copies of what they need.
-    exec.steps().clear();
+    let steps = core::mem::take(&mut *exec.steps());
+    allocations_in(&in_order(&steps)).into_iter().for_each(|memory| memory.let_go());
     if let Ok(graph) = graph(exec.graph) {
         graph.yield_memory();
     }
@@ -284,7 +285,9 @@ fn works_of(kind: &NodeKind) -> Vec<Work> {
         NodeKind::Host(call) => vec![call.work()],
         NodeKind::EventRecord(event) => vec![Work::Record(event, event.announce())],
         NodeKind::EventWait(event) => vec![Work::Wait(event, event.last_record())],
-        NodeKind::MemoryFree(address) => graph_memory::at(*address).into_iter().map(GraphMemory::end_work).collect(),
+        NodeKind::MemoryFree(address) => {
+            graph_memory::at(*address).into_iter().map(GraphMemory::end_in_graph_work).collect()
+        }
         NodeKind::MemoryOperations(operations)
         | NodeKind::SemaphoreSignal(operations)
         | NodeKind::SemaphoreWait(operations) => operations.iter().filter_map(|operation| operation.work()).collect(),

@@ -37,6 +37,8 @@ struct State {
     live: bool,
     /// Launches that have taken it and that streams have not come to the free of.
     uses: usize,
+    /// Whether its graph, which has freed it, still has it for its next launch.
+    kept: bool,
 }
 
 /// A known allocation. While it is live it outlasts its graph: a program may still free it.
@@ -131,6 +133,20 @@ impl GraphMemory {
         Ok(())
     }
 
+    /// The work of a graph's own free node: the memory stays the graph's, although others may have it meanwhile.
+    pub(crate) fn end_in_graph_work(self: Arc<Self>) -> Work {
+        let effect = move || {
+            self.state().kept = true;
+            self.end();
+        };
+        Work::Task { duration_ns: 0, effect: Some(Box::new(effect)) }
+    }
+
+    /// The graph that has freed it has it no more.
+    pub(crate) fn let_go(&self) {
+        self.state().kept = false;
+    }
+
     /// Notes that the program frees the memory, which it can do once. The memory itself goes with [`GraphMemory::end`].
     pub(crate) fn announce_free(&self) -> Done {
         let was_live = core::mem::replace(&mut self.state().live, false);
@@ -164,6 +180,30 @@ impl GraphMemory {
         self.end();
         Ok(())
     }
+}
+
+/// Bytes of a device that belong to graphs: what they use, and what they have freed and not let go. Graphs that do not run
+/// at once may have the same memory.
+pub(crate) fn used_bytes(device: &Device) -> u64 {
+    let usage = device.graph_pool.usage();
+    let kept = kept_on(device).iter().map(|memory| memory.charged_bytes()).sum::<u64>();
+    (usage.used_bytes + kept).min(usage.reserved_bytes)
+}
+
+/// What graphs have freed and not let go.
+fn kept_on(device: &Device) -> Vec<Arc<GraphMemory>> {
+    let all = allocations().values().filter_map(|known| known.memory.upgrade()).collect::<Vec<_>>();
+    let is_kept = |memory: &Arc<GraphMemory>| {
+        let state = memory.state();
+        memory.ordinal == device.ordinal && state.kept && state.uses == 0
+    };
+    all.into_iter().filter(is_kept).collect()
+}
+
+/// Gives back what no graph uses now.
+pub(crate) fn trim(device: &Device) {
+    kept_on(device).iter().for_each(|memory| memory.let_go());
+    device.graph_pool.trim_to(0);
 }
 
 impl Drop for GraphMemory {

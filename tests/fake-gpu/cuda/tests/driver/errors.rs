@@ -221,3 +221,31 @@ fn a_process_sees_one_instance_of_a_gpu_in_mig_mode_and_no_gpu_beside_it() {
         assert_eq!((count, &name[..=seen.len()]), (1, [seen.as_bytes(), b"\0"].concat().as_slice()));
     });
 }
+
+#[test]
+fn an_array_that_is_too_wide_for_the_device_is_refused_before_memory_is_looked_at() {
+    let name = "errors::an_array_that_is_too_wide_for_the_device_is_refused_before_memory_is_looked_at";
+    alone(name, "[[device]]\nmemory = '64MiB'", || {
+        const LAYERED: c_uint = 1;
+        let driver = Driver::with_context();
+        let create = |width, height, depth, flags| {
+            let descriptor = CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format: 0x20, num_channels: 4, flags };
+            let (mut array, mut levels) = (CUarray::NULL, CUmipmappedArray::NULL);
+            let plain = driver.cuArray3DCreate_v2(&mut array, &descriptor);
+            (plain, driver.cuMipmappedArrayCreate(&mut levels, &descriptor, 1))
+        };
+        let (refused, too_much) = (CUresult::INVALID_VALUE, CUresult::OUT_OF_MEMORY);
+        assert_eq!(create(131_072, 65_536, 0, 0), (too_much, refused));
+        assert_eq!(create(32_768, 32_768, 0, 0), (too_much, too_much));
+        assert_eq!(create(131_073, 1, 0, 0), (refused, refused));
+        assert_eq!(create(131_072, 65_537, 0, 0), (refused, refused));
+        assert_eq!(create(32_769, 0, 0, 0), (CUresult::SUCCESS, refused));
+        assert_eq!(create(131_073, 0, 0, 0), (refused, refused));
+        assert_eq!(create(16_384, 16_384, 16_384, 0), (too_much, too_much));
+        assert_eq!(create(8192, 8192, 32_768, 0), (too_much, too_much));
+        assert_eq!(create(8192, 16_384, 32_768, 0), (refused, refused));
+        assert_eq!(create(32_768, 32_768, 2048, LAYERED), (too_much, too_much));
+        assert_eq!(create(32_768, 32_768, 2049, LAYERED), (refused, refused));
+        assert_eq!(create(32_769, 0, 2, LAYERED), (refused, refused));
+    });
+}
