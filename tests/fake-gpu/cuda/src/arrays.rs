@@ -41,10 +41,12 @@ pub(crate) struct MipmappedArray {
 
 impl Object for Array {
     const KIND: Kind = Kind::Array;
+    const IS_REUSED: bool = true;
 }
 
 impl Object for MipmappedArray {
     const KIND: Kind = Kind::MipmappedArray;
+    const IS_REUSED: bool = true;
 }
 
 /// Bytes of one channel of a `CUarray_format`: whole and half numbers, and the normalised ones. Formats in blocks and

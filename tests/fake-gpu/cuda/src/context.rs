@@ -48,6 +48,7 @@ struct ContextState {
 
 impl Object for Context {
     const KIND: Kind = Kind::Context;
+    const IS_REUSED: bool = true;
 }
 
 static LIVES: AtomicU32 = AtomicU32::new(0);
@@ -242,7 +243,6 @@ pub(crate) fn context(handle: CUcontext) -> Done<&'static Context> {
     match handles::find::<Context>(handle.0) {
         Some(context) if context.is_alive() => Ok(context),
         Some(_) => Err(CUresult::CONTEXT_IS_DESTROYED),
-        None if handles::find_retired::<Context>(handle.0).is_some() => Err(CUresult::CONTEXT_IS_DESTROYED),
         None => Err(CUresult::INVALID_CONTEXT),
     }
 }
@@ -314,7 +314,7 @@ pub(crate) fn cuCtxDestroy_v2(handle: CUcontext) -> Done {
     if context.primary {
         return Err(CUresult::INVALID_CONTEXT);
     }
-    handles::retire::<Context>(handle.0).ok_or(CUresult::CONTEXT_IS_DESTROYED)?;
+    handles::retire::<Context>(handle.0).ok_or(CUresult::INVALID_CONTEXT)?;
     if CURRENT.get().is_some_and(|(top, _)| top == handle) {
         pop();
     }

@@ -65,6 +65,7 @@ pub(crate) struct Event {
 
 impl Object for Event {
     const KIND: Kind = Kind::Event;
+    const IS_REUSED: bool = true;
 }
 
 impl Event {

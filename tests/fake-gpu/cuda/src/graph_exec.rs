@@ -44,6 +44,7 @@ pub(crate) struct Step {
 
 impl Object for Exec {
     const KIND: Kind = Kind::GraphExec;
+    const IS_REUSED: bool = true;
 }
 
 impl Exec {

@@ -186,8 +186,8 @@ pub(crate) fn cuGreenCtxCreate(
 pub(crate) fn cuGreenCtxDestroy(handle: CUgreenCtx) -> Done {
     green_context(handle)?;
     let found = handles::retire::<GreenContext>(handle.0).ok_or(CUresult::INVALID_CONTEXT)?;
-    handles::retire::<Context>(found.context.0);
     green().retain(|(known, _)| *known != found.context);
+    handles::retire::<Context>(found.context.0);
     context::cuDevicePrimaryCtxRelease_v2(found.ordinal as CUdevice)
 }
 

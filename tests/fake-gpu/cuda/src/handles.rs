@@ -1,11 +1,15 @@
 //! Handles: what the caller holds instead of objects.
 //!
-//! A handle is the address of a slot in one large reservation. Slots are never used twice and objects are never freed
-//! (what they own is dropped when they are destroyed), so any number that a caller passes can be checked without
-//! touching foreign memory, and a handle that was destroyed is told from one that never was.
+//! A handle is the address of a slot in one large reservation, and objects are never freed (what they own is dropped when
+//! they are destroyed), so any number that a caller passes can be checked without touching foreign memory.
+//!
+//! Handles of most kinds that programs make and destroy often are given out again, the last one first, as NVIDIA's driver
+//! does: they are addresses there too. A slot keeps its kind, so that who has just looked one up has an object of that
+//! kind whatever becomes of the handle.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::process::reserve_memory_range;
 
@@ -40,10 +44,16 @@ pub(crate) enum Kind {
 /// Marks a slot whose object was destroyed.
 const RETIRED: u64 = 1 << 32;
 const SLOT_COUNT: usize = 1 << 28;
+/// More than the greatest number of a kind.
+const KINDS: usize = 32;
+
+const _: () = assert!((Kind::Surface as usize) < KINDS);
 
 /// An object that a handle can name.
 pub(crate) trait Object: Sync + 'static {
     const KIND: Kind;
+    /// Whether its handle is given out again after its end. What the library itself keeps by handle is not.
+    const IS_REUSED: bool = false;
 }
 
 #[repr(C)]
@@ -53,6 +63,8 @@ struct Slot {
 }
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
+/// Slots by kind whose handles are given out again.
+static FREE: [Mutex<Vec<usize>>; KINDS] = [const { Mutex::new(Vec::new()) }; KINDS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes the room for handles. Called once, before the first handle.
@@ -74,7 +86,8 @@ pub(crate) fn register<T: Object>(object: T) -> (*mut c_void, &'static T) {
 
 /// Makes another handle for an object that lives for ever.
 pub(crate) fn name<T: Object>(object: &'static T) -> *mut c_void {
-    let index = NEXT.fetch_add(1, Ordering::Relaxed);
+    let free = if T::IS_REUSED { free::<T>().pop() } else { None };
+    let index = free.unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
     let Some(slot) = slot_at(index) else {
         // No process makes 2^28 handles in its life; should one, its new handles are invalid.
         return core::ptr::without_provenance_mut(usize::MAX);
@@ -82,6 +95,10 @@ pub(crate) fn name<T: Object>(object: &'static T) -> *mut c_void {
     slot.object.store((&raw const *object).cast_mut().cast(), Ordering::Relaxed);
     slot.kind.store(T::KIND as u64, Ordering::Release);
     (&raw const *slot).cast_mut().cast()
+}
+
+fn free<T: Object>() -> MutexGuard<'static, Vec<usize>> {
+    FREE[T::KIND as usize].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[inline]
@@ -115,16 +132,15 @@ pub(crate) fn find<T: Object>(handle: *mut c_void) -> Option<&'static T> {
     (slot.kind.load(Ordering::Acquire) == T::KIND as u64).then(|| object_in(slot))
 }
 
-/// The object of kind `T` that `handle` named before it was destroyed.
-pub(crate) fn find_retired<T: Object>(handle: *mut c_void) -> Option<&'static T> {
-    let slot = slot_of(handle)?;
-    (slot.kind.load(Ordering::Acquire) == T::KIND as u64 | RETIRED).then(|| object_in(slot))
-}
-
 /// Ends `handle`. Of several callers one gets the object.
 pub(crate) fn retire<T: Object>(handle: *mut c_void) -> Option<&'static T> {
     let slot = slot_of(handle)?;
     let kind = T::KIND as u64;
-    let ended = slot.kind.compare_exchange(kind, kind | RETIRED, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    ended.then(|| object_in(slot))
+    slot.kind.compare_exchange(kind, kind | RETIRED, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    let object = object_in(slot);
+    if T::IS_REUSED {
+        let offset = handle.addr() - SLOTS.load(Ordering::Relaxed).addr();
+        free::<T>().push(offset / size_of::<Slot>());
+    }
+    Some(object)
 }

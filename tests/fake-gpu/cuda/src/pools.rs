@@ -76,6 +76,7 @@ pub(crate) struct PoolUsage {
 
 impl Object for Pool {
     const KIND: Kind = Kind::MemoryPool;
+    const IS_REUSED: bool = true;
 }
 
 /// Every pool, so that an extent leads to its own.

@@ -101,6 +101,18 @@ fn report(error: aliquot_fake_machine::MachineError) -> CUresult {
     CUresult::NO_DEVICE
 }
 
+/// Ends the process at the use of what is gone, as NVIDIA's driver does where it follows a pointer into freed memory.
+#[cold]
+pub(crate) fn die_of_stale(what: &str) -> ! {
+    eprintln!("simulated GPU: the program uses {what}, which ends it on NVIDIA's driver");
+    // Again after a handler that only takes itself away, as Rust's does.
+    for _ in 0..2 {
+        // SAFETY: what the program does about the signal is its own affair; if it lives on, the process ends all the same.
+        unsafe { libc::raise(libc::SIGSEGV) };
+    }
+    std::process::abort()
+}
+
 /// Takes as much of the calling thread's time as NVIDIA's driver takes for a call.
 #[inline]
 pub(crate) fn keep_processor(duration_ns: u64) {

@@ -15,6 +15,7 @@ use crate::Done;
 use crate::caller::{get, not_null, put, put_if_wanted};
 use crate::context::{Context, Owner, current};
 use crate::handles::{self, Kind, Object};
+use crate::process::die_of_stale;
 use crate::queue::{self, Work};
 
 /// The priority of work that can wait.
@@ -59,6 +60,7 @@ pub(crate) struct Stream {
 
 impl Object for Stream {
     const KIND: Kind = Kind::Stream;
+    const IS_REUSED: bool = true;
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -120,7 +122,7 @@ pub(crate) fn stream(null: NullStream, handle: CUstream) -> Done<&'static Stream
 fn created(handle: CUstream) -> Done<&'static Stream> {
     match handles::find::<Stream>(handle.0) {
         Some(stream) if stream.owner.is_alive() => Ok(stream),
-        Some(_) => Err(CUresult::CONTEXT_IS_DESTROYED),
+        Some(_) => die_of_stale("a stream whose context was destroyed"),
         None => Err(CUresult::INVALID_HANDLE),
     }
 }
@@ -159,7 +161,11 @@ pub(crate) fn cuStreamDestroy_v2(handle: CUstream) -> Done {
         return Err(CUresult::INVALID_HANDLE);
     }
     current()?;
-    let stream = created(handle)?;
+    // What ended with its context is only forgotten.
+    let stream = handles::find::<Stream>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
+    if !stream.owner.is_alive() {
+        return Err(CUresult::CONTEXT_IS_DESTROYED);
+    }
     crate::capture::stream_destroyed(stream);
     handles::retire::<Stream>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
     queue::close_lane(stream.lane);

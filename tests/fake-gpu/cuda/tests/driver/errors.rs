@@ -1,10 +1,12 @@
 //! What the driver refuses, and with which code.
 
+use std::os::unix::process::ExitStatusExt;
+
 use aliquot_abi::cuda::*;
 use aliquot_fake_machine::{Config, Machine};
 
 use crate::library::{Driver, Expect};
-use crate::scenario::{World, alone, together};
+use crate::scenario::{World, alone, say, together};
 
 #[test]
 fn nothing_works_before_initialisation() {
@@ -97,16 +99,64 @@ fn a_context_ends_with_all_it_holds() {
         driver.cuCtxCreate_v2(&mut first, 0, 0).ok();
         assert_eq!(driver.used(), 3 << 20);
         driver.cuCtxCreate_v2(&mut second, 0, 0).ok();
-        let (address, stream) = (driver.alloc(1 << 20), driver.stream(0));
+        let (address, stream, event) = (driver.alloc(1 << 20), driver.stream(0), driver.event());
         assert_eq!(driver.used(), 7 << 20);
         driver.cuCtxDestroy_v2(second).ok();
         driver.cuCtxGetCurrent(&mut current).ok();
         assert_eq!(current, first);
         assert_eq!(driver.used(), 3 << 20);
         driver.cuMemFree_v2(address).is(CUresult::INVALID_VALUE);
-        driver.cuStreamQuery(stream).is(CUresult::CONTEXT_IS_DESTROYED);
-        driver.cuCtxDestroy_v2(second).is(CUresult::CONTEXT_IS_DESTROYED);
-        driver.cuCtxPushCurrent_v2(second).is(CUresult::CONTEXT_IS_DESTROYED);
+        driver.cuStreamDestroy_v2(stream).is(CUresult::CONTEXT_IS_DESTROYED);
+        driver.cuEventQuery(event).is(CUresult::CONTEXT_IS_DESTROYED);
+        driver.cuCtxDestroy_v2(second).is(CUresult::INVALID_CONTEXT);
+        driver.cuCtxPushCurrent_v2(second).is(CUresult::INVALID_CONTEXT);
+        driver.cuCtxGetApiVersion(second, &mut 0).is(CUresult::INVALID_CONTEXT);
+    });
+}
+
+#[test]
+fn who_uses_a_stream_of_a_context_that_is_gone_dies() {
+    const TEST: &str = "errors::who_uses_a_stream_of_a_context_that_is_gone_dies";
+    let direct = |world: &World| {
+        for use_of_it in ["context", "capture", "launch"] {
+            let mut player = world.start(use_of_it);
+            player.hear("alive");
+            let status = player.child.wait().expect("the process ends");
+            assert_eq!(status.signal(), Some(libc::SIGSEGV), "{use_of_it}");
+        }
+    };
+    together(TEST, &[""], direct, |use_of_it| {
+        let driver = Driver::with_context();
+        let (spin, mut gone) = (driver.function(c"spin_ns"), CUcontext::NULL);
+        driver.cuCtxCreate_v2(&mut gone, 0, 0).ok();
+        let stream = driver.stream(0);
+        driver.cuCtxDestroy_v2(gone).ok();
+        say("alive", "");
+        match use_of_it {
+            "context" => driver.cuStreamGetCtx(stream, &mut gone),
+            "capture" => driver.cuStreamIsCapturing(stream, &mut 0),
+            _ => driver.spin(spin, 1, stream),
+        };
+    });
+}
+
+#[test]
+fn handles_are_given_out_again() {
+    alone("errors::handles_are_given_out_again", "", || {
+        let driver = Driver::with_context();
+        let (mut first, mut second) = (CUcontext::NULL, CUcontext::NULL);
+        let (stream, event) = (driver.stream(0), driver.event());
+        driver.cuStreamDestroy_v2(stream).ok();
+        driver.cuEventDestroy_v2(event).ok();
+        driver.cuStreamQuery(stream).is(CUresult::INVALID_HANDLE);
+        assert_eq!((driver.stream(1), driver.event()), (stream, event));
+        let mut flags = 0;
+        driver.cuStreamGetFlags(stream, &mut flags).ok();
+        assert_eq!(flags, 1);
+        driver.cuCtxCreate_v2(&mut first, 0, 0).ok();
+        driver.cuCtxDestroy_v2(first).ok();
+        driver.cuCtxCreate_v2(&mut second, 0, 0).ok();
+        assert_eq!(second, first);
     });
 }
 
