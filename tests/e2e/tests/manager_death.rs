@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aliquot_abi::region::owner;
-use aliquot_harness::{HostProgram, MIB, Node, Process, SimulatedGpu, Slice, run, wait};
+use aliquot_harness::{EXACT_MEMORY, HostProgram, MIB, Node, Process, SimulatedGpu, Slice, run, wait};
 use rustix::process::Signal;
 
 fn hold(gpu: &SimulatedGpu, slice: &Slice, bytes: u64) -> Process {
@@ -144,4 +144,24 @@ fn a_manager_that_stops_leaves_running_programs_limited() {
     let usage = node.client().usage("stopped").unwrap();
     assert_eq!(usage.parts[0].memory_used_bytes, 16 * MIB, "{usage:?}");
     drop(holder);
+}
+
+/// A driver may need time to let go of what a dead process held, and lists it meanwhile under an id that is nobody's.
+#[test]
+fn the_dead_are_accused_of_nothing_while_the_driver_tears_them_down() {
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}teardown_ms = 3000\n"));
+    let node = Node::with(&gpu, "cdi_dir = 'off'\n[audit]\npolicy = 'stop'\n");
+    let slice = node.slice("killed", 50, 64 * MIB);
+    let holder = hold(&gpu, &slice, 64 * MIB);
+    let id = holder.id();
+    let _ = holder.kill();
+    let listed = || gpu.machine().device_use(0).processes;
+    assert_eq!(listed().iter().map(|process| process.pid).collect::<Vec<_>>(), [id]);
+    wait::until_true("the driver lets go of its memory", || {
+        let found = node.client().findings().unwrap().findings;
+        assert!(found.is_empty(), "{found:?}");
+        listed().is_empty()
+    });
+    wait::until_true("the slice has it again", || slice.used_bytes(0) == 0);
+    assert_exactly_free(&gpu, &slice, 64 * MIB);
 }

@@ -59,6 +59,8 @@ pub struct Config {
     pub context_memory_unlisted_bytes: u64,
     /// Allocations of contexts take device memory in multiples of this; small ones share a block of this size.
     pub allocation_block_bytes: u64,
+    /// How long what a dead process held stays in use, from when its death is noticed.
+    pub teardown_ns: u64,
     /// What NVML says of a GPU's memory beyond what programs can use.
     pub reserved_memory_bytes: u64,
     /// Stream-ordered pools reserve device memory in multiples of this.
@@ -116,6 +118,7 @@ struct File {
     context_memory: Option<Size>,
     context_memory_unlisted: Option<Size>,
     allocation_block: Option<Size>,
+    teardown_ms: Option<u64>,
     reserved_memory: Option<Size>,
     pool_chunk: Option<Size>,
     device: Option<Vec<FileDevice>>,
@@ -262,6 +265,8 @@ impl Config {
             context_memory_bytes,
             context_memory_unlisted_bytes: unlisted_bytes,
             allocation_block_bytes,
+            teardown_ns: in_range("teardown_ms", file.teardown_ms.unwrap_or(0), 0, 3_600_000).map_err(invalid)?
+                * 1_000_000,
             reserved_memory_bytes: size("reserved_memory", file.reserved_memory, 480 << 20)?,
             pool_chunk_bytes,
             devices,
@@ -466,13 +471,14 @@ mod tests {
             "state = '/s'\nmode = 'instant'\ntimeslice_us = 5\ncontext_switch_us = 0\nlaunch_queue_depth = 3\n\
              launch_ns = 3500\nwrite_ns = 1\nwrite_call_ns = 900\nstream_mem_ops_v1 = true\n\
              driver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\n\
-             context_memory_unlisted = 5\nallocation_block = '4KiB'\nreserved_memory = 6\npool_chunk = '4MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
+             context_memory_unlisted = 5\nallocation_block = '4KiB'\nteardown_ms = 7\nreserved_memory = 6\npool_chunk = '4MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
              sm_count = 4\ncompute_capability = '8.6'\nuuid = 'GPU-01234567-89ab-cdef-0123-456789abcdef'\nnvlink = [1]\n\
              numa_node = 1\npci_bus_id = '0000:1B:02.0'\n[[device]]\n",
         )
         .unwrap();
         assert_eq!((config.pool_chunk_bytes, config.allocation_block_bytes), (4 << 20, 4096));
         assert_eq!((config.context_memory_unlisted_bytes, config.reserved_memory_bytes), (5, 6));
+        assert_eq!(config.teardown_ns, 7_000_000);
         assert!(config.stream_mem_ops_v1);
         assert_eq!((config.launch_ns, config.write_ns, config.write_call_ns), (3500, 1, 900));
         assert_eq!((config.context_memory_bytes, config.cuda_version, config.context_switch_ns), (1 << 20, 12020, 0));

@@ -89,6 +89,8 @@ pub(crate) struct Record {
     pub(crate) start_ticks: AtomicU64,
     /// How often the record was given out.
     pub(crate) uses: AtomicU32,
+    /// When the owner's death was noticed; 0: it was not.
+    pub(crate) died_at_ns: AtomicU64,
     pub(crate) devices: [Share; DEVICES_MAX],
 }
 

@@ -106,7 +106,8 @@ impl Machine {
         let failed = |source| MachineError::State { path: self.config.state.clone(), source };
         let _registry = self.locks.registry().map_err(failed)?;
         for (index, record) in self.state.records.iter().enumerate() {
-            let free = record.generation.load(Ordering::Acquire) == 0 || !self.is_record_alive(index);
+            let free = record.generation.load(Ordering::Acquire) == 0
+                || (!self.is_record_alive(index) && self.is_torn_down(record));
             if !free || !self.locks.take(index).map_err(failed)? {
                 continue;
             }
@@ -126,6 +127,9 @@ impl Machine {
     /// What is used of device `device` now.
     #[must_use]
     pub fn device_use(&self, device: usize) -> DeviceUse {
+        if self.config.teardown_ns > 0 {
+            self.reap();
+        }
         let now = now_ns();
         let mut processes = Vec::new();
         let mut memory_bytes = 0;
@@ -142,7 +146,7 @@ impl Machine {
             if held_bytes == 0 && process.busy_ns == 0 && process.contexts == 0 {
                 continue;
             }
-            if let Some(pid) = self.pid_of(index) {
+            if let Some(pid) = self.pid_of(index).or_else(|| self.pid_of_dead(record)) {
                 memory_bytes += held_bytes;
                 processes.push(ProcessUse { pid, ..process });
             }
@@ -188,11 +192,33 @@ impl Machine {
             && std::process::id() == self.identity.pid
     }
 
+    /// Whether the driver has let go of what the dead owner of a record held. From the first question on it takes its
+    /// time.
+    fn is_torn_down(&self, record: &Record) -> bool {
+        let now = now_ns();
+        let holds_memory = || record.devices.iter().any(|share| share.memory_bytes.load(Ordering::Relaxed) > 0);
+        if self.config.teardown_ns == 0 || !holds_memory() {
+            return true;
+        }
+        let noticed = record.died_at_ns.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        let died_at_ns = noticed.map_or_else(|before| before, |_| now);
+        // The dead wait for no turn.
+        record.devices.iter().for_each(|share| share.ticket.store(0, Ordering::Relaxed));
+        now >= died_at_ns.saturating_add(self.config.teardown_ns)
+    }
+
+    /// The id that a dead process had, while what it held is still in use; 0 if it cannot be known here.
+    fn pid_of_dead(&self, record: &Record) -> Option<u32> {
+        let is_seen = record.pid_namespace.load(Ordering::Relaxed) == self.identity.pid_namespace;
+        let is_dead = record.died_at_ns.load(Ordering::Relaxed) != 0;
+        is_dead.then(|| if is_seen { record.pid.load(Ordering::Relaxed) } else { 0 })
+    }
+
     /// Frees the records of dead processes, and with them all that they held.
     pub(crate) fn reap(&self) {
         for (index, record) in self.records() {
             let generation = record.generation.load(Ordering::Acquire);
-            if generation == 0 || self.is_record_alive(index) {
+            if generation == 0 || self.is_record_alive(index) || !self.is_torn_down(record) {
                 continue;
             }
             let Ok(_registry) = self.locks.registry() else { return };
@@ -218,6 +244,7 @@ impl Owner for Machine {
 
 impl Record {
     fn clear(&self) {
+        self.died_at_ns.store(0, Ordering::Relaxed);
         for share in &self.devices {
             share.ticket.store(0, Ordering::Relaxed);
             share.memory_bytes.store(0, Ordering::Relaxed);

@@ -55,6 +55,39 @@ fn what_a_killed_process_held_is_free_at_once() {
 }
 
 #[test]
+fn what_a_killed_process_held_stays_in_use_while_the_driver_tears_it_down() {
+    const TEST: &str = "processes::what_a_killed_process_held_stays_in_use_while_the_driver_tears_it_down";
+    const BYTES: u64 = 48 << 20;
+    let direct = |world: &World| {
+        let mut holder = world.start("holder");
+        holder.hear("holds");
+        let id = holder.child.id();
+        holder.kill();
+        let taken = world.machine().device_use(0);
+        assert_eq!((taken.memory_bytes, taken.processes.len()), (BYTES, 1));
+        assert_eq!((taken.processes[0].pid, taken.processes[0].memory_bytes), (id, BYTES));
+        let mut other = world.start("other");
+        other.hear("refused");
+        other.finish();
+        let machine = world.machine();
+        wait::until_true("both are gone", || machine.device_use(0).processes.is_empty());
+    };
+    let configuration = "teardown_ms = 2000\n[[device]]\nmemory = '64MiB'\n";
+    together(TEST, &[configuration], direct, |role| {
+        let driver = Driver::with_context();
+        if role == "holder" {
+            driver.alloc(BYTES as usize);
+            say("holds", "");
+            return wait_for_end();
+        }
+        let mut address = 0;
+        driver.cuMemAlloc_v2(&mut address, BYTES as usize).is(CUresult::OUT_OF_MEMORY);
+        say("refused", "");
+        wait::until_true("the memory is free", || driver.cuMemAlloc_v2(&mut address, BYTES as usize).is_ok());
+    });
+}
+
+#[test]
 fn a_killed_process_loses_the_device() {
     let direct = |world: &World| {
         let mut holder = world.start("spin for an hour");
