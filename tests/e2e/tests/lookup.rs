@@ -10,23 +10,28 @@ use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, tool, unchang
 
 const WAYS: [&str; 5] = ["dlsym", "default", "next", "cuGetProcAddress", "cuGetProcAddress_v2"];
 
+/// `cuGetProcAddress` gives what the driver exports, or addresses of its own.
+const ADDRESSES: [&str; 2] = ["", "proc_address = 'other'\n"];
+
 #[test]
 fn every_way_leads_to_the_limit() {
-    let gpu = SimulatedGpu::new();
-    let program = HostProgram::new("lookup");
-    for way in WAYS {
-        let command = || {
-            let mut command = program.on(&gpu);
-            command.args([way, &(64 * MIB).to_string()]);
-            command
-        };
-        let bare = unchanged_in_a_slice(&gpu, command).success();
-        assert!(bare.stdout.contains("all of it: 0\nand one byte: 0\n"), "{bare:?}");
+    for addresses in ADDRESSES {
+        let gpu = SimulatedGpu::with(addresses);
+        let program = HostProgram::new("lookup");
+        for way in WAYS {
+            let command = || {
+                let mut command = program.on(&gpu);
+                command.args([way, &(64 * MIB).to_string()]);
+                command
+            };
+            let bare = unchanged_in_a_slice(&gpu, command).success();
+            assert!(bare.stdout.contains("all of it: 0\nand one byte: 0\n"), "{bare:?}");
 
-        let region = Region::new(&gpu, 64 * MIB);
-        let limited = run(region.preload_into(&mut command())).success();
-        assert_eq!(limited.stdout, bare.stdout.replace("and one byte: 0", "and one byte: 2"), "by {way}");
-        assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB), "by {way}");
+            let region = Region::new(&gpu, 64 * MIB);
+            let limited = run(region.preload_into(&mut command())).success();
+            assert_eq!(limited.stdout, bare.stdout.replace("and one byte: 0", "and one byte: 2"), "by {way}");
+            assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB), "by {way}");
+        }
     }
 }
 
@@ -117,18 +122,20 @@ fn what_the_driver_answers_about_itself_is_the_same() {
 
 #[test]
 fn whatever_the_driver_hands_out_is_limited() {
-    let gpu = SimulatedGpu::new();
-    let program = HostProgram::new("get_proc_address");
-    let command = || {
-        let mut command = program.on(&gpu);
-        command.arg((64 * MIB).to_string());
-        command
-    };
-    let bare = unchanged_in_a_slice(&gpu, command).success();
-    assert_eq!(bare.stdout.matches("one byte more: 0, in order of a stream: 0\n").count(), 12, "{bare:?}");
-    let region = Region::new(&gpu, 64 * MIB);
-    let limited = run(region.preload_into(&mut command())).success();
-    assert_eq!(limited.stdout, bare.stdout.replace(": 0", ": 2"));
+    for addresses in ADDRESSES {
+        let gpu = SimulatedGpu::with(addresses);
+        let program = HostProgram::new("get_proc_address");
+        let command = || {
+            let mut command = program.on(&gpu);
+            command.arg((64 * MIB).to_string());
+            command
+        };
+        let bare = unchanged_in_a_slice(&gpu, command).success();
+        assert_eq!(bare.stdout.matches("one byte more: 0, in order of a stream: 0\n").count(), 12, "{bare:?}");
+        let region = Region::new(&gpu, 64 * MIB);
+        let limited = run(region.preload_into(&mut command())).success();
+        assert_eq!(limited.stdout, bare.stdout.replace(": 0", ": 2"));
+    }
 }
 
 #[test]

@@ -69,6 +69,7 @@ mod sparse_arrays;
 mod stream_ordered;
 mod streams;
 mod textures;
+mod thunks;
 mod user_objects;
 mod virtual_memory;
 

@@ -7,12 +7,13 @@ use std::sync::OnceLock;
 use aliquot_abi::cuda::{
     CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, CUuuid, NullStream,
 };
-use aliquot_fake_machine::Config;
+use aliquot_fake_machine::{Config, ProcAddress};
 
 use crate::Done;
 use crate::caller::{not_null, put, put_if_wanted, text};
 use crate::exports;
 use crate::process::process;
+use crate::thunks;
 
 /// The first version with per-thread default streams.
 const PER_THREAD_VERSION: u32 = 7000;
@@ -46,7 +47,11 @@ fn table() -> &'static HashMap<&'static str, Vec<Export>> {
     static TABLE: OnceLock<Table> = OnceLock::new();
     let build = || {
         let mut table: HashMap<_, Vec<Export>> = HashMap::new();
-        for export in exports::all() {
+        let mut exported = exports::all();
+        if Config::from_env().is_ok_and(|config| config.proc_address == ProcAddress::Other) {
+            thunks::replace(&mut exported);
+        }
+        for export in exported {
             table.entry(export.name).or_default().push(export);
         }
         Table(table)

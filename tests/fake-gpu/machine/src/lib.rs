@@ -40,7 +40,7 @@ mod partition;
 mod turns;
 
 pub use clock::{now_ns, sleep_until_ns};
-pub use config::{CONFIG_VARIABLE, Config, DeviceConfig, Mode};
+pub use config::{CONFIG_VARIABLE, Config, DeviceConfig, Mode, ProcAddress};
 pub use duration::{CopyPath, copy_duration_ns, is_spin_kernel, kernel_duration_ns};
 pub use error::MachineError;
 pub use faults::CriticalErrors;

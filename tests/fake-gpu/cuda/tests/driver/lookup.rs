@@ -35,6 +35,23 @@ fn version_and_flags_choose_the_symbol() {
 }
 
 #[test]
+fn a_driver_may_give_other_addresses_than_it_exports() {
+    alone("lookup::a_driver_may_give_other_addresses_than_it_exports", "proc_address = 'other'\n", || {
+        let driver = Driver::load();
+        let (found, status) = find(&driver, c"cuDriverGetVersion", 12000, 0);
+        assert_eq!(status, 0);
+        assert_ne!(found, driver.symbol("cuDriverGetVersion"));
+        type GetVersion = unsafe extern "C" fn(*mut c_int) -> CUresult;
+        let mut version = 0;
+        // SAFETY: the driver says that this is that function, and the pointer is valid.
+        unsafe { core::mem::transmute::<*mut c_void, GetVersion>(found)(&mut version) }.ok();
+        assert_eq!(version, 13000);
+        let (plain, _) = find(&driver, c"cuLaunchKernel", 12000, 1);
+        assert_ne!(find(&driver, c"cuLaunchKernel", 12000, 2).0, plain);
+    });
+}
+
+#[test]
 fn what_is_not_there_is_said_so() {
     alone("lookup::what_is_not_there_is_said_so", "cuda_version = 12020", || {
         let driver = Driver::load();
