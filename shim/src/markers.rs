@@ -68,11 +68,6 @@ const MARKERS_IN_FLIGHT: u64 = 4;
 /// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot
 /// deadlock.
 const WAIT_NS_MAX: u64 = 1_000_000_000;
-/// Errors after which a context does nothing any more: by the driver's description of them it must be destroyed, or the
-/// process end. (`CUDA_ERROR_ECC_UNCORRECTABLE`, `_NVLINK_UNCORRECTABLE`, `_ILLEGAL_ADDRESS`, `_LAUNCH_TIMEOUT`,
-/// `_CONTEXT_IS_DESTROYED`, `_ASSERT`,
-/// `_HARDWARE_STACK_ERROR` to `_LAUNCH_FAILED`.)
-const FATAL: [u32; 12] = [214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719];
 /// A launch that waits for room looks again after such a time.
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
@@ -320,7 +315,7 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admission: 
 /// After a call that ended like this: work of the calling thread's context that will never be done is in flight no
 /// longer.
 pub(crate) fn note_failure(result: CUresult) {
-    if FATAL.contains(&result.0)
+    if CUresult::FATAL.contains(&result)
         && let Some(process) = Process::if_attached()
     {
         let failed = context_of(CUstream::NULL);

@@ -23,6 +23,9 @@ macro_rules! results {
         impl CUresult {
             $(#[doc = $text] pub const $name: CUresult = CUresult($value);)*
 
+            /// Every error of this table.
+            pub const ERRORS: &[CUresult] = &[$(CUresult($value)),*];
+
             /// The code's name in the driver API with a closing NUL, or `None` for a code that is not in this table.
             #[must_use]
             pub const fn name_with_nul(self) -> Option<&'static str> {
@@ -50,6 +53,28 @@ impl CUresult {
     /// The call did what was asked.
     pub const SUCCESS: CUresult = CUresult(0);
 
+    /// Errors after which a context does nothing any more. By the driver's description of most of them the context must
+    /// be destroyed or the process end. Of three it says no such thing, but a context does no work behind an error of the
+    /// hardware, or after its end. `EXTERNAL_DEVICE` is not among them: it can also be the failure of one call, and to take
+    /// work for done that still runs is worse than to wait a bounded time for work that never ends.
+    pub const FATAL: [CUresult; 15] = [
+        CUresult::ECC_UNCORRECTABLE,
+        CUresult::NVLINK_UNCORRECTABLE,
+        CUresult::CONTAINED,
+        CUresult::ILLEGAL_ADDRESS,
+        CUresult::LAUNCH_TIMEOUT,
+        CUresult::CONTEXT_IS_DESTROYED,
+        CUresult::ASSERT,
+        CUresult::HARDWARE_STACK_ERROR,
+        CUresult::ILLEGAL_INSTRUCTION,
+        CUresult::MISALIGNED_ADDRESS,
+        CUresult::INVALID_ADDRESS_SPACE,
+        CUresult::INVALID_PC,
+        CUresult::LAUNCH_FAILED,
+        CUresult::TENSOR_MEMORY_LEAK,
+        CUresult::MPS_CLIENT_TERMINATED,
+    ];
+
     /// Whether the call did what was asked.
     #[must_use]
     pub const fn is_ok(self) -> bool {
@@ -73,8 +98,11 @@ results! {
     ALREADY_MAPPED = 208, "resource already mapped";
     NO_BINARY_FOR_GPU = 209, "no kernel image is available for execution on the device";
     NOT_MAPPED = 211, "resource not mapped";
+    ECC_UNCORRECTABLE = 214, "uncorrectable ECC error encountered";
     PEER_ACCESS_UNSUPPORTED = 217, "peer access is not supported between these two devices";
     INVALID_PTX = 218, "a PTX JIT compilation failed";
+    NVLINK_UNCORRECTABLE = 220, "uncorrectable NVLink error detected during the execution";
+    CONTAINED = 226, "an exception on the device was contained by the device";
     FILE_NOT_FOUND = 301, "file not found";
     INVALID_HANDLE = 400, "invalid resource handle";
     ILLEGAL_STATE = 401, "the operation cannot be performed in the present state";
@@ -82,16 +110,25 @@ results! {
     NOT_READY = 600, "device not ready";
     ILLEGAL_ADDRESS = 700, "an illegal memory access was encountered";
     LAUNCH_OUT_OF_RESOURCES = 701, "too many resources requested for launch";
+    LAUNCH_TIMEOUT = 702, "the launch timed out and was terminated";
     PEER_ACCESS_ALREADY_ENABLED = 704, "peer access is already enabled";
     PEER_ACCESS_NOT_ENABLED = 705, "peer access has not been enabled";
     PRIMARY_CONTEXT_ACTIVE = 708, "cannot set while device is active in this process";
     CONTEXT_IS_DESTROYED = 709, "context is destroyed";
+    ASSERT = 710, "device-side assert triggered";
     HOST_MEMORY_ALREADY_REGISTERED = 712, "part or all of the requested memory range is already mapped";
     HOST_MEMORY_NOT_REGISTERED = 713, "pointer does not correspond to a registered memory region";
+    HARDWARE_STACK_ERROR = 714, "hardware stack error";
+    ILLEGAL_INSTRUCTION = 715, "an illegal instruction was encountered";
+    MISALIGNED_ADDRESS = 716, "misaligned address";
+    INVALID_ADDRESS_SPACE = 717, "operation not supported on global/shared address space";
+    INVALID_PC = 718, "invalid program counter";
     LAUNCH_FAILED = 719, "unspecified launch failure";
     COOPERATIVE_LAUNCH_TOO_LARGE = 720, "too many blocks in cooperative launch";
+    TENSOR_MEMORY_LEAK = 721, "tensor memory was not completely freed";
     NOT_PERMITTED = 800, "operation not permitted";
     NOT_SUPPORTED = 801, "operation not supported";
+    MPS_CLIENT_TERMINATED = 810, "the MPS client was terminated by the server";
     STREAM_CAPTURE_UNSUPPORTED = 900, "operation not permitted when stream is capturing";
     STREAM_CAPTURE_INVALIDATED = 901, "operation failed due to a previous error during capture";
     STREAM_CAPTURE_MERGE = 902, "operation would result in a merge of separate capture sequences";
@@ -102,6 +139,7 @@ results! {
     CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream";
     STREAM_CAPTURE_WRONG_THREAD = 908, "attempt to terminate a thread-local capture sequence from another thread";
     GRAPH_EXEC_UPDATE_FAILURE = 910, "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
+    EXTERNAL_DEVICE = 911, "an error occurred in a device outside of the GPU";
     INVALID_RESOURCE_TYPE = 914, "invalid resource type";
     INVALID_RESOURCE_CONFIGURATION = 915, "invalid resource configuration";
     UNKNOWN = 999, "unknown error";

@@ -70,6 +70,11 @@ impl Compiler {
         self.compile(source, &["-E".as_ref(), "-P".as_ref()]).success().stdout
     }
 
+    /// The same, with all comments.
+    pub(crate) fn preprocessed_with_comments(&self, source: &str) -> String {
+        self.compile(source, &["-E".as_ref(), "-C".as_ref(), "-P".as_ref()]).success().stdout
+    }
+
     /// What the compiler says against `source`, one line for each error.
     pub(crate) fn errors(&self, source: &str) -> Vec<String> {
         let outcome = self.compile(source, &["-fsyntax-only".as_ref()]);

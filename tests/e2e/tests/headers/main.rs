@@ -8,7 +8,7 @@ mod toolkit;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_abi::cuda::FORWARDED;
+use aliquot_abi::cuda::{CUresult, FORWARDED};
 use aliquot_abi::nvml;
 
 use crate::compiler::Prototype;
@@ -111,6 +111,48 @@ fn arguments_are_those_of_the_headers() {
         wrong.extend(wrong_arguments(&functions, &sizes, arguments));
     }
     assert_none("arguments", &wrong);
+}
+
+/// Errors for which the contract and the header's words differ on purpose; `CUresult::FATAL` says why.
+const JUDGED_FATAL: [CUresult; 3] =
+    [CUresult::ECC_UNCORRECTABLE, CUresult::NVLINK_UNCORRECTABLE, CUresult::CONTEXT_IS_DESTROYED];
+const JUDGED_HARMLESS: [CUresult; 1] = [CUresult::EXTERNAL_DEVICE];
+/// Words by which the header says that a context does nothing after an error.
+const FATAL_WORDS: [&str; 4] =
+    ["must be destroyed", "must be terminated", "cannot be used", "will return the same error"];
+
+#[test]
+fn errors_are_those_of_the_headers_and_fatal_where_these_say_so() {
+    let name_of = |error: CUresult| error.name_with_nul().expect("a name").trim_end_matches('\0');
+    let known = |name: &str| CUresult::ERRORS.iter().copied().find(|error| name_of(*error) == name);
+    let (mut wrong, mut declared) = (BTreeSet::new(), BTreeSet::new());
+    for toolkit in Toolkit::all() {
+        let errors = toolkit.errors();
+        assert!(errors.len() > 80, "only {} errors in the header of {}", errors.len(), toolkit.version);
+        let ours = errors.keys().filter(|name| known(name).is_some()).cloned().collect();
+        for (name, value) in toolkit.values(&ours) {
+            if known(&name).is_none_or(|error| error.0 as usize != value) {
+                wrong.insert(format!("{name} is {value}"));
+            }
+        }
+        for (name, description) in errors {
+            let is_fatal = FATAL_WORDS.iter().any(|words| description.contains(words));
+            let judged = known(&name).map(|error| {
+                let by_judgement = JUDGED_FATAL.contains(&error) || JUDGED_HARMLESS.contains(&error);
+                by_judgement || CUresult::FATAL.contains(&error) == is_fatal
+            });
+            if !judged.unwrap_or(!is_fatal) {
+                wrong.insert(format!("{name}, of {}: {description}", toolkit.version));
+            }
+            declared.insert(name);
+        }
+    }
+    wrong.extend(
+        CUresult::ERRORS.iter().map(|error| name_of(*error).to_owned()).filter(|name| !declared.contains(name)),
+    );
+    assert_none("errors", &wrong);
+    assert!(JUDGED_FATAL.iter().all(|error| CUresult::FATAL.contains(error)));
+    assert!(!JUDGED_HARMLESS.iter().any(|error| CUresult::FATAL.contains(error)));
 }
 
 /// Functions of NVML that do not return a result, and so stand outside the table.

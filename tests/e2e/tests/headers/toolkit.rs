@@ -109,6 +109,22 @@ impl Toolkit {
         names.filter_map(Typedef::parse).collect()
     }
 
+    /// Each error that the driver can return, with what the header says of it.
+    pub(crate) fn errors(&self) -> BTreeMap<String, String> {
+        let text = self.compiler.preprocessed_with_comments("#include <cuda.h>\n");
+        let list = text.split_once("enum cudaError_enum").expect("the list of errors").1;
+        let list = list.split_once("} CUresult").expect("the end of the list of errors").0;
+        // A description, the name that it is of, the next description.
+        let descriptions = list.split("/**").filter_map(|part| part.split_once("*/"));
+        descriptions
+            .filter_map(|(description, rest)| {
+                let name = rest.trim().split([' ', '=']).next()?;
+                let words: Vec<&str> = description.split_whitespace().filter(|word| *word != "*").collect();
+                (!name.is_empty()).then(|| (name.to_owned(), words.join(" ")))
+            })
+            .collect()
+    }
+
     /// What the compiler says against those of `assertions`, C expressions, that do not hold.
     pub(crate) fn violated(&self, assertions: impl Iterator<Item = String>) -> Vec<String> {
         let assertions: String = assertions.map(|holds| format!("_Static_assert({holds}, \"{holds}\");\n")).collect();
