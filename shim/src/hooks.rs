@@ -90,6 +90,9 @@ impl Hook {
     }
 }
 
+/// The first version with per-thread default streams.
+const PER_THREAD_SINCE: u32 = 7000;
+
 /// More than the longest name has.
 const NAME_BYTES_MAX: usize = 96;
 
@@ -119,29 +122,53 @@ pub(crate) fn by_symbol(symbol: &CStr) -> Option<&'static Hook> {
     CUDA_HOOKS.iter().chain(NVML_HOOKS).find(matches)
 }
 
-/// The hook of exactly the function at `address`, which the driver returned when it was asked for `name`.
-pub(crate) fn by_address(name: &CStr, address: *mut c_void) -> Option<&'static Hook> {
-    let name = name.to_bytes();
-    version_at(name, address).or_else(|| {
-        // The one function that headers (of CUDA 12 and 13) call by another's name.
-        if name == b"cuGraphInstantiate" { version_at(b"cuGraphInstantiateWithFlags", address) } else { None }
-    })
+/// What `cuGetProcAddress` was asked for.
+pub(crate) struct Request<'a> {
+    pub(crate) name: &'a CStr,
+    /// The CUDA version of the caller.
+    pub(crate) version: c_int,
+    /// Whether the form with per-thread default streams is wanted, where there is one.
+    pub(crate) per_thread: bool,
 }
 
-/// The hook of the version of `name` that is at `address`.
-fn version_at(name: &[u8], address: *mut c_void) -> Option<&'static Hook> {
-    let wanted = hash(name);
-    let versions = || CUDA_HOOKS.iter().filter(|hook| hook.name_hash == wanted && hook.name() == name);
-    if let Some(hook) = versions().find(|hook| hook.slot.is_at(address)) {
-        return Some(hook);
+impl Request<'_> {
+    /// The hook of exactly the function that the driver answered with, which is at `address`.
+    pub(crate) fn answered_by(&self, address: *mut c_void) -> Option<&'static Hook> {
+        let name = self.name.to_bytes();
+        self.version_at(name, address).or_else(|| {
+            // The one function that headers (of CUDA 12 and 13) call by another's name.
+            let is_it = name == b"cuGraphInstantiate";
+            if is_it { self.version_at(b"cuGraphInstantiateWithFlags", address) } else { None }
+        })
     }
-    // A driver may hand out another address than the one that its symbol table has. Ask it for each version that is
-    // hooked: what it returns for that version is that version.
-    versions().find(|hook| {
-        let also = handed_out(hook);
-        hook.slot.note_alias(also);
-        !also.is_null() && also == address
-    })
+
+    /// The hook of the version of `name` that is at `address`. Where several are, as in drivers that have one function
+    /// for several symbols, it is the one that a driver with a function for each would have answered with: what the
+    /// caller passes follows from what it asked for.
+    fn version_at(&self, name: &[u8], address: *mut c_void) -> Option<&'static Hook> {
+        let wanted = hash(name);
+        let is_version = |hook: &&Hook| hook.name_hash == wanted && hook.name() == name;
+        // A hook can only stand for what the driver has.
+        let versions = || CUDA_HOOKS.iter().filter(is_version).filter(|hook| !hook.real().is_null());
+        let per_thread = self.per_thread && i64::from(self.version) >= i64::from(PER_THREAD_SINCE);
+        // The wanted form before the other, then what the caller can know, newest first, then what is too new for it.
+        let fit = |hook: &&Hook| {
+            let is_known = i64::from(hook.since) <= i64::from(self.version);
+            let nearness = if is_known { i64::from(hook.since) } else { -i64::from(hook.since) };
+            (hook.per_thread == per_thread, is_known, nearness)
+        };
+        if let Some(hook) = versions().filter(|hook| hook.slot.is_at(address)).max_by_key(fit) {
+            return Some(hook);
+        }
+        // A driver may hand out another address than the one that its symbol table has. Ask it for each version that is
+        // hooked: what it returns for that version is that version.
+        let is_handed_out = |hook: &&Hook| {
+            let also = handed_out(hook);
+            hook.slot.note_alias(also);
+            !also.is_null() && also == address
+        };
+        versions().filter(is_handed_out).max_by_key(fit)
+    }
 }
 
 /// What the driver hands out for exactly this hook's version and form.
@@ -229,7 +256,7 @@ macro_rules! cuda_hooks {
         cuda_hooks!([
             $($done)*
             hook!($symbol, $name, $since, false),
-            hook!($per_thread, $name, if $since > 7000 { $since } else { 7000 }, true),
+            hook!($per_thread, $name, if $since > PER_THREAD_SINCE { $since } else { PER_THREAD_SINCE }, true),
         ] $($rest)*)
     };
 }

@@ -1,11 +1,14 @@
 //! Start-up and the driver's own look-up.
 
 use crate::deep_binding;
-use crate::hooks::{self, types};
+use crate::hooks::{Request, types};
 use crate::lookup;
 use crate::process::Process;
 use crate::region::Region;
-use aliquot_abi::cuda::{CUresult, NullStream, c_char, c_int, c_uint, c_void};
+use aliquot_abi::cuda::{
+    CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, NullStream, c_char,
+    c_int, c_uint, c_void,
+};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicPtr;
 
@@ -22,7 +25,7 @@ pub(crate) unsafe fn init(_: NullStream, real: types::cuInit, flags: c_uint) -> 
 
 /// `cuGetProcAddress` of CUDA 11.3.
 pub(crate) unsafe fn get_proc_address(
-    _: NullStream,
+    form: NullStream,
     real: types::cuGetProcAddress,
     name: *const c_char,
     address: *mut *mut c_void,
@@ -32,13 +35,13 @@ pub(crate) unsafe fn get_proc_address(
     // SAFETY: the host's call; a success says that the pointers were valid.
     unsafe {
         let result = real(name, address, version, flags);
-        replace(result, name, address)
+        replace(result, name, address, version, wants_per_thread(form, flags))
     }
 }
 
 /// `cuGetProcAddress` of CUDA 12.
 pub(crate) unsafe fn get_proc_address_v2(
-    _: NullStream,
+    form: NullStream,
     real: types::cuGetProcAddress_v2,
     name: *const c_char,
     address: *mut *mut c_void,
@@ -49,12 +52,28 @@ pub(crate) unsafe fn get_proc_address_v2(
     // SAFETY: the host's call; a success says that the pointers were valid.
     unsafe {
         let result = real(name, address, version, flags, status);
-        replace(result, name, address)
+        replace(result, name, address, version, wants_per_thread(form, flags))
+    }
+}
+
+/// Whether a look-up with these `flags`, by the look-up function of this `form`, is for functions with per-thread default
+/// streams.
+fn wants_per_thread(form: NullStream, flags: u64) -> bool {
+    match flags {
+        CU_GET_PROC_ADDRESS_LEGACY_STREAM => false,
+        CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM => true,
+        _ => form == NullStream::PerThread,
     }
 }
 
 /// Puts the hook of exactly the function that the driver returned in its place, if there is one.
-unsafe fn replace(result: CUresult, name: *const c_char, address: *mut *mut c_void) -> CUresult {
+unsafe fn replace(
+    result: CUresult,
+    name: *const c_char,
+    address: *mut *mut c_void,
+    version: c_int,
+    per_thread: bool,
+) -> CUresult {
     deep_binding::catch_up();
     if !result.is_ok() || name.is_null() || address.is_null() {
         return result;
@@ -62,7 +81,7 @@ unsafe fn replace(result: CUresult, name: *const c_char, address: *mut *mut c_vo
     // SAFETY: the driver has read the name and written the address.
     let (name, found) = unsafe { (CStr::from_ptr(name), *address) };
     if !found.is_null()
-        && let Some(hook) = hooks::by_address(name, found)
+        && let Some(hook) = (Request { name, version, per_thread }).answered_by(found)
     {
         // SAFETY: as above.
         unsafe { *address = hook.export() };

@@ -1,6 +1,7 @@
 /*
  * A driver of CUDA 11.3, as libcuda.so.1: its cuGetProcAddress has no second version. It has one device, with the UUID that
- * the variable DEVICE_UUID gives, and memory without end.
+ * the variable DEVICE_UUID gives, and memory without end. Compiled with SHARED_FUNCTIONS it has further symbols for the same
+ * functions: earlier versions of them, and forms with per-thread default streams.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -68,6 +69,13 @@ CUresult cuMemFree_v2(unsigned long long address) {
     return address ? SUCCESS : INVALID_VALUE;
 }
 
+#ifdef SHARED_FUNCTIONS
+#define ALIAS(symbol, of) __typeof__(of) symbol __attribute__((alias(#of)));
+ALIAS(cuMemAlloc, cuMemAlloc_v2)
+ALIAS(cuMemFree, cuMemFree_v2)
+ALIAS(cuMemAllocAsync_ptsz, cuMemAllocAsync)
+#endif
+
 CUresult cuGetProcAddress(const char *name, void **address, int version, unsigned long long flags) {
     static const struct {
         const char *name;
@@ -75,6 +83,9 @@ CUresult cuGetProcAddress(const char *name, void **address, int version, unsigne
         void *function;
     } functions[] = {
         {"cuInit", 2000, cuInit},
+#ifdef SHARED_FUNCTIONS
+        {"cuMemAlloc", 2000, cuMemAlloc},
+#endif
         {"cuMemAlloc", 3020, cuMemAlloc_v2},
         {"cuMemAllocAsync", 11020, cuMemAllocAsync},
         {"cuGetProcAddress", 11030, cuGetProcAddress},

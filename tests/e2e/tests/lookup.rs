@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use aliquot_abi::region::LEDGER_FILE;
-use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, tool, unchanged_in_a_slice};
+use aliquot_harness::{GIB, HostProgram, MIB, Region, SimulatedGpu, run, tool, unchanged_in_a_slice};
 
 const WAYS: [&str; 5] = ["dlsym", "default", "next", "cuGetProcAddress", "cuGetProcAddress_v2"];
 
@@ -118,6 +118,43 @@ fn what_the_driver_answers_about_itself_is_the_same() {
     ] {
         assert_eq!(answers.stdout.matches(line).count(), 2, "{line}");
     }
+}
+
+/// Some drivers have one function for several symbols. Which of the hooks the caller gets decides how its arguments are
+/// read: as 32-bit numbers by the one, as 64-bit numbers by the other.
+#[test]
+fn of_symbols_that_share_a_function_the_one_that_was_asked_for_is_given() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::new("get_proc_address");
+    // Bound to its own symbols, as the driver is.
+    let options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-DSHARED_FUNCTIONS"];
+    let library = HostProgram::variant("driver_of_11_3", "shared-libcuda.so.1", &options);
+    let driver = tempfile::tempdir().unwrap();
+    symlink(library.path(), driver.path().join("libcuda.so.1")).unwrap();
+    let command = || {
+        let mut command = program.on(&gpu);
+        command.env("LD_LIBRARY_PATH", driver.path()).env("DEVICE_UUID", gpu.uuid(0));
+        command
+    };
+    let bare = run(&mut command()).success();
+    let in_slice = run(Region::unlimited(&gpu).preload_into(&mut command())).success();
+    for (request, given) in [
+        ("cuMemAlloc, 2000, 0", "cuMemAlloc"),
+        ("cuMemAlloc, 3020, 0", "cuMemAlloc_v2"),
+        ("cuMemAlloc, 13000, 0", "cuMemAlloc_v2"),
+        ("cuMemAllocAsync, 11030, 0", "cuMemAllocAsync"),
+        ("cuMemAllocAsync, 11030, 1", "cuMemAllocAsync"),
+        ("cuMemAllocAsync, 11030, 2", "cuMemAllocAsync_ptsz"),
+    ] {
+        let line = |given: &str| format!("cuGetProcAddress({request}): 0, status 77, {given}\n");
+        assert_eq!(bare.stdout.matches(&line(given)).count(), 0, "{request}: the functions are one");
+        assert_eq!(in_slice.stdout.matches(&line(given)).count(), 2, "{request}");
+    }
+
+    // The driver's pools answer no questions, so only the first round is judged.
+    let region = Region::new(&gpu, 5 * GIB);
+    let limited = run(region.preload_into(command().arg((5 * GIB).to_string()))).success();
+    assert!(limited.stdout.starts_with("cuGetProcAddress, flags 0: one byte more: 2,"), "{limited:?}");
 }
 
 #[test]
