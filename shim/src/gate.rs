@@ -16,9 +16,9 @@ use core::sync::atomic::Ordering;
 
 mod shard;
 
-pub(crate) use shard::mark_all;
 use shard::shard_of;
 pub(crate) use shard::{Shard, forget_all_streams, forget_stream};
+pub(crate) use shard::{about_to_wait, mark_all};
 
 /// What a launch must do besides.
 #[derive(Clone, Copy)]
@@ -89,6 +89,9 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     // While the container paces itself each launch is marked: nobody else sees what it uses.
     let given = if admitted.is_paced { 0 } else { markers::launches_per_marker(part) - 1 };
     shard.give(given, admitted.word, stream);
+    if given > 0 {
+        part.process.note_unmarked();
+    }
     let admission = Admission { at_ns: clock::now_ns(), is_paced: admitted.is_paced };
     Pass::Mark(Marked { launches, held_ns: admitted.held_ns, admission })
 }

@@ -21,6 +21,7 @@ pub(crate) use crate::pools::{
 pub(crate) use crate::vmm::{vmm_create, vmm_import, vmm_map, vmm_release, vmm_retain, vmm_unmap};
 
 use crate::allocations::{self, Charge, Key};
+use crate::gate;
 use crate::hooks::types;
 use crate::pools;
 use crate::process::{self, Part, Process};
@@ -164,7 +165,8 @@ fn charged_inline(payer: Payer, bytes: u64, call: impl FnOnce() -> CUresult, key
     result
 }
 
-/// Makes the driver free what `key` names, and gives back what it was charged if the driver did.
+/// Makes the driver free what `key` names, which can wait for the device, and gives back what it was charged if the
+/// driver did.
 #[inline(never)]
 pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
     freed_inline(key, call)
@@ -173,6 +175,7 @@ pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
 /// As [`freed`], for the one kind of memory that programs give back all the time.
 #[inline]
 fn freed_inline(key: Key, call: impl Fn() -> CUresult) -> CUresult {
+    gate::about_to_wait();
     // Taken out before the driver frees it: afterwards the driver may give the same address to another thread.
     let Some(charge) = allocations::forget(key) else { return pools::freed(key, &call) };
     let result = call();

@@ -10,6 +10,7 @@
 //! captured, allocations in it become nodes of the graph and no pool grows.
 
 use crate::allocations::{Key, Pooled};
+use crate::gate;
 use crate::graph_memory;
 use crate::hooks::{real, types};
 use crate::markers::outside_capture;
@@ -120,6 +121,7 @@ impl Pool {
     /// Makes the pool give back all that is not in use.
     fn trim(&self, process: &'static Process) {
         let Some(trim) = real!(cuMemPoolTrimTo) else { return };
+        gate::mark_all(process);
         // SAFETY: the handle is valid.
         let _ = self.with_handle(|handle| Some(outside_capture(|| unsafe { trim(handle, 0) })));
         self.settle(process, Settler::Observer);
@@ -459,6 +461,7 @@ pub(crate) unsafe fn pool_destroy(_: NullStream, real: types::cuMemPoolDestroy, 
     // SAFETY: the host's call.
     let call = || unsafe { real(handle) };
     let Some(process) = Process::attached() else { return call() };
+    gate::mark_all(process);
     if account_of_default(process, handle).is_some() {
         // The driver refuses to destroy a default pool, which must then be as it was: nothing of it may be trimmed
         // below.
@@ -499,6 +502,7 @@ pub(crate) unsafe fn pool_trim(
     handle: CUmemoryPool,
     keep_bytes: usize,
 ) -> CUresult {
+    gate::about_to_wait();
     // SAFETY: the host's call.
     let result = unsafe { real(handle, keep_bytes) };
     if let Some(process) = Process::attached()

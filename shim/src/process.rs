@@ -56,6 +56,8 @@ pub(crate) struct Process {
     unheard: AtomicU32,
     /// Threads that put markers into streams that are not those of a call of theirs.
     marking: AtomicU32,
+    /// Not zero: some thread may have made launches that no marker stands for.
+    unmarked: AtomicU32,
     flights: [Flight; DEVICES_MAX],
     pub(crate) pools: Pools,
     pub(crate) graph_memory: GraphMemory,
@@ -258,6 +260,23 @@ impl Process {
     /// The number of threads that put markers into streams that are not those of a call of theirs.
     pub(crate) fn marking(&self) -> &AtomicU32 {
         &self.marking
+    }
+
+    /// Whether some thread may have made launches that no marker stands for. The calling thread's own are never missed.
+    #[inline]
+    pub(crate) fn may_have_unmarked(&self) -> bool {
+        self.unmarked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Launches may be made that no marker stands for.
+    pub(crate) fn note_unmarked(&self) {
+        // Reads what is there, so that whoever forgets several notes at once sees what was done before each.
+        self.unmarked.fetch_or(1, Ordering::Release);
+    }
+
+    /// All launches are about to be looked at: what is noted from now on stays noted.
+    pub(crate) fn forget_unmarked(&self) {
+        self.unmarked.swap(0, Ordering::Acquire);
     }
 
     /// Where the device writes this process's markers.

@@ -1,5 +1,8 @@
 //! Synchronisations: the host has waited for the device, so what it waited for has just been done.
 //!
+//! Some calls wait for the device without saying so, such as the end of a module: what the calling thread has launched
+//! is marked before.
+//!
 //! That is the one moment at which the end of work is known exactly without asking, and at which pools may have shrunk.
 //! Where the device is not shared in time and no pool is used, a synchronisation costs a few loads more.
 
@@ -9,7 +12,7 @@ use crate::hooks::types;
 use crate::markers::{self, Look};
 use crate::pools;
 use crate::process::Process;
-use aliquot_abi::cuda::{CUcontext, CUevent, CUresult, CUstream, NullStream};
+use aliquot_abi::cuda::{CUcontext, CUevent, CUlibrary, CUmodule, CUresult, CUstream, NullStream, c_uint};
 
 /// Calls what waits for all that a stream, or more, holds.
 #[inline]
@@ -105,4 +108,25 @@ pub(crate) unsafe fn context(_: NullStream, real: types::cuCtxSynchronize) -> CU
 pub(crate) unsafe fn named_context(_: NullStream, real: types::cuCtxSynchronize_v2, context: CUcontext) -> CUresult {
     // SAFETY: the host's call.
     synchronize(|| unsafe { real(context) })
+}
+
+/// `cuModuleUnload`: waits for all that runs.
+pub(crate) unsafe fn unload_module(_: NullStream, real: types::cuModuleUnload, module: CUmodule) -> CUresult {
+    gate::about_to_wait();
+    // SAFETY: the host's call.
+    unsafe { real(module) }
+}
+
+/// `cuLibraryUnload`, likewise.
+pub(crate) unsafe fn unload_library(_: NullStream, real: types::cuLibraryUnload, library: CUlibrary) -> CUresult {
+    gate::about_to_wait();
+    // SAFETY: the host's call.
+    unsafe { real(library) }
+}
+
+/// `cuCtxSetLimit`, likewise: it can change the memory that kernels use while they run.
+pub(crate) unsafe fn set_limit(_: NullStream, real: types::cuCtxSetLimit, limit: c_uint, value: usize) -> CUresult {
+    gate::about_to_wait();
+    // SAFETY: the host's call.
+    unsafe { real(limit, value) }
 }

@@ -176,6 +176,8 @@ typedef struct {
     X(cuMemcpyPeer, "cuMemcpyPeer", 4000,                                                                              \
       (CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context, size_t bytes))      \
     X(cuModuleLoadData, "cuModuleLoadData", 2000, (CUmodule *module, const void *image))                               \
+    X(cuModuleUnload, "cuModuleUnload", 2000, (CUmodule module))                                                       \
+    X(cuCtxSetLimit, "cuCtxSetLimit", 3010, (unsigned limit, size_t value))                                            \
     X(cuModuleGetFunction, "cuModuleGetFunction", 2000, (CUfunction *function, CUmodule module, const char *name))     \
     X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, (size_t *free, size_t *total))                                            \
     X(cuMemAlloc, "cuMemAlloc_v2", 3020, (CUdeviceptr *address, size_t bytes))                                         \

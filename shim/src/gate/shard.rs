@@ -68,6 +68,11 @@ impl Shard {
         self.gate.store(word, Ordering::Relaxed);
     }
 
+    /// Whether launches have been given that were not taken back: some may have been made, others may yet be.
+    fn has_given(&self) -> bool {
+        self.given.load(Ordering::Relaxed) > 0
+    }
+
     fn has_unmarked(&self) -> bool {
         self.given.load(Ordering::Relaxed) > self.left.load(Ordering::Relaxed)
     }
@@ -87,15 +92,38 @@ impl Shard {
     }
 }
 
-/// Marks all launches of the calling thread, wherever they are, and those of other threads into legacy default streams.
-/// Other streams of theirs may begin to be captured at any moment.
-#[inline(never)]
+/// The calling thread is about to wait, by a call that waits for the device without saying so: a free, for example,
+/// waits for all that runs. It costs a few loads where no launch is without a marker.
+#[inline]
+pub(crate) fn about_to_wait() {
+    if let Some(process) = Process::if_attached() {
+        mark_all(process);
+    }
+}
+
+/// Marks all launches of the calling thread, wherever they are. Streams of other threads may begin to be captured at any
+/// moment, and a marker in a legacy stream would be a barrier that the program has not asked for.
+#[inline]
 pub(crate) fn mark_all(process: &'static Process) {
+    if process.may_have_unmarked() {
+        mark_in_all_shards(process);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn mark_in_all_shards(process: &'static Process) {
     let thread = sys::thread_pointer();
+    process.forget_unmarked();
     for part in launched_parts(process) {
-        for shard in part.shards().iter().filter(|shard| shard.has_unmarked()) {
-            let is_legacy = shard.stream.load(Ordering::Relaxed) == CU_STREAM_LEGACY.0;
-            if !is_legacy && shard.thread.load(Ordering::Relaxed) != thread {
+        for shard in part.shards().iter().filter(|shard| shard.has_given()) {
+            if shard.thread.load(Ordering::Relaxed) != thread {
+                process.note_unmarked();
+                continue;
+            }
+            if !shard.has_unmarked() {
+                // What was given is taken back, as nothing notes when it is used.
+                shard.take_unmarked();
                 continue;
             }
             // Whoever ends the stream finds it in the shard, or waits: see `forget_stream`.

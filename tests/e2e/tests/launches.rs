@@ -178,3 +178,59 @@ fn a_thread_that_waits_puts_no_marker_into_a_capture() {
     // Once: where the machine has held up the first ones, the others are taken for long and each has its marker.
     wait::until_true("some launches have none", || (1..=8).contains(&marked_behind("captured")));
 }
+
+/// A free can wait as long as a synchronisation. Meanwhile the thread launches nothing, so that what it has launched
+/// before would run unseen.
+#[test]
+fn a_thread_that_waits_implicitly_leaves_no_launch_without_a_marker() {
+    let gpu = SimulatedGpu::new();
+    let calls = [
+        "cuMemFree(",
+        "cuMemFreeHost(",
+        "cuMemHostUnregister(",
+        "cuModuleUnload(",
+        "cuArrayDestroy(",
+        "cuMemPoolTrimTo(",
+        "cuMemPoolDestroy(",
+        "cuCtxSetLimit(",
+    ];
+    let marked_behind = |call: &str| {
+        let region = Region::new(&gpu, GIB);
+        open(&region, 0);
+        // Enough for one marker to stand for all that follow.
+        region.limits().devices[0].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
+        let mut command = HostProgram::linked(&gpu, "implicit_waits").on(&gpu);
+        let mut process = Process::start(region.preload_into(command.arg(call)));
+        process.wait_for("called\n");
+        let marked = marked(&region, 0);
+        process.signal(Signal::USR1);
+        process.wait().success().assert_said("called\ndone\n");
+        marked
+    };
+    for call in calls {
+        assert_eq!(marked_behind(call), 9, "{call}");
+    }
+    // Once: where the machine has held up the first ones, the others are taken for long and each has its marker.
+    wait::until_true("without a call some launches have none", || marked_behind("none") < 9);
+}
+
+/// A marker in a legacy default stream is a barrier to the other streams: a thread puts none there for what others have
+/// launched.
+#[test]
+fn a_thread_that_waits_puts_no_barrier_behind_what_others_have_launched() {
+    let gpu = SimulatedGpu::new();
+    let marked_after = || {
+        let region = Region::new(&gpu, GIB);
+        open(&region, 0);
+        region.limits().devices[0].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
+        let mut command = HostProgram::linked(&gpu, "legacy_of_others").on(&gpu);
+        let mut process = Process::start(region.preload_into(&mut command));
+        process.wait_for("waited\n");
+        let marked = marked(&region, 0);
+        process.signal(Signal::USR1);
+        process.wait().success().assert_said("waited\ndone\n");
+        marked
+    };
+    // Once: where the machine has held up the first ones, the others are taken for long and each has its marker.
+    wait::until_true("some launches have none", || marked_after() < 9);
+}

@@ -84,7 +84,7 @@ macro_rules! cuda_api {
             forward call: cuCtxGetId = cuCtxGetId @ 12000 (ctx: CUcontext, ctx_id: *mut u64);
             synchronize context: cuCtxSynchronize = cuCtxSynchronize @ 2000 ();
             synchronize named_context: cuCtxSynchronize_v2 = cuCtxSynchronize @ 13000 (ctx: CUcontext);
-            forward call: cuCtxSetLimit = cuCtxSetLimit @ 3010 (limit: c_uint, value: usize);
+            synchronize set_limit: cuCtxSetLimit = cuCtxSetLimit @ 3010 (limit: c_uint, value: usize);
             forward call: cuCtxGetLimit = cuCtxGetLimit @ 3010 (pvalue: *mut usize, limit: c_uint);
             forward call: cuCtxGetCacheConfig = cuCtxGetCacheConfig @ 3020 (pconfig: *mut c_uint);
             forward call: cuCtxSetCacheConfig = cuCtxSetCacheConfig @ 3020 (config: c_uint);
@@ -112,7 +112,7 @@ macro_rules! cuda_api {
             forward call: cuModuleLoadData = cuModuleLoadData @ 2000 (module: *mut CUmodule, image: *const c_void);
             forward call: cuModuleLoadDataEx = cuModuleLoadDataEx @ 2010 (module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut c_uint, option_values: *mut *mut c_void);
             forward call: cuModuleLoadFatBinary = cuModuleLoadFatBinary @ 2000 (module: *mut CUmodule, fat_cubin: *const c_void);
-            forward call: cuModuleUnload = cuModuleUnload @ 2000 (hmod: CUmodule);
+            synchronize unload_module: cuModuleUnload = cuModuleUnload @ 2000 (hmod: CUmodule);
             forward call: cuModuleGetLoadingMode = cuModuleGetLoadingMode @ 11070 (mode: *mut c_uint);
             forward call: cuModuleGetFunction = cuModuleGetFunction @ 2000 (hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
             forward call: cuModuleGetFunctionCount = cuModuleGetFunctionCount @ 12040 (count: *mut c_uint, hmod: CUmodule);
@@ -121,7 +121,7 @@ macro_rules! cuda_api {
             forward call: cuModuleGetGlobal_v2 = cuModuleGetGlobal @ 3020 (dptr: *mut CUdeviceptr, bytes: *mut usize, hmod: CUmodule, name: *const c_char);
             forward call: cuLibraryLoadData = cuLibraryLoadData @ 12000 (library: *mut CUlibrary, code: *const c_void, jit_options: *mut c_uint, jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut c_uint, library_option_values: *mut *mut c_void, num_library_options: c_uint);
             forward call: cuLibraryLoadFromFile = cuLibraryLoadFromFile @ 12000 (library: *mut CUlibrary, file_name: *const c_char, jit_options: *mut c_uint, jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut c_uint, library_option_values: *mut *mut c_void, num_library_options: c_uint);
-            forward call: cuLibraryUnload = cuLibraryUnload @ 12000 (library: CUlibrary);
+            synchronize unload_library: cuLibraryUnload = cuLibraryUnload @ 12000 (library: CUlibrary);
             forward call: cuLibraryGetKernel = cuLibraryGetKernel @ 12000 (p_kernel: *mut CUkernel, library: CUlibrary, name: *const c_char);
             forward call: cuLibraryGetKernelCount = cuLibraryGetKernelCount @ 12040 (count: *mut c_uint, lib: CUlibrary);
             forward call: cuLibraryEnumerateKernels = cuLibraryEnumerateKernels @ 12040 (kernels: *mut CUkernel, num_kernels: c_uint, lib: CUlibrary);
