@@ -18,7 +18,7 @@ mod shard;
 
 use shard::shard_of;
 pub(crate) use shard::{Shard, forget_all_streams, forget_stream};
-pub(crate) use shard::{about_to_wait, mark_all};
+pub(crate) use shard::{about_to_wait, mark_all, unmarked_of_thread};
 
 /// What a launch must do besides.
 #[derive(Clone, Copy)]
@@ -36,6 +36,8 @@ pub(crate) enum Pass {
 pub(crate) struct Marked {
     /// What the marker stands for: the launch, and those before it that have none.
     pub(crate) launches: Launches,
+    /// The launch.
+    pub(crate) last: Launches,
     /// What the launch holds of the container's time until its marker is there: see [`pacing`].
     pub(crate) held_ns: u64,
     pub(crate) admission: Admission,
@@ -65,15 +67,15 @@ pub(crate) fn is_free(word: u32) -> bool {
     word & (gate::OPEN | gate::FREE) == gate::OPEN | gate::FREE
 }
 
-/// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels and always gets a
-/// marker.
+/// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels, and shares a marker only
+/// with as few others as their time allows.
 pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     let word = part.limits.gate.load(Ordering::Acquire);
     if is_free(word) {
         return Pass::Free;
     }
     let Some(shard) = part.shard(shard_of(stream)) else { return Pass::Free };
-    if !heavy && shard.takes_one(word) {
+    if if heavy { shard.takes_graph(word) } else { shard.takes_one(word) } {
         return Pass::Free;
     }
     if part.process.is_disabled() || is_capturing(stream) {
@@ -85,15 +87,17 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
         pacing::give_back(part, admitted.held_ns);
         return Pass::Free;
     }
-    let launches = Launches::of_kernels(shard.take_unmarked()) + Launches::one(heavy);
+    let last = Launches::one(heavy);
+    let launches = shard.take_unmarked() + last;
     // While the container paces itself each launch is marked: nobody else sees what it uses.
-    let given = if admitted.is_paced { 0 } else { markers::launches_per_marker(part) - 1 };
-    shard.give(given, admitted.word, stream);
-    if given > 0 {
+    let to_give = |is_graph| if admitted.is_paced { 0 } else { markers::launches_per_marker(part, is_graph) - 1 };
+    let (kernels, graphs) = (to_give(false), to_give(true));
+    shard.give(kernels, graphs, admitted.word, stream);
+    if kernels + graphs > 0 {
         part.process.note_unmarked();
     }
     let admission = Admission { at_ns: clock::now_ns(), is_paced: admitted.is_paced };
-    Pass::Mark(Marked { launches, held_ns: admitted.held_ns, admission })
+    Pass::Mark(Marked { launches, last, held_ns: admitted.held_ns, admission })
 }
 
 /// A launch may be made.
@@ -122,7 +126,7 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
         if !is_paced && word & gate::OPEN == 0 {
             // Whoever has the next lease must not be let in while launches that no marker stands for are still under
             // way.
-            markers::put_for(part, stream, Launches::of_kernels(shard.take_unmarked()));
+            markers::put_for(part, stream, shard.take_unmarked());
             if !marked_all {
                 mark_all(part.process);
                 marked_all = true;

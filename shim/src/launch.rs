@@ -81,7 +81,7 @@ fn leave_marker(part: &Part, stream: CUstream, marked: Marked, result: CUresult)
     markers::note_failure(result);
     // One that fails takes nothing of the device, but earlier ones may wait for their marker.
     if result.is_ok() || marked.launches.count() > 1 {
-        markers::put(part, stream, marked.launches, Some(marked.admission));
+        markers::put(part, stream, marked.launches, marked.last, Some(marked.admission));
     }
     pacing::give_back(part, marked.held_ns);
 }

@@ -53,6 +53,7 @@ mod memory;
 mod own_variables;
 mod pacing;
 mod panic;
+mod polling;
 mod pools;
 mod process;
 mod radix;

@@ -71,6 +71,12 @@ const WAIT_NS_MAX: u64 = 1_000_000_000;
 /// A launch that waits for room looks again after such a time.
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
+/// A sleep lasts so much longer than it is told to: by the kernel's usual slack for timers, which is the host's to change,
+/// and the time that it takes to wake up. For a wait that is shorter a thread does not sleep.
+const OVERSLEEP_NS: u64 = 60_000;
+/// It keeps the processor busy for so long at most, if nobody else wants it; then it sleeps after all.
+const SPIN_NS_MAX: u64 = 100_000;
+const SPINS_PER_LOOK: u32 = 64;
 
 /// Waits until there is room for one more launch into `stream`, which has waited since `start_ns`. `false` if the gate's
 /// word is not `gate` any more: look at it again.
@@ -83,6 +89,7 @@ pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) 
     let Some(row) = part.slot().markers.get(part.index) else { return true };
     let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
     let mut now_ns = clock::now_ns();
+    let mut spun_ns = 0_u64;
     loop {
         let newest = slot.marker_submitted.load(Ordering::Acquire);
         let done = look(part, slot, flight, newest, Look::Anytime, now_ns);
@@ -106,11 +113,20 @@ pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) 
             flight.stalled_at.store(done + 1, Ordering::Relaxed);
             return true;
         }
-        sys::sleep_ns(wait_ns.clamp(SLEEP_NS_MIN, SLEEP_NS_MAX));
+        let spins = wait_ns < OVERSLEEP_NS && spun_ns < SPIN_NS_MAX;
+        if spins {
+            (0..SPINS_PER_LOOK).for_each(|_| core::hint::spin_loop());
+            sys::yield_now();
+        } else {
+            sys::sleep_ns(wait_ns.saturating_sub(OVERSLEEP_NS).clamp(SLEEP_NS_MIN, SLEEP_NS_MAX));
+        }
         if part.limits.gate.load(Ordering::Relaxed) != gate {
             return false;
         }
-        now_ns = clock::now_ns();
+        let before_ns = core::mem::replace(&mut now_ns, clock::now_ns());
+        if spins {
+            spun_ns += now_ns.saturating_sub(before_ns);
+        }
     }
 }
 
@@ -119,12 +135,13 @@ pub(crate) fn has_launched(part: &Part) -> bool {
     part.flight().is_some_and(|flight| flight.launched().count() > 0)
 }
 
-/// Kernels that the next marker should stand for.
-pub(crate) fn launches_per_marker(part: &Part) -> u32 {
+/// How many kernels, or else graphs, the next marker should stand for.
+pub(crate) fn launches_per_marker(part: &Part, is_graph: bool) -> u32 {
     let most = part.limits.marker_launches_max.load(Ordering::Relaxed).clamp(1, 1024);
-    let typical_ns = part.flight().map_or(0, |flight| flight.estimates.kernel_ns());
+    let ns_of = |flight: &Flight| if is_graph { flight.estimates.graph_ns() } else { flight.estimates.kernel_ns() };
+    let one_ns = part.flight().map_or(0, ns_of);
     let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
-    let launches = (room_ns / MARKERS_IN_FLIGHT).checked_div(typical_ns).unwrap_or(1);
+    let launches = (room_ns / MARKERS_IN_FLIGHT).checked_div(one_ns).unwrap_or(1);
     (launches.min(most.into()) as u32).max(1)
 }
 
@@ -238,7 +255,8 @@ fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look
 /// Puts a marker behind launches into `stream` of which the last was made a while ago, if there are any.
 pub(crate) fn put_for(part: &Part, stream: CUstream, launches: Launches) {
     if launches.count() > 0 {
-        put(part, stream, launches, None);
+        let last = Launches::one(launches.graphs() > 0);
+        put(part, stream, launches, last, None);
     }
 }
 
@@ -251,10 +269,10 @@ pub(crate) struct Admission {
     pub(crate) is_paced: bool,
 }
 
-/// Puts a marker for `launches` behind the last of them, which was made into `stream` after its `admission`, if that is
+/// Puts a marker for `launches` behind the `last` of them, which was made into `stream` after its `admission`, if that is
 /// known.
 #[cold]
-pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admission: Option<Admission>) {
+pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launches, admission: Option<Admission>) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.slot().markers.get(part.index) else { return };
     let now_ns = clock::now_ns();
@@ -284,7 +302,7 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, admission: 
     let place = number as usize % MARKERS_MAX;
     if was_drained && let Some(count) = flight.launched_at.get((number - 1) as usize % MARKERS_MAX) {
         // Those before the last one are done: nothing is to be learnt from how long they take from now on.
-        count.store(launched.before(launches.last()).0, Ordering::Relaxed);
+        count.store(launched.before(last).0, Ordering::Relaxed);
         flight.began_ns.store(admission.map_or(0, |admission| admission.at_ns), Ordering::Relaxed);
     }
     if let Some(count) = flight.launched_at.get(place) {

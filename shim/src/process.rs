@@ -9,6 +9,7 @@ use crate::gate::{self, Shard};
 use crate::graph_memory::GraphMemory;
 use crate::hooks::real;
 use crate::markers::{Flight, MarkerPage};
+use crate::polling::Polls;
 use crate::pools::Pools;
 use crate::references::References;
 use crate::region::{self, Region};
@@ -58,6 +59,7 @@ pub(crate) struct Process {
     marking: AtomicU32,
     /// Not zero: some thread may have made launches that no marker stands for.
     unmarked: AtomicU32,
+    polls: Polls,
     flights: [Flight; DEVICES_MAX],
     pub(crate) pools: Pools,
     pub(crate) graph_memory: GraphMemory,
@@ -260,6 +262,11 @@ impl Process {
     /// The number of threads that put markers into streams that are not those of a call of theirs.
     pub(crate) fn marking(&self) -> &AtomicU32 {
         &self.marking
+    }
+
+    /// What threads have asked for last.
+    pub(crate) fn polls(&self) -> &Polls {
+        &self.polls
     }
 
     /// Whether some thread may have made launches that no marker stands for. The calling thread's own are never missed.

@@ -10,6 +10,7 @@ use crate::clock;
 use crate::gate;
 use crate::hooks::types;
 use crate::markers::{self, Look};
+use crate::polling;
 use crate::pools;
 use crate::process::Process;
 use aliquot_abi::cuda::{CUcontext, CUevent, CUlibrary, CUmodule, CUresult, CUstream, NullStream, c_uint};
@@ -84,16 +85,16 @@ pub(crate) unsafe fn event(_: NullStream, real: types::cuEventSynchronize, event
     synchronize(|| unsafe { real(event) })
 }
 
-/// `cuStreamQuery`: programs that ask again and again wait, too.
-pub(crate) unsafe fn query_stream(_: NullStream, real: types::cuStreamQuery, stream: CUstream) -> CUresult {
-    look_at_work();
+/// `cuStreamQuery`.
+pub(crate) unsafe fn query_stream(null: NullStream, real: types::cuStreamQuery, stream: CUstream) -> CUresult {
+    polling::about_to_ask(null.explicit(stream).0.addr());
     // SAFETY: the host's call.
     unsafe { real(stream) }
 }
 
-/// `cuEventQuery`, likewise.
+/// `cuEventQuery`.
 pub(crate) unsafe fn query_event(_: NullStream, real: types::cuEventQuery, event: CUevent) -> CUresult {
-    look_at_work();
+    polling::about_to_ask(event.0.addr());
     // SAFETY: the host's call.
     unsafe { real(event) }
 }

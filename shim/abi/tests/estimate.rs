@@ -57,14 +57,14 @@ impl Program {
     }
 
     fn launches(&self) -> Launches {
-        self.in_flight.iter().fold(Launches::of_kernels(0), |sum, launch| sum + Launches::one(launch.is_graph))
+        self.in_flight.iter().fold(Launches::new(0, 0), |sum, launch| sum + Launches::one(launch.is_graph))
     }
 
     fn look(&mut self) {
         let done = self.in_flight.iter().take_while(|launch| launch.end_ns <= self.now_ns).count();
         if done > 0 {
             let seen = self.in_flight.drain(..done);
-            let launches = seen.fold(Launches::of_kernels(0), |sum, launch| sum + Launches::one(launch.is_graph));
+            let launches = seen.fold(Launches::new(0, 0), |sum, launch| sum + Launches::one(launch.is_graph));
             let (least_ns, most_ns) = (self.looked_ns.saturating_sub(self.done_ns), self.now_ns - self.undone_ns);
             self.estimates.learn(launches, least_ns, most_ns);
             self.done_ns = self.now_ns;

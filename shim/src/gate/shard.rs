@@ -20,10 +20,14 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 pub(crate) struct Shard {
     /// The gate's word that was seen last.
     gate: AtomicU32,
-    /// Launches left before the next marker.
+    /// Kernels left before the next marker.
     left: AtomicU32,
-    /// Launches that were given with the last marker.
+    /// Kernels that were given with the last marker.
     given: AtomicU32,
+    /// Graphs left before the next marker.
+    graphs_left: AtomicU32,
+    /// Graphs that were given with the last marker.
+    graphs_given: AtomicU32,
     /// The thread that put the last marker: its thread pointer.
     thread: AtomicUsize,
     /// The stream that it was put into. Null: none that is known to live, and that nothing else is about to use.
@@ -36,26 +40,40 @@ pub(crate) struct Shard {
 const MARKING_NS_MAX: u64 = 100_000_000;
 
 impl Shard {
-    /// Takes one launch, if the thread has seen the gate's `word` and has one left.
+    /// Takes one kernel, if the thread has seen the gate's `word` and has one left.
     #[inline]
     pub(super) fn takes_one(&self, word: u32) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
+        self.takes_one_of(&self.left, word)
+    }
+
+    /// The same, for a graph.
+    pub(super) fn takes_graph(&self, word: u32) -> bool {
+        self.takes_one_of(&self.graphs_left, word)
+    }
+
+    #[inline]
+    fn takes_one_of(&self, kind: &AtomicU32, word: u32) -> bool {
+        let left = kind.load(Ordering::Relaxed);
         let takes = left > 0 && word & gate::OPEN != 0 && self.gate.load(Ordering::Relaxed) == word;
         if takes {
-            self.left.store(left - 1, Ordering::Relaxed);
+            kind.store(left - 1, Ordering::Relaxed);
         }
         takes
     }
 
     /// Launches since the last marker; a marker will stand for them.
-    pub(super) fn take_unmarked(&self) -> u32 {
-        let left = self.left.swap(0, Ordering::Relaxed);
-        self.given.swap(0, Ordering::Relaxed).saturating_sub(left)
+    pub(super) fn take_unmarked(&self) -> Launches {
+        let take = |left: &AtomicU32, given: &AtomicU32| {
+            let left = left.swap(0, Ordering::Relaxed);
+            given.swap(0, Ordering::Relaxed).saturating_sub(left)
+        };
+        Launches::new(take(&self.left, &self.given), take(&self.graphs_left, &self.graphs_given))
     }
 
-    /// Gives the calling thread, which is about to put a marker into `stream`, so many launches until the next one.
-    pub(super) fn give(&self, launches: u32, word: u32, stream: CUstream) {
-        let will_be_left = if launches > 0 { stream } else { CUstream::NULL };
+    /// Gives the calling thread, which is about to put a marker into `stream`, so many kernels and graphs until the next
+    /// one.
+    pub(super) fn give(&self, kernels: u32, graphs: u32, word: u32, stream: CUstream) {
+        let will_be_left = if kernels + graphs > 0 { stream } else { CUstream::NULL };
         if !will_be_left.is_null() {
             self.thread.store(sys::thread_pointer(), Ordering::Relaxed);
             let is_default = [CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream);
@@ -63,18 +81,28 @@ impl Shard {
             self.context.store(context.0, Ordering::Relaxed);
         }
         self.stream.store(will_be_left.0, Ordering::Release);
-        self.given.store(launches, Ordering::Relaxed);
-        self.left.store(launches, Ordering::Relaxed);
+        self.given.store(kernels, Ordering::Relaxed);
+        self.left.store(kernels, Ordering::Relaxed);
+        self.graphs_given.store(graphs, Ordering::Relaxed);
+        self.graphs_left.store(graphs, Ordering::Relaxed);
         self.gate.store(word, Ordering::Relaxed);
     }
 
     /// Whether launches have been given that were not taken back: some may have been made, others may yet be.
     fn has_given(&self) -> bool {
-        self.given.load(Ordering::Relaxed) > 0
+        self.given.load(Ordering::Relaxed) > 0 || self.graphs_given.load(Ordering::Relaxed) > 0
+    }
+
+    /// Launches since the last marker.
+    fn unmarked(&self) -> u32 {
+        let made = |given: &AtomicU32, left: &AtomicU32| {
+            given.load(Ordering::Relaxed).saturating_sub(left.load(Ordering::Relaxed))
+        };
+        made(&self.given, &self.left).saturating_add(made(&self.graphs_given, &self.graphs_left))
     }
 
     fn has_unmarked(&self) -> bool {
-        self.given.load(Ordering::Relaxed) > self.left.load(Ordering::Relaxed)
+        self.unmarked() > 0
     }
 
     /// Marks the shard's launches, in `stream`, which lives.
@@ -85,7 +113,7 @@ impl Shard {
         let _ = context::with_current(context, || {
             // Of a stream in capture they stay for the next marker.
             if !is_capturing(stream) {
-                markers::put_for(part, stream, Launches::of_kernels(self.take_unmarked()));
+                markers::put_for(part, stream, self.take_unmarked());
             }
             Some(())
         });
@@ -108,6 +136,17 @@ pub(crate) fn mark_all(process: &'static Process) {
     if process.may_have_unmarked() {
         mark_in_all_shards(process);
     }
+}
+
+/// Launches of the calling thread that no marker stands for.
+pub(crate) fn unmarked_of_thread(process: &'static Process) -> u32 {
+    if !process.may_have_unmarked() {
+        return 0;
+    }
+    let thread = sys::thread_pointer();
+    let shards = launched_parts(process).flat_map(|part| part.shards());
+    let own = shards.filter(|shard| shard.has_unmarked() && shard.thread.load(Ordering::Relaxed) == thread);
+    own.fold(0, |sum, shard| sum.wrapping_add(shard.unmarked()))
 }
 
 #[cold]

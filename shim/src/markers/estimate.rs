@@ -35,6 +35,11 @@ impl Estimates {
         self.kernels.get().map_or(0, |(typical_ns, _)| typical_ns)
     }
 
+    /// What the longest graphs take: they differ more than kernels do. 0: not known yet.
+    pub(super) fn graph_ns(&self) -> u64 {
+        self.graphs.get().map_or(0, |(_, longest_ns)| longest_ns)
+    }
+
     /// How long to wait until one more launch may be added to those `in_flight`, the oldest of which has been at it for
     /// `elapsed_ns`. 0: now.
     ///

@@ -13,8 +13,8 @@ impl Launches {
     /// No launch.
     pub(super) const NONE: Launches = Launches(0);
 
-    pub(crate) fn of_kernels(kernels: u32) -> Launches {
-        Launches(kernels.into())
+    pub(crate) fn new(kernels: u32, graphs: u32) -> Launches {
+        Launches(u64::from(kernels) + u64::from(graphs) * Launches::GRAPH)
     }
 
     /// One launch of that kind.
@@ -32,11 +32,6 @@ impl Launches {
     /// Without `later`, which is among them.
     pub(super) fn before(self, later: Launches) -> Launches {
         Launches(self.0.wrapping_sub(later.0))
-    }
-
-    /// The last of those that one marker stands for: a graph always has its own.
-    pub(super) fn last(self) -> Launches {
-        Launches::one(self.graphs() > 0)
     }
 
     pub(super) fn kernels(self) -> u64 {

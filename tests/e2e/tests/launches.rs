@@ -234,3 +234,39 @@ fn a_thread_that_waits_puts_no_barrier_behind_what_others_have_launched() {
     // Once: where the machine has held up the first ones, the others are taken for long and each has its marker.
     wait::until_true("some launches have none", || marked_after() < 9);
 }
+
+/// Runs `launches_and_asks`. Returns how many markers it has put, and for how many launches, before it waits at last.
+#[track_caller]
+fn markers_and_launches(way: &str) -> (u64, u64) {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, GIB);
+    open(&region, 0);
+    region.limits().devices[0].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
+    let mut command = HostProgram::linked(&gpu, "launches_and_asks").on(&gpu);
+    let mut process = Process::start(region.preload_into(command.arg(way)));
+    process.wait_for("asked\n");
+    let slots = &region.ledger().slots;
+    let markers = slots.iter().map(|slot| slot.devices[0].marker_submitted.load(Ordering::Relaxed)).sum();
+    let launches = marked(&region, 0);
+    process.signal(Signal::USR1);
+    process.wait().success().assert_said("asked\ndone\n");
+    (markers, launches)
+}
+
+/// As PyTorch's allocator asks for events at each allocation: one marker in sixteen launches is enough.
+#[test]
+fn questions_between_launches_cost_no_markers() {
+    let (markers, launches) = markers_and_launches("queries");
+    assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+}
+
+#[test]
+fn what_a_program_polls_for_has_a_marker() {
+    assert_eq!(markers_and_launches("polls").1, 9);
+}
+
+#[test]
+fn short_graphs_share_markers() {
+    let (markers, launches) = markers_and_launches("graphs");
+    assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+}

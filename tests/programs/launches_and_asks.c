@@ -1,0 +1,64 @@
+/*
+ * Launches, and asks whether it is done. The argument says how:
+ *
+ *   queries  160 short kernels, with a question about an event behind each
+ *   polls    five long kernels, with questions about an event until they are done
+ *   graphs   160 short graphs
+ *
+ * A few launches that it waits for come first, and last it waits for SIGUSR1.
+ */
+#include "program.h"
+
+#include <signal.h>
+
+enum { WAITED_FOR = 4, SHORT = 160, LONG = 5, SHORT_NS = 10000, LONG_NS = 2000000 };
+
+static CUgraphExec short_graph(CUfunction kernel, CUstream stream) {
+    CUgraph graph;
+    CUgraphExec instance;
+    REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (int i = 0; i < 3; i++)
+        REQUIRE(spin(kernel, stream, SHORT_NS / 3));
+    REQUIRE(cuStreamEndCapture(stream, &graph));
+    REQUIRE(cuGraphInstantiateWithFlags(&instance, graph, 0));
+    return instance;
+}
+
+int main(int count, char **arguments) {
+    EXPECT(count == 2);
+    int queries = !strcmp(arguments[1], "queries"), polls = !strcmp(arguments[1], "polls");
+    int graphs = !strcmp(arguments[1], "graphs");
+    sigset_t signals;
+    int signal;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    EXPECT(sigprocmask(SIG_BLOCK, &signals, NULL) == 0);
+    use_device();
+    CUfunction kernel = spin_kernel();
+    CUstream stream;
+    CUevent event;
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    REQUIRE(cuEventCreate(&event, 0));
+    CUgraphExec graph = short_graph(kernel, stream);
+    for (int i = 0; i < WAITED_FOR; i++) {
+        REQUIRE(graphs ? cuGraphLaunch(graph, stream) : spin(kernel, stream, SHORT_NS));
+        REQUIRE(cuStreamSynchronize(stream));
+    }
+    REQUIRE(cuEventRecord(event, stream));
+    for (int i = 0; i < SHORT * (queries || graphs); i++) {
+        REQUIRE(graphs ? cuGraphLaunch(graph, stream) : spin(kernel, stream, SHORT_NS));
+        if (queries)
+            cuEventQuery(event);
+    }
+    for (int i = 0; i < LONG * polls; i++)
+        REQUIRE(spin(kernel, stream, LONG_NS));
+    REQUIRE(cuEventRecord(event, stream));
+    while (polls && cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+        ;
+    printf("asked\n");
+    fflush(stdout);
+    EXPECT(sigwait(&signals, &signal) == 0);
+    REQUIRE(cuStreamSynchronize(stream));
+    printf("done\n");
+    return 0;
+}
