@@ -68,6 +68,8 @@ const MARKERS_IN_FLIGHT: u64 = 4;
 /// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot
 /// deadlock.
 const WAIT_NS_MAX: u64 = 1_000_000_000;
+/// So few markers are in flight whatever all streams' launches take.
+const FEW_MARKERS: u64 = 8;
 /// A launch that waits for room looks again after such a time.
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
@@ -82,11 +84,11 @@ const SPINS_PER_LOOK: u32 = 64;
 /// word is not `gate` any more: look at it again.
 ///
 /// What counts is the stream's own work: another stream's may go on for long, or wait for a peer. All streams together
-/// are bounded by the number of markers; where the oldest of these has been there for longer than usual, those that
-/// have none of their own are let in.
+/// may have twice as much once there are more than a few markers, and no more markers than there are; where the oldest of these has been there for longer than
+/// usual, streams that have none of their own are let in.
 pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
-    let Some(row) = part.slot().markers.get(part.index) else { return true };
+    let Some(row) = part.row() else { return true };
     let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
     let mut now_ns = clock::now_ns();
     let mut spun_ns = 0_u64;
@@ -98,12 +100,18 @@ pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) 
         }
         let since_ns = flight.done_ns.load(Ordering::Relaxed).max(slot.busy_since_ns.load(Ordering::Relaxed));
         let elapsed_ns = now_ns.saturating_sub(since_ns);
-        let in_flight = flight.in_flight_of(stream, row, newest);
+        let (in_flight, of_all) = flight.in_flight_of(stream, row, newest);
         let wait_ns = flight.estimates.wait_for_room_ns(in_flight, elapsed_ns, room_ns);
-        let has_marker = newest - done < MARKERS_MAX as u64;
-        if wait_ns == 0 && (has_marker || (elapsed_ns > room_ns && in_flight == Launches::NONE)) {
+        let markers = newest - done;
+        let wait_for_all_ns = match flight.estimates.wait_for_room_ns(of_all, elapsed_ns, room_ns.saturating_mul(2)) {
+            _ if markers < FEW_MARKERS => 0,
+            0 if markers >= row.len() as u64 => SLEEP_NS_MIN,
+            wait_ns => wait_ns,
+        };
+        if wait_ns == 0 && (wait_for_all_ns == 0 || (elapsed_ns > room_ns && in_flight == Launches::NONE)) {
             return true;
         }
+        let wait_ns = wait_ns.max(wait_for_all_ns);
         // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at
         // each launch.
         if flight.stalled_at.load(Ordering::Relaxed) == done + 1 {
@@ -237,12 +245,12 @@ impl Flight {
 /// Finds out which markers up to `newest` are done, and learns from it how long launches take. Returns the newest
 /// marker before which all are done.
 fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look, now_ns: u64) -> u64 {
-    let Some(row) = part.slot().markers.get(part.index) else { return newest };
+    let Some(row) = part.row() else { return newest };
     if flight.uses_events.load(Ordering::Relaxed) != 0 {
         events::query(flight, row, newest);
     }
-    let done = ledger::oldest_in_flight(newest, row).map_or(newest, |oldest| oldest.saturating_sub(1));
     let before = flight.done.load(Ordering::Relaxed);
+    let done = ledger::oldest_in_flight(before, newest, row).map_or(newest, |oldest| oldest.saturating_sub(1));
     if done > before && flight.done.compare_exchange(before, done, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         flight.note_done(slot, before, done, when, now_ns);
     }
@@ -274,7 +282,7 @@ pub(crate) struct Admission {
 #[cold]
 pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launches, admission: Option<Admission>) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
-    let Some(row) = part.slot().markers.get(part.index) else { return };
+    let Some(row) = part.row() else { return };
     let now_ns = clock::now_ns();
     slot.launches.fetch_add(launches.count(), Ordering::Relaxed);
     let launched = Launches(flight.launched.fetch_add(launches.0, Ordering::Relaxed)) + launches;
@@ -282,8 +290,8 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launc
     slot.markers_by_device.store(u32::from(by_device), Ordering::Relaxed);
     let mut newest = slot.marker_submitted.load(Ordering::Relaxed);
     let (number, was_drained) = loop {
-        let oldest = ledger::oldest_in_flight(newest, row);
-        if oldest.is_some_and(|oldest| newest + 1 >= oldest + MARKERS_MAX as u64) {
+        let oldest = ledger::oldest_in_flight(flight.done.load(Ordering::Relaxed), newest, row);
+        if oldest.is_some_and(|oldest| newest + 1 >= oldest + row.len() as u64) {
             // Other streams have filled the row: as long as it is full the process counts as at work, and this launch
             // with it.
             return;
@@ -318,12 +326,12 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launc
     // Pairs with the fence in `DeviceWrites::pause`: either the pause is seen below, or the marker is there.
     fence(Ordering::SeqCst);
     let put = match device_writes::address(part) {
-        Some(address) => device_writes::write(part, stream, address, place, number),
+        Some(address) => device_writes::write(part, stream, address, number),
         None => events::record(flight, stream, place, number),
     };
     if !put.is_ok() {
         // A marker that no device will write must not be waited for.
-        if let Some(cell) = row.get(place) {
+        if let Some(cell) = ledger::cell(row, number) {
             cell.store(number, Ordering::Release);
         }
         part.process.marker_page().forget_after(put);
@@ -387,23 +395,22 @@ impl Marker<'_> {
 }
 
 impl Flight {
-    /// Launches behind markers in `stream` that are not done.
-    fn in_flight_of(&self, stream: CUstream, row: &[AtomicU64; MARKERS_MAX], newest: u64) -> Launches {
-        let own = self.newest_markers(row, newest).filter(|marker| marker.stream() == stream && !marker.is_done());
-        own.fold(Launches::NONE, |sum, marker| sum + marker.stands_for())
+    /// Launches behind markers that are not done: in `stream`, and in all.
+    fn in_flight_of(&self, stream: CUstream, row: &[AtomicU64], newest: u64) -> (Launches, Launches) {
+        let undone = self.newest_markers(row, newest).filter(|marker| !marker.is_done());
+        undone.fold((Launches::NONE, Launches::NONE), |(own, all), marker| {
+            let launches = marker.stands_for();
+            (if marker.stream() == stream { own + launches } else { own }, all + launches)
+        })
     }
 
     /// The markers up to `newest` whose places no newer one has taken.
-    fn newest_markers<'a>(
-        &'a self,
-        row: &'a [AtomicU64; MARKERS_MAX],
-        newest: u64,
-    ) -> impl Iterator<Item = Marker<'a>> {
-        (newest.saturating_sub(MARKERS_MAX as u64 - 1).max(1)..=newest).filter_map(move |number| {
+    fn newest_markers<'a>(&'a self, row: &'a [AtomicU64], newest: u64) -> impl Iterator<Item = Marker<'a>> {
+        (newest.saturating_sub(row.len() as u64) + 1..=newest).filter_map(move |number| {
             let place = number as usize % MARKERS_MAX;
             Some(Marker {
                 number,
-                cell: row.get(place)?,
+                cell: ledger::cell(row, number)?,
                 event: self.events.get(place)?,
                 recorded: self.recorded.get(place)?,
                 context: self.contexts.get(place)?,

@@ -115,7 +115,7 @@ impl<'a> Pacing<'a> {
             owner::state(word.load(Ordering::Relaxed)) == owner::ATTACHED && !core::ptr::eq(*slot, own)
         });
         let busy_since_ns = attached.filter_map(|(word, slot)| {
-            let (work, row) = (slot.devices.get(self.part.index)?, slot.markers.get(self.part.index)?);
+            let (work, row) = (slot.devices.get(self.part.index)?, slot.row(self.part.index)?);
             let launched_ns = work.marker_submitted_ns.load(Ordering::Relaxed);
             let is_believed = now_ns.saturating_sub(launched_ns) < BELIEVED_NS;
             if !is_believed || ledger::drained(work, row) {

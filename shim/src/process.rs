@@ -201,6 +201,8 @@ impl Process {
         if let Some(slot) = region.ledger.slots.get(index) {
             self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
         }
+        let markers = region.limits.header.markers_per_device(self.all_devices().len());
+        self.slot().markers_per_device.store(markers as u64, Ordering::Relaxed);
         self.slot_index.store(index as u32, Ordering::Relaxed);
         self.slot_generation.store(generation, Ordering::Relaxed);
         // One that was not heard is found by the manager when it looks through the ledger.
@@ -303,11 +305,16 @@ impl Process {
         Some(Part { process: self, index, limits: self.limits().devices.get(index)? })
     }
 
+    /// The limits of all parts of the slice.
+    fn all_devices(&self) -> &'static [DeviceLimits] {
+        let limits = self.limits();
+        let count = (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX);
+        limits.devices.get(..count).unwrap_or_default()
+    }
+
     /// All parts of the slice.
     pub(crate) fn all_parts(&'static self) -> impl Iterator<Item = Part> {
-        let limits = self.limits();
-        let parts = limits.devices.iter().take(limits.device_count.load(Ordering::Relaxed) as usize);
-        parts.enumerate().map(move |(index, limits)| Part { process: self, index, limits })
+        self.all_devices().iter().enumerate().map(move |(index, limits)| Part { process: self, index, limits })
     }
 
     /// The container's and this process's books for account `number`: that of a part, or
@@ -432,6 +439,12 @@ impl Part {
     #[inline]
     pub(crate) fn work(&self) -> Option<&'static SlotDevice> {
         self.slot().devices.get(self.index)
+    }
+
+    /// The cells that this device writes this process's markers into.
+    #[inline]
+    pub(crate) fn row(&self) -> Option<&'static [AtomicU64]> {
+        self.slot().row(self.index)
     }
 
     /// This process's work in flight on this device.

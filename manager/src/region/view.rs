@@ -147,10 +147,10 @@ pub(crate) fn sum(ledger: &Ledger, indices: impl Iterator<Item = usize>, device:
 #[must_use]
 pub(crate) fn work(ledger: &Ledger, index: usize, device: usize) -> Option<WorkView> {
     let slot = ledger.slots.get(index)?;
-    let (part, markers) = (slot.devices.get(device)?, slot.markers.get(device)?);
+    let (part, row) = (slot.devices.get(device)?, slot.row(device)?);
     Some(WorkView {
         waiting: part.waiting.load(Ordering::Relaxed) != 0,
-        drained: ledger::drained(part, markers),
+        drained: ledger::drained(part, row),
         marker_submitted: part.marker_submitted.load(Ordering::Relaxed),
         busy_since_ns: part.busy_since_ns.load(Ordering::Relaxed),
     })

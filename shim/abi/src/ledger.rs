@@ -22,7 +22,7 @@
 //! more than the limit.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::region::{ACCOUNTS, Account, Ledger, MARKERS_MAX, SLOTS_MAX, SlotDevice, owner};
+use crate::region::{ACCOUNTS, Account, Ledger, SLOTS_MAX, SlotDevice, owner};
 
 /// The part of an account's and of a slot's word that counts bytes.
 pub const BYTES_MASK: u64 = (1 << 48) - 1;
@@ -256,11 +256,10 @@ pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity, reclaimer_pid: u32
         return Reclaimed::NotTheirs;
     }
     let in_doubt = empty_slot(ledger, index);
-    for row in &slot.markers {
-        for marker in row {
-            marker.store(0, Ordering::Relaxed);
-        }
+    for marker in &slot.markers {
+        marker.store(0, Ordering::Relaxed);
     }
+    slot.markers_per_device.store(0, Ordering::Relaxed);
     // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty. It fails only if the slot
     // was repaired meanwhile.
     let free = owner::word(owner::FREE, generation, 0);
@@ -374,20 +373,25 @@ fn sum_at_rest(ledger: &Ledger, number: usize) -> Option<u64> {
 
 /// Whether all work of the slot's owner on a device that a marker stands behind is done.
 ///
-/// `markers` is the device's row in the slot. Marker numbers begin at 1; at most [`MARKERS_MAX`] are in flight.
+/// `row` is the device's in the slot: see [`Slot::row`](crate::region::Slot::row).
 #[must_use]
-pub fn drained(part: &SlotDevice, markers: &[AtomicU64; MARKERS_MAX]) -> bool {
+pub fn drained(part: &SlotDevice, row: &[AtomicU64]) -> bool {
     let newest = part.marker_submitted.load(Ordering::Acquire);
-    oldest_in_flight(newest, markers).is_none()
+    oldest_in_flight(0, newest, row).is_none()
 }
 
-/// Number of the oldest marker up to `newest` that the device has not written, or `None`.
+/// Number of the oldest marker up to `newest` that the device has not written, or `None`. Those up to `done` are known to
+/// be written.
 #[must_use]
-pub fn oldest_in_flight(newest: u64, markers: &[AtomicU64; MARKERS_MAX]) -> Option<u64> {
-    let first = newest.saturating_sub(MARKERS_MAX as u64 - 1).max(1);
-    (first..=newest).find(|&number| {
-        markers.get(number as usize % MARKERS_MAX).is_some_and(|marker| marker.load(Ordering::Acquire) < number)
-    })
+pub fn oldest_in_flight(done: u64, newest: u64, row: &[AtomicU64]) -> Option<u64> {
+    let first = newest.saturating_sub(row.len() as u64).max(done).saturating_add(1);
+    (first..=newest).find(|&number| cell(row, number).is_some_and(|cell| cell.load(Ordering::Acquire) < number))
+}
+
+/// The cell of marker `number` in a device's row.
+#[must_use]
+pub fn cell(row: &[AtomicU64], number: u64) -> Option<&AtomicU64> {
+    row.get(number.checked_rem(row.len() as u64)? as usize)
 }
 
 #[cfg(test)]
@@ -569,16 +573,20 @@ mod tests {
     #[test]
     fn markers_drain_in_any_order() {
         let ledger = ledger();
-        let (part, row) = (&ledger.slots[1].devices[0], &ledger.slots[1].markers[0]);
+        let part = &ledger.slots[1].devices[0];
+        let row = ledger.slots[1].row(0).unwrap();
+        assert_eq!(row.len(), 8, "a process that does not say how it divides the cells");
         assert!(drained(part, row));
         part.marker_submitted.store(10, Ordering::Relaxed);
         for number in 3..=10_u64 {
-            row[number as usize % MARKERS_MAX].store(number, Ordering::Relaxed);
+            cell(row, number).unwrap().store(number, Ordering::Relaxed);
         }
         assert!(drained(part, row));
         part.marker_submitted.store(12, Ordering::Relaxed);
-        row[12 % MARKERS_MAX].store(12, Ordering::Relaxed);
-        assert_eq!(oldest_in_flight(12, row), Some(11));
+        cell(row, 12).unwrap().store(12, Ordering::Relaxed);
+        assert_eq!(oldest_in_flight(0, 12, row), Some(11));
+        assert_eq!(oldest_in_flight(11, 12, row), None);
+        assert_eq!((oldest_in_flight(0, 12, &[]), drained(part, row)), (None, false));
     }
 
     proptest! {

@@ -40,8 +40,12 @@ pub const ACCOUNTS: usize = DEVICES_MAX + 1;
 pub const HOST_ACCOUNT: usize = DEVICES_MAX;
 /// Classes of length that waits for leases are counted by.
 pub const WAIT_LENGTHS: usize = 14;
-/// Progress markers that a process can have in flight on one device.
-pub const MARKERS_MAX: usize = if cfg!(loom) { 2 } else { 8 };
+/// Cells for progress markers of one process, on all devices of its slice: see [`Slot::row`].
+pub const MARKER_CELLS: usize = if cfg!(loom) { 2 } else { 128 };
+/// Progress markers that a process can have in flight on one device at most.
+pub const MARKERS_MAX: usize = if cfg!(loom) { 2 } else { 64 };
+/// Progress markers that a process can have in flight on one device before minor version 2.
+const MARKERS_OF_OLD: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// Size of the limits file in bytes.
 pub const LIMITS_FILE_BYTES: usize = 16 * 1024;
@@ -51,7 +55,9 @@ pub const LEDGER_FILE_BYTES: usize = 4 * 1024 * 1024;
 /// Version of the layout and the protocols in this crate that must agree exactly.
 pub const MAJOR: u32 = 2;
 /// Version of additions that older readers can ignore.
-pub const MINOR: u32 = 1;
+pub const MINOR: u32 = 2;
+/// The first minor version with [`Slot::markers_per_device`].
+const MINOR_WITH_LONG_ROWS: u32 = 2;
 
 /// [`Header::magic`] of a limits file: `ALIQLIMT`, read as a little-endian number.
 pub const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLIMT");
@@ -117,6 +123,16 @@ impl Header {
             return Err(HeaderError::WrongSize { found_bytes });
         }
         Ok(())
+    }
+
+    /// How many progress markers a process may have in flight on each of so many devices: the cells are divided among
+    /// those that there are. Managers of earlier minor versions look for fewer.
+    #[must_use]
+    pub fn markers_per_device(&self, device_count: usize) -> usize {
+        if self.minor.load(Ordering::Relaxed) < MINOR_WITH_LONG_ROWS {
+            return MARKERS_OF_OLD;
+        }
+        (MARKER_CELLS / device_count.clamp(1, DEVICES_MAX)).min(MARKERS_MAX)
     }
 
     /// Declares the file complete.
@@ -306,6 +322,19 @@ impl Ledger {
 }
 
 impl Slot {
+    /// The row of device number `device`: the device writes marker number `n` into element `n` modulo the row's length
+    /// when all work that the marker's stream held before it is done. Numbers begin at 1; at most as many as the row has
+    /// elements, never none, are in flight.
+    #[inline]
+    #[must_use]
+    pub fn row(&self, device: usize) -> Option<&[AtomicU64]> {
+        let cells = match self.markers_per_device.load(Ordering::Relaxed) {
+            0 => MARKERS_OF_OLD,
+            cells => cells.min(MARKERS_MAX as u64) as usize,
+        };
+        self.markers.get(device.checked_mul(cells)?..)?.get(..cells)
+    }
+
     /// What the process has in account number `number`: bytes, and operations under way (see
     /// [`ledger`](crate::ledger)).
     #[inline]
@@ -325,11 +354,13 @@ pub struct Slot {
     pub pid_namespace: AtomicU64,
     /// Page-locked host memory: bytes in use and operations under way, as in [`SlotDevice::memory`].
     pub host_memory: AtomicU64,
+    /// Cells of [`Slot::markers`] in the row of each device, as the process has divided them; 0: as before minor version
+    /// 2, in which this is new.
+    pub markers_per_device: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 126],
-    /// Progress markers: the device writes marker number `n` into element `n % MARKERS_MAX` of its row when all work
-    /// that the marker's stream held before it is done. Numbers begin at 1.
-    pub markers: [[AtomicU64; MARKERS_MAX]; DEVICES_MAX],
+    pub reserved: [u64; 125],
+    /// Progress markers, a row for each device of the slice: see [`Slot::row`].
+    pub markers: [AtomicU64; MARKER_CELLS],
 }
 
 /// What a process uses of one device.
@@ -509,6 +540,30 @@ mod tests {
             AttachMessage { generation: 0x100_0000, ..message },
         ] {
             assert_eq!(AttachMessage::from_bytes(&wrong.to_bytes()), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn rows_share_the_cells_and_do_not_meet() {
+        // SAFETY: these are integers and atomics of them: all bytes zero is valid.
+        let (header, slot) =
+            unsafe { (Box::<Header>::new_zeroed().assume_init(), Box::<Slot>::new_zeroed().assume_init()) };
+        assert_eq!(header.markers_per_device(1), 8, "of a manager that knows no longer rows");
+        header.minor.store(MINOR, Ordering::Relaxed);
+        for (devices, cells) in [(0, 64), (1, 64), (2, 64), (3, 42), (8, 16), (16, 8), (usize::MAX, 8)] {
+            assert_eq!(header.markers_per_device(devices), cells, "{devices} devices");
+            slot.markers_per_device.store(cells as u64, Ordering::Relaxed);
+            for device in 0..devices.min(DEVICES_MAX) {
+                let row = slot.row(device).unwrap();
+                assert_eq!((row.len(), row.as_ptr()), (cells, slot.markers[device * cells..].as_ptr()));
+            }
+        }
+        // Whatever a container writes there.
+        for forged in [1, 2, 129, u64::MAX] {
+            slot.markers_per_device.store(forged, Ordering::Relaxed);
+            for device in [0, 1, 2, 15, usize::MAX] {
+                assert!(slot.row(device).is_none_or(|row| (1..=MARKERS_MAX).contains(&row.len())));
+            }
         }
     }
 

@@ -112,8 +112,9 @@ fn ledger() -> Arc<Ledger> {
             devices: from_fn(|_| slot_device()),
             pid_namespace: word(),
             host_memory: word(),
+            markers_per_device: word(),
             reserved: [0; _],
-            markers: from_fn(|_| from_fn(|_| word())),
+            markers: from_fn(|_| word()),
         }),
     })
 }

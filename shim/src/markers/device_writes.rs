@@ -10,7 +10,8 @@ use crate::sys;
 use aliquot_abi::cuda::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUcontext, CUdeviceptr, CUresult, CUstream, c_void,
 };
-use aliquot_abi::region::{MARKERS_MAX, Slot};
+use aliquot_abi::ledger;
+use aliquot_abi::region::Slot;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Where the device writes markers.
@@ -80,9 +81,11 @@ impl MarkerPage {
     }
 }
 
-pub(super) fn write(part: &Part, stream: CUstream, address: CUdeviceptr, place: usize, number: u64) -> CUresult {
-    let row = core::mem::offset_of!(Slot, markers) + part.index * MARKERS_MAX * 8;
-    let cell = address + (row + place * 8) as u64;
+/// Puts marker `number` into `stream`; the device knows the slot by `address`.
+pub(super) fn write(part: &Part, stream: CUstream, address: CUdeviceptr, number: u64) -> CUresult {
+    let Some(cell) = part.row().and_then(|row| ledger::cell(row, number)) else { return CUresult::NOT_FOUND };
+    let place = core::ptr::from_ref(cell).addr().wrapping_sub(core::ptr::from_ref(part.slot()).addr());
+    let cell = address.wrapping_add(place as u64);
     // The second version of the call needs no special set-up of the driver; before CUDA 11.7 there is only the first.
     match real!(cuStreamWriteValue64_v2).or_else(|| real!(cuStreamWriteValue64)) {
         // SAFETY: the cell lies in the slot's page, which is registered with the driver and mapped for ever.
@@ -161,7 +164,7 @@ impl DeviceWrites {
 /// Whether the device is yet to write a marker in another context than `ending`.
 fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return false };
-    let Some(row) = part.slot().markers.get(part.index) else { return false };
+    let Some(row) = part.row() else { return false };
     flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)).any(|marker| {
         let is_event = marker.recorded.load(Ordering::Acquire) == marker.number;
         !is_event && !marker.is_done() && marker.context() != Some(ending)
@@ -173,7 +176,7 @@ fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
 /// place.
 pub(super) fn forget_context(part: &Part, ended: CUcontext) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
-    let Some(row) = part.slot().markers.get(part.index) else { return };
+    let Some(row) = part.row() else { return };
     for marker in flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)) {
         let lives = marker.context().is_some_and(|context| context != ended && context::is_alive(context));
         if !lives || marker.is_done() || marker.recorded.load(Ordering::Acquire) != marker.number {

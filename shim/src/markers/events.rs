@@ -4,6 +4,7 @@
 use super::{Flight, outside_capture};
 use crate::hooks::real;
 use aliquot_abi::cuda::{CUevent, CUresult, CUstream, c_uint};
+use aliquot_abi::ledger;
 use aliquot_abi::region::MARKERS_MAX;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,13 +56,13 @@ fn replace_event(old: CUevent) -> Result<CUevent, CUresult> {
 }
 
 /// Writes the markers whose events are done.
-pub(super) fn query(flight: &Flight, row: &[AtomicU64; MARKERS_MAX], newest: u64) {
+pub(super) fn query(flight: &Flight, row: &[AtomicU64], newest: u64) {
     let Some(query) = real!(cuEventQuery) else { return };
     let done = flight.done.load(Ordering::Relaxed);
-    for number in done.max(newest.saturating_sub(MARKERS_MAX as u64)) + 1..=newest {
+    for number in done.max(newest.saturating_sub(row.len() as u64)) + 1..=newest {
         let place = number as usize % MARKERS_MAX;
         let (Some(cell), Some(event), Some(recorded)) =
-            (row.get(place), flight.events.get(place), flight.recorded.get(place))
+            (ledger::cell(row, number), flight.events.get(place), flight.recorded.get(place))
         else {
             continue;
         };

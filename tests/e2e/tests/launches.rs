@@ -97,7 +97,7 @@ fn work_is_in_flight_though_a_context_beside_it_has_ended() {
     open(&region, 0);
     let drained = || {
         let slots = &region.ledger().slots;
-        slots.iter().all(|slot| ledger::drained(&slot.devices[0], &slot.markers[0]))
+        slots.iter().all(|slot| slot.row(0).is_some_and(|row| ledger::drained(&slot.devices[0], row)))
     };
     let mut command = HostProgram::linked(&gpu, "ends_beside_work").on(&gpu);
     let mut process = Process::start(region.preload_into(command.arg("second")));
@@ -269,4 +269,19 @@ fn what_a_program_polls_for_has_a_marker() {
 fn short_graphs_share_markers() {
     let (markers, launches) = markers_and_launches("graphs");
     assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+}
+
+/// Each stream's launches have a marker of their own: without one, what they do would be seen only with the others'.
+#[test]
+fn many_streams_that_are_held_up_have_a_marker_each() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, GIB);
+    open(&region, 0);
+    let mut process = Process::start(region.preload_into(&mut HostProgram::linked(&gpu, "held_streams").on(&gpu)));
+    process.wait_for("launched\n");
+    let slots = &region.ledger().slots;
+    let markers: u64 = slots.iter().map(|slot| slot.devices[0].marker_submitted.load(Ordering::Relaxed)).sum();
+    process.signal(Signal::USR1);
+    process.wait().success().assert_said("launched\ndone\n");
+    assert_eq!(markers, 24);
 }

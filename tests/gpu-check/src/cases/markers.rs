@@ -52,7 +52,8 @@ fn markers_of_this_process(scene: &Scene, findings: &mut Findings, by_device: bo
     findings.expect("this process has a slot in its slice's ledger", slot.is_some(), "");
     let Some(slot) = slot.and_then(|index| ledger.slots.get(index)) else { return Ok(()) };
     // A slice has parts in the order of its devices; this one has one.
-    let (device, row) = (&slot.devices[0], &slot.markers[0]);
+    let device = &slot.devices[0];
+    let row = slot.row(0).context("the slot has no row of markers")?;
     let submitted = device.marker_submitted.load(Ordering::Acquire);
     findings.expect("launches in a slice leave markers", submitted > 0, format!("{submitted} markers"));
     let is_by_device = device.markers_by_device.load(Ordering::Relaxed) != 0;
