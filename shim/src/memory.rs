@@ -162,6 +162,9 @@ fn charged_inline(payer: Payer, bytes: u64, call: impl FnOnce() -> CUresult, key
     if !result.is_ok() || !allocations::remember(key(), charge) {
         charge.refund();
     }
+    if let Some(process) = Process::if_attached() {
+        process.marker_page().prepare(process);
+    }
     result
 }
 

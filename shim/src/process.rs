@@ -333,7 +333,7 @@ impl Process {
 
     /// This process's slot.
     #[inline]
-    fn slot(&self) -> &'static Slot {
+    pub(crate) fn slot(&self) -> &'static Slot {
         // SAFETY: an attached process's pointers are set and valid for ever.
         unsafe { &*self.slot.load(Ordering::Relaxed) }
     }

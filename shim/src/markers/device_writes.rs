@@ -34,6 +34,24 @@ const FORGOTTEN: u64 = 0xfff;
 const FAILURES_MAX: u32 = 4;
 
 impl MarkerPage {
+    /// Registers the page ahead of the first launch, after a call that needed a context: beside kernels it could wait for
+    /// them, or they for each other. What fails here is tried again when a marker is put.
+    #[inline]
+    pub(crate) fn prepare(&self, process: &'static Process) {
+        if self.address.load(Ordering::Relaxed) == 0 {
+            self.prepare_now(process);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn prepare_now(&self, process: &'static Process) {
+        let is_tried = self.failures.load(Ordering::Relaxed) != 0;
+        if !is_tried && self.pauses.load(Ordering::Acquire) == 0 && !process.marks_by_events() {
+            let _ = self.register(process.slot(), 0);
+        }
+    }
+
     #[cold]
     fn register(&self, slot: &Slot, word: u64) -> Option<CUdeviceptr> {
         let start: *mut c_void = core::ptr::from_ref(slot).cast_mut().cast();

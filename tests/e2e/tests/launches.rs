@@ -285,3 +285,23 @@ fn many_streams_that_are_held_up_have_a_marker_each() {
     process.wait().success().assert_said("launched\ndone\n");
     assert_eq!(markers, 24);
 }
+
+/// To register memory beside kernels can make them wait for each other.
+#[test]
+fn the_page_of_markers_is_registered_before_the_first_launch_but_not_for_a_question() {
+    let gpu = SimulatedGpu::new();
+    let driver = FrontDriver::new(&gpu, "driver_that_tells");
+    let says = |what: &str, is_free: bool| {
+        let region = Region::new(&gpu, GIB);
+        if !is_free {
+            open(&region, 0);
+        }
+        let mut command = HostProgram::linked(&gpu, "first_use").on(&gpu);
+        run(region.preload_into(driver.show_to(command.arg(what)))).success().stdout
+    };
+    for is_free in [false, true] {
+        assert_eq!(says("asks", is_free), "done\n");
+        assert_eq!(says("allocates", is_free), "registers 4096 bytes\ndone\n");
+        assert_eq!(says("launches", is_free), "registers 4096 bytes\nlaunches\ndone\n");
+    }
+}
