@@ -40,6 +40,7 @@ fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) 
         Entry::Free => call(),
         Entry::Refused => CUresult::NOT_PERMITTED,
         Entry::Marked(part, marked) => {
+            part.process.marker_page().prepare(process);
             let result = call();
             leave_marker(&part, stream, marked, result);
             result

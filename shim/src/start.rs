@@ -6,8 +6,8 @@ use crate::lookup;
 use crate::process::Process;
 use crate::region::Region;
 use aliquot_abi::cuda::{
-    CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUmodule, CUresult, NullStream,
-    c_char, c_int, c_uint, c_void,
+    CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, NullStream, c_char,
+    c_int, c_uint, c_void,
 };
 use core::ffi::CStr;
 use core::sync::atomic::AtomicPtr;
@@ -85,52 +85,6 @@ unsafe fn replace(
     {
         // SAFETY: as above.
         unsafe { *address = hook.export() };
-    }
-    result
-}
-
-/// `cuModuleLoad`: of the calls that come before a first kernel the one that always has a context.
-pub(crate) unsafe fn load_module(
-    _: NullStream,
-    real: types::cuModuleLoad,
-    module: *mut CUmodule,
-    path: *const c_char,
-) -> CUresult {
-    // SAFETY: the host's call.
-    prepared(unsafe { real(module, path) })
-}
-
-/// `cuModuleLoadData` and `cuModuleLoadFatBinary`.
-pub(crate) unsafe fn load_module_data(
-    _: NullStream,
-    real: types::cuModuleLoadData,
-    module: *mut CUmodule,
-    image: *const c_void,
-) -> CUresult {
-    // SAFETY: the host's call.
-    prepared(unsafe { real(module, image) })
-}
-
-/// `cuModuleLoadDataEx`.
-pub(crate) unsafe fn load_module_data_ex(
-    _: NullStream,
-    real: types::cuModuleLoadDataEx,
-    module: *mut CUmodule,
-    image: *const c_void,
-    option_count: c_uint,
-    options: *mut c_uint,
-    values: *mut *mut c_void,
-) -> CUresult {
-    // SAFETY: the host's call.
-    prepared(unsafe { real(module, image, option_count, options, values) })
-}
-
-/// After a call that needs a context: the program is about to launch.
-fn prepared(result: CUresult) -> CUresult {
-    if result.is_ok()
-        && let Some(process) = Process::attached()
-    {
-        process.marker_page().prepare(process);
     }
     result
 }

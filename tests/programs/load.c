@@ -5,7 +5,9 @@
  *   blocks=N           blocks of a kernel [1]
  *   sync=N             kernels between two synchronisations; 0: none, the driver's queue is bounded [0]
  *   last_ns=N          how long the last kernel before a synchronisation takes; 0: as the others [0]
- *   poll=N             not 0: waits by asking again and again [0]
+ *   poll=N             not 0: waits by asking again and again; 2: without a rest [0]
+ *   gap_us=N           pauses after each synchronisation for up to twice so long, at random [0]
+ *   for_ms=N           ends after so long, and says how much it has launched, and in how long; 0: never [0]
  *   streams=N          streams, used in turn [1]
  *   graph=N            kernels of a graph, which is launched in their place; 0: no graph [0]
  *   on_ms=N off_ms=N   launches for so long, waits for all, pauses for so long, says when it goes on; 0: no pauses [0]
@@ -21,6 +23,7 @@ enum { KERNELS_MAX = 16, STREAMS_MAX = 32 };
 static uint64_t kernels_ns[KERNELS_MAX] = {1000000};
 static int kernel_count = 1;
 static unsigned long blocks = 1, sync_after, last_ns, poll, stream_count = 1, graph_kernels, on_ms, off_ms, seed = 1;
+static unsigned long gap_us, for_ms;
 
 static CUfunction kernel;
 static CUstream streams[STREAMS_MAX];
@@ -45,7 +48,8 @@ static void read_arguments(int count, char **arguments) {
         const char *name;
         unsigned long *value;
     } numbers[] = {{"blocks", &blocks}, {"sync", &sync_after}, {"last_ns", &last_ns}, {"poll", &poll}, {"streams", &stream_count},
-                   {"graph", &graph_kernels}, {"on_ms", &on_ms}, {"off_ms", &off_ms}, {"seed", &seed}};
+                   {"graph", &graph_kernels}, {"on_ms", &on_ms}, {"off_ms", &off_ms}, {"seed", &seed},
+                   {"gap_us", &gap_us}, {"for_ms", &for_ms}};
     for (int i = 1; i < count; i++) {
         char *value = strchr(arguments[i], '=');
         EXPECT(value != NULL);
@@ -64,12 +68,16 @@ static void read_arguments(int count, char **arguments) {
     EXPECT(stream_count >= 1 && stream_count <= STREAMS_MAX);
 }
 
-/* A duration, by the same sequence in every run of a seed. */
-static uint64_t next_ns(void) {
+/* A number, by the same sequence in every run of a seed. */
+static uint64_t next_random(void) {
     static uint64_t state;
     state = state ? state : seed;
     state = state * 6364136223846793005 + 1442695040888963407;
-    return kernels_ns[(state >> 33) % kernel_count];
+    return state >> 33;
+}
+
+static uint64_t next_ns(void) {
+    return kernels_ns[next_random() % kernel_count];
 }
 
 static CUresult launch_kernel(CUstream stream, uint64_t duration_ns) {
@@ -92,7 +100,8 @@ static void wait_for_all(void) {
     for (unsigned long i = 0; i < stream_count; i++) {
         CUresult result = CUDA_ERROR_NOT_READY;
         while (poll && (result = cuStreamQuery(streams[i])) == CUDA_ERROR_NOT_READY)
-            usleep(100);
+            if (poll != 2)
+                usleep(100);
         REQUIRE(poll ? result : cuStreamSynchronize(streams[i]));
     }
 }
@@ -125,7 +134,7 @@ int main(int count, char **arguments) {
     if (graph_kernels)
         graph = make_graph();
     wait_for_signal();
-    uint64_t pause_ns = now_ns() + on_ms * 1000000;
+    uint64_t start_ns = now_ns(), pause_ns = start_ns + on_ms * 1000000;
     for (unsigned long launched = 1;; launched++) {
         CUstream stream = streams[launched % stream_count];
         int is_last = sync_after && launched % sync_after == 0;
@@ -133,6 +142,13 @@ int main(int count, char **arguments) {
         REQUIRE(graph ? cuGraphLaunch(graph, stream) : launch_kernel(stream, duration_ns));
         if (is_last)
             wait_for_all();
+        if (for_ms && now_ns() > start_ns + for_ms * 1000000) {
+            wait_for_all();
+            printf("%lu launches in %llu ns\n", launched, (unsigned long long)(now_ns() - start_ns));
+            return 0;
+        }
+        if (is_last && gap_us)
+            usleep(next_random() % (2 * gap_us + 1));
         if (!off_ms || now_ns() < pause_ns)
             continue;
         wait_for_all();

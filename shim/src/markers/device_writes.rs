@@ -34,8 +34,9 @@ const FORGOTTEN: u64 = 0xfff;
 const FAILURES_MAX: u32 = 4;
 
 impl MarkerPage {
-    /// Registers the page ahead of the first launch, after a call that needed a context: beside kernels it could wait for
-    /// them, or they for each other. What fails here is tried again when a marker is put.
+    /// Registers the page ahead of the first launch, after an allocation, which needs a context as this does, or at last
+    /// before that launch: beside kernels it could wait for them, or they for each other. What fails here is tried again
+    /// when a marker is put.
     #[inline]
     pub(crate) fn prepare(&self, process: &'static Process) {
         if self.address.load(Ordering::Relaxed) == 0 {

@@ -92,6 +92,8 @@ enum What {
     Resizing,
     /// Markers that the device writes against events.
     MarkerWays,
+    /// What sharing costs where launches, markers and changes of process cost what they do on an H100.
+    HardwareLike,
 }
 
 impl What {
@@ -110,6 +112,7 @@ impl What {
             What::SelfPacing => Case::SelfPacing,
             What::Resizing => Case::Resizing,
             What::MarkerWays => Case::MarkerWays,
+            What::HardwareLike => Case::HardwareLike,
             _ => return None,
         })
     }

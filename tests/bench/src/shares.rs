@@ -7,6 +7,7 @@
 mod capped;
 mod collectives;
 mod cost;
+mod hardware_like;
 mod idle_neighbours;
 mod inside;
 mod judgement;
@@ -56,6 +57,8 @@ pub(crate) enum Case {
     Resizing,
     /// The two ways to see progress.
     MarkerWays,
+    /// A device whose launches, markers and changes of process cost what they do on an H100.
+    HardwareLike,
 }
 
 impl Depth {
@@ -90,6 +93,7 @@ pub(crate) fn measure(case: Case, client: &Client, depth: Depth) -> Table {
         Case::SelfPacing => self_pacing::measure(depth),
         Case::Resizing => resizing::measure(depth),
         Case::MarkerWays => marker_ways::measure(client, depth),
+        Case::HardwareLike => hardware_like::measure(depth),
     }
 }
 

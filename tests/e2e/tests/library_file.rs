@@ -70,9 +70,9 @@ fn it_runs_with_a_c_library_of_2012() {
 
 #[test]
 fn it_is_small() {
-    // A hook takes about a KiB: its code, how to unwind it, and its names for the loader.
+    // A hook takes up to a KiB: its code, how to unwind it, and its names for the loader.
     let bytes = fs::metadata(artifacts::shim()).unwrap().len();
-    assert!(bytes < 240 * 1024, "it has {bytes} bytes");
+    assert!(bytes < 256 * 1024, "it has {bytes} bytes");
 }
 
 #[test]

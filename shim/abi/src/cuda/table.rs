@@ -10,7 +10,7 @@
 //! class policy: symbol | per-thread symbol = name @ version (arguments);
 //! ```
 //!
-//! * `class` says what the function can do to a slice: `start` (start-up, look-up, and what comes before the first launch), `memory` (takes or gives back
+//! * `class` says what the function can do to a slice: `start` (start-up and look-up), `memory` (takes or gives back
 //!   memory, or lets the driver do so), `launch` (makes the device work), `copy` (moves or sets memory: counted, never held
 //!   back), `synchronize` (waits for the device), `view` (shows the size of the device), `context` (ends a context or a
 //!   stream and all it holds, or keeps a context alive), `forward` (none of these: the shim does not touch it).
@@ -108,10 +108,10 @@ macro_rules! cuda_api {
             forward call: cuGreenCtxStreamCreate = cuGreenCtxStreamCreate @ 12050 (ph_stream: *mut CUstream, green_ctx: CUgreenCtx, flags: c_uint, priority: c_int);
             forward call: cuStreamGetGreenCtx = cuStreamGetGreenCtx @ 12040 (h_stream: CUstream, ph_ctx: *mut CUgreenCtx);
             // Modules, libraries, functions
-            start load_module: cuModuleLoad = cuModuleLoad @ 2000 (module: *mut CUmodule, fname: *const c_char);
-            start load_module_data: cuModuleLoadData = cuModuleLoadData @ 2000 (module: *mut CUmodule, image: *const c_void);
-            start load_module_data_ex: cuModuleLoadDataEx = cuModuleLoadDataEx @ 2010 (module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut c_uint, option_values: *mut *mut c_void);
-            start load_module_data: cuModuleLoadFatBinary = cuModuleLoadFatBinary @ 2000 (module: *mut CUmodule, fat_cubin: *const c_void);
+            forward call: cuModuleLoad = cuModuleLoad @ 2000 (module: *mut CUmodule, fname: *const c_char);
+            forward call: cuModuleLoadData = cuModuleLoadData @ 2000 (module: *mut CUmodule, image: *const c_void);
+            forward call: cuModuleLoadDataEx = cuModuleLoadDataEx @ 2010 (module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut c_uint, option_values: *mut *mut c_void);
+            forward call: cuModuleLoadFatBinary = cuModuleLoadFatBinary @ 2000 (module: *mut CUmodule, fat_cubin: *const c_void);
             synchronize unload_module: cuModuleUnload = cuModuleUnload @ 2000 (hmod: CUmodule);
             forward call: cuModuleGetLoadingMode = cuModuleGetLoadingMode @ 11070 (mode: *mut c_uint);
             forward call: cuModuleGetFunction = cuModuleGetFunction @ 2000 (hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
