@@ -37,6 +37,7 @@ pub mod config;
 pub mod daemon;
 mod devices;
 mod driver_root;
+pub mod file_system;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod grpc;

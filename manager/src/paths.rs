@@ -2,10 +2,20 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access, geteuid};
+
+use crate::file_system;
 
 /// File name of the gRPC socket in the runtime directory.
 pub const SOCKET_FILE: &str = "manager.sock";
+
+/// Memory that every user can make directories in.
+const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The directories and files that are used where nothing else is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,11 +34,11 @@ impl Paths {
     /// The paths of the user that runs this process.
     #[must_use]
     pub fn of_this_user() -> Paths {
-        Paths::of(nix::unistd::geteuid().as_raw(), |name| env::var_os(name))
+        Paths::of(geteuid().as_raw(), |name| env::var_os(name), holds_regions(Path::new(SHARED_MEMORY)))
     }
 
-    /// The paths of the user `uid` with the environment `var`.
-    fn of(uid: u32, var: impl Fn(&str) -> Option<OsString>) -> Paths {
+    /// The paths of the user `uid` with the environment `var`, where regions may lie in [`SHARED_MEMORY`] or not.
+    fn of(uid: u32, var: impl Fn(&str) -> Option<OsString>, has_shared_memory: bool) -> Paths {
         if uid == 0 {
             return Paths {
                 config_file: "/etc/aliquot/manager.toml".into(),
@@ -40,10 +50,12 @@ impl Paths {
         // The XDG specification says that a relative path is to be ignored.
         let dir = |name| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home = dir("HOME").unwrap_or_else(|| "/".into());
-        let runtime = dir("XDG_RUNTIME_DIR").unwrap_or_else(|| format!("/tmp/aliquot-{uid}").into());
+        // Everybody can make directories there: see `is_of_this_user`.
+        let shared = if has_shared_memory { SHARED_MEMORY } else { "/tmp" };
+        let runtime = dir("XDG_RUNTIME_DIR").map(|dir| dir.join("aliquot"));
         Paths {
             config_file: dir("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")).join("aliquot/manager.toml"),
-            runtime_dir: runtime.join("aliquot"),
+            runtime_dir: runtime.unwrap_or_else(|| format!("{shared}/aliquot-{uid}").into()),
             state_dir: dir("XDG_STATE_HOME").unwrap_or_else(|| home.join(".local/state")).join("aliquot"),
             cdi_dir: None,
         }
@@ -56,25 +68,47 @@ impl Paths {
     }
 }
 
+/// Whether regions that this user makes in `dir` work in all ways: libraries can be loaded from them, and the driver
+/// can register their pages.
+fn holds_regions(dir: &Path) -> bool {
+    access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+        && file_system::is_in_memory(dir)
+        && !file_system::is_noexec(dir)
+}
+
+/// Whether nobody but this user (and root) can change what is in `dir`: it is this user's and not writable for others,
+/// and so is the link, if it is one. In a directory that everybody can write to, another user can have made it.
+///
+/// # Errors
+/// It is not there, or may not be looked at.
+pub fn is_of_this_user(dir: &Path) -> io::Result<bool> {
+    let (me, link, metadata) = (geteuid().as_raw(), fs::symlink_metadata(dir)?, fs::metadata(dir)?);
+    Ok([0, me].contains(&link.uid()) && metadata.uid() == me && metadata.mode() & 0o022 == 0)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
+
     use super::*;
 
     #[test]
     fn root_has_the_system_s_directories() {
-        let paths = Paths::of(0, |_| Some("/ignored".into()));
+        let paths = Paths::of(0, |_| Some("/ignored".into()), true);
         assert_eq!(paths.socket(), PathBuf::from("/run/aliquot/manager.sock"));
         assert_eq!(paths.cdi_dir, Some(PathBuf::from("/var/run/cdi")));
     }
 
     #[test]
     fn an_ordinary_user_has_the_directories_of_the_environment() {
-        let paths = Paths::of(1000, |name| match name {
+        let environment = |name: &str| match name {
             "XDG_RUNTIME_DIR" => Some("/run/user/1000".into()),
             "HOME" => Some("/home/ada".into()),
             "XDG_STATE_HOME" => Some("relative".into()),
             _ => None,
-        });
+        };
+        let paths = Paths::of(1000, environment, true);
         assert_eq!(paths.socket(), PathBuf::from("/run/user/1000/aliquot/manager.sock"));
         assert_eq!(paths.state_dir, PathBuf::from("/home/ada/.local/state/aliquot"));
         assert_eq!(paths.config_file, PathBuf::from("/home/ada/.config/aliquot/manager.toml"));
@@ -83,7 +117,37 @@ mod tests {
 
     #[test]
     fn without_an_environment_two_users_do_not_meet() {
-        let dirs = [1000, 1001].map(|uid| Paths::of(uid, |_| None).runtime_dir);
+        let dirs = [1000, 1001].map(|uid| Paths::of(uid, |_| None, true).runtime_dir);
         assert_ne!(dirs[0], dirs[1]);
+    }
+
+    #[test]
+    fn without_an_environment_regions_lie_in_memory_where_that_works() {
+        let runtime_dir = |has_shared_memory| Paths::of(1000, |_| None, has_shared_memory).runtime_dir;
+        assert_eq!(runtime_dir(true), PathBuf::from("/dev/shm/aliquot-1000"));
+        assert_eq!(runtime_dir(false), PathBuf::from("/tmp/aliquot-1000"));
+        assert!(!holds_regions(Path::new("/proc")));
+    }
+
+    #[test]
+    fn a_directory_that_another_user_can_change_is_not_this_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own");
+        fs::create_dir(&own).unwrap();
+        assert!(is_of_this_user(&own).unwrap());
+        assert!(is_of_this_user(&dir.path().join("missing")).is_err());
+        let link = dir.path().join("link");
+        symlink(&own, &link).unwrap();
+        assert!(is_of_this_user(&link).unwrap());
+        // Only root can give files away.
+        if geteuid().is_root() {
+            lchown(&link, Some(1), None).unwrap();
+            assert!(!is_of_this_user(&link).unwrap());
+            chown(&own, Some(1), None).unwrap();
+            assert!(!is_of_this_user(&own).unwrap());
+            chown(&own, Some(0), None).unwrap();
+        }
+        fs::set_permissions(&own, Permissions::from_mode(0o775)).unwrap();
+        assert!(!is_of_this_user(&own).unwrap());
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aliquot_manager::paths::Paths;
+use aliquot_manager::paths::{Paths, is_of_this_user};
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
 use hyper_util::rt::TokioIo;
 use tokio::runtime::Runtime;
@@ -37,6 +37,8 @@ pub(crate) enum Absent {
     NotRunning(Vec<PathBuf>),
     /// There is a socket that this user cannot connect to.
     Unreachable(PathBuf, io::Error),
+    /// The directory where this user's socket should be is another user's.
+    Foreign(PathBuf),
 }
 
 /// The socket of a manager that runs: `socket` if it is given, else this user's, else the system's.
@@ -44,7 +46,13 @@ pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent
     let candidates = match socket {
         Some(socket) => vec![socket.to_owned()],
         None => {
-            let mut sockets = vec![Paths::of_this_user().socket(), PathBuf::from(SYSTEM_SOCKET)];
+            let own = Paths::of_this_user();
+            // A manager says which library is to be preloaded. In a directory that everybody can write to it can be
+            // anybody's.
+            if matches!(is_of_this_user(&own.runtime_dir), Ok(false)) {
+                return Err(Absent::Foreign(own.runtime_dir));
+            }
+            let mut sockets = vec![own.socket(), PathBuf::from(SYSTEM_SOCKET)];
             sockets.dedup();
             sockets
         }
@@ -69,6 +77,10 @@ impl From<Absent> for Failure {
                     "start one with: systemctl start aliquot-manager (or run aliquot-manager as yourself); \
                      `aliquot run` and `aliquot demo` work without one",
                 )
+            }
+            Absent::Foreign(dir) => {
+                Failure::new(format!("{} belongs to another user, or others can write to it", dir.display()))
+                    .hint("remove it, or set XDG_RUNTIME_DIR to a directory that is this user's alone")
             }
             Absent::Unreachable(socket, error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Failure::new(format!("the node manager's socket {} is not open to this user", socket.display()))

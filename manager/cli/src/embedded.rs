@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use aliquot_manager::config::Config;
 use aliquot_manager::daemon::Daemon;
+use aliquot_manager::file_system::{is_in_memory, is_noexec};
 use aliquot_manager::paths::Paths;
-use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 use tempfile::TempDir;
 
@@ -53,7 +53,8 @@ impl Drop for Embedded {
     }
 }
 
-/// A directory for the regions: this user can write to it, and libraries can be loaded from it. In memory if possible.
+/// A directory for the regions: this user can write to it, and libraries can be loaded from it. One in memory comes
+/// first, wherever it stands among the candidates: the driver can register pages of no other.
 pub(crate) fn runtime_base() -> Result<PathBuf> {
     let candidates = [
         env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
@@ -65,22 +66,43 @@ pub(crate) fn runtime_base() -> Result<PathBuf> {
         Some(Paths::of_this_user().runtime_dir),
     ];
     let candidates: Vec<PathBuf> = candidates.into_iter().flatten().filter(|dir| dir.is_absolute()).collect();
-    candidates.iter().find(|dir| usable(dir)).cloned().ok_or_else(|| {
+    best(&candidates, usable, is_in_memory).cloned().ok_or_else(|| {
         let tried: Vec<_> = candidates.iter().map(|dir| dir.display().to_string()).collect();
         Failure::new(format!("none of {} can be written to and is mounted without noexec", tried.join(", ")))
             .hint("set TMPDIR to a directory from which libraries can be loaded")
     })
 }
 
+/// The first of `candidates` that is usable and in memory, or else the first that is usable.
+fn best(candidates: &[PathBuf], usable: impl Fn(&Path) -> bool, in_memory: impl Fn(&Path) -> bool) -> Option<&PathBuf> {
+    let usable: Vec<&PathBuf> = candidates.iter().filter(|dir| usable(dir)).collect();
+    usable.iter().find(|dir| in_memory(dir)).or(usable.first()).copied()
+}
+
 fn usable(dir: &Path) -> bool {
     fs::metadata(dir).is_ok_and(|metadata| metadata.is_dir())
         && access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
-        && !mounted_noexec(dir)
+        && !is_noexec(dir)
         // The loader splits LD_PRELOAD at these.
         && !dir.to_string_lossy().contains([':', ' ', '\t', '\n'])
 }
 
-/// Whether libraries cannot be loaded from `dir`. On several distributions /run is mounted so.
-pub(crate) fn mounted_noexec(dir: &Path) -> bool {
-    statvfs(dir).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_before_a_disk_that_is_named_first() {
+        let candidates = ["/disk", "/closed-memory", "/memory", "/more-memory"].map(PathBuf::from);
+        let usable = |dir: &Path| !dir.starts_with("/closed-memory");
+        let in_memory = |dir: &Path| dir.to_string_lossy().contains("memory");
+        assert_eq!(best(&candidates, usable, in_memory), Some(&candidates[2]));
+        assert_eq!(best(&candidates[..2], usable, in_memory), Some(&candidates[0]));
+        assert_eq!(best(&candidates, |_| false, in_memory), None);
+    }
+
+    #[test]
+    fn regions_of_this_machine_lie_in_memory() {
+        assert!(is_in_memory(&runtime_base().unwrap()));
+    }
 }

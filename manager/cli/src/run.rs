@@ -54,7 +54,7 @@ impl Manager {
                 // Where a certain manager is asked for, another one will not do; and beside one that is only closed to
                 // this user, a second one would give the same devices away again.
                 Err(absent @ Absent::NotRunning(_)) if socket.is_some() => return Err(absent.into()),
-                Err(absent @ Absent::Unreachable(..)) => return Err(absent.into()),
+                Err(absent @ (Absent::Unreachable(..) | Absent::Foreign(_))) => return Err(absent.into()),
                 Err(Absent::NotRunning(_)) => {}
             }
         }

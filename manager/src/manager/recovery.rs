@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use aliquot_abi::region::ATTACH_SOCKET;
-use nix::sys::statvfs::{FsFlags, statvfs};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use tracing::{error, info, warn};
@@ -21,10 +20,12 @@ use crate::cdi::Cdi;
 use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
 use crate::config::Config;
 use crate::devices::Devices;
+use crate::file_system::{self, FileSystem};
 use crate::inventory::DeviceSource;
 use crate::live::{LiveSlice, LiveSlices};
 use crate::manager::{Manager, State, StepError};
 use crate::mps::Mps;
+use crate::paths;
 use crate::procfs;
 use crate::region::files::{CreateRegionError, RegionDirs};
 use crate::region::{OpenRegionError, Region};
@@ -119,10 +120,20 @@ impl Drop for Locks {
 pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
     let runtime_dir = &config.runtime_dir;
     check_path(runtime_dir)?;
-    make_own_dir(runtime_dir, 0o755)?;
+    make_own_dir(runtime_dir, runtime_dir_mode(runtime_dir))?;
     // Where it cannot be told, the first program in a slice will.
-    if statvfs(runtime_dir).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC)) {
+    if file_system::is_noexec(runtime_dir) {
         return Err(OpenError::NoExec { path: runtime_dir.clone() });
+    }
+    if let Ok(found) = FileSystem::of(runtime_dir)
+        && !found.is_memory()
+    {
+        warn!(
+            runtime_dir = %runtime_dir.display(), file_system = found.name(),
+            "the driver cannot register pages of files there: progress is told by events, and shares are up to 1.5 points \
+             too small; mount a tmpfs there (the unit run-aliquot.mount does, and --mount-runtime-dir), or choose \
+             another directory with --runtime-dir"
+        );
     }
     let mut files = vec![lock(runtime_dir)?];
     if let Some(state_dir) = &config.state_dir {
@@ -130,6 +141,14 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
         files.push(lock(state_dir)?);
     }
     Ok(Locks { files })
+}
+
+/// What runs in root's slices may have dropped its rights and must reach its region. An ordinary user's is nobody
+/// else's, also where everybody can look.
+fn runtime_dir_mode(runtime_dir: &Path) -> u32 {
+    let is_shared =
+        runtime_dir.parent().and_then(|dir| fs::metadata(dir).ok()).is_some_and(|dir| dir.mode() & 0o002 != 0);
+    if is_shared && !nix::unistd::geteuid().is_root() { 0o700 } else { 0o755 }
 }
 
 /// Processes connect by path, and the loader splits the list of what it preloads at spaces and colons.
@@ -149,12 +168,10 @@ fn check_path(runtime_dir: &Path) -> Result<(), OpenError> {
 fn make_own_dir(path: &Path, mode: u32) -> Result<(), OpenError> {
     let error = |source| OpenError::Dir { path: path.into(), source };
     DirBuilder::new().recursive(true).mode(mode).create(path).map_err(error)?;
-    let metadata = fs::metadata(path).map_err(error)?;
-    let me = nix::unistd::geteuid().as_raw();
-    if metadata.uid() != me || metadata.mode() & 0o022 != 0 {
-        return Err(OpenError::Unsafe { path: path.into(), owner: metadata.uid() });
+    if paths::is_of_this_user(path).map_err(error)? {
+        return Ok(());
     }
-    Ok(())
+    Err(OpenError::Unsafe { path: path.into(), owner: fs::symlink_metadata(path).map_err(error)?.uid() })
 }
 
 fn lock(dir: &Path) -> Result<File, OpenError> {

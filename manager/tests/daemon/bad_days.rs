@@ -1,13 +1,16 @@
 //! Full and read-only disks, wrong permissions, damaged files, two managers at once.
 
 use std::fs::{self, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader};
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use aliquot_abi::region::{Header, LEDGER_FILE, LIMITS_FILE, MAJOR};
 use aliquot_manager::config::Config;
 use aliquot_manager::daemon::Daemon;
+use aliquot_manager::file_system::is_in_memory;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount, umount};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
@@ -285,6 +288,27 @@ fn a_runtime_directory_that_is_mounted_noexec_is_refused() {
     tmpfs.remount(MsFlags::MS_NOEXEC);
     does_not_start(&mut node, "noexec");
     drop(tmpfs);
+}
+
+#[test]
+fn a_runtime_directory_on_a_disk_is_told_in_the_log() {
+    for base in ["/dev/shm", "/var/tmp"] {
+        let dir = tempfile::tempdir_in(base).unwrap();
+        let (runtime_dir, state_dir) = (dir.path().join("run"), dir.path().join("state"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-manager"));
+        command.arg("--runtime-dir").arg(&runtime_dir).arg("--state-dir").arg(&state_dir);
+        command.args(["--cdi-dir", "off", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
+        // A file of settings of this machine has no say.
+        fs::write(dir.path().join("manager.toml"), "").unwrap();
+        command.arg("--config").arg(dir.path().join("manager.toml"));
+        let mut manager = command.stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(manager.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let said: Vec<String> = lines.take_while(|line| !line.contains("the node manager serves")).collect();
+        manager.kill().unwrap();
+        manager.wait().unwrap();
+        let warned = said.iter().any(|line| line.contains("tmpfs") && line.contains(runtime_dir.to_str().unwrap()));
+        assert_eq!(warned, !is_in_memory(&runtime_dir), "{said:?}");
+    }
 }
 
 #[test]

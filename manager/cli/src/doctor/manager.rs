@@ -14,7 +14,7 @@ const WHAT: &str = "node manager";
 pub(super) fn findings(socket: Option<&Path>) -> Result<Vec<Finding>> {
     let path = match client::find(socket) {
         Ok(path) => path,
-        Err(absent @ Absent::Unreachable(..)) => {
+        Err(absent @ (Absent::Unreachable(..) | Absent::Foreign(_))) => {
             return Ok(vec![Finding::fail(
                 WHAT,
                 Failure::from(absent).message(),

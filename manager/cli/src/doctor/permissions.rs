@@ -4,11 +4,12 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use aliquot_manager::file_system::{FileSystem, is_noexec};
 use aliquot_manager::paths::Paths;
 use nix::unistd::{AccessFlags, access};
 
 use super::finding::Finding;
-use crate::embedded::{mounted_noexec, runtime_base};
+use crate::embedded::runtime_base;
 
 /// All about permissions.
 pub(super) fn findings(socket: Option<&Path>) -> Vec<Finding> {
@@ -22,7 +23,7 @@ pub(super) fn findings(socket: Option<&Path>) -> Vec<Finding> {
 fn runtime_directory(dir: &Path) -> Finding {
     const WHAT: &str = "runtime directory";
     let existing = dir.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/"));
-    if mounted_noexec(existing) {
+    if is_noexec(existing) {
         return Finding::warn(
             WHAT,
             format!("{} is on a file system that is mounted noexec: the shim cannot be loaded from it", dir.display()),
@@ -30,8 +31,15 @@ fn runtime_directory(dir: &Path) -> Finding {
         );
     }
     match access(existing, AccessFlags::W_OK) {
-        Ok(()) if existing == dir => Finding::ok(WHAT, dir.display().to_string()),
-        Ok(()) => Finding::ok(WHAT, format!("{} can be made", dir.display())),
+        Ok(()) => {
+            let can_be_made = if existing == dir { "" } else { " can be made" };
+            on_file_system(
+                WHAT,
+                format!("{}{can_be_made}", dir.display()),
+                existing,
+                "mount a tmpfs there (the unit run-aliquot.mount does), or give aliquot-manager another one (runtime_dir)",
+            )
+        }
         Err(error) => Finding::warn(
             WHAT,
             format!("{} cannot be written to: {error}", existing.display()),
@@ -44,10 +52,28 @@ fn runtime_directory(dir: &Path) -> Finding {
 fn embedded() -> Finding {
     const WHAT: &str = "embedded manager";
     match runtime_base() {
-        Ok(base) => Finding::ok(WHAT, format!("keeps its files in {}", base.display())),
+        Ok(base) => on_file_system(
+            WHAT,
+            format!("keeps its files in {}", base.display()),
+            &base,
+            "mount /dev/shm without noexec, or set TMPDIR to a directory on a tmpfs",
+        ),
         Err(failure) => {
             Finding::fail(WHAT, failure.message(), "set TMPDIR to a directory from which libraries can be loaded")
         }
+    }
+}
+
+/// The finding that `value` is well, unless regions in `dir` would be on a disk.
+fn on_file_system(what: &'static str, value: String, dir: &Path, remedy: &str) -> Finding {
+    match FileSystem::of(dir) {
+        Ok(found) if found.is_memory() => Finding::ok(what, format!("{value} ({})", found.name())),
+        Ok(found) => Finding::warn(
+            what,
+            format!("{value}, on {}: the driver cannot register its pages, shares are less exact", found.name()),
+            remedy,
+        ),
+        Err(_) => Finding::ok(what, value),
     }
 }
 

@@ -30,7 +30,7 @@ fn it_shares_limits_and_leaves_nothing_behind() {
 /// Whether the shares of a demonstration that is so long are right, as far as they can be judged. All else that it
 /// shows must be.
 fn shares_hold(seconds: &str) -> bool {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut command = aliquot(["demo", "--simulated", "--seconds", seconds, "--json"]);
     let ended = output(command.env("XDG_RUNTIME_DIR", dir.path()));
     let text = stdout(&ended);
@@ -64,7 +64,7 @@ struct Measuring {
 }
 
 fn measuring() -> Measuring {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut command = aliquot(["demo", "--simulated", "--seconds", "60"]);
     command.env("XDG_RUNTIME_DIR", dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -122,7 +122,7 @@ fn a_worker_that_dies_is_named() {
 
 #[test]
 fn a_driver_that_cannot_be_loaded_is_named() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     std::fs::write(dir.path().join("libcuda.so.1"), "").unwrap();
     let mut command = aliquot(["demo-worker", "--kernel-ns", "1000"]);
     let ended = output(command.env("LD_LIBRARY_PATH", dir.path()));

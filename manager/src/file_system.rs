@@ -1,0 +1,86 @@
+//! What the file system of a directory means for regions in it.
+//!
+//! The device writes progress markers into a region's ledger, whose pages the driver registers for that. Linux lets a
+//! driver hold pages of memory file systems only: writing back a page of a disk would race with the device. Where the
+//! pages cannot be registered, events take the markers' place, and shares are less exact.
+
+use std::io;
+use std::path::Path;
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+use rustix::fs::statfs;
+
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+const HUGETLBFS: u64 = 0x9584_58f6;
+
+/// Names of file systems on disks or elsewhere, as far as one is likely to meet them.
+const NAMES: [(u64, &str); 9] = [
+    (TMPFS, "tmpfs"),
+    (RAMFS, "ramfs"),
+    (HUGETLBFS, "hugetlbfs"),
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0x794c_7630, "overlayfs"),
+    (0x6969, "nfs"),
+];
+
+/// A kind of file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    kind: u64,
+}
+
+impl FileSystem {
+    /// The one that `path` is on.
+    ///
+    /// # Errors
+    /// There is no such file, or it may not be looked at.
+    pub fn of(path: &Path) -> io::Result<FileSystem> {
+        // The number has 32 bits; its type is another one on each architecture.
+        Ok(FileSystem { kind: statfs(path)?.f_type as u64 & 0xffff_ffff })
+    }
+
+    /// Whether its files are pages of memory and nothing else, so that the driver can register them.
+    #[must_use]
+    pub fn is_memory(self) -> bool {
+        [TMPFS, RAMFS, HUGETLBFS].contains(&self.kind)
+    }
+
+    /// Its name, or its number where that is not known here.
+    #[must_use]
+    pub fn name(self) -> String {
+        let known = NAMES.iter().find(|(kind, _)| *kind == self.kind);
+        known.map_or_else(|| format!("file system {:#x}", self.kind), |(_, name)| (*name).to_owned())
+    }
+}
+
+/// Whether the driver can register pages of files in `dir`. Where it cannot be told: no.
+#[must_use]
+pub fn is_in_memory(dir: &Path) -> bool {
+    FileSystem::of(dir).is_ok_and(FileSystem::is_memory)
+}
+
+/// Whether libraries cannot be loaded from `dir`. On several distributions /run is mounted so.
+#[must_use]
+pub fn is_noexec(dir: &Path) -> bool {
+    statvfs(dir).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_memory_file_systems_have_pages_for_the_driver() {
+        assert!(is_in_memory(Path::new("/dev/shm")));
+        assert_eq!(FileSystem::of(Path::new("/dev/shm")).unwrap().name(), "tmpfs");
+        for kind in [0xef53, 0x5846_5342, 0x9123_683e, 0x794c_7630, 0x6969, 0x1234] {
+            assert!(!FileSystem { kind }.is_memory(), "{kind:#x}");
+        }
+        assert_eq!(FileSystem { kind: 0x1234 }.name(), "file system 0x1234");
+        assert!(!is_in_memory(Path::new("/proc")) && !is_in_memory(Path::new("/nonexistent")));
+    }
+}
