@@ -28,6 +28,7 @@ use crate::region::Region;
 use crate::slices::Slice;
 
 mod driver;
+mod visible;
 
 use driver::HostDriver;
 
@@ -135,7 +136,9 @@ impl Cdi {
         write_preload_file(&path, region.shim_path()).map_err(|source| CdiError::Preload { path, source })?;
         let driver = HostDriver::find(slice, inventory, &self.driver);
         let mps = self.mps.client(&slice.parts);
-        let spec = spec(slice, region.dir(), region.shim_path(), driver, mps, &config.settings);
+        let visible = visible::variables(&slice.parts, inventory, &driver.device_nodes);
+        let container = Container { visible, driver, mps };
+        let spec = spec(slice, region.dir(), region.shim_path(), container, &config.settings);
         let path = file(config, &slice.name);
         // Readers take up every file whose name ends in .json or .yaml.
         let new = config.dir.join(format!(".aliquot.dev-slice-{}.new", slice.name));
@@ -182,17 +185,16 @@ fn file(config: &CdiConfig, slice: &str) -> PathBuf {
     config.dir.join(format!("aliquot.dev-slice-{slice}.json"))
 }
 
-fn spec(
-    slice: &Slice,
-    region_dir: &Path,
-    shim_path: &Path,
+/// What a container gets by its devices.
+struct Container {
+    /// Variables that say which devices it sees.
+    visible: Vec<String>,
     driver: HostDriver,
     mps: Option<Client>,
-    settings: &CdiSettings,
-) -> Spec {
-    let uuids: Vec<&str> = slice.parts.iter().map(|part| part.device.as_str()).collect();
-    let uuids = uuids.join(",");
-    let mut env = vec![format!("CUDA_VISIBLE_DEVICES={uuids}"), format!("NVIDIA_VISIBLE_DEVICES={uuids}")];
+}
+
+fn spec(slice: &Slice, region_dir: &Path, shim_path: &Path, container: Container, settings: &CdiSettings) -> Spec {
+    let Container { visible: mut env, driver, mps } = container;
     let ledger = region_dir.join(LEDGER_FILE);
     // The directory is not writable for the container, so the limits are not; the ledger in it is.
     let mut mounts = vec![Mount::new(region_dir, region_dir, false), Mount::new(&ledger, &ledger, true)];
@@ -265,7 +267,8 @@ mod tests {
             environment: vec!["CUDA_MPS_X=y".into()],
             mounts: vec![("/run/pipes".into(), "/run/pipes".into()), ("/shm".into(), "/dev/shm".into())],
         };
-        let spec = spec(&slice, Path::new("/run/r"), Path::new("/run/r/s.so"), driver, Some(mps), &settings);
+        let container = Container { visible: vec!["NVIDIA_VISIBLE_DEVICES=void".into()], driver, mps: Some(mps) };
+        let spec = spec(&slice, Path::new("/run/r"), Path::new("/run/r/s.so"), container, &settings);
         let found: serde_json::Value = serde_json::to_value(&spec).unwrap();
         assert_eq!((&found["cdiVersion"], &found["kind"]), (&"0.5.0".into(), &"aliquot.dev/slice".into()));
         let names: Vec<&serde_json::Value> =
@@ -293,13 +296,7 @@ mod tests {
         let edits = edits(Preload::File);
         assert_eq!(
             edits["env"],
-            serde_json::json!([
-                "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2",
-                "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2",
-                "CUDA_MPS_X=y",
-                "GPU_MEM=8",
-                "A=b"
-            ])
+            serde_json::json!(["NVIDIA_VISIBLE_DEVICES=void", "CUDA_MPS_X=y", "GPU_MEM=8", "A=b"])
         );
         assert_eq!(edits["deviceNodes"][0]["path"], "/dev/nvidia0");
         assert_eq!(

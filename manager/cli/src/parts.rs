@@ -1,13 +1,17 @@
 //! From what is asked for on the command line to the parts of a slice.
 
+use std::ffi::OsStr;
+
 use aliquot_proto::node::v1::{Device, Node, Part};
 
 use crate::args::ShareArgs;
 use crate::error::{Failure, Result, exit};
 use crate::quantity::{CorePercent, Memory};
+use crate::visible;
 
-/// The parts of the slice that `share` asks for on `node`.
-pub(crate) fn of_share(share: &ShareArgs, node: &Node) -> Result<Vec<Part>> {
+/// The parts of the slice that `share` asks for on `node`. Where it names no devices, they are among those that `shown`, a
+/// value of `CUDA_VISIBLE_DEVICES`, shows.
+pub(crate) fn of_share(share: &ShareArgs, shown: Option<&OsStr>, node: &Node) -> Result<Vec<Part>> {
     check_limit(Some(share.gpu_core), share.gpu_core_limit)?;
     let part = |device: Option<&Device>| {
         Ok(Part {
@@ -21,7 +25,10 @@ pub(crate) fn of_share(share: &ShareArgs, node: &Node) -> Result<Vec<Part>> {
         if node.devices.is_empty() {
             return Err(no_devices());
         }
-        return Ok(vec![part(None)?; usize::from(share.devices)]);
+        let count = usize::from(share.devices);
+        let Some(shown) = shown else { return Ok(vec![part(None)?; count]) };
+        let chosen = visible::chosen_from(shown, count, node)?;
+        return chosen.into_iter().map(|device| part(Some(device))).collect();
     }
     devices(&share.device, node)?.into_iter().map(|device| part(Some(device))).collect()
 }
@@ -151,21 +158,32 @@ mod tests {
     }
 
     fn refused(share: &ShareArgs, node: &Node) -> String {
-        of_share(share, node).unwrap_err().to_string()
+        of_share(share, None, node).unwrap_err().to_string()
     }
 
     #[test]
     fn the_manager_chooses_devices_that_are_not_named() {
         let parts =
-            of_share(&share("30", Some("4GiB"), &[]), &node(&[("GPU-a", 8 << 30), ("GPU-b", 8 << 30)])).unwrap();
+            of_share(&share("30", Some("4GiB"), &[]), None, &node(&[("GPU-a", 8 << 30), ("GPU-b", 8 << 30)])).unwrap();
         let part = Part { core_request_percent: 30, memory_limit_bytes: 4 << 30, ..Part::default() };
         assert_eq!(parts, [part.clone(), part]);
     }
 
     #[test]
+    fn devices_that_are_not_named_are_among_those_that_are_shown() {
+        let node = node(&[("GPU-a", 8 << 30), ("GPU-b", 16 << 30), ("GPU-c", 16 << 30)]);
+        let shown = Some(OsStr::new("GPU-c,GPU-b"));
+        let parts = of_share(&share("10", Some("50%"), &[]), shown, &node).unwrap();
+        let got: Vec<_> = parts.iter().map(|part| (part.device_uuid.as_str(), part.memory_limit_bytes)).collect();
+        assert_eq!(got, [("GPU-c", 8 << 30), ("GPU-b", 8 << 30)]);
+        let named = of_share(&share("10", None, &["GPU-a"]), shown, &node).unwrap();
+        assert_eq!(named[0].device_uuid, "GPU-a");
+    }
+
+    #[test]
     fn a_device_is_named_by_the_beginning_of_its_uuid() {
         let node = node(&[("GPU-a1", 8 << 30), ("GPU-a2", 16 << 30), ("GPU-b", 8 << 30)]);
-        let parts = of_share(&share("10%", Some("25%"), &["GPU-a2", "GPU-b"]), &node).unwrap();
+        let parts = of_share(&share("10%", Some("25%"), &["GPU-a2", "GPU-b"]), None, &node).unwrap();
         let got: Vec<_> = parts.iter().map(|part| (part.device_uuid.as_str(), part.memory_limit_bytes)).collect();
         assert_eq!(got, [("GPU-a2", 4 << 30), ("GPU-b", 2 << 30)]);
         assert!(refused(&share("10", None, &["GPU-a"]), &node).contains("2 devices"));

@@ -4,11 +4,12 @@ mod launch;
 mod status;
 mod supervise;
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use aliquot_proto::node::v1::{CreateSliceRequest, GetNodeRequest, RemoveSliceRequest, Slice};
+use aliquot_proto::node::v1::{CreateSliceRequest, GetNodeRequest, Node, RemoveSliceRequest, Slice};
 use tokio::runtime::Runtime;
 
 pub(crate) use launch::command_in;
@@ -20,7 +21,7 @@ use crate::embedded::Embedded;
 use crate::error::{Failure, Result, exit};
 use crate::quantity::HostMemory;
 use crate::simulated::SimulatedGpu;
-use crate::{parts, priority};
+use crate::{parts, priority, visible};
 
 /// Runs the command and returns its exit status as this program's.
 pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
@@ -34,7 +35,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
         return Ok(status::of_signal(signal));
     }
     let environment = simulated.iter().flat_map(SimulatedGpu::environment).chain(manager.environment());
-    let command = command_in(&slice.slice, &args.command[0], &args.command[1..], environment)?;
+    let command = command_in(&slice.slice, &slice.node, &args.command[0], &args.command[1..], environment)?;
     supervisor.run(command)
 }
 
@@ -77,6 +78,8 @@ impl Manager {
 pub(crate) struct OwnSlice<'manager> {
     /// The slice.
     pub(crate) slice: Slice,
+    /// The node that it is on.
+    pub(crate) node: Node,
     runtime: &'manager Runtime,
     socket: &'manager Path,
 }
@@ -84,7 +87,10 @@ pub(crate) struct OwnSlice<'manager> {
 impl<'manager> OwnSlice<'manager> {
     fn create(runtime: &'manager Runtime, socket: &'manager Path, args: &RunArgs) -> Result<OwnSlice<'manager>> {
         let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
-        Self::of_share(runtime, socket, args.name.as_deref().unwrap_or_default(), &args.share, words.join(" "))
+        // It speaks of this machine's devices, not of simulated ones.
+        let shown = env::var_os(visible::VARIABLE).filter(|_| !args.simulated);
+        let name = args.name.as_deref().unwrap_or_default();
+        Self::of_shown(runtime, socket, name, &args.share, words.join(" "), shown.as_deref())
     }
 
     /// Creates a slice called `name` with `share`, through the manager that serves `socket`.
@@ -95,20 +101,32 @@ impl<'manager> OwnSlice<'manager> {
         share: &ShareArgs,
         description: String,
     ) -> Result<OwnSlice<'manager>> {
-        let slice = runtime.block_on(async {
+        Self::of_shown(runtime, socket, name, share, description, None)
+    }
+
+    /// The same on devices that `shown`, a value of `CUDA_VISIBLE_DEVICES`, shows, unless `share` names others.
+    fn of_shown(
+        runtime: &'manager Runtime,
+        socket: &'manager Path,
+        name: &str,
+        share: &ShareArgs,
+        description: String,
+        shown: Option<&OsStr>,
+    ) -> Result<OwnSlice<'manager>> {
+        let (slice, node) = runtime.block_on(async {
             let mut client = client::connect(socket).await?;
             let node = client.get_node(GetNodeRequest {}).await?.into_inner();
             let request = CreateSliceRequest {
                 name: name.to_owned(),
-                parts: parts::of_share(share, &node)?,
+                parts: parts::of_share(share, shown, &node)?,
                 description,
                 owner_pid: std::process::id(),
                 host_memory_limit_bytes: share.host_memory.map_or(0, HostMemory::limit_bytes),
                 priority_class: priority::in_request(share.priority),
             };
-            Ok::<_, Failure>(client.create_slice(request).await?.into_inner())
+            Ok::<_, Failure>((client.create_slice(request).await?.into_inner(), node))
         })?;
-        Ok(OwnSlice { slice, runtime, socket })
+        Ok(OwnSlice { slice, node, runtime, socket })
     }
 }
 

@@ -31,7 +31,7 @@ async fn create(client: &mut Client, args: &SliceCreateArgs) -> Result<()> {
     let node = client.get_node(GetNodeRequest {}).await?.into_inner();
     let request = CreateSliceRequest {
         name: args.name.clone(),
-        parts: parts::of_share(&args.share, &node)?,
+        parts: parts::of_share(&args.share, None, &node)?,
         description: args.description.clone(),
         owner_pid: 0,
         host_memory_limit_bytes: args.share.host_memory.map_or(0, HostMemory::limit_bytes),

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{NameError, name};
 
 /// Variables that say which devices a container has, and what it preloads.
-const OWN_VARIABLES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"];
+const OWN_VARIABLES: [&str; 5] =
+    ["ALIQUOT_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"];
 
 /// How containers get a slice besides by its name, and what else they get with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -205,7 +205,10 @@ fn the_cdi_device_mounts_the_region_and_leaves_only_the_ledger_writable() {
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let spec: serde_json::Value = serde_json::from_slice(&fs::read(node.cdi_file("a")).unwrap()).unwrap();
     let edits = &spec["devices"][0]["containerEdits"];
-    assert_eq!(edits["env"][0], format!("CUDA_VISIBLE_DEVICES={}", uuid(0)));
+    // These devices have no nodes by which the container could tell them.
+    let expected = [format!("ALIQUOT_DEVICES={}", uuid(0)), "NVIDIA_VISIBLE_DEVICES=void".to_owned()];
+    let expected = [&expected[..], &[format!("CUDA_VISIBLE_DEVICES={}", uuid(0))]].concat();
+    assert_eq!(edits["env"], serde_json::json!(expected));
     let mounts: Vec<_> = edits["mounts"].as_array().unwrap().iter().take(3).collect();
     assert_eq!((&mounts[0]["hostPath"], &mounts[0]["options"][0]), (&slice.region_path.clone().into(), &"ro".into()));
     assert_eq!(mounts[1]["hostPath"], format!("{}/ledger", slice.region_path));

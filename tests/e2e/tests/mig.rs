@@ -86,7 +86,7 @@ fn programs_and_containers_are_told_the_instance_by_its_uuid() {
     let node = Node::with(&gpu, &format!("cdi_dir = {:?}\n", cdi.path()));
     let slice = node.slice_of("told", vec![part(&gpu, SMALL, 50, GIB)]);
     let spec = fs::read_to_string(cdi.path().join("aliquot.dev-slice-told.json")).unwrap();
-    for variable in ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"] {
+    for variable in ["CUDA_VISIBLE_DEVICES", "ALIQUOT_DEVICES"] {
         assert!(spec.contains(&format!("{variable}={}", gpu.uuid(SMALL))), "{spec}");
     }
     let seen = run(&mut program(&gpu, &slice, "devices", &[])).success();

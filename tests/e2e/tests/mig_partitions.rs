@@ -41,7 +41,7 @@ fn runs_on(world: &World, name: &str) -> String {
     let pod = world.cluster.wait_for_phase(name, "Running");
     let slice = world.slice_of(name).expect("the claim has a slice");
     let [part] = slice.parts.as_slice() else { panic!("{slice:?}") };
-    assert!(world.cluster.output(&pod).contains(&format!("NVIDIA_VISIBLE_DEVICES={}\n", part.device_uuid)));
+    assert!(world.cluster.output(&pod).contains(&format!("ALIQUOT_DEVICES={}\n", part.device_uuid)));
     assert_eq!(part.core_request_percent, 100);
     let devices = world.gpu.config().devices.iter().enumerate();
     let mut found = devices.filter(|(_, device)| device.uuid_text() == part.device_uuid);

@@ -182,7 +182,7 @@ impl World {
         }
         let got = self.cluster.output(pod);
         let devices: Vec<&str> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
-        let sees = got.contains(&format!("NVIDIA_VISIBLE_DEVICES={}\n", devices.join(",")));
+        let sees = got.contains(&format!("ALIQUOT_DEVICES={}\n", devices.join(",")));
         let region = &slice.region_path;
         let is_in = got.lines().any(|line| line.ends_with(region) || line.contains(&format!("{region}/")));
         if sees && is_in { Ok(()) } else { Err(format!("claim {claim}, {slice:?}: its container has got\n{got}")) }

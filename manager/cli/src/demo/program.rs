@@ -39,7 +39,7 @@ impl<'stage> Program<'stage> {
         let exe = std::env::current_exe()
             .map_err(|error| Failure::new(format!("cannot find out where this program lies: {error}")))?;
         let args = ["demo-worker".to_owned(), "--kernel-ns".to_owned(), kernel_ns.to_string()];
-        let mut command = command_in(&slice.slice, exe.as_os_str(), args, environment)?;
+        let mut command = command_in(&slice.slice, &slice.node, exe.as_os_str(), args, environment)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = supervisor.spawn(command)?;
         let (Some(orders), Some(output)) = (child.stdin.take(), child.stdout.take()) else {

@@ -4,27 +4,26 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
-use aliquot_proto::node::v1::Slice;
+use aliquot_proto::node::v1::{Node, Slice};
 
 use crate::error::{Failure, Result};
+use crate::visible;
 
-/// `program` with `args`, to be started in `slice`, with `environment` added to this process's own.
+/// `program` with `args`, to be started in `slice` on `node`, with `environment` added to this process's own.
 pub(crate) fn command_in(
     slice: &Slice,
+    node: &Node,
     program: &OsStr,
     args: impl IntoIterator<Item = impl AsRef<OsStr>>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Command> {
-    let uuids: Vec<_> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
-    let devices = uuids.join(",");
     let mut command = Command::new(program);
     command
         .args(args)
         .envs(environment)
         .envs(slice.environment.iter().filter_map(|entry| entry.split_once('=')))
         .env("LD_PRELOAD", preload(&slice.shim_path, env::var_os("LD_PRELOAD").as_deref())?)
-        .env("CUDA_VISIBLE_DEVICES", &devices)
-        .env("NVIDIA_VISIBLE_DEVICES", &devices);
+        .envs(visible::variables(slice, node));
     Ok(command)
 }
 
@@ -76,7 +75,8 @@ mod tests {
             environment: vec!["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30".to_owned()],
             ..Slice::default()
         };
-        let command = command_in(&slice, OsStr::new("true"), ["x"], [("A".into(), "1".into())]).unwrap();
+        let command =
+            command_in(&slice, &Node::default(), OsStr::new("true"), ["x"], [("A".into(), "1".into())]).unwrap();
         let value = |name: &str| command.get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value);
         assert_eq!(value("CUDA_VISIBLE_DEVICES"), Some(OsStr::new("GPU-b,GPU-a")));
         assert_eq!(value("NVIDIA_VISIBLE_DEVICES"), Some(OsStr::new("GPU-b,GPU-a")));

@@ -45,7 +45,8 @@ fn the_slice_is_in_the_environment() {
     let lines: Vec<_> = text.lines().collect();
     assert!(lines.len() >= 6, "{text}{}", stderr(&ended));
     assert!(lines[0].contains("/slices/") && lines[0].ends_with(".so:libm.so.6"), "{text}");
-    assert!(lines[1].starts_with("GPU-") && lines[1] == lines[2], "{text}");
+    // Some programs take no UUID for a device.
+    assert!(lines[1] == "0" && lines[2].starts_with("GPU-"), "{text}");
     assert!(lines[3..].contains(&"limits") && lines[3..].contains(&"ledger"), "{text}");
     assert_eq!(stderr(&ended), "", "nothing is printed beside the command's own output");
 }

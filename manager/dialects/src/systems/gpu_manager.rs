@@ -4,7 +4,7 @@
 //! which memory does not matter. `tencent.com/vcuda-memory` counts 256 MiB. The pod's annotation
 //! `tencent.com/vcuda-core-limit` is how far it may go beyond what it asks for.
 //!
-//! Of the variables that gpu-manager sets, `NVIDIA_VISIBLE_DEVICES` comes with every slice; `LD_LIBRARY_PATH` would
+//! Of the variables that gpu-manager sets, `NVIDIA_VISIBLE_DEVICES` is not needed beside CDI, and `LD_LIBRARY_PATH` would
 //! point at a folder of gpu-manager's own libraries, which is not mounted here.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};

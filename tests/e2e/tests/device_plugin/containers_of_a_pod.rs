@@ -20,7 +20,7 @@ fn run(world: &World, init_containers: &[Value], containers: &[Value]) -> Pod {
 
 /// The device that a container has got, whether it has ended or not.
 fn device(world: &World, pod: &Pod, container: &str) -> Option<String> {
-    variables(world, pod, container).remove("NVIDIA_VISIBLE_DEVICES")
+    variables(world, pod, container).remove("ALIQUOT_DEVICES")
 }
 
 #[test]

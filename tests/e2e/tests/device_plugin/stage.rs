@@ -120,7 +120,7 @@ pub(crate) fn wrong(world: &World, pod: &Pod, container: &str, core: u32, memory
     let is_right = (part.core_request_percent, part.memory_limit_bytes) == asked
         && ids.len() as u64 == u64::from(core) + memory_units
         && slice.consumers.len() == 1
-        && got.contains(&format!("NVIDIA_VISIBLE_DEVICES={}\n", part.device_uuid))
+        && got.contains(&format!("ALIQUOT_DEVICES={}\n", part.device_uuid))
         && got.contains(&slice.region_path);
     (!is_right).then(|| format!("{name} asked for {asked:?}, has units {ids:?}, slice {slice:?}, and sees\n{got}"))
 }
