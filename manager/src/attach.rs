@@ -65,13 +65,14 @@ pub(crate) struct Attach {
 }
 
 impl Attach {
-    /// Starts the thread. It wakes `time_sharing` when processes come, wait or end, and calls `owner_gone` with the
-    /// name of a slice whose owner has ended.
+    /// Starts the thread. It wakes `time_sharing` when processes come, wait or end, calls `memory_changed` when a process
+    /// says that its contexts have, and `owner_gone` with the name of a slice whose owner has ended.
     ///
     /// # Errors
     /// The kernel gives no thread or file descriptor.
     pub(crate) fn start(
         time_sharing: Arc<TimeSharing>,
+        memory_changed: impl Fn() + Send + 'static,
         owner_gone: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Attach> {
         let shared = Arc::new(Shared {
@@ -79,7 +80,8 @@ impl Attach {
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             counters: Counters::default(),
         });
-        let mut event_loop = EventLoop::new(Arc::clone(&shared), time_sharing, Box::new(owner_gone))?;
+        let mut event_loop =
+            EventLoop::new(Arc::clone(&shared), time_sharing, Box::new(memory_changed), Box::new(owner_gone))?;
         let thread = thread::Builder::new().name("attach".into()).spawn(move || event_loop.run())?;
         Ok(Attach { shared, thread: Mutex::new(Some(thread)) })
     }

@@ -18,6 +18,7 @@ use crate::mps::Mps;
 use crate::periodic::{Periodic, Waker};
 use crate::slices::Part;
 
+mod contexts;
 mod partitions;
 mod processes;
 use partitions::Job;
@@ -26,6 +27,8 @@ pub(crate) use processes::{DeviceLook, ProcessLook, store_if_changed};
 
 /// Between two looks at the processes on the devices, while there are slices.
 const PROCESSES_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two looks at memory alone, which processes can ask for at any time.
+const MEMORY_PAUSE: Duration = Duration::from_millis(20);
 /// Between two looks at the devices themselves.
 const INVENTORY_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -66,7 +69,15 @@ impl Known {
 pub(crate) struct Devices {
     known: watch::Receiver<Known>,
     jobs: mpsc::Sender<Job>,
+    asked: Arc<Asked>,
     thread: Periodic,
+}
+
+/// What the thread is asked to look at before its time.
+#[derive(Default)]
+struct Asked {
+    processes: AtomicBool,
+    memory: AtomicBool,
 }
 
 impl Devices {
@@ -83,9 +94,11 @@ impl Devices {
         let (sender, known) = watch::channel(Known::default());
         let (jobs, waiting) = mpsc::channel();
         let now = Instant::now();
+        let asked = Arc::new(Asked::default());
         let mut watch = Watch {
             known: sender,
             jobs: waiting,
+            asked: Arc::clone(&asked),
             source,
             processes: ProcessWatch::new(Arc::clone(&slices), audit),
             slices,
@@ -93,6 +106,7 @@ impl Devices {
             ceiling_percent: None,
             devices_seen: now,
             processes_seen: now,
+            memory_seen: now,
         };
         watch.look_at_devices();
         let thread = Periodic::start("devices", move || Some(watch.tick()))?;
@@ -100,7 +114,7 @@ impl Devices {
         // When the thread has ended nobody is to be told anything.
         let _ = jobs.send(Box::new(|watch| watch.source.set_alert(alert)));
         thread.wake();
-        Ok(Devices { known, jobs, thread })
+        Ok(Devices { known, jobs, asked, thread })
     }
 
     /// What is known of the devices now.
@@ -117,7 +131,20 @@ impl Devices {
 
     /// Has the thread look at slices with processes now.
     pub(crate) fn wake(&self) {
+        self.asked.processes.store(true, Ordering::Release);
         self.thread.wake();
+    }
+
+    /// For whoever hears of processes: has the thread look at what slices use of devices' memory, at once or a pause
+    /// after the last time.
+    #[must_use]
+    pub(crate) fn memory_looks(&self) -> impl Fn() + Send + use<> {
+        let (asked, thread) = (Arc::clone(&self.asked), self.thread.waker());
+        move || {
+            if !asked.memory.swap(true, Ordering::AcqRel) {
+                thread.wake();
+            }
+        }
     }
 
     /// Ends the thread; not before an answer of the driver that it waits for.
@@ -148,6 +175,7 @@ fn alert(jobs: mpsc::Sender<Job>, thread: Waker) -> Alert {
 struct Watch {
     known: watch::Sender<Known>,
     jobs: mpsc::Receiver<Job>,
+    asked: Arc<Asked>,
     source: Box<dyn DeviceSource>,
     slices: Arc<LiveSlices>,
     mps: Arc<Mps>,
@@ -156,23 +184,51 @@ struct Watch {
     processes: ProcessWatch,
     devices_seen: Instant,
     processes_seen: Instant,
+    memory_seen: Instant,
 }
 
 impl Watch {
     /// Does what it was asked for, and looks at what is due. Returns how long to wait.
     fn tick(&mut self) -> Duration {
+        let mut has_worked = false;
         while let Ok(job) = self.jobs.try_recv() {
             job(self);
+            has_worked = true;
         }
         if self.devices_seen.elapsed() >= INVENTORY_INTERVAL || self.ceiling_percent != self.ceiling_wanted_percent() {
             self.devices_seen = Instant::now();
             self.look_at_devices();
         }
-        let elapsed = self.processes_seen.elapsed();
-        self.processes_seen = Instant::now();
+        let is_asked = self.asked.processes.swap(false, Ordering::AcqRel);
+        let interval = || if self.slices.all().is_empty() { INVENTORY_INTERVAL } else { PROCESSES_INTERVAL };
+        let (elapsed, interval) = (self.processes_seen.elapsed(), interval());
+        if !has_worked && !is_asked && elapsed < interval {
+            return self.look_at_memory().min(interval - elapsed);
+        }
+        // What is asked for from here on may have come too late for this look.
+        self.asked.memory.store(false, Ordering::Release);
+        let now = Instant::now();
+        (self.processes_seen, self.memory_seen) = (now, now);
         let inventory = Arc::clone(&self.known.borrow().inventory);
         self.processes.look(self.source.as_mut(), &inventory, elapsed);
-        if self.slices.all().is_empty() { INVENTORY_INTERVAL } else { PROCESSES_INTERVAL }
+        interval
+    }
+
+    /// Looks at memory if that is asked for, and not too soon after the last time: a tenant may ask as often as it likes.
+    /// Returns how long to wait.
+    fn look_at_memory(&mut self) -> Duration {
+        let elapsed = self.memory_seen.elapsed();
+        if !self.asked.memory.load(Ordering::Acquire) {
+            return PROCESSES_INTERVAL.max(INVENTORY_INTERVAL);
+        }
+        if elapsed < MEMORY_PAUSE {
+            return MEMORY_PAUSE - elapsed;
+        }
+        self.asked.memory.store(false, Ordering::Release);
+        self.memory_seen = Instant::now();
+        let inventory = Arc::clone(&self.known.borrow().inventory);
+        self.processes.look_at_memory(self.source.as_mut(), &inventory);
+        PROCESSES_INTERVAL.max(INVENTORY_INTERVAL)
     }
 
     fn look_at_devices(&mut self) {

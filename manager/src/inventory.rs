@@ -194,6 +194,15 @@ pub trait DeviceSource: Send {
     /// The device does not answer, or does not tell.
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError>;
 
+    /// What is used of a device's memory now, whoever uses it; `None`: the source does not tell.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    fn used_bytes(&mut self, uuid: &DeviceUuid) -> Result<Option<u64>, SourceError> {
+        let _ = uuid;
+        Ok(None)
+    }
+
     /// How busy processes kept a device since `since_us` of the driver's clock.
     ///
     /// # Errors

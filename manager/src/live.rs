@@ -220,6 +220,11 @@ impl LiveSlice {
         }
     }
 
+    /// Says what contexts on the device of its part number `part`, which must exist, take.
+    pub(crate) fn set_context_bytes(&self, part: usize, bytes: u64) {
+        store_if_changed(&self.region.device_limits(part).context_bytes, bytes);
+    }
+
     /// The containers of pods that run in it, as far as somebody said.
     #[must_use]
     pub(crate) fn consumers(&self) -> Arc<BTreeSet<Consumer>> {

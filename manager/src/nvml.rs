@@ -89,6 +89,12 @@ impl DeviceSource for Nvml {
         self.load()?.processes(uuid)
     }
 
+    fn used_bytes(&mut self, uuid: &DeviceUuid) -> Result<Option<u64>, SourceError> {
+        let device = self.load()?.open(uuid)?;
+        // Without what the driver keeps for itself.
+        device.memory_info().map(|memory| Some(memory.used)).map_err(|error| told(uuid, &error))
+    }
+
     fn utilisation(&mut self, uuid: &DeviceUuid, since_us: u64) -> Result<Vec<UtilisationSample>, SourceError> {
         self.load()?.utilisation(uuid, since_us)
     }

@@ -1,4 +1,5 @@
-//! The end of a context, which frees all that was allocated in it, and of a stream, which frees nothing.
+//! The beginning of a context, which is charged ([`live_contexts`]), its end, which frees all that was allocated in it,
+//! and the end of a stream, which frees nothing.
 //!
 //! A green context holds no memory: what is allocated while one is current belongs to the primary context of its
 //! device. But it keeps that alive, so its end can be the primary's.
@@ -6,11 +7,134 @@
 use crate::allocations::{Charge, Ending};
 use crate::gate;
 use crate::hooks::{real, types};
+use crate::live_contexts::{self, Kind, MayEnd};
 use crate::markers::DeviceWrites;
-use crate::process::{self, Process};
-use crate::references::Release;
+use crate::process::{self, Part, Process};
+use crate::references::{References, Release};
 use crate::{arrays, pools};
-use aliquot_abi::cuda::{CUcontext, CUdevice, CUgreenCtx, CUresult, CUstream, NullStream, c_uint};
+use aliquot_abi::cuda::{
+    CUcontext, CUdevResourceDesc, CUdevice, CUgreenCtx, CUresult, CUstream, NullStream, c_int, c_uint, c_void,
+};
+use core::sync::atomic::Ordering;
+
+/// Makes a call that makes a context on `device`, if the slice has room for one. `made` is its handle afterwards.
+fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &dyn Fn() -> CUcontext) -> CUresult {
+    let Some(part) = Process::attached().and_then(|process| process.part(device)) else { return call() };
+    let charge = match part.limits.context_bytes.load(Ordering::Relaxed) {
+        0 => Some(Charge { account: part.index, bytes: 0 }),
+        bytes => part.charge(bytes),
+    };
+    let Some(charge) = charge else { return CUresult::OUT_OF_MEMORY };
+    let result = call();
+    if !result.is_ok() {
+        charge.refund();
+        return result;
+    }
+    live_contexts::begun(&part, made(), kind, charge);
+    part.ask_for_look();
+    result
+}
+
+/// The handle that a successful call has written.
+///
+/// # Safety
+/// The driver must have written to `context`.
+unsafe fn written(context: *mut CUcontext) -> CUcontext {
+    // SAFETY: vouched for by the caller.
+    unsafe { *context }
+}
+
+/// `cuCtxCreate`, the first two versions.
+pub(crate) unsafe fn create(
+    _: NullStream,
+    real: types::cuCtxCreate,
+    context: *mut CUcontext,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the host's call; what it writes is read only after a success.
+    unsafe { beginning(device, Kind::Own, &|| real(context, flags, device), &|| written(context)) }
+}
+
+/// `cuCtxCreate_v3`.
+pub(crate) unsafe fn create_with_affinity(
+    _: NullStream,
+    real: types::cuCtxCreate_v3,
+    context: *mut CUcontext,
+    affinities: *mut c_void,
+    count: c_int,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: as for `create`.
+    unsafe { beginning(device, Kind::Own, &|| real(context, affinities, count, flags, device), &|| written(context)) }
+}
+
+/// `cuCtxCreate_v4`.
+pub(crate) unsafe fn create_with_parameters(
+    _: NullStream,
+    real: types::cuCtxCreate_v4,
+    context: *mut CUcontext,
+    parameters: *mut c_void,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: as for `create`.
+    unsafe { beginning(device, Kind::Own, &|| real(context, parameters, flags, device), &|| written(context)) }
+}
+
+/// `cuGreenCtxCreate`: takes a reference to the primary context of its device, which may begin by that.
+pub(crate) unsafe fn green_create(
+    _: NullStream,
+    real: types::cuGreenCtxCreate,
+    green: *mut CUgreenCtx,
+    resources: CUdevResourceDesc,
+    device: CUdevice,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the host's call.
+    let call = || unsafe { real(green, resources, device, flags) };
+    let result = match is_active(device) {
+        Some(true) => call(),
+        _ => beginning(device, Kind::Primary, &call, &|| primary_context(device)),
+    };
+    // SAFETY: the call succeeded, so that it has written the handle.
+    if let Some(context) = result.is_ok().then(|| context_of_green(unsafe { *green })).flatten() {
+        live_contexts::known(context);
+    }
+    result
+}
+
+/// `cuCtxAttach`.
+pub(crate) unsafe fn attach(
+    _: NullStream,
+    real: types::cuCtxAttach,
+    context: *mut CUcontext,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the host's call.
+    let result = unsafe { real(context, flags) };
+    if result.is_ok() {
+        // SAFETY: the call succeeded.
+        live_contexts::attached(unsafe { written(context) });
+    }
+    result
+}
+
+/// `cuCtxSetLimit`: waits for the device, and the driver takes what stacks, printf and the heap of kernels need at once.
+pub(crate) unsafe fn set_limit(_: NullStream, real: types::cuCtxSetLimit, limit: c_uint, value: usize) -> CUresult {
+    const STACK_SIZE: c_uint = 0; // CU_LIMIT_STACK_SIZE
+    const MALLOC_HEAP_SIZE: c_uint = 2; // CU_LIMIT_MALLOC_HEAP_SIZE
+    gate::about_to_wait();
+    // SAFETY: the host's call.
+    let result = unsafe { real(limit, value) };
+    if result.is_ok() && (STACK_SIZE..=MALLOC_HEAP_SIZE).contains(&limit) {
+        let process = Process::attached();
+        let part = process.and_then(|process| process.part(process.current_ordinal().ok()?));
+        part.inspect(Part::ask_for_look);
+    }
+    result
+}
 
 /// `cuCtxDestroy`.
 pub(crate) unsafe fn destroy(_: NullStream, real: types::cuCtxDestroy, context: CUcontext) -> CUresult {
@@ -21,7 +145,8 @@ pub(crate) unsafe fn destroy(_: NullStream, real: types::cuCtxDestroy, context: 
 /// `cuCtxDetach`: destroys the context with its last attachment.
 pub(crate) unsafe fn detach(_: NullStream, real: types::cuCtxDetach, context: CUcontext) -> CUresult {
     // SAFETY: the host's call.
-    Subject::of(context).ending(&|| unsafe { real(context) }, &|result| result.is_ok() && !is_alive(context))
+    Subject::of(context)
+        .ending(&|| unsafe { real(context) }, &|result| result.is_ok() && live_contexts::detached(context))
 }
 
 /// `cuStreamDestroy`.
@@ -33,11 +158,9 @@ pub(crate) unsafe fn destroy_stream(_: NullStream, real: types::cuStreamDestroy,
     unsafe { real(stream) }
 }
 
-/// Whether the driver still knows `context`.
+/// Whether `context` lives. The driver is not asked: it may take a handle that is gone for another one, or fault.
 pub(crate) fn is_alive(context: CUcontext) -> bool {
-    let mut version = 0;
-    // SAFETY: the pointer is valid; the driver checks the handle.
-    real!(cuCtxGetApiVersion).is_some_and(|get| unsafe { get(context, &raw mut version) }.is_ok())
+    live_contexts::is_alive(context)
 }
 
 /// `cuDevicePrimaryCtxRetain`.
@@ -52,7 +175,14 @@ pub(crate) unsafe fn primary_retain(
     let references = Process::attached().and_then(|process| process.primary_references(device));
     let epoch = references.map(|references| (references, references.epoch()));
     // SAFETY: the host's call.
-    let result = unsafe { real(context, device) };
+    let call = || unsafe { real(context, device) };
+    // A reference that is known keeps it alive: only without one can it begin now.
+    let lives = references.is_some_and(References::is_held) || is_active(device) == Some(true);
+    let result = match lives {
+        true => call(),
+        // SAFETY: what the call writes is read only after a success.
+        false => beginning(device, Kind::Primary, &call, &|| unsafe { written(context) }),
+    };
     if let (Some((references, epoch)), true) = (epoch, result.is_ok()) {
         references.taken_since(epoch);
     }
@@ -71,11 +201,15 @@ pub(crate) unsafe fn primary_reset(_: NullStream, real: types::cuDevicePrimaryCt
         void();
         result
     };
+    let account = process.and_then(|process| process.part(device)).map(|part| part.index);
     // One that a fault has ruined may not say that it is active.
     if is_active(device) == Some(false) {
-        return call();
+        let result = call();
+        if let (true, Some(account)) = (result.is_ok(), account) {
+            live_contexts::primary_ended(account);
+        }
+        return result;
     }
-    let account = process.and_then(|process| process.part(device)).map(|part| part.index);
     Subject { context: primary_context(device), is_primary: true, account }.ending(&call, &CUresult::is_ok)
 }
 
@@ -93,10 +227,15 @@ pub(crate) unsafe fn primary_release(
 pub(crate) unsafe fn green_destroy(_: NullStream, real: types::cuGreenCtxDestroy, context: CUgreenCtx) -> CUresult {
     // SAFETY: the host's call.
     let call = || unsafe { real(context) };
-    match device_of_green(context) {
+    let current = context_of_green(context);
+    let result = match current.and_then(|current| with_current(current, || process::current_ordinal().ok())) {
         Some(device) => releasing_primary(device, 0, &call),
         None => call(),
+    };
+    if let (Some(current), true) = (current, result.is_ok()) {
+        live_contexts::forgotten(current);
     }
+    result
 }
 
 /// Makes a call that gives up a reference to the primary context of `device`, and `counted` (0 or 1) of those that are
@@ -118,15 +257,12 @@ fn releasing_primary(device: CUdevice, counted: u64, call: &dyn Fn() -> CUresult
     result
 }
 
-/// The device of a green context.
-fn device_of_green(green: CUgreenCtx) -> Option<CUdevice> {
+/// The handle by which a green context is made current.
+fn context_of_green(green: CUgreenCtx) -> Option<CUcontext> {
     let mut context = CUcontext::NULL;
     let get_context = real!(cuCtxFromGreenCtx)?;
     // SAFETY: the pointer is valid; the driver checks the handle.
-    if !unsafe { get_context(&raw mut context, green) }.is_ok() {
-        return None;
-    }
-    with_current(context, || process::current_ordinal().ok())
+    unsafe { get_context(&raw mut context, green) }.is_ok().then_some(context)
 }
 
 /// Whether the primary context of `device` lives; `None`: the driver does not say.
@@ -197,12 +333,15 @@ impl Subject {
         let end = Ending::new();
         self.note_what_belongs_to_it(&end);
         let writes = DeviceWrites::pause(process, self.context, self.is_primary);
+        let may_end = MayEnd::new(self.context);
         let result = call();
         if !ended(result) {
+            may_end.lives();
             end.finish(|_| false);
             writes.resume();
             return result;
         }
+        may_end.ended();
         end.finish(|_| true);
         arrays::refund_of_context(self.context);
         refund_what_is_unknown(process);

@@ -47,6 +47,7 @@ mod hooks;
 mod host_memory;
 mod launch;
 mod linkmap;
+mod live_contexts;
 mod lookup;
 mod markers;
 mod memory;

@@ -469,6 +469,11 @@ impl Part {
         self.process.send(AttachMessage::RING, self.index)
     }
 
+    /// Has the manager look at what the device's memory is used for. If it cannot be told, it looks a little later.
+    pub(crate) fn ask_for_look(&self) {
+        let _ = self.process.send(AttachMessage::LOOK, self.index);
+    }
+
     /// Bytes that the container may use beside what its ledger does not know.
     #[inline]
     pub(crate) fn memory_limit_bytes(&self) -> u64 {

@@ -42,6 +42,11 @@ impl References {
         Epoch(epoch_of(self.word.load(Ordering::Acquire)))
     }
 
+    /// Whether a reference is known.
+    pub(crate) fn is_held(&self) -> bool {
+        self.word.load(Ordering::Acquire) & COUNT != 0
+    }
+
     /// A reference was taken since `epoch`.
     pub(crate) fn taken_since(&self, epoch: Epoch) {
         self.add(epoch, 1);

@@ -13,7 +13,7 @@ use crate::markers::{self, Look};
 use crate::polling;
 use crate::pools;
 use crate::process::Process;
-use aliquot_abi::cuda::{CUcontext, CUevent, CUlibrary, CUmodule, CUresult, CUstream, NullStream, c_uint};
+use aliquot_abi::cuda::{CUcontext, CUevent, CUlibrary, CUmodule, CUresult, CUstream, NullStream};
 
 /// Calls what waits for all that a stream, or more, holds.
 #[inline]
@@ -123,11 +123,4 @@ pub(crate) unsafe fn unload_library(_: NullStream, real: types::cuLibraryUnload,
     gate::about_to_wait();
     // SAFETY: the host's call.
     unsafe { real(library) }
-}
-
-/// `cuCtxSetLimit`, likewise: it can change the memory that kernels use while they run.
-pub(crate) unsafe fn set_limit(_: NullStream, real: types::cuCtxSetLimit, limit: c_uint, value: usize) -> CUresult {
-    gate::about_to_wait();
-    // SAFETY: the host's call.
-    unsafe { real(limit, value) }
 }

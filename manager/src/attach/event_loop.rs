@@ -60,6 +60,7 @@ struct Slice {
 pub(super) struct EventLoop {
     shared: Arc<Shared>,
     time_sharing: Arc<TimeSharing>,
+    memory_changed: Box<dyn Fn() + Send>,
     owner_gone: Box<dyn Fn(&str) + Send>,
     epoll: Epoll,
     sources: BTreeMap<u64, Source>,
@@ -73,6 +74,7 @@ impl EventLoop {
     pub(super) fn new(
         shared: Arc<Shared>,
         time_sharing: Arc<TimeSharing>,
+        memory_changed: Box<dyn Fn() + Send>,
         owner_gone: Box<dyn Fn(&str) + Send>,
     ) -> io::Result<EventLoop> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -80,6 +82,7 @@ impl EventLoop {
         Ok(EventLoop {
             shared,
             time_sharing,
+            memory_changed,
             owner_gone,
             epoll,
             sources: BTreeMap::from([(0, Source::Wake)]),
@@ -305,6 +308,9 @@ impl EventLoop {
     fn message(&mut self, number: u64, connection: &OwnedFd, message: &AttachMessage) {
         let Some(slice) = self.slices.get_mut(&number) else { return };
         let outcome = socket::peer(connection).map_or(Outcome::Gone, |peer| slice.members.attach(peer, message));
+        if message.kind == AttachMessage::LOOK && outcome != Outcome::Refused {
+            (self.memory_changed)();
+        }
         match outcome {
             // One that rings and was not known was not heard when it attached.
             Outcome::Attached(pid) => self.attached(number, pid),

@@ -11,10 +11,11 @@ use tracing::debug;
 use crate::attribution::{Attribution, Census, Place, ProcessId};
 use crate::audit::{Audit, Auditor};
 use crate::clock::monotonic_ns;
+use crate::devices::contexts::ContextSizes;
 use crate::inventory::{DeviceProcess, DeviceSource, DeviceUuid, Inventory, SharingMode, UtilisationSample};
-use crate::live::{LiveSlice, LiveSlices};
+use crate::live::{Attached, LiveSlice, LiveSlices};
 use crate::procfs::Stat;
-use crate::region::view;
+use crate::region::view::{self, ContextView};
 
 /// A slice's part of a device, when it was looked at.
 pub(crate) struct PartLook {
@@ -29,6 +30,8 @@ pub(crate) struct PartLook {
     /// What its ledger said that it used, before and after the driver was asked: the greater of both, so that an
     /// allocation between the two is no overhead.
     pub ledger_bytes: u64,
+    /// What its processes said of their contexts before the driver was asked, by their pids.
+    contexts: BTreeMap<u32, ContextView>,
 }
 
 /// A process on a device, when it was looked at.
@@ -55,6 +58,8 @@ pub(crate) struct DeviceLook {
     pub parts: Vec<PartLook>,
     /// The processes on it, each once.
     pub processes: Vec<ProcessLook>,
+    /// What each process that computes uses beside what the driver lists for it.
+    unlisted_bytes: u64,
 }
 
 impl DeviceLook {
@@ -72,6 +77,7 @@ pub(super) struct ProcessWatch {
     slices: Arc<LiveSlices>,
     attribution: Attribution,
     auditor: Auditor,
+    context_sizes: ContextSizes,
     /// Up to when, by the driver's clock, samples of a device were taken.
     since_us: BTreeMap<DeviceUuid, u64>,
     /// The slices, with the number of the part, that had a device to themselves at the last look.
@@ -84,6 +90,7 @@ impl ProcessWatch {
             slices,
             attribution: Attribution::default(),
             auditor: Auditor::new(audit),
+            context_sizes: ContextSizes::default(),
             since_us: BTreeMap::new(),
             free_before: BTreeSet::new(),
         }
@@ -92,19 +99,7 @@ impl ProcessWatch {
     /// Looks at all devices, `elapsed` after the last time. Asks the driver nothing where there is no slice.
     pub(super) fn look(&mut self, source: &mut dyn DeviceSource, inventory: &Inventory, elapsed: Duration) {
         let slices = self.slices.all();
-        let mut parts: BTreeMap<DeviceUuid, Vec<PartLook>> = BTreeMap::new();
-        for live in &slices {
-            for (number, part) in live.parts().into_iter().enumerate() {
-                let look = PartLook {
-                    slice: Arc::clone(live),
-                    number,
-                    limit_bytes: part.memory_limit_bytes,
-                    limit_max_bytes: live.memory_limit_max_bytes(number),
-                    ledger_bytes: 0,
-                };
-                parts.entry(part.device).or_default().push(look);
-            }
-        }
+        let mut parts = parts_of(&slices);
         if !slices.is_empty() {
             // A process of a slice can be on a device of which no slice has a part. What is on a partitioned device is
             // on one of its instances, and stands in that one's list.
@@ -118,38 +113,40 @@ impl ProcessWatch {
         let mut looks = Vec::new();
         for (device, parts) in parts {
             let sharing = inventory.device(&device).map(|device| device.sharing).unwrap_or_default();
-            let Some(look) = self.look_at(source, &device, sharing, parts, &mut census) else { continue };
+            let Some(mut look) = ask(source, &device, sharing, parts, &mut census) else { continue };
+            self.sample(source, &mut look);
             for part in &look.parts {
                 if part.slice.is_free(part.number) {
                     free_now.insert((part.slice.number, part.number));
                 }
-                self.take_down(&look, part, elapsed);
+                self.take_down_memory(&look, part);
+                self.take_down_time(&look, part, elapsed);
             }
             looks.push(look);
         }
+        self.context_sizes.finish_look();
         self.auditor.look(monotonic_ns(), &looks);
         (self.free_before, self.attribution) = (free_now, attribution);
     }
 
-    /// Asks the driver for the processes of a device; `None` if it does not answer.
-    fn look_at(
-        &mut self,
-        source: &mut dyn DeviceSource,
-        device: &DeviceUuid,
-        sharing: SharingMode,
-        mut parts: Vec<PartLook>,
-        census: &mut Census<'_>,
-    ) -> Option<DeviceLook> {
-        let ledger_bytes = |part: &PartLook| view::account(part.slice.region.ledger(), part.number).used_bytes;
-        parts.iter_mut().for_each(|part| part.ledger_bytes = ledger_bytes(part));
-        let processes = match source.processes(device) {
-            Ok(processes) => processes,
-            Err(error) => {
-                debug!(%device, %error, "cannot tell what processes use");
-                return None;
-            }
-        };
-        parts.iter_mut().for_each(|part| part.ledger_bytes = part.ledger_bytes.max(ledger_bytes(part)));
+    /// Looks at what slices use of devices' memory, and at nothing else: how busy processes were is told for longer
+    /// times only, and the audit counts looks.
+    pub(super) fn look_at_memory(&mut self, source: &mut dyn DeviceSource, inventory: &Inventory) {
+        let slices = self.slices.all();
+        let mut attribution = std::mem::take(&mut self.attribution);
+        let mut census = attribution.census(&slices);
+        for (device, parts) in parts_of(&slices) {
+            let sharing = inventory.device(&device).map(|device| device.sharing).unwrap_or_default();
+            let Some(look) = ask(source, &device, sharing, parts, &mut census) else { continue };
+            look.parts.iter().for_each(|part| self.take_down_memory(&look, part));
+        }
+        self.context_sizes.finish_look();
+        self.attribution = attribution;
+    }
+
+    /// Asks the driver how busy the processes of a device have been.
+    fn sample(&mut self, source: &mut dyn DeviceSource, look: &mut DeviceLook) {
+        let device = &look.device;
         let since_us = self.since_us.get(device).copied().unwrap_or(0);
         let samples = source.utilisation(device, since_us).unwrap_or_else(|error| {
             debug!(%device, %error, "cannot tell how busy processes are");
@@ -159,49 +156,159 @@ impl ProcessWatch {
             self.since_us.insert(device.clone(), newest_us);
         }
         let busy = busy_percent(&samples);
-        let process = |process: DeviceProcess| {
-            let DeviceProcess { pid, memory_bytes, computes } = process;
-            // One that has ended can stand in the driver's list for a while.
-            let stat = Stat::of(pid).filter(|stat| !stat.has_ended())?;
-            let id = ProcessId { pid, start_time: stat.start_time };
-            let busy_percent = busy.get(&pid).copied().unwrap_or(0);
-            Some(ProcessLook { id, place: census.place(id), memory_bytes, computes, busy_percent })
-        };
-        let processes = each_once(&processes).into_values().filter_map(process).collect();
-        Some(DeviceLook { device: device.clone(), sharing, parts, processes })
+        for process in &mut look.processes {
+            process.busy_percent = busy.get(&process.id.pid).copied().unwrap_or(0);
+        }
     }
 
-    /// Writes down what a slice uses of a device.
-    fn take_down(&self, look: &DeviceLook, part: &PartLook, elapsed: Duration) {
+    /// Writes down what a slice uses of a device's memory.
+    fn take_down_memory(&mut self, look: &DeviceLook, part: &PartLook) {
         let PartLook { slice, number, .. } = part;
         // Unregistered processes of the slice count as well: it is the slice that has the limit.
-        let used_bytes =
-            look.of_slice(slice).try_fold(0_u64, |sum, process| Some(sum.saturating_add(process.memory_bytes?)));
+        let used_bytes = look.of_slice(slice).try_fold(0_u64, |sum, process| {
+            let unlisted_bytes = if process.computes { look.unlisted_bytes } else { 0 };
+            Some(sum.saturating_add(process.memory_bytes?).saturating_add(unlisted_bytes))
+        });
         if let Some(used_bytes) = used_bytes {
             slice.set_memory_overhead_bytes(*number, used_bytes.saturating_sub(part.ledger_bytes));
         }
+        show_memory(look, part);
+        self.learn_contexts(look, part);
+        if let Some(bytes) = self.context_sizes.of(&look.device) {
+            slice.set_context_bytes(*number, bytes);
+        }
+    }
+
+    /// Learns from the processes of a slice what contexts take.
+    fn learn_contexts(&mut self, look: &DeviceLook, part: &PartLook) {
+        let ledger = part.slice.region.ledger();
+        for attached in part.slice.processes().iter() {
+            let seen = look.processes.iter().find(|process| process.id.pid == attached.pid);
+            let (Some(seen), Some(slot), Some(before)) = (seen, attached.slot, part.contexts.get(&attached.pid)) else {
+                continue;
+            };
+            // What it has allocated meanwhile may stand on one side only.
+            let is_at_rest = view::contexts(ledger, slot.index, part.number) == Some(*before);
+            let memory_bytes = seen.memory_bytes.filter(|_| is_at_rest);
+            let bytes =
+                memory_bytes.map(|bytes| bytes.saturating_add(look.unlisted_bytes).saturating_sub(before.other_bytes));
+            self.context_sizes.see(seen.id, &look.device, before.count, bytes);
+        }
+    }
+
+    /// Writes down what a slice uses of a device's time.
+    fn take_down_time(&self, look: &DeviceLook, part: &PartLook, elapsed: Duration) {
+        let PartLook { slice, number, .. } = part;
         let busy_percent = look.of_slice(slice).map(|process| process.busy_percent).sum::<u32>().min(100);
         slice.set_sampled_permille(*number, busy_percent * 10);
         if slice.is_free(*number) && self.free_before.contains(&(slice.number, *number)) {
             let busy_ns = elapsed.as_nanos() * u128::from(busy_percent) / 100;
             slice.counters(*number).free_ns.fetch_add(u64::try_from(busy_ns).unwrap_or(0), Ordering::Relaxed);
         }
-        show_processes(look, part);
+        show_time(look, part);
     }
 }
 
+/// The parts of slices, by device.
+fn parts_of(slices: &[Arc<LiveSlice>]) -> BTreeMap<DeviceUuid, Vec<PartLook>> {
+    let mut parts: BTreeMap<DeviceUuid, Vec<PartLook>> = BTreeMap::new();
+    for live in slices {
+        for (number, part) in live.parts().into_iter().enumerate() {
+            let look = PartLook {
+                slice: Arc::clone(live),
+                number,
+                limit_bytes: part.memory_limit_bytes,
+                limit_max_bytes: live.memory_limit_max_bytes(number),
+                ledger_bytes: 0,
+                contexts: BTreeMap::new(),
+            };
+            parts.entry(part.device).or_default().push(look);
+        }
+    }
+    parts
+}
+
+/// Asks the driver for the processes of a device and what they use of its memory; `None` if it does not answer.
+fn ask(
+    source: &mut dyn DeviceSource,
+    device: &DeviceUuid,
+    sharing: SharingMode,
+    mut parts: Vec<PartLook>,
+    census: &mut Census<'_>,
+) -> Option<DeviceLook> {
+    let ledger_bytes = |part: &PartLook| view::account(part.slice.region.ledger(), part.number).used_bytes;
+    for part in &mut parts {
+        part.ledger_bytes = ledger_bytes(part);
+        let processes = part.slice.processes();
+        let ledger = part.slice.region.ledger();
+        let contexts =
+            |attached: &Attached| Some((attached.pid, view::contexts(ledger, attached.slot?.index, part.number)?));
+        part.contexts = processes.iter().filter_map(contexts).collect();
+    }
+    // Twice: what grows or shrinks meanwhile must not look like nobody's.
+    let used_before = source.used_bytes(device).ok().flatten();
+    let processes = match source.processes(device) {
+        Ok(processes) => processes,
+        Err(error) => {
+            debug!(%device, %error, "cannot tell what processes use");
+            return None;
+        }
+    };
+    let used_bytes = used_before.zip(source.used_bytes(device).ok().flatten());
+    parts.iter_mut().for_each(|part| part.ledger_bytes = part.ledger_bytes.max(ledger_bytes(part)));
+    let listed: Vec<DeviceProcess> = each_once(&processes).into_values().collect();
+    let unlisted_bytes = used_bytes.map_or(0, |(before, after)| unlisted_bytes(before.min(after), &listed));
+    let process = |process: DeviceProcess| {
+        let DeviceProcess { pid, memory_bytes, computes } = process;
+        // One that has ended can stand in the driver's list for a while.
+        let stat = Stat::of(pid).filter(|stat| !stat.has_ended())?;
+        let id = ProcessId { pid, start_time: stat.start_time };
+        Some(ProcessLook { id, place: census.place(id), memory_bytes, computes, busy_percent: 0 })
+    };
+    let processes = listed.into_iter().filter_map(process).collect();
+    Some(DeviceLook { device: device.clone(), sharing, parts, processes, unlisted_bytes })
+}
+
+/// What each process that computes uses beside what the driver lists for it, where it says that `used_bytes` of the
+/// device are in use.
+///
+/// On an H100 the driver takes 5.6 MiB for each process and lists them for nobody. They are the slice's whose process it
+/// is: nothing needs to be kept back of a device for them, and a slice may have all of it. More than a few megabytes are
+/// something else: processes that this driver does not list, for example.
+fn unlisted_bytes(used_bytes: u64, listed: &[DeviceProcess]) -> u64 {
+    const BYTES_MAX: u64 = 16 << 20;
+    let listed_bytes = listed.iter().try_fold(0_u64, |sum, process| Some(sum.saturating_add(process.memory_bytes?)));
+    let count = listed.iter().filter(|process| process.computes).count() as u64;
+    let each = listed_bytes.and_then(|bytes| used_bytes.saturating_sub(bytes).checked_div(count)).unwrap_or(0);
+    if each <= BYTES_MAX { each } else { 0 }
+}
+
 /// Writes into the slots of a slice's processes what the driver says of each, for the lists that the container sees.
-fn show_processes(look: &DeviceLook, part: &PartLook) {
+fn show_memory(look: &DeviceLook, part: &PartLook) {
     let ledger = part.slice.region.ledger();
-    for attached in part.slice.processes().iter() {
+    for (attached, seen) in with_processes(look, part) {
         let Some(slot) = attached.slot else { continue };
-        let seen = look.processes.iter().find(|process| process.id.pid == attached.pid);
         let memory_bytes = seen.and_then(|process| process.memory_bytes).unwrap_or(0);
         let held_bytes = view::held_bytes_of(ledger, slot.index, part.number);
         let Some(slot) = view::shown(ledger, slot.index, slot.identity, part.number) else { continue };
         store_if_changed(&slot.overhead_bytes, memory_bytes.saturating_sub(held_bytes));
+    }
+}
+
+/// The same of their time.
+fn show_time(look: &DeviceLook, part: &PartLook) {
+    let ledger = part.slice.region.ledger();
+    for (attached, seen) in with_processes(look, part) {
+        let Some(slot) = attached.slot else { continue };
+        let Some(slot) = view::shown(ledger, slot.index, slot.identity, part.number) else { continue };
         store_if_changed(&slot.used_permille, seen.map_or(0, |process| u64::from(process.busy_percent) * 10));
     }
+}
+
+/// The processes of a slice, each with what was seen of it.
+fn with_processes<'look>(look: &'look DeviceLook, part: &PartLook) -> Vec<(Attached, Option<&'look ProcessLook>)> {
+    let seen = |attached: &Attached| look.processes.iter().find(|process| process.id.pid == attached.pid);
+    part.slice.processes().iter().map(|attached| (attached.clone(), seen(attached))).collect()
 }
 
 /// A page that is only read stays clean, and its cache line with those who read it.
@@ -249,6 +356,19 @@ mod tests {
         ];
         let expected = [(1, process(1, Some(15), true)), (2, process(2, None, false))];
         assert_eq!(each_once(&processes), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn what_is_listed_for_nobody_is_each_computing_processs_unless_it_is_too_much() {
+        const MIB: u64 = 1 << 20;
+        let process = |pid, memory_bytes, computes| DeviceProcess { pid, memory_bytes, computes };
+        let listed = [process(1, Some(100 * MIB), true), process(2, Some(50 * MIB), true), process(3, Some(9), false)];
+        assert_eq!(unlisted_bytes(162 * MIB + 9, &listed), 6 * MIB);
+        assert_eq!(unlisted_bytes(150 * MIB, &listed), 0);
+        // Somebody whom the driver does not list.
+        assert_eq!(unlisted_bytes(1000 * MIB, &listed), 0);
+        assert_eq!(unlisted_bytes(162 * MIB, &[process(1, None, true)]), 0);
+        assert_eq!(unlisted_bytes(5 * MIB, &[]), 0);
     }
 
     #[test]

@@ -208,17 +208,19 @@ impl Manager {
         let mps = Arc::new(Mps::new(config.sharing.clone()));
         let time_sharing = Arc::new(TimeSharing::new(Arc::clone(&mps)));
         let audit = Arc::new(Audit::new(config.audit.clone()));
+        let devices = Devices::start(source, Arc::clone(&live), Arc::clone(&audit), Arc::clone(&mps));
+        let devices = devices.map_err(OpenError::Thread)?;
+        let attach = Attach::start(Arc::clone(&time_sharing), devices.memory_looks(), owner_gone);
         let manager = Manager {
             state: Mutex::new(State::new(config.default_priority_class)),
             dirs,
             cdi: Cdi::new(config.cdi.clone(), config.driver.clone(), Arc::clone(&mps)),
             checkpoint,
             boot_id: procfs::boot_id(),
-            devices: Devices::start(source, Arc::clone(&live), Arc::clone(&audit), Arc::clone(&mps))
-                .map_err(OpenError::Thread)?,
+            devices,
             audit,
             mps,
-            attach: Attach::start(Arc::clone(&time_sharing), owner_gone).map_err(OpenError::Thread)?,
+            attach: attach.map_err(OpenError::Thread)?,
             time_sharing,
             heartbeat: heartbeat::start(Arc::clone(&live)).map_err(OpenError::Thread)?,
             sampler: sampler::start(Arc::clone(&live)).map_err(OpenError::Thread)?,

@@ -122,6 +122,25 @@ pub(crate) fn held_bytes(ledger: &Ledger, index: usize, device_count: usize) -> 
     slot.devices.iter().take(device_count).map(|part| ledger::held_bytes(&part.memory)).collect()
 }
 
+/// What a slot says of its owner's contexts on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContextView {
+    /// How many there are.
+    pub count: u64,
+    /// What its owner holds, less what was reserved for them.
+    pub other_bytes: u64,
+}
+
+/// The contexts of the owner of slot `index` on device number `device`.
+#[must_use]
+pub(crate) fn contexts(ledger: &Ledger, index: usize, device: usize) -> Option<ContextView> {
+    let part = ledger.slots.get(index)?.devices.get(device)?;
+    // In this order: a context that is counted has been made.
+    let count = part.contexts.load(Ordering::Acquire);
+    let other_bytes = ledger::held_bytes(&part.memory).saturating_sub(part.context_bytes.load(Ordering::Relaxed));
+    Some(ContextView { count, other_bytes })
+}
+
 /// Bytes that the owner of slot `index` holds in account number `number`.
 #[must_use]
 pub(crate) fn held_bytes_of(ledger: &Ledger, index: usize, number: usize) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aliquot_manager::config::{CdiConfig, CdiSettings, Config};
@@ -36,8 +36,24 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
+/// What the manager has asked the devices for, and what they say of processes on each of them.
+#[derive(Clone, Default)]
+pub(crate) struct Driver {
+    /// "processes" and "utilisation", in the order in which the first device was asked.
+    pub(crate) asked: Arc<Mutex<Vec<&'static str>>>,
+    pub(crate) processes: Arc<Mutex<Vec<DeviceProcess>>>,
+}
+
 /// Devices that are always well.
-struct TestDevices(u32);
+struct TestDevices(u32, Driver);
+
+impl TestDevices {
+    fn note(&self, device: &DeviceUuid, question: &'static str) {
+        if device.as_str() == uuid(0) {
+            self.1.asked.lock().unwrap().push(question);
+        }
+    }
+}
 
 impl DeviceSource for TestDevices {
     fn inventory(&mut self) -> Result<Inventory, SourceError> {
@@ -62,11 +78,13 @@ impl DeviceSource for TestDevices {
         Ok(Inventory { driver_version: "580.1".into(), cuda_version: "13.0".into(), devices })
     }
 
-    fn processes(&mut self, _: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
-        Ok(Vec::new())
+    fn processes(&mut self, device: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
+        self.note(device, "processes");
+        Ok(self.1.processes.lock().unwrap().clone())
     }
 
-    fn utilisation(&mut self, _: &DeviceUuid, _: u64) -> Result<Vec<UtilisationSample>, SourceError> {
+    fn utilisation(&mut self, device: &DeviceUuid, _: u64) -> Result<Vec<UtilisationSample>, SourceError> {
+        self.note(device, "utilisation");
         Ok(Vec::new())
     }
 
@@ -106,6 +124,7 @@ pub(crate) fn connect(runtime: &Runtime, socket: &Path) -> NodeManagerClient<Cha
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) runtime: Arc<Runtime>,
+    pub(crate) driver: Driver,
     daemon: Option<Daemon>,
     _dir: tempfile::TempDir,
 }
@@ -129,13 +148,13 @@ impl Node {
             ..Config::embedded(path("run"))
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        Node { config, runtime: Arc::new(runtime), daemon: None, _dir: dir }
+        Node { config, runtime: Arc::new(runtime), driver: Driver::default(), daemon: None, _dir: dir }
     }
 
     /// Ends the manager if it runs, and starts another one on the same directories.
     pub(crate) fn restart(&mut self) -> Result<(), StartError> {
         self.stop();
-        self.daemon = Some(Daemon::start_with(self.config.clone(), Box::new(TestDevices(2)))?);
+        self.daemon = Some(Daemon::start_with(self.config.clone(), Box::new(TestDevices(2, self.driver.clone())))?);
         Ok(())
     }
 

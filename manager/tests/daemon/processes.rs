@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use aliquot_abi::ledger::{self, SlotId};
 use aliquot_abi::region::{AttachMessage, SLOTS_MAX, gate, owner};
@@ -50,6 +51,27 @@ fn what_a_killed_process_held_is_free_again() {
     assert_eq!((usage.parts[0].memory_used_bytes, usage.parts[0].throttled_ns), (10, 77));
     let ledger = ledger(Path::new(&slice.region_path));
     assert_eq!(owner::state(ledger.owners[tenants[0].slot.index].load(Ordering::Relaxed)), owner::FREE);
+}
+
+#[test]
+fn a_process_whose_contexts_have_changed_is_looked_at_but_not_as_often_as_it_likes() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenant = Tenant::start(&slice.region_path);
+    attached(&node, "a", 1);
+    let asked = || node.driver.asked.lock().unwrap().clone();
+    // A look at everything asks for both; one at memory alone for one.
+    let of_memory = |asked: &[&str]| asked.windows(2).filter(|pair| pair == &["processes"; 2]).count();
+    assert_eq!(of_memory(&asked()), 0);
+    tenant.tell("look");
+    eventually("memory is looked at", || (of_memory(&asked()) > 0).then_some(()));
+    let (begun, before) = (Instant::now(), asked().len());
+    for _ in 0..1000 {
+        tenant.tell("look");
+    }
+    let looks = asked().len() - before;
+    // One that was under way, and one for each pause; a look at everything counts for two.
+    assert!(looks as u128 <= 4 + begun.elapsed().as_millis() / 10, "{looks} looks in {:?}", begun.elapsed());
 }
 
 #[test]

@@ -89,6 +89,7 @@ fn tenant_process() {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             ["attach"] => say(region, &attach_message(slot).to_bytes()),
             ["ring"] => say(region, &AttachMessage { kind: AttachMessage::RING, ..attach_message(slot) }.to_bytes()),
+            ["look"] => say(region, &AttachMessage { kind: AttachMessage::LOOK, ..attach_message(slot) }.to_bytes()),
             ["reserve", bytes] => {
                 let limit = limits.devices[0].memory_limit_bytes.load(Ordering::Relaxed);
                 let outcome = ledger::reserve(&ledger.devices[0], &part.memory, bytes.parse().unwrap(), limit);

@@ -303,6 +303,8 @@ fn clear_counters(part: &SlotDevice) {
         &part.copy_ns,
         &part.overhead_bytes,
         &part.used_permille,
+        &part.contexts,
+        &part.context_bytes,
     ] {
         counter.store(0, Ordering::Relaxed);
     }

@@ -201,8 +201,11 @@ pub struct DeviceLimits {
     pub memory_overhead_bytes: AtomicU64,
     /// The device's UUID, as `cuDeviceGetUuid` gives it. Never changes.
     pub uuid: [u8; 16],
+    /// Bytes that a context takes, by what the manager has seen of others on the device: what is reserved when one is
+    /// made. 0: not known. Since minor version 2.
+    pub context_bytes: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 9],
+    pub reserved: [u64; 8],
 }
 
 /// What a container has used of one device since its slice was made. Written by the manager, which has no other place
@@ -395,8 +398,12 @@ pub struct SlotDevice {
     /// Device time that the process used in the last second, in thousandths of the device's. Written by the manager,
     /// likewise.
     pub used_permille: AtomicU64,
+    /// Contexts that the process has. Since minor version 2.
+    pub contexts: AtomicU64,
+    /// What of [`SlotDevice::memory`] was reserved for them. Since minor version 2.
+    pub context_bytes: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 2],
 }
 
 /// Who owns a slot: one word in [`Ledger::owners`].
@@ -439,20 +446,20 @@ pub mod owner {
     }
 }
 
-/// What a process sends on the attach socket: when it has taken a slot, and when it waits at a gate and the manager may
-/// be asleep. The manager takes the sender's identity from the socket, not from the message.
+/// What a process sends on the attach socket: when it has taken a slot, when it waits at a gate and the manager may be
+/// asleep, and when it has made the driver take or give back memory that its ledger does not know. The manager takes the sender's identity from the socket, not from the message.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttachMessage {
     /// [`AttachMessage::MAGIC`].
     pub magic: u32,
-    /// [`AttachMessage::ATTACH`] or [`AttachMessage::RING`].
+    /// [`AttachMessage::ATTACH`], [`AttachMessage::RING`] or [`AttachMessage::LOOK`].
     pub kind: u32,
     /// The sender's slot.
     pub slot: u32,
     /// The generation with which it took the slot.
     pub generation: u32,
-    /// The device that the sender waits for; 0 in an attach message.
+    /// The device that the sender waits for, or that is to be looked at; 0 in an attach message.
     pub device: u32,
     /// Reserved, zero.
     pub reserved: u32,
@@ -465,6 +472,8 @@ impl AttachMessage {
     pub const ATTACH: u32 = 1;
     /// The sender waits at a gate.
     pub const RING: u32 = 2;
+    /// The sender's contexts have changed. Since minor version 2: an older manager drops it, and looks a little later.
+    pub const LOOK: u32 = 3;
     /// Size of a message in bytes.
     pub const BYTES: usize = size_of::<AttachMessage>();
 
@@ -488,7 +497,7 @@ impl AttachMessage {
             *word = u32::from_ne_bytes(chunk.try_into().ok()?);
         }
         let [magic, kind, slot, generation, device, reserved] = words;
-        let known = magic == Self::MAGIC && (kind == Self::ATTACH || kind == Self::RING);
+        let known = magic == Self::MAGIC && [Self::ATTACH, Self::RING, Self::LOOK].contains(&kind);
         let bounded = (slot as usize) < SLOTS_MAX && (device as usize) < DEVICES_MAX && generation <= 0xFF_FFFF;
         (known && bounded).then_some(AttachMessage { magic, kind, slot, generation, device, reserved })
     }
@@ -501,7 +510,7 @@ const _: () = {
     assert!(offset_of!(Limits, heartbeat_ns) == 32 && offset_of!(Limits, devices) == 128);
     assert!(size_of::<DeviceLimits>() == 128 && offset_of!(DeviceLimits, memory_limit_bytes) == 24);
     assert!(offset_of!(DeviceLimits, uuid) == 40);
-    assert!(offset_of!(DeviceLimits, reserved) == 56 && size_of::<DeviceCounters>() == 128);
+    assert!(offset_of!(DeviceLimits, context_bytes) == 56 && size_of::<DeviceCounters>() == 128);
     assert!(offset_of!(Limits, counters) == 128 + 128 * DEVICES_MAX);
     assert!(size_of::<DeviceWaits>() == 128 && offset_of!(Limits, waits) == 128 + 256 * DEVICES_MAX);
     assert!(size_of::<Limits>() == 128 + 384 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);
@@ -534,7 +543,7 @@ mod tests {
         assert_eq!(AttachMessage::from_bytes(&message.to_bytes()[..23]), None);
         for wrong in [
             AttachMessage { magic: 0, ..message },
-            AttachMessage { kind: 3, ..message },
+            AttachMessage { kind: 4, ..message },
             AttachMessage { slot: SLOTS_MAX as u32, ..message },
             AttachMessage { device: DEVICES_MAX as u32, ..message },
             AttachMessage { generation: 0x100_0000, ..message },

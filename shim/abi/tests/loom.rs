@@ -88,6 +88,8 @@ fn slot_device() -> SlotDevice {
         copy_ns: word(),
         overhead_bytes: word(),
         used_permille: word(),
+        contexts: word(),
+        context_bytes: word(),
         reserved: [0; _],
     }
 }

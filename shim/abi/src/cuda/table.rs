@@ -12,8 +12,8 @@
 //!
 //! * `class` says what the function can do to a slice: `start` (start-up and look-up), `memory` (takes or gives back
 //!   memory, or lets the driver do so), `launch` (makes the device work), `copy` (moves or sets memory: counted, never held
-//!   back), `synchronize` (waits for the device), `view` (shows the size of the device), `context` (ends a context or a
-//!   stream and all it holds, or keeps a context alive), `forward` (none of these: the shim does not touch it).
+//!   back), `synchronize` (waits for the device), `view` (shows the size of the device), `context` (begins or ends a
+//!   context or a stream with all it holds, keeps a context alive, or changes what it takes), `forward` (none of these: the shim does not touch it).
 //! * `policy` names the one rule that the function shares with its other versions; the shim has one function for each.
 //! * `symbol` is the exported symbol; `| per-thread symbol` the form with per-thread default streams, where there is one.
 //! * `name @ version` is how `cuGetProcAddress` knows it: the unversioned name and the first CUDA version (`11020` is
@@ -65,10 +65,10 @@ macro_rules! cuda_api {
             forward call: cuDeviceSetGraphMemAttribute = cuDeviceSetGraphMemAttribute @ 11040 (device: CUdevice, attr: c_uint, value: *mut c_void);
             memory graph_trim: cuDeviceGraphMemTrim = cuDeviceGraphMemTrim @ 11040 (device: CUdevice);
             // Contexts
-            forward call: cuCtxCreate = cuCtxCreate @ 2000 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
-            forward call: cuCtxCreate_v2 = cuCtxCreate @ 3020 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
-            forward call: cuCtxCreate_v3 = cuCtxCreate @ 11040 (pctx: *mut CUcontext, params_array: *mut c_void, num_params: c_int, flags: c_uint, dev: CUdevice);
-            forward call: cuCtxCreate_v4 = cuCtxCreate @ 12050 (pctx: *mut CUcontext, ctx_create_params: *mut c_void, flags: c_uint, dev: CUdevice);
+            context create: cuCtxCreate = cuCtxCreate @ 2000 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+            context create: cuCtxCreate_v2 = cuCtxCreate @ 3020 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+            context create_with_affinity: cuCtxCreate_v3 = cuCtxCreate @ 11040 (pctx: *mut CUcontext, params_array: *mut c_void, num_params: c_int, flags: c_uint, dev: CUdevice);
+            context create_with_parameters: cuCtxCreate_v4 = cuCtxCreate @ 12050 (pctx: *mut CUcontext, ctx_create_params: *mut c_void, flags: c_uint, dev: CUdevice);
             context destroy: cuCtxDestroy = cuCtxDestroy @ 2000 (ctx: CUcontext);
             context destroy: cuCtxDestroy_v2 = cuCtxDestroy @ 4000 (ctx: CUcontext);
             forward call: cuCtxPushCurrent = cuCtxPushCurrent @ 2000 (ctx: CUcontext);
@@ -84,7 +84,7 @@ macro_rules! cuda_api {
             forward call: cuCtxGetId = cuCtxGetId @ 12000 (ctx: CUcontext, ctx_id: *mut u64);
             synchronize context: cuCtxSynchronize = cuCtxSynchronize @ 2000 ();
             synchronize named_context: cuCtxSynchronize_v2 = cuCtxSynchronize @ 13000 (ctx: CUcontext);
-            synchronize set_limit: cuCtxSetLimit = cuCtxSetLimit @ 3010 (limit: c_uint, value: usize);
+            context set_limit: cuCtxSetLimit = cuCtxSetLimit @ 3010 (limit: c_uint, value: usize);
             forward call: cuCtxGetLimit = cuCtxGetLimit @ 3010 (pvalue: *mut usize, limit: c_uint);
             forward call: cuCtxGetCacheConfig = cuCtxGetCacheConfig @ 3020 (pconfig: *mut c_uint);
             forward call: cuCtxSetCacheConfig = cuCtxSetCacheConfig @ 3020 (config: c_uint);
@@ -92,7 +92,7 @@ macro_rules! cuda_api {
             forward call: cuCtxSetSharedMemConfig = cuCtxSetSharedMemConfig @ 4020 (config: c_uint);
             forward call: cuCtxGetApiVersion = cuCtxGetApiVersion @ 3020 (ctx: CUcontext, version: *mut c_uint);
             forward call: cuCtxGetStreamPriorityRange = cuCtxGetStreamPriorityRange @ 5050 (least_priority: *mut c_int, greatest_priority: *mut c_int);
-            forward call: cuCtxAttach = cuCtxAttach @ 2000 (pctx: *mut CUcontext, flags: c_uint);
+            context attach: cuCtxAttach = cuCtxAttach @ 2000 (pctx: *mut CUcontext, flags: c_uint);
             context detach: cuCtxDetach = cuCtxDetach @ 2000 (ctx: CUcontext);
             forward call: cuCtxEnablePeerAccess = cuCtxEnablePeerAccess @ 4000 (peer_context: CUcontext, flags: c_uint);
             forward call: cuCtxDisablePeerAccess = cuCtxDisablePeerAccess @ 4000 (peer_context: CUcontext);
@@ -102,7 +102,7 @@ macro_rules! cuda_api {
             forward call: cuGreenCtxGetDevResource = cuGreenCtxGetDevResource @ 12040 (h_ctx: CUgreenCtx, resource: *mut CUdevResource, kind: c_uint);
             forward call: cuDevSmResourceSplitByCount = cuDevSmResourceSplitByCount @ 12040 (result: *mut CUdevResource, nb_groups: *mut c_uint, input: *const CUdevResource, remainder: *mut CUdevResource, flags: c_uint, min_count: c_uint);
             forward call: cuDevResourceGenerateDesc = cuDevResourceGenerateDesc @ 12040 (ph_desc: *mut CUdevResourceDesc, resources: *mut CUdevResource, nb_resources: c_uint);
-            forward call: cuGreenCtxCreate = cuGreenCtxCreate @ 12040 (ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
+            context green_create: cuGreenCtxCreate = cuGreenCtxCreate @ 12040 (ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
             context green_destroy: cuGreenCtxDestroy = cuGreenCtxDestroy @ 12040 (h_ctx: CUgreenCtx);
             forward call: cuCtxFromGreenCtx = cuCtxFromGreenCtx @ 12040 (p_context: *mut CUcontext, h_ctx: CUgreenCtx);
             forward call: cuGreenCtxStreamCreate = cuGreenCtxStreamCreate @ 12050 (ph_stream: *mut CUstream, green_ctx: CUgreenCtx, flags: c_uint, priority: c_int);

@@ -1,0 +1,96 @@
+//! What contexts take of each device, as processes have shown it.
+//!
+//! Whatever a process uses beyond its allocations when its first context has just been made is that context. Modules and
+//! stacks come later, and what a tenant writes into its slot, or takes by other ways than the driver's, changes the
+//! figure: so the least of the last few counts. What contexts take beyond it is found by looks.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::attribution::ProcessId;
+use crate::inventory::DeviceUuid;
+
+/// So many figures of a device are kept.
+const KEPT: usize = 8;
+/// No context of any device takes more.
+const CONTEXT_BYTES_MAX: u64 = 2 << 30;
+
+/// What contexts take.
+#[derive(Debug, Default)]
+pub(super) struct ContextSizes {
+    figures: BTreeMap<DeviceUuid, VecDeque<u64>>,
+    /// Processes on devices that have had a context at the last look.
+    met: BTreeSet<(ProcessId, DeviceUuid)>,
+    /// The same at this look.
+    meeting: BTreeSet<(ProcessId, DeviceUuid)>,
+}
+
+impl ContextSizes {
+    /// A process has `contexts` on a device, and uses `bytes` there beside its allocations; `None`: that is not certain.
+    pub(super) fn see(&mut self, process: ProcessId, device: &DeviceUuid, contexts: u64, bytes: Option<u64>) {
+        if contexts == 0 {
+            return;
+        }
+        let is_new = !self.met.contains(&(process, device.clone()));
+        match bytes {
+            // It is looked at again.
+            None if is_new => return,
+            Some(bytes) if is_new && contexts == 1 && bytes > 0 => {
+                let figures = self.figures.entry(device.clone()).or_default();
+                figures.push_back(bytes.min(CONTEXT_BYTES_MAX));
+                if figures.len() > KEPT {
+                    figures.pop_front();
+                }
+            }
+            _ => {}
+        }
+        self.meeting.insert((process, device.clone()));
+    }
+
+    /// All processes have been seen: those that have not been are gone.
+    pub(super) fn finish_look(&mut self) {
+        self.met = std::mem::take(&mut self.meeting);
+    }
+
+    /// What a context takes of a device; `None`: not known.
+    pub(super) fn of(&self, device: &DeviceUuid) -> Option<u64> {
+        self.figures.get(device)?.iter().min().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32) -> ProcessId {
+        ProcessId { pid, start_time: 1 }
+    }
+
+    #[test]
+    fn the_first_figure_of_a_process_with_one_context_counts() {
+        let (mut sizes, device) = (ContextSizes::default(), DeviceUuid::new("GPU-1"));
+        assert_eq!(sizes.of(&device), None);
+        sizes.see(process(1), &device, 0, Some(5));
+        sizes.see(process(2), &device, 2, Some(200));
+        sizes.see(process(3), &device, 1, None);
+        sizes.finish_look();
+        assert_eq!(sizes.of(&device), None);
+        sizes.see(process(1), &device, 1, Some(100));
+        sizes.see(process(2), &device, 1, Some(50));
+        sizes.see(process(3), &device, 1, Some(110));
+        sizes.finish_look();
+        assert_eq!(sizes.of(&device), Some(100));
+        // Modules make it more, and are no context.
+        sizes.see(process(1), &device, 1, Some(90));
+        assert_eq!((sizes.of(&device), sizes.of(&DeviceUuid::new("GPU-2"))), (Some(100), None));
+    }
+
+    #[test]
+    fn an_old_figure_is_forgotten_and_none_is_believed_without_bound() {
+        let (mut sizes, device) = (ContextSizes::default(), DeviceUuid::new("GPU-1"));
+        sizes.see(process(1), &device, 1, Some(1));
+        for pid in 2..2 + KEPT as u32 {
+            sizes.see(process(pid), &device, 1, Some(u64::MAX));
+        }
+        assert_eq!(sizes.of(&device), Some(CONTEXT_BYTES_MAX));
+    }
+}

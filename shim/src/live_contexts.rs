@@ -1,0 +1,186 @@
+//! The contexts of this process: which live, and what each was charged at its beginning.
+//!
+//! A context takes hundreds of megabytes of its device, and the manager sees them only when it looks. So they are
+//! reserved before the driver makes the context, by what contexts of the device were last seen to take, and stay
+//! reserved as long as it lives. Nothing is counted twice by that: the manager's overhead is what the driver lists less
+//! what the ledger holds, so it is only what a context takes beyond its charge.
+//!
+//! Whether a context lives is known from the calls that begin and end it. The driver is not asked: a handle that is gone
+//! may not be shown to it.
+
+use crate::allocations::Charge;
+use crate::process::{Part, Process};
+use crate::radix::Radix;
+use aliquot_abi::cuda::CUcontext;
+use aliquot_abi::ledger::BYTES_MASK;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A word for each handle; 0: nothing is known of it.
+///
+/// Bits 0 to 47: the bytes that were charged; bits 48 to 52: to which account; bits 53 to 60: attachments beyond the
+/// first; then what it is.
+static CONTEXTS: Radix<0, 12, 4> = Radix::new();
+
+const ACCOUNT_SHIFT: u32 = 48;
+const ATTACHMENT: u64 = 1 << 53;
+const ATTACHMENTS: u64 = 0xff << 53;
+/// A device's primary context.
+const PRIMARY: u64 = 1 << 61;
+const LIVE: u64 = 1 << 62;
+const ENDED: u64 = 1 << 63;
+/// A call that can end it is under way.
+const ENDING: u64 = LIVE | ENDED;
+
+/// A context's kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Made by `cuCtxCreate`.
+    Own,
+    /// A device's primary context.
+    Primary,
+}
+
+/// `context` of `part` has begun, and was charged `charge`.
+pub(crate) fn begun(part: &Part, context: CUcontext, kind: Kind, charge: Charge) {
+    let Some(entry) = entry(context) else { return charge.refund() };
+    let primary = if kind == Kind::Primary { PRIMARY } else { 0 };
+    let word = LIVE | primary | (charge.account as u64 & 0x1f) << ACCOUNT_SHIFT | charge.bytes & BYTES_MASK;
+    let mut before = entry.load(Ordering::Acquire);
+    loop {
+        if kind == Kind::Primary && is_live(before) {
+            // Another thread was first, and both have charged it.
+            return charge.refund();
+        }
+        match entry.compare_exchange_weak(before, word, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => break,
+            Err(now) => before = now,
+        }
+    }
+    if let Some(work) = part.work() {
+        work.context_bytes.fetch_add(charge.bytes, Ordering::Relaxed);
+        // After the driver has made it: the manager learns from it what contexts take.
+        work.contexts.fetch_add(1, Ordering::Release);
+    }
+    if is_live(before) {
+        // The driver would not have given its handle again if it were not gone.
+        gone(before);
+    }
+}
+
+/// `context`, which is no context of its own (a green one), has begun.
+pub(crate) fn known(context: CUcontext) {
+    if let Some(entry) = entry(context) {
+        let _ = entry.compare_exchange(ENDED, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// `context`, which is no context of its own (a green one), has ended.
+pub(crate) fn forgotten(context: CUcontext) {
+    if let Some(entry) = entry(context) {
+        let _ = entry.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Whether `context` lives, as far as calls of this process have said.
+pub(crate) fn is_alive(context: CUcontext) -> bool {
+    existing(context).is_none_or(|entry| entry.load(Ordering::Acquire) != ENDED)
+}
+
+/// `context` was attached to once more.
+pub(crate) fn attached(context: CUcontext) {
+    let more = |word: u64| (word & ATTACHMENTS != ATTACHMENTS).then(|| word + ATTACHMENT);
+    if let Some(entry) = entry(context) {
+        let _ = entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+    }
+}
+
+/// `context` was detached from. Whether that was the last attachment.
+pub(crate) fn detached(context: CUcontext) -> bool {
+    let less = |word: u64| (word & ATTACHMENTS != 0).then(|| word - ATTACHMENT);
+    existing(context).is_none_or(|entry| entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_err())
+}
+
+/// A context during a call that can end it.
+///
+/// Its charge is taken out before the call: if another thread makes the primary context anew as soon as this call has
+/// ended it, that is charged for itself.
+pub(crate) struct MayEnd {
+    context: CUcontext,
+    /// What stood in the table, if it was alive there.
+    word: Option<u64>,
+}
+
+impl MayEnd {
+    pub(crate) fn new(context: CUcontext) -> MayEnd {
+        let take = |word: u64| is_live(word).then_some(ENDING | word & ATTACHMENTS);
+        let taken = |entry: &AtomicU64| entry.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok();
+        MayEnd { context, word: existing(context).and_then(taken) }
+    }
+
+    /// It lives on.
+    pub(crate) fn lives(self) {
+        let Some(word) = self.word else { return };
+        // Attachments may have changed meanwhile.
+        let back = |now: u64| (now & ENDING == ENDING).then(|| word & !ATTACHMENTS | now & ATTACHMENTS);
+        let put_back = existing(self.context)
+            .is_some_and(|entry| entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, back).is_ok());
+        if !put_back {
+            gone(word);
+        }
+    }
+
+    /// It has ended. What it was charged is given back.
+    pub(crate) fn ended(self) {
+        let Some(entry) = entry(self.context) else { return };
+        match self.word {
+            Some(word) => {
+                let end = |now: u64| (now & ENDING == ENDING).then_some(ENDED);
+                let _ = entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, end);
+                gone(word);
+            }
+            None => {
+                let _ = entry.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The primary context that is charged to `account` has ended, whatever its handle is.
+pub(crate) fn primary_ended(account: usize) {
+    CONTEXTS.for_each(&mut |_, entry| {
+        let word = entry.load(Ordering::Acquire);
+        let is_it = is_live(word) && word & PRIMARY != 0 && account_of(word) == account;
+        if is_it && entry.compare_exchange(word, ENDED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            gone(word);
+        }
+    });
+}
+
+fn is_live(word: u64) -> bool {
+    word & ENDING == LIVE
+}
+
+fn account_of(word: u64) -> usize {
+    (word >> ACCOUNT_SHIFT & 0x1f) as usize
+}
+
+/// Gives back what a context was charged whose word was `word`, and has the manager see that it is gone.
+fn gone(word: u64) {
+    let charge = Charge { account: account_of(word), bytes: word & BYTES_MASK };
+    charge.refund();
+    let part = Process::attached().and_then(|process| process.all_parts().nth(charge.account));
+    let Some(part) = part else { return };
+    if let Some(work) = part.work() {
+        work.contexts.fetch_sub(1, Ordering::Relaxed);
+        work.context_bytes.fetch_sub(charge.bytes, Ordering::Relaxed);
+    }
+    part.ask_for_look();
+}
+
+fn entry(context: CUcontext) -> Option<&'static AtomicU64> {
+    if context.is_null() { None } else { CONTEXTS.entry(context.0.addr() as u64) }
+}
+
+fn existing(context: CUcontext) -> Option<&'static AtomicU64> {
+    if context.is_null() { None } else { CONTEXTS.existing(context.0.addr() as u64) }
+}

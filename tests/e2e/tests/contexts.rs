@@ -1,0 +1,55 @@
+//! What contexts take of a device is the slice's, before the manager has seen it.
+
+use std::sync::atomic::Ordering;
+
+use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, Region, SimulatedGpu, run, wait};
+
+#[test]
+fn a_context_is_charged_from_its_beginning_to_its_end() {
+    let gpu = SimulatedGpu::with("context_memory = '20MiB'\n");
+    let region = Region::new(&gpu, 64 * MIB);
+    region.limits().devices[0].context_bytes.store(20 * MIB, Ordering::Relaxed);
+    let mut command = HostProgram::linked(&gpu, "charged_contexts").on(&gpu);
+    let outcome = run(region.preload_into(&mut command)).success();
+    assert_eq!(
+        outcome.stdout,
+        "the primary context: 20 MiB\ntwo more: 60 MiB\none that does not fit: 2\none destroyed: 40 MiB\n\
+         one that the driver refuses: 1\nit costs nothing: 40 MiB\nattached and detached: 40 MiB\n\
+         detached for good: 20 MiB\nretained and released: 20 MiB\nreleased and made again: 20 MiB\n\
+         reset and made again: 20 MiB\n"
+    );
+    assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 60 * MIB));
+}
+
+#[test]
+fn the_manager_learns_what_a_context_takes_and_one_that_does_not_fit_is_never_made() {
+    let gpu = SimulatedGpu::with("context_memory = '300MiB'\n");
+    let node = Node::start(&gpu);
+    let slice = node.slice("contexts", 50, GIB);
+    let hold = || {
+        let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+        slice.preload_into(command.arg((100 * MIB).to_string()));
+        command
+    };
+    let start = || {
+        let mut process = Process::start(&mut hold());
+        process.wait_for("held");
+        process
+    };
+    let _first = start();
+    let learned = || slice.limits().devices[0].context_bytes.load(Ordering::Relaxed);
+    wait::until_true("the first context has shown what one takes", || learned() == 300 * MIB);
+    let _second = start();
+    // The second one's is in the ledger, so it is no overhead.
+    let usage = || node.client().usage("contexts").unwrap().parts.remove(0);
+    wait::until_true("each byte is counted once", || {
+        (usage().memory_used_bytes, usage().memory_overhead_bytes, slice.used_bytes(0))
+            == (800 * MIB, 300 * MIB, 500 * MIB)
+    });
+    let refused = run(&mut hold());
+    assert!(refused.stderr.contains("cuDevicePrimaryCtxRetain(&context, device) answers 2"), "{refused:?}");
+    assert_eq!((slice.used_bytes(0), usage().memory_refused), (500 * MIB, 1));
+    // Another slice of the device knows it too.
+    let other = node.slice("other", 50, GIB);
+    wait::until_true("it is told", || other.limits().devices[0].context_bytes.load(Ordering::Relaxed) == 300 * MIB);
+}
