@@ -29,6 +29,8 @@ pub(crate) use processes::{DeviceLook, ProcessLook, store_if_changed};
 const PROCESSES_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks at memory alone, which processes can ask for at any time.
 const MEMORY_PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks at memory that processes held which have ended.
+const ENDED_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two looks at the devices themselves.
 const INVENTORY_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -211,24 +213,29 @@ impl Watch {
         (self.processes_seen, self.memory_seen) = (now, now);
         let inventory = Arc::clone(&self.known.borrow().inventory);
         self.processes.look(self.source.as_mut(), &inventory, elapsed);
-        interval
+        if self.processes.awaits_memory() { ENDED_INTERVAL } else { interval }
     }
 
     /// Looks at memory if that is asked for, and not too soon after the last time: a tenant may ask as often as it likes.
     /// Returns how long to wait.
     fn look_at_memory(&mut self) -> Duration {
+        const UNTIL_ASKED: Duration = INVENTORY_INTERVAL;
+        let pause = if self.asked.memory.load(Ordering::Acquire) {
+            MEMORY_PAUSE
+        } else if self.processes.awaits_memory() {
+            ENDED_INTERVAL
+        } else {
+            return UNTIL_ASKED;
+        };
         let elapsed = self.memory_seen.elapsed();
-        if !self.asked.memory.load(Ordering::Acquire) {
-            return PROCESSES_INTERVAL.max(INVENTORY_INTERVAL);
-        }
-        if elapsed < MEMORY_PAUSE {
-            return MEMORY_PAUSE - elapsed;
+        if elapsed < pause {
+            return pause - elapsed;
         }
         self.asked.memory.store(false, Ordering::Release);
         self.memory_seen = Instant::now();
         let inventory = Arc::clone(&self.known.borrow().inventory);
         self.processes.look_at_memory(self.source.as_mut(), &inventory);
-        PROCESSES_INTERVAL.max(INVENTORY_INTERVAL)
+        if self.processes.awaits_memory() { ENDED_INTERVAL } else { UNTIL_ASKED }
     }
 
     fn look_at_devices(&mut self) {

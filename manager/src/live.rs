@@ -49,12 +49,17 @@ struct Members {
     processes: Arc<[Attached]>,
     /// The slots that they use, each once, with the shared one.
     slots: Arc<[usize]>,
+    /// How often a process has ended. What was seen of memory before such an end is not true after it.
+    ends: u64,
+    /// The parts of which the driver told at the last look what processes use.
+    told: BTreeSet<usize>,
 }
 
 impl Members {
-    fn of(processes: Vec<Attached>) -> Members {
+    fn set(&mut self, processes: Vec<Attached>) {
         let own = processes.iter().filter_map(|process| Some(process.slot?.index));
-        Members { slots: std::iter::once(SHARED_SLOT).chain(own).collect(), processes: processes.into() }
+        self.slots = std::iter::once(SHARED_SLOT).chain(own).collect();
+        self.processes = processes.into();
     }
 }
 
@@ -108,7 +113,12 @@ impl LiveSlice {
             parts: RwLock::new(slice.parts.clone()),
             priority_class: RwLock::new(slice.priority_class),
             memory_limits_max_bytes: slice.parts.iter().map(|part| AtomicU64::new(part.memory_limit_bytes)).collect(),
-            members: Mutex::new(Members::of(Vec::new())),
+            members: Mutex::new(Members {
+                processes: Arc::new([]),
+                slots: Arc::new([SHARED_SLOT]),
+                ends: 0,
+                told: BTreeSet::new(),
+            }),
             consumers: RwLock::default(),
             damage: Mutex::new(None),
         }
@@ -200,23 +210,55 @@ impl LiveSlice {
         (0..slots.len()).filter_map(move |at| slots.get(at).copied())
     }
 
-    /// Says which processes are in it. With the last of them, what it used beyond its ledger is free again at once.
+    /// Says which processes are in it. With the last of them, what it used beyond its ledger is free again at once
+    /// where the driver does not tell what processes use: nobody would say so later.
     pub(crate) fn set_processes(&self, processes: Vec<Attached>) {
         let mut members = self.members.lock();
         if processes.is_empty() {
-            for part in 0..self.region.device_count() {
+            for part in (0..self.region.device_count()).filter(|part| !members.told.contains(part)) {
                 self.region.device_limits(part).memory_overhead_bytes.store(0, Ordering::Relaxed);
             }
         }
-        *members = Members::of(processes);
+        members.set(processes);
     }
 
-    /// Says what its processes use of its part number `part`, which must exist, beyond their ledger. Of a slice whose
-    /// last process has ended meanwhile, what was seen of it before stays forgotten.
-    pub(crate) fn set_memory_overhead_bytes(&self, part: usize, bytes: u64) {
-        let members = self.members.lock();
-        if !members.processes.is_empty() {
-            store_if_changed(&self.region.device_limits(part).memory_overhead_bytes, bytes);
+    /// How often one of its processes has ended: to be asked for before the driver is.
+    #[must_use]
+    pub(crate) fn ends(&self) -> u64 {
+        self.members.lock().ends
+    }
+
+    /// A process has ended, and its slot, which says that it held so much of each part, is about to be given back. The
+    /// driver takes its time (half a second for a large process, many seconds for one with much page-locked memory): the
+    /// bytes are nobody's to take before a look has shown that they are free.
+    pub(crate) fn keep_as_overhead(&self, held_bytes: &[u64]) {
+        let mut members = self.members.lock();
+        members.ends += 1;
+        for (part, &bytes) in held_bytes.iter().enumerate().filter(|(part, _)| members.told.contains(part)) {
+            let overhead = &self.region.device_limits(part).memory_overhead_bytes;
+            overhead.store(overhead.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Says what its processes use of its part number `part`, which must exist, beyond their ledger, as it was seen when
+    /// [`Self::ends`] was `ends`; `None`: the driver does not tell. What was seen before a process ended is not true any
+    /// more.
+    pub(crate) fn set_memory_overhead_bytes(&self, part: usize, ends: u64, bytes: Option<u64>) {
+        let mut members = self.members.lock();
+        let overhead = &self.region.device_limits(part).memory_overhead_bytes;
+        match bytes {
+            Some(bytes) => {
+                members.told.insert(part);
+                if members.ends == ends {
+                    store_if_changed(overhead, bytes);
+                }
+            }
+            None => {
+                members.told.remove(&part);
+                if members.processes.is_empty() {
+                    store_if_changed(overhead, 0);
+                }
+            }
         }
     }
 

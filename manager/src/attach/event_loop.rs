@@ -226,6 +226,7 @@ impl EventLoop {
         }
         if slice.members.ended(pid).is_some() {
             count(&self.shared.counters.reclaimed);
+            (self.memory_changed)();
         }
         let key = slice.process_keys.remove(&pid);
         self.time_sharing.wake(slice.members.live());
@@ -357,6 +358,7 @@ impl EventLoop {
             self.shared.counters.reclaimed.fetch_add(given_back, Ordering::Relaxed);
             if given_back > 0 {
                 self.time_sharing.wake(slice.members.live());
+                (self.memory_changed)();
             }
             for pid in found {
                 self.attached(number, pid);

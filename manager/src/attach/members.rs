@@ -117,12 +117,27 @@ impl Members {
     pub(super) fn ended(&mut self, pid: u32) -> Option<Member> {
         let member = self.by_pid.remove(&pid)?;
         if let Some(slot) = member.attached.slot {
+            self.keep_what_the_driver_has(slot);
             self.give_back(slot);
         }
         self.empty_shared_slot_if_last();
         self.settle();
         self.publish();
         Some(member)
+    }
+
+    /// What a process that has ended held is overhead until the driver has it back.
+    fn keep_what_the_driver_has(&self, slot: AttachedSlot) {
+        let (live, ledger) = (&self.live, self.live.region.ledger());
+        let held_bytes = if self.holds(slot) {
+            let held_bytes = view::held_bytes(ledger, slot.index, live.region.device_count());
+            // No process holds more than all of them together.
+            let bound = |(part, bytes): (usize, u64)| bytes.min(view::account(ledger, part).used_bytes);
+            held_bytes.into_iter().enumerate().map(bound).collect()
+        } else {
+            Vec::new()
+        };
+        live.keep_as_overhead(&held_bytes);
     }
 
     fn give_back(&mut self, slot: AttachedSlot) {

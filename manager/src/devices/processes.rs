@@ -30,6 +30,8 @@ pub(crate) struct PartLook {
     /// What its ledger said that it used, before and after the driver was asked: the greater of both, so that an
     /// allocation between the two is no overhead.
     pub ledger_bytes: u64,
+    /// [`LiveSlice::ends`] before the driver was asked.
+    ends: u64,
     /// What its processes said of their contexts before the driver was asked, by their pids.
     contexts: BTreeMap<u32, ContextView>,
 }
@@ -60,6 +62,8 @@ pub(crate) struct DeviceLook {
     pub processes: Vec<ProcessLook>,
     /// What each process that computes uses beside what the driver lists for it.
     unlisted_bytes: u64,
+    /// What the driver lists for processes that have ended, by their pids.
+    ended: BTreeMap<u32, Option<u64>>,
 }
 
 impl DeviceLook {
@@ -78,6 +82,11 @@ pub(super) struct ProcessWatch {
     attribution: Attribution,
     auditor: Auditor,
     context_sizes: ContextSizes,
+    /// The slices, by number, of the processes that the driver has listed for each device at the last look, those that
+    /// have ended among them.
+    slices_of: BTreeMap<(DeviceUuid, u32), u64>,
+    /// See [`Self::awaits_memory`].
+    awaits_memory: bool,
     /// Up to when, by the driver's clock, samples of a device were taken.
     since_us: BTreeMap<DeviceUuid, u64>,
     /// The slices, with the number of the part, that had a device to themselves at the last look.
@@ -91,6 +100,8 @@ impl ProcessWatch {
             attribution: Attribution::default(),
             auditor: Auditor::new(audit),
             context_sizes: ContextSizes::default(),
+            slices_of: BTreeMap::new(),
+            awaits_memory: false,
             since_us: BTreeMap::new(),
             free_before: BTreeSet::new(),
         }
@@ -99,6 +110,7 @@ impl ProcessWatch {
     /// Looks at all devices, `elapsed` after the last time. Asks the driver nothing where there is no slice.
     pub(super) fn look(&mut self, source: &mut dyn DeviceSource, inventory: &Inventory, elapsed: Duration) {
         let slices = self.slices.all();
+        self.awaits_memory = false;
         let mut parts = parts_of(&slices);
         if !slices.is_empty() {
             // A process of a slice can be on a device of which no slice has a part. What is on a partitioned device is
@@ -113,7 +125,7 @@ impl ProcessWatch {
         let mut looks = Vec::new();
         for (device, parts) in parts {
             let sharing = inventory.device(&device).map(|device| device.sharing).unwrap_or_default();
-            let Some(mut look) = ask(source, &device, sharing, parts, &mut census) else { continue };
+            let Some(mut look) = self.ask(source, &device, sharing, parts, &mut census) else { continue };
             self.sample(source, &mut look);
             for part in &look.parts {
                 if part.slice.is_free(part.number) {
@@ -133,15 +145,48 @@ impl ProcessWatch {
     /// times only, and the audit counts looks.
     pub(super) fn look_at_memory(&mut self, source: &mut dyn DeviceSource, inventory: &Inventory) {
         let slices = self.slices.all();
+        self.awaits_memory = false;
         let mut attribution = std::mem::take(&mut self.attribution);
         let mut census = attribution.census(&slices);
         for (device, parts) in parts_of(&slices) {
             let sharing = inventory.device(&device).map(|device| device.sharing).unwrap_or_default();
-            let Some(look) = ask(source, &device, sharing, parts, &mut census) else { continue };
+            let Some(look) = self.ask(source, &device, sharing, parts, &mut census) else { continue };
             look.parts.iter().for_each(|part| self.take_down_memory(&look, part));
         }
         self.context_sizes.finish_look();
         self.attribution = attribution;
+    }
+
+    /// Asks the driver for the processes of a device; `None` if it does not answer.
+    fn ask(
+        &mut self,
+        source: &mut dyn DeviceSource,
+        device: &DeviceUuid,
+        sharing: SharingMode,
+        parts: Vec<PartLook>,
+        census: &mut Census<'_>,
+    ) -> Option<DeviceLook> {
+        let untold: Vec<(Arc<LiveSlice>, usize)> =
+            parts.iter().map(|part| (Arc::clone(&part.slice), part.number)).collect();
+        let Some(look) = ask(source, device, sharing, parts, census) else {
+            untold.iter().for_each(|(slice, number)| slice.set_memory_overhead_bytes(*number, slice.ends(), None));
+            return None;
+        };
+        let slices_of = |process: &ProcessLook| match &process.place {
+            Place::Inside { slice, .. } => Some((process.id.pid, slice.number)),
+            Place::Outside => None,
+        };
+        let key = |pid: u32| (device.clone(), pid);
+        let ended = look.ended.keys().filter_map(|&pid| Some((pid, *self.slices_of.get(&key(pid))?)));
+        let listed: Vec<(u32, u64)> = look.processes.iter().filter_map(slices_of).chain(ended).collect();
+        self.slices_of.retain(|(of, _), _| of != device);
+        self.slices_of.extend(listed.into_iter().map(|(pid, slice)| (key(pid), slice)));
+        Some(look)
+    }
+
+    /// Whether the driver still lists processes of slices that have ended: their memory is theirs until it does not.
+    pub(super) fn awaits_memory(&self) -> bool {
+        self.awaits_memory
     }
 
     /// Asks the driver how busy the processes of a device have been.
@@ -169,9 +214,13 @@ impl ProcessWatch {
             let unlisted_bytes = if process.computes { look.unlisted_bytes } else { 0 };
             Some(sum.saturating_add(process.memory_bytes?).saturating_add(unlisted_bytes))
         });
-        if let Some(used_bytes) = used_bytes {
-            slice.set_memory_overhead_bytes(*number, used_bytes.saturating_sub(part.ledger_bytes));
-        }
+        let is_its = |pid: u32| self.slices_of.get(&(look.device.clone(), pid)) == Some(&slice.number);
+        let mut ended = look.ended.iter().filter(|(pid, _)| is_its(**pid)).peekable();
+        self.awaits_memory |= ended.peek().is_some();
+        let ended_bytes = ended.filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+        let used_bytes = used_bytes.map(|bytes| bytes.saturating_add(ended_bytes));
+        let overhead_bytes = used_bytes.map(|bytes| bytes.saturating_sub(part.ledger_bytes));
+        slice.set_memory_overhead_bytes(*number, part.ends, overhead_bytes);
         show_memory(look, part);
         self.learn_contexts(look, part);
         if let Some(bytes) = self.context_sizes.of(&look.device) {
@@ -220,6 +269,7 @@ fn parts_of(slices: &[Arc<LiveSlice>]) -> BTreeMap<DeviceUuid, Vec<PartLook>> {
                 limit_bytes: part.memory_limit_bytes,
                 limit_max_bytes: live.memory_limit_max_bytes(number),
                 ledger_bytes: 0,
+                ends: 0,
                 contexts: BTreeMap::new(),
             };
             parts.entry(part.device).or_default().push(look);
@@ -238,6 +288,7 @@ fn ask(
 ) -> Option<DeviceLook> {
     let ledger_bytes = |part: &PartLook| view::account(part.slice.region.ledger(), part.number).used_bytes;
     for part in &mut parts {
+        part.ends = part.slice.ends();
         part.ledger_bytes = ledger_bytes(part);
         let processes = part.slice.processes();
         let ledger = part.slice.region.ledger();
@@ -258,15 +309,19 @@ fn ask(
     parts.iter_mut().for_each(|part| part.ledger_bytes = part.ledger_bytes.max(ledger_bytes(part)));
     let listed: Vec<DeviceProcess> = each_once(&processes).into_values().collect();
     let unlisted_bytes = used_bytes.map_or(0, |(before, after)| unlisted_bytes(before.min(after), &listed));
+    // One that has ended stands in the driver's list until its memory is free.
+    let mut ended = BTreeMap::new();
     let process = |process: DeviceProcess| {
         let DeviceProcess { pid, memory_bytes, computes } = process;
-        // One that has ended can stand in the driver's list for a while.
-        let stat = Stat::of(pid).filter(|stat| !stat.has_ended())?;
+        let Some(stat) = Stat::of(pid).filter(|stat| !stat.has_ended()) else {
+            ended.insert(pid, memory_bytes);
+            return None;
+        };
         let id = ProcessId { pid, start_time: stat.start_time };
         Some(ProcessLook { id, place: census.place(id), memory_bytes, computes, busy_percent: 0 })
     };
     let processes = listed.into_iter().filter_map(process).collect();
-    Some(DeviceLook { device: device.clone(), sharing, parts, processes, unlisted_bytes })
+    Some(DeviceLook { device: device.clone(), sharing, parts, processes, unlisted_bytes, ended })
 }
 
 /// What each process that computes uses beside what the driver lists for it, where it says that `used_bytes` of the

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use aliquot_abi::ledger::{self, SlotId};
 use aliquot_abi::region::{AttachMessage, SLOTS_MAX, gate, owner};
+use aliquot_manager::inventory::DeviceProcess;
 use aliquot_proto::node::v1 as proto;
 
 use crate::node::{GIB, Node, eventually, part, uuid};
@@ -51,6 +52,41 @@ fn what_a_killed_process_held_is_free_again() {
     assert_eq!((usage.parts[0].memory_used_bytes, usage.parts[0].throttled_ns), (10, 77));
     let ledger = ledger(Path::new(&slice.region_path));
     assert_eq!(owner::state(ledger.owners[tenants[0].slot.index].load(Ordering::Relaxed)), owner::FREE);
+}
+
+#[test]
+fn what_a_killed_process_held_is_the_slices_until_the_driver_has_it_back() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let mut tenants = [Tenant::start(&slice.region_path), Tenant::start(&slice.region_path)];
+    assert_eq!(tenants[0].tell("reserve 1000"), "Ok(())");
+    attached(&node, "a", 2);
+    let overhead = || limits(Path::new(&slice.region_path)).devices[0].memory_overhead_bytes.load(Ordering::Relaxed);
+    let list = |processes| *node.driver.processes.lock().unwrap() = processes;
+    let process = |pid, bytes| DeviceProcess { pid, memory_bytes: Some(bytes), computes: true };
+    let both = vec![process(tenants[0].pid(), 1500), process(tenants[1].pid(), 500)];
+    list(both);
+    tenants[0].tell("look");
+    eventually("contexts are seen", || (overhead() == 1000).then_some(()));
+    tenants[0].kill();
+    attached(&node, "a", 1);
+    // The ledger is empty, and all that the driver lists is beyond it.
+    eventually("the dead one's memory is not given out", || (overhead() == 2000).then_some(()));
+    assert_eq!(node.usage("a").parts[0].memory_used_bytes, 2000);
+    let looks = || node.driver.asked.lock().unwrap().len();
+    let before = looks();
+    eventually("it is looked at again and again", || (looks() > before + 3).then_some(()));
+    assert_eq!(overhead(), 2000);
+    list(vec![process(tenants[1].pid(), 500)]);
+    eventually("the driver has it back", || (overhead() == 500).then_some(()));
+    // The last one's, too, though nobody of the slice is left.
+    tenants[1].kill();
+    attached(&node, "a", 0);
+    let before = looks();
+    eventually("it is looked at", || (looks() > before + 3).then_some(()));
+    assert_eq!(overhead(), 500);
+    list(Vec::new());
+    eventually("all is free", || (overhead() == 0).then_some(()));
 }
 
 #[test]
