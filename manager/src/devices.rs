@@ -139,7 +139,6 @@ impl Devices {
 
     /// For whoever hears of processes: has the thread look at what slices use of devices' memory, at once or a pause
     /// after the last time.
-    #[must_use]
     pub(crate) fn memory_looks(&self) -> impl Fn() + Send + use<> {
         let (asked, thread) = (Arc::clone(&self.asked), self.thread.waker());
         move || {

@@ -121,7 +121,7 @@ impl MayEnd {
     pub(crate) fn lives(self) {
         let Some(word) = self.word else { return };
         // Attachments may have changed meanwhile.
-        let back = |now: u64| (now & ENDING == ENDING).then(|| word & !ATTACHMENTS | now & ATTACHMENTS);
+        let back = |now: u64| (now & ENDING == ENDING).then_some(word & !ATTACHMENTS | now & ATTACHMENTS);
         let put_back = existing(self.context)
             .is_some_and(|entry| entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, back).is_ok());
         if !put_back {

@@ -117,7 +117,6 @@ impl Members {
     pub(super) fn ended(&mut self, pid: u32) -> Option<Member> {
         let member = self.by_pid.remove(&pid)?;
         if let Some(slot) = member.attached.slot {
-            self.keep_what_the_driver_has(slot);
             self.give_back(slot);
         }
         self.empty_shared_slot_if_last();
@@ -141,6 +140,7 @@ impl Members {
     }
 
     fn give_back(&mut self, slot: AttachedSlot) {
+        self.keep_what_the_driver_has(slot);
         let ledger = self.live.region.ledger();
         // Another process can have given the slot back, and somebody else can have it by now.
         if self.holds(slot) {

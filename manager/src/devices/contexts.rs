@@ -13,6 +13,8 @@ use crate::inventory::DeviceUuid;
 const KEPT: usize = 8;
 /// No context of any device takes more.
 const CONTEXT_BYTES_MAX: u64 = 2 << 30;
+/// Less is no context, but an allocation that was made or freed while the driver was asked.
+const CONTEXT_BYTES_MIN: u64 = 1 << 20;
 
 /// What contexts take.
 #[derive(Debug, Default)]
@@ -34,9 +36,10 @@ impl ContextSizes {
         match bytes {
             // It is looked at again.
             None if is_new => return,
-            Some(bytes) if is_new && contexts == 1 && bytes > 0 => {
+            Some(bytes) if is_new && contexts == 1 => {
+                let bytes = if bytes < CONTEXT_BYTES_MIN { 0 } else { bytes.min(CONTEXT_BYTES_MAX) };
                 let figures = self.figures.entry(device.clone()).or_default();
-                figures.push_back(bytes.min(CONTEXT_BYTES_MAX));
+                figures.push_back(bytes);
                 if figures.len() > KEPT {
                     figures.pop_front();
                 }
@@ -65,29 +68,32 @@ mod tests {
         ProcessId { pid, start_time: 1 }
     }
 
+    const MIB: u64 = 1 << 20;
+
     #[test]
     fn the_first_figure_of_a_process_with_one_context_counts() {
         let (mut sizes, device) = (ContextSizes::default(), DeviceUuid::new("GPU-1"));
         assert_eq!(sizes.of(&device), None);
-        sizes.see(process(1), &device, 0, Some(5));
-        sizes.see(process(2), &device, 2, Some(200));
+        sizes.see(process(1), &device, 0, Some(5 * MIB));
+        sizes.see(process(2), &device, 2, Some(200 * MIB));
         sizes.see(process(3), &device, 1, None);
         sizes.finish_look();
         assert_eq!(sizes.of(&device), None);
-        sizes.see(process(1), &device, 1, Some(100));
-        sizes.see(process(2), &device, 1, Some(50));
-        sizes.see(process(3), &device, 1, Some(110));
+        sizes.see(process(1), &device, 1, Some(100 * MIB));
+        sizes.see(process(2), &device, 1, Some(50 * MIB));
+        sizes.see(process(3), &device, 1, Some(110 * MIB));
         sizes.finish_look();
-        assert_eq!(sizes.of(&device), Some(100));
+        assert_eq!(sizes.of(&device), Some(100 * MIB));
         // Modules make it more, and are no context.
-        sizes.see(process(1), &device, 1, Some(90));
-        assert_eq!((sizes.of(&device), sizes.of(&DeviceUuid::new("GPU-2"))), (Some(100), None));
+        sizes.see(process(1), &device, 1, Some(90 * MIB));
+        assert_eq!((sizes.of(&device), sizes.of(&DeviceUuid::new("GPU-2"))), (Some(100 * MIB), None));
     }
 
     #[test]
     fn an_old_figure_is_forgotten_and_none_is_believed_without_bound() {
         let (mut sizes, device) = (ContextSizes::default(), DeviceUuid::new("GPU-1"));
-        sizes.see(process(1), &device, 1, Some(1));
+        sizes.see(process(1), &device, 1, Some(65_536));
+        assert_eq!(sizes.of(&device), Some(0));
         for pid in 2..2 + KEPT as u32 {
             sizes.see(process(pid), &device, 1, Some(u64::MAX));
         }
