@@ -30,7 +30,7 @@ use crate::slices::Slice;
 mod driver;
 mod visible;
 
-use driver::HostDriver;
+use driver::{Finder, HostDriver};
 
 /// What slices are called in CDI.
 const KIND: &str = "aliquot.dev/slice";
@@ -89,6 +89,16 @@ struct Edits {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     device_nodes: Vec<DeviceNode>,
     mounts: Vec<Mount>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hooks: Vec<Hook>,
+}
+
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Hook {
+    hook_name: &'static str,
+    path: PathBuf,
+    args: Vec<String>,
 }
 
 #[derive(Clone, Serialize)]
@@ -208,13 +218,21 @@ fn spec(slice: &Slice, region_dir: &Path, shim_path: &Path, container: Container
         env.extend(environment);
         mounts.extend(directories.iter().map(|(host, container)| Mount::new(host, container, true)));
     }
+    let mut hooks = Vec::new();
+    match driver.finder {
+        Some(Finder::Hook { path, arguments }) => {
+            hooks.push(Hook { hook_name: "createContainer", path, args: arguments });
+        }
+        Some(Finder::Variable(variable)) => env.push(variable),
+        None => {}
+    }
     env.extend(slice.published.environment.iter().map(|(name, value)| format!("{name}={value}")));
     env.extend(settings.extra_env.iter().cloned());
-    mounts.extend(driver.libraries.iter().map(|(host, container)| Mount::new(host, container, false)));
+    mounts.extend(driver.files.iter().map(|(host, container)| Mount::new(host, container, false)));
     let extra = settings.extra_mounts.iter();
     mounts.extend(extra.map(|mount| Mount::new(&mount.host_path, mount.container_path(), mount.writable)));
     let device_nodes = driver.device_nodes.into_iter().map(|path| DeviceNode { path }).collect();
-    let edits = Edits { env, device_nodes, mounts };
+    let edits = Edits { env, device_nodes, mounts, hooks };
     // A container that gets the slice by several of its names is edited several times, the same way.
     let device = |name: &str| Device { name: name.into(), container_edits: edits.clone() };
     Spec { cdi_version: "0.5.0", kind: KIND, devices: slice.cdi_names().map(device).collect() }
@@ -256,7 +274,8 @@ mod tests {
         };
         let driver = HostDriver {
             device_nodes: vec!["/dev/nvidia0".into()],
-            libraries: vec![("/lib/libcuda.so.570".into(), "/usr/lib64/libcuda.so.1".into())],
+            files: vec![("/lib/libcuda.so.570".into(), "/usr/lib64/libcuda.so.1".into())],
+            finder: Some(Finder::Hook { path: "/usr/bin/hook".into(), arguments: vec!["hook".into(), "x".into()] }),
         };
         let settings = CdiSettings {
             preload,
@@ -299,6 +318,8 @@ mod tests {
             serde_json::json!(["NVIDIA_VISIBLE_DEVICES=void", "CUDA_MPS_X=y", "GPU_MEM=8", "A=b"])
         );
         assert_eq!(edits["deviceNodes"][0]["path"], "/dev/nvidia0");
+        let hook = serde_json::json!({"hookName": "createContainer", "path": "/usr/bin/hook", "args": ["hook", "x"]});
+        assert_eq!(edits["hooks"], serde_json::json!([hook]));
         assert_eq!(
             mounts(&edits),
             [

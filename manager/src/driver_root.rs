@@ -13,6 +13,8 @@ use std::process::Command;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
+/// How the loader's tool calls libraries of this architecture.
+const OWN_KIND: &str = if cfg!(target_arch = "aarch64") { "AArch64" } else { "x86-64" };
 /// Where the loader's tool may be.
 const LDCONFIG: [&str; 2] = ["/sbin/ldconfig", "/usr/sbin/ldconfig"];
 
@@ -96,7 +98,7 @@ fn parse(text: &str) -> BTreeMap<String, PathBuf> {
     let entry = |line: &str| {
         let (name, path) = line.split_once(" => ")?;
         let (name, kind) = name.trim().split_once(" (")?;
-        kind.contains("x86-64").then(|| (name.to_owned(), PathBuf::from(path.trim())))
+        kind.contains(OWN_KIND).then(|| (name.to_owned(), PathBuf::from(path.trim())))
     };
     let mut cache = BTreeMap::new();
     for (name, path) in text.lines().filter_map(entry) {

@@ -1,4 +1,5 @@
-//! What of the host's driver a container needs: device nodes and libraries.
+//! What of the host's driver a container needs: device nodes, libraries and programs. It is what NVIDIA's runtime gives for
+//! the capabilities *compute* and *utility*, less the programs that only a node's administrator has a use for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,12 +9,42 @@ use crate::driver_root::DriverRoot;
 use crate::inventory::{Device, Inventory};
 use crate::slices::Slice;
 
-/// The driver's libraries that a CUDA program loads.
-const LIBRARIES: [&str; 4] =
-    ["libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"];
-/// Where the loaders of Debian's and Red Hat's families look without being told. A container's own loader cache does
-/// not know what is mounted.
-const CONTAINER_DIRS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
+/// The driver's libraries, without what follows `.so.`: a number, or the driver's version.
+const LIBRARIES: [&str; 12] = [
+    "libcuda",
+    "libcudadebugger",
+    "libnvidia-allocator",
+    "libnvidia-cfg",
+    "libnvidia-gpucomp",
+    "libnvidia-ml",
+    "libnvidia-nvvm",
+    "libnvidia-opencl",
+    "libnvidia-pkcs11",
+    "libnvidia-pkcs11-openssl3",
+    "libnvidia-ptxjitcompiler",
+    "libnvidia-tileiras",
+];
+/// What programs are linked to, and what they load.
+const LINKED: [(&str, &str); 1] = [("libcuda.so.1", "libcuda.so")];
+/// Where the loaders of Debian's and Red Hat's families look without being told.
+const CONTAINER_DIRS: [&str; 2] = if cfg!(target_arch = "aarch64") {
+    ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"]
+} else {
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"]
+};
+/// The driver's programs that tell what a container has.
+const PROGRAMS: [&str; 2] = ["nvidia-smi", "nvidia-debugdump"];
+/// Where drivers have their programs.
+const PROGRAM_DIRS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/bin"];
+const CONTAINER_PROGRAM_DIR: &str = "/usr/bin";
+/// The socket of the daemon that keeps devices set up.
+const PERSISTENCE_SOCKET: &str = "/run/nvidia-persistenced/socket";
+/// NVIDIA's programs that bring a container's loader cache up to date, and how they are called.
+const HOOKS: [(&str, &[&str]); 3] = [
+    ("/usr/bin/nvidia-cdi-hook", &["nvidia-cdi-hook", "update-ldcache"]),
+    ("/usr/local/nvidia/toolkit/nvidia-cdi-hook", &["nvidia-cdi-hook", "update-ldcache"]),
+    ("/usr/bin/nvidia-ctk", &["nvidia-ctk", "hook", "update-ldcache"]),
+];
 
 /// Where the driver says which minor number of `/dev/nvidia-caps` gives the right to which MIG instance.
 const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
@@ -23,8 +54,25 @@ const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
 pub(super) struct HostDriver {
     /// Device nodes.
     pub(super) device_nodes: Vec<PathBuf>,
-    /// Libraries: the file on the node, and its place in the container.
-    pub(super) libraries: Vec<(PathBuf, PathBuf)>,
+    /// Libraries, programs and sockets: the file on the node, and its place in the container.
+    pub(super) files: Vec<(PathBuf, PathBuf)>,
+    /// What finds the libraries for programs that ask the loader's cache, which does not know what is mounted: Triton,
+    /// and so torch.compile.
+    pub(super) finder: Option<Finder>,
+}
+
+/// How programs that ask the loader's cache find the driver.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Finder {
+    /// A program on the node that brings the cache up to date before the container starts, with its arguments.
+    Hook {
+        /// The program.
+        path: PathBuf,
+        /// Its arguments, its name first.
+        arguments: Vec<String>,
+    },
+    /// Triton is told by a variable.
+    Variable(String),
 }
 
 impl HostDriver {
@@ -34,7 +82,12 @@ impl HostDriver {
         let minors = fs::read_to_string(MIG_MINORS).unwrap_or_default();
         let nodes = device_nodes(&devices, &mig_minors(&minors));
         let device_nodes = nodes.into_iter().filter(|node| root.seen_on_node(node).exists()).collect();
-        HostDriver { device_nodes, libraries: libraries(root, &root.loader_cache()) }
+        let mut files = libraries(root, &root.loader_cache());
+        let finder = (!files.is_empty()).then(|| finder(|path| root.seen_on_node(path).exists()));
+        files.extend(PROGRAMS.into_iter().filter_map(|name| program(root, name)));
+        let socket = Path::new(PERSISTENCE_SOCKET);
+        files.extend(root.seen_on_node(socket).exists().then(|| (socket.to_owned(), socket.to_owned())));
+        HostDriver { device_nodes, files, finder }
     }
 }
 
@@ -68,8 +121,33 @@ fn mig_minors(text: &str) -> BTreeMap<String, u32> {
 }
 
 fn libraries(root: &DriverRoot, cache: &BTreeMap<String, PathBuf>) -> Vec<(PathBuf, PathBuf)> {
-    let found = LIBRARIES.into_iter().filter_map(|name| Some((name, root.resolve(cache.get(name)?).ok()?)));
-    found.flat_map(|(name, file)| CONTAINER_DIRS.map(|dir| (file.clone(), Path::new(dir).join(name)))).collect()
+    let is_needed = |name: &str| name.split_once(".so.").is_some_and(|(stem, _)| LIBRARIES.contains(&stem));
+    let known = cache.iter().filter(|(name, _)| is_needed(name));
+    let found = known.filter_map(|(name, path)| Some((name.as_str(), root.resolve(path).ok()?)));
+    let linked = |name: &str| LINKED.into_iter().find(|(loaded, _)| *loaded == name).map(|(_, linked)| linked);
+    let names = |(name, file): (&str, PathBuf)| {
+        let names: Vec<String> = [Some(name), linked(name)].into_iter().flatten().map(str::to_owned).collect();
+        names.into_iter().map(move |name| (name, file.clone()))
+    };
+    let named = found.flat_map(names);
+    named.flat_map(|(name, file)| CONTAINER_DIRS.map(|dir| (file.clone(), Path::new(dir).join(&name)))).collect()
+}
+
+/// A program of the driver, and its place in the container.
+fn program(root: &DriverRoot, name: &str) -> Option<(PathBuf, PathBuf)> {
+    let mut found = PROGRAM_DIRS.into_iter().filter_map(|dir| root.resolve(&Path::new(dir).join(name)).ok());
+    Some((found.next()?, Path::new(CONTAINER_PROGRAM_DIR).join(name)))
+}
+
+/// NVIDIA's program where the node has it: it runs on the node with a container's root directory, which takes care that
+/// has been taken there. Otherwise the one variable that helps Triton.
+fn finder(exists: impl Fn(&Path) -> bool) -> Finder {
+    let Some((path, arguments)) = HOOKS.into_iter().find(|(path, _)| exists(Path::new(path))) else {
+        return Finder::Variable(format!("TRITON_LIBCUDA_PATH={}", CONTAINER_DIRS[1]));
+    };
+    let directories = CONTAINER_DIRS.into_iter().flat_map(|dir| ["--folder", dir]);
+    let arguments = arguments.iter().copied().chain(directories).map(str::to_owned).collect();
+    Finder::Hook { path: path.into(), arguments }
 }
 
 #[cfg(test)]
@@ -121,6 +199,36 @@ mod tests {
     }
 
     #[test]
+    fn every_library_of_the_driver_that_computes_is_there_by_whatever_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = |name: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, "").unwrap();
+            (name.to_owned(), path)
+        };
+        let names = ["libnvidia-gpucomp.so.580.1", "libnvidia-nvvm.so.4", "libnvidia-pkcs11-openssl3.so.580.1"];
+        let others = ["libnvidia-glcore.so.580.1", "libcudart.so.13", "libcuda.so"];
+        let cache: BTreeMap<String, PathBuf> = names.into_iter().chain(others).map(entry).collect();
+        let found = libraries(&DriverRoot::default(), &cache);
+        let found: BTreeSet<&str> = found.iter().filter_map(|(_, place)| place.file_name()?.to_str()).collect();
+        assert_eq!(found, BTreeSet::from(names));
+    }
+
+    #[test]
+    fn the_loaders_cache_is_brought_up_to_date_by_nvidias_program_where_there_is_one() {
+        let with = |there: &'static str| finder(move |path| path == Path::new(there));
+        let hook = |path: &str, start: &[&str]| {
+            let directories = CONTAINER_DIRS.iter().flat_map(|dir| ["--folder", dir]);
+            let arguments = start.iter().copied().chain(directories).map(str::to_owned).collect();
+            Finder::Hook { path: path.into(), arguments }
+        };
+        let path = "/usr/local/nvidia/toolkit/nvidia-cdi-hook";
+        assert_eq!(with(path), hook(path, &["nvidia-cdi-hook", "update-ldcache"]));
+        assert_eq!(with("/usr/bin/nvidia-ctk"), hook("/usr/bin/nvidia-ctk", &["nvidia-ctk", "hook", "update-ldcache"]));
+        assert_eq!(with("/nowhere"), Finder::Variable("TRITON_LIBCUDA_PATH=/usr/lib64".into()));
+    }
+
+    #[test]
     fn a_library_goes_where_both_families_look_and_one_that_is_missing_nowhere() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("libcuda.so.570.1"), dir.path().join("libcuda.so.1"));
@@ -128,9 +236,8 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let cache = BTreeMap::from([("libcuda.so.1".into(), link), ("libnvidia-ml.so.1".into(), "/missing".into())]);
         let file = fs::canonicalize(file).unwrap();
-        assert_eq!(
-            libraries(&DriverRoot::default(), &cache),
-            [(file.clone(), "/usr/lib/x86_64-linux-gnu/libcuda.so.1".into()), (file, "/usr/lib64/libcuda.so.1".into())]
-        );
+        let places = ["libcuda.so.1", "libcuda.so"].into_iter();
+        let places = places.flat_map(|name| CONTAINER_DIRS.map(|dir| (file.clone(), Path::new(dir).join(name))));
+        assert_eq!(libraries(&DriverRoot::default(), &cache), places.collect::<Vec<_>>());
     }
 }
