@@ -7,6 +7,7 @@ use crate::allocations::{self, Key};
 use crate::bindings;
 use crate::hooks::{real, types};
 use crate::memory::{Payer, charged, freed};
+use crate::process::Process;
 use crate::radix::Radix;
 use aliquot_abi::cuda::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_V1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_V1, CUarray,
@@ -147,8 +148,13 @@ pub(crate) unsafe fn array_create<D: Description>(
 ) -> CUresult {
     // SAFETY: a pointer that is not null is the host's description.
     let bytes = unsafe { description.as_ref() }.map_or(0, |description| description.extents().0.bytes());
-    // SAFETY: the host's call; the handle is read only after a success.
-    unsafe { charged(Payer::of_thread(), bytes, &|| real(array, description), &|| made((*array).0)) }
+    // SAFETY: the host's call; the handle is read only after a success, and an array that was just made is unused.
+    unsafe {
+        let undo = || real!(cuArrayDestroy).map(|destroy| destroy(*array));
+        let refused = refused_by_driver(bytes, &|| real(array, description), &undo);
+        refused
+            .unwrap_or_else(|| charged(Payer::of_thread(), bytes, &|| real(array, description), &|| made((*array).0)))
+    }
 }
 
 /// `cuArray3DCreate`.
@@ -165,8 +171,33 @@ pub(crate) unsafe fn mipmap_create(
     // SAFETY: a pointer that is not null is the host's description.
     let bytes =
         unsafe { description.as_ref() }.map_or(0, |description| description.extents().0.mipmapped_bytes(levels));
-    // SAFETY: the host's call; the handle is read only after a success.
-    unsafe { charged(Payer::of_thread(), bytes, &|| real(array, description, levels), &|| made((*array).0)) }
+    // SAFETY: the host's call; the handle is read only after a success, and an array that was just made is unused.
+    unsafe {
+        let undo = || real!(cuMipmappedArrayDestroy).map(|destroy| destroy(*array));
+        let refused = refused_by_driver(bytes, &|| real(array, description, levels), &undo);
+        refused.unwrap_or_else(|| {
+            charged(Payer::of_thread(), bytes, &|| real(array, description, levels), &|| made((*array).0))
+        })
+    }
+}
+
+/// The driver's own answer to a request for an array that would be larger than the whole device; `None`: it is not. The
+/// driver looks at the shape first, and an array that is too wide is an invalid value, not out of memory.
+fn refused_by_driver(bytes: u64, call: &dyn Fn() -> CUresult, undo: &dyn Fn() -> Option<CUresult>) -> Option<CUresult> {
+    let process = Process::attached()?;
+    let (device, mut total) = (process.current_ordinal().ok()?, 0);
+    // SAFETY: the pointer is valid.
+    let told = unsafe { real!(cuDeviceTotalMem_v2)?(&raw mut total, device) };
+    if !told.is_ok() || bytes <= total as u64 {
+        return None;
+    }
+    let result = call();
+    if !result.is_ok() {
+        return Some(result);
+    }
+    // It takes less than its description says: then it is refused by that.
+    let _ = undo();
+    Some(CUresult::OUT_OF_MEMORY)
 }
 
 /// `cuArrayDestroy`.

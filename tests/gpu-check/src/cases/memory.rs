@@ -7,7 +7,7 @@ pub(in crate::cases) use kinds::allocation_properties;
 use aliquot_abi::cuda::CUresult;
 
 use crate::findings::Findings;
-use crate::scene::{Scene, is_about};
+use crate::scene::{ROUNDING_BYTES, Scene, is_about};
 use crate::way::Way;
 use kinds::{KINDS, Kind};
 
@@ -68,8 +68,8 @@ fn refused_exactly_at_the_cap(scene: &Scene, findings: &mut Findings, kind: &Kin
     let left = cuda.memory()?.0;
     findings.expect(
         format!("{name}: what is given is no longer free"),
-        is_about(left, free - fits),
-        format!("{left} bytes are free, {} were expected", free - fits),
+        left <= free - fits + ROUNDING_BYTES && left + kind.slack_bytes + ROUNDING_BYTES >= free - fits,
+        format!("{left} bytes are free, {} or up to {} less were expected", free - fits, kind.slack_bytes),
     );
     findings.expect_ok(format!("{name}: it can be given back"), (held.give_back)(cuda));
     let after = scene.wait_for_free(free)?;
