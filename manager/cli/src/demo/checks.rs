@@ -11,8 +11,8 @@ const SHARE_ERROR_MAX_MILLIPERCENT: u64 = 2_000;
 const DEVICE_USED_MIN_MILLIPERCENT: u64 = 80_000;
 /// A device that is in use for so much of the time is fully used: there is nothing to say about the rest.
 const DEVICE_FULLY_USED_MILLIPERCENT: u64 = 98_000;
-/// Real drivers hand memory out in pieces of this size: so much of a limit may stay unused, and not a byte more than
-/// the limit is ever given.
+/// Real drivers hand memory out in pieces of this size: so much of a limit may stay unused, and so much more than was asked
+/// for may the last allocation take.
 const MEMORY_PIECE_BYTES: u64 = 2 << 20;
 
 /// The answer that makes frameworks free what they can and try again.
@@ -36,7 +36,7 @@ pub(super) fn of(shown: &Shown) -> Vec<Check> {
         checks.push(books(sharer, &together));
     }
     for sharer in &shown.sharers {
-        checks.push(memory(sharer.cast, &sharer.filled, sharer.usage.memory_overhead_bytes));
+        checks.push(memory(sharer.cast, &sharer.filled, sharer.usage.memory_used_bytes));
     }
     let third = &shown.third;
     let cast = third.cast;
@@ -47,7 +47,7 @@ pub(super) fn of(shown: &Shown) -> Vec<Check> {
         },
         holds: third.grab_refusal.as_deref() == Some(OUT_OF_MEMORY),
     });
-    checks.push(memory(cast, &third.filled, third.usage.memory_overhead_bytes));
+    checks.push(memory(cast, &third.filled, third.usage.memory_used_bytes));
     checks.push(Check {
         text: format!("{} sees a device of {}", cast.name, bytes_exact(third.seen_total_bytes)),
         holds: third.seen_total_bytes == cast.memory_bytes,
@@ -155,13 +155,13 @@ fn books(sharer: &Sharer, together: &Together) -> Check {
 }
 
 /// The whole limit is given, a byte more is refused as frameworks expect it, and the program sees it so.
-fn memory(cast: Cast, filled: &Filled, overhead_bytes: u64) -> Check {
-    let used_bytes = filled.allocated_bytes.saturating_add(overhead_bytes);
-    let exact = used_bytes <= cast.memory_bytes && cast.memory_bytes - used_bytes < MEMORY_PIECE_BYTES;
+fn memory(cast: Cast, filled: &Filled, used_bytes: u64) -> Check {
+    let exact = used_bytes.abs_diff(cast.memory_bytes) < MEMORY_PIECE_BYTES && filled.allocated_bytes <= used_bytes;
+    let context_bytes = used_bytes.saturating_sub(filled.allocated_bytes);
     let seen = filled.total_bytes == cast.memory_bytes && filled.free_bytes < MEMORY_PIECE_BYTES;
     let mut text = format!("{} is given {}", cast.name, bytes_exact(filled.allocated_bytes));
-    if overhead_bytes > 0 {
-        text.push_str(&format!(" beside the {} of its context", bytes_exact(overhead_bytes)));
+    if context_bytes > 0 {
+        text.push_str(&format!(" beside the {} of its context", bytes_exact(context_bytes)));
     }
     text.push_str(&format!(
         ", its limit is {}; then {}, and it sees {} free of {}",
@@ -189,15 +189,16 @@ mod tests {
             free_bytes: 0,
             total_bytes: GIB,
         };
-        assert!(memory(CAST, &full(GIB), 0).holds);
-        assert!(memory(CAST, &full(GIB - (300 << 20)), 300 << 20).holds);
-        assert!(memory(CAST, &full(GIB - 1), 0).holds);
-        assert!(!memory(CAST, &full(GIB + 1), 0).holds);
-        assert!(!memory(CAST, &full(GIB), 1).holds);
-        assert!(!memory(CAST, &full(GIB - MEMORY_PIECE_BYTES), 0).holds);
-        assert!(!memory(CAST, &Filled { refusal: "CUDA_ERROR_UNKNOWN".to_owned(), ..full(GIB) }, 0).holds);
-        assert!(!memory(CAST, &Filled { free_bytes: 4 << 20, ..full(GIB) }, 0).holds);
-        assert!(!memory(CAST, &Filled { total_bytes: 80 << 30, ..full(GIB) }, 0).holds);
+        assert!(memory(CAST, &full(GIB), GIB).holds);
+        assert!(memory(CAST, &full(GIB - (300 << 20)), GIB).holds);
+        assert!(memory(CAST, &full(GIB - 1), GIB - 1).holds);
+        assert!(memory(CAST, &full(GIB - 1), GIB - 1 + (1 << 20)).holds);
+        assert!(!memory(CAST, &full(GIB + 1), GIB).holds);
+        assert!(!memory(CAST, &full(GIB), GIB + MEMORY_PIECE_BYTES).holds);
+        assert!(!memory(CAST, &full(GIB - MEMORY_PIECE_BYTES), GIB - MEMORY_PIECE_BYTES).holds);
+        assert!(!memory(CAST, &Filled { refusal: "CUDA_ERROR_UNKNOWN".to_owned(), ..full(GIB) }, GIB).holds);
+        assert!(!memory(CAST, &Filled { free_bytes: 4 << 20, ..full(GIB) }, GIB).holds);
+        assert!(!memory(CAST, &Filled { total_bytes: 80 << 30, ..full(GIB) }, GIB).holds);
     }
 
     /// Two sharers that asked for 30 and 70, with thousandths of a percent that each used and was charged.

@@ -28,14 +28,15 @@ pub(crate) fn measure(
     lead: Duration,
     progress: impl Fn(&str),
 ) -> anyhow::Result<Findings> {
-    let window = Duration::from_secs(if quick { 2 } else { 5 });
+    let window = Duration::from_secs(if quick { 2 } else { 3 });
     let mut findings = Findings::default();
     for Pair { name, loads } in pairs(launcher, quick, lead)? {
         progress(&name);
         let alone = |load: &Load| -> anyhow::Result<f64> {
             Ok(run_together(launcher, lead, &[(load, None)], window)?[0].kernels_per_second)
         };
-        let full = [alone(&loads[0])?, alone(&loads[1])?];
+        let first = alone(&loads[0])?;
+        let full = [first, if loads[0] == loads[1] { first } else { alone(&loads[1])? }];
         // What both do in a second, in seconds of what each does alone.
         let mut together = |how: &str, share: Option<&Share>| -> anyhow::Result<[f64; 2]> {
             let works = run_together(launcher, lead, &[(&loads[0], share), (&loads[1], share)], window)?;
