@@ -38,7 +38,7 @@ impl Deployed {
     fn new() -> Deployed {
         let pod = object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().template.spec.unwrap();
         let dir = tempfile::Builder::new().prefix("aliquot-deployed-").tempdir().unwrap();
-        let gpu = SimulatedGpu::new();
+        let gpu = SimulatedGpu::exact();
         let image = Image::load(&archive(dir.path(), "image.tar"));
         let etc = dir.path().join("etc");
         fs::create_dir(&etc).unwrap();

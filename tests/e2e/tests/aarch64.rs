@@ -44,7 +44,7 @@ fn a_program_on_aarch64_is_limited_and_otherwise_unchanged() {
     if is_skipped() {
         return;
     }
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let driver = tempfile::tempdir().unwrap();
     let library = HostProgram::for_aarch64("driver_of_11_3", &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);
     symlink(library.path(), driver.path().join("libcuda.so.1")).unwrap();

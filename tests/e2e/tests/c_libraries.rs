@@ -47,7 +47,7 @@ fn unchanged_in(image: &Image, gpu: &SimulatedGpu, command: &[&str]) -> Outcome 
 
 #[test]
 fn with_an_older_c_library_programs_run_unchanged_and_are_limited() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let old = Sysroot::debian_11();
     let programs = ["starts", "plain", "probe", "dlclose", "fork", "exec", "thread_storm", "capture", "exact"];
     let programs = programs.map(|name| old.program(name));
@@ -95,7 +95,7 @@ const MUSL: &str = "/usr/lib/x86_64-linux-musl/libc.so";
 /// The driver needs the GNU C library, so such programs use no GPU; all the more they must not notice.
 #[test]
 fn programs_with_another_c_library_start_unharmed() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let program = for_musl("starts", "musl", &[]);
     // Something that calls itself a driver.
     let library = for_musl("old_driver", "musl.so", &["-shared", "-fPIC"]);
@@ -119,7 +119,7 @@ fn programs_with_another_c_library_start_unharmed() {
 
 #[test]
 fn programs_without_a_loader_start_unharmed() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let program = for_musl("starts", "static", &["-static"]);
     let region = Region::unlimited(&gpu);
     let bare = run(&mut Command::new(program.path()));

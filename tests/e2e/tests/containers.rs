@@ -15,7 +15,7 @@ fn start(image: &Image, slice: &str, command: &[&str]) -> Container {
 
 #[test]
 fn a_container_has_its_slice_s_memory_and_nothing_is_left() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::publishing(&gpu, "");
     let programs = [HostProgram::linked(&gpu, "exact"), HostProgram::linked(&gpu, "hold")];
     let image = Image::with(&programs.each_ref());
@@ -47,7 +47,7 @@ fn a_container_has_its_slice_s_memory_and_nothing_is_left() {
 
 #[test]
 fn two_containers_share_a_device_as_asked() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::publishing(&gpu, "");
     let program = HostProgram::linked(&gpu, "busy");
     let image = Image::with(&[&program]);
@@ -69,7 +69,7 @@ fn two_containers_share_a_device_as_asked() {
 
 #[test]
 fn a_container_without_a_slice_has_no_driver() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let image = Image::with(&[&HostProgram::linked(&gpu, "hold")]);
     let outcome = image.start(&[], &["/bin/hold-linked", "1"]).wait();
     assert_eq!(outcome.status.code(), Some(127), "{outcome:?}");

@@ -24,7 +24,7 @@ struct Setup {
 impl Setup {
     /// With the keys `cdi` of the manager's configuration.
     fn with(name: &str, cdi: &str) -> Setup {
-        let gpu = SimulatedGpu::new();
+        let gpu = SimulatedGpu::exact();
         let node = Node::publishing(&gpu, cdi);
         let root = RootFs::with(&[&HostProgram::new("secure"), &HostProgram::linked(&gpu, "hold")]);
         let slice = format!("{name}-{}", std::process::id());
@@ -185,7 +185,7 @@ fn outside_a_container_a_program_that_gives_rights_to_its_user_runs_as_without_t
     /// In the kernel's format (`vfs_cap_data`, revision 2): the capability 10, CAP_NET_BIND_SERVICE, effective and
     /// permitted.
     const CAPABILITY: [u32; 5] = [0x0200_0001, 1 << 10, 0, 0, 0];
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let slice = node.slice("setuid", 50, 64 * MIB);
     let root = RootFs::new();

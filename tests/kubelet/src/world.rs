@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use aliquot_harness::{HostProgram, Image, MIB, Node, Process, SimulatedGpu, wait};
+use aliquot_harness::{EXACT_MEMORY, HostProgram, Image, MIB, Node, Process, SimulatedGpu, wait};
 use aliquot_proto::node::v1::Slice;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim, ResourceSlice};
@@ -60,7 +60,8 @@ impl World {
     /// A node with `devices` GPUs whose containers podman runs, with `programs` in their image.
     #[must_use]
     pub fn with_containers(mode: &str, devices: usize, programs: &[&str]) -> World {
-        let gpu = SimulatedGpu::with(&"[[device]]\n".repeat(devices));
+        // Containers' programs take their slices' memory to the byte.
+        let gpu = SimulatedGpu::with(&(EXACT_MEMORY.to_owned() + &"[[device]]\n".repeat(devices)));
         let programs: Vec<HostProgram> = programs.iter().map(|name| HostProgram::linked(&gpu, name)).collect();
         let image = Image::with(&programs.iter().collect::<Vec<_>>());
         let runtime: Arc<dyn ContainerRuntime> = Arc::new(Podman::default());
