@@ -148,9 +148,10 @@ pub(crate) unsafe fn array_create<D: Description>(
 ) -> CUresult {
     // SAFETY: a pointer that is not null is the host's description.
     let bytes = unsafe { description.as_ref() }.map_or(0, |description| description.extents().0.bytes());
+    let destroy = real!(cuArrayDestroy);
     // SAFETY: the host's call; the handle is read only after a success, and an array that was just made is unused.
     unsafe {
-        let undo = || real!(cuArrayDestroy).map(|destroy| destroy(*array));
+        let undo = || destroy.map(|destroy| destroy(*array));
         let refused = refused_by_driver(bytes, &|| real(array, description), &undo);
         refused
             .unwrap_or_else(|| charged(Payer::of_thread(), bytes, &|| real(array, description), &|| made((*array).0)))
@@ -171,9 +172,10 @@ pub(crate) unsafe fn mipmap_create(
     // SAFETY: a pointer that is not null is the host's description.
     let bytes =
         unsafe { description.as_ref() }.map_or(0, |description| description.extents().0.mipmapped_bytes(levels));
+    let destroy = real!(cuMipmappedArrayDestroy);
     // SAFETY: the host's call; the handle is read only after a success, and an array that was just made is unused.
     unsafe {
-        let undo = || real!(cuMipmappedArrayDestroy).map(|destroy| destroy(*array));
+        let undo = || destroy.map(|destroy| destroy(*array));
         let refused = refused_by_driver(bytes, &|| real(array, description, levels), &undo);
         refused.unwrap_or_else(|| {
             charged(Payer::of_thread(), bytes, &|| real(array, description, levels), &|| made((*array).0))
@@ -186,8 +188,9 @@ pub(crate) unsafe fn mipmap_create(
 fn refused_by_driver(bytes: u64, call: &dyn Fn() -> CUresult, undo: &dyn Fn() -> Option<CUresult>) -> Option<CUresult> {
     let process = Process::attached()?;
     let (device, mut total) = (process.current_ordinal().ok()?, 0);
+    let get_total = real!(cuDeviceTotalMem_v2)?;
     // SAFETY: the pointer is valid.
-    let told = unsafe { real!(cuDeviceTotalMem_v2)?(&raw mut total, device) };
+    let told = unsafe { get_total(&raw mut total, device) };
     if !told.is_ok() || bytes <= total as u64 {
         return None;
     }
