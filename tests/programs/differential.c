@@ -14,6 +14,7 @@
 #define RANGE_PIECES 8
 #define CHECKED_BYTES 4096
 #define MOST_CONTEXTS 1024
+#define MOST_STREAMS 4096
 
 enum kind {
     LINEAR, PITCHED, MANAGED, POOLED, FROM_POOL, PINNED, REGISTERED, ARRAY, MIPMAP, PHYSICAL, RANGE, MAPPED,
@@ -36,6 +37,8 @@ static int devices;
 static CUcontext contexts_made[MOST_CONTEXTS];
 static unsigned context_count;
 static CUstream capturing;
+/* The context of that stream. */
+static CUcontext capturing_in;
 static unsigned char buffer[CHECKED_BYTES];
 static unsigned char own_memory[SLOTS][2 * CHECKED_BYTES] __attribute__((aligned(4096)));
 
@@ -387,6 +390,41 @@ static void launch(void) {
     }
 }
 
+static CUcontext current_context(void) {
+    CUcontext context = NULL;
+    cuCtxGetCurrent(&context);
+    return context;
+}
+
+/* The context of each stream that was made. Handles are given out again: the last one counts. */
+static struct {
+    CUstream stream;
+    CUcontext context;
+} streams_made[MOST_STREAMS];
+static unsigned stream_count;
+
+static void note_stream(CUstream stream) {
+    EXPECT(stream_count < MOST_STREAMS);
+    streams_made[stream_count].stream = stream;
+    streams_made[stream_count++].context = current_context();
+}
+
+static CUcontext context_of_stream(CUstream stream) {
+    for (unsigned i = stream_count; i-- > 0;)
+        if (streams_made[i].stream == stream)
+            return streams_made[i].context;
+    return NULL;
+}
+
+/* A stream ends with its context. To use it afterwards ends the program, on NVIDIA's driver and on the simulated one. */
+static void forget_streams_of(CUcontext ended) {
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (context_of_stream((CUstream)objects[STREAM][i].handle) == ended)
+            objects[STREAM][i].handle = 0;
+    if (capturing_in == ended)
+        capturing = NULL;
+}
+
 static void streams(void) {
     CUstream new_stream = NULL;
     CUevent event = NULL;
@@ -396,6 +434,8 @@ static void streams(void) {
     case 1:
         CALL(cuStreamCreate, &new_stream, rarely(15) ? 9 : below(2));
         keep(STREAM, (uintptr_t)new_stream, 0);
+        if (last == CUDA_SUCCESS)
+            note_stream(new_stream);
         break;
     case 2:
         if (rarely(3))
@@ -447,7 +487,7 @@ static void graphs(void) {
         captured = H(CUstream, STREAM);
         /* One at a time, so that it is known when nothing is captured. */
         if (!capturing && CALL(cuStreamBeginCapture, captured, mode) == CUDA_SUCCESS)
-            capturing = captured;
+            capturing = captured, capturing_in = context_of_stream(captured);
         break;
     case 2:
     case 3:
@@ -515,8 +555,11 @@ static void contexts(void) {
         }
         break;
     case 1:
-        if (rarely(6))
-            CALL(cuCtxDestroy, H(CUcontext, CONTEXT));
+        if (rarely(6)) {
+            CUcontext ended = H(CUcontext, CONTEXT);
+            if (CALL(cuCtxDestroy, ended) == CUDA_SUCCESS)
+                forget_streams_of(ended);
+        }
         break;
     case 2:
         CALL(cuCtxPushCurrent, H(CUcontext, CONTEXT));
