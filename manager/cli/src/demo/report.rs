@@ -71,6 +71,7 @@ pub(super) fn json(shown: &Shown, checks: &[Check], simulated: bool) -> Value {
             "core_charged_millipercent": share_millipercent(sharer.charged_ns, sharer.charged_window_ns),
             "memory_limit_bytes": sharer.cast.memory_bytes,
             "memory_given_bytes": sharer.filled.allocated_bytes,
+            "memory_used_bytes": sharer.usage.memory_used_bytes,
             "memory_overhead_bytes": sharer.usage.memory_overhead_bytes,
             "memory_refusal": sharer.filled.refusal,
         })
@@ -87,6 +88,7 @@ pub(super) fn json(shown: &Shown, checks: &[Check], simulated: bool) -> Value {
             "memory_asked_at_once_bytes": third.grab_bytes,
             "memory_refusal": third.grab_refusal,
             "memory_given_bytes": third.filled.allocated_bytes,
+            "memory_used_bytes": third.usage.memory_used_bytes,
             "memory_overhead_bytes": third.usage.memory_overhead_bytes,
         },
         "fourth_slice_refusal": shown.fourth_refusal,
