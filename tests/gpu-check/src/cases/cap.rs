@@ -22,6 +22,9 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     }
     let (limit, context) = (scene.limits.memory_bytes, scene.limits.context_bytes);
     let stream = cuda.stream()?;
+    // The first context that a node manager ever sees on a device is not reserved beforehand: nobody knows its size. It counts
+    // from the manager's next look on.
+    scene.settled_free()?;
     let mut pieces = Vec::new();
     let refusal = loop {
         if pieces.len() as u64 * PIECE_BYTES > limit + BEYOND_BYTES {
