@@ -47,7 +47,7 @@ pub(super) fn text(shown: &Shown, checks: &[Check], colours: bool) -> String {
     }
     let failed = checks.iter().filter(|check| !check.holds).count();
     let (verdict, colour) = match failed {
-        0 => ("It holds: each program had its share, and no byte more than its limit.".to_owned(), Colour::Green),
+        0 => ("It holds: each program had its share, and memory up to its limit.".to_owned(), Colour::Green),
         failed if !Together::of(&shown.sharers).kept_it_busy() => {
             (format!("This machine was too busy to tell: {failed} of {} checks failed.", checks.len()), Colour::Red)
         }
