@@ -129,9 +129,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// The shim, if this very process was started with it: nothing that it is shown would be the driver's own.
 fn shim_of_this_process() -> Option<String> {
+    /// What the shim's file is called in each slice, before a number.
+    const SHIM_PREFIX: &str = "libaliquot-";
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut files = maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..]));
-    files.find(|file| file.contains("libaliquot_shim") || file.contains("libaliquot-shim")).map(str::to_owned)
+    let is_shim = |file: &&str| file.rsplit('/').next().is_some_and(|name| name.starts_with(SHIM_PREFIX));
+    files.find(is_shim).map(str::to_owned)
 }
 
 fn case_of(case: &str, way: Way, findings: Findings) -> CaseResult {

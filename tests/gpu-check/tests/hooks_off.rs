@@ -95,3 +95,13 @@ fn with_a_memory_hook_that_passes_it_fails() {
     let said = |text: &str| failures.iter().any(|failure| failure.contains(text));
     assert!(!holds && said("comes to an end") && said("by the driver the slice took no more"), "{failures:?}");
 }
+
+#[test]
+fn in_a_slice_itself_it_refuses_to_judge() {
+    let gpu = SimulatedGpu::new();
+    let mut inside = Command::new(artifacts::cli());
+    inside.args(["run", "--gpu-core", "50", "--gpu-memory", "4GiB", "--"]).arg(env!("CARGO_BIN_EXE_aliquot-gpu-check"));
+    let outcome = gpu.show_to(&mut inside).output().unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
+    assert!(String::from_utf8_lossy(&outcome.stderr).contains("run the check outside of one"), "{outcome:?}");
+}
