@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use aliquot_abi::ledger::{Identity, SHARED_SLOT};
-use aliquot_abi::region::{DeviceCounters, DeviceWaits, LEDGER_FILE};
+use aliquot_abi::region::{CONTEXT_NEGLIGIBLE, DeviceCounters, DeviceLimits, DeviceWaits, LEDGER_FILE};
 use aliquot_kubernetes::node::Consumer;
 use parking_lot::{Mutex, RwLock};
 
@@ -53,6 +53,16 @@ struct Members {
     ends: u64,
     /// The parts of which the driver told at the last look what processes use.
     told: BTreeSet<usize>,
+}
+
+/// What a look has shown of the memory that a slice uses of a device.
+pub(crate) struct MemorySeen {
+    /// What its processes use beyond their ledger.
+    pub overhead_bytes: u64,
+    /// Whether processes that have ended hold some of it.
+    pub holds_ended: bool,
+    /// What contexts take on the device; `None`: not known yet.
+    pub context_bytes: Option<u64>,
 }
 
 impl Members {
@@ -235,22 +245,40 @@ impl LiveSlice {
         let mut members = self.members.lock();
         members.ends += 1;
         for (part, &bytes) in held_bytes.iter().enumerate().filter(|(part, _)| members.told.contains(part)) {
-            let overhead = &self.region.device_limits(part).memory_overhead_bytes;
+            let DeviceLimits { memory_overhead_bytes: overhead, memory_settling, .. } = self.region.device_limits(part);
+            // Before the slot is given back: who is about to be refused looks at the slots first.
+            memory_settling.store(1, Ordering::Release);
             overhead.store(overhead.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
         }
     }
 
-    /// Says what its processes use of its part number `part`, which must exist, beyond their ledger, as it was seen when
-    /// [`Self::ends`] was `ends`; `None`: the driver does not tell. What was seen before a process ended is not true any
-    /// more.
-    pub(crate) fn set_memory_overhead_bytes(&self, part: usize, ends: u64, bytes: Option<u64>) {
+    /// A look at the memory of its part number `part`, which must exist, begins: the driver is asked after this call.
+    /// Returns [`Self::ends`].
+    pub(crate) fn begin_memory_look(&self, part: usize) -> u64 {
+        let looks = &self.region.device_limits(part).memory_looks;
+        // Odd in any case: a manager that was killed may have left it so.
+        looks.store(looks.load(Ordering::Relaxed).wrapping_add(1) | 1, Ordering::Release);
+        self.ends()
+    }
+
+    /// The look that began when [`Self::ends`] was `ends` has shown what its processes use of its part number `part`,
+    /// which must exist, beyond their ledger; `None`: the driver does not tell. What was seen before a process ended is
+    /// not true any more.
+    pub(crate) fn end_memory_look(&self, part: usize, ends: u64, seen: Option<MemorySeen>) {
         let mut members = self.members.lock();
-        let overhead = &self.region.device_limits(part).memory_overhead_bytes;
-        match bytes {
-            Some(bytes) => {
+        let DeviceLimits { memory_overhead_bytes: overhead, memory_settling, context_bytes, memory_looks, .. } =
+            self.region.device_limits(part);
+        match seen {
+            Some(MemorySeen { overhead_bytes, holds_ended, context_bytes: seen_bytes }) => {
                 members.told.insert(part);
                 if members.ends == ends {
-                    store_if_changed(overhead, bytes);
+                    store_if_changed(overhead, overhead_bytes);
+                    memory_settling.store(u32::from(holds_ended), Ordering::Release);
+                }
+                match seen_bytes {
+                    Some(0) => store_if_changed(context_bytes, CONTEXT_NEGLIGIBLE),
+                    Some(bytes) => store_if_changed(context_bytes, bytes),
+                    None => {}
                 }
             }
             None => {
@@ -258,13 +286,11 @@ impl LiveSlice {
                 if members.processes.is_empty() {
                     store_if_changed(overhead, 0);
                 }
+                memory_settling.store(0, Ordering::Release);
+                store_if_changed(context_bytes, CONTEXT_NEGLIGIBLE);
             }
         }
-    }
-
-    /// Says what contexts on the device of its part number `part`, which must exist, take.
-    pub(crate) fn set_context_bytes(&self, part: usize, bytes: u64) {
-        store_if_changed(&self.region.device_limits(part).context_bytes, bytes);
+        memory_looks.store(memory_looks.load(Ordering::Relaxed).wrapping_add(1) & !1, Ordering::Release);
     }
 
     /// The containers of pods that run in it, as far as somebody said.

@@ -15,13 +15,15 @@ use crate::{arrays, pools};
 use aliquot_abi::cuda::{
     CUcontext, CUdevResourceDesc, CUdevice, CUgreenCtx, CUresult, CUstream, NullStream, c_int, c_uint, c_void,
 };
+use aliquot_abi::region::CONTEXT_NEGLIGIBLE;
 use core::sync::atomic::Ordering;
 
 /// Makes a call that makes a context on `device`, if the slice has room for one. `made` is its handle afterwards.
 fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &dyn Fn() -> CUcontext) -> CUresult {
     let Some(part) = Process::attached().and_then(|process| process.part(device)) else { return call() };
-    let charge = match part.limits.context_bytes.load(Ordering::Relaxed) {
-        0 => Some(Charge { account: part.index, bytes: 0 }),
+    let known_bytes = part.limits.context_bytes.load(Ordering::Relaxed);
+    let charge = match known_bytes {
+        0 | CONTEXT_NEGLIGIBLE => Some(Charge { account: part.index, bytes: 0 }),
         bytes => part.charge(bytes),
     };
     let Some(charge) = charge else { return CUresult::OUT_OF_MEMORY };
@@ -31,7 +33,11 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &d
         return result;
     }
     live_contexts::begun(&part, made(), kind, charge);
-    part.ask_for_look();
+    match known_bytes {
+        // The first on the device: what it takes is overhead before anything else is allocated.
+        0 => part.await_look(),
+        _ => part.ask_for_look(),
+    }
     result
 }
 

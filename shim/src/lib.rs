@@ -48,6 +48,7 @@ mod host_memory;
 mod launch;
 mod linkmap;
 mod live_contexts;
+mod looks;
 mod lookup;
 mod markers;
 mod memory;

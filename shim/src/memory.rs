@@ -122,7 +122,9 @@ impl Process {
     pub(crate) fn charge(&'static self, account: usize, bytes: u64, limit_bytes: u64) -> Option<Charge> {
         let (books, part) = self.books(account)?;
         let fits = ledger::reserve(books, part, bytes, limit_bytes).is_ok()
-            || pools::try_again(self, account, &|| ledger::reserve(books, part, bytes, limit_bytes).is_ok());
+            || pools::try_again(self, account, &|| {
+                ledger::reserve(books, part, bytes, self.limit_bytes(account)).is_ok()
+            });
         fits.then_some(Charge { account, bytes })
     }
 }

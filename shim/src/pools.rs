@@ -13,6 +13,7 @@ use crate::allocations::{Key, Pooled};
 use crate::gate;
 use crate::graph_memory;
 use crate::hooks::{real, types};
+use crate::looks;
 use crate::markers::outside_capture;
 use crate::memory::{self, Payer, charged};
 use crate::process::{Process, ordinal_of_stream};
@@ -97,10 +98,10 @@ impl Pool {
     /// Begins a request for `bytes`: charges what the pool must take for it beside what it has. `false` if the limit
     /// forbids it.
     fn begin_request(&self, process: &'static Process, account: usize, bytes: u64) -> bool {
-        let limit_bytes = process.limit_bytes(account);
         let begin = |used| {
             let reserved = self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
-            self.reserve.begin_request(process, account, missing_bytes(bytes, reserved, used), limit_bytes)
+            let ahead_bytes = missing_bytes(bytes, reserved, used);
+            self.reserve.begin_request(process, account, ahead_bytes, process.limit_bytes(account))
         };
         let used_bytes = || self.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap_or(u64::MAX);
         if begin(used_bytes()) || try_again(process, account, &|| begin(used_bytes())) {
@@ -326,7 +327,8 @@ fn settle_watched(process: &'static Process) {
 }
 
 /// Before a refusal: does as the driver does before it says that there is no memory. Pools that have shrunk are
-/// settled; then they are trimmed. `attempt` is made again after each step that may help it.
+/// settled; then they are trimmed. `attempt` is made again after each step that may help it, and while memory of
+/// processes that have ended is still in the books.
 #[cold]
 pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
     let Some((books, _)) = process.books(account) else { return false };
@@ -335,19 +337,21 @@ pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn
         books.refused.fetch_sub(1, Ordering::Relaxed);
         attempt()
     };
-    if process.pools.end.load(Ordering::Relaxed) == 0 && !graph_memory::is_charged(process, account) {
-        return false;
+    if process.pools.end.load(Ordering::Relaxed) != 0 || graph_memory::is_charged(process, account) {
+        settle_all(process);
+        process.pools.all().for_each(|pool| pool.retire(process));
+        if attempt() {
+            return true;
+        }
+        for pool in process.pools.all().filter(|pool| pool.account() == Some(account)) {
+            pool.trim(process);
+        }
+        graph_memory::trim(process, account);
+        if attempt() {
+            return true;
+        }
     }
-    settle_all(process);
-    process.pools.all().for_each(|pool| pool.retire(process));
-    if attempt() {
-        return true;
-    }
-    for pool in process.pools.all().filter(|pool| pool.account() == Some(account)) {
-        pool.trim(process);
-    }
-    graph_memory::trim(process, account);
-    attempt()
+    looks::ended_make_room(process, account, &attempt)
 }
 
 /// `cuMemAllocAsync`: from the pool of the stream's device.

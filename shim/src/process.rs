@@ -216,7 +216,8 @@ impl Process {
         }
     }
 
-    fn send(&self, kind: u32, device: usize) -> bool {
+    /// Tells the manager; whether it was told.
+    pub(crate) fn send(&self, kind: u32, device: usize) -> bool {
         Region::send(AttachMessage {
             magic: AttachMessage::MAGIC,
             kind,
@@ -469,11 +470,6 @@ impl Part {
         self.process.send(AttachMessage::RING, self.index)
     }
 
-    /// Has the manager look at what the device's memory is used for. If it cannot be told, it looks a little later.
-    pub(crate) fn ask_for_look(&self) {
-        let _ = self.process.send(AttachMessage::LOOK, self.index);
-    }
-
     /// Bytes that the container may use beside what its ledger does not know.
     #[inline]
     pub(crate) fn memory_limit_bytes(&self) -> u64 {
@@ -499,7 +495,7 @@ fn uuid(ordinal: CUdevice) -> Option<CUuuid> {
 
 /// Whether a process of this pid namespace lives. A pid that another process has been given since is left to the
 /// manager.
-fn is_alive(other: Identity) -> bool {
+pub(crate) fn is_alive(other: Identity) -> bool {
     sys::process_exists(other.pid)
 }
 

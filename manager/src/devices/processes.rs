@@ -13,7 +13,7 @@ use crate::audit::{Audit, Auditor};
 use crate::clock::monotonic_ns;
 use crate::devices::contexts::ContextSizes;
 use crate::inventory::{DeviceProcess, DeviceSource, DeviceUuid, Inventory, SharingMode, UtilisationSample};
-use crate::live::{Attached, LiveSlice, LiveSlices};
+use crate::live::{Attached, LiveSlice, LiveSlices, MemorySeen};
 use crate::procfs::Stat;
 use crate::region::view::{self, ContextView};
 
@@ -169,7 +169,7 @@ impl ProcessWatch {
         let untold: Vec<(Arc<LiveSlice>, usize)> =
             parts.iter().map(|part| (Arc::clone(&part.slice), part.number)).collect();
         let Some(look) = ask(source, device, sharing, parts, census) else {
-            untold.iter().for_each(|(slice, number)| slice.set_memory_overhead_bytes(*number, slice.ends(), None));
+            untold.iter().for_each(|(slice, number)| slice.end_memory_look(*number, slice.ends(), None));
             return None;
         };
         let slices_of = |process: &ProcessLook| match &process.place {
@@ -216,16 +216,18 @@ impl ProcessWatch {
         });
         let is_its = |pid: u32| self.slices_of.get(&(look.device.clone(), pid)) == Some(&slice.number);
         let mut ended = look.ended.iter().filter(|(pid, _)| is_its(**pid)).peekable();
-        self.awaits_memory |= ended.peek().is_some();
+        let holds_ended = ended.peek().is_some();
+        self.awaits_memory |= holds_ended;
         let ended_bytes = ended.filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
         let used_bytes = used_bytes.map(|bytes| bytes.saturating_add(ended_bytes));
-        let overhead_bytes = used_bytes.map(|bytes| bytes.saturating_sub(part.ledger_bytes));
-        slice.set_memory_overhead_bytes(*number, part.ends, overhead_bytes);
         show_memory(look, part);
         self.learn_contexts(look, part);
-        if let Some(bytes) = self.context_sizes.of(&look.device) {
-            slice.set_context_bytes(*number, bytes);
-        }
+        let context_bytes = self.context_sizes.of(&look.device);
+        let seen = used_bytes.map(|bytes| {
+            let overhead_bytes = bytes.saturating_sub(part.ledger_bytes);
+            MemorySeen { overhead_bytes, holds_ended, context_bytes }
+        });
+        slice.end_memory_look(*number, part.ends, seen);
     }
 
     /// Learns from the processes of a slice what contexts take.
@@ -288,7 +290,7 @@ fn ask(
 ) -> Option<DeviceLook> {
     let ledger_bytes = |part: &PartLook| view::account(part.slice.region.ledger(), part.number).used_bytes;
     for part in &mut parts {
-        part.ends = part.slice.ends();
+        part.ends = part.slice.begin_memory_look(part.number);
         part.ledger_bytes = ledger_bytes(part);
         let processes = part.slice.processes();
         let ledger = part.slice.region.ledger();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use aliquot_abi::ledger::{MANAGER_PID, OPERATION};
+use aliquot_abi::ledger::{BYTES_MASK, MANAGER_PID, OPERATION};
 use aliquot_abi::region::{gate, owner};
 use aliquot_proto::node::v1::WaitHistogram;
 
@@ -73,7 +73,9 @@ fn what_ended_while_no_manager_ran_is_given_back_before_the_next_one_serves() {
     node.stop();
     drop(tenant);
     node.restart().unwrap();
-    assert_eq!((node.get("a").unwrap().processes, node.usage("a").parts[0].memory_used_bytes), (0, 0));
+    assert_eq!(node.get("a").unwrap().processes, 0);
+    assert_eq!(ledger(Path::new(&slice.region_path)).devices[0].used.load(Ordering::Acquire) & BYTES_MASK, 0);
+    eventually("its memory is free", || (node.usage("a").parts[0].memory_used_bytes == 0).then_some(()));
 }
 
 #[test]

@@ -174,6 +174,9 @@ pub const FLAG_DISABLED: u32 = 1;
 /// be compared. Since minor version 1.
 pub const FLAG_EVENTS: u32 = 2;
 
+/// In [`DeviceLimits::context_bytes`]: contexts take next to nothing, or the driver does not tell what they take.
+pub const CONTEXT_NEGLIGIBLE: u64 = u64::MAX;
+
 /// The manager writes [`Limits::heartbeat_ns`] this often.
 pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
 /// A heartbeat older than this means that the manager is gone, and that the shim paces itself by
@@ -202,10 +205,18 @@ pub struct DeviceLimits {
     /// The device's UUID, as `cuDeviceGetUuid` gives it. Never changes.
     pub uuid: [u8; 16],
     /// Bytes that a context takes, by what the manager has seen of others on the device: what is reserved when one is
-    /// made. 0: not known. Since minor version 2.
+    /// made. 0: not known; [`CONTEXT_NEGLIGIBLE`]: nothing is to be reserved. Since minor version 2.
     pub context_bytes: AtomicU64,
+    /// Looks of the manager at what the device's memory is used for: one more at the begin of each look and at its end,
+    /// so that an odd number means a look that is under way. Since minor version 2.
+    pub memory_looks: AtomicU64,
+    /// Not zero: [`DeviceLimits::memory_overhead_bytes`] holds memory of processes that have ended, and a look will tell
+    /// when the driver has it back. Since minor version 2.
+    pub memory_settling: AtomicU32,
     /// Reserved, zero.
-    pub reserved: [u64; 8],
+    pub reserved1: u32,
+    /// Reserved, zero.
+    pub reserved: [u64; 6],
 }
 
 /// What a container has used of one device since its slice was made. Written by the manager, which has no other place

@@ -39,7 +39,7 @@ fn what_the_first_launch_sets_up_is_not_noticed_by_a_capture() {
 fn leases_that_come_and_go_are_not_noticed_by_a_capture() {
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slices = [node.slice("captures", 30, GIB), node.slice("neighbour", 70, GIB)];
+    let slices = [node.slice("captures", 30, 8 * GIB), node.slice("neighbour", 70, GIB)];
     let mut command = HostProgram::linked(&gpu, "busy").on(&gpu);
     command.args(["500000", "0"]);
     let mut neighbour = Process::start(slices[1].preload_into(&mut command));

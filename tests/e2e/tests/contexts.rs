@@ -53,3 +53,14 @@ fn the_manager_learns_what_a_context_takes_and_one_that_does_not_fit_is_never_ma
     let other = node.slice("other", 50, GIB);
     wait::until_true("it is told", || other.limits().devices[0].context_bytes.load(Ordering::Relaxed) == 300 * MIB);
 }
+
+#[test]
+fn the_first_context_of_a_device_counts_before_allocations() {
+    let gpu = SimulatedGpu::with("context_memory = '300MiB'\n");
+    let node = Node::start(&gpu);
+    let slice = node.slice("first", 50, GIB);
+    let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+    let mut process = Process::start(slice.preload_into(command.arg((800 * MIB).to_string())));
+    wait::until_true("it is granted or refused", || process.has_ended() || process.output().contains("held"));
+    assert!(process.errors().contains("cuMemAlloc") && process.errors().contains("answers 2"), "{}", process.errors());
+}

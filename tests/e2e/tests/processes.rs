@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use aliquot_abi::region::owner;
+use aliquot_abi::ledger;
+use aliquot_abi::region::{SLOTS_MAX, owner};
 use aliquot_harness::{
-    EXACT_MEMORY, HostProgram, MIB, Outcome, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice,
+    EXACT_MEMORY, HostProgram, MIB, Outcome, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice, wait,
 };
 
 /// Runs a program bare, in a slice with nothing to forbid, and in a slice of 64 MiB; all must end alike. The last one's
@@ -24,6 +25,33 @@ fn limited(gpu: &SimulatedGpu, program: &HostProgram, arguments: &[&str]) -> (Ou
     let outcome = run(region.preload_into(program.on(gpu).args(arguments)));
     assert_eq!(outcome.status, bare.status, "bare and limited:\n{bare:?}\n{outcome:?}");
     (outcome, region)
+}
+
+#[test]
+fn a_refusal_waits_for_what_an_ended_process_held() {
+    let gpu = SimulatedGpu::exact();
+    let region = Region::new(&gpu, 64 * MIB);
+    let program = HostProgram::linked(&gpu, "hold");
+    let hold = || Process::start(region.preload_into(program.on(&gpu).arg((40 * MIB).to_string())));
+    let mut first = hold();
+    first.wait_for("held");
+    let ledger = region.ledger();
+    let ended = |index: &usize| ledger::identity(ledger, *index).is_some_and(|owner| owner.pid == first.id());
+    let index = (1..SLOTS_MAX).find(ended).expect("the first has a slot");
+    let owner = ledger::identity(ledger, index).expect("its owner");
+    first.kill();
+    let mut second = hold();
+    wait::until_true("the second has a slot", || slots_in_use(&region) == 2);
+    // What the manager does when it hears of the end, and when the driver has the memory back.
+    let limits = &region.limits().devices[0];
+    limits.memory_settling.store(1, Ordering::SeqCst);
+    limits.memory_overhead_bytes.store(40 * MIB, Ordering::SeqCst);
+    assert_eq!(ledger::reclaim(ledger, index, owner, ledger::MANAGER_PID), ledger::Reclaimed::Exactly);
+    assert!(!second.has_ended(), "{}", second.errors());
+    limits.memory_overhead_bytes.store(0, Ordering::SeqCst);
+    limits.memory_settling.store(0, Ordering::SeqCst);
+    second.wait_for("held");
+    assert_eq!(ledger.devices[0].refused.load(Ordering::Relaxed), 0);
 }
 
 fn require_root() {

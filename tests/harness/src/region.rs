@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::ledger;
 use aliquot_abi::region::{
-    LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
+    CONTEXT_NEGLIGIBLE, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC,
+    Ledger, Limits, gate,
 };
 use tempfile::TempDir;
 
@@ -83,6 +84,8 @@ impl Region {
             limits.core_limit_percent.store(100, Ordering::Relaxed);
             limits.core_request_percent.store(100, Ordering::Relaxed);
             limits.memory_limit_bytes.store(part.memory_limit_bytes, Ordering::Relaxed);
+            // No manager looks what contexts take.
+            limits.context_bytes.store(CONTEXT_NEGLIGIBLE, Ordering::Relaxed);
             let uuid = gpu.config().devices[part.device].uuid;
             // SAFETY: no process knows this region yet, so nobody reads the UUID while it is written; the address lies
             // in a mapping that is writable.

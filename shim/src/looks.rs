@@ -1,0 +1,83 @@
+//! The manager's looks at what a device's memory is used for, as far as this process waits for them.
+//!
+//! The manager sees in the driver's figures what no call of ours shows: how large a context is, and when the driver has
+//! back what a process held that has ended. It looks at once when it is asked or when a process ends. Both waits here
+//! are bounded, and end at once where no manager lives.
+
+use crate::clock;
+use crate::process::{self, Part, Process};
+use crate::sys;
+use aliquot_abi::ledger::{self, Identity};
+use aliquot_abi::region::{AttachMessage, HEARTBEAT_STALE_NS, SLOTS_MAX};
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+
+/// A look takes some milliseconds, and begins within 20 ms; what a killed process held can take the driver seconds.
+const WAIT_NS: u64 = 5_000_000_000;
+const STEP_NS: u64 = 1_000_000;
+
+impl Part {
+    /// Has the manager look at what the device's memory is used for. If it cannot be told, it looks a little later.
+    pub(crate) fn ask_for_look(&self) {
+        let _ = self.process.send(AttachMessage::LOOK, self.index);
+    }
+
+    /// The same, and waits for the end of a look that began after this call.
+    pub(crate) fn await_look(&self) {
+        let looks = || self.limits.memory_looks.load(Ordering::Acquire);
+        // One that is under way may have asked the driver already.
+        let last = (looks() | 1).wrapping_add(2) & !1;
+        self.ask_for_look();
+        wait(self.process, &|| looks() < last);
+    }
+}
+
+/// Before a refusal: makes `attempt` again while the books hold memory of processes that have ended. Returns whether it
+/// has succeeded.
+///
+/// A program that is started when another has ended must find its memory: its parent may have heard of the end before
+/// the manager.
+#[cold]
+pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
+    let has_succeeded = Cell::new(false);
+    wait(process, &|| {
+        // In this order: the manager says that memory settles before it gives the slot back.
+        let lasts = ended_hold_some(process, account) || is_settling(process, account);
+        // What was given back before the last look is there now.
+        has_succeeded.set(attempt());
+        lasts && !has_succeeded.get()
+    });
+    has_succeeded.get()
+}
+
+fn is_settling(process: &'static Process, account: usize) -> bool {
+    process.all_parts().nth(account).is_some_and(|part| part.limits.memory_settling.load(Ordering::Acquire) != 0)
+}
+
+/// Whether a process has ended, as far as this one can know, and its slot still holds some of the account.
+fn ended_hold_some(process: &'static Process, account: usize) -> bool {
+    let ledger = process.ledger();
+    let namespace = process.slot().pid_namespace.load(Ordering::Relaxed);
+    let has_ended = |owner: Identity| owner.pid_namespace == namespace && !process::is_alive(owner);
+    (1..SLOTS_MAX).any(|index| {
+        ledger::identity(ledger, index).is_some_and(has_ended)
+            && ledger
+                .slots
+                .get(index)
+                .and_then(|slot| slot.memory(account))
+                .is_some_and(|held| ledger::held_bytes(held) > 0)
+    })
+}
+
+/// Waits while `lasts`, [`WAIT_NS`] at most, and only while the manager lives.
+fn wait(process: &'static Process, lasts: &dyn Fn() -> bool) {
+    let start_ns = clock::now_ns();
+    while lasts() {
+        let now_ns = clock::now_ns();
+        let is_stale = now_ns.saturating_sub(process.heartbeat_ns()) > HEARTBEAT_STALE_NS;
+        if is_stale || now_ns.saturating_sub(start_ns) >= WAIT_NS {
+            return;
+        }
+        sys::sleep_ns(STEP_NS);
+    }
+}
