@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 
 use aliquot_fake_machine::{Config, Machine};
 use aliquot_harness::{
-    GIB, HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, copy_program, run, tool, wait,
+    EXACT_MEMORY, GIB, HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, copy_program,
+    run, tool, wait,
 };
 use aliquot_proto::node::v1::{CreateSliceRequest, Finding, FindingKind, Part};
 
@@ -106,7 +107,7 @@ fn is_found_and_stopped(gpu: &SimulatedGpu, command: &dyn Fn() -> Command, kind:
 
 #[test]
 fn a_program_that_clears_its_environment_is_found_and_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let command = || {
         let mut command = Command::new("/usr/bin/env");
         gpu.show_to(&mut command);
@@ -118,26 +119,26 @@ fn a_program_that_clears_its_environment_is_found_and_stopped() {
 
 #[test]
 fn a_program_with_a_second_copy_of_the_driver_s_library_is_found_and_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     is_found_and_stopped(&gpu, &|| bypass(&gpu, "own", &[]), FindingKind::Unregistered);
 }
 
 #[test]
 fn a_process_that_goes_on_as_a_program_without_the_shim_is_found_and_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     is_found_and_stopped(&gpu, &|| bypass(&gpu, "exec", &[]), FindingKind::Unregistered);
 }
 
 #[test]
 fn a_process_without_its_main_thread_and_without_a_readable_name_is_found_and_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     is_found_and_stopped(&gpu, &|| bypass(&gpu, "leave", &[]), FindingKind::Unregistered);
 }
 
 #[test]
 fn a_set_user_id_program_that_ignores_the_shim_is_found_and_stopped() {
     assert!(rustix::process::geteuid().is_root(), "this test becomes another user: run it as root");
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let dir = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap();
     let program = dir.path().join("bypass");
     copy_program(HostProgram::new("bypass").path(), &program);
@@ -179,25 +180,25 @@ fn raw(gpu: &SimulatedGpu, device: usize) -> Command {
 
 #[test]
 fn a_program_that_speaks_to_the_device_by_itself_is_found_and_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     is_found_and_stopped(&gpu, &|| raw(&gpu, 0), FindingKind::Unregistered);
 }
 
 #[test]
 fn a_program_on_a_device_that_is_not_its_slice_s_is_found_and_stopped() {
-    let gpu = SimulatedGpu::with("[[device]]\nmemory = '16GiB'\n[[device]]\nmemory = '16GiB'");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}{}", "[[device]]\nmemory = '16GiB'\n".repeat(2)));
     is_found_and_stopped(&gpu, &|| raw(&gpu, 1), FindingKind::ForeignDevice);
 }
 
 #[test]
 fn a_program_that_has_the_shim_and_takes_memory_past_it_is_found_and_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     is_found_and_stopped(&gpu, &|| bypass(&gpu, "both", &[]), FindingKind::MemoryBeyondLimit);
 }
 
 #[test]
 fn a_child_that_only_inherits_the_shim_s_mappings_is_found_and_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = node(&gpu, "stop");
     // So much that nobody is beyond it.
     let slice = slice(&node, &gpu, 4 * HELD_BYTES);
@@ -213,7 +214,7 @@ fn a_child_that_only_inherits_the_shim_s_mappings_is_found_and_stopped() {
 
 #[test]
 fn a_program_that_takes_time_past_the_shim_is_found_and_not_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = node(&gpu, "stop");
     let part = Part { core_request_percent: 50, memory_limit_bytes: 4 * HELD_BYTES, ..Part::default() };
     let slice = node.slice_of("watched", vec![part]);
@@ -227,7 +228,7 @@ fn a_program_that_takes_time_past_the_shim_is_found_and_not_stopped() {
 
 #[test]
 fn a_process_of_no_slice_is_reported_and_never_stopped() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = node(&gpu, "stop");
     let mut process = Process::start(&mut raw(&gpu, 0));
     process.wait_for("held");
@@ -245,7 +246,7 @@ fn a_process_of_no_slice_is_reported_and_never_stopped() {
 
 #[test]
 fn behind_mps_nobody_is_accused() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     // One program of that name is the server, and the other only calls itself so.
     let dir = tempfile::tempdir().unwrap();
     let [program, impostor] = ["bin", "tmp"].map(|place| {
@@ -278,7 +279,7 @@ fn behind_mps_nobody_is_accused() {
 
 #[test]
 fn in_a_container_the_mounts_say_whose_a_process_is() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::publishing(&gpu, "[audit]\npolicy = 'stop'");
     let name = format!("audited-{}", std::process::id());
     let _slice = node.slice(&name, 50, 64 * MIB);
@@ -324,7 +325,7 @@ fn join_cgroups(pid: u32, of: u32) {
 
 #[test]
 fn a_process_that_left_its_container_s_mounts_is_known_by_the_cgroup() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::publishing(&gpu, "[audit]\npolicy = 'stop'");
     let name = format!("left-{}", std::process::id());
     let _slice = node.slice(&name, 50, 64 * MIB);
@@ -351,7 +352,7 @@ fn a_process_that_left_its_container_s_mounts_is_known_by_the_cgroup() {
 #[test]
 fn of_two_hundred_honest_processes_none_is_ever_accused() {
     const AT_ONCE: usize = 50;
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = node(&gpu, "stop");
     let slice = slice(&node, &gpu, 40 * GIB);
     let hold = HostProgram::linked(&gpu, "hold");

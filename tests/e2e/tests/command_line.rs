@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use aliquot_harness::{HostProgram, MIB, Node, Outcome, Process, SimulatedGpu, artifacts, run, wait};
+use aliquot_harness::{EXACT_MEMORY, HostProgram, MIB, Node, Outcome, Process, SimulatedGpu, artifacts, run, wait};
 use rustix::process::Signal;
 
 /// `aliquot` with these arguments, on the machine `gpu` and its manager.
@@ -35,7 +35,7 @@ fn assert_refused(outcome: &Outcome, status: i32, words: &[&str]) {
 
 #[test]
 fn run_limits_a_program_and_leaves_no_slice() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let program = HostProgram::linked(&gpu, "exact");
     let outcome = run(&mut in_slice(&gpu, &node, &[program.path().to_str().unwrap(), "67108864"])).success();
@@ -46,7 +46,7 @@ fn run_limits_a_program_and_leaves_no_slice() {
 
 #[test]
 fn run_gives_parts_of_several_devices() {
-    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n[[device]]\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}[[device]]\n[[device]]\n[[device]]\n"));
     let node = Node::start(&gpu);
     let program = HostProgram::linked(&gpu, "devices");
     let uuids = [gpu.uuid(2), gpu.uuid(0)];
@@ -63,7 +63,7 @@ fn run_gives_parts_of_several_devices() {
 
 #[test]
 fn run_passes_on_how_the_command_ended() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let not_executable = tempfile::NamedTempFile::new().unwrap();
     fs::set_permissions(not_executable.path(), fs::Permissions::from_mode(0o644)).unwrap();
@@ -83,7 +83,7 @@ fn run_passes_on_how_the_command_ended() {
 
 #[test]
 fn run_passes_output_environment_and_arguments_through() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let script = "echo \"out $1 $VALUE\"; echo err >&2; echo $CUDA_VISIBLE_DEVICES; echo ${LD_PRELOAD##*:}";
     let mut command = in_slice(&gpu, &node, &["/bin/sh", "-c", script, "sh", "an argument"]);
@@ -95,7 +95,7 @@ fn run_passes_output_environment_and_arguments_through() {
 
 #[test]
 fn run_forwards_signals() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     // Not INT and HUP: a test run in the background may ignore these, and a shell cannot trap what was ignored when it
     // started.
@@ -111,7 +111,7 @@ fn run_forwards_signals() {
 
 #[test]
 fn a_slice_goes_with_its_run_however_that_ends() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let mut process = Process::start(&mut in_slice(&gpu, &node, &["/bin/sh", "-c", "echo ready; exec sleep 100"]));
     process.wait_for("ready\n");
@@ -171,7 +171,7 @@ fn a_slice_in_use_is_removed_only_by_force() {
 
 #[test]
 fn of_several_slices_those_that_can_be_removed_are() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     for name in ["one", "two"] {
         let _ = run(&mut aliquot(&gpu, &node, &["slice", "create", name, "--gpu-core", "10"])).success();
@@ -183,7 +183,7 @@ fn of_several_slices_those_that_can_be_removed_are() {
 
 #[test]
 fn a_resize_that_would_change_nothing_says_what_can_be_changed() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let _ = run(&mut aliquot(&gpu, &node, &["slice", "create", "train", "--gpu-core", "10"])).success();
     let device = gpu.uuid(0);
@@ -199,7 +199,7 @@ fn a_resize_that_would_change_nothing_says_what_can_be_changed() {
 
 #[test]
 fn without_a_manager_commands_say_so_and_run_brings_its_own() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let nowhere = tempfile::tempdir().unwrap();
     let aliquot = |arguments: &[&str]| {
         let mut command = Command::new(artifacts::cli());
@@ -214,20 +214,14 @@ fn without_a_manager_commands_say_so_and_run_brings_its_own() {
     drop(std::os::unix::net::UnixListener::bind(socket).unwrap());
     assert_refused(&run(&mut aliquot(&["--socket", socket, "ps"])), 1, &[socket]);
 
+    // On its own simulated GPU a context takes what it takes on real ones.
     let program = HostProgram::linked(&gpu, "exact");
-    let arguments = [
-        "run",
-        "--simulated",
-        "--gpu-core",
-        "30",
-        "--gpu-memory",
-        "64MiB",
-        "--",
-        program.path().to_str().unwrap(),
-        "67108864",
-    ];
-    let outcome = run(&mut aliquot(&arguments)).success();
-    assert!(outcome.stdout.starts_with("free: 67108864\n"), "{outcome:?}");
+    let limits = ["run", "--simulated", "--gpu-core", "30", "--gpu-memory", "1GiB", "--"];
+    let in_slice = |bytes: &str| run(&mut aliquot(&[&limits[..], &[program.path().to_str().unwrap(), bytes]].concat()));
+    let outcome = in_slice("1073741824");
+    assert!(!outcome.status.success() && outcome.stderr.contains("cuMemAlloc(&first, all) answers 2"), "{outcome:?}");
+    let free: u64 = outcome.stdout.lines().find_map(|line| line.strip_prefix("free: ")?.parse().ok()).unwrap();
+    assert!((400 * MIB..600 * MIB).contains(&free), "{outcome:?}");
 }
 
 #[test]
@@ -251,7 +245,7 @@ fn the_views_show_what_is_there() {
 
 #[test]
 fn top_goes_on_when_the_manager_is_started_again() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let mut node = Node::start(&gpu);
     let create = |node: &Node, name: &str| {
         let _ = run(&mut aliquot(&gpu, node, &["slice", "create", name, "--gpu-core", "10"])).success();
@@ -268,7 +262,7 @@ fn top_goes_on_when_the_manager_is_started_again() {
 
 #[test]
 fn a_priority_class_is_given_changed_and_shown() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let aliquot = |arguments: &[&str]| run(&mut aliquot(&gpu, &node, arguments));
     let said = |arguments: &[&str]| aliquot(arguments).success().stdout;

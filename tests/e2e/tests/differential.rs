@@ -1,8 +1,8 @@
 //! The same random traces with and without the shim: as long as no limit is reached, the driver's answers are the same
 //! to the letter.
 
-use std::env;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{env, iter, thread};
 
 use aliquot_abi::region::gate;
 use aliquot_harness::{HostProgram, Region, SimulatedGpu, run};
@@ -15,6 +15,9 @@ const FIRST_VARIABLE: &str = "ALIQUOT_DIFFERENTIAL_FIRST";
 /// Calls of a trace, or a few more.
 const STEPS: u64 = 500;
 
+/// Traces that are made at the same time.
+const THREADS: usize = 4;
+
 const TWO_DEVICES: &str = "[[device]]\nnvlink = [1]\n[[device]]\nnvlink = [0]\n";
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -23,38 +26,50 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     number.unwrap_or_else(|| panic!("{variable} is {text:?}, which is no number"))
 }
 
+/// Makes the trace of a seed twice, and returns how many of its calls did what was asked.
+fn successes(program: &HostProgram, seed: u64) -> usize {
+    // Each run has a machine of its own: nothing is left over from the one before.
+    let trace = |in_slice: bool| {
+        let gpu = if seed % 3 == 0 { SimulatedGpu::with(TWO_DEVICES) } else { SimulatedGpu::new() };
+        let region = Region::unlimited(&gpu);
+        let mut command = program.on(&gpu);
+        command.args([seed.to_string(), STEPS.to_string()]);
+        if in_slice {
+            region.preload_into(&mut command);
+        }
+        if seed % 2 == 0 {
+            // As with others on the device: launches are counted and marked.
+            let devices = region.limits().devices.iter();
+            devices.for_each(|device| device.gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst));
+        }
+        let outcome = run(&mut command).success();
+        let devices = region.ledger().slots.iter().map(|slot| &slot.devices[0]);
+        (outcome, devices.map(|device| device.marker_submitted.load(Ordering::Relaxed)).max())
+    };
+    let ((bare, _), (in_slice, markers)) = (trace(false), trace(true));
+    assert_eq!(markers > Some(0), seed % 2 == 0, "seed {seed}: {markers:?} markers");
+    let lines = || bare.stdout.lines().zip(in_slice.stdout.lines());
+    if let Some((bare, in_slice)) = lines().find(|(bare, in_slice)| bare != in_slice) {
+        panic!("seed {seed}:\nbare:     {bare}\nin slice: {in_slice}");
+    }
+    bare.assert_same(&in_slice);
+    bare.stdout.matches("=0").count()
+}
+
 #[test]
 fn random_traces_get_the_same_answers_with_the_shim_and_without() {
     let program = HostProgram::linked(&SimulatedGpu::new(), "differential");
     let first = number(FIRST_VARIABLE, 1);
-    let mut successes = 0;
-    for seed in first..first + number(TRACES_VARIABLE, TRACES) {
-        // Each run has a machine of its own: nothing is left over from the one before.
-        let trace = |in_slice: bool| {
-            let gpu = if seed % 3 == 0 { SimulatedGpu::with(TWO_DEVICES) } else { SimulatedGpu::new() };
-            let region = Region::unlimited(&gpu);
-            let mut command = program.on(&gpu);
-            command.args([seed.to_string(), STEPS.to_string()]);
-            if in_slice {
-                region.preload_into(&mut command);
-            }
-            if seed % 2 == 0 {
-                // As with others on the device: launches are counted and marked.
-                let devices = region.limits().devices.iter();
-                devices.for_each(|device| device.gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst));
-            }
-            let outcome = run(&mut command).success();
-            let devices = region.ledger().slots.iter().map(|slot| &slot.devices[0]);
-            (outcome, devices.map(|device| device.marker_submitted.load(Ordering::Relaxed)).max())
+    let seeds = first..first + number(TRACES_VARIABLE, TRACES);
+    let next = AtomicU64::new(seeds.start);
+    // Most of a trace's time is the simulated device's: several are made at once.
+    let made = thread::scope(|scope| {
+        let make = || {
+            let numbers = iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+            numbers.take_while(|seed| seeds.contains(seed)).map(|seed| successes(&program, seed)).sum::<usize>()
         };
-        let ((bare, _), (in_slice, markers)) = (trace(false), trace(true));
-        assert_eq!(markers > Some(0), seed % 2 == 0, "seed {seed}: {markers:?} markers");
-        let lines = || bare.stdout.lines().zip(in_slice.stdout.lines());
-        if let Some((bare, in_slice)) = lines().find(|(bare, in_slice)| bare != in_slice) {
-            panic!("seed {seed}:\nbare:     {bare}\nin slice: {in_slice}");
-        }
-        bare.assert_same(&in_slice);
-        successes += bare.stdout.matches("=0").count();
-    }
-    assert!(successes > 0, "no call did what was asked");
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(make)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+    });
+    assert!(made > 0, "no call did what was asked");
 }

@@ -186,7 +186,7 @@ fn the_limit_holds_while_managers_go_and_come() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let mut node = Node::start(&gpu);
-    let slice = node.slice("orphan", 30, GIB);
+    let slice = node.slice("orphan", 30, 8 * GIB);
     let (mut process, pids) = start_in_slice(&gpu, &slice, &["kernels=500000,10000000"]);
     Shares::of(&gpu).exactly(30, &pids).assert_kept();
     node.kill();

@@ -11,7 +11,7 @@ use crate::{busy, ready};
 fn assert_neither_held_back_nor_charged(way: &str, says: &str) {
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slices = [node.slice("bystander", 5, GIB), node.slice("neighbour", 95, GIB)];
+    let slices = [node.slice("bystander", 5, 8 * GIB), node.slice("neighbour", 95, GIB)];
     let _neighbour = busy(&gpu, &slices[1], 2_000_000);
     let mut command = HostProgram::linked(&gpu, "bystander").on(&gpu);
     run(slices[0].preload_into(command.arg(way))).success().assert_said(says);
@@ -44,7 +44,7 @@ fn times_scheduled(pid: u32) -> u64 {
 fn in_a_program_that_does_nothing_nothing_is_done() {
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slices = [node.slice("idle", 5, GIB), node.slice("neighbour", 95, GIB)];
+    let slices = [node.slice("idle", 5, 8 * GIB), node.slice("neighbour", 95, GIB)];
     let idle = ready(&gpu, &slices[0], &[]);
     let _neighbour = busy(&gpu, &slices[1], 2_000_000);
     // It may still be on its way to where it waits.

@@ -12,7 +12,7 @@ fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slice = node.slice("huge", 20, GIB);
+    let slice = node.slice("huge", 20, 8 * GIB);
     let process = ready(&gpu, &slice, &["kernels=200000000", "sync=1"]);
     let used_ns = || gpu.machine().device_use(0).busy_ns;
     let mut before_ns = used_ns();
@@ -35,7 +35,7 @@ fn a_long_kernel_behind_small_ones_is_made_up_for() {
     for way in ["poll=0", "poll=1"] {
         let gpu = SimulatedGpu::new();
         let node = Node::start(&gpu);
-        let slice = node.slice("tail", 20, GIB);
+        let slice = node.slice("tail", 20, 8 * GIB);
         let process = ready(&gpu, &slice, &["kernels=10000", "sync=61", "last_ns=50000000", way]);
         go(&process);
         Shares::of(&gpu).exactly(20, &[process.id()]).assert_kept();
@@ -47,7 +47,7 @@ fn beside_huge_kernels_the_others_have_their_share() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slices = [node.slice("huge", 40, GIB), node.slice("small", 60, GIB)];
+    let slices = [node.slice("huge", 40, 8 * GIB), node.slice("small", 60, GIB)];
     let huge = ready(&gpu, &slices[0], &["kernels=80000000"]);
     go(&huge);
     let small = busy(&gpu, &slices[1], 500_000);
@@ -59,7 +59,7 @@ fn idle_time_is_not_saved_up() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slice = node.slice("rested", 20, GIB);
+    let slice = node.slice("rested", 20, 8 * GIB);
     wait::in_one_of_a_few(|| {
         let process = ready(&gpu, &slice, &["kernels=1000000"]);
         // A second of its own would be 200 ms of the device's.

@@ -33,7 +33,7 @@ fn open(region: &Region) {
 fn a_program_ends_while_its_threads_wait_for_the_device() {
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slice = node.slice("ending", 5, GIB);
+    let slice = node.slice("ending", 5, 8 * GIB);
     for way in ["exit", "_exit", "return", "thread"] {
         let mut command = HostProgram::linked(&gpu, "exit_in_launch").on(&gpu);
         let outcome = run(slice.preload_into(command.arg(way)));

@@ -46,7 +46,7 @@ fn a_manager_that_is_killed_among_leases_and_comes_back_lets_nobody_gain_or_hang
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let mut node = Node::start(&gpu);
-    let slices = [node.slice("small", 30, GIB), node.slice("large", 50, GIB)];
+    let slices = [node.slice("small", 30, 8 * GIB), node.slice("large", 50, GIB)];
     let (small, large) = (busy(&gpu, &slices[0], 500_000), busy(&gpu, &slices[1], 500_000));
     Shares::of(&gpu).exactly(30, &[small.id()]).exactly(50, &[large.id()]).assert_kept();
     node.kill();

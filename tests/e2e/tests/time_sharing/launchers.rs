@@ -9,7 +9,7 @@ fn four_processes_have_one_limit() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slice = node.slice("four", 50, GIB);
+    let slice = node.slice("four", 50, 8 * GIB);
     let processes = [300_000, 300_000, 1_000_000, 5_000_000].map(|kernel_ns| busy(&gpu, &slice, kernel_ns));
     let pids = processes.each_ref().map(|process| process.id());
     Shares::of(&gpu).exactly(50, &pids).assert_kept();
@@ -20,7 +20,7 @@ fn four_streams_and_graphs_of_a_hundred_kernels_are_charged_in_full() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slices = [node.slice("streams", 30, GIB), node.slice("graphs", 70, GIB)];
+    let slices = [node.slice("streams", 30, 8 * GIB), node.slice("graphs", 70, GIB)];
     let streams = ready(&gpu, &slices[0], &["streams=4", "kernels=300000"]);
     let graphs = ready(&gpu, &slices[1], &["graph=100", "kernels=50000"]);
     go(&streams);
@@ -34,7 +34,7 @@ fn contexts_default_streams_of_threads_and_cooperative_kernels_are_charged_in_fu
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
     let ways = [("contexts", 20), ("per-thread", 30), ("cooperative", 50)];
-    let slices = ways.map(|(way, percent)| node.slice(way, percent, GIB));
+    let slices = ways.map(|(way, percent)| node.slice(way, percent, 8 * GIB));
     let processes = slices.each_ref().map(|slice| at_work(&gpu, slice, "busy_ways", &[slice.name()]));
     let shares = Shares::of(&gpu);
     let shares = ways

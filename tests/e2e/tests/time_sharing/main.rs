@@ -27,7 +27,7 @@ fn alone_on_the_machine() -> MutexGuard<'static, ()> {
 
 /// A part of which so many percent are guaranteed, and so many may be used when others leave them.
 fn part(core_request_percent: u32, core_limit_percent: u32) -> Part {
-    Part { core_request_percent, core_limit_percent, memory_limit_bytes: GIB, ..Part::default() }
+    Part { core_request_percent, core_limit_percent, memory_limit_bytes: 8 * GIB, ..Part::default() }
 }
 
 /// Starts a program in `slice`, with these arguments, and waits until it says that it is busy.

@@ -13,7 +13,7 @@ fn two_that_are_always_busy_get_what_they_asked_for() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let (small, large) = (node.slice("small", 30, GIB), node.slice("large", 70, GIB));
+    let (small, large) = (node.slice("small", 30, 8 * GIB), node.slice("large", 70, GIB));
     let (first, second) = (busy(&gpu, &small, 500_000), busy(&gpu, &large, 500_000));
     Shares::of(&gpu).exactly(30, &[first.id()]).exactly(70, &[second.id()]).assert_kept();
 }
@@ -23,7 +23,7 @@ fn neither_the_length_nor_the_blocks_of_kernels_matter() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slices = [node.slice("short", 30, GIB), node.slice("long", 70, GIB)];
+    let slices = [node.slice("short", 30, 8 * GIB), node.slice("long", 70, GIB)];
     let short = ready(&gpu, &slices[0], &["kernels=100000", "blocks=1000000"]);
     let long = ready(&gpu, &slices[1], &["kernels=15000000", "blocks=1"]);
     go(&short);
@@ -36,7 +36,7 @@ fn a_limit_holds_for_one_that_is_alone() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slice = node.slice("alone", 30, GIB);
+    let slice = node.slice("alone", 30, 8 * GIB);
     let process = busy(&gpu, &slice, 500_000);
     Shares::of(&gpu).exactly(30, &[process.id()]).assert_kept();
     let usage = node.client().usage("alone").unwrap();
@@ -84,7 +84,7 @@ fn a_limit_holds_where_nvml_has_no_samples_of_processes() {
     let gpu = SimulatedGpu::new();
     hide_samples(&gpu);
     let node = Node::start(&gpu);
-    let slice = node.slice("unseen", 30, GIB);
+    let slice = node.slice("unseen", 30, 8 * GIB);
     let process = busy(&gpu, &slice, 500_000);
     Shares::of(&gpu).exactly(30, &[process.id()]).assert_kept();
 }

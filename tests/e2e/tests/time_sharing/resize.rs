@@ -15,7 +15,7 @@ fn shares_that_are_changed_hold_while_programs_run() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
-    let slices = [node.slice("first", 30, GIB), node.slice("second", 70, GIB)];
+    let slices = [node.slice("first", 30, 8 * GIB), node.slice("second", 70, GIB)];
     let (first, second) = (busy(&gpu, &slices[0], 500_000), busy(&gpu, &slices[1], 500_000));
     Shares::of(&gpu).exactly(30, &[first.id()]).exactly(70, &[second.id()]).assert_kept();
     resize(&node, "second", part(20, 20));

@@ -10,7 +10,7 @@ use crate::busy;
 fn nothing_that_is_launched_is_disturbed() {
     let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
-    let slices = [node.slice("tested", 30, GIB), node.slice("neighbour", 70, GIB)];
+    let slices = [node.slice("tested", 30, 8 * GIB), node.slice("neighbour", 70, GIB)];
     let _neighbour = busy(&gpu, &slices[1], 500_000);
     for program in ["streams", "graph", "capture", "thread_storm"] {
         let program = HostProgram::linked(&gpu, program);
