@@ -164,6 +164,7 @@ fn the_dead_are_accused_of_nothing_while_the_driver_tears_them_down() {
         assert!(found.is_empty(), "{found:?}");
         listed().is_empty()
     });
-    wait::until_true("the slice has it again", || slice.used_bytes(0) == 0);
+    let overhead_bytes = || slice.limits().devices[0].memory_overhead_bytes.load(Ordering::Relaxed);
+    wait::until_true("the slice has it again", || slice.used_bytes(0) == 0 && overhead_bytes() == 0);
     assert_exactly_free(&gpu, &slice, 64 * MIB);
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_abi::region::SlotDevice;
-use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, Shares, SimulatedGpu, Slice, run, wait};
+use aliquot_harness::{EXACT_MEMORY, GIB, HostProgram, MIB, Node, Process, Shares, SimulatedGpu, Slice, run, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, Part, PartUsage, PriorityClass, ResizeSliceRequest};
 
 /// What the slice's counters say that it used of its first device in the last second, in thousandths.
@@ -62,20 +62,21 @@ fn what_a_process_uses_beyond_its_allocations_is_shown_in_its_slot() {
         process
     };
     let (first, _second) = (hold(16 * MIB), hold(MIB));
+    // The first one's is seen by the manager; the second one's is reserved by what was learned from that.
     wait::until_true("the context of each is shown", || {
-        of_processes(&slice, |part| &part.overhead_bytes) == [6 * MIB, 6 * MIB]
+        let seen = of_processes(&slice, |part| &part.overhead_bytes);
+        let reserved = of_processes(&slice, |part| &part.context_bytes);
+        (seen, reserved) == (vec![6 * MIB], vec![6 * MIB])
     });
-    let overhead = &slice.limits().devices[0].memory_overhead_bytes;
-    wait::until_true("both count against the limit", || overhead.load(Ordering::Relaxed) == 12 * MIB);
+    let overhead = || slice.limits().devices[0].memory_overhead_bytes.load(Ordering::Relaxed);
+    wait::until_true("both count against the limit", || (overhead(), slice.used_bytes(0)) == (6 * MIB, 23 * MIB));
     drop(first);
-    wait::until_true("only the other's is left", || {
-        of_processes(&slice, |part| &part.overhead_bytes) == [6 * MIB] && overhead.load(Ordering::Relaxed) == 6 * MIB
-    });
+    wait::until_true("only the other's is left", || (overhead(), slice.used_bytes(0)) == (0, 7 * MIB));
 }
 
 #[test]
 fn host_memory_and_copies_are_told_of_programs_that_have_ended() {
-    let gpu = SimulatedGpu::with("pool_chunk = '2MiB'\n");
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}pool_chunk = '2MiB'\n"));
     let node = Node::start(&gpu);
     let part = Part { core_request_percent: 50, memory_limit_bytes: 64 * MIB, ..Part::default() };
     let request = CreateSliceRequest {
