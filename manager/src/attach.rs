@@ -22,6 +22,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 
+use crate::descriptors::Descriptors;
 use crate::live::LiveSlice;
 use crate::slices::Owner;
 use crate::time_sharing::TimeSharing;
@@ -71,6 +72,7 @@ impl Attach {
     /// # Errors
     /// The kernel gives no thread or file descriptor.
     pub(crate) fn start(
+        descriptors: Descriptors,
         time_sharing: Arc<TimeSharing>,
         memory_changed: impl Fn() + Send + 'static,
         owner_gone: impl Fn(&str) + Send + 'static,
@@ -80,8 +82,13 @@ impl Attach {
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             counters: Counters::default(),
         });
-        let mut event_loop =
-            EventLoop::new(Arc::clone(&shared), time_sharing, Box::new(memory_changed), Box::new(owner_gone))?;
+        let mut event_loop = EventLoop::new(
+            Arc::clone(&shared),
+            descriptors,
+            time_sharing,
+            Box::new(memory_changed),
+            Box::new(owner_gone),
+        )?;
         let thread = thread::Builder::new().name("attach".into()).spawn(move || event_loop.run())?;
         Ok(Attach { shared, thread: Mutex::new(Some(thread)) })
     }

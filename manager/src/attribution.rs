@@ -12,6 +12,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use aliquot_abi::region::LEDGER_FILE;
@@ -199,8 +200,10 @@ struct Belonging {
 
 /// The pids of the processes that use the region of slice `id`: those that have its ledger mapped, and those of
 /// containers in which it is mounted.
-#[must_use]
-pub(crate) fn users_of(id: SliceId) -> Vec<u32> {
+///
+/// # Errors
+/// The processes cannot be listed.
+pub(crate) fn users_of(id: SliceId) -> io::Result<Vec<u32>> {
     let host = HostMounts::find();
     let ledger = format!("/{id}/{LEDGER_FILE}");
     let uses = |pid: &u32| {
@@ -208,7 +211,7 @@ pub(crate) fn users_of(id: SliceId) -> Vec<u32> {
         procfs::maps(*pid, &ledger) == Mapped::Yes
             || (is_elsewhere() && procfs::find_mount(*pid, |mount| is_mount_of(mount, id).then_some(())).is_some())
     };
-    procfs::pids().filter(uses).collect()
+    Ok(procfs::list()?.filter(uses).collect())
 }
 
 /// The mount namespaces of the host: that of its first process, and the manager's own, which is another where its

@@ -13,18 +13,18 @@ use aliquot_proto::node::v1::node_manager_server::NodeManagerServer;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info};
 
 use crate::config::Config;
+use crate::descriptors::Descriptors;
 use crate::grpc::Service;
 use crate::inventory::DeviceSource;
 use crate::kubernetes::{Kubernetes, KubernetesError};
 use crate::manager::{Locks, Manager, OpenError, take_directories};
 use crate::metrics;
 use crate::nvml::Nvml;
-use crate::socket::{Socket, SocketError};
+use crate::socket::{self, Socket, SocketError};
 
 mod run;
 pub use run::{RunError, run};
@@ -86,7 +86,7 @@ impl Daemon {
     /// # Errors
     /// See [`StartError`].
     pub fn start_with(config: Config, source: Box<dyn DeviceSource>) -> Result<Daemon, StartError> {
-        raise_descriptor_limit();
+        let descriptors = Descriptors::raise();
         let locks = take_directories(&config)?;
         let (socket, listener) = Socket::listen(&config.socket)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -105,7 +105,7 @@ impl Daemon {
             // Nobody listens any more: the manager ends.
             let _ = gone.send(slice.to_owned());
         };
-        let manager = Arc::new(Manager::open(&config, source, owner_gone)?);
+        let manager = Arc::new(Manager::open(&config, descriptors, source, owner_gone)?);
         let kubernetes = config.kubernetes.as_ref();
         let kubernetes =
             kubernetes.map(|config| runtime.block_on(Kubernetes::open(config, Arc::clone(&manager)))).transpose()?;
@@ -113,7 +113,13 @@ impl Daemon {
         let inner = Arc::clone(&manager);
         // A thread of its own owns the runtime: one must not be dropped within another.
         let servers = thread::Builder::new().name("daemon".into()).spawn(move || {
-            serve(runtime, Served { listener, metrics, kubernetes }, &inner, end, orphans);
+            serve(
+                runtime,
+                Served { listener, clients_max: descriptors.clients_max(), metrics, kubernetes },
+                &inner,
+                end,
+                orphans,
+            );
             drop(socket);
         });
         let servers = servers.map_err(StartError::Runtime)?;
@@ -168,13 +174,14 @@ fn bind_metrics(runtime: &Runtime, address: SocketAddr) -> Result<TcpListener, S
 /// What others connect to.
 struct Served {
     listener: UnixListener,
+    clients_max: usize,
     metrics: Option<TcpListener>,
     kubernetes: Option<Kubernetes>,
 }
 
 fn serve(
     runtime: Runtime,
-    Served { listener, metrics, kubernetes }: Served,
+    Served { listener, clients_max, metrics, kubernetes }: Served,
     manager: &Arc<Manager>,
     mut end: watch::Receiver<bool>,
     orphans: mpsc::UnboundedReceiver<String>,
@@ -192,14 +199,17 @@ fn serve(
         let outcome = async {
             let (reporter, health) = tonic_health::server::health_reporter();
             reporter.set_serving::<NodeManagerServer<Service>>().await;
-            let reflection = tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-                .build_v1()?;
-            let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
+            let reflection = || {
+                tonic_reflection::server::Builder::configure()
+                    .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+                    .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            };
+            let incoming = socket::connections(tokio::net::UnixListener::from_std(listener)?, clients_max);
             Server::builder()
                 .add_service(health)
-                .add_service(reflection)
+                .add_service(reflection().build_v1()?)
+                // What grpcurl and others ask for that are older than v1.
+                .add_service(reflection().build_v1alpha()?)
                 .add_service(NodeManagerServer::new(service))
                 .serve_with_incoming_shutdown(incoming, async move {
                     // An error says that the sender is gone, which is the end as well.
@@ -235,17 +245,5 @@ async fn remove_orphans(manager: Arc<Manager>, mut orphans: mpsc::UnboundedRecei
         };
         // A panic in it has ended the process.
         let _ = tokio::task::spawn_blocking(remove).await;
-    }
-}
-
-/// Every process of a slice costs a descriptor, and the usual soft limit of 1024 is for programs that use `select`.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
-        if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            warn!(%error, "cannot raise the limit on open files");
-        }
     }
 }

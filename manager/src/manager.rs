@@ -29,6 +29,7 @@ use crate::attach::Attach;
 use crate::audit::{self, Audit};
 use crate::cdi::{Cdi, CdiError};
 use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
+use crate::descriptors::{Descriptors, NoDescriptors};
 use crate::devices::Devices;
 use crate::inventory::{Inventory, SharingMode};
 use crate::live::{LiveSlice, LiveSlices};
@@ -60,6 +61,7 @@ impl State {
 /// The manager, without its servers.
 pub(crate) struct Manager {
     state: Mutex<State>,
+    descriptors: Descriptors,
     dirs: RegionDirs,
     cdi: Cdi,
     checkpoint: Checkpoint,
@@ -84,6 +86,9 @@ pub enum StepError {
     /// The region.
     #[error(transparent)]
     Region(#[from] CreateRegionError),
+    /// It could not be watched.
+    #[error(transparent)]
+    Descriptors(#[from] NoDescriptors),
     /// The CDI device.
     #[error(transparent)]
     Cdi(#[from] CdiError),
@@ -253,6 +258,7 @@ impl Manager {
         let inventory = self.devices.known().inventory;
         let id = random_id().map_err(StepError::Random)?;
         let slice = state.slices.create(&inventory, request, id, SystemTime::now())?;
+        self.check_descriptors().map_err(StepError::from)?;
         let mut rollback = Rollback::default();
         self.save(&state.slices, Some((Phase::Making, &slice))).map_err(StepError::from)?;
         rollback.did("note the slice", || self.save(&state.slices, None));
@@ -273,6 +279,11 @@ impl Manager {
         info!(slice = slice.name, %id, "made a slice");
         state.slices.put(slice.clone());
         Ok(self.view(&state, &slice))
+    }
+
+    /// Whether another slice could be watched.
+    fn check_descriptors(&self) -> Result<(), NoDescriptors> {
+        self.descriptors.check_room(self.live.all().iter().map(|live| live.processes().len()))
     }
 
     /// Changes a slice.

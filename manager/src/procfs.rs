@@ -11,6 +11,8 @@ use std::path::Path;
 
 use aliquot_abi::ledger::Identity;
 
+use crate::descriptors;
+
 mod command;
 
 pub(crate) use command::{CommandLine, command};
@@ -37,15 +39,24 @@ impl ProcessView {
     /// Looks at the process `pid`; `None` if it is gone.
     #[must_use]
     pub(crate) fn of(pid: u32) -> Option<ProcessView> {
-        let own_pid = own_pid_in(&fs::read(format!("/proc/{pid}/status")).ok()?)?;
+        ProcessView::read(pid).ok().flatten()
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// Nothing can be read just now, which does not say that the process is gone.
+    fn read(pid: u32) -> io::Result<Option<ProcessView>> {
+        let Some(own_pid) = read_of(pid, "status")?.and_then(|status| own_pid_in(&status)) else { return Ok(None) };
+        let Some(stat) = read_of(pid, "stat")?.and_then(|stat| Stat::parse(&stat)) else { return Ok(None) };
         let own_clock = || namespace(std::process::id(), "time");
-        Some(ProcessView {
+        Ok(Some(ProcessView {
             pid,
             own_pid,
             pid_namespace: namespace(pid, "pid"),
-            start_time: start_time(pid)?,
+            start_time: stat.start_time,
             same_clock: namespace(pid, "time").is_none_or(|clock| Some(clock) == own_clock()),
-        })
+        }))
     }
 
     /// Whether this is the process that a ledger names so. What a process could not find out about itself is 0 there.
@@ -65,8 +76,29 @@ pub(crate) fn own_pid_in(status: &[u8]) -> Option<u32> {
 }
 
 /// All processes.
-pub(crate) fn all() -> impl Iterator<Item = ProcessView> {
-    pids().filter_map(ProcessView::of)
+///
+/// # Errors
+/// They cannot be read just now: then nobody is known to be gone.
+pub(crate) fn all() -> io::Result<Vec<ProcessView>> {
+    list()?.filter_map(|pid| ProcessView::read(pid).transpose()).collect()
+}
+
+/// What a file of the process `pid` holds; `None` if it is gone, or may not be read.
+///
+/// # Errors
+/// Nothing can be read just now.
+fn read_of(pid: u32, file: &str) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(format!("/proc/{pid}/{file}")) {
+        Err(error) if descriptors::is_want(&error) => Err(error),
+        outcome => Ok(outcome.ok()),
+    }
+}
+
+/// Whether the process `pid` that was started at `start_time` is known to be gone.
+#[must_use]
+pub(crate) fn is_gone(pid: u32, start_time: u64) -> bool {
+    read_of(pid, "stat")
+        .is_ok_and(|stat| stat.and_then(|stat| Stat::parse(&stat)).is_none_or(|stat| stat.start_time != start_time))
 }
 
 /// What `/proc/PID/stat` says.
@@ -217,8 +249,16 @@ fn find_line<T>(list: impl BufRead, find: impl Fn(&str) -> Option<T>) -> io::Res
 
 /// The pids of all processes.
 pub(crate) fn pids() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    list().into_iter().flatten()
+}
+
+/// The same.
+///
+/// # Errors
+/// They cannot be listed just now.
+pub(crate) fn list() -> io::Result<impl Iterator<Item = u32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
 /// Whether a file is mapped by a process.
@@ -243,6 +283,7 @@ pub(crate) fn maps(pid: u32, path_end: &str) -> Mapped {
             Ok(mapped) => mapped,
             Err(error) => match error.kind() {
                 io::ErrorKind::PermissionDenied | io::ErrorKind::FileTooLarge => Mapped::Unknown,
+                _ if descriptors::is_want(&error) => Mapped::Unknown,
                 // Its entry is gone.
                 _ => Mapped::Ending,
             },
@@ -318,7 +359,7 @@ mod tests {
         assert!(fs::read(format!("/proc/{pid}/comm")).unwrap().starts_with(b"\xd0\xb0\xd0"));
         let stat = Stat::of(pid).unwrap();
         assert_eq!((stat.parent, ProcessView::of(pid).unwrap().own_pid), (std::process::id(), pid));
-        assert!(all().any(|process| process.pid == pid) && cgroups(pid).is_some());
+        assert!(all().unwrap().iter().any(|process| process.pid == pid) && cgroups(pid).is_some());
         assert_eq!(program_of(pid), FileId::of(Path::new("/bin/sh")));
         assert_eq!(maps(pid, "/no/such/file"), Mapped::No);
         drop(child.stdin.take());
@@ -358,7 +399,8 @@ mod tests {
         assert!(!me.is(Identity { start_time: identity.start_time + 1, ..identity }));
         assert!(!me.is(Identity { pid_namespace: 1, ..identity }));
         assert!(!me.is(Identity { pid: identity.pid + 1, ..identity }));
-        assert!(all().any(|process| process == me));
+        assert!(all().unwrap().contains(&me));
+        assert!(!is_gone(me.pid, me.start_time) && is_gone(me.pid, me.start_time + 1) && is_gone(u32::MAX, 1));
         assert!(!command(std::process::id()).text().is_empty());
     }
 }

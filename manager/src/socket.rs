@@ -5,11 +5,24 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use nix::unistd::{Group, chown, geteuid};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::warn;
+
+mod connection;
+mod header_block;
+
+use connection::Connection;
 
 /// Members of this group may use the system's manager without being root.
 const GROUP: &str = "aliquot";
+
+/// Until a connection that could not be accepted is tried again, for want of descriptors for example.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +96,37 @@ impl Socket {
         })?;
         Ok((Socket { path: path.into() }, listener))
     }
+}
+
+/// The connections of those who come to `listener`, of which `clients_max` are there at a time. It goes on whatever goes
+/// wrong with one of them, where the server itself would end for good.
+pub(crate) fn connections(
+    listener: tokio::net::UnixListener,
+    clients_max: usize,
+) -> ReceiverStream<io::Result<Connection>> {
+    let (accepted, connections) = mpsc::channel(1);
+    let clients = Arc::new(Semaphore::new(clients_max));
+    tokio::spawn(async move {
+        loop {
+            // The semaphore is never closed.
+            let Ok(client) = Arc::clone(&clients).acquire_owned().await else { return };
+            let stream = tokio::select! {
+                outcome = listener.accept() => match outcome {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        warn!(%error, "cannot accept a client");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+                () = accepted.closed() => return,
+            };
+            if accepted.send(Ok(Connection::new(stream, client))).await.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(connections)
 }
 
 /// Root's socket is open to the group, an ordinary user's to that user.

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use aliquot_abi::region::{AttachMessage, SLOTS_MAX};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rustix::fd::OwnedFd;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::attach::members::{Members, Outcome};
 use crate::attach::socket::{self, Received};
 use crate::attach::{Command, Shared, count};
+use crate::descriptors::Descriptors;
 use crate::live::LiveSlice;
 use crate::procfs;
 use crate::time_sharing::TimeSharing;
@@ -59,6 +60,7 @@ struct Slice {
 
 pub(super) struct EventLoop {
     shared: Arc<Shared>,
+    descriptors: Descriptors,
     time_sharing: Arc<TimeSharing>,
     memory_changed: Box<dyn Fn() + Send>,
     owner_gone: Box<dyn Fn(&str) + Send>,
@@ -73,6 +75,7 @@ pub(super) struct EventLoop {
 impl EventLoop {
     pub(super) fn new(
         shared: Arc<Shared>,
+        descriptors: Descriptors,
         time_sharing: Arc<TimeSharing>,
         memory_changed: Box<dyn Fn() + Send>,
         owner_gone: Box<dyn Fn(&str) + Send>,
@@ -81,6 +84,7 @@ impl EventLoop {
         epoll.add(&shared.wake, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         Ok(EventLoop {
             shared,
+            descriptors,
             time_sharing,
             memory_changed,
             owner_gone,
@@ -281,6 +285,8 @@ impl EventLoop {
         match socket::receive(&connection) {
             Received::Message(message) => self.message(number, &connection, &message),
             Received::Garbage => count(&self.shared.counters.dropped),
+            // Who has said nothing yet comes after those who have.
+            Received::NotYet if !self.descriptors.can_keep(&connection) => count(&self.shared.counters.dropped),
             Received::NotYet => {
                 let Ok(key) = self.watch(&connection, Source::Connection { slice: number }) else { return };
                 let Some(slice) = self.slices.get_mut(&number) else { return };
@@ -308,7 +314,13 @@ impl EventLoop {
 
     fn message(&mut self, number: u64, connection: &OwnedFd, message: &AttachMessage) {
         let Some(slice) = self.slices.get_mut(&number) else { return };
-        let outcome = socket::peer(connection).map_or(Outcome::Gone, |peer| slice.members.attach(peer, message));
+        let peer = socket::peer(connection);
+        if let Some(peer) = peer.as_ref().filter(|peer| !self.descriptors.can_keep(&peer.pidfd)) {
+            // What it holds stays charged, and its end is found by a sweep.
+            debug!(slice = slice.members.live().name, pid = peer.pid, "no descriptor is left to watch a process");
+            return;
+        }
+        let outcome = peer.map_or(Outcome::Gone, |peer| slice.members.attach(peer, message));
         if message.kind == AttachMessage::LOOK && outcome != Outcome::Refused {
             (self.memory_changed)();
         }
@@ -351,10 +363,16 @@ impl EventLoop {
             return;
         }
         // After the strangers, never before: see `Members::sweep`.
-        let processes: Vec<_> = procfs::all().collect();
+        let processes = match procfs::all() {
+            Ok(processes) => processes,
+            Err(error) => {
+                warn!(%error, "cannot look for processes that were not heard; the next sweep does");
+                return;
+            }
+        };
         for (number, strangers) in strangers {
             let Some(slice) = self.slices.get_mut(&number) else { continue };
-            let (found, given_back) = slice.members.sweep(strangers, &processes);
+            let (found, given_back) = slice.members.sweep(strangers, &processes, self.descriptors);
             self.shared.counters.reclaimed.fetch_add(given_back, Ordering::Relaxed);
             if given_back > 0 {
                 self.time_sharing.wake(slice.members.live());

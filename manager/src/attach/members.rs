@@ -10,6 +10,7 @@ use aliquot_abi::region::{ACCOUNTS, AttachMessage, owner};
 use rustix::fd::OwnedFd;
 
 use crate::attach::socket::{self, Peer};
+use crate::descriptors::Descriptors;
 use crate::live::{Attached, AttachedSlot, LiveSlice};
 use crate::procfs::{self, ProcessView};
 use crate::region::view::{self, SlotState};
@@ -206,7 +207,12 @@ impl Members {
     /// Looks for `strangers` among `processes`: takes in whom it finds, gives back what the others held. The processes
     /// must have been listed after the strangers: one who took a slot later would be missing from the list, and is
     /// alive. Returns the pids of those taken in, and the number of slots given back.
-    pub(super) fn sweep(&mut self, strangers: Vec<(usize, SlotState)>, processes: &[ProcessView]) -> (Vec<u32>, u64) {
+    pub(super) fn sweep(
+        &mut self,
+        strangers: Vec<(usize, SlotState)>,
+        processes: &[ProcessView],
+        descriptors: Descriptors,
+    ) -> (Vec<u32>, u64) {
         let (mut found, mut given_back) = (Vec::new(), 0);
         let between_before = std::mem::take(&mut self.between);
         for (index, state) in strangers {
@@ -226,8 +232,9 @@ impl Members {
                     }
                     let is_it = || ProcessView::of(process.pid).is_some_and(|process| process.is(identity));
                     let room = self.by_pid.len() < MEMBERS_MAX && !self.by_pid.contains_key(&process.pid);
-                    // One that has ended meanwhile is found dead at the next sweep.
-                    if let (true, Some(pidfd)) = (room, socket::open_process(process.pid, is_it)) {
+                    let pidfd = socket::open_process(process.pid, is_it).filter(|pidfd| descriptors.can_keep(pidfd));
+                    // One that has ended meanwhile, or cannot be watched, is looked at again at the next sweep.
+                    if let (true, Some(pidfd)) = (room, pidfd) {
                         self.take_in(*process, Some(slot), pidfd);
                         found.push(process.pid);
                     }

@@ -49,6 +49,7 @@ fn step(error: &StepError) -> Code {
     match error {
         // Among these is an owner that has ended before its slice was there.
         StepError::Mps(_) => Code::FailedPrecondition,
+        StepError::Descriptors(_) => Code::ResourceExhausted,
         StepError::Attach(source) if source.kind() == std::io::ErrorKind::NotFound => Code::FailedPrecondition,
         _ => Code::Internal,
     }

@@ -19,6 +19,7 @@ use crate::audit::Audit;
 use crate::cdi::Cdi;
 use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
 use crate::config::Config;
+use crate::descriptors::Descriptors;
 use crate::devices::Devices;
 use crate::file_system::{self, FileSystem};
 use crate::inventory::DeviceSource;
@@ -198,6 +199,7 @@ impl Manager {
     /// See [`OpenError`]. A slice that cannot be taken over is no error: it is there, and says why it does not work.
     pub(crate) fn open(
         config: &Config,
+        descriptors: Descriptors,
         source: Box<dyn DeviceSource>,
         owner_gone: impl Fn(&str) + Send + 'static,
     ) -> Result<Manager, OpenError> {
@@ -210,9 +212,10 @@ impl Manager {
         let audit = Arc::new(Audit::new(config.audit.clone()));
         let devices = Devices::start(source, Arc::clone(&live), Arc::clone(&audit), Arc::clone(&mps));
         let devices = devices.map_err(OpenError::Thread)?;
-        let attach = Attach::start(Arc::clone(&time_sharing), devices.memory_looks(), owner_gone);
+        let attach = Attach::start(descriptors, Arc::clone(&time_sharing), devices.memory_looks(), owner_gone);
         let manager = Manager {
             state: Mutex::new(State::new(config.default_priority_class)),
+            descriptors,
             dirs,
             cdi: Cdi::new(config.cdi.clone(), config.driver.clone(), Arc::clone(&mps)),
             checkpoint,
@@ -250,7 +253,7 @@ impl Manager {
         }
         for Entry { slice, .. } in ready {
             let owner_gone =
-                slice.owner.is_some_and(|owner| !same_boot || procfs::start_time(owner.pid) != Some(owner.start_time));
+                slice.owner.is_some_and(|owner| !same_boot || procfs::is_gone(owner.pid, owner.start_time));
             if owner_gone {
                 self.remove_orphan(&slice);
                 continue;
@@ -279,7 +282,8 @@ impl Manager {
     /// Makes a region anew that a manager of another version has made. Not while anybody uses it: those processes keep
     /// their limits in the old one, without a heartbeat, and the same could be given out twice.
     fn make_again(&self, slice: &Slice, error: &OpenRegionError) -> Result<Region, String> {
-        let users = attribution::users_of(slice.id);
+        let users =
+            attribution::users_of(slice.id).map_err(|error| format!("cannot look who uses the region: {error}"))?;
         if let Some(first) = users.first() {
             return Err(format!(
                 "{error}; {} processes still use it (the first: {first}): end them and restart the manager, or remove the slice",
@@ -297,6 +301,7 @@ impl Manager {
 
     /// Takes a slice to work again, with its region where that is still there.
     fn take_over(&self, slice: &Slice) -> Result<(), String> {
+        self.check_descriptors().map_err(|error| error.to_string())?;
         let dir = self.dirs.region(slice.id);
         let region = if dir.exists() {
             let region = match Region::open(slice.id, &dir) {

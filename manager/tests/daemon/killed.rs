@@ -10,7 +10,7 @@ use crate::node::{GIB, Node, connect, eventually, part};
 use crate::tenant::Tenant;
 
 /// The simulated NVML, built for this test where it lies beside it.
-fn fake_nvml() -> PathBuf {
+pub(crate) fn fake_nvml() -> PathBuf {
     let profile_dir = Path::new(env!("CARGO_BIN_EXE_aliquot-manager")).parent().unwrap().to_owned();
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let built = Command::new(env!("CARGO"))
@@ -23,11 +23,23 @@ fn fake_nvml() -> PathBuf {
     profile_dir.parent().unwrap().join("debug/libaliquot_fake_nvml.so")
 }
 
-struct Process(Child);
+/// A manager as a process of its own.
+pub(crate) struct Process(Child);
 
 impl Process {
     fn start(node: &Node, nvml: &Path, machine: &Path) -> Process {
-        let child = Command::new(env!("CARGO_BIN_EXE_aliquot-manager"))
+        Process::start_with_files(node, nvml, machine, None)
+    }
+
+    /// One that may have `files_max` files open; `None`: as many as this test.
+    pub(crate) fn start_with_files(node: &Node, nvml: &Path, machine: &Path, files_max: Option<usize>) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-manager"));
+        if let Some(files_max) = files_max {
+            command = Command::new("sh");
+            command.args(["-c", &format!("ulimit -n {files_max} && exec \"$0\" \"$@\"")]);
+            command.arg(env!("CARGO_BIN_EXE_aliquot-manager"));
+        }
+        let child = command
             .arg("--runtime-dir")
             .arg(&node.config.runtime_dir)
             .arg("--state-dir")
@@ -46,6 +58,15 @@ impl Process {
             node.runtime.block_on(client.clone().get_node(proto::GetNodeRequest {})).ok()
         });
         Process(child)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Kills it, and waits until it has ended.
+    pub(crate) fn kill(&mut self) {
+        self.signal(nix::sys::signal::Signal::SIGKILL);
     }
 
     fn signal(&mut self, signal: nix::sys::signal::Signal) -> std::process::ExitStatus {

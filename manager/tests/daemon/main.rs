@@ -1,6 +1,8 @@
 //! The manager as its users meet it: over its socket, with processes in its slices, on good days and bad ones.
 
 mod bad_days;
+mod clients;
+mod descriptors;
 mod killed;
 mod metrics;
 mod node;

@@ -15,6 +15,7 @@ use std::process::{Child, Command, ExitCode};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_child_subreaper;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, raise, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
@@ -41,6 +42,8 @@ pub(crate) struct Supervisor {
     signals: SignalFd,
     /// What was blocked before, and is again for the command.
     inherited_mask: SigSet,
+    /// The limit on open files, which a manager in this process raises. Programs that use `select` break with a high one.
+    inherited_files: (rlim_t, rlim_t),
 }
 
 impl Supervisor {
@@ -52,7 +55,8 @@ impl Supervisor {
         let mut inherited_mask = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&mask), Some(&mut inherited_mask)).map_err(failed)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(failed)?;
-        Ok(Supervisor { signals, inherited_mask })
+        let inherited_files = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
+        Ok(Supervisor { signals, inherited_mask, inherited_files })
     }
 
     /// A signal that has asked this process to end before there was a command to hand it on to.
@@ -68,12 +72,16 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Starts `command`, with the signals blocked that were blocked when this program was started.
+    /// Starts `command`, with the signals blocked and the limit on open files that this program was started with.
     pub(crate) fn spawn(&self, mut command: Command) -> Result<Child> {
-        let mask = self.inherited_mask;
-        // SAFETY: between fork and exec the closure only makes the system call sigprocmask, which is async-signal-safe;
-        // it allocates nothing and takes no lock.
-        unsafe { command.pre_exec(move || Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?)) };
+        let (mask, (soft, hard)) = (self.inherited_mask, self.inherited_files);
+        let prepare = move || {
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+            Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?)
+        };
+        // SAFETY: between fork and exec the closure only makes the system calls setrlimit and sigprocmask, which are
+        // async-signal-safe; it allocates nothing and takes no lock.
+        unsafe { command.pre_exec(prepare) };
         command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy();
             let code = status::of_start_error(&error);

@@ -51,6 +51,16 @@ fn the_slice_is_in_the_environment() {
     assert_eq!(stderr(&ended), "", "nothing is printed beside the command's own output");
 }
 
+/// Programs that use `select` break with more.
+#[test]
+fn the_limit_on_open_files_is_the_users() {
+    let limited = simulated_run(["sh", "-c", "ulimit -Sn; ulimit -Hn"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Hn 4096 && ulimit -Sn 1000 && exec \"$0\" \"$@\""]).arg(limited.get_program());
+    let ended = output(command.args(limited.get_args()).stdin(Stdio::null()));
+    assert_eq!(stdout(&ended), "1000\n4096\n", "{}", stderr(&ended));
+}
+
 #[test]
 fn nothing_is_left_behind() {
     // In memory: others are not taken while there is any.

@@ -1,0 +1,154 @@
+//! How many file descriptors this process may have open, and what they are for.
+//!
+//! A slice costs some, each process in one costs one (its pidfd), and clients of the sockets cost one each. What others
+//! can make this process open is bounded, so that a reserve stays: without a descriptor nobody can be accepted, nothing
+//! can be read from `/proc`, and no checkpoint can be written. A slice that could not be watched is refused; a process
+//! beyond the bound is found again by the sweeps of the ledgers.
+
+use std::fs;
+use std::io;
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tracing::warn;
+
+/// What a slice keeps open: its ledger, the socket on which its processes are heard, and its owner's pidfd.
+const SLICE_DESCRIPTORS: usize = 3;
+/// Processes of each slice for which descriptors are kept free.
+const PROCESSES_PER_SLICE: usize = 8;
+
+/// The limit, and what of it is kept for what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descriptors {
+    limit: usize,
+}
+
+/// There are too few left for another slice.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the manager may have {limit} files open (RLIMIT_NOFILE), has {open}, and keeps {kept} for what is there: the {needed} \
+     that a slice and its processes need would leave none to watch others with; remove a slice, or raise the limit \
+     (LimitNOFILE= in aliquot-manager.service, ulimit -Hn in the shell that starts it) and restart the manager"
+)]
+pub struct NoDescriptors {
+    limit: usize,
+    open: usize,
+    kept: usize,
+    needed: usize,
+}
+
+impl Descriptors {
+    /// Raises the limit as far as this process may: the usual soft limit of 1024 is for programs that use `select`.
+    #[must_use]
+    pub(crate) fn raise() -> Descriptors {
+        let mut limit = getrlimit(Resource::Nofile);
+        if limit.current != limit.maximum {
+            limit.current = limit.maximum;
+            if let Err(error) = setrlimit(Resource::Nofile, limit) {
+                warn!(%error, "cannot raise the limit on open files");
+            }
+        }
+        // None: there is no limit.
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Descriptors::of_limit(usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+
+    fn of_limit(limit: usize) -> Descriptors {
+        Descriptors { limit }
+    }
+
+    /// Clients of the manager's socket at a time. Those beyond wait.
+    #[must_use]
+    pub(crate) fn clients_max(self) -> usize {
+        (self.limit / 8).clamp(4, 256)
+    }
+
+    /// What slices and their processes never get: for clients, and for what is opened for a moment only.
+    fn reserve(self) -> usize {
+        self.clients_max() + (self.limit / 8).clamp(8, 128)
+    }
+
+    /// Whether a slice can be watched besides those that are there, which have so many `processes` each.
+    ///
+    /// # Errors
+    /// See [`NoDescriptors`].
+    pub(crate) fn check_room(self, processes: impl Iterator<Item = usize>) -> Result<(), NoDescriptors> {
+        self.check(open(), processes)
+    }
+
+    fn check(self, open: usize, processes: impl Iterator<Item = usize>) -> Result<(), NoDescriptors> {
+        let to_come = processes.map(|count| PROCESSES_PER_SLICE.saturating_sub(count)).sum::<usize>();
+        let (kept, needed) = (to_come + self.reserve(), SLICE_DESCRIPTORS + PROCESSES_PER_SLICE);
+        if open.saturating_add(kept).saturating_add(needed) > self.limit {
+            return Err(NoDescriptors { limit: self.limit, open, kept, needed });
+        }
+        Ok(())
+    }
+
+    /// Whether `descriptor` can stay open without being one of the reserve. The kernel gives the lowest number that is
+    /// free, so a high one says that all below it are in use.
+    #[must_use]
+    pub(crate) fn can_keep(self, descriptor: impl AsFd) -> bool {
+        let number = usize::try_from(descriptor.as_fd().as_raw_fd()).unwrap_or_default();
+        number < self.limit.saturating_sub(self.reserve())
+    }
+}
+
+/// Descriptors that are open now, as good as it can be told: with none left, the list cannot be opened.
+fn open() -> usize {
+    // The list itself is one of them.
+    fs::read_dir("/proc/self/fd").map_or(usize::MAX, |entries| entries.count().saturating_sub(1))
+}
+
+/// Whether an operation failed for want of something that this process or the machine has none left of just now: it says
+/// nothing about what was asked for.
+#[must_use]
+pub(crate) fn is_want(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slices of `processes` processes each that are granted one after the other, by what each then has open.
+    fn granted(limit: usize, processes: usize) -> usize {
+        let descriptors = Descriptors::of_limit(limit);
+        let open = |slices: usize| 30 + slices * (SLICE_DESCRIPTORS + processes);
+        let refused =
+            (0..).find(|&slices| descriptors.check(open(slices), std::iter::repeat_n(processes, slices)).is_err());
+        refused.unwrap()
+    }
+
+    #[test]
+    fn slices_are_refused_before_the_reserve_is_touched() {
+        for limit in [40, 64, 256, 1024, 4096] {
+            for processes in [0, 3, PROCESSES_PER_SLICE, 100] {
+                let descriptors = Descriptors::of_limit(limit);
+                let slices = granted(limit, processes);
+                let each = SLICE_DESCRIPTORS + PROCESSES_PER_SLICE;
+                if processes <= PROCESSES_PER_SLICE {
+                    assert!(slices == 0 || 30 + slices * each + descriptors.reserve() <= limit, "{limit} {processes}");
+                }
+                assert!(descriptors.reserve() < limit);
+            }
+        }
+        assert_eq!(granted(40, 0), 0);
+        assert!(granted(1024, 0) >= 64);
+    }
+
+    #[test]
+    fn the_refusal_says_what_to_do() {
+        let error = Descriptors::of_limit(64).check(60, std::iter::empty()).unwrap_err().to_string();
+        assert!(error.contains("64 files") && error.contains("has 60") && error.contains("LimitNOFILE="), "{error}");
+    }
+
+    #[test]
+    fn a_descriptor_of_the_reserve_is_known_by_its_number() {
+        let file = fs::File::open("/dev/null").unwrap();
+        assert!(Descriptors::of_limit(usize::MAX).can_keep(&file));
+        assert!(!Descriptors::of_limit(0).can_keep(&file));
+        assert!(open() > 3);
+    }
+}

@@ -1,0 +1,89 @@
+//! A manager that may have few files open.
+
+use std::fs;
+
+use tonic::Code;
+
+use crate::killed::{Process, fake_nvml};
+use crate::node::{GIB, Node, eventually, part, refused};
+use crate::tenant::Tenant;
+
+const LIMIT: usize = 72;
+/// More processes than there are descriptors.
+const TENANTS: u64 = 80;
+const HELD_BYTES: u64 = 1 << 20;
+
+fn open_files(process: &Process) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", process.id())).unwrap().count()
+}
+
+#[test]
+fn what_cannot_be_watched_stays_charged_until_it_ends() {
+    let nvml = fake_nvml();
+    let node = Node::prepare();
+    let machine = node.config.runtime_dir.with_file_name("machine.toml");
+    let state = machine.with_file_name("machine.state");
+    fs::write(&machine, format!("state = {state:?}\n[[device]]\nmemory = \"16GiB\"\n")).unwrap();
+    let process = Process::start_with_files(&node, &nvml, &machine, Some(LIMIT));
+    let slice = node.create("a", vec![part(10, GIB)]).unwrap();
+    let mut tenants: Vec<Tenant> = (0..TENANTS)
+        .map(|_| {
+            let mut tenant = Tenant::start(&slice.region_path);
+            assert_eq!(tenant.tell(&format!("reserve {HELD_BYTES}")), "Ok(())");
+            tenant
+        })
+        .collect();
+    let used = || node.usage("a").parts[0].memory_used_bytes;
+    assert_eq!(used(), TENANTS * HELD_BYTES);
+    assert!(open_files(&process) < LIMIT, "no descriptor is left");
+    // No other slice could be watched. It is refused, and whoever asked is told what to do.
+    for hint in ["LimitNOFILE=", "ulimit -Hn", &format!("{LIMIT} files open")] {
+        refused(node.create("b", vec![part(10, GIB)]), Code::ResourceExhausted, hint);
+    }
+    assert_eq!(node.regions().len(), 1);
+    // The last one was not heard. Its end is found, and with it that the others are alive.
+    for left in (TENANTS - 3..TENANTS).rev() {
+        drop(tenants.pop());
+        eventually("what it held is given back", || (used() <= left * HELD_BYTES).then_some(()));
+        assert_eq!(used(), left * HELD_BYTES);
+    }
+    // With descriptors again, those that were not watched are.
+    tenants.truncate(8);
+    eventually("what the others held is given back", || (used() <= 8 * HELD_BYTES).then_some(()));
+    assert_eq!(used(), 8 * HELD_BYTES);
+    eventually("all that are left are watched", || (node.get("a").unwrap().processes == 8).then_some(()));
+    drop(tenants);
+    eventually("nothing stays charged", || (used() == 0).then_some(()));
+    node.remove("a", false).unwrap();
+    node.create("b", vec![part(10, GIB)]).unwrap();
+}
+
+#[test]
+fn slices_are_refused_in_time_and_what_was_made_works() {
+    let nvml = fake_nvml();
+    let node = Node::prepare();
+    let machine = node.config.runtime_dir.with_file_name("machine.toml");
+    let state = machine.with_file_name("machine.state");
+    fs::write(&machine, format!("state = {state:?}\n[[device]]\nmemory = \"80GiB\"\n")).unwrap();
+    let mut process = Process::start_with_files(&node, &nvml, &machine, Some(256));
+    let mut made = Vec::new();
+    let status = loop {
+        match node.create(&format!("s{}", made.len()), vec![part(1, GIB)]) {
+            Ok(slice) => made.push(slice),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(made.len() >= 8, "{}", made.len());
+    // Eight processes of each are watched, all at once.
+    let mut tenants: Vec<Tenant> =
+        made.iter().flat_map(|slice| (0..8).map(|_| Tenant::start(&slice.region_path))).collect();
+    eventually("all are watched", || node.list().iter().all(|slice| slice.processes == 8).then_some(()));
+    tenants.iter_mut().for_each(|tenant| assert_eq!(tenant.tell("reserve 1000"), "Ok(())"));
+    // The next manager has the same limit and takes all of it over.
+    process.kill();
+    let _process = Process::start_with_files(&node, &nvml, &machine, Some(256));
+    for slice in node.list() {
+        assert_eq!((slice.processes, slice.problem.as_str()), (8, ""), "{}", slice.name);
+    }
+}
