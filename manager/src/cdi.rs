@@ -28,6 +28,7 @@ use crate::region::Region;
 use crate::slices::Slice;
 
 mod driver;
+mod stale;
 mod visible;
 
 use driver::{Finder, HostDriver};
@@ -154,7 +155,12 @@ impl Cdi {
         let new = config.dir.join(format!(".aliquot.dev-slice-{}.new", slice.name));
         let write = || {
             DirBuilder::new().recursive(true).mode(0o755).create(&config.dir)?;
-            fs::write(&new, serde_json::to_vec_pretty(&spec)?)?;
+            let text = serde_json::to_vec_pretty(&spec)?;
+            // What is there needs no room on a full disk.
+            if fs::read(&path).is_ok_and(|found| found == text) {
+                return Ok(());
+            }
+            fs::write(&new, text)?;
             fs::rename(&new, &path)
         };
         write().map_err(|source| {

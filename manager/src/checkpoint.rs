@@ -6,17 +6,24 @@
 //! A slice stands in it with its phase. `making` is written before anything of a slice is made and `removing` before
 //! anything of it is removed; so after a kill at any moment, all that can be left over of a slice is known, and is
 //! removed at the next start. `ready` slices are what the manager has promised.
+//!
+//! A second file holds the same. It is written after the first and read where the first is damaged or gone. Where both
+//! are, the regions tell which slices there are: see `manager::recovery`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::slices::Slice;
 
 const FILE: &str = "checkpoint.json";
+const COPY: &str = "checkpoint.copy.json";
+/// Under this name a file that cannot be read is kept, for people to look at.
+const DAMAGED: &str = "checkpoint.damaged.json";
 const VERSION: u32 = 1;
 
 /// How far a slice has got.
@@ -70,21 +77,10 @@ pub enum CheckpointError {
         /// Why.
         source: io::Error,
     },
-    /// The file is not a checkpoint.
-    #[error(
-        "the checkpoint {} is damaged: {source}; it is left as it is: restore it from a backup, or move it away to start \
-         without the slices that it holds", path.display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
     /// The file was written by a newer manager.
     #[error(
         "the checkpoint {} is of version {found}, and this manager knows version {VERSION}; install the newer manager \
-         again, or move the file away to start without the slices that it holds", path.display()
+         again, or remove the slices with it first", path.display()
     )]
     Version {
         /// The file.
@@ -102,7 +98,28 @@ pub enum CheckpointError {
     },
 }
 
-/// The checkpoint's file, if anything is to be remembered at all.
+impl CheckpointError {
+    /// Whether only room is missing: what takes no more of it can still be written.
+    #[must_use]
+    pub(crate) fn is_full_disk(&self) -> bool {
+        matches!(self, CheckpointError::Write { source, .. } if is_full(source))
+    }
+}
+
+/// What was found at the start.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// No file: this is the first start, or somebody has deleted both.
+    Nothing,
+    /// What was saved last.
+    Whole(Contents),
+    /// The copy of what was saved last or of what was saved before that, and what is wrong with the file itself.
+    Copy(Contents, String),
+    /// Neither can be read; what is wrong with them.
+    Lost(String),
+}
+
+/// The checkpoint's files, if anything is to be remembered at all.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     dir: Option<PathBuf>,
@@ -115,28 +132,31 @@ impl Checkpoint {
         Checkpoint { dir }
     }
 
-    /// Reads it; `None` if there is none yet.
+    /// Reads it.
     ///
     /// # Errors
-    /// See [`CheckpointError`]. The file is never changed by this.
-    pub(crate) fn load(&self) -> Result<Option<Contents>, CheckpointError> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        let Some(path) = self.path() else { return Ok(None) };
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(CheckpointError::Read { path, source }),
+    /// See [`CheckpointError`]. No file is changed by this.
+    pub(crate) fn load(&self) -> Result<Found, CheckpointError> {
+        let Some(dir) = &self.dir else { return Ok(Found::Nothing) };
+        let (path, copy) = (dir.join(FILE), dir.join(COPY));
+        let problem = match read(&path)? {
+            Read::Whole(contents) => return Ok(Found::Whole(contents)),
+            Read::Damaged(error) => format!("the checkpoint {} is damaged: {error}", path.display()),
+            Read::Missing => format!("the checkpoint {} is gone", path.display()),
         };
-        let damaged = |source| CheckpointError::Damaged { path: path.clone(), source };
-        // First the version alone: a newer file need not look like this one in anything else.
-        let Version { version: found } = serde_json::from_slice(&text).map_err(damaged)?;
-        if found != VERSION {
-            return Err(CheckpointError::Version { path, found });
-        }
-        serde_json::from_slice(&text).map_err(damaged).map(Some)
+        Ok(match read(&copy)? {
+            Read::Whole(contents) => Found::Copy(contents, problem),
+            Read::Damaged(error) => Found::Lost(format!("{problem}; its copy {} is damaged: {error}", copy.display())),
+            Read::Missing if !path.exists() => Found::Nothing,
+            Read::Missing => Found::Lost(format!("{problem}; there is no copy {}", copy.display())),
+        })
+    }
+
+    /// Keeps a file that cannot be read out of the way of the next one. Returns where.
+    pub(crate) fn set_aside(&self) -> Option<PathBuf> {
+        let dir = self.dir.as_ref()?;
+        let aside = dir.join(DAMAGED);
+        fs::rename(dir.join(FILE), &aside).ok().map(|()| aside)
     }
 
     /// Replaces it.
@@ -144,12 +164,20 @@ impl Checkpoint {
     /// # Errors
     /// It cannot be written; what was there before is still there.
     pub(crate) fn save(&self, contents: &Contents) -> Result<(), CheckpointError> {
-        let (Some(dir), Some(path)) = (&self.dir, self.path()) else { return Ok(()) };
-        let new = dir.join(".checkpoint.new");
-        write(dir, &new, &path, contents).map_err(|source| {
-            let _ = fs::remove_file(&new);
-            CheckpointError::Write { path, source }
-        })
+        let Some(dir) = &self.dir else { return Ok(()) };
+        let path = dir.join(FILE);
+        // At once: the file itself would be written token by token.
+        let mut text = serde_json::to_vec_pretty(contents)
+            .map_err(|error| CheckpointError::Write { path: path.clone(), source: error.into() })?;
+        text.push(b'\n');
+        write(dir, &path, &text).map_err(|source| CheckpointError::Write { path, source })?;
+        let copy = dir.join(COPY);
+        if let Err(error) = write(dir, &copy, &text) {
+            // One that is out of date is worse than none: then the regions are asked.
+            let _ = fs::remove_file(&copy);
+            warn!(copy = %copy.display(), %error, "cannot write the copy of the checkpoint; the checkpoint itself is whole");
+        }
+        Ok(())
     }
 
     /// Whether nothing is remembered.
@@ -157,21 +185,65 @@ impl Checkpoint {
     pub(crate) fn is_off(&self) -> bool {
         self.dir.is_none()
     }
-
-    fn path(&self) -> Option<PathBuf> {
-        self.dir.as_ref().map(|dir| dir.join(FILE))
-    }
 }
 
-fn write(dir: &Path, new: &Path, path: &Path, contents: &Contents) -> io::Result<()> {
-    // Written at once: the file itself would be written token by token.
-    let mut text = serde_json::to_vec_pretty(contents)?;
-    text.push(b'\n');
+enum Read {
+    Missing,
+    Damaged(serde_json::Error),
+    Whole(Contents),
+}
+
+fn read(path: &Path) -> Result<Read, CheckpointError> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Read::Missing),
+        Err(source) => return Err(CheckpointError::Read { path: path.into(), source }),
+    };
+    // First the version alone: a newer file need not look like this one in anything else.
+    match serde_json::from_slice(&text) {
+        Ok(Version { version: VERSION }) => {}
+        Ok(Version { version: found }) => return Err(CheckpointError::Version { path: path.into(), found }),
+        Err(error) => return Ok(Read::Damaged(error)),
+    }
+    Ok(serde_json::from_slice(&text).map_or_else(Read::Damaged, Read::Whole))
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn write(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
+    let new = dir.join(".checkpoint.new");
+    replace(dir, &new, path, text).or_else(|error| {
+        let _ = fs::remove_file(&new);
+        // A slice that goes takes no room: on a full disk it can go all the same.
+        if is_full(&error) && overwrite(path, text).is_ok() { Ok(()) } else { Err(error) }
+    })
+}
+
+fn replace(dir: &Path, new: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
-    file.write_all(&text)?;
+    file.write_all(text)?;
     file.sync_all()?;
     fs::rename(new, path)?;
     File::open(dir)?.sync_all()
+}
+
+/// Writes over a file that is at least as long, and keeps its length. Of the two files one is whole at any time.
+fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    if text.len() > length {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    let mut padded = text.to_vec();
+    padded.resize(length, b'\n');
+    file.write_all_at(&padded, 0)?;
+    file.sync_all()
 }
 
 #[cfg(test)]
@@ -204,58 +276,99 @@ mod tests {
         Contents::new("boot".into(), vec![Entry { phase: Phase::Ready, slice }])
     }
 
+    fn loaded(checkpoint: &Checkpoint) -> Contents {
+        match checkpoint.load().unwrap() {
+            Found::Whole(contents) => contents,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A checkpoint in which `contents` were saved, and its file and its copy.
+    fn saved(dir: &Path, contents: &Contents) -> (Checkpoint, [PathBuf; 2]) {
+        let checkpoint = Checkpoint::new(Some(dir.into()));
+        checkpoint.save(contents).unwrap();
+        (checkpoint, [dir.join(FILE), dir.join(COPY)])
+    }
+
     #[test]
     fn what_is_saved_is_what_is_loaded() {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::new(Some(dir.path().into()));
-        assert_eq!(checkpoint.load().unwrap(), None);
-        checkpoint.save(&contents()).unwrap();
-        assert_eq!(
-            checkpoint.load().unwrap(),
-            Some(contents()).map(|mut expected| {
-                expected.slices[0].slice.created = checkpoint.load().unwrap().unwrap().slices[0].slice.created;
-                expected
-            })
-        );
+        assert_eq!(Checkpoint::new(Some(dir.path().into())).load().unwrap(), Found::Nothing);
+        let contents = contents();
+        let (checkpoint, _) = saved(dir.path(), &contents);
+        assert_eq!(loaded(&checkpoint), contents);
     }
 
     #[test]
     fn a_checkpoint_of_before_there_were_host_limits_and_priorities_is_taken_up() {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::new(Some(dir.path().into()));
-        checkpoint.save(&contents()).unwrap();
-        let path = dir.path().join(FILE);
+        let (checkpoint, [path, _]) = saved(dir.path(), &contents());
         let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let slice = value["slices"][0].as_object_mut().unwrap();
         assert_eq!(slice.remove("priority_class").unwrap(), "latency-critical");
         slice.remove("host_memory_limit_bytes").unwrap();
         fs::write(&path, value.to_string()).unwrap();
-        let loaded = checkpoint.load().unwrap().unwrap().slices.remove(0).slice;
+        let loaded = loaded(&checkpoint).slices.remove(0).slice;
         assert_eq!((loaded.priority_class, loaded.host_memory_limit_bytes), (PriorityClass::Standard, 0));
     }
 
     #[test]
-    fn a_damaged_or_newer_checkpoint_is_refused_by_name_and_left_alone() {
+    fn a_newer_checkpoint_is_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(FILE);
-        let checkpoint = Checkpoint::new(Some(dir.path().into()));
-        for text in ["", "{", "[]", "{\"version\": 1}", "{\"version\": 2, \"new\": []}", "\0\0\0\0"] {
-            fs::write(&path, text).unwrap();
-            let error = checkpoint.load().unwrap_err();
-            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
-            assert_eq!(matches!(error, CheckpointError::Version { found: 2, .. }), text.contains("new"));
-            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        let (checkpoint, files) = saved(dir.path(), &contents());
+        let newer = "{\"version\": 2, \"new\": []}";
+        for path in files.iter().rev() {
+            fs::write(path, newer).unwrap();
+            if path == &files[0] {
+                let error = checkpoint.load().unwrap_err();
+                assert!(matches!(error, CheckpointError::Version { found: 2, .. }), "{error}");
+                assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+            }
+            assert_eq!(fs::read_to_string(path).unwrap(), newer);
         }
+    }
+
+    #[test]
+    fn the_copy_stands_in_for_a_damaged_or_missing_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let contents = contents();
+        let (checkpoint, [path, copy]) = saved(dir.path(), &contents);
+        for text in ["", "{", "[]", "{\"version\": 1}", "\0\0\0\0"] {
+            fs::write(&path, text).unwrap();
+            let Found::Copy(found, problem) = checkpoint.load().unwrap() else { panic!("{text}") };
+            assert_eq!(found, contents);
+            assert!(problem.contains(path.to_str().unwrap()) && problem.contains("damaged"), "{problem}");
+        }
+        let aside = checkpoint.set_aside().unwrap();
+        assert_eq!(fs::read(aside).unwrap(), [0; 4]);
+        assert!(matches!(checkpoint.load().unwrap(), Found::Copy(..)));
+        fs::write(&copy, "{").unwrap();
+        assert!(matches!(checkpoint.load().unwrap(), Found::Lost(_)));
+        fs::remove_file(&copy).unwrap();
+        assert_eq!(checkpoint.load().unwrap(), Found::Nothing);
+        fs::write(&path, "").unwrap();
+        assert!(matches!(checkpoint.load().unwrap(), Found::Lost(_)));
     }
 
     #[test]
     fn a_failed_write_leaves_the_former_state() {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::new(Some(dir.path().into()));
-        checkpoint.save(&contents()).unwrap();
+        let (checkpoint, _) = saved(dir.path(), &contents());
         // A directory in the place of the temporary file: even root cannot write to it.
         fs::create_dir(dir.path().join(".checkpoint.new")).unwrap();
         checkpoint.save(&Contents::new("other".into(), Vec::new())).unwrap_err();
-        assert_eq!(checkpoint.load().unwrap().unwrap().boot_id, "boot");
+        assert_eq!(loaded(&checkpoint).boot_id, "boot");
+    }
+
+    #[test]
+    fn what_is_no_longer_than_before_can_be_written_over_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (checkpoint, [path, _]) = saved(dir.path(), &contents());
+        let length = fs::metadata(&path).unwrap().len();
+        let shorter = Contents::new("boot".into(), Vec::new());
+        overwrite(&path, &serde_json::to_vec(&shorter).unwrap()).unwrap();
+        assert_eq!((loaded(&checkpoint), fs::metadata(&path).unwrap().len()), (shorter.clone(), length));
+        overwrite(&path, &vec![b' '; length as usize + 1]).unwrap_err();
+        assert_eq!(loaded(&checkpoint), shorter);
     }
 }

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use arbitrary::{Arbitrary, Unstructured};
 
 use crate::attribution;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Found};
 use crate::config::{Config, Settings};
 use crate::inventory::{Device, DeviceUuid, Health, Inventory, SharingMode};
 use crate::procfs::{self, Stat};
@@ -39,9 +39,9 @@ pub fn config(dir: &Path, bytes: &[u8]) {
 pub fn checkpoint(dir: &Path, bytes: &[u8]) {
     fs::write(dir.join("checkpoint.json"), bytes).expect("the test's own directory can be written");
     let checkpoint = Checkpoint::new(Some(dir.into()));
-    let Ok(Some(contents)) = checkpoint.load() else { return };
+    let Ok(Found::Whole(contents)) = checkpoint.load() else { return };
     checkpoint.save(&contents).expect("what was read can be written");
-    assert_eq!(checkpoint.load().ok().flatten().as_ref(), Some(&contents));
+    assert_eq!(checkpoint.load().ok(), Some(Found::Whole(contents.clone())));
     let mut slices = Slices::default();
     for entry in contents.slices {
         slices.put(entry.slice);

@@ -17,6 +17,14 @@ impl DeviceUuid {
         DeviceUuid(text.into())
     }
 
+    /// That of the whole GPU which the CUDA driver calls so.
+    #[must_use]
+    pub fn of_gpu(bytes: [u8; 16]) -> DeviceUuid {
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let groups = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+        DeviceUuid(format!("GPU-{}", groups.join("-")))
+    }
+
     /// As NVML writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -11,8 +11,8 @@
 //!
 //! * a slice that was `making`: its region and its CDI device are removed. Nobody was told of it;
 //! * a slice that was `removing`: the same. Whoever asked got no answer, and asking again says that it is not there;
-//! * regions that no slice has, for example of a checkpoint that was moved away: they are removed. Their processes
-//!   keep the limits that they had, without a heartbeat.
+//! * regions that no slice has and nobody uses: they are removed. Those in use, and all of them where the checkpoint is
+//!   lost, are slices again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -43,8 +43,11 @@ use crate::slices::{
 use crate::time_sharing::TimeSharing;
 use crate::usage;
 
+mod adoption;
+mod locks;
 mod recovery;
-pub(crate) use recovery::{Locks, OpenError, take_directories};
+pub(crate) use locks::Locks;
+pub(crate) use recovery::{OpenError, take_directories};
 
 /// The slices as they are to be, and why one of them does not work.
 struct State {
@@ -300,9 +303,14 @@ impl Manager {
         let has_new_ceiling = self.mps.ceiling_percent(before) != self.mps.ceiling_percent(&slice.parts);
         let _raised = if has_new_ceiling { self.raise_ceiling(&state.slices, &slice)? } else { None };
         let live = self.live.get(name);
+        let old = state.slices.get(name).cloned();
         let mut rollback = Rollback::default();
         self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
         rollback.did("note the change", || self.save(&state.slices, None));
+        if live.is_some() {
+            self.dirs.describe(&slice).map_err(StepError::from)?;
+            rollback.did("describe the change", || old.as_ref().map_or(Ok(()), |old| self.dirs.describe(old)));
+        }
         if let Some(live) = live.as_ref().filter(|_| stale_client) {
             self.cdi.publish(&slice, &live.region, &inventory).map_err(StepError::from)?;
         }
@@ -343,7 +351,12 @@ impl Manager {
         let slice = state.slices.remove(name, attached, force)?.clone();
         let inventory = self.devices.known().inventory;
         let mut rollback = Rollback::default();
-        self.save(&state.slices, Some((Phase::Removing, &slice))).map_err(StepError::from)?;
+        let noted = match self.save(&state.slices, Some((Phase::Removing, &slice))) {
+            // There is no room for more than there was, but for less.
+            Err(error) if error.is_full_disk() => self.save_entries(&state.slices, |other| other.id != slice.id, None),
+            outcome => outcome,
+        };
+        noted.map_err(StepError::from)?;
         rollback.did("note the removal", || self.save(&state.slices, None));
         self.cdi.withdraw(name).map_err(StepError::from)?;
         if let Some(live) = &live {
@@ -391,9 +404,17 @@ impl Manager {
 
     /// Writes the checkpoint: `slices`, with `changed` in place of the one of the same id, or in addition.
     fn save(&self, slices: &Slices, changed: Option<(Phase, &Slice)>) -> Result<(), CheckpointError> {
-        let unchanged = slices.iter().filter(|slice| changed.is_none_or(|(_, changed)| changed.id != slice.id));
-        let mut entries: Vec<Entry> =
-            unchanged.map(|slice| Entry { phase: Phase::Ready, slice: slice.clone() }).collect();
+        self.save_entries(slices, |slice| changed.is_none_or(|(_, changed)| changed.id != slice.id), changed)
+    }
+
+    fn save_entries(
+        &self,
+        slices: &Slices,
+        is_kept: impl Fn(&Slice) -> bool,
+        changed: Option<(Phase, &Slice)>,
+    ) -> Result<(), CheckpointError> {
+        let kept = slices.iter().filter(|slice| is_kept(slice));
+        let mut entries: Vec<Entry> = kept.map(|slice| Entry { phase: Phase::Ready, slice: slice.clone() }).collect();
         entries.extend(changed.map(|(phase, slice)| Entry { phase, slice: slice.clone() }));
         self.checkpoint.save(&Contents::new(self.boot_id.clone(), entries))
     }

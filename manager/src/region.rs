@@ -18,7 +18,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use aliquot_abi::handshake;
 use aliquot_abi::region::{
@@ -33,6 +33,7 @@ mod fault;
 pub(crate) mod files;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod hostile;
+pub(crate) mod manifest;
 mod map;
 pub(crate) mod view;
 
@@ -90,6 +91,17 @@ pub enum OpenRegionError {
         /// The directory.
         path: PathBuf,
     },
+}
+
+/// What a region's limits say of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Guaranteed share of its time.
+    pub core_request_percent: u32,
+    /// Share of its time that is never exceeded.
+    pub core_limit_percent: u32,
+    /// Its memory that is never exceeded.
+    pub memory_limit_bytes: u64,
 }
 
 impl OpenRegionError {
@@ -185,6 +197,19 @@ impl Region {
     #[must_use]
     pub(crate) fn host_memory_limit_bytes(&self) -> u64 {
         self.limits.host_memory_limit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What the limits say of each device, by the device's sixteen bytes.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = ([u8; 16], Shares)> + '_ {
+        let value = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        self.limits.devices.iter().take(self.device_count).map(move |limits| {
+            let shares = Shares {
+                core_request_percent: value(&limits.core_request_percent),
+                core_limit_percent: value(&limits.core_limit_percent),
+                memory_limit_bytes: limits.memory_limit_bytes.load(Ordering::Relaxed),
+            };
+            (limits.uuid, shares)
+        })
     }
 
     /// Writes what `slice` may use.

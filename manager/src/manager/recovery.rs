@@ -1,46 +1,40 @@
 //! The start: from what a manager before has left to slices at work.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use aliquot_abi::region::ATTACH_SOCKET;
 use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, flock};
 use tracing::{error, info, warn};
 
 use crate::attach::Attach;
 use crate::attribution;
 use crate::audit::Audit;
 use crate::cdi::Cdi;
-use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
+use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Found, Phase};
 use crate::config::Config;
 use crate::descriptors::Descriptors;
 use crate::devices::Devices;
 use crate::file_system::{self, FileSystem};
 use crate::inventory::DeviceSource;
 use crate::live::{LiveSlice, LiveSlices};
+use crate::manager::locks::Locks;
 use crate::manager::{Manager, State, StepError};
 use crate::mps::Mps;
 use crate::paths;
 use crate::procfs;
 use crate::region::files::{CreateRegionError, RegionDirs};
 use crate::region::{OpenRegionError, Region};
-use crate::slices::{Slice, SliceId};
+use crate::slices::{Slice, SliceId, Slices};
 use crate::time_sharing::TimeSharing;
 use crate::{heartbeat, sampler};
 
 /// Bytes of a Unix socket's path, without the zero at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-
-/// A manager that was killed can leave a child that has not got as far as exec, and holds its locks until then: for
-/// long on a machine that has too much to do.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Why the manager cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -65,10 +59,15 @@ pub enum OpenError {
         owner: u32,
     },
     /// Another manager uses a directory.
-    #[error("another manager uses {}; stop it, or give this one directories of its own (--runtime-dir, --state-dir)", path.display())]
+    #[error(
+        "another manager uses {}{}; stop it, or give this one directories of its own (--runtime-dir, --state-dir)",
+        path.display(), holder.as_ref().map(|holder| format!(": {holder}")).unwrap_or_default()
+    )]
     Locked {
         /// Which.
         path: PathBuf,
+        /// The process, if it says so.
+        holder: Option<String>,
     },
     /// Libraries cannot be loaded from the runtime directory.
     #[error(
@@ -98,22 +97,6 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
-/// Locks that keep a second manager out, held as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Locks {
-    files: Vec<File>,
-}
-
-impl Drop for Locks {
-    /// By name: closing a file does not unlock it while a child that another thread is starting still has it open.
-    fn drop(&mut self) {
-        for file in &self.files {
-            // What cannot be unlocked is unlocked when it is closed.
-            let _ = flock(file, FlockOperation::Unlock);
-        }
-    }
-}
-
 /// Makes the directories of `config` and locks them.
 ///
 /// # Errors
@@ -136,12 +119,13 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
              another directory with --runtime-dir"
         );
     }
-    let mut files = vec![lock(runtime_dir)?];
+    let mut locks = Locks::default();
+    locks.take(runtime_dir)?;
     if let Some(state_dir) = &config.state_dir {
         make_own_dir(state_dir, 0o700)?;
-        files.push(lock(state_dir)?);
+        locks.take(state_dir)?;
     }
-    Ok(Locks { files })
+    Ok(locks)
 }
 
 /// What runs in root's slices may have dropped its rights and must reach its region. An ordinary user's is nobody
@@ -173,22 +157,6 @@ fn make_own_dir(path: &Path, mode: u32) -> Result<(), OpenError> {
         return Ok(());
     }
     Err(OpenError::Unsafe { path: path.into(), owner: fs::symlink_metadata(path).map_err(error)?.uid() })
-}
-
-fn lock(dir: &Path) -> Result<File, OpenError> {
-    let path = dir.join("manager.lock");
-    let error = |source: io::Error| OpenError::Dir { path: dir.into(), source };
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(error)?;
-    let patience = Instant::now() + LOCK_PATIENCE;
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < patience => thread::sleep(LOCK_RETRY),
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: dir.into() }),
-            Err(errno) => return Err(error(errno.into())),
-        }
-    }
 }
 
 impl Manager {
@@ -234,41 +202,99 @@ impl Manager {
         Ok(manager)
     }
 
-    fn recover(&self, found: Option<Contents>) -> Result<(), OpenError> {
-        let found = found.unwrap_or_else(|| Contents::new(self.boot_id.clone(), Vec::new()));
+    fn recover(&self, found: Found) -> Result<(), OpenError> {
+        let (found, is_lost) = self.judge(found);
         let same_boot = found.boot_id == self.boot_id;
         let (ready, begun): (Vec<Entry>, Vec<Entry>) =
-            found.slices.into_iter().partition(|entry| entry.phase == Phase::Ready);
-        for entry in begun {
-            info!(slice = entry.slice.name, phase = ?entry.phase, "removing a slice that was not finished");
-            if let Err(error) = self.cdi.withdraw(&entry.slice.name) {
-                warn!(slice = entry.slice.name, %error, "cannot remove what is left of a slice");
+            found.slices.iter().cloned().partition(|entry| entry.phase == Phase::Ready);
+        for Entry { phase, slice } in begun {
+            // A copy can be of before the last change: what it says was begun may have been done.
+            if is_lost && phase == Phase::Making {
+                continue;
             }
+            info!(slice = slice.name, ?phase, "removing a slice that was not finished");
+            self.remove_rest(&slice);
         }
         let mut state = self.state.lock();
-        // After another boot the regions' processes are gone, and their books with them.
-        let known: Vec<SliceId> = ready.iter().filter(|_| same_boot).map(|entry| entry.slice.id).collect();
-        for name in self.dirs.remove_residue(&known)? {
-            info!(name, "removed a region that no slice has");
-        }
+        let mut orphans = Vec::new();
         for Entry { slice, .. } in ready {
             let owner_gone =
                 slice.owner.is_some_and(|owner| !same_boot || procfs::is_gone(owner.pid, owner.start_time));
-            if owner_gone {
-                self.remove_orphan(&slice);
-                continue;
+            if owner_gone { orphans.push(slice) } else { state.slices.put(slice) }
+        }
+        for slice in orphans {
+            info!(slice = slice.name, "removing a slice whose owner has ended");
+            self.remove_rest(&slice);
+        }
+        let adopted = self.adopt(&state.slices, is_lost)?;
+        for slice in adopted.slices {
+            if slice.owner.is_some_and(|owner| procfs::is_gone(owner.pid, owner.start_time)) {
+                info!(slice = slice.name, "removing a slice whose owner has ended");
+                self.remove_rest(&slice);
+            } else {
+                state.slices.put(slice);
             }
+        }
+        // After another boot the regions' processes are gone, and their books with them.
+        let is_of_this_boot =
+            |id: &SliceId| self.dirs.description(*id).map_or(same_boot, |found| self.is_of_this_boot(&found));
+        let mut kept: Vec<SliceId> = state.slices.iter().map(|slice| slice.id).filter(is_of_this_boot).collect();
+        kept.extend(adopted.kept);
+        for name in self.dirs.remove_residue(&kept)? {
+            info!(name, "removed a region that no slice has");
+        }
+        let slices: Vec<Slice> = state.slices.iter().cloned().collect();
+        for slice in slices {
             if let Err(problem) = self.take_over(&slice) {
                 error!(slice = slice.name, problem, "a slice cannot be taken over; it can be removed");
                 state.problems.insert(slice.id, problem);
             }
-            state.slices.put(slice);
         }
-        Ok(self.save(&state.slices, None)?)
+        for slice in self.cdi.remove_stale(self.dirs.slices(), |name| state.slices.get(name).is_some()) {
+            info!(slice, "removed the CDI specification of a slice that is no more");
+        }
+        self.save_what_was_found(&state.slices)
     }
 
-    fn remove_orphan(&self, slice: &Slice) {
-        info!(slice = slice.name, "removing a slice whose owner has ended");
+    /// What the slices were by the checkpoint, and whether that cannot be relied on: then the regions tell.
+    fn judge(&self, found: Found) -> (Contents, bool) {
+        match found {
+            Found::Whole(contents) => (contents, false),
+            // Nobody remembers: what is there is of another manager that was killed.
+            Found::Nothing => (Contents::new(self.boot_id.clone(), Vec::new()), !self.checkpoint.is_off()),
+            Found::Copy(contents, problem) => {
+                let kept_as = self.set_aside();
+                error!(problem, kept_as, "the copy of the checkpoint is taken, and the regions that are there");
+                (contents, true)
+            }
+            Found::Lost(problem) => {
+                let kept_as = self.set_aside();
+                error!(
+                    problem,
+                    kept_as, "the slices are those whose regions are there; what had none is lost: make it again"
+                );
+                (Contents::new(self.boot_id.clone(), Vec::new()), true)
+            }
+        }
+    }
+
+    fn set_aside(&self) -> Option<String> {
+        self.checkpoint.set_aside().map(|path| path.display().to_string())
+    }
+
+    /// On a full disk the manager starts all the same: what it has found, the next one finds as well.
+    fn save_what_was_found(&self, slices: &Slices) -> Result<(), OpenError> {
+        match self.save(slices, None) {
+            Err(error) if error.is_full_disk() => {
+                error!(%error, "nothing new can be remembered until there is room; what was remembered is in force");
+                Ok(())
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// Removes what there is of a slice that is not to be.
+    fn remove_rest(&self, slice: &Slice) {
         let step = || -> Result<(), StepError> {
             self.cdi.withdraw(&slice.name)?;
             self.dirs.retire(slice.id)?;
@@ -313,6 +339,9 @@ impl Manager {
             }
             // The checkpoint may be ahead of the region: a resize is noted before it is done.
             region.write_limits(slice);
+            if let Err(error) = self.dirs.describe(slice) {
+                warn!(slice = slice.name, %error, "if the checkpoint is lost, the slice's name is");
+            }
             region
         } else {
             self.dirs.create(slice).map_err(|error| error.to_string())?

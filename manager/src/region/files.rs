@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <runtime>/lib/libaliquot-<hash>.so             the shim of this manager
-//! <runtime>/slices/<id>/                         a region: limits, ledger, attach.sock, libaliquot-<hash>.so
+//! <runtime>/slices/<id>/                         a region: limits, ledger, attach.sock, libaliquot-<hash>.so, slice.json
 //! <runtime>/slices/.new-<id>/ .old-<id>/         one that is being made or removed
 //! ```
 
@@ -18,6 +18,8 @@ use aliquot_abi::region::{
 };
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::procfs;
+use crate::region::manifest::Manifest;
 use crate::region::map::{Mapping, Shared};
 use crate::region::{OpenRegionError, Region};
 use crate::shim_image;
@@ -86,6 +88,41 @@ impl RegionDirs {
         self.slices.join(id.to_string())
     }
 
+    /// Where all regions are.
+    #[must_use]
+    pub(crate) fn slices(&self) -> &Path {
+        &self.slices
+    }
+
+    /// Where the manifest of slice `id` is.
+    fn manifest(&self, id: SliceId) -> PathBuf {
+        self.slices.join(id.to_string())
+    }
+
+    /// Writes down what the limits do not say of `slice`, beside its region.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn describe(&self, slice: &Slice) -> Result<(), CreateRegionError> {
+        let dir = self.manifest(slice.id);
+        Manifest { boot_id: procfs::boot_id(), slice: slice.clone() }.write(&dir).map_err(io_at(&dir))
+    }
+
+    /// What was written down of slice `id`.
+    #[must_use]
+    pub(crate) fn description(&self, id: SliceId) -> Option<Manifest> {
+        Manifest::read(&self.manifest(id), id)
+    }
+
+    /// The regions that are there.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub(crate) fn ids(&self) -> Result<Vec<SliceId>, CreateRegionError> {
+        let entries = fs::read_dir(&self.slices).map_err(io_at(&self.slices))?.flatten();
+        Ok(entries.filter_map(|entry| SliceId::parse(entry.file_name().to_str()?)).collect())
+    }
+
     fn new_region(&self, id: SliceId) -> PathBuf {
         self.slices.join(format!(".new-{id}"))
     }
@@ -100,7 +137,11 @@ impl RegionDirs {
     /// A file cannot be made, for example because the disk is full; nothing is left behind.
     pub(crate) fn create(&self, slice: &Slice) -> Result<Region, CreateRegionError> {
         let (new, dir) = (self.new_region(slice.id), self.region(slice.id));
-        let made = self.fill(&new, slice).and_then(|()| fs::rename(&new, &dir).map_err(io_at(&dir)));
+        let manifest = Manifest { boot_id: procfs::boot_id(), slice: slice.clone() };
+        let made = self
+            .fill(&new, slice)
+            .and_then(|()| manifest.write(&new).map_err(io_at(&new)))
+            .and_then(|()| fs::rename(&new, &dir).map_err(io_at(&dir)));
         if let Err(error) = made {
             let _ = fs::remove_dir_all(&new);
             return Err(error);

@@ -4,6 +4,7 @@ mod bad_days;
 mod clients;
 mod descriptors;
 mod killed;
+mod lost_files;
 mod metrics;
 mod node;
 mod owners;

@@ -1,0 +1,132 @@
+//! Slices that the checkpoint does not name, known from their regions.
+//!
+//! A region that processes use is never removed, whatever the checkpoint says: it holds memory and time that must not be
+//! given out again. Where the checkpoint is lost, all regions are what is left of what was promised. A region's limits name
+//! devices and shares; its manifest says the rest.
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use tracing::{error, warn};
+
+use crate::attribution;
+use crate::inventory::{DeviceUuid, Inventory};
+use crate::manager::Manager;
+use crate::region::files::CreateRegionError;
+use crate::region::manifest::Manifest;
+use crate::region::{Region, Shares};
+use crate::slices::{Part, PriorityClass, Published, Slice, SliceId, Slices};
+
+/// What becomes of the regions that no slice has.
+#[derive(Debug, Default)]
+pub(super) struct Adopted {
+    /// The slices that were made of some.
+    pub slices: Vec<Slice>,
+    /// Those that stay although nobody knows whose they are.
+    pub kept: Vec<SliceId>,
+}
+
+impl Manager {
+    /// Looks at the regions of no slice in `known`, all of which are to be slices again if the checkpoint `is_lost`.
+    ///
+    /// # Errors
+    /// They cannot be listed, or one of before the last start of the machine cannot be removed.
+    pub(super) fn adopt(&self, known: &Slices, is_lost: bool) -> Result<Adopted, CreateRegionError> {
+        let mut adopted = Adopted::default();
+        let ids: BTreeSet<SliceId> = known.iter().map(|slice| slice.id).collect();
+        let mut names: BTreeSet<String> = known.iter().map(|slice| slice.name.clone()).collect();
+        for id in self.dirs.ids()?.into_iter().filter(|id| !ids.contains(id)) {
+            if !is_lost && users_of(id).is_none() {
+                continue;
+            }
+            let Some(mut slice) = self.slice_of_region(id) else {
+                if let Some(processes) = users_of(id) {
+                    error!(
+                        %id,
+                        ?processes,
+                        "a region in use cannot be understood, and what it holds may be given out again: end its processes"
+                    );
+                    adopted.kept.push(id);
+                }
+                continue;
+            };
+            if names.contains(&slice.name) {
+                slice.name = recovered_name(id);
+            }
+            if is_lost {
+                warn!(slice = slice.name, %id, "a slice is known from its region");
+            } else {
+                warn!(slice = slice.name, %id, "processes use the region of a slice that the checkpoint does not have: it is a slice again");
+            }
+            names.insert(slice.name.clone());
+            adopted.slices.push(slice);
+        }
+        Ok(adopted)
+    }
+
+    /// The slice that a region says it is of.
+    fn slice_of_region(&self, id: SliceId) -> Option<Slice> {
+        let described = self.dirs.description(id);
+        if let Some(manifest) = described.as_ref().filter(|manifest| !self.is_of_this_boot(manifest)) {
+            // What runs in the slice began after that boot, in a region that is made anew.
+            return Some(manifest.slice.clone());
+        }
+        let region = match Region::open(id, &self.dirs.region(id)) {
+            Ok(region) => region,
+            Err(error) => {
+                warn!(%id, %error, "cannot read the limits of a region");
+                return described.map(|manifest| manifest.slice);
+            }
+        };
+        let parts = parts_of(&region, &self.devices.known().inventory);
+        let slice = described.map_or_else(|| undescribed(id), |manifest| manifest.slice);
+        Some(Slice { parts, host_memory_limit_bytes: region.host_memory_limit_bytes(), ..slice })
+    }
+
+    /// Whether a region was made since the machine was started.
+    pub(super) fn is_of_this_boot(&self, manifest: &Manifest) -> bool {
+        manifest.boot_id == self.boot_id
+    }
+}
+
+/// The processes that use a region; `None` if nobody does. Where it cannot be found out, somebody may.
+fn users_of(id: SliceId) -> Option<Vec<u32>> {
+    let users = attribution::users_of(id).map(Some).unwrap_or_default();
+    users.map_or(Some(Vec::new()), |users| Some(users).filter(|users| !users.is_empty()))
+}
+
+fn recovered_name(id: SliceId) -> String {
+    format!("recovered-{:.8}", id.to_string())
+}
+
+/// A slice of which only the region is known.
+fn undescribed(id: SliceId) -> Slice {
+    Slice {
+        name: recovered_name(id),
+        id,
+        parts: Vec::new(),
+        host_memory_limit_bytes: 0,
+        priority_class: PriorityClass::default(),
+        audit_policy: None,
+        published: Published::default(),
+        created: SystemTime::now(),
+        description: "known from its region only".into(),
+        owner: None,
+    }
+}
+
+fn parts_of(region: &Region, inventory: &Inventory) -> Vec<Part> {
+    let part = |(uuid, shares): ([u8; 16], Shares)| Part {
+        device: device_of(uuid, inventory),
+        core_request_percent: shares.core_request_percent,
+        core_limit_percent: shares.core_limit_percent,
+        memory_limit_bytes: shares.memory_limit_bytes,
+    };
+    region.parts().map(part).collect()
+}
+
+/// The device of these bytes. One that is not there, because the driver does not answer yet, is taken for a whole GPU.
+fn device_of(uuid: [u8; 16], inventory: &Inventory) -> DeviceUuid {
+    let known = inventory.devices.iter().find(|device| device.uuid.bytes() == Some(uuid));
+    known.map_or_else(|| DeviceUuid::of_gpu(uuid), |device| device.uuid.clone())
+}

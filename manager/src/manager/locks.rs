@@ -1,0 +1,106 @@
+//! Keeps a second manager out of the directories of the first.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use tracing::warn;
+
+use super::OpenError;
+use crate::procfs::Stat;
+
+/// A manager that was killed can leave a child that has not got as far as exec, and holds its locks until then: for
+/// long on a machine that has too much to do.
+const PATIENCE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Locks that keep a second manager out, held as long as this lives.
+#[derive(Debug, Default)]
+pub(crate) struct Locks {
+    files: Vec<File>,
+}
+
+impl Locks {
+    /// Locks `dir` as well.
+    ///
+    /// # Errors
+    /// Another manager has it, or there can be no lock in it.
+    pub(super) fn take(&mut self, dir: &Path) -> Result<(), OpenError> {
+        let error = |source: io::Error| OpenError::Dir { path: dir.into(), source };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(dir.join("manager.lock")).map_err(error)?;
+        let patience = Instant::now() + PATIENCE;
+        let mut has_told = false;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) => {}
+                Err(errno) => return Err(error(errno.into())),
+            }
+            let holder = Holder::read(&file).filter(Holder::is_alive);
+            if holder.is_some() || Instant::now() >= patience {
+                return Err(OpenError::Locked { path: dir.into(), holder: holder.map(|holder| holder.name()) });
+            }
+            if !has_told {
+                warn!(dir = %dir.display(), "waiting for what a manager that was killed has left behind");
+                has_told = true;
+            }
+            thread::sleep(RETRY);
+        }
+        // On a full disk nobody is told who holds it.
+        let _ = Holder::this_process().map(|holder| holder.write(&file));
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+impl Drop for Locks {
+    /// By name: closing a file does not unlock it while a child that another thread is starting still has it open.
+    fn drop(&mut self) {
+        for file in &self.files {
+            // What cannot be unlocked is unlocked when it is closed.
+            let _ = flock(file, FlockOperation::Unlock);
+        }
+    }
+}
+
+/// Who holds a lock, as its file says.
+struct Holder {
+    pid: u32,
+    start_time: u64,
+}
+
+impl Holder {
+    fn this_process() -> Option<Holder> {
+        let pid = std::process::id();
+        Some(Holder { pid, start_time: Stat::of(pid)?.start_time })
+    }
+
+    fn read(file: &File) -> Option<Holder> {
+        let mut bytes = [0; 64];
+        let length = file.read_at(&mut bytes, 0).ok()?;
+        let text = std::str::from_utf8(bytes.get(..length)?).ok()?;
+        let mut words = text.split_whitespace();
+        Some(Holder { pid: words.next()?.parse().ok()?, start_time: words.next()?.parse().ok()? })
+    }
+
+    /// Always as long: what was there before is written over.
+    fn write(&self, file: &File) -> io::Result<()> {
+        file.write_all_at(format!("{:10} {:20}\n", self.pid, self.start_time).as_bytes(), 0)
+    }
+
+    fn is_alive(&self) -> bool {
+        Stat::of(self.pid).is_some_and(|stat| stat.start_time == self.start_time && !stat.has_ended())
+    }
+
+    fn name(&self) -> String {
+        let name = fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        format!("process {} ({})", self.pid, String::from_utf8_lossy(&name).trim_end())
+    }
+}
