@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::driver_root::DriverRoot;
 use crate::inventory::DeviceUuid;
+use crate::logging::{self, LogLevelError};
 use crate::paths::{Paths, SOCKET_FILE};
 pub use crate::slices::PriorityClass;
 
@@ -277,6 +278,9 @@ pub enum ConfigError {
         /// Its value.
         path: PathBuf,
     },
+    /// The log level is none.
+    #[error(transparent)]
+    LogLevel(#[from] LogLevelError),
     /// An entry of `cdi.extra_env` is not `NAME=value`.
     #[error("cdi.extra_env has the entry {entry:?}, which is not of the form NAME=value")]
     Env {
@@ -333,16 +337,17 @@ impl Config {
     /// A file that cannot be read or understood, or a value that can never work.
     pub fn load(flags: Settings, file: Option<&Path>) -> Result<Config, ConfigError> {
         let defaults = Paths::of_this_user();
-        let settings = match file {
-            Some(path) => read(path)?,
-            None => match read(&defaults.config_file) {
-                Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                    Settings::default()
-                }
-                other => other?,
-            },
-        };
+        let settings = Config::file(file).map_or_else(|| Ok(Settings::default()), |path| read(&path))?;
         Config::from_settings(flags, settings, defaults)
+    }
+
+    /// The file that [`Config::load`] reads: `file`, or the default one; `None` if that is not there.
+    #[must_use]
+    pub fn file(file: Option<&Path>) -> Option<PathBuf> {
+        let default = || Paths::of_this_user().config_file;
+        // One that cannot be looked at is not taken for one that is not there.
+        let is_there = |path: &PathBuf| path.try_exists().unwrap_or(true);
+        file.map(Path::to_owned).or_else(|| Some(default()).filter(is_there))
     }
 
     /// For a manager inside another program: everything below `runtime_dir`, nothing published, nothing remembered.
@@ -381,6 +386,8 @@ impl Config {
         if cdi_dir.is_some() && runtime_dir.to_string_lossy().contains([' ', '\t', '\n', ':', '#']) {
             return Err(ConfigError::NotPreloadable { path: runtime_dir });
         }
+        let log_level = flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into());
+        logging::filter(&log_level)?;
         let kubernetes = file.kubernetes.map(|settings| settings.completed(&state_dir, cdi_dir.is_some()));
         Ok(Config {
             socket: absolute("socket", socket)?,
@@ -393,12 +400,14 @@ impl Config {
                 absolute("driver_root", flags.driver_root.or(file.driver_root).unwrap_or_else(|| "/".into()))?,
             ),
             kubernetes: kubernetes.transpose()?,
-            cdi: cdi_dir.map(|dir| Ok(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi })).transpose()?,
+            cdi: cdi_dir
+                .map(|dir| Ok::<_, ConfigError>(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi }))
+                .transpose()?,
             audit: AuditSettings { mps_server: absolute("audit.mps_server", audit.mps_server)?, ..audit },
             sharing: file.sharing.unwrap_or_default().validated()?,
             default_priority_class: flags.default_priority_class.or(file.default_priority_class).unwrap_or_default(),
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
-            log_level: flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
+            log_level,
         })
     }
 }
@@ -490,6 +499,7 @@ mod tests {
             ("cdi_dir = 'cdi'", "cdi_dir"),
             ("host_root = 'host'", "host_root"),
             ("driver_root = 'driver'", "driver_root"),
+            ("log_level = 'xx'", "\"xx\" is no level"),
             ("[audit]\nmps_server = 'nvidia-cuda-mps-server'", "audit.mps_server"),
             ("[sharing.mps]\npipe_directory = 'pipes'", "sharing.mps.pipe_directory"),
             ("[sharing]\ndevices = [{ uuid = '0', mode = 'mps' }]", "sharing.devices"),

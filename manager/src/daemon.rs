@@ -27,7 +27,7 @@ use crate::nvml::Nvml;
 use crate::socket::{self, Socket, SocketError};
 
 mod run;
-pub use run::{RunError, run};
+pub use run::{RunError, check, run};
 
 /// Operations under way have this long to end when the manager does.
 const OPERATION_GRACE: Duration = Duration::from_secs(2);

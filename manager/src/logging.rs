@@ -3,16 +3,39 @@
 use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::{LevelFilter, ParseError};
 
 use crate::config::{Config, LogFormat};
+
+/// Why nothing can be logged as the configuration says.
+#[derive(Debug, thiserror::Error)]
+pub enum LogLevelError {
+    /// A word is no level. The filter itself would take it for a part of the program, and log nothing else.
+    #[error("log_level is {level:?}, and {word:?} is no level; {USE}")]
+    NoLevel {
+        /// What was given.
+        level: String,
+        /// The word.
+        word: String,
+    },
+    /// It is no filter.
+    #[error("log_level is {level:?}: {source}; {USE}")]
+    NoFilter {
+        /// What was given.
+        level: String,
+        /// Why.
+        source: ParseError,
+    },
+}
+
+const USE: &str = "use off, error, warn, info, debug, trace, or a filter such as info,aliquot_manager::attach=debug";
 
 /// Begins to log as `config` says.
 ///
 /// # Errors
 /// The level is none.
-pub(crate) fn start(config: &Config) -> Result<(), ParseError> {
-    let filter = EnvFilter::try_new(&config.log_level)?;
+pub(crate) fn start(config: &Config) -> Result<(), LogLevelError> {
+    let filter = filter(&config.log_level)?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // Whoever logged first in this process keeps doing so.
     let _ = match config.log_format {
@@ -20,4 +43,37 @@ pub(crate) fn start(config: &Config) -> Result<(), ParseError> {
         LogFormat::Json => lines.json().try_init(),
     };
     Ok(())
+}
+
+/// The filter that `level` stands for.
+///
+/// # Errors
+/// It stands for none.
+pub(crate) fn filter(level: &str) -> Result<EnvFilter, LogLevelError> {
+    let filter = EnvFilter::try_new(level).map_err(|source| LogLevelError::NoFilter { level: level.into(), source })?;
+    // One with a '=' or a '[' was understood as what it is.
+    let mut words = level.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', ']']));
+    match words.find(|word| word.is_empty() || word.parse::<LevelFilter>().is_err()) {
+        Some(word) => Err(LogLevelError::NoLevel { level: level.into(), word: word.into() }),
+        None => Ok(filter),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for level in ["info", "WARN", "off", "info,aliquot_manager::attach=debug", "warn,[{slice=a}]=trace"] {
+            assert!(filter(level).is_ok(), "{level}");
+        }
+        for (level, word) in
+            [("xx", "xx"), ("", ""), ("info,debgu", "debgu"), ("info,", ""), ("aliquot_manager", "aliquot_")]
+        {
+            let error = filter(level).unwrap_err().to_string();
+            assert!(error.contains(&format!("{word}")) && error.contains("use off, error"), "{error}");
+        }
+        assert!(matches!(filter("aliquot_manager=xx"), Err(LogLevelError::NoFilter { .. })));
+    }
 }

@@ -47,7 +47,7 @@ mod adoption;
 mod locks;
 mod recovery;
 pub(crate) use locks::Locks;
-pub(crate) use recovery::{OpenError, take_directories};
+pub(crate) use recovery::{OpenError, check_path, take_directories};
 
 /// The slices as they are to be, and why one of them does not work.
 struct State {

@@ -28,6 +28,9 @@ struct Arguments {
     /// that has the node's /run with mount propagation
     #[arg(long)]
     mount_runtime_dir: bool,
+    /// Say whether the configuration can be used, with the flags that are given, and end: with status 0 if it can
+    #[arg(long, conflicts_with = "mount_runtime_dir")]
+    check_config: bool,
     #[command(flatten)]
     settings: Settings,
 }
@@ -42,7 +45,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(Arguments { config, mount_runtime_dir, settings }: Arguments) -> anyhow::Result<()> {
-    let config = Config::load(settings, config.as_deref())?;
+fn run(Arguments { config: file, mount_runtime_dir, check_config, settings }: Arguments) -> anyhow::Result<()> {
+    let config = Config::load(settings, file.as_deref())?;
+    if check_config {
+        daemon::check(&config)?;
+        match Config::file(file.as_deref()) {
+            Some(file) => println!("the configuration file {} can be used", file.display()),
+            None => println!("there is no configuration file: the defaults are used"),
+        }
+        return Ok(());
+    }
     if mount_runtime_dir { Ok(runtime_mount::mount(&config.runtime_dir)?) } else { Ok(daemon::run(config)?) }
 }

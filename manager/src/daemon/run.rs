@@ -6,23 +6,18 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, info};
-use tracing_subscriber::filter::ParseError;
 
 use crate::config::Config;
 use crate::daemon::{Daemon, StartError};
-use crate::logging;
+use crate::logging::{self, LogLevelError};
+use crate::manager::check_path;
 
 /// Why the daemon ends with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The log level is none.
-    #[error("log_level is {level:?}: {source}; use error, warn, info, debug, trace, or a filter")]
-    LogLevel {
-        /// What was given.
-        level: String,
-        /// Why.
-        source: ParseError,
-    },
+    #[error(transparent)]
+    LogLevel(#[from] LogLevelError),
     /// It does not start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -36,8 +31,7 @@ pub enum RunError {
 /// # Errors
 /// See [`RunError`].
 pub fn run(config: Config) -> Result<(), RunError> {
-    let level = |source| RunError::LogLevel { level: config.log_level.clone(), source };
-    logging::start(&config).map_err(level)?;
+    logging::start(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Signals)?;
     runtime.block_on(async {
         // First: whoever has had an answer from the daemon may ask it to end.
@@ -55,6 +49,14 @@ pub fn run(config: Config) -> Result<(), RunError> {
         daemon.stop();
         Ok(())
     })
+}
+
+/// Whether [`run`] could use `config`, as far as that can be said without doing anything.
+///
+/// # Errors
+/// A value that can never work.
+pub fn check(config: &Config) -> Result<(), RunError> {
+    check_path(&config.runtime_dir).map_err(|error| RunError::Start(error.into()))
 }
 
 /// The signals that ask this process to end.

@@ -137,7 +137,10 @@ fn runtime_dir_mode(runtime_dir: &Path) -> u32 {
 }
 
 /// Processes connect by path, and the loader splits the list of what it preloads at spaces and colons.
-fn check_path(runtime_dir: &Path) -> Result<(), OpenError> {
+///
+/// # Errors
+/// See [`OpenError::Path`].
+pub(crate) fn check_path(runtime_dir: &Path) -> Result<(), OpenError> {
     let socket = runtime_dir.join("slices").join("0".repeat(32)).join(ATTACH_SOCKET);
     let text = runtime_dir.to_string_lossy();
     let what = if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {

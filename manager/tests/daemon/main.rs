@@ -2,6 +2,7 @@
 
 mod bad_days;
 mod clients;
+mod configuration;
 mod descriptors;
 mod killed;
 mod lost_files;
