@@ -1,4 +1,4 @@
-//! Python with NVIDIA's own packages.
+//! Python with packages from the index, as they are installed by others.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -9,23 +9,31 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::{SimulatedGpu, artifacts, tool};
 
-/// A virtual environment with what `tests/e2e/requirements.txt` pins. It is made once and kept in the target directory.
+/// A virtual environment with the packages that a file in `tests/e2e` pins. It is made once and kept in the target
+/// directory.
 pub struct PythonEnvironment {
     dir: PathBuf,
 }
 
 impl PythonEnvironment {
-    /// The environment; made at the first call, which needs the network or a package cache.
+    /// The one with NVIDIA's own packages; made at the first call, which needs the network or a package cache.
     #[must_use]
     pub fn get() -> &'static PythonEnvironment {
         static MADE: OnceLock<PythonEnvironment> = OnceLock::new();
-        MADE.get_or_init(PythonEnvironment::make)
+        MADE.get_or_init(|| PythonEnvironment::make("python", "requirements.txt"))
     }
 
-    fn make() -> PythonEnvironment {
-        let requirements = artifacts::workspace().join("tests/e2e/requirements.txt");
+    /// The one with gRPC's packages; made like the other.
+    #[must_use]
+    pub fn grpc() -> &'static PythonEnvironment {
+        static MADE: OnceLock<PythonEnvironment> = OnceLock::new();
+        MADE.get_or_init(|| PythonEnvironment::make("python-grpc", "requirements-grpc.txt"))
+    }
+
+    fn make(name: &str, requirements: &str) -> PythonEnvironment {
+        let requirements = artifacts::workspace().join("tests/e2e").join(requirements);
         let pinned = fs::read_to_string(&requirements).expect("the list of Python packages");
-        let base = artifacts::scratch_dir("python");
+        let base = artifacts::scratch_dir(name);
         let lock = File::create(base.join("lock")).expect("a lock file");
         flock(&lock, FlockOperation::LockExclusive).expect("the lock");
         let dir = base.join("venv");
