@@ -19,6 +19,7 @@ use aliquot_abi::region::LEDGER_FILE;
 
 use crate::live::{Attached, LiveSlice};
 use crate::procfs::{self, Mapped, Stat};
+use crate::region::files::REGION_DIR;
 use crate::slices::SliceId;
 
 /// A process that is in no slice is taken to stay so for as many looks: to find out takes many questions to the kernel.
@@ -205,10 +206,11 @@ struct Belonging {
 /// The processes cannot be listed.
 pub(crate) fn users_of(id: SliceId) -> io::Result<Vec<u32>> {
     let host = HostMounts::find();
-    let ledger = format!("/{id}/{LEDGER_FILE}");
+    // The second as managers made it that had no directory around the region.
+    let ledgers = [format!("/{id}/{REGION_DIR}/{LEDGER_FILE}"), format!("/{id}/{LEDGER_FILE}")];
     let uses = |pid: &u32| {
         let is_elsewhere = || procfs::mount_namespace(*pid).is_none_or(|of| !host.are_of(of));
-        procfs::maps(*pid, &ledger) == Mapped::Yes
+        ledgers.iter().any(|ledger| procfs::maps(*pid, ledger) == Mapped::Yes)
             || (is_elsewhere() && procfs::find_mount(*pid, |mount| is_mount_of(mount, id).then_some(())).is_some())
     };
     Ok(procfs::list()?.filter(uses).collect())

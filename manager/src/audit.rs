@@ -168,6 +168,7 @@ impl Auditor {
             age < STOPPED_KEPT
         });
         findings.extend(self.stopped.iter().map(|(_, finding)| finding.clone()));
+        findings.extend(looks.iter().flat_map(damaged_regions));
         findings.sort_by_key(|finding| finding.since);
         *self.audit.findings.lock() = findings;
         // After them, so that nobody hears of a stopped process that is not told of.
@@ -267,6 +268,22 @@ impl Auditor {
         self.progress.insert(key, progress);
         is_idle && process.busy_percent >= WORK_PERCENT_MIN
     }
+}
+
+/// The slices on a device whose regions are damaged. It is so for good once it is seen.
+fn damaged_regions(look: &DeviceLook) -> impl Iterator<Item = Finding> {
+    look.parts.iter().filter_map(|part| {
+        Some(Finding {
+            kind: Kind::DamagedRegion,
+            slice: Some(part.slice.name.clone()),
+            device: look.device.clone(),
+            pid: 0,
+            command: String::new(),
+            memory_bytes: None,
+            since: part.slice.damage()?.since,
+            stopped: None,
+        })
+    })
 }
 
 /// What the process's slot holds of the device.

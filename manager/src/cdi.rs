@@ -144,12 +144,13 @@ impl Cdi {
         let Some(config) = &self.config else { return Ok(()) };
         // In any case: a container that was made when the configuration was another one has it mounted.
         let path = region.dir().join(REGION_PRELOAD_FILE);
-        write_preload_file(&path, region.shim_path()).map_err(|source| CdiError::Preload { path, source })?;
+        write_preload_file(&path, region.preload()).map_err(|source| CdiError::Preload { path, source })?;
         let driver = HostDriver::find(slice, inventory, &self.driver);
         let mps = self.mps.client(&slice.parts);
         let visible = visible::variables(&slice.parts, inventory, &driver.device_nodes);
         let container = Container { visible, driver, mps };
-        let spec = spec(slice, region.dir(), region.shim_path(), container, &config.settings);
+        let preload: Vec<&Path> = region.preload().collect();
+        let spec = spec(slice, region.dir(), &preload, container, &config.settings);
         let path = file(config, &slice.name);
         // Readers take up every file whose name ends in .json or .yaml.
         let new = config.dir.join(format!(".aliquot.dev-slice-{}.new", slice.name));
@@ -184,9 +185,8 @@ impl Cdi {
 }
 
 /// Writes the file unless it is there: running containers have it mounted, and would keep one that was replaced.
-fn write_preload_file(path: &Path, shim_path: &Path) -> io::Result<()> {
-    let mut text = shim_path.as_os_str().as_bytes().to_vec();
-    text.push(b'\n');
+fn write_preload_file<'a>(path: &Path, libraries: impl Iterator<Item = &'a Path>) -> io::Result<()> {
+    let text: Vec<u8> = libraries.flat_map(|library| [library.as_os_str().as_bytes(), b"\n"].concat()).collect();
     if fs::read(path).is_ok_and(|found| found == text) {
         return Ok(());
     }
@@ -209,13 +209,17 @@ struct Container {
     mps: Option<Client>,
 }
 
-fn spec(slice: &Slice, region_dir: &Path, shim_path: &Path, container: Container, settings: &CdiSettings) -> Spec {
+fn spec(slice: &Slice, region_dir: &Path, preload: &[&Path], container: Container, settings: &CdiSettings) -> Spec {
     let Container { visible: mut env, driver, mps } = container;
     let ledger = region_dir.join(LEDGER_FILE);
     // The directory is not writable for the container, so the limits are not; the ledger in it is.
     let mut mounts = vec![Mount::new(region_dir, region_dir, false), Mount::new(&ledger, &ledger, true)];
+    // What stands in for the shim needs what lies beside it, as the shim does.
+    let beside = preload.iter().skip(1).filter_map(|library| library.parent());
+    mounts.extend(beside.map(|dir| Mount::new(dir, dir, false)));
     if settings.preload.by_environment() {
-        env.push(format!("LD_PRELOAD={}", shim_path.display()));
+        let libraries: Vec<String> = preload.iter().map(|library| library.display().to_string()).collect();
+        env.push(format!("LD_PRELOAD={}", libraries.join(":")));
     }
     if settings.preload.by_file() {
         mounts.push(Mount::new(&region_dir.join(REGION_PRELOAD_FILE), Path::new(PRELOAD_FILE), false));
@@ -277,6 +281,7 @@ mod tests {
             created: SystemTime::UNIX_EPOCH,
             description: String::new(),
             owner: None,
+            users: BTreeSet::new(),
         };
         let driver = HostDriver {
             device_nodes: vec!["/dev/nvidia0".into()],
@@ -293,7 +298,8 @@ mod tests {
             mounts: vec![("/run/pipes".into(), "/run/pipes".into()), ("/shm".into(), "/dev/shm".into())],
         };
         let container = Container { visible: vec!["NVIDIA_VISIBLE_DEVICES=void".into()], driver, mps: Some(mps) };
-        let spec = spec(&slice, Path::new("/run/r"), Path::new("/run/r/s.so"), container, &settings);
+        let spec =
+            spec(&slice, Path::new("/run/r"), &["/run/r/s.so", "/run/l/s.so"].map(Path::new), container, &settings);
         let found: serde_json::Value = serde_json::to_value(&spec).unwrap();
         assert_eq!((&found["cdiVersion"], &found["kind"]), (&"0.5.0".into(), &"aliquot.dev/slice".into()));
         let names: Vec<&serde_json::Value> =
@@ -331,6 +337,7 @@ mod tests {
             [
                 ("/run/r", "/run/r", "ro"),
                 ("/run/r/ledger", "/run/r/ledger", "rw"),
+                ("/run/l", "/run/l", "ro"),
                 ("/run/r/ld.so.preload", "/etc/ld.so.preload", "ro"),
                 ("/run/pipes", "/run/pipes", "rw"),
                 ("/shm", "/dev/shm", "rw"),
@@ -344,7 +351,8 @@ mod tests {
     fn the_shim_is_preloaded_in_the_ways_that_are_configured() {
         for preload in [Preload::File, Preload::Environment, Preload::Both] {
             let edits = edits(preload);
-            let variable = edits["env"].as_array().unwrap().iter().any(|entry| entry == "LD_PRELOAD=/run/r/s.so");
+            let variable =
+                edits["env"].as_array().unwrap().iter().any(|entry| entry == "LD_PRELOAD=/run/r/s.so:/run/l/s.so");
             let file = mounts(&edits).iter().any(|(_, container, _)| *container == PRELOAD_FILE);
             assert_eq!((variable, file), (preload.by_environment(), preload.by_file()), "{preload:?}");
         }
@@ -354,15 +362,16 @@ mod tests {
     fn a_preload_file_that_is_right_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGION_PRELOAD_FILE);
-        write_preload_file(&path, Path::new("/r/a.so")).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "/r/a.so\n");
+        let write = || write_preload_file(&path, ["/r/a.so", "/l/a.so"].into_iter().map(Path::new)).unwrap();
+        write();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "/r/a.so\n/l/a.so\n");
         let made = fs::metadata(&path).unwrap();
         assert_eq!(made.mode() & 0o777, 0o444);
-        write_preload_file(&path, Path::new("/r/a.so")).unwrap();
+        write();
         assert_eq!(fs::metadata(&path).unwrap().ino(), made.ino());
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         fs::write(&path, "/r/a").unwrap();
-        write_preload_file(&path, Path::new("/r/a.so")).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "/r/a.so\n");
+        write();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "/r/a.so\n/l/a.so\n");
     }
 }

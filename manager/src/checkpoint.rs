@@ -272,6 +272,7 @@ mod tests {
             created: SystemTime::now(),
             description: "\"quoted\"\n".into(),
             owner: None,
+            users: [7].into(),
         };
         Contents::new("boot".into(), vec![Entry { phase: Phase::Ready, slice }])
     }

@@ -75,6 +75,7 @@ impl NodeManager for Service {
         let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
         let request = request.into_inner();
         let owner = owner::verified(request.owner_pid, peer)?;
+        let users = owner::users(&request.allowed_uids, peer);
         let parts = request.parts.into_iter().map(convert::part_request).collect();
         let request = CreateRequest {
             name: request.name,
@@ -83,6 +84,7 @@ impl NodeManager for Service {
             priority_class: convert::priority_class(request.priority_class)?,
             description: request.description,
             owner,
+            users,
             ..CreateRequest::default()
         };
         self.blocking(move |manager| Ok(Response::new(convert::slice(manager.create(request)?)))).await

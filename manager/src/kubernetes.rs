@@ -239,6 +239,8 @@ fn create_request(request: &SliceRequest) -> CreateRequest {
         published: Published { aliases: request.aliases.clone(), environment: request.environment.clone() },
         description: request.description.clone(),
         owner: None,
+        // Containers need no right to the directories above their mounts.
+        users: BTreeSet::new(),
     }
 }
 

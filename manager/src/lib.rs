@@ -35,6 +35,7 @@ mod checkpoint;
 mod clock;
 pub mod config;
 pub mod daemon;
+mod damage;
 mod descriptors;
 mod devices;
 mod driver_root;

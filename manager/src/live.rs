@@ -8,12 +8,13 @@ use std::time::SystemTime;
 use aliquot_abi::ledger::{Identity, SHARED_SLOT};
 use aliquot_abi::region::{CONTEXT_NEGLIGIBLE, DeviceCounters, DeviceLimits, DeviceWaits, LEDGER_FILE};
 use aliquot_kubernetes::node::Consumer;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::config::AuditPolicy;
 use crate::devices::store_if_changed;
 use crate::procfs::{self, CommandLine, Mapped};
 use crate::region::Region;
+use crate::region::files::REGION_DIR;
 use crate::slices::{Owner, Part, PriorityClass, Slice, SliceId};
 use crate::time_sharing::Turns;
 use crate::usage::History;
@@ -42,6 +43,26 @@ pub(crate) struct AttachedSlot {
     pub generation: u32,
     /// Whose it is.
     pub identity: Identity,
+}
+
+/// What has happened to a region. Its processes get nothing more.
+#[derive(Clone, Debug)]
+pub(crate) struct Damage {
+    /// For people to read.
+    pub what: String,
+    /// When it was found.
+    pub since: SystemTime,
+}
+
+impl Damage {
+    /// The same with what to do about it.
+    #[must_use]
+    pub(crate) fn problem(&self) -> String {
+        format!(
+            "its region is damaged: {}; its processes get no memory and no time any more: end them, remove the slice and make it anew",
+            self.what
+        )
+    }
 }
 
 /// The processes of a slice, and what is asked of them many times a second.
@@ -83,6 +104,8 @@ pub(crate) struct LiveSlice {
     pub name: String,
     /// Whose end is its end.
     pub owner: Option<Owner>,
+    /// Users of this node, beside the manager's own, who may run programs in it.
+    pub users: BTreeSet<u32>,
     /// What is done with processes that get past it; `None`: the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// Its region.
@@ -101,7 +124,9 @@ pub(crate) struct LiveSlice {
     memory_limits_max_bytes: Vec<AtomicU64>,
     members: Mutex<Members>,
     consumers: RwLock<Arc<BTreeSet<Consumer>>>,
-    damage: Mutex<Option<String>>,
+    damage: Mutex<Option<Damage>>,
+    /// Its region is removed on purpose, or about to be.
+    is_leaving: Mutex<bool>,
 }
 
 impl LiveSlice {
@@ -114,6 +139,7 @@ impl LiveSlice {
             id: slice.id,
             name: slice.name.clone(),
             owner: slice.owner,
+            users: slice.users.clone(),
             audit_policy: slice.audit_policy,
             region,
             free: slice.parts.iter().map(|_| AtomicBool::new(false)).collect(),
@@ -131,6 +157,7 @@ impl LiveSlice {
             }),
             consumers: RwLock::default(),
             damage: Mutex::new(None),
+            is_leaving: Mutex::new(false),
         }
     }
 
@@ -308,25 +335,27 @@ impl LiveSlice {
     /// driver.
     #[must_use]
     pub(crate) fn maps_ledger(&self, pid: u32) -> Mapped {
-        procfs::maps(pid, &format!("/{}/{LEDGER_FILE}", self.id))
+        procfs::maps(pid, &format!("/{}/{REGION_DIR}/{LEDGER_FILE}", self.id))
     }
 
-    /// Looks whether the region is damaged. Returns what has happened to it if it was not known before. Damage is not
-    /// forgotten, even if the tenant makes the file look right again: what was read in between is not known to be true.
-    pub(crate) fn find_damage(&self) -> Option<String> {
-        // Looked at again even if it is known: what can be put right is put right each time.
-        let found = self.region.damage();
+    /// Held while somebody looks whether its region is there, and set before that is removed.
+    pub(crate) fn is_leaving(&self) -> MutexGuard<'_, bool> {
+        self.is_leaving.lock()
+    }
+
+    /// Notes what has happened to the region. Returns whether nothing was known before: what was found first stays.
+    /// Damage is not forgotten, even if the tenant makes a file look right again: what was read in between is not known
+    /// to be true.
+    pub(crate) fn note_damage(&self, what: &str) -> bool {
         let mut known = self.damage.lock();
-        if known.is_some() {
-            return None;
-        }
-        known.clone_from(&found);
-        found
+        let is_new = known.is_none();
+        known.get_or_insert_with(|| Damage { what: what.to_owned(), since: SystemTime::now() });
+        is_new
     }
 
     /// What has happened to the region, if it is damaged.
     #[must_use]
-    pub(crate) fn damage(&self) -> Option<String> {
+    pub(crate) fn damage(&self) -> Option<Damage> {
         self.damage.lock().clone()
     }
 }

@@ -29,6 +29,7 @@ use crate::attach::Attach;
 use crate::audit::{self, Audit};
 use crate::cdi::{Cdi, CdiError};
 use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
+use crate::damage::DamageWatch;
 use crate::descriptors::{Descriptors, NoDescriptors};
 use crate::devices::Devices;
 use crate::inventory::{Inventory, SharingMode};
@@ -74,6 +75,7 @@ pub(crate) struct Manager {
     mps: Arc<Mps>,
     devices: Devices,
     time_sharing: Arc<TimeSharing>,
+    damage: DamageWatch,
     attach: Attach,
     heartbeat: Periodic,
     sampler: Periodic,
@@ -126,6 +128,14 @@ pub enum ResizeSliceError {
     /// It may not be.
     #[error(transparent)]
     Refused(#[from] ResizeError),
+    /// Its region is damaged.
+    #[error("slice {name:?} cannot be changed: {problem}")]
+    Damaged {
+        /// Its name.
+        name: String,
+        /// What is wrong, and what to do about it.
+        problem: String,
+    },
     /// It cannot be.
     #[error(transparent)]
     Failed(#[from] StepError),
@@ -151,6 +161,8 @@ pub(crate) struct SliceView {
     pub region_path: PathBuf,
     /// The library to preload; empty if the slice has no region.
     pub shim_path: PathBuf,
+    /// What is preloaded behind it; `None` if there is none.
+    pub stand_in_path: Option<PathBuf>,
     /// Its name in CDI.
     pub cdi_device: Option<String>,
     /// Variables, each as `NAME=value`, that its processes need besides those that name devices and shim.
@@ -222,6 +234,7 @@ impl Manager {
             slice: slice.clone(),
             region_path: self.dirs.region(slice.id),
             shim_path: live.as_ref().map(|live| live.region.shim_path().into()).unwrap_or_default(),
+            stand_in_path: live.as_ref().and_then(|live| live.region.stand_in()).map(Into::into),
             cdi_device: self.cdi.device(&slice.name),
             environment: self.mps.client(&slice.parts).map(|client| client.environment).unwrap_or_default(),
             processes: live.as_ref().map_or(0, |live| live.processes().len()),
@@ -231,7 +244,7 @@ impl Manager {
                 .problems
                 .get(&slice.id)
                 .cloned()
-                .or_else(|| live.and_then(|live| live.damage()))
+                .or_else(|| live.and_then(|live| live.damage()).map(|damage| damage.problem()))
                 .or_else(|| self.devices.known().problem_of(&slice.parts)),
         }
     }
@@ -303,6 +316,12 @@ impl Manager {
         let has_new_ceiling = self.mps.ceiling_percent(before) != self.mps.ceiling_percent(&slice.parts);
         let _raised = if has_new_ceiling { self.raise_ceiling(&state.slices, &slice)? } else { None };
         let live = self.live.get(name);
+        if let Some(live) = &live {
+            self.damage.look(live);
+            if let Some(damage) = live.damage() {
+                return Err(ResizeSliceError::Damaged { name: name.to_owned(), problem: damage.problem() });
+            }
+        }
         let old = state.slices.get(name).cloned();
         let mut rollback = Rollback::default();
         self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
@@ -362,6 +381,13 @@ impl Manager {
         if let Some(live) = &live {
             rollback.did("withdraw the slice", || self.cdi.publish(&slice, &live.region, &inventory));
         }
+        if let Some(live) = &live {
+            *live.is_leaving() = true;
+            rollback.did("take the region out of sight", || {
+                *live.is_leaving() = false;
+                Ok::<_, StepError>(())
+            });
+        }
         self.dirs.retire(slice.id).map_err(StepError::from)?;
         rollback.commit();
         if let Some(live) = live {
@@ -384,7 +410,9 @@ impl Manager {
     fn start_slice(&self, live: &Arc<LiveSlice>, slice: &Slice, inventory: &Inventory) -> Result<(), StepError> {
         // First, so that processes that are there already find a manager that is alive.
         live.region.beat(crate::clock::monotonic_ns());
-        self.time_sharing.add(live, inventory).map_err(StepError::TimeSharing)?;
+        if live.damage().is_none() {
+            self.time_sharing.add(live, inventory).map_err(StepError::TimeSharing)?;
+        }
         if let Err(error) = self.attach.add(live, slice.owner) {
             self.time_sharing.remove(live);
             return Err(StepError::Attach(error));
@@ -397,6 +425,7 @@ impl Manager {
     }
 
     fn stop_slice(&self, live: &LiveSlice) {
+        *live.is_leaving() = true;
         self.live.take(&live.name);
         self.attach.remove(live);
         self.time_sharing.remove(live);
@@ -447,7 +476,7 @@ impl Manager {
     }
 }
 
-/// Ids must not be guessed: they keep out who may not see a region.
+/// Ids must not be guessed: whoever can read the mounts of a process takes it for one of a slice by them.
 fn random_id() -> io::Result<SliceId> {
     let mut bits = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bits)?;

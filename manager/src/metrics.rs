@@ -236,6 +236,11 @@ fn slices(registry: &mut Registry, manager: &Manager) {
         host_refused,
     );
 
+    let damaged = Family::<OfSlice, Level>::default();
+    for live in manager.live().all() {
+        damaged.get_or_create(&of_slice(&live.name)).set(live.damage().is_some().into());
+    }
+    registry.register("damaged", "1 if the slice's region is damaged, and the slice gets nothing more", damaged);
     let (processes, healthy) = (Family::<OfSlice, Level>::default(), Family::<OfSlice, Level>::default());
     for view in manager.list() {
         let labels = of_slice(&view.slice.name);

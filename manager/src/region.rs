@@ -6,7 +6,7 @@
 //! * the ledger is reached only through atomics and through values that were bounded here ([`view`]);
 //! * reading a page that the container has truncated away raises SIGBUS; the handler in [`fault`] puts a page of zeros in its
 //!   place and marks the region as damaged;
-//! * a damaged region stays usable as far as it goes: its slice can be described and removed.
+//! * a damaged region ([`damage`]) gives its processes nothing more; its slice can be described and removed.
 //!
 //! # What a crash leaves behind
 //!
@@ -22,13 +22,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use aliquot_abi::handshake;
 use aliquot_abi::region::{
-    DEVICES_MAX, DeviceCounters, DeviceLimits, DeviceWaits, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC,
-    LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
+    DEVICES_MAX, DeviceCounters, DeviceLimits, DeviceWaits, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LIMITS_FILE,
+    LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits, gate,
 };
 use rustix::thread::futex;
 
 use crate::slices::{Part, Slice, SliceId};
 
+pub(crate) mod admission;
+mod damage;
 mod fault;
 pub(crate) mod files;
 #[cfg(feature = "fuzzing")]
@@ -37,6 +39,7 @@ pub(crate) mod manifest;
 mod map;
 pub(crate) mod view;
 
+use damage::Files;
 use map::Mapping;
 
 /// A region, mapped.
@@ -44,9 +47,12 @@ pub(crate) struct Region {
     id: SliceId,
     dir: PathBuf,
     shim_path: PathBuf,
+    stand_in: Option<PathBuf>,
     limits: Mapping<Limits>,
     ledger: Mapping<Ledger>,
     ledger_file: File,
+    /// What was found at their paths when they were opened.
+    files: Files,
     device_count: usize,
 }
 
@@ -83,6 +89,12 @@ pub enum OpenRegionError {
     #[error("{} belongs to another slice", path.display())]
     Foreign {
         /// The file.
+        path: PathBuf,
+    },
+    /// The region lies in a directory that everybody can reach.
+    #[error("{} was made by a manager that left regions open to every user of the node", path.display())]
+    Open {
+        /// The directory where it should be.
         path: PathBuf,
     },
     /// The directory holds no shim.
@@ -131,14 +143,23 @@ impl Region {
     pub(crate) fn open(id: SliceId, dir: &Path) -> Result<Region, OpenRegionError> {
         let (limits, limits_file) = Mapping::<Limits>::open(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES)?;
         check(&dir.join(LIMITS_FILE), limits.header.check(LIMITS_MAGIC, LIMITS_FILE_BYTES), &limits.header, id)?;
-        let (ledger, ledger_file) = Mapping::<Ledger>::open(&dir.join(LEDGER_FILE), LEDGER_FILE_BYTES)?;
         // A manager with fewer fields has backed less of the file.
         files::back::<Limits>(&limits_file)
             .map_err(|source| OpenRegionError::Io { path: dir.join(LIMITS_FILE), source })?;
-        // What is wrong with the ledger's header is damage by the container, which does not keep its limits from
-        // working.
         let device_count = (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX);
-        Ok(Region { id, dir: dir.into(), shim_path: files::find_shim(dir)?, limits, ledger, ledger_file, device_count })
+        let open = || {
+            // What is wrong with the ledger's header is damage by the container, which does not keep its limits from
+            // working.
+            let (ledger, ledger_file) = Mapping::<Ledger>::open(&dir.join(LEDGER_FILE), LEDGER_FILE_BYTES)?;
+            let shim_path = files::find_shim(dir)?;
+            let stand_in = files::find_stand_in(dir, &shim_path);
+            let files = Files::at(dir, &shim_path);
+            Ok((ledger, ledger_file, shim_path, stand_in, files))
+        };
+        // Who runs there has these limits mapped, and nobody will ever write to them again.
+        let opened = open().inspect_err(|_| revoke(&limits, device_count));
+        let (ledger, ledger_file, shim_path, stand_in, files) = opened?;
+        Ok(Region { id, dir: dir.into(), shim_path, stand_in, limits, ledger, ledger_file, files, device_count })
     }
 
     /// Its directory.
@@ -151,6 +172,17 @@ impl Region {
     #[must_use]
     pub(crate) fn shim_path(&self) -> &Path {
         &self.shim_path
+    }
+
+    /// What to preload: the library, and behind it what stands in for it where it cannot be opened.
+    pub(crate) fn preload(&self) -> impl Iterator<Item = &Path> {
+        [Some(self.shim_path()), self.stand_in()].into_iter().flatten()
+    }
+
+    /// What is preloaded behind the library; `None` where the file system has no links. See [`files`].
+    #[must_use]
+    pub(crate) fn stand_in(&self) -> Option<&Path> {
+        self.stand_in.as_deref()
     }
 
     /// How many devices it has.
@@ -220,13 +252,13 @@ impl Region {
     /// Takes away everything: nothing more can be allocated, no gate opens any more, and a process that paces itself
     /// because the heartbeat has stopped gets no time either.
     pub(crate) fn revoke(&self) {
-        for device in 0..self.device_count {
-            self.limits.devices[device].memory_limit_bytes.store(0, Ordering::Relaxed);
-            self.limits.devices[device].core_limit_percent.store(0, Ordering::Relaxed);
-            self.set_gate(device, 0);
-        }
-        // The least that is a limit: 0 is none.
-        self.limits.host_memory_limit_bytes.store(1, Ordering::Relaxed);
+        revoke(&self.limits, self.device_count);
+    }
+
+    /// Whether everything was taken away: no slice has a share of nothing.
+    #[must_use]
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.limits.devices[0].core_limit_percent.load(Ordering::Relaxed) == 0
     }
 
     /// Whether the region was made for the devices of these parts.
@@ -243,53 +275,32 @@ impl Region {
 
     /// Sets the gate of a device to `flags`, with a new count. Wakes all who wait for it if it is open now.
     pub(crate) fn set_gate(&self, device: usize, flags: u32) {
-        let gate = &self.limits.devices[device].gate;
-        let before = handshake::set(gate, flags);
-        if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
-            // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
-            let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
-        }
+        set_gate(&self.limits, device, flags);
     }
 
     /// Advances the gate's count and leaves its flags.
     pub(crate) fn tick_gate(&self, device: usize) {
         self.limits.devices[device].gate.fetch_add(gate::TICK, Ordering::Release);
     }
+}
 
-    /// What the container has done to its ledger that it should not have: `None` if nothing is seen. A ledger that was
-    /// made longer is cut to its size.
-    #[must_use]
-    pub(crate) fn damage(&self) -> Option<String> {
-        if self.limits.is_damaged() {
-            return Some("the limits file was truncated".into());
-        }
-        if self.ledger.is_damaged() {
-            return Some("the ledger was truncated by a process of the slice".into());
-        }
-        match self.ledger_file.metadata() {
-            Ok(metadata) if metadata.len() < LEDGER_FILE_BYTES as u64 => {
-                return Some(format!("the ledger was truncated to {} bytes by a process of the slice", metadata.len()));
-            }
-            Ok(metadata) if metadata.len() > LEDGER_FILE_BYTES as u64 => {
-                // It would fill the file system that all regions are on. Nothing is mapped beyond this.
-                let cut = self.ledger_file.set_len(LEDGER_FILE_BYTES as u64);
-                let cut = cut.map_or_else(|error| format!("cannot be cut: {error}"), |()| "was cut again".into());
-                let found_bytes = metadata.len();
-                return Some(format!(
-                    "the ledger was extended to {found_bytes} bytes by a process of the slice, and {cut}"
-                ));
-            }
-            Ok(_) => {}
-            Err(error) => return Some(format!("the ledger cannot be looked at: {error}")),
-        }
-        if let Err(error) = self.ledger.header.check(LEDGER_MAGIC, LEDGER_FILE_BYTES) {
-            return Some(format!("the ledger was overwritten by a process of the slice: {}", header(&error)));
-        }
-        if self.ledger.header.region_id.load(Ordering::Relaxed) != self.id.region_id() {
-            return Some("the ledger was overwritten by a process of the slice: its id is wrong".into());
-        }
-        view::implausible(&self.ledger, self.device_count)
+fn set_gate(limits: &Limits, device: usize, flags: u32) {
+    let gate = &limits.devices[device].gate;
+    let before = handshake::set(gate, flags);
+    if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
+        // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
+        let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
     }
+}
+
+fn revoke(limits: &Limits, device_count: usize) {
+    for device in 0..device_count {
+        limits.devices[device].memory_limit_bytes.store(0, Ordering::Relaxed);
+        limits.devices[device].core_limit_percent.store(0, Ordering::Relaxed);
+        set_gate(limits, device, 0);
+    }
+    // The least that is a limit: 0 is none.
+    limits.host_memory_limit_bytes.store(1, Ordering::Relaxed);
 }
 
 fn check(

@@ -3,9 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use tracing::warn;
-
 use crate::clock::monotonic_ns;
+use crate::damage::DamageWatch;
 use crate::devices::store_if_changed;
 use crate::live::{LiveSlice, LiveSlices};
 use crate::periodic::Periodic;
@@ -15,10 +14,13 @@ use crate::usage::{SAMPLE_INTERVAL, SECOND_NS};
 ///
 /// # Errors
 /// The kernel gives no thread.
-pub(crate) fn start(slices: Arc<LiveSlices>) -> io::Result<Periodic> {
+pub(crate) fn start(slices: Arc<LiveSlices>, damage: DamageWatch) -> io::Result<Periodic> {
     Periodic::start("sampler", move || {
         let all = slices.all();
-        all.iter().for_each(|live| sample(live));
+        for live in &all {
+            sample(live);
+            damage.look(live);
+        }
         (!all.is_empty()).then_some(SAMPLE_INTERVAL)
     })
 }
@@ -35,8 +37,5 @@ fn sample(live: &LiveSlice) {
             false => history.share_millipercent(now_ns, used_ns, SECOND_NS) / 100,
         };
         store_if_changed(&live.counters(part).used_permille, used_permille.into());
-    }
-    if let Some(damage) = live.find_damage() {
-        warn!(slice = live.name, damage, "the region of a slice is damaged; what it uses is not known any more");
     }
 }

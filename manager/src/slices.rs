@@ -7,7 +7,7 @@
 //! Invariant: on each device the guaranteed shares add up to at most 100 percent, and the memory limits to at most its
 //! memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::SystemTime;
 
@@ -27,8 +27,7 @@ pub use priority::PriorityClass;
 mod published;
 pub(crate) use published::{Published, VariableError};
 
-/// Names a slice for ever: 128 random bits, written as 32 hexadecimal digits. Names its region's directory, too, and so
-/// keeps out whoever cannot guess it.
+/// Names a slice for ever: 128 random bits, written as 32 hexadecimal digits. Names its region's directory, too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SliceId(u128);
@@ -129,6 +128,9 @@ pub(crate) struct Slice {
     pub description: String,
     /// Whose end is its end.
     pub owner: Option<Owner>,
+    /// Users of this node, beside the manager's own, who may run programs in it outside of containers.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub users: BTreeSet<u32>,
 }
 
 impl Slice {
@@ -170,6 +172,8 @@ pub(crate) struct CreateRequest {
     pub description: String,
     /// Whose end is to be its end.
     pub owner: Option<Owner>,
+    /// Users of this node, beside the manager's own, who may run programs in it outside of containers.
+    pub users: BTreeSet<u32>,
 }
 
 /// Changes of a slice that are asked for.
@@ -286,6 +290,7 @@ impl Slices {
             created: now,
             description: request.description,
             owner: request.owner,
+            users: request.users,
         })
     }
 

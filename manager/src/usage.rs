@@ -128,7 +128,7 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
         id: live.id.to_string(),
         parts,
         processes: processes.collect(),
-        problem: damage.unwrap_or_default(),
+        problem: damage.map(|damage| damage.problem()).unwrap_or_default(),
         host_memory: Some(host_memory),
         findings: findings
             .iter()

@@ -10,6 +10,7 @@ use clap_complete::Shell;
 
 use crate::priority::Priority;
 use crate::quantity::{CorePercent, HostMemory, Memory};
+use crate::user::User;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().effects(Effects::BOLD))
@@ -104,6 +105,10 @@ pub(crate) struct RunArgs {
     /// Name of the slice [default: one is made up]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Let this user, by name or number, run programs in the slice as well, such as those that the command starts by su or
+    /// that change their user; may be given several times. Whoever is not let in is refused the GPU there
+    #[arg(long, value_name = "USER")]
+    pub(crate) allow_user: Vec<User>,
     /// Use a simulated GPU, and an embedded node manager: kernels take their time and memory is counted, but nothing is
     /// computed
     #[arg(long)]
@@ -173,6 +178,10 @@ pub(crate) struct SliceCreateArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) share: ShareArgs,
+    /// Let this user, by name or number, run programs in the slice outside of containers, as the user who creates it can;
+    /// may be given several times. In containers every user can
+    #[arg(long, value_name = "USER")]
+    pub(crate) allow_user: Vec<User>,
     /// What runs in it, for people to read
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) description: String,

@@ -172,7 +172,10 @@ fn processes(processes: &[Process]) -> String {
 fn ways(slice: &Slice) -> String {
     let uuids: Vec<_> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
     let more: String = slice.environment.iter().map(|entry| format!("{entry} ")).collect();
-    let here = format!("LD_PRELOAD={} CUDA_VISIBLE_DEVICES={} {more}CMD", slice.shim_path, uuids.join(","));
+    let preload: Vec<_> =
+        [&slice.shim_path, &slice.stand_in_path].into_iter().filter(|path| !path.is_empty()).collect();
+    let preload = preload.into_iter().map(String::as_str).collect::<Vec<_>>().join(":");
+    let here = format!("LD_PRELOAD={preload} CUDA_VISIBLE_DEVICES={} {more}CMD", uuids.join(","));
     if slice.cdi_device.is_empty() {
         return definitions(&[
             ("here:", here),
@@ -222,6 +225,7 @@ mod tests {
             id: "0123".to_owned(),
             parts: vec![part],
             shim_path: "/run/x/lib.so".to_owned(),
+            stand_in_path: "/run/lib.so".to_owned(),
             cdi_device: "aliquot.dev/slice=train".to_owned(),
             priority_class: PriorityClass::Batch.into(),
             warnings: vec!["much".to_owned()],
@@ -290,7 +294,7 @@ mod tests {
             "4711             7   1 GiB          0 B  -         python\n",
             "podman run --device aliquot.dev/slice=train IMAGE\n",
             "ctr run --device aliquot.dev/slice=train IMAGE ID",
-            "LD_PRELOAD=/run/x/lib.so CUDA_VISIBLE_DEVICES=GPU-a CMD\n",
+            "LD_PRELOAD=/run/x/lib.so:/run/lib.so CUDA_VISIBLE_DEVICES=GPU-a CMD\n",
         ] {
             assert!(text.contains(expected), "{expected:?} is missing in\n{text}");
         }

@@ -7,7 +7,8 @@ use crate::quantity::bytes_human;
 
 /// A line for each finding.
 pub(crate) fn lines(findings: &[Finding]) -> String {
-    findings.iter().map(line).collect()
+    // What is wrong with a slice itself is told as its problem.
+    findings.iter().filter(|finding| finding.kind() != FindingKind::DamagedRegion).map(line).collect()
 }
 
 fn line(finding: &Finding) -> String {
@@ -31,7 +32,7 @@ fn what(finding: &Finding) -> String {
         FindingKind::MemoryBeyondLimit => format!("uses {part}, past the slice's memory limit"),
         FindingKind::TimeWithoutLease => format!("keeps {device} at work without a lease"),
         FindingKind::MpsServer => format!("is an MPS server on {device}; what its clients use cannot be told apart"),
-        FindingKind::OutsideSlices | FindingKind::Unspecified => format!("uses {part}"),
+        FindingKind::OutsideSlices | FindingKind::DamagedRegion | FindingKind::Unspecified => format!("uses {part}"),
     }
 }
 
@@ -56,7 +57,11 @@ mod tests {
             ..finding(FindingKind::Unregistered, "train", 3 << 29)
         };
         assert_eq!(
-            lines(&[stopped, finding(FindingKind::OutsideSlices, "", 0)]),
+            lines(&[
+                stopped,
+                finding(FindingKind::DamagedRegion, "train", 0),
+                finding(FindingKind::OutsideSlices, "", 0)
+            ]),
             "! train: 4711 miner --fast: uses 1.5 GiB of GPU-0110c07a without the shim; it was stopped, since \
              1970-01-01T00:00:00Z\n\
              ! outside of slices: 4711 miner --fast: uses GPU-0110c07a, since -\n"

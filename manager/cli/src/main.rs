@@ -25,6 +25,7 @@ mod simulated;
 mod slice;
 mod table;
 mod top;
+mod user;
 mod visible;
 mod waits;
 

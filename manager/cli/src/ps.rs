@@ -30,7 +30,13 @@ pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
         return output::print_json(&document);
     }
     let table = if args.wide { wide_table(&usage) } else { table(&usage) };
-    output::print(&(table + &findings::lines(&found)))
+    output::print(&(table + &problems(&usage) + &findings::lines(&found)))
+}
+
+/// A line for each slice with which something is wrong.
+fn problems(usage: &GetUsageResponse) -> String {
+    let ill = usage.slices.iter().filter(|slice| !slice.problem.is_empty());
+    ill.map(|slice| format!("! {}: {}\n", slice.name, slice.problem)).collect()
 }
 
 /// A line for each slice and device; a line with blanks for what continues the slice above. A mark stands behind the
@@ -134,9 +140,9 @@ fn whose(slice: &SliceUsage, index: usize, with_consumers: bool) -> impl Iterato
     [of_slice(&|| marked_name(slice))].into_iter().chain(containers)
 }
 
-/// A slice's name, with a mark if the audit has found something in it.
+/// A slice's name, with a mark if something is wrong with it, or the audit has found something in it.
 fn marked_name(slice: &SliceUsage) -> String {
-    let mark = if slice.findings.is_empty() { "" } else { " !" };
+    let mark = if slice.findings.is_empty() && slice.problem.is_empty() { "" } else { " !" };
     format!("{}{mark}", slice.name)
 }
 
@@ -238,6 +244,19 @@ mod tests {
             "train 0 GPU-0110c07a batch 30 60 0.0 30.0 0.0 1.5 s 7 4.9 ms 2 1.5 GiB 4 GiB 4711 python3 train.py and 1 more"
         );
         assert!(wide_table(&GetUsageResponse::default()).contains("aliquot run"));
+    }
+
+    #[test]
+    fn a_slice_with_a_problem_is_marked_and_says_it() {
+        let ill = SliceUsage {
+            name: "train".to_owned(),
+            parts: vec![part(0, 0)],
+            problem: "its region is damaged".to_owned(),
+            ..SliceUsage::default()
+        };
+        let usage = GetUsageResponse { slices: vec![ill], ..GetUsageResponse::default() };
+        assert!(table(&usage).contains("\ntrain !  "), "{}", table(&usage));
+        assert_eq!(problems(&usage), "! train: its region is damaged\n");
     }
 
     #[test]

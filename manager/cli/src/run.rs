@@ -21,7 +21,7 @@ use crate::embedded::Embedded;
 use crate::error::{Failure, Result, exit};
 use crate::quantity::HostMemory;
 use crate::simulated::SimulatedGpu;
-use crate::{parts, priority, visible};
+use crate::{parts, priority, user, visible};
 
 /// Runs the command and returns its exit status as this program's.
 pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
@@ -89,8 +89,13 @@ impl<'manager> OwnSlice<'manager> {
         let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
         // It speaks of this machine's devices, not of simulated ones.
         let shown = env::var_os(visible::VARIABLE).filter(|_| !args.simulated);
-        let name = args.name.as_deref().unwrap_or_default();
-        Self::of_shown(runtime, socket, name, &args.share, words.join(" "), shown.as_deref())
+        let request = CreateSliceRequest {
+            name: args.name.clone().unwrap_or_default(),
+            description: words.join(" "),
+            allowed_uids: user::ids(&args.allow_user),
+            ..CreateSliceRequest::default()
+        };
+        Self::of_shown(runtime, socket, request, &args.share, shown.as_deref())
     }
 
     /// Creates a slice called `name` with `share`, through the manager that serves `socket`.
@@ -101,28 +106,28 @@ impl<'manager> OwnSlice<'manager> {
         share: &ShareArgs,
         description: String,
     ) -> Result<OwnSlice<'manager>> {
-        Self::of_shown(runtime, socket, name, share, description, None)
+        let request = CreateSliceRequest { name: name.to_owned(), description, ..CreateSliceRequest::default() };
+        Self::of_shown(runtime, socket, request, share, None)
     }
 
-    /// The same on devices that `shown`, a value of `CUDA_VISIBLE_DEVICES`, shows, unless `share` names others.
+    /// Creates what `request` asks for with `share` on devices that `shown`, a value of `CUDA_VISIBLE_DEVICES`, shows, unless
+    /// `share` names others.
     fn of_shown(
         runtime: &'manager Runtime,
         socket: &'manager Path,
-        name: &str,
+        request: CreateSliceRequest,
         share: &ShareArgs,
-        description: String,
         shown: Option<&OsStr>,
     ) -> Result<OwnSlice<'manager>> {
         let (slice, node) = runtime.block_on(async {
             let mut client = client::connect(socket).await?;
             let node = client.get_node(GetNodeRequest {}).await?.into_inner();
             let request = CreateSliceRequest {
-                name: name.to_owned(),
                 parts: parts::of_share(share, shown, &node)?,
-                description,
                 owner_pid: std::process::id(),
                 host_memory_limit_bytes: share.host_memory.map_or(0, HostMemory::limit_bytes),
                 priority_class: priority::in_request(share.priority),
+                ..request
             };
             Ok::<_, Failure>((client.create_slice(request).await?.into_inner(), node))
         })?;

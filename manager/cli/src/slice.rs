@@ -14,7 +14,7 @@ use crate::error::{Failure, Result};
 use crate::ps::short_uuid;
 use crate::quantity::{HostMemory, bytes_exact, bytes_human};
 use crate::table::{Align, Table, printable};
-use crate::{json, output, parts, priority};
+use crate::{json, output, parts, priority, user};
 
 /// Does what `command` says.
 pub(crate) async fn slice(socket: Option<&Path>, command: &SliceCommand) -> Result<()> {
@@ -36,6 +36,7 @@ async fn create(client: &mut Client, args: &SliceCreateArgs) -> Result<()> {
         owner_pid: 0,
         host_memory_limit_bytes: args.share.host_memory.map_or(0, HostMemory::limit_bytes),
         priority_class: priority::in_request(args.share.priority),
+        allowed_uids: user::ids(&args.allow_user),
     };
     let slice = client.create_slice(request).await?.into_inner();
     if args.json {

@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     TimeWithoutLease,
     /// A process of no slice uses a device of which there are slices.
     OutsideSlices,
+    /// The region of a slice is damaged.
+    DamagedRegion,
     /// An MPS server serves the device: this machine's, though the device is shared in time, or one that a tenant has
     /// started in its slice.
     MpsServer,
@@ -35,6 +37,7 @@ impl Kind {
             Kind::TimeWithoutLease => "time_without_lease",
             Kind::OutsideSlices => "outside_slices",
             Kind::MpsServer => "mps_server",
+            Kind::DamagedRegion => "damaged_region",
         }
     }
 
@@ -46,7 +49,7 @@ impl Kind {
     pub(super) fn may_be_stopped(self) -> bool {
         match self {
             Kind::Unregistered | Kind::ForeignDevice | Kind::MemoryBeyondLimit => true,
-            Kind::TimeWithoutLease | Kind::OutsideSlices | Kind::MpsServer => false,
+            Kind::TimeWithoutLease | Kind::OutsideSlices | Kind::MpsServer | Kind::DamagedRegion => false,
         }
     }
 
@@ -78,7 +81,7 @@ pub(crate) struct Finding {
     pub slice: Option<String>,
     /// The device.
     pub device: DeviceUuid,
-    /// In the manager's pid namespace.
+    /// In the manager's pid namespace; 0: no process in particular.
     pub pid: u32,
     /// Its command line.
     pub command: String,

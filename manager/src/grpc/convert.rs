@@ -60,6 +60,8 @@ pub(super) fn slice(view: SliceView) -> proto::Slice {
         created: Some(view.slice.created.into()),
         region_path: view.region_path.to_string_lossy().into_owned(),
         shim_path: view.shim_path.to_string_lossy().into_owned(),
+        stand_in_path: view.stand_in_path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default(),
+        allowed_uids: view.slice.users.into_iter().collect(),
         cdi_device: view.cdi_device.unwrap_or_default(),
         processes: u32::try_from(view.processes).unwrap_or(u32::MAX),
         description: view.slice.description,
@@ -95,6 +97,7 @@ impl From<Finding> for proto::Finding {
                 Kind::TimeWithoutLease => proto::FindingKind::TimeWithoutLease,
                 Kind::OutsideSlices => proto::FindingKind::OutsideSlices,
                 Kind::MpsServer => proto::FindingKind::MpsServer,
+                Kind::DamagedRegion => proto::FindingKind::DamagedRegion,
             }
             .into(),
             slice: finding.slice.unwrap_or_default(),

@@ -1,5 +1,9 @@
+//! Whose a slice is.
+//!
 //! Who may tie a slice to a process: only that process itself, its parent, its user, or root. Otherwise one user could
 //! have the manager watch another's processes.
+
+use std::collections::BTreeSet;
 
 use tokio::net::unix::UCred;
 use tonic::Status;
@@ -24,4 +28,11 @@ pub(super) fn verified(pid: u32, peer: Option<UCred>) -> Result<Option<Owner>, S
         return Err(Status::permission_denied(message));
     }
     Ok(Some(Owner { pid, start_time }))
+}
+
+/// The users who may run programs in a slice that `peer` makes, outside of containers: `peer` itself, and those that it
+/// names. Root and the manager's own user can in any case.
+pub(super) fn users(named: &[u32], peer: Option<UCred>) -> BTreeSet<u32> {
+    let own = nix::unistd::geteuid().as_raw();
+    named.iter().copied().chain(peer.map(|peer| peer.uid())).filter(|&user| user != 0 && user != own).collect()
 }

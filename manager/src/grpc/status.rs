@@ -3,6 +3,8 @@
 use tonic::{Code, Status};
 
 use crate::manager::{CreateSliceError, RemoveSliceError, ResizeSliceError, StepError};
+use crate::region::admission::AdmissionError;
+use crate::region::files::CreateRegionError;
 use crate::slices::{CreateError, PartError, RemoveError, ResizeError};
 
 /// Something went wrong that the caller cannot put right.
@@ -29,6 +31,7 @@ impl From<ResizeSliceError> for Status {
     fn from(error: ResizeSliceError) -> Status {
         let code = match &error {
             ResizeSliceError::Refused(error) => resize(error),
+            ResizeSliceError::Damaged { .. } => Code::FailedPrecondition,
             ResizeSliceError::Failed(error) => step(error),
         };
         Status::new(code, error.to_string())
@@ -48,7 +51,9 @@ impl From<RemoveSliceError> for Status {
 fn step(error: &StepError) -> Code {
     match error {
         // Among these is an owner that has ended before its slice was there.
-        StepError::Mps(_) => Code::FailedPrecondition,
+        StepError::Mps(_) | StepError::Region(CreateRegionError::Admission(AdmissionError::Unsupported { .. })) => {
+            Code::FailedPrecondition
+        }
         StepError::Descriptors(_) => Code::ResourceExhausted,
         StepError::Attach(source) if source.kind() == std::io::ErrorKind::NotFound => Code::FailedPrecondition,
         _ => Code::Internal,

@@ -112,6 +112,7 @@ fn undescribed(id: SliceId) -> Slice {
         created: SystemTime::now(),
         description: "known from its region only".into(),
         owner: None,
+        users: BTreeSet::new(),
     }
 }
 

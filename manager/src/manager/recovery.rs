@@ -17,6 +17,7 @@ use crate::audit::Audit;
 use crate::cdi::Cdi;
 use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Found, Phase};
 use crate::config::Config;
+use crate::damage::DamageWatch;
 use crate::descriptors::Descriptors;
 use crate::devices::Devices;
 use crate::file_system::{self, FileSystem};
@@ -27,11 +28,11 @@ use crate::manager::{Manager, State, StepError};
 use crate::mps::Mps;
 use crate::paths;
 use crate::procfs;
-use crate::region::files::{CreateRegionError, RegionDirs};
+use crate::region::files::{CreateRegionError, REGION_DIR, RegionDirs};
 use crate::region::{OpenRegionError, Region};
 use crate::slices::{Slice, SliceId, Slices};
 use crate::time_sharing::TimeSharing;
-use crate::{heartbeat, sampler};
+use crate::{heartbeat, sampler, shim_image};
 
 /// Bytes of a Unix socket's path, without the zero at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -128,8 +129,8 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
     Ok(locks)
 }
 
-/// What runs in root's slices may have dropped its rights and must reach its region. An ordinary user's is nobody
-/// else's, also where everybody can look.
+/// Users who were let into a slice of root's must reach its region, and all others what stands in for its library. An
+/// ordinary user's directory is nobody else's, also where everybody can look.
 fn runtime_dir_mode(runtime_dir: &Path) -> u32 {
     let is_shared =
         runtime_dir.parent().and_then(|dir| fs::metadata(dir).ok()).is_some_and(|dir| dir.mode() & 0o002 != 0);
@@ -141,7 +142,7 @@ fn runtime_dir_mode(runtime_dir: &Path) -> u32 {
 /// # Errors
 /// See [`OpenError::Path`].
 pub(crate) fn check_path(runtime_dir: &Path) -> Result<(), OpenError> {
-    let socket = runtime_dir.join("slices").join("0".repeat(32)).join(ATTACH_SOCKET);
+    let socket = runtime_dir.join("slices").join("0".repeat(32)).join(REGION_DIR).join(ATTACH_SOCKET);
     let text = runtime_dir.to_string_lossy();
     let what = if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         "is too long for the sockets below it"
@@ -183,6 +184,7 @@ impl Manager {
         let audit = Arc::new(Audit::new(config.audit.clone()));
         let devices = Devices::start(source, Arc::clone(&live), Arc::clone(&audit), Arc::clone(&mps));
         let devices = devices.map_err(OpenError::Thread)?;
+        let damage = DamageWatch::new(dirs.clone(), Arc::clone(&time_sharing));
         let attach = Attach::start(descriptors, Arc::clone(&time_sharing), devices.memory_looks(), owner_gone);
         let manager = Manager {
             state: Mutex::new(State::new(config.default_priority_class)),
@@ -197,7 +199,8 @@ impl Manager {
             attach: attach.map_err(OpenError::Thread)?,
             time_sharing,
             heartbeat: heartbeat::start(Arc::clone(&live)).map_err(OpenError::Thread)?,
-            sampler: sampler::start(Arc::clone(&live)).map_err(OpenError::Thread)?,
+            sampler: sampler::start(Arc::clone(&live), damage.clone()).map_err(OpenError::Thread)?,
+            damage,
             live,
             started: SystemTime::now(),
         };
@@ -248,7 +251,7 @@ impl Manager {
         }
         let slices: Vec<Slice> = state.slices.iter().cloned().collect();
         for slice in slices {
-            if let Err(problem) = self.take_over(&slice) {
+            if let Err(problem) = self.take_over(&slice, same_boot) {
                 error!(slice = slice.name, problem, "a slice cannot be taken over; it can be removed");
                 state.problems.insert(slice.id, problem);
             }
@@ -328,11 +331,29 @@ impl Manager {
         make().map_err(|error| error.to_string())
     }
 
+    /// The region of a slice that was not there at the start. While processes have the one that was deleted mapped, what
+    /// comes new gets nothing: the same would be given out twice.
+    fn replace_deleted(&self, slice: &Slice) -> Result<Region, String> {
+        let users = attribution::users_of(slice.id)
+            .map_err(|error| format!("whether its deleted region is in use cannot be told: {error}"))?;
+        let Some(first) = users.first() else { return self.dirs.create(slice).map_err(|error| error.to_string()) };
+        let shim = shim_image::file_name();
+        self.dirs.make_closed(slice.id, &slice.users, shim.as_ref()).map_err(|error| error.to_string())?;
+        Err(format!(
+            "its region was deleted while no manager ran, and {} processes still use it (the first: {first}): end them, remove the \
+             slice and make it anew",
+            users.len()
+        ))
+    }
+
     /// Takes a slice to work again, with its region where that is still there.
-    fn take_over(&self, slice: &Slice) -> Result<(), String> {
+    fn take_over(&self, slice: &Slice, same_boot: bool) -> Result<(), String> {
         self.check_descriptors().map_err(|error| error.to_string())?;
         let dir = self.dirs.region(slice.id);
-        let region = if dir.exists() {
+        let is_open = self.dirs.close_open_region(slice.id).map_err(|error| error.to_string())?;
+        let region = if is_open {
+            self.make_again(slice, &OpenRegionError::Open { path: dir })?
+        } else if dir.exists() {
             let region = match Region::open(slice.id, &dir) {
                 Err(error) if error.is_of_other_version() => self.make_again(slice, &error)?,
                 other => other.map_err(|error| error.to_string())?,
@@ -340,17 +361,28 @@ impl Manager {
             if !region.is_of(&slice.parts) {
                 return Err(format!("{} was made for other devices", dir.display()));
             }
-            // The checkpoint may be ahead of the region: a resize is noted before it is done.
-            region.write_limits(slice);
             if let Err(error) = self.dirs.describe(slice) {
                 warn!(slice = slice.name, %error, "if the checkpoint is lost, the slice's name is");
             }
             region
+        } else if same_boot {
+            self.replace_deleted(slice)?
         } else {
             self.dirs.create(slice).map_err(|error| error.to_string())?
         };
+        let damage = region
+            .damage()
+            .or_else(|| region.is_revoked().then(|| "it was so before this manager was started".to_owned()));
+        if damage.is_none() {
+            // The checkpoint may be ahead of the region: a resize is noted before it is done.
+            region.write_limits(slice);
+        }
         let inventory = self.devices.known().inventory;
         self.cdi.publish(slice, &region, &inventory).map_err(|error| error.to_string())?;
-        self.start_slice(&Arc::new(LiveSlice::new(slice, region)), slice, &inventory).map_err(|error| error.to_string())
+        let live = Arc::new(LiveSlice::new(slice, region));
+        if let Some(damage) = damage {
+            self.damage.found(&live, &damage);
+        }
+        self.start_slice(&live, slice, &inventory).map_err(|error| error.to_string())
     }
 }

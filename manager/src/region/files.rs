@@ -1,14 +1,32 @@
 //! Makes, finds and removes the files of regions.
 //!
 //! ```text
-//! <runtime>/lib/libaliquot-<hash>.so             the shim of this manager
-//! <runtime>/slices/<id>/                         a region: limits, ledger, attach.sock, libaliquot-<hash>.so, slice.json
+//! <runtime>/lib/libaliquot-<hash>.so             the shim of this manager, and those that regions have links of
+//! <runtime>/lib/limits                           empty: see below
+//! <runtime>/slices/<id>/                         closed to all but this manager and the slice's users; slice.json
+//! <runtime>/slices/<id>/region/                  a region: limits, ledger, attach.sock, libaliquot-<hash>.so
 //! <runtime>/slices/.new-<id>/ .old-<id>/         one that is being made or removed
 //! ```
+//!
+//! # Who can open a region's files
+//!
+//! Only the processes of its slice, whoever they are: in a container they can be of any user, so the files' own modes
+//! are open to all. What is closed is the way there. A container has the region bind-mounted, which needs no right to
+//! the directories above it. On the node the directory around the region lets nobody through but its owner, this
+//! manager's user, and the users that the slice was made for ([`admission`](super::admission)).
+//!
+//! # The stand-in
+//!
+//! The loader ignores a library that it cannot open: a program that has become another user, or whose region was
+//! deleted, would run without limits. So `lib` has an empty limits file: what loads the shim from there finds a region
+//! that is damaged, and gets nothing. It is preloaded behind the slice's own, which is a link to the same file: where that
+//! can be opened, the loader takes the second name for the first library.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -18,7 +36,8 @@ use aliquot_abi::region::{
 };
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::procfs;
+use crate::procfs::{self, FileId};
+use crate::region::admission::{AdmissionError, admit};
 use crate::region::manifest::Manifest;
 use crate::region::map::{Mapping, Shared};
 use crate::region::{OpenRegionError, Region};
@@ -31,10 +50,14 @@ const MARKER_LAUNCHES_MAX: u32 = 256;
 /// the launching thread sleeps or waits for a processor.
 const INFLIGHT_NS_MAX: u32 = 4_000_000;
 
+/// The region's own directory, in the one that is named after its slice.
+pub(crate) const REGION_DIR: &str = "region";
+
 /// The directories that regions live in.
 #[derive(Clone, Debug)]
 pub(crate) struct RegionDirs {
     slices: PathBuf,
+    lib: PathBuf,
     shim: PathBuf,
 }
 
@@ -52,6 +75,9 @@ pub enum CreateRegionError {
     /// It was made, but cannot be used.
     #[error(transparent)]
     Open(#[from] OpenRegionError),
+    /// A user cannot be let in.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
 }
 
 fn io_at(path: &Path) -> impl Fn(io::Error) -> CreateRegionError + '_ {
@@ -65,26 +91,41 @@ impl RegionDirs {
     /// A directory or the shim's file cannot be made.
     pub(crate) fn prepare(runtime_dir: &Path) -> Result<RegionDirs, CreateRegionError> {
         let (slices, lib) = (runtime_dir.join("slices"), runtime_dir.join("lib"));
-        // Not to be listed: the ids in it are what keeps other users out.
+        // Not to be listed: which slices there are is nobody's business.
         make_dir(&slices, 0o711)?;
         make_dir(&lib, 0o755)?;
         let shim = lib.join(shim_image::file_name());
-        // One of another version may be there under another name; its regions hold links of their own.
-        for stale in fs::read_dir(&lib).map_err(io_at(&lib))?.flatten().filter(|entry| entry.path() != shim) {
-            let _ = fs::remove_file(stale.path());
-        }
         // Its name says its contents, but a file that was cut short by a full disk has the same name.
         if fs::read(&shim).ok().as_deref() != Some(shim_image::bytes()) {
             let new = lib.join(".new");
             write_file(&new, shim_image::bytes(), 0o555)?;
             fs::rename(&new, &shim).map_err(io_at(&shim))?;
         }
-        Ok(RegionDirs { slices, shim })
+        close(&lib)?;
+        let dirs = RegionDirs { slices, lib, shim };
+        dirs.drop_unused_shims();
+        Ok(dirs)
+    }
+
+    /// Removes the shims of other versions that no region has a link of any more.
+    fn drop_unused_shims(&self) {
+        let entries = fs::read_dir(&self.lib).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.path() != self.shim && entry.file_name() != LIMITS_FILE) {
+            if entry.metadata().is_ok_and(|file| file.nlink() <= 1) {
+                // It is in nobody's way, and is tried again.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// The directory of the region of slice `id`, whether there is one or not.
     #[must_use]
     pub(crate) fn region(&self, id: SliceId) -> PathBuf {
+        self.around(id).join(REGION_DIR)
+    }
+
+    /// The directory around it.
+    fn around(&self, id: SliceId) -> PathBuf {
         self.slices.join(id.to_string())
     }
 
@@ -94,24 +135,19 @@ impl RegionDirs {
         &self.slices
     }
 
-    /// Where the manifest of slice `id` is.
-    fn manifest(&self, id: SliceId) -> PathBuf {
-        self.slices.join(id.to_string())
-    }
-
     /// Writes down what the limits do not say of `slice`, beside its region.
     ///
     /// # Errors
     /// The file cannot be written.
     pub(crate) fn describe(&self, slice: &Slice) -> Result<(), CreateRegionError> {
-        let dir = self.manifest(slice.id);
+        let dir = self.around(slice.id);
         Manifest { boot_id: procfs::boot_id(), slice: slice.clone() }.write(&dir).map_err(io_at(&dir))
     }
 
     /// What was written down of slice `id`.
     #[must_use]
     pub(crate) fn description(&self, id: SliceId) -> Option<Manifest> {
-        Manifest::read(&self.manifest(id), id)
+        Manifest::read(&self.around(id), id)
     }
 
     /// The regions that are there.
@@ -121,6 +157,20 @@ impl RegionDirs {
     pub(crate) fn ids(&self) -> Result<Vec<SliceId>, CreateRegionError> {
         let entries = fs::read_dir(&self.slices).map_err(io_at(&self.slices))?.flatten();
         Ok(entries.filter_map(|entry| SliceId::parse(entry.file_name().to_str()?)).collect())
+    }
+
+    /// Whether a manager that made regions without a directory around them has left one of slice `id`. It is closed to
+    /// strangers then: containers have it mounted, and others that use it have it mapped.
+    ///
+    /// # Errors
+    /// It cannot be closed.
+    pub(crate) fn close_open_region(&self, id: SliceId) -> Result<bool, CreateRegionError> {
+        let around = self.around(id);
+        if !around.join(LIMITS_FILE).exists() {
+            return Ok(false);
+        }
+        fs::set_permissions(&around, Permissions::from_mode(0o700)).map_err(io_at(&around))?;
+        Ok(true)
     }
 
     fn new_region(&self, id: SliceId) -> PathBuf {
@@ -136,24 +186,67 @@ impl RegionDirs {
     /// # Errors
     /// A file cannot be made, for example because the disk is full; nothing is left behind.
     pub(crate) fn create(&self, slice: &Slice) -> Result<Region, CreateRegionError> {
-        let (new, dir) = (self.new_region(slice.id), self.region(slice.id));
-        let manifest = Manifest { boot_id: procfs::boot_id(), slice: slice.clone() };
-        let made = self
-            .fill(&new, slice)
-            .and_then(|()| manifest.write(&new).map_err(io_at(&new)))
-            .and_then(|()| fs::rename(&new, &dir).map_err(io_at(&dir)));
-        if let Err(error) = made {
-            let _ = fs::remove_dir_all(&new);
-            return Err(error);
-        }
-        Region::open(slice.id, &dir).map_err(|error| {
-            let _ = fs::remove_dir_all(&dir);
+        let (new, around) = (self.new_region(slice.id), self.around(slice.id));
+        let make = || {
+            // What a manager before could neither finish nor remove.
+            remove_all(&new)?;
+            self.make_around(&new, &slice.users)?;
+            self.fill(&new.join(REGION_DIR), slice)?;
+            let manifest = Manifest { boot_id: procfs::boot_id(), slice: slice.clone() };
+            manifest.write(&new).map_err(io_at(&new))?;
+            fs::rename(&new, &around).map_err(io_at(&around))
+        };
+        make().inspect_err(|_| drop(fs::remove_dir_all(&new)))?;
+        Region::open(slice.id, &self.region(slice.id)).map_err(|error| {
+            let _ = fs::remove_dir_all(&around);
             error.into()
         })
     }
 
+    /// Makes a directory that only this manager and `users` get through, and one in it for a region.
+    fn make_around(&self, around: &Path, users: &BTreeSet<u32>) -> Result<(), CreateRegionError> {
+        make_dir(around, 0o700)?;
+        make_dir(&around.join(REGION_DIR), 0o755)?;
+        Ok(admit(around, users)?)
+    }
+
+    /// Puts one that gives nothing in the place of the region of slice `id`, of which a file is gone or is another one:
+    /// what is started there now must not take it for no region, or use what somebody has put there. Nothing is done
+    /// where such a one is already.
+    ///
+    /// # Errors
+    /// It cannot be made, for example because the disk is full.
+    pub(crate) fn make_closed(
+        &self,
+        id: SliceId,
+        users: &BTreeSet<u32>,
+        shim: &OsStr,
+    ) -> Result<(), CreateRegionError> {
+        let (new, around) = (self.new_region(id), self.around(id));
+        if has_empty_limits(&self.region(id)) && self.region(id).join(shim).exists() {
+            return Ok(());
+        }
+        let make = || {
+            remove_all(&new)?;
+            self.make_around(&new, users)?;
+            let dir = new.join(REGION_DIR);
+            close(&dir)?;
+            // The one of another version is in `lib` as long as a region has a link of it.
+            let kept = self.lib.join(shim);
+            self.link_shim(if kept.exists() { &kept } else { &self.shim }, &dir.join(shim))?;
+            self.retire(id)?;
+            self.discard(id)?;
+            fs::rename(&new, &around).map_err(io_at(&around))
+        };
+        make().inspect_err(|_| drop(fs::remove_dir_all(&new)))
+    }
+
+    fn link_shim(&self, from: &Path, to: &Path) -> Result<(), CreateRegionError> {
+        // A copy where links are not possible.
+        fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop)).map_err(io_at(to))
+    }
+
     fn fill(&self, dir: &Path, slice: &Slice) -> Result<(), CreateRegionError> {
-        make_dir(dir, 0o755)?;
         let id = slice.id.region_id();
         // Writable for its owner, this manager: the next one maps it again without being root.
         make_shared::<Limits>(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES, 0o644, |file| {
@@ -173,9 +266,7 @@ impl RegionDirs {
             ledger.header.publish(LEDGER_MAGIC, LEDGER_FILE_BYTES, id);
             Ok(())
         })?;
-        let shim = dir.join(shim_image::file_name());
-        // A copy where links are not possible.
-        fs::hard_link(&self.shim, &shim).or_else(|_| fs::copy(&self.shim, &shim).map(drop)).map_err(io_at(&shim))
+        self.link_shim(&self.shim, &dir.join(shim_image::file_name()))
     }
 
     /// Takes the region of slice `id` out of the way, if there is one, as the first step of its removal.
@@ -183,9 +274,9 @@ impl RegionDirs {
     /// # Errors
     /// It cannot be renamed: the file system is read-only.
     pub(crate) fn retire(&self, id: SliceId) -> Result<(), CreateRegionError> {
-        let dir = self.region(id);
-        match fs::rename(&dir, self.retired(id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&dir)(error)),
+        let around = self.around(id);
+        match fs::rename(&around, self.retired(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&around)(error)),
             _ => Ok(()),
         }
     }
@@ -195,11 +286,9 @@ impl RegionDirs {
     /// # Errors
     /// It cannot be deleted.
     pub(crate) fn discard(&self, id: SliceId) -> Result<(), CreateRegionError> {
-        let retired = self.retired(id);
-        match fs::remove_dir_all(&retired) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&retired)(error)),
-            _ => Ok(()),
-        }
+        remove_all(&self.retired(id))?;
+        self.drop_unused_shims();
+        Ok(())
     }
 
     /// Removes what a manager that was killed has left half made or half removed, and regions that no slice of `known`
@@ -227,6 +316,29 @@ pub(super) fn find_shim(dir: &Path) -> Result<PathBuf, OpenRegionError> {
     let is_shim = |name: &str| name.starts_with("libaliquot-") && name.ends_with(".so");
     let shim = entries.flatten().find(|entry| entry.file_name().to_str().is_some_and(is_shim));
     shim.map(|entry| entry.path()).ok_or_else(|| OpenRegionError::NoShim { path: dir.into() })
+}
+
+/// The library that is preloaded behind `shim` of the region in `dir`, if there is one: another name of the same file.
+pub(super) fn find_stand_in(dir: &Path, shim: &Path) -> Option<PathBuf> {
+    let runtime_dir = dir.ancestors().nth(3)?;
+    let stand_in = runtime_dir.join("lib").join(shim.file_name()?);
+    (FileId::of(&stand_in)? == FileId::of(shim)?).then_some(stand_in)
+}
+
+/// Gives `dir` an empty limits file, if it has none: a shim that is loaded from there refuses everything.
+fn close(dir: &Path) -> Result<(), CreateRegionError> {
+    if has_empty_limits(dir) { Ok(()) } else { write_file(&dir.join(LIMITS_FILE), &[], 0o444) }
+}
+
+fn has_empty_limits(dir: &Path) -> bool {
+    fs::symlink_metadata(dir.join(LIMITS_FILE)).is_ok_and(|limits| limits.is_file() && limits.len() == 0)
+}
+
+fn remove_all(dir: &Path) -> Result<(), CreateRegionError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(dir)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Writes a slice's limits, each of which a running container takes up on its own.

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::time::SystemTime;
@@ -9,6 +10,7 @@ use super::files::RegionDirs;
 use super::view::SlotState;
 use super::*;
 use crate::inventory::DeviceUuid;
+use crate::procfs::FileId;
 use crate::slices::{PriorityClass, Published};
 
 fn slice() -> Slice {
@@ -29,6 +31,7 @@ fn slice() -> Slice {
         created: SystemTime::UNIX_EPOCH,
         description: String::new(),
         owner: None,
+        users: BTreeSet::new(),
     }
 }
 
@@ -55,6 +58,7 @@ fn a_region_says_what_the_slice_may_use_and_is_open_to_whom_it_should_be() {
     assert_eq!((region.device_count(), region.damage()), (1, None));
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&dir.path().join("slices")), 0o711);
+    assert_eq!(mode(region.dir().parent().unwrap()), 0o700);
     assert_eq!(mode(region.dir()), 0o755);
     assert_eq!(mode(&region.dir().join(LIMITS_FILE)), 0o644);
     assert_eq!(mode(&region.dir().join(LEDGER_FILE)), 0o666);
@@ -140,8 +144,91 @@ fn a_ledger_that_is_truncated_while_it_is_mapped_is_survived_and_reported() {
     // Making it long again does not undo it.
     tenant(&region).set_len(LEDGER_FILE_BYTES as u64).unwrap();
     assert!(region.damage().unwrap().contains("truncated"));
-    // The limits are another file: they hold.
-    assert_eq!(region.device_limits(0).memory_limit_bytes.load(Ordering::Relaxed), 1000);
+}
+
+/// Something that is done to a region, with its name or with what is said of it.
+type Harm = (&'static str, fn(&Region));
+
+#[test]
+fn damage_takes_everything_away() {
+    let harm: [Harm; 3] = [
+        ("cut", |region| tenant(region).set_len(7).unwrap()),
+        ("lengthened", |region| tenant(region).set_len(1 << 33).unwrap()),
+        ("overwritten", |region| tenant(region).write_all_at(&[0; 64], 0).unwrap()),
+    ];
+    for (what, harm) in harm {
+        let (_dir, _, region) = region();
+        assert!(region.damage().is_none() && !region.is_revoked(), "{what}");
+        harm(&region);
+        assert!(region.damage().is_some() && region.is_revoked(), "{what}");
+        assert_eq!(region.device_limits(0).memory_limit_bytes.load(Ordering::Relaxed), 0, "{what}");
+        // Whoever has it mapped finds all of its pages.
+        assert_eq!(tenant(&region).metadata().unwrap().len(), LEDGER_FILE_BYTES as u64, "{what}");
+    }
+}
+
+#[test]
+fn what_is_gone_or_replaced_is_named_and_closed_to_who_comes_new() {
+    let harm: [Harm; 6] = [
+        ("the directory of its region was deleted", |region| {
+            fs::remove_dir_all(region.dir().parent().unwrap()).unwrap();
+        }),
+        ("the limits file of its region was deleted", |region| {
+            fs::remove_file(region.dir().join(LIMITS_FILE)).unwrap()
+        }),
+        ("the ledger of its region was deleted", |region| fs::remove_file(region.dir().join(LEDGER_FILE)).unwrap()),
+        ("the library of its region was deleted", |region| fs::remove_file(region.shim_path()).unwrap()),
+        ("the limits file of its region was replaced", |region| {
+            let path = region.dir().join(LIMITS_FILE);
+            fs::copy(&path, path.with_extension("new")).unwrap();
+            fs::rename(path.with_extension("new"), path).unwrap();
+        }),
+        ("the directory of its region was replaced", |region| {
+            let copy = region.dir().with_file_name("copy");
+            fs::create_dir(&copy).unwrap();
+            for file in fs::read_dir(region.dir()).unwrap().map(Result::unwrap) {
+                fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+            }
+            fs::remove_dir_all(region.dir()).unwrap();
+            fs::rename(copy, region.dir()).unwrap();
+        }),
+    ];
+    for (expected, harm) in harm {
+        let (dir, dirs, region) = region();
+        assert_eq!(region.displacement(), None);
+        harm(&region);
+        assert_eq!(region.displacement().unwrap(), expected);
+        let shim = region.shim_path().file_name().unwrap();
+        // Again and again: it is found as long as the slice is there.
+        for _ in 0..2 {
+            dirs.make_closed(slice().id, &BTreeSet::new(), shim).unwrap();
+            let mut files: Vec<_> = fs::read_dir(region.dir()).unwrap().map(|file| file.unwrap().file_name()).collect();
+            files.sort();
+            assert_eq!(files, [shim, LIMITS_FILE.as_ref()], "{expected}");
+            assert_eq!(fs::metadata(region.dir().join(LIMITS_FILE)).unwrap().len(), 0);
+            assert_eq!(fs::metadata(region.dir().parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        assert_eq!(fs::read_dir(dir.path().join("slices")).unwrap().count(), 1, "{expected}");
+        assert!(region.displacement().is_some());
+    }
+}
+
+#[test]
+fn what_stands_in_for_a_shim_is_the_same_file_beside_no_limits() {
+    let (dir, dirs, region) = region();
+    let stand_in = region.stand_in().unwrap().to_owned();
+    assert_eq!(stand_in.parent().unwrap(), dir.path().join("lib"));
+    assert_eq!(FileId::of(&stand_in), FileId::of(region.shim_path()));
+    assert_eq!(region.preload().collect::<Vec<_>>(), [region.shim_path(), &*stand_in]);
+    assert_eq!(fs::metadata(stand_in.with_file_name(LIMITS_FILE)).unwrap().len(), 0);
+    // One of another version stays as long as a region has it.
+    let old = stand_in.with_file_name("libaliquot-0.so");
+    fs::rename(&stand_in, &old).unwrap();
+    RegionDirs::prepare(dir.path()).unwrap();
+    assert!(old.exists());
+    dirs.retire(slice().id).unwrap();
+    dirs.discard(slice().id).unwrap();
+    assert!(!old.exists() && stand_in.exists());
 }
 
 #[test]
@@ -246,7 +333,7 @@ fn a_region_that_cannot_be_made_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = RegionDirs::prepare(dir.path()).unwrap();
     // Something else has the region's place.
-    fs::create_dir_all(dirs.region(slice().id).join("occupied")).unwrap();
+    fs::create_dir_all(dirs.region(slice().id).with_file_name("occupied")).unwrap();
     assert!(dirs.create(&slice()).is_err());
     assert_eq!(fs::read_dir(dir.path().join("slices")).unwrap().count(), 1);
 }
@@ -261,5 +348,5 @@ fn a_cut_short_shim_is_written_again() {
     fs::write(dir.path().join("lib/libaliquot-0.so"), "old").unwrap();
     let region = RegionDirs::prepare(dir.path()).unwrap().create(&slice()).unwrap();
     assert_eq!(fs::read(region.shim_path()).unwrap(), crate::shim_image::bytes());
-    assert_eq!(fs::read_dir(dir.path().join("lib")).unwrap().count(), 1);
+    assert!(!dir.path().join("lib/libaliquot-0.so").exists());
 }

@@ -3,6 +3,7 @@
 mod bad_days;
 mod clients;
 mod configuration;
+mod damage;
 mod descriptors;
 mod killed;
 mod lost_files;

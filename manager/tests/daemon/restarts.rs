@@ -1,6 +1,7 @@
 //! A manager that ends and one that takes over.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -115,6 +116,30 @@ fn after_a_reboot_slices_are_made_again_with_the_same_ids() {
     node.restart().unwrap();
     assert_eq!(node.get("a").unwrap(), before);
     assert!(Path::new(&before.shim_path).exists());
+}
+
+/// As managers made them that kept strangers out by the secrecy of a name alone.
+#[test]
+fn a_region_without_a_closed_directory_around_it_is_made_anew_once_nobody_uses_it() {
+    let mut node = Node::start();
+    let slice = node.create("old", vec![part(30, GIB)]).unwrap();
+    node.stop();
+    let region = Path::new(&slice.region_path);
+    let around = region.parent().unwrap();
+    for file in fs::read_dir(region).unwrap().map(Result::unwrap) {
+        fs::rename(file.path(), around.join(file.file_name())).unwrap();
+    }
+    fs::remove_dir(region).unwrap();
+    fs::set_permissions(around, Permissions::from_mode(0o755)).unwrap();
+    let tenant = Tenant::silent(around.to_str().unwrap());
+    node.restart().unwrap();
+    let problem = node.get("old").unwrap().problem;
+    assert!(problem.contains("open to every user") && problem.contains(&tenant.pid().to_string()), "{problem}");
+    assert_eq!(fs::metadata(around).unwrap().permissions().mode() & 0o777, 0o700);
+    drop(tenant);
+    node.restart().unwrap();
+    assert_eq!(node.get("old").unwrap(), slice);
+    assert!(region.join("limits").exists() && !around.join("limits").exists());
 }
 
 #[test]

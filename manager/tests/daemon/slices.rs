@@ -209,11 +209,13 @@ fn the_cdi_device_mounts_the_region_and_leaves_only_the_ledger_writable() {
     let expected = [format!("ALIQUOT_DEVICES={}", uuid(0)), "NVIDIA_VISIBLE_DEVICES=void".to_owned()];
     let expected = [&expected[..], &[format!("CUDA_VISIBLE_DEVICES={}", uuid(0))]].concat();
     assert_eq!(edits["env"], serde_json::json!(expected));
-    let mounts: Vec<_> = edits["mounts"].as_array().unwrap().iter().take(3).collect();
+    let mounts: Vec<_> = edits["mounts"].as_array().unwrap().iter().take(4).collect();
     assert_eq!((&mounts[0]["hostPath"], &mounts[0]["options"][0]), (&slice.region_path.clone().into(), &"ro".into()));
     assert_eq!(mounts[1]["hostPath"], format!("{}/ledger", slice.region_path));
     assert_eq!(mounts[1]["options"][0], "rw");
-    assert_eq!((&mounts[2]["containerPath"], &mounts[2]["options"][0]), (&"/etc/ld.so.preload".into(), &"ro".into()));
-    let preloaded = fs::read_to_string(mounts[2]["hostPath"].as_str().unwrap()).unwrap();
-    assert_eq!(preloaded, format!("{}\n", slice.shim_path));
+    let beside_stand_in = Path::new(&slice.stand_in_path).parent().unwrap().to_str().unwrap();
+    assert_eq!((&mounts[2]["hostPath"], &mounts[2]["options"][0]), (&beside_stand_in.into(), &"ro".into()));
+    assert_eq!((&mounts[3]["containerPath"], &mounts[3]["options"][0]), (&"/etc/ld.so.preload".into(), &"ro".into()));
+    let preloaded = fs::read_to_string(mounts[3]["hostPath"].as_str().unwrap()).unwrap();
+    assert_eq!(preloaded, format!("{}\n{}\n", slice.shim_path, slice.stand_in_path));
 }

@@ -34,6 +34,7 @@ fn slice(node: &Node, gpu: &SimulatedGpu, memory_limit_bytes: u64) -> Slice {
         name: "watched".into(),
         parts: vec![part],
         owner_pid: std::process::id(),
+        allowed_uids: vec![65534],
         ..CreateSliceRequest::default()
     };
     Slice::open(node.client().create(request).unwrap())

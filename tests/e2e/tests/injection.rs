@@ -106,7 +106,7 @@ fn the_container_s_root_cannot_take_the_shim_away() {
                   rm $(cat /etc/ld.so.preload); unset LD_PRELOAD; exec /bin/secure libcuda.so.1";
     let outcome = setup.run(&image, &[], &["/bin/sh", "-c", tamper]).success();
     outcome.assert_said(LIMITED);
-    assert_eq!(outcome.stderr.lines().count(), 4, "one of the attempts did not fail: {outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 5, "one of the attempts did not fail: {outcome:?}");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn outside_a_container_a_program_that_gives_rights_to_its_user_runs_as_without_t
     const CAPABILITY: [u32; 5] = [0x0200_0001, 1 << 10, 0, 0, 0];
     let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
-    let slice = node.slice("setuid", 50, 64 * MIB);
+    let slice = node.slice_for(1000, "setuid", 64 * MIB);
     let root = RootFs::new();
     root.add_program(&HostProgram::new("secure"));
     let program = root.path().join("bin/secure");

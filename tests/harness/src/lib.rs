@@ -14,6 +14,7 @@
 //! | [`nvidia_headers`] | NVIDIA's headers of any version, for what must agree with them |
 //! | [`Sysroot`] | an older C library |
 //! | [`RootFs`], [`Image`], [`Container`] | root file systems, and containers that podman runs in them |
+//! | [`as_user`] | what another user of the machine can do |
 //! | [`Process`], [`wait`] | processes that cannot hang a test, and waiting for what must come |
 //! | [`Shares`] | shares of device time, judged so that they hold on a busy machine |
 //! | [`Witness`] | how long the machine itself stood still meanwhile |
@@ -44,6 +45,7 @@ mod stall;
 mod sysroot;
 mod tool;
 mod unchanged;
+mod user;
 pub mod wait;
 
 pub use client::Client;
@@ -63,6 +65,7 @@ pub use stall::Witness;
 pub use sysroot::Sysroot;
 pub use tool::tool;
 pub use unchanged::{like_a_device_of, unchanged_in_a_slice};
+pub use user::as_user;
 
 /// Bytes of a gibibyte.
 pub const GIB: u64 = 1 << 30;

@@ -148,7 +148,23 @@ impl Node {
     /// Makes a slice of these parts.
     #[must_use]
     pub fn slice_of(&self, name: &str, parts: Vec<Part>) -> Slice {
-        let request = CreateSliceRequest { name: name.to_owned(), parts, ..CreateSliceRequest::default() };
+        self.slice_by(CreateSliceRequest { name: name.to_owned(), parts, ..CreateSliceRequest::default() })
+    }
+
+    /// Makes a slice of half of a device's time and this memory, in which the user `uid` may run programs as well.
+    #[must_use]
+    pub fn slice_for(&self, uid: u32, name: &str, memory_limit_bytes: u64) -> Slice {
+        let part = Part { core_request_percent: 50, memory_limit_bytes, ..Part::default() };
+        self.slice_by(CreateSliceRequest {
+            name: name.to_owned(),
+            parts: vec![part],
+            allowed_uids: vec![uid],
+            ..CreateSliceRequest::default()
+        })
+    }
+
+    fn slice_by(&self, request: CreateSliceRequest) -> Slice {
+        let name = request.name.clone();
         let created = self.client().create(request);
         Slice::open(created.unwrap_or_else(|status| panic!("cannot make the slice {name}: {}", status.message())))
     }
@@ -195,6 +211,7 @@ impl Slice {
 
     /// Makes `command` run in this slice, in front of what it preloads already.
     pub fn preload_into<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        region::preload(command, Path::new(&self.slice.stand_in_path));
         region::preload(command, self.shim())
     }
 

@@ -22,13 +22,13 @@ pub(crate) fn command_in(
         .args(args)
         .envs(environment)
         .envs(slice.environment.iter().filter_map(|entry| entry.split_once('=')))
-        .env("LD_PRELOAD", preload(&slice.shim_path, env::var_os("LD_PRELOAD").as_deref())?)
+        .env("LD_PRELOAD", preload(&slice.shim_path, &slice.stand_in_path, env::var_os("LD_PRELOAD").as_deref())?)
         .envs(visible::variables(slice, node));
     Ok(command)
 }
 
-/// `LD_PRELOAD` with the shim in front of what the user preloads.
-fn preload(shim_path: &str, users: Option<&OsStr>) -> Result<OsString> {
+/// `LD_PRELOAD` with the shim, and what stands in for it, in front of what the user preloads.
+fn preload(shim_path: &str, stand_in_path: &str, users: Option<&OsStr>) -> Result<OsString> {
     if shim_path.is_empty() {
         return Err(Failure::new("the node manager names no library to preload for the slice")
             .hint("it is of another version; compare: aliquot --version and aliquot nodes"));
@@ -40,6 +40,11 @@ fn preload(shim_path: &str, users: Option<&OsStr>) -> Result<OsString> {
         .hint("set the manager's runtime_dir to a path without colons and spaces"));
     }
     let mut list = OsString::from(shim_path);
+    // A manager of before there was one names none. Its path has the same directory at its beginning.
+    if !stand_in_path.is_empty() {
+        list.push(":");
+        list.push(stand_in_path);
+    }
     if let Some(users) = users.filter(|users| !users.is_empty()) {
         list.push(":");
         list.push(users);
@@ -55,15 +60,16 @@ mod tests {
 
     #[test]
     fn the_shim_comes_first() {
-        assert_eq!(preload("/r/a.so", None).unwrap(), "/r/a.so");
-        assert_eq!(preload("/r/a.so", Some(OsStr::new(""))).unwrap(), "/r/a.so");
-        assert_eq!(preload("/r/a.so", Some(OsStr::new("x.so:y.so"))).unwrap(), "/r/a.so:x.so:y.so");
+        assert_eq!(preload("/r/a.so", "", None).unwrap(), "/r/a.so");
+        assert_eq!(preload("/r/a.so", "", Some(OsStr::new(""))).unwrap(), "/r/a.so");
+        assert_eq!(preload("/r/a.so", "/l/a.so", None).unwrap(), "/r/a.so:/l/a.so");
+        assert_eq!(preload("/r/a.so", "/l/a.so", Some(OsStr::new("x.so:y.so"))).unwrap(), "/r/a.so:/l/a.so:x.so:y.so");
     }
 
     #[test]
     fn a_path_that_the_loader_would_split_is_refused() {
-        assert!(preload("/r r/a.so", None).unwrap_err().to_string().contains("runtime_dir"));
-        assert!(preload("", None).is_err());
+        assert!(preload("/r r/a.so", "", None).unwrap_err().to_string().contains("runtime_dir"));
+        assert!(preload("", "", None).is_err());
     }
 
     #[test]

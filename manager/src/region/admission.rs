@@ -1,0 +1,70 @@
+//! Who gets through the directory around a region.
+//!
+//! Its owner does, this manager's user. Others are let in one by one, by entries of the directory's access control list
+//! that allow nothing but to pass. A group would let in whoever else is in it; and the directory is given to nobody,
+//! because its owner could put another region in the place of the one in it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::io::Errno;
+
+/// Why a user cannot be let into a slice.
+#[derive(Debug, thiserror::Error)]
+pub enum AdmissionError {
+    /// The file system keeps no such lists.
+    #[error(
+        "the file system of {} keeps no access control lists, so that user {user} cannot be let into the slice and everybody else \
+         kept out; mount a tmpfs on the manager's runtime_dir, choose another with --runtime-dir, or run a manager as user {user}", path.display()
+    )]
+    Unsupported {
+        /// The directory.
+        path: PathBuf,
+        /// The first user.
+        user: u32,
+    },
+    /// The list cannot be written.
+    #[error("cannot write the access control list of {}: {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Lets `users` pass through `dir`, which is its owner's alone.
+///
+/// # Errors
+/// See [`AdmissionError`].
+pub(super) fn admit(dir: &Path, users: &BTreeSet<u32>) -> Result<(), AdmissionError> {
+    let Some(&user) = users.first() else { return Ok(()) };
+    setxattr(dir, "system.posix_acl_access", &list(users), XattrFlags::empty()).map_err(|errno| match errno {
+        Errno::OPNOTSUPP => AdmissionError::Unsupported { path: dir.into(), user },
+        _ => AdmissionError::Io { path: dir.into(), source: errno.into() },
+    })
+}
+
+/// The list in the kernel's format (`struct posix_acl_xattr_header` and its entries), in which the order of the kinds is
+/// fixed.
+fn list(users: &BTreeSet<u32>) -> Vec<u8> {
+    const VERSION: u32 = 2;
+    const NO_ID: u32 = u32::MAX;
+    const OWNER: u16 = 0x01;
+    const USER: u16 = 0x02;
+    const GROUP: u16 = 0x04;
+    const MASK: u16 = 0x10;
+    const OTHERS: u16 = 0x20;
+    const ALL: u16 = 7;
+    const PASS: u16 = 1;
+    let entry = |kind: u16, rights: u16, id: u32| {
+        [&kind.to_le_bytes()[..], &rights.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    };
+    let mut list = VERSION.to_le_bytes().to_vec();
+    list.extend(entry(OWNER, ALL, NO_ID));
+    list.extend(users.iter().flat_map(|&user| entry(USER, PASS, user)));
+    list.extend([(GROUP, 0), (MASK, PASS), (OTHERS, 0)].iter().flat_map(|&(kind, rights)| entry(kind, rights, NO_ID)));
+    list
+}

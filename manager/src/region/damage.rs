@@ -1,0 +1,114 @@
+//! What can have happened to a region, by its own processes or by others who may write to the node's directories.
+//!
+//! A damaged region is never trusted again, even if it looks right again: what was granted in between is not known. So
+//! whoever finds damage takes everything away ([`Region::revoke`]), and the slice must be made anew. What is put right is
+//! what would harm somebody else, or end the slice's own processes when they touch it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::region::{LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, Ledger};
+
+use crate::region::{Region, files, header, view};
+
+/// A file, by what no name can feign; `None`: there is none.
+type Inode = Option<(u64, u64)>;
+
+/// The files of a region.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Files {
+    dir: Inode,
+    limits: Inode,
+    ledger: Inode,
+    shim: Inode,
+}
+
+impl Files {
+    /// Those that are there now.
+    pub(super) fn at(dir: &Path, shim_path: &Path) -> Files {
+        let inode = |path: &Path| fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        Files {
+            dir: inode(dir),
+            limits: inode(&dir.join(LIMITS_FILE)),
+            ledger: inode(&dir.join(LEDGER_FILE)),
+            shim: inode(shim_path),
+        }
+    }
+
+    /// What of them is gone or another one, of which `now` was found.
+    fn missing_from(&self, now: &Files) -> Option<String> {
+        let files = [
+            ("directory", self.dir, now.dir),
+            ("limits file", self.limits, now.limits),
+            ("ledger", self.ledger, now.ledger),
+            ("library", self.shim, now.shim),
+        ];
+        let (what, _, found) = files.into_iter().find(|(_, opened, found)| opened != found)?;
+        let how = if found.is_none() { "deleted" } else { "replaced" };
+        Some(format!("the {what} of its region was {how}"))
+    }
+}
+
+impl Region {
+    /// Which of its files was deleted or replaced: new processes would not find what this manager looks at. `None` if all
+    /// are there.
+    #[must_use]
+    pub(crate) fn displacement(&self) -> Option<String> {
+        self.files.missing_from(&Files::at(&self.dir, &self.shim_path))
+    }
+
+    /// What the container has done to its ledger that it should not have: `None` if nothing is seen. Everything is taken
+    /// away then, and a ledger that was made longer or shorter gets its size again: longer, it would fill the file system
+    /// that all regions are on; shorter, it would end the processes that have it mapped.
+    #[must_use]
+    pub(crate) fn damage(&self) -> Option<String> {
+        let found = self.resized().or_else(|| self.overwritten());
+        if found.is_some() {
+            self.revoke();
+        }
+        found
+    }
+
+    fn resized(&self) -> Option<String> {
+        let found_bytes = match self.ledger_file.metadata() {
+            Ok(metadata) if metadata.len() == LEDGER_FILE_BYTES as u64 => {
+                return self.lost_pages().map(Into::into);
+            }
+            Ok(metadata) => metadata.len(),
+            Err(error) => return Some(format!("the ledger cannot be looked at: {error}")),
+        };
+        // First: in a ledger of zeros there is room for everything.
+        self.revoke();
+        let how = if found_bytes < LEDGER_FILE_BYTES as u64 { "truncated" } else { "extended" };
+        let outcome = match restore_size(&self.ledger_file) {
+            Ok(()) => "has its size again".into(),
+            Err(error) => format!("cannot be given its size again: {error}"),
+        };
+        Some(format!("the ledger was {how} to {found_bytes} bytes by a process of the slice, and {outcome}"))
+    }
+
+    /// Which file was shorter when it was read or written.
+    fn lost_pages(&self) -> Option<&'static str> {
+        if self.limits.is_damaged() {
+            return Some("the limits file was truncated");
+        }
+        self.ledger.is_damaged().then_some("the ledger was truncated by a process of the slice")
+    }
+
+    fn overwritten(&self) -> Option<String> {
+        if let Err(error) = self.ledger.header.check(LEDGER_MAGIC, LEDGER_FILE_BYTES) {
+            return Some(format!("the ledger was overwritten by a process of the slice: {}", header(&error)));
+        }
+        if self.ledger.header.region_id.load(Ordering::Relaxed) != self.id.region_id() {
+            return Some("the ledger was overwritten by a process of the slice: its id is wrong".into());
+        }
+        view::implausible(&self.ledger, self.device_count)
+    }
+}
+
+fn restore_size(ledger: &File) -> std::io::Result<()> {
+    ledger.set_len(LEDGER_FILE_BYTES as u64)?;
+    files::back::<Ledger>(ledger)
+}
