@@ -20,7 +20,14 @@ use core::sync::atomic::Ordering;
 
 /// Makes a call that makes a context on `device`, if the slice has room for one. `made` is its handle afterwards.
 fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &dyn Fn() -> CUcontext) -> CUresult {
-    let Some(part) = Process::attached().and_then(|process| process.part(device)) else { return call() };
+    let process = match Process::for_call() {
+        Ok(process) => process,
+        Err(unattached) => return unattached.answer(CUresult::NOT_PERMITTED, call),
+    };
+    let Some(part) = process.part(device) else { return call() };
+    if gate::is_taken_away(&part) {
+        return CUresult::NOT_PERMITTED;
+    }
     let known_bytes = part.limits.context_bytes.load(Ordering::Relaxed);
     let charge = match known_bytes {
         0 | CONTEXT_NEGLIGIBLE => Some(Charge { account: part.index, bytes: 0 }),

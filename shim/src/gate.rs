@@ -100,6 +100,11 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     Pass::Mark(Marked { launches, last, held_ns: admitted.held_ns, admission })
 }
 
+/// Whether the slice was taken away from its processes: they get neither time nor contexts.
+pub(crate) fn is_taken_away(part: &Part) -> bool {
+    part.limits.core_limit_percent.load(Ordering::Relaxed) == 0
+}
+
 /// A launch may be made.
 struct Granted {
     /// The gate's word.
@@ -118,7 +123,7 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
     loop {
         let now_ns = clock::now_ns();
         let word = part.limits.gate.load(Ordering::Acquire);
-        if part.limits.core_limit_percent.load(Ordering::Relaxed) == 0 {
+        if is_taken_away(part) {
             return None;
         }
         let is_paced = !is_free(word)

@@ -48,6 +48,7 @@ pub(crate) unsafe fn host_free(_: NullStream, real: types::cuMemFreeHost, start:
 }
 
 /// `cuMemHostRegister`.
+#[inline(never)]
 pub(crate) unsafe fn host_register(
     _: NullStream,
     real: types::cuMemHostRegister,

@@ -11,6 +11,7 @@ use crate::hooks::types;
 use crate::markers;
 use crate::pacing;
 use crate::process::{self, Part, Process};
+use crate::region::Unattached;
 use aliquot_abi::cuda::{
     CUDA_LAUNCH_PARAMS, CUfunction, CUgraphExec, CUlaunchConfig, CUresult, CUstream, NullStream, c_int, c_uint, c_void,
 };
@@ -31,7 +32,11 @@ macro_rules! gated {
 #[cold]
 #[inline(never)]
 fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(process) = Process::attached() else { return call() };
+    let process = match Process::for_call() {
+        Ok(process) => process,
+        Err(Unattached::Free) => return call(),
+        Err(Unattached::Refused) => return CUresult::NOT_PERMITTED,
+    };
     // Of a process with several devices the driver need not be asked whose the stream is while none of them is shared.
     if process.has_free_gates() {
         return call();
@@ -164,7 +169,11 @@ pub(crate) unsafe fn cooperative_multi(
 ) -> CUresult {
     // SAFETY: the host's call.
     let call = || unsafe { real(launches, devices, flags) };
-    let Some(process) = Process::attached().filter(|_| !launches.is_null()) else { return call() };
+    let process = match Process::for_call() {
+        Ok(process) if !launches.is_null() => process,
+        Err(Unattached::Refused) => return CUresult::NOT_PERMITTED,
+        _ => return call(),
+    };
     // The driver takes each device once at most.
     let mut entries = [(Entry::Free, CUstream::NULL); DEVICES_MAX];
     for (number, (entry, stream)) in entries.iter_mut().enumerate().take(devices as usize) {

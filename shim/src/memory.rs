@@ -25,6 +25,7 @@ use crate::gate;
 use crate::hooks::types;
 use crate::pools;
 use crate::process::{self, Part, Process};
+use crate::region::Unattached;
 use aliquot_abi::cuda::{CUdevice, CUdeviceptr, CUresult, NullStream, c_uint};
 use aliquot_abi::ledger;
 use aliquot_abi::region::HOST_ACCOUNT;
@@ -37,7 +38,8 @@ pub(crate) enum Payer {
     Part(Part),
     /// The slice's page-locked host memory.
     Host(&'static Process),
-    /// A device that the slice has no part of: it has no memory for this container.
+    /// A device that the slice has no part of: it has no memory for this container. Each device is one where the slice's
+    /// region cannot be used.
     Stranger,
 }
 
@@ -55,7 +57,17 @@ impl Payer {
     /// Who pays for memory of the calling thread's device.
     #[inline]
     pub(crate) fn current() -> Payer {
-        let Some(process) = Process::attached() else { return Payer::Nobody };
+        Process::if_attached().map_or_else(Payer::attaching, Payer::of_current)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn attaching() -> Payer {
+        Process::for_call().map_or_else(Payer::without_process, Payer::of_current)
+    }
+
+    #[inline]
+    fn of_current(process: &'static Process) -> Payer {
         match process.current_ordinal() {
             Ok(ordinal) => Payer::of_device(process, ordinal),
             // No context: the driver says so better.
@@ -72,12 +84,18 @@ impl Payer {
     /// Who pays for memory of device `ordinal`.
     #[inline(never)]
     pub(crate) fn of(ordinal: CUdevice) -> Payer {
-        Process::attached().map_or(Payer::Nobody, |process| Payer::of_device(process, ordinal))
+        Process::for_call().map_or_else(Payer::without_process, |process| Payer::of_device(process, ordinal))
     }
 
     /// Who pays for page-locked memory of the host.
+    #[inline(never)]
     pub(crate) fn host() -> Payer {
-        Process::attached().map_or(Payer::Nobody, Payer::Host)
+        Process::for_call().map_or_else(Payer::without_process, Payer::Host)
+    }
+
+    #[cold]
+    fn without_process(unattached: Unattached) -> Payer {
+        if unattached == Unattached::Refused { Payer::Stranger } else { Payer::Nobody }
     }
 
     #[inline]

@@ -365,7 +365,10 @@ pub(crate) unsafe fn alloc_async(
     // SAFETY: the host's call.
     let call = || unsafe { real(address, bytes, stream) };
     let stream = null.explicit(stream);
-    let Some(process) = Process::attached() else { return call() };
+    let process = match Process::for_call() {
+        Ok(process) => process,
+        Err(unattached) => return unattached.answer(CUresult::OUT_OF_MEMORY, &call),
+    };
     let (Ok(ordinal), Some(get)) = (ordinal_of_stream(process, stream), real!(cuDeviceGetMemPool)) else {
         // No context, or no such stream: the driver says so better.
         return call();
@@ -389,8 +392,10 @@ pub(crate) unsafe fn alloc_from_pool_async(
 ) -> CUresult {
     // SAFETY: the host's call.
     let call = || unsafe { real(address, bytes, pool, stream) };
-    let Some(process) = Process::attached() else { return call() };
-    allocate(process, pool, address, bytes as u64, null.explicit(stream), &call)
+    match Process::for_call() {
+        Ok(process) => allocate(process, pool, address, bytes as u64, null.explicit(stream), &call),
+        Err(unattached) => unattached.answer(CUresult::OUT_OF_MEMORY, &call),
+    }
 }
 
 /// `cuMemFreeAsync`.

@@ -12,7 +12,7 @@ use crate::markers::{Flight, MarkerPage};
 use crate::polling::Polls;
 use crate::pools::Pools;
 use crate::references::References;
-use crate::region::{self, Region};
+use crate::region::{self, Region, Unattached};
 use crate::sys::{self, Access, File};
 use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream, CUuuid};
 use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
@@ -77,17 +77,25 @@ pub(crate) struct Part {
 }
 
 impl Process {
-    /// This process's attachment, made at the first call after the driver was initialised. `None`: the driver is not
-    /// initialised, or the shim is passive; calls go to the driver as they are.
+    /// This process's attachment, if it can be made: for calls that are refused by nothing.
     #[inline]
     pub(crate) fn attached() -> Option<&'static Process> {
-        // SAFETY: what is stored here is mapped for ever.
-        let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
-        match process {
-            // Pairs with the store at the end of `attach`.
-            Some(process) if process.state.load(Ordering::Acquire) == ATTACHED => Some(process),
-            _ => Process::attach(),
+        #[cold]
+        #[inline(never)]
+        fn attach() -> Option<&'static Process> {
+            Process::attach().ok()
         }
+        match Process::if_attached() {
+            None => attach(),
+            some => some,
+        }
+    }
+
+    /// This process's attachment, made at the first call after the driver was initialised; else what becomes of the
+    /// call.
+    #[inline]
+    pub(crate) fn for_call() -> Result<&'static Process, Unattached> {
+        Process::if_attached().map_or_else(Process::attach, Ok)
     }
 
     /// This process's attachment, if it has been made. It is two loads, and a wiped block reads as `None`.
@@ -95,6 +103,7 @@ impl Process {
     pub(crate) fn if_attached() -> Option<&'static Process> {
         // SAFETY: what is stored here is mapped for ever.
         let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }?;
+        // Pairs with the store at the end of `attach`.
         (process.state.load(Ordering::Acquire) == ATTACHED).then_some(process)
     }
 
@@ -117,15 +126,17 @@ impl Process {
     }
 
     #[cold]
-    fn attach() -> Option<&'static Process> {
+    fn attach() -> Result<&'static Process, Unattached> {
         let region = Region::get()?;
         let process = Process::block()?;
         loop {
             match process.state.compare_exchange(OFF, ATTACHING, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => break,
-                Err(ATTACHED) => return Some(process),
+                Err(ATTACHED) => return Ok(process),
                 // The driver calls back: what a callback does meanwhile goes to the driver as it is.
-                Err(_) if process.attaching.load(Ordering::Relaxed) == sys::thread_pointer() => return None,
+                Err(_) if process.attaching.load(Ordering::Relaxed) == sys::thread_pointer() => {
+                    return Err(Unattached::Free);
+                }
                 Err(_) => sys::yield_now(),
             }
         }
@@ -137,20 +148,23 @@ impl Process {
             process.note_only_device();
         }
         process.state.store(if done { ATTACHED } else { OFF }, Ordering::Release);
-        done.then_some(process)
+        // The driver is not initialised.
+        done.then_some(process).ok_or(Unattached::Free)
     }
 
     /// The block, made at the first call.
-    fn block() -> Option<&'static Process> {
+    fn block() -> Result<&'static Process, Unattached> {
         const BYTES: usize = size_of::<Process>();
         let mut block = PROCESS.load(Ordering::Acquire);
         if block.is_null() {
-            let fresh = sys::map_anonymous(BYTES).ok()?;
+            let fresh = sys::map_anonymous(BYTES).map_err(|_| Unattached::Refused)?;
             // SAFETY: the mapping is new; zeros in a child are what this is for.
             if unsafe { sys::wipe_on_fork(fresh, BYTES) }.is_err() {
                 // A kernel before 4.14: a child could not be told from its parent, and both would use one slot.
-                region::give_up(b"aliquot: the kernel lacks MADV_WIPEONFORK: the GPU is not limited in this process\n");
-                return None;
+                return Err(region::give_up(
+                    Unattached::Free,
+                    b"aliquot: the kernel lacks MADV_WIPEONFORK: the GPU is not limited in this process\n",
+                ));
             }
             block = match PROCESS.compare_exchange(
                 core::ptr::null_mut(),
@@ -167,7 +181,7 @@ impl Process {
             };
         }
         // SAFETY: mapped for ever, page-aligned, and valid whatever its bytes are.
-        unsafe { block.as_ref() }
+        unsafe { block.as_ref() }.ok_or(Unattached::Refused)
     }
 
     /// Finds out which of the devices that the process sees is which part of the slice.

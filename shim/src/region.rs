@@ -1,12 +1,16 @@
 //! The region of this process's container: found beside the library itself, mapped once.
 //!
 //! Where the region is cannot be set by the host: it is the directory that this library was loaded from.
+//!
+//! A region that is there and cannot be used, whatever the reason, refuses the device to the process: else whoever spoils
+//! a file of it would be rid of the limits. Only a library with nothing of a region beside it leaves calls alone.
 
 use crate::linkmap;
 use crate::sys::{self, Access, Errno, File};
+use aliquot_abi::cuda::CUresult;
 use aliquot_abi::region::{
-    ATTACH_SOCKET, AttachMessage, Header, HeaderError, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE,
-    LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger, Limits,
+    ATTACH_SOCKET, AttachMessage, Header, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, LIMITS_FILE_BYTES,
+    LIMITS_MAGIC, Ledger, Limits,
 };
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -20,22 +24,41 @@ pub(crate) struct Region {
 
 static LIMITS: AtomicPtr<Limits> = AtomicPtr::new(core::ptr::null_mut());
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
-/// Not zero once the region was found unusable: the shim is passive for good, in children too.
-static UNUSABLE: AtomicU32 = AtomicU32::new(0);
+/// What was found out for good, in children too: not zero once there is no region, or none that can be used.
+static VERDICT: AtomicU32 = AtomicU32::new(0);
+
+/// What becomes of the calls of a process that has no region.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Unattached {
+    /// They go to the driver as they are: the driver is not initialised, or this is a library without a region.
+    Free = 1,
+    /// They are refused: there is a region, and it cannot be used.
+    Refused,
+}
+
+impl Unattached {
+    /// Makes a call of such a process, or answers it with `refusal`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn answer(self, refusal: CUresult, call: &dyn Fn() -> CUresult) -> CUresult {
+        if self == Unattached::Refused { refusal } else { call() }
+    }
+}
 
 impl Region {
-    /// The region, mapped at the first call; `None` if there is none that can be used.
-    pub(crate) fn get() -> Option<Region> {
-        Region::mapped().or_else(Region::map)
+    /// The region, mapped at the first call.
+    pub(crate) fn get() -> Result<Region, Unattached> {
+        Region::mapped().ok_or(()).or_else(|()| Region::map())
     }
 
     /// The region, if it is mapped already.
     #[inline]
     fn mapped() -> Option<Region> {
-        if UNUSABLE.load(Ordering::Relaxed) != 0 {
+        if VERDICT.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        // Pairs with the store in `map`: the ledger is stored first.
+        // Pairs with the store in `try_map`: the ledger is stored first.
         let limits = LIMITS.load(Ordering::Acquire);
         // SAFETY: what is stored here is mapped for ever, as the type that it is.
         unsafe { Some(Region { limits: limits.as_ref()?, ledger: LEDGER.load(Ordering::Relaxed).as_ref()? }) }
@@ -44,48 +67,63 @@ impl Region {
     /// Maps the region while its files can be found, for a process that may never use it: what is wrong is said when it
     /// does.
     pub(crate) fn map_ahead() {
-        if Region::mapped().is_none() {
+        if Region::mapped().is_none() && VERDICT.load(Ordering::Relaxed) == 0 {
             let _ = Region::try_map();
         }
     }
 
     #[cold]
-    fn map() -> Option<Region> {
-        match Region::try_map() {
-            Ok(region) => region,
-            Err(Unusable::Now) => None,
-            Err(Unusable::ForGood(reason)) => {
-                give_up(reason);
-                None
-            }
+    fn map() -> Result<Region, Unattached> {
+        const NONE: &[u8] = b"aliquot: no region beside the library: the GPU is not limited in this process\n";
+        const CLOSED: &[u8] = b"aliquot: the region of this slice is gone, damaged or closed to this user: the GPU is \
+            refused; make the slice anew, or admit the user (--allow-user)\n";
+        match VERDICT.load(Ordering::Relaxed) {
+            0 => {}
+            verdict if verdict == Unattached::Free as u32 => return Err(Unattached::Free),
+            _ => return Err(Unattached::Refused),
         }
+        Region::try_map().map_err(|reason| match reason {
+            // The next call tries again.
+            Unusable::Now => Unattached::Refused,
+            Unusable::Missing => give_up(Unattached::Free, NONE),
+            Unusable::Closed => give_up(Unattached::Refused, CLOSED),
+        })
     }
 
-    fn try_map() -> Result<Option<Region>, Unusable> {
-        if UNUSABLE.load(Ordering::Relaxed) != 0 {
-            return Ok(None);
+    fn try_map() -> Result<Region, Unusable> {
+        let (limits, ledger) = (open(LIMITS_FILE, Access::ReadOnly), open(LEDGER_FILE, Access::ReadWrite));
+        if let (Err(Unusable::Missing), Err(Unusable::Missing)) = (&limits, &ledger) {
+            // A region that was deleted took the library's own file with it.
+            let library = library().ok_or(Unusable::Closed)?;
+            File::open(library, Access::ReadOnly).map_err(|error| Unusable::after(error).of_a_region())?;
+            return Err(Unusable::Missing);
         }
-        let ledger = map_file::<Ledger>(LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, Access::ReadWrite)?;
-        let limits = map_file::<Limits>(LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Access::ReadOnly)?;
+        let (limits, ledger) = (limits.map_err(Unusable::of_a_region)?, ledger.map_err(Unusable::of_a_region)?);
+        let limits = map_file::<Limits>(&limits, LIMITS_FILE_BYTES, LIMITS_MAGIC, Access::ReadOnly)?;
+        let ledger =
+            map_file::<Ledger>(&ledger, LEDGER_FILE_BYTES, LEDGER_MAGIC, Access::ReadWrite).inspect_err(|_| {
+                // SAFETY: mapped just now, and the reference is not used again.
+                unsafe { sys::unmap(core::ptr::from_ref(limits).cast_mut().cast(), LIMITS_FILE_BYTES) };
+            })?;
         // Threads that get here together each map; the last one's mappings are used, all are the same files.
         LEDGER.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Relaxed);
         LIMITS.store(core::ptr::from_ref(limits).cast_mut(), Ordering::Release);
-        Ok(Region::mapped())
+        Ok(Region { limits, ledger })
     }
 
     /// Sends `message` to the manager, if it is there. Never waits. Whether it was sent.
     pub(crate) fn send(message: AttachMessage) -> bool {
-        let mut path = Path::beside_this_library();
-        path.push(ATTACH_SOCKET)
-            && File::connect(path.as_c_str()).is_ok_and(|socket| socket.send(&message.to_bytes()).is_ok())
+        let path = Path::beside_this_library(ATTACH_SOCKET);
+        File::connect(path.as_c_str()).is_ok_and(|socket| socket.send(&message.to_bytes()).is_ok())
     }
 }
 
-/// Leaves the shim passive for good, in this process and its children, and says why, once.
-pub(crate) fn give_up(reason: &[u8]) {
-    if UNUSABLE.swap(1, Ordering::Relaxed) == 0 {
+/// Decides what becomes of calls from now on, in this process and its children, and says why, once.
+pub(crate) fn give_up(verdict: Unattached, reason: &[u8]) -> Unattached {
+    if VERDICT.swap(verdict as u32, Ordering::Relaxed) == 0 {
         sys::warn(reason);
     }
+    verdict
 }
 
 /// What the limits and the ledger have in common.
@@ -105,112 +143,93 @@ impl RegionFile for Ledger {
     }
 }
 
-/// Why there is no region.
+/// Why a file of the region is not used.
 enum Unusable {
-    /// For want of descriptors or memory, or because a signal came: the next call tries again.
+    /// For want of descriptors or memory, or because a signal came: it may go another time.
     Now,
-    /// As the text says.
-    ForGood(&'static [u8]),
+    /// It is not there.
+    Missing,
+    /// It cannot be opened, or is not what it should be.
+    Closed,
 }
 
 impl Unusable {
-    fn after(error: Errno, reason: &'static [u8]) -> Unusable {
-        if error.is_passing() { Unusable::Now } else { Unusable::ForGood(reason) }
+    fn after(error: Errno) -> Unusable {
+        match error {
+            error if error.is_passing() => Unusable::Now,
+            Errno::ENOENT => Unusable::Missing,
+            _ => Unusable::Closed,
+        }
+    }
+
+    /// The same where there is a region: none of its files may be missing.
+    fn of_a_region(self) -> Unusable {
+        if let Unusable::Missing = self { Unusable::Closed } else { self }
     }
 }
 
-fn map_file<T: RegionFile>(name: &str, bytes: usize, magic: u64, access: Access) -> Result<&'static T, Unusable> {
-    const MISSING: &[u8] = b"aliquot: no region beside the library: the GPU is not limited in this process\n";
-    const SHORT: &[u8] =
-        b"aliquot: the region's file is shorter than it should be: the GPU is not limited in this process\n";
-    const UNMAPPABLE: &[u8] = b"aliquot: the region cannot be mapped: the GPU is not limited in this process\n";
-    const NOT_READY: &[u8] = b"aliquot: the region is not ready: the GPU is not limited in this process\n";
-    const DAMAGED: &[u8] = b"aliquot: the region's file is damaged: the GPU is not limited in this process\n";
-    const OTHER_VERSION: &[u8] =
-        b"aliquot: the region is of another version than the library: the GPU is not limited in this process\n";
+fn open(name: &str, access: Access) -> Result<File, Unusable> {
+    File::open(Path::beside_this_library(name).as_c_str(), access).map_err(Unusable::after)
+}
 
-    let mut path = Path::beside_this_library();
-    if !path.push(name) {
-        return Err(Unusable::ForGood(MISSING));
+fn map_file<T: RegionFile>(file: &File, bytes: usize, magic: u64, access: Access) -> Result<&'static T, Unusable> {
+    let failed = |error| Unusable::after(error).of_a_region();
+    // What is shorter could be mapped, and would end the process when it is read.
+    if file.size_bytes().map_err(failed)? < bytes as u64 {
+        return Err(Unusable::Closed);
     }
-    let file = File::open(path.as_c_str(), access).map_err(|error| Unusable::after(error, MISSING))?;
-    if file.size_bytes().map_err(|error| Unusable::after(error, SHORT))? < bytes as u64 {
-        return Err(Unusable::ForGood(SHORT));
-    }
-    let start = file.map(bytes, access).map_err(|error| Unusable::after(error, UNMAPPABLE))?;
+    let start = file.map(bytes, access).map_err(failed)?;
     // SAFETY: the mapping is `bytes` long, which is more than the type, and is never unmapped unless refused below; the
     // type is integers and atomics of them, valid whatever the bytes are.
     let mapped = unsafe { &*start.cast::<T>() };
-    mapped.header().check(magic, bytes).map_err(|reason| {
+    mapped.header().check(magic, bytes).map_err(|_| {
         // SAFETY: the reference ends here.
         unsafe { sys::unmap(start, bytes) };
-        Unusable::ForGood(match reason {
-            HeaderError::NotReady => NOT_READY,
-            HeaderError::WrongMagic { .. } | HeaderError::WrongSize { .. } => DAMAGED,
-            HeaderError::WrongMajor { .. } => OTHER_VERSION,
-        })
+        Unusable::Closed
     })?;
     Ok(mapped)
 }
 
-/// A path built without a heap.
-struct Path {
-    bytes: [u8; Path::BYTES_MAX],
-    length: usize,
+/// The file that this library was loaded from, as the loader says.
+fn library() -> Option<&'static CStr> {
+    /// The loader's own copy of the path, which it keeps as long as the library is loaded.
+    static FILE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+    let mut file = FILE.load(Ordering::Relaxed);
+    if file.is_null() {
+        // Once only: the loader's lock, which this takes, may be held for ever in a forked child.
+        let here = Region::get as *const () as usize;
+        file = linkmap::find(|object| object.image.contains(here).then(|| object.path.as_ptr().cast_mut()))?;
+        FILE.store(file, Ordering::Relaxed);
+    }
+    // SAFETY: NUL-terminated, and the library is never unloaded (-z nodelete).
+    Some(unsafe { CStr::from_ptr(file) })
 }
 
+/// A path built without a heap. Longer ones than a Unix socket's can be are found, so that the files at least are.
+struct Path([u8; 512]);
+
 impl Path {
-    /// Longer paths than a Unix socket's can be, so that the files at least are found.
-    const BYTES_MAX: usize = 512;
-
-    /// The directory of this library, with a closing slash; empty if the loader does not say.
-    fn beside_this_library() -> Path {
-        /// The loader's own copy of the path, which it keeps as long as the library is loaded.
-        static FILE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
-        let mut file = FILE.load(Ordering::Relaxed);
-        if file.is_null() {
-            // Once only: the loader's lock, which this takes, may be held for ever in a forked child.
-            let here = Region::get as *const () as usize;
-            let path = linkmap::find(|object| object.image.contains(here).then(|| object.path.as_ptr().cast_mut()));
-            file = path.unwrap_or(core::ptr::null_mut());
-            FILE.store(file, Ordering::Relaxed);
-        }
-        if file.is_null() {
-            return Path { bytes: [0; Path::BYTES_MAX], length: 0 };
-        }
-        // SAFETY: NUL-terminated, and the library is never unloaded (-z nodelete).
-        Path::directory_of(unsafe { CStr::from_ptr(file) })
-    }
-
-    fn directory_of(file: &CStr) -> Path {
-        let mut path = Path { bytes: [0; Path::BYTES_MAX], length: 0 };
-        for (number, (to, &from)) in path.bytes.iter_mut().zip(file.to_bytes()).enumerate() {
-            *to = from;
-            if from == b'/' {
-                path.length = number + 1;
+    /// The file `name` in the directory of this library; empty if that is too long, or the loader does not say.
+    #[inline(never)]
+    fn beside_this_library(name: &str) -> Path {
+        let library = library().unwrap_or(c"").to_bytes();
+        let directory_bytes = library.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let mut path = Path([0; _]);
+        let mut room = path.0.iter_mut();
+        for from in [library.get(..directory_bytes).unwrap_or_default(), name.as_bytes()] {
+            // In this order: the shorter one is asked first, so that no byte of the room is skipped at its end.
+            for (&from, to) in from.iter().zip(room.by_ref()) {
+                *to = from;
             }
+        }
+        // One byte stays for the NUL.
+        if room.next().is_none() {
+            path.0[0] = 0;
         }
         path
     }
 
-    /// Appends `name`. `false` if that is too long.
-    fn push(&mut self, name: &str) -> bool {
-        let Some(room) = self.bytes.get_mut(self.length..) else { return false };
-        // One byte stays for the NUL.
-        if self.length == 0 || name.len() >= room.len() {
-            return false;
-        }
-        let mut room = room.iter_mut();
-        // In this order: the shorter one is asked first, so that no byte of the room is skipped at its end.
-        for (&from, to) in name.as_bytes().iter().zip(room.by_ref()) {
-            *to = from;
-        }
-        room.for_each(|to| *to = 0);
-        self.length += name.len();
-        true
-    }
-
     fn as_c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
     }
 }

@@ -16,6 +16,7 @@ use core::sync::atomic::AtomicU32;
 pub(crate) struct Errno(isize);
 
 impl Errno {
+    pub(crate) const ENOENT: Errno = Errno(-2);
     const ESRCH: Errno = Errno(-3);
     const EINTR: Errno = Errno(-4);
     const ENOMEM: Errno = Errno(-12);

@@ -17,7 +17,7 @@ pub(crate) use processes::{compute_processes, no_processes, process_details};
 pub(crate) use utilisation::{dynamic_pstates, process_utilization, processes_utilization, samples, utilization_rates};
 
 use crate::hooks::real;
-use crate::region::Region;
+use crate::region::{Region, Unattached};
 use aliquot_abi::cuda::c_char;
 use aliquot_abi::nvml::{nvmlDevice_t, nvmlReturn_t};
 use aliquot_abi::region::{Account, DeviceLimits, FLAG_DISABLED, Ledger};
@@ -51,7 +51,11 @@ impl Sight {
     #[cold]
     #[inline(never)]
     fn of(device: nvmlDevice_t) -> Sight {
-        let Some(region) = Region::get() else { return Sight::Whole };
+        let region = match Region::get() {
+            Ok(region) => region,
+            Err(Unattached::Free) => return Sight::Whole,
+            Err(Unattached::Refused) => return Sight::Nothing,
+        };
         if region.limits.flags.load(Ordering::Relaxed) & FLAG_DISABLED != 0 {
             return Sight::Whole;
         }

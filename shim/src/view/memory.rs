@@ -118,7 +118,7 @@ pub(crate) unsafe fn mem_info<S: SizeOut>(
     if !result.is_ok() {
         return result;
     }
-    if let Some(memory) = Memory::of_payer(&Payer::current()) {
+    if let Some(memory) = Memory::of_payer(&Payer::of_thread()) {
         // SAFETY: the call has succeeded.
         unsafe {
             update(free, |free| memory.free(free));

@@ -19,7 +19,7 @@
 //! | `dlsym` calls itself for ever, or forgets whom it is asked about | `lookup::*`, `interposing::*` |
 //! | a newer toolkit gets around the limit | `lookup::every_way_leads_to_the_limit`, `deep_binding::*`, `namespaces::*`, `audit::*` |
 //! | a child runs its parent's exit handler, or is not limited | [`a_child_made_by_clone_does_not_run_the_parents_exit_handler`], `processes::*` |
-//! | a missing, replaced or broken file breaks every program | `hostile_tenant::a_region_that_cannot_be_used_leaves_programs_alone`, `upgrade::*`, `injection::*`, `library_file::*` |
+//! | a missing, replaced or broken file breaks every program, or lifts every limit | `hostile_tenant::a_region_that_cannot_be_used_gives_nothing`, `damaged_regions::*`, `upgrade::*`, `injection::*`, `library_file::*` |
 //! | a program waits for its registration | [`a_manager_that_listens_and_never_answers_holds_nobody_up`], `manager_death::*` |
 //! | null pointers crash, errors are not the driver's | [`null_arguments_are_the_drivers_to_refuse`], `differential::*` |
 //! | nothing is counted without a limit; a limit on one thing is off with that on another | `memory_cap::*` with all of the time, `usage::the_share_of_a_container_with_a_device_to_itself_is_shown_in_it`, `host_memory::without_a_limit_the_host_s_memory_is_counted_all_the_same` |

@@ -1,7 +1,7 @@
 //! What a tenant can do to its region hurts nobody else: not the manager, not other slices, and not other programs.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -10,19 +10,27 @@ use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage, LEDGER_FILE, LEDGER_FILE
 use aliquot_harness::{HostProgram, MIB, Node, Process, Region, SimulatedGpu, run, wait};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
 
+/// What the program `refused` says in a sound slice, and in one that cannot be used.
+const GRANTED: &str =
+    "primary context: 0\nown context: 0\nmemory: granted\npage-locked memory: granted\nwork: granted\ndone\n";
+const REFUSED: &str =
+    "primary context: 800\nown context: 800\nmemory: refused\npage-locked memory: refused\nwork: refused\ndone\n";
+
 /// Does something to a region.
 type Spoiler<'a> = &'a dyn Fn(&Region);
 
-/// The ways to spoil a region before a program starts: in each the shim stays passive.
+/// The ways to spoil a region before a program starts: in each it gets nothing of the device, is told why, and lives.
 #[test]
-fn a_region_that_cannot_be_used_leaves_programs_alone() {
+fn a_region_that_cannot_be_used_gives_nothing() {
     let gpu = SimulatedGpu::exact();
-    let program = HostProgram::linked(&gpu, "plain");
-    let bare = run(&mut program.on(&gpu)).success();
+    let program = HostProgram::linked(&gpu, "refused");
+    let sound = Region::new(&gpu, MIB);
+    run(sound.preload_into(&mut program.on(&gpu))).success().assert_said(GRANTED);
+    let (used, mut refused) = (gpu.machine().device_use(0), 0);
     let truncate = |region: &Region, file: &str, bytes: u64| {
         OpenOptions::new().write(true).open(region.dir().join(file)).unwrap().set_len(bytes).unwrap();
     };
-    let spoilers: [(&str, Spoiler<'_>); 9] = [
+    let spoilers: [(&str, Spoiler<'_>); 14] = [
         ("another major version of the limits", &|region| {
             region.limits().header.major.store(MAJOR + 1, Ordering::Relaxed)
         }),
@@ -34,13 +42,62 @@ fn a_region_that_cannot_be_used_leaves_programs_alone() {
         ("an empty ledger", &|region| truncate(region, LEDGER_FILE, 0)),
         ("no limits", &|region| fs::remove_file(region.dir().join(LIMITS_FILE)).unwrap()),
         ("no ledger", &|region| fs::remove_file(region.dir().join(LEDGER_FILE)).unwrap()),
+        ("a ledger of zeros", &|region| {
+            truncate(region, LEDGER_FILE, 0);
+            truncate(region, LEDGER_FILE, LEDGER_FILE_BYTES as u64);
+        }),
+        ("a ledger that is a byte too short", &|region| truncate(region, LEDGER_FILE, LEDGER_FILE_BYTES as u64 - 1)),
+        ("a ledger that is a directory", &|region| {
+            fs::remove_file(region.dir().join(LEDGER_FILE)).unwrap();
+            fs::create_dir(region.dir().join(LEDGER_FILE)).unwrap();
+        }),
+        ("a ledger that cannot be written", &|region| {
+            let read_only = fs::Permissions::from_mode(0o444);
+            fs::set_permissions(region.dir().join(LEDGER_FILE), read_only).unwrap();
+        }),
+        ("a limits file alone, and empty", &|region| {
+            fs::remove_file(region.dir().join(LEDGER_FILE)).unwrap();
+            truncate(region, LIMITS_FILE, 0);
+        }),
     ];
     for (what, spoil) in spoilers {
         let region = Region::new(&gpu, MIB);
         spoil(&region);
-        let outcome = run(region.preload_into(&mut program.on(&gpu)));
-        assert_eq!((outcome.status, &outcome.stdout), (bare.status, &bare.stdout), "{what}: {outcome:?}");
+        // Through a pipe, as a container's standard error is. Not as root, for whom no mode is in the way.
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "\"$0\" 2>&1 | cat"]).arg(program.path()).uid(65534).gid(65534);
+        let outcome = run(region.preload_into(gpu.show_to(&mut command))).success();
+        let (said, complaints): (Vec<&str>, Vec<&str>) =
+            outcome.stdout.lines().partition(|line| !line.starts_with("aliquot: the region of this slice"));
+        assert_eq!((said.join("\n") + "\n", complaints.len()), (REFUSED.to_owned(), 1), "{what}: {outcome:?}");
+        refused += 1;
     }
+    assert_eq!(refused, 14);
+    assert_eq!(gpu.machine().device_use(0).busy_ns, used.busy_ns);
+}
+
+/// A library with nothing of a region beside it is nobody's.
+#[test]
+fn a_library_without_a_region_leaves_programs_alone() {
+    let gpu = SimulatedGpu::exact();
+    let region = Region::new(&gpu, MIB);
+    for file in [LIMITS_FILE, LEDGER_FILE] {
+        fs::remove_file(region.dir().join(file)).unwrap();
+    }
+    let program = HostProgram::linked(&gpu, "plain");
+    run(region.preload_into(&mut program.on(&gpu))).assert_same(&run(&mut program.on(&gpu)).success());
+}
+
+#[test]
+fn a_program_at_its_limit_of_descriptors_escapes_nothing() {
+    let gpu = SimulatedGpu::exact();
+    let region = Region::new(&gpu, 64 * MIB);
+    let mut command = HostProgram::linked(&gpu, "descriptor_limit").on(&gpu);
+    let outcome = run(region.preload_into(command.arg((64 * MIB).to_string()))).success();
+    outcome.assert_said(
+        "at once within it: some\nrefused, and within it later: some\nbeyond it: none\nwithout what is theirs: none\n\
+         other ends: 0\n",
+    );
 }
 
 /// A shim of a later minor version finds what it knows where it was.
@@ -168,7 +225,7 @@ fn limits_are_not_writable_for_a_tenant() {
     assert!(rustix::process::geteuid().is_root(), "this test becomes another user: run it as root");
     let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
-    let slice = node.slice("fixed", 50, 64 * MIB);
+    let slice = node.slice_for(65534, "fixed", 64 * MIB);
     for file in [LIMITS_FILE, ".", slice.shim().file_name().unwrap().to_str().unwrap()] {
         let path = slice.region_dir().join(file);
         let mut command = Command::new("/bin/sh");

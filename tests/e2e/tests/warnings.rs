@@ -2,16 +2,18 @@
 
 use std::fs;
 
-use aliquot_abi::region::LEDGER_FILE;
+use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE};
 use aliquot_harness::{HostProgram, Region, SimulatedGpu, run};
 
-/// What the program with a descriptor 2 of this `kind` says without the shim, and with one whose region is incomplete.
+/// What the program with a descriptor 2 of this `kind` says without the shim, and with one that has no region.
 fn bare_and_warned(kind: &str) -> (String, String) {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::linked(&gpu, "odd_standard_error");
     let bare = run(program.on(&gpu).arg(kind)).success();
     let region = Region::unlimited(&gpu);
-    fs::remove_file(region.dir().join(LEDGER_FILE)).unwrap();
+    for file in [LIMITS_FILE, LEDGER_FILE] {
+        fs::remove_file(region.dir().join(file)).unwrap();
+    }
     let warned = run(region.preload_into(program.on(&gpu).arg(kind))).success();
     assert_eq!(bare.stderr, warned.stderr, "{kind}");
     (bare.stdout, warned.stdout)
