@@ -251,7 +251,7 @@ impl Manager {
         }
         let slices: Vec<Slice> = state.slices.iter().cloned().collect();
         for slice in slices {
-            if let Err(problem) = self.take_over(&slice, same_boot) {
+            if let Err(problem) = self.take_over(&slice, kept.contains(&slice.id)) {
                 error!(slice = slice.name, problem, "a slice cannot be taken over; it can be removed");
                 state.problems.insert(slice.id, problem);
             }
@@ -346,8 +346,9 @@ impl Manager {
         ))
     }
 
-    /// Takes a slice to work again, with its region where that is still there.
-    fn take_over(&self, slice: &Slice, same_boot: bool) -> Result<(), String> {
+    /// Takes a slice to work again, with its region where that is still there. `had_region`: it had one since the machine
+    /// was started, which nobody but this manager may have removed.
+    fn take_over(&self, slice: &Slice, had_region: bool) -> Result<(), String> {
         self.check_descriptors().map_err(|error| error.to_string())?;
         let dir = self.dirs.region(slice.id);
         let is_open = self.dirs.close_open_region(slice.id).map_err(|error| error.to_string())?;
@@ -365,7 +366,7 @@ impl Manager {
                 warn!(slice = slice.name, %error, "if the checkpoint is lost, the slice's name is");
             }
             region
-        } else if same_boot {
+        } else if had_region {
             self.replace_deleted(slice)?
         } else {
             self.dirs.create(slice).map_err(|error| error.to_string())?

@@ -68,3 +68,29 @@ fn list(users: &BTreeSet<u32>) -> Vec<u8> {
     list.extend([(GROUP, 0), (MASK, PASS), (OTHERS, 0)].iter().flat_map(|&(kind, rights)| entry(kind, rights, NO_ID)));
     list
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_let_in_unless_he_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777;
+        admit(dir.path(), &BTreeSet::new()).unwrap();
+        assert_eq!(mode(), 0o700);
+        // The kernel takes no list that is not in order, and shows the most that anybody named may do as the group's rights.
+        admit(dir.path(), &[4711, 7, 1000].into()).unwrap();
+        assert_eq!(mode(), 0o710);
+    }
+
+    #[test]
+    fn where_there_are_no_lists_the_user_and_the_way_out_are_named() {
+        let error = admit(Path::new("/proc/sys"), &[4711].into()).unwrap_err();
+        assert!(matches!(error, AdmissionError::Unsupported { user: 4711, .. }), "{error}");
+        assert!(error.to_string().contains("--runtime-dir"), "{error}");
+    }
+}

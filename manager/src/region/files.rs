@@ -56,6 +56,7 @@ pub(crate) const REGION_DIR: &str = "region";
 /// The directories that regions live in.
 #[derive(Clone, Debug)]
 pub(crate) struct RegionDirs {
+    runtime_dir: PathBuf,
     slices: PathBuf,
     lib: PathBuf,
     shim: PathBuf,
@@ -102,7 +103,7 @@ impl RegionDirs {
             fs::rename(&new, &shim).map_err(io_at(&shim))?;
         }
         close(&lib)?;
-        let dirs = RegionDirs { slices, lib, shim };
+        let dirs = RegionDirs { runtime_dir: runtime_dir.into(), slices, lib, shim };
         dirs.drop_unused_shims();
         Ok(dirs)
     }
@@ -227,13 +228,20 @@ impl RegionDirs {
             return Ok(());
         }
         let make = || {
+            // They may have been deleted with all that is in them.
+            if !self.runtime_dir.exists() {
+                make_dir(&self.runtime_dir, 0o755)?;
+            }
+            RegionDirs::prepare(&self.runtime_dir)?;
+            let stand_in = self.lib.join(shim);
+            if !stand_in.exists() {
+                self.link_shim(&self.shim, &stand_in)?;
+            }
             remove_all(&new)?;
             self.make_around(&new, users)?;
             let dir = new.join(REGION_DIR);
             close(&dir)?;
-            // The one of another version is in `lib` as long as a region has a link of it.
-            let kept = self.lib.join(shim);
-            self.link_shim(if kept.exists() { &kept } else { &self.shim }, &dir.join(shim))?;
+            self.link_shim(&stand_in, &dir.join(shim))?;
             self.retire(id)?;
             self.discard(id)?;
             fs::rename(&new, &around).map_err(io_at(&around))

@@ -81,6 +81,27 @@ fn a_region_deleted_just_before_a_resize_is_not_resized() {
 }
 
 #[test]
+fn a_runtime_directory_that_was_emptied_is_made_again() {
+    let node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    let (region, stand_in) = (Path::new(&slice.region_path), Path::new(&slice.stand_in_path));
+    for emptied in [stand_in.parent().unwrap(), region.ancestors().nth(2).unwrap()] {
+        fs::remove_dir_all(emptied).unwrap();
+    }
+    eventually("it is told", || Some(()).filter(|()| !node.get("a").unwrap().problem.is_empty()));
+    // By both names there is a library that finds nothing to give.
+    for library in [Path::new(&slice.shim_path), stand_in] {
+        eventually("it is made again", || {
+            let limits_bytes = fs::metadata(library.with_file_name(LIMITS_FILE)).ok()?.len();
+            (library.exists() && limits_bytes == 0).then_some(())
+        });
+    }
+    node.create("b", vec![part(30, GIB)]).unwrap();
+    node.remove("a", false).unwrap();
+    assert_eq!((node.get("b").unwrap().problem, node.regions().len()), (String::new(), 1));
+}
+
+#[test]
 fn a_truncated_ledger_has_its_size_again_under_its_processes() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();

@@ -145,7 +145,7 @@ fn a_region_in_use_that_cannot_be_understood_stays() {
     let tenant = Tenant::start(&slice.region_path);
     node.stop();
     let region = Path::new(&slice.region_path);
-    fs::remove_file(region.join("slice.json")).unwrap();
+    fs::remove_file(region.with_file_name("slice.json")).unwrap();
     fs::remove_file(region.join("limits")).unwrap();
     files(&node).iter().for_each(|file| fs::remove_file(file).unwrap());
     node.restart().unwrap();
@@ -161,7 +161,7 @@ fn without_a_checkpoint_regions_of_another_boot_are_made_anew() {
     let mut node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     node.stop();
-    let manifest = Path::new(&slice.region_path).join("slice.json");
+    let manifest = Path::new(&slice.region_path).with_file_name("slice.json");
     let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
     value["boot_id"] = "another".into();
     fs::write(&manifest, value.to_string()).unwrap();
