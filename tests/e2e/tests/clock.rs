@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use aliquot_abi::region::gate;
 use aliquot_fake_machine::now_ns;
-use aliquot_harness::{GIB, HostProgram, Process, Region, Shares, SimulatedGpu, tool, wait};
+use aliquot_harness::debian::{self, Packages};
+use aliquot_harness::{GIB, HostProgram, Process, Region, Shares, SimulatedGpu, run, tool, wait};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What a program may use of the device while its manager is silent.
@@ -97,4 +98,29 @@ fn a_container_whose_clock_is_behind_notices_that_its_manager_is_gone() {
     let region = region(&gpu, now_ns() - behind_ns / 2);
     let behind_seconds = (behind_ns / SECOND_NS) as i64;
     assert_uses(&gpu, region.preload_into(&mut busy_elsewhere(&gpu, -behind_seconds)), 4..=LIMIT_PERCENT);
+}
+
+/// libfaketime itself, as Debian has it: years off, too fast, too slow.
+#[test]
+fn a_program_under_libfaketime_comes_to_its_end() {
+    let unpacked =
+        debian::unpacked(&Packages { suite: &debian::own_suite(), components: "main", names: &["libfaketime"] });
+    let libraries = unpacked.join("usr/lib/x86_64-linux-gnu/faketime");
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::linked(&gpu, "busy_briefly");
+    for library in ["libfaketime.so.1", "libfaketimeMT.so.1"] {
+        for time in ["+0", "2001-02-03 04:05:06", "+10y x100", "-10y x0.01"] {
+            // One that is alone with its limits, and one whose manager has just been there.
+            for heartbeat_ns in [1, now_ns() + 10_000 * SECOND_NS] {
+                let region = region(&gpu, heartbeat_ns);
+                let shim = region.shim().display().to_string();
+                let faketime = libraries.join(library).display().to_string();
+                for order in [[&shim, &faketime], [&faketime, &shim]] {
+                    let mut command = program.on(&gpu);
+                    command.env("LD_PRELOAD", format!("{}:{}", order[0], order[1])).env("FAKETIME", time);
+                    let _ = run(&mut command).success();
+                }
+            }
+        }
+    }
 }

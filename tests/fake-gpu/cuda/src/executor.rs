@@ -6,13 +6,13 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Condvar, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{MutexGuard, Once, OnceLock};
 
-use aliquot_fake_machine::{Turn, now_ns};
+use aliquot_fake_machine::{Bell, Turn, now_ns};
 
 use crate::device::Device;
 use crate::process::initialised;
-use crate::queue::{Effect, Queues, queues};
+use crate::queue::{Effect, Queues, queues, wait_at};
 
 /// How often values are looked at that a stream waits for.
 pub(crate) const POLL: Duration = Duration::from_micros(50);
@@ -27,7 +27,7 @@ const CATCH_UP_PIECE_NS_MIN: u64 = 200_000;
 /// A device's executor.
 pub(crate) struct Executor {
     started: Once,
-    work: Condvar,
+    work: Bell,
     /// Whether it sleeps for want of work. Changed under the queues' lock.
     idle: AtomicBool,
 }
@@ -41,14 +41,14 @@ struct Running {
 
 impl Executor {
     pub(crate) fn new() -> Executor {
-        Executor { started: Once::new(), work: Condvar::new(), idle: AtomicBool::new(false) }
+        Executor { started: Once::new(), work: Bell::new(), idle: AtomicBool::new(false) }
     }
 
     /// Tells the executor of new work; urgent is what it can do while a kernel runs. Called under the queues' lock.
     pub(crate) fn notice(&self, device: &'static Device, urgent: bool) {
         self.started.call_once(|| spawn("fake-gpu", move || run(device)));
         if urgent || self.idle.load(Ordering::Relaxed) {
-            self.work.notify_one();
+            self.work.ring_one();
         }
     }
 }
@@ -56,7 +56,7 @@ impl Executor {
 /// Tells the executors of other devices that something happened for which their streams may be waiting.
 pub(crate) fn notice_others(device: &Device) {
     for other in initialised().devices.iter().filter(|other| other.ordinal != device.ordinal) {
-        other.executor.work.notify_one();
+        other.executor.work.ring_one();
     }
 }
 
@@ -180,7 +180,7 @@ fn pass_until(
     while let Some(wait_ns) = end_ns.checked_sub(now_ns()).filter(|&wait_ns| wait_ns > 0) {
         let wait = if queues.polls(device.ordinal) { POLL.as_nanos() as u64 } else { wait_ns };
         let wait = Duration::from_nanos(wait.min(wait_ns));
-        queues = device.executor.work.wait_timeout(queues, wait).unwrap_or_else(PoisonError::into_inner).0;
+        queues = wait_at(&device.executor.work, queues, Some(wait));
         while queues.run_untimed(device, Some(lane)) {}
     }
     queues
@@ -189,11 +189,8 @@ fn pass_until(
 fn sleep(device: &Device, queues: MutexGuard<'static, Queues>) -> MutexGuard<'static, Queues> {
     let executor = &device.executor;
     executor.idle.store(true, Ordering::Relaxed);
-    let queues = if queues.polls(device.ordinal) {
-        executor.work.wait_timeout(queues, POLL).unwrap_or_else(PoisonError::into_inner).0
-    } else {
-        executor.work.wait(queues).unwrap_or_else(PoisonError::into_inner)
-    };
+    let timeout = queues.polls(device.ordinal).then_some(POLL);
+    let queues = wait_at(&executor.work, queues, timeout);
     executor.idle.store(false, Ordering::Relaxed);
     queues
 }

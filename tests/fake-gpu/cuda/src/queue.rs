@@ -8,10 +8,11 @@
 //! overlapped.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aliquot_fake_machine::now_ns;
+use aliquot_fake_machine::{Bell, now_ns};
 
 use crate::context::Context;
 use crate::device::Device;
@@ -81,11 +82,20 @@ pub(crate) struct Queues {
 
 static QUEUES: Mutex<Queues> = Mutex::new(Queues { next_place: 1, lanes: Vec::new(), unused: Vec::new(), launches: 0 });
 /// Rung when an operation that somebody waits for has completed.
-static DONE: Condvar = Condvar::new();
+static DONE: Bell = Bell::new();
 /// Rung when the launch queue has room.
-static ROOM: Condvar = Condvar::new();
+static ROOM: Bell = Bell::new();
 /// Operations queued in the whole process.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
+
+/// Lets go of the queues until `bell` rings, or `timeout` is over.
+pub(crate) fn wait_at(
+    bell: &Bell,
+    queues: MutexGuard<'static, Queues>,
+    timeout: Option<Duration>,
+) -> MutexGuard<'static, Queues> {
+    bell.wait(&QUEUES, queues, timeout)
+}
 
 pub(crate) fn queues() -> MutexGuard<'static, Queues> {
     QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
@@ -167,7 +177,7 @@ fn enqueue(process: &'static Process, stream: &Stream, works: impl Iterator<Item
     let mut queues = queues();
     if launch {
         while queues.launches >= process.config.launch_queue_depth {
-            queues = ROOM.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            queues = wait_at(&ROOM, queues, None);
         }
         queues.launches += 1;
     }
@@ -314,14 +324,14 @@ impl Queues {
         lane.end_ns = lane.end_ns.max(end_ns);
         if lane.wake_at <= operation.place {
             lane.wake_at = u64::MAX;
-            DONE.notify_all();
+            DONE.ring_all();
         }
         if lane.closed && lane.operations.is_empty() {
             self.unused.push(index);
         }
         if operation.launch {
             self.launches -= 1;
-            ROOM.notify_one();
+            ROOM.ring_one();
         }
         PENDING.fetch_sub(1, Ordering::Release);
     }
@@ -352,7 +362,7 @@ fn wait_for(chosen: impl Fn(usize, &Lane) -> bool) {
             let lane = &mut queues.lanes[index];
             lane.wake_at = lane.wake_at.min(place);
         }
-        queues = DONE.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        queues = wait_at(&DONE, queues, None);
     }
 }
 
@@ -400,10 +410,6 @@ pub(crate) fn wait_for_event(event: &'static Event, number: u64) {
             }
         }
         // Of what another process records nobody is told here.
-        queues = if event.is_shared {
-            DONE.wait_timeout(queues, POLL).unwrap_or_else(PoisonError::into_inner).0
-        } else {
-            DONE.wait(queues).unwrap_or_else(PoisonError::into_inner)
-        };
+        queues = wait_at(&DONE, queues, event.is_shared.then_some(POLL));
     }
 }

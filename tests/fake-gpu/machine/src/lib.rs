@@ -24,6 +24,7 @@
 //! the device at once: on each SM `min(32, 2048 / threads per block)`, at least one. Copies take their bytes at 25 GB/s
 //! between host and device and at 1 TB/s within a device ([`copy_duration_ns`]).
 
+mod bell;
 mod clock;
 mod config;
 mod duration;
@@ -39,6 +40,7 @@ mod member;
 mod partition;
 mod turns;
 
+pub use bell::Bell;
 pub use clock::{now_ns, sleep_until_ns};
 pub use config::{CONFIG_VARIABLE, Config, DeviceConfig, Mode, ProcAddress};
 pub use duration::{CopyPath, copy_duration_ns, is_spin_kernel, kernel_duration_ns};
