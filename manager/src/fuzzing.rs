@@ -16,6 +16,7 @@ use crate::config::{Config, Settings};
 use crate::inventory::{Device, DeviceUuid, Health, Inventory, SharingMode};
 use crate::procfs::{self, Stat};
 use crate::slices::{CreateRequest, PartRequest, ResizeRequest, SliceId, Slices};
+use crate::socket;
 
 pub use crate::region::hostile::HostileLedger;
 
@@ -51,6 +52,17 @@ pub fn checkpoint(dir: &Path, bytes: &[u8]) {
     for device in &devices {
         let _ = (device.bytes(), slices.given(device, None));
     }
+}
+
+/// Takes `bytes` as what a client sends. The server is told as many, the same ones in whatever pieces they come, and
+/// what is changed is percent signs or their code.
+pub fn client(bytes: &[u8]) {
+    let told = socket::told(bytes, bytes.len().max(1));
+    assert_eq!(told.len(), bytes.len());
+    for size in [1, 3, 17] {
+        assert_eq!(socket::told(bytes, size), told);
+    }
+    assert_eq!(socket::told(&told, bytes.len().max(1)), told);
 }
 
 /// Reads `bytes` as what the kernel says of a process, part of which the process itself chooses.

@@ -17,6 +17,8 @@ mod connection;
 mod header_block;
 
 use connection::Connection;
+#[cfg(feature = "fuzzing")]
+pub(crate) use connection::told;
 
 /// Members of this group may use the system's manager without being root.
 const GROUP: &str = "aliquot";

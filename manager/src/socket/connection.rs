@@ -190,6 +190,18 @@ impl Connected for Connection {
     }
 }
 
+/// What the server is told when `sent` comes in pieces of `size` bytes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn told(sent: &[u8], size: usize) -> Vec<u8> {
+    let (mut frames, mut told) = (Frames::default(), Vec::new());
+    for piece in sent.chunks(size).chain([&[][..]]) {
+        frames.push(piece);
+        told.extend_from_slice(frames.ready());
+        frames.taken = frames.looked_through;
+    }
+    told
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,17 +209,6 @@ mod tests {
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let length = payload.len() as u32;
         [&length.to_be_bytes()[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
-    }
-
-    /// What the server is told when `sent` comes in pieces of `size` bytes.
-    fn told(sent: &[u8], size: usize) -> Vec<u8> {
-        let (mut frames, mut told) = (Frames::default(), Vec::new());
-        for piece in sent.chunks(size).chain([&[][..]]) {
-            frames.push(piece);
-            told.extend_from_slice(frames.ready());
-            frames.taken = frames.looked_through;
-        }
-        told
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "attach_message", run: attach_message },
     Target { name: "checkpoint", run: checkpoint },
+    Target { name: "client", run: client },
     Target { name: "config", run: config },
     Target { name: "ledger", run: ledger },
     Target { name: "processes", run: processes },
@@ -39,6 +40,11 @@ pub fn attach_message(bytes: &[u8]) {
 pub fn checkpoint(bytes: &[u8]) {
     thread_local!(static DIR: TempDir = directory());
     DIR.with(|dir| fuzzing::checkpoint(dir.path(), bytes));
+}
+
+/// What a client of the manager's socket sends.
+pub fn client(bytes: &[u8]) {
+    fuzzing::client(bytes);
 }
 
 /// The manager's configuration file.
