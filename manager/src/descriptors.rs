@@ -16,6 +16,8 @@ use tracing::warn;
 const SLICE_DESCRIPTORS: usize = 3;
 /// Processes of each slice for which descriptors are kept free.
 const PROCESSES_PER_SLICE: usize = 8;
+/// With room for fewer slices than that, the limit is told at the start.
+const FEW_SLICES: usize = 32;
 
 /// The limit, and what of it is kept for what.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +52,23 @@ impl Descriptors {
         }
         // None: there is no limit.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        Descriptors::of_limit(usize::try_from(limit).unwrap_or(usize::MAX))
+        let descriptors = Descriptors::of_limit(usize::try_from(limit).unwrap_or(usize::MAX));
+        let room = descriptors.slices_beside(open());
+        if room < FEW_SLICES {
+            warn!(
+                limit = descriptors.limit,
+                room,
+                "so few files may be open that no more slices than that can be watched; raise the limit (LimitNOFILE= in \
+                 aliquot-manager.service, ulimit -Hn in a shell)"
+            );
+        }
+        descriptors
+    }
+
+    /// Slices that can be watched where so many descriptors are `open` for other things.
+    fn slices_beside(self, open: usize) -> usize {
+        let left = self.limit.saturating_sub(self.reserve()).saturating_sub(open);
+        left / (SLICE_DESCRIPTORS + PROCESSES_PER_SLICE)
     }
 
     fn of_limit(limit: usize) -> Descriptors {
@@ -136,6 +154,9 @@ mod tests {
         }
         assert_eq!(granted(40, 0), 0);
         assert!(granted(1024, 0) >= 64);
+        for limit in [40, 256, 1024] {
+            assert_eq!(Descriptors::of_limit(limit).slices_beside(30), granted(limit, 0));
+        }
     }
 
     #[test]

@@ -14,6 +14,11 @@ fn files(node: &Node) -> [PathBuf; 2] {
     [node.checkpoint(), node.checkpoint().with_file_name("checkpoint.copy.json")]
 }
 
+/// What is written down of the slice `id`, beside its region.
+fn manifest(node: &Node, id: &str) -> PathBuf {
+    node.config.runtime_dir.join("slices").join(id).join("slice.json")
+}
+
 /// Does something to a file.
 type Harm = fn(&Path);
 
@@ -98,10 +103,8 @@ fn slices_are_known_from_their_regions() {
 fn a_region_without_manifest_is_known_by_its_limits() {
     let (mut node, tenant, slices) = busy_node();
     node.stop();
-    let regions = node.regions();
-    let slices_dir = node.config.runtime_dir.join("slices");
-    for id in &regions {
-        fs::remove_file(slices_dir.join(id).join("slice.json")).unwrap();
+    for slice in &slices {
+        fs::remove_file(manifest(&node, &slice.id)).unwrap();
     }
     files(&node).iter().for_each(|file| fs::remove_file(file).unwrap());
     node.restart().unwrap();
@@ -145,7 +148,7 @@ fn a_region_in_use_that_cannot_be_understood_stays() {
     let tenant = Tenant::start(&slice.region_path);
     node.stop();
     let region = Path::new(&slice.region_path);
-    fs::remove_file(region.with_file_name("slice.json")).unwrap();
+    fs::remove_file(manifest(&node, &slice.id)).unwrap();
     fs::remove_file(region.join("limits")).unwrap();
     files(&node).iter().for_each(|file| fs::remove_file(file).unwrap());
     node.restart().unwrap();
@@ -161,7 +164,7 @@ fn without_a_checkpoint_regions_of_another_boot_are_made_anew() {
     let mut node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     node.stop();
-    let manifest = Path::new(&slice.region_path).with_file_name("slice.json");
+    let manifest = manifest(&node, &slice.id);
     let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
     value["boot_id"] = "another".into();
     fs::write(&manifest, value.to_string()).unwrap();
