@@ -108,8 +108,10 @@ fn libraries() -> Result<PathBuf> {
     }
     let places: Vec<_> = candidates.iter().map(|dir| dir.display().to_string()).collect();
     Err(Failure::new(format!("the simulated GPU's libraries are in none of {}", places.join(", "))).hint(format!(
-        "build them in a checkout of aliquot: cargo build --release {}; then run its target/release/aliquot",
-        Build::PACKAGES.join(" ")
+        "build them in a checkout of aliquot: cargo build --release {}; then run its target/release/aliquot, or install \
+         {CUDA_LIBRARY} and {NVML_LIBRARY} from there into {}",
+        Build::PACKAGES.join(" "),
+        candidates[1].display()
     )))
 }
 

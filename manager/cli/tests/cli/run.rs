@@ -1,8 +1,10 @@
 //! `aliquot run`: what it runs sees nothing of it but its slice.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use nix::pty::openpty;
@@ -51,12 +53,41 @@ fn the_slice_is_in_the_environment() {
     assert_eq!(stderr(&ended), "", "nothing is printed beside the command's own output");
 }
 
+/// By the lines of the README that install programs, with what cargo has built for this test.
+#[test]
+fn an_installed_program_finds_the_simulated_gpu() {
+    // Builds the simulated GPU where it is not there yet.
+    assert!(output(&mut simulated_run(["true"])).status.success());
+    let (prefix, program) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_BIN_EXE_aliquot")));
+    fs::create_dir(prefix.path().join("bin")).unwrap();
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    let lines = readme.lines().filter_map(|line| line.strip_prefix("sudo "));
+    let installs: Vec<&str> =
+        lines.filter(|line| line.starts_with("install ") && line.contains("/usr/local")).collect();
+    assert_eq!(installs.len(), 2, "{installs:?}");
+    for install in installs {
+        // The daemon is not built for this test.
+        let own = install.replace("target/release/aliquot-manager ", "");
+        let own = own.replace("target/release", program.parent().unwrap().to_str().unwrap());
+        let own = own.replace("/usr/local", prefix.path().to_str().unwrap());
+        let installed = Command::new("sh").args(["-c", &own]).output().unwrap();
+        assert!(installed.status.success(), "{own}: {}", stderr(&installed));
+    }
+    let ended = output(
+        Command::new(prefix.path().join("bin/aliquot"))
+            .args(["run", "--simulated", "--gpu-core", "30", "--gpu-memory", "4GiB", "--", "echo", "ran"])
+            .current_dir(prefix.path())
+            .env_remove("CARGO_MANIFEST_DIR"),
+    );
+    assert_eq!(stdout(&ended), "ran\n", "{}", stderr(&ended));
+}
+
 /// Programs that use `select` break with more.
 #[test]
 fn the_limit_on_open_files_is_the_users() {
     let limited = simulated_run(["sh", "-c", "ulimit -Sn; ulimit -Hn"]);
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -Hn 4096 && ulimit -Sn 1000 && exec \"$0\" \"$@\""]).arg(limited.get_program());
+    command.args(["-c", "ulimit -Sn 1000 && ulimit -Hn 4096 && exec \"$0\" \"$@\""]).arg(limited.get_program());
     let ended = output(command.args(limited.get_args()).stdin(Stdio::null()));
     assert_eq!(stdout(&ended), "1000\n4096\n", "{}", stderr(&ended));
 }
