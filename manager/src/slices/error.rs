@@ -2,6 +2,7 @@
 
 use crate::inventory::{DeviceUuid, Inventory};
 use crate::size::Bytes;
+use crate::slices::name::Quoted;
 use crate::slices::{DESCRIPTION_BYTES_MAX, HOST_MEMORY_BYTES_MAX, NameError, VariableError};
 use aliquot_abi::region::DEVICES_MAX;
 
@@ -125,7 +126,7 @@ pub enum CreateError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// There is one of that name.
-    #[error("a slice named {name:?} exists; choose another name, or remove it")]
+    #[error("a slice named {} exists; choose another name, or remove it", Quoted(name))]
     Exists {
         /// The name.
         name: String,
@@ -210,7 +211,7 @@ impl CreateError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
     /// There is none of that name.
-    #[error("there is no slice named {name:?}; `aliquot slice ls` shows those that there are")]
+    #[error("there is no slice named {}; `aliquot slice ls` shows those that there are", Quoted(name))]
     NotFound {
         /// The name.
         name: String,
@@ -243,7 +244,7 @@ pub enum ResizeError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoveError {
     /// There is none of that name.
-    #[error("there is no slice named {name:?}; `aliquot slice ls` shows those that there are")]
+    #[error("there is no slice named {}; `aliquot slice ls` shows those that there are", Quoted(name))]
     NotFound {
         /// The name.
         name: String,

@@ -1,13 +1,27 @@
 //! What a slice may be called. The name stands in file names, host names, CDI device names and metric labels.
 
+use std::fmt;
+
 /// Characters that a name may have.
 const NAME_CHARS_MAX: usize = 63;
+
+/// A name in a message. It can be anything that somebody asked for, of any length.
+pub(super) struct Quoted<'name>(pub(super) &'name str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.char_indices().nth(NAME_CHARS_MAX + 1) {
+            None => write!(f, "{:?}", self.0),
+            Some((end, _)) => write!(f, "{:?} ({} characters)", format!("{}…", &self.0[..end]), self.0.chars().count()),
+        }
+    }
+}
 
 /// Why a name cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// It is too long.
-    #[error("the slice name {name:?} has {found} characters; at most {NAME_CHARS_MAX} are allowed")]
+    #[error("the slice name {} has {found} characters; at most {NAME_CHARS_MAX} are allowed", Quoted(name))]
     TooLong {
         /// The name.
         name: String,
@@ -16,8 +30,9 @@ pub enum NameError {
     },
     /// It is not made as it should be.
     #[error(
-        "the slice name {name:?} is not valid: use lower-case letters, digits, '-' and '.', with a letter or digit at \
-         both ends and beside each '.'"
+        "the slice name {} is not valid: use lower-case letters, digits, '-' and '.', with a letter or digit at \
+         both ends and beside each '.'",
+        Quoted(name)
     )]
     Malformed {
         /// The name.
@@ -43,6 +58,14 @@ pub(super) fn check(name: &str) -> Result<(), NameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_any_length_is_a_short_message() {
+        assert_eq!(Quoted("train").to_string(), "\"train\"");
+        assert_eq!(Quoted(&"ä".repeat(64)).to_string(), format!("\"{}\"", "ä".repeat(64)));
+        assert_eq!(Quoted(&"ä".repeat(5000)).to_string(), format!("\"{}…\" (5000 characters)", "ä".repeat(64)));
+        assert!(check(&"a".repeat(5000)).unwrap_err().to_string().len() < 200);
+    }
 
     #[test]
     fn names_are_dns_labels_joined_by_dots() {
