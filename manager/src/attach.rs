@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 
 use crate::descriptors::Descriptors;
+use crate::events::Events;
 use crate::live::LiveSlice;
 use crate::slices::Owner;
 use crate::time_sharing::TimeSharing;
@@ -74,6 +75,7 @@ impl Attach {
     pub(crate) fn start(
         descriptors: Descriptors,
         time_sharing: Arc<TimeSharing>,
+        events: Arc<Events>,
         memory_changed: impl Fn() + Send + 'static,
         owner_gone: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Attach> {
@@ -86,6 +88,7 @@ impl Attach {
             Arc::clone(&shared),
             descriptors,
             time_sharing,
+            events,
             Box::new(memory_changed),
             Box::new(owner_gone),
         )?;

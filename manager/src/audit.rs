@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::attribution::{Place, ProcessId};
 use crate::config::{AuditPolicy, AuditSettings};
 use crate::devices::{DeviceLook, ProcessLook};
+use crate::events::{Event, Events, Kind as EventKind};
 use crate::inventory::{DeviceUuid, SharingMode};
 use crate::live::Attached;
 use crate::procfs::{self, FileId};
@@ -48,6 +49,7 @@ const WORK_PERCENT_MIN: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct Audit {
     settings: AuditSettings,
+    events: Arc<Events>,
     findings: Mutex<Vec<Finding>>,
     stopped: AtomicU64,
 }
@@ -55,8 +57,8 @@ pub(crate) struct Audit {
 impl Audit {
     /// An audit that has found nothing yet.
     #[must_use]
-    pub(crate) fn new(settings: AuditSettings) -> Audit {
-        Audit { settings, findings: Mutex::default(), stopped: AtomicU64::new(0) }
+    pub(crate) fn new(settings: AuditSettings, events: Arc<Events>) -> Audit {
+        Audit { settings, events, findings: Mutex::default(), stopped: AtomicU64::new(0) }
     }
 
     /// What happens to processes that get past their slice, where the slice itself does not say.
@@ -196,6 +198,8 @@ impl Auditor {
         };
         if confirmed.is_new {
             report(&finding);
+            let text = format!("{}: {}", finding.kind.in_words(), finding.command);
+            self.audit.events.record(event(Event::of(EventKind::AuditFinding, text), &finding));
         }
         let policy = slice.and_then(|slice| slice.audit_policy).unwrap_or(self.audit.policy());
         if policy != AuditPolicy::Stop || !may_be_stopped {
@@ -213,6 +217,8 @@ impl Auditor {
                     command = finding.command,
                     "stopped a process by the audit's policy"
                 );
+                let text = format!("was stopped by the audit's policy: {}", finding.command);
+                self.audit.events.record(event(Event::of(EventKind::ProcessStopped, text), &finding));
                 self.stopped_total += 1;
                 finding.stopped = Some(SystemTime::now());
                 self.stopped.push_back((*id, finding));
@@ -291,6 +297,15 @@ fn held_bytes(look: &DeviceLook, process: &ProcessLook) -> u64 {
     let Place::Inside { slice, attached: Some(Attached { slot: Some(slot), .. }) } = &process.place else { return 0 };
     let part = look.parts.iter().find(|part| part.slice.number == slice.number);
     part.map_or(0, |part| view::held_bytes_of(slice.region.ledger(), slot.index, part.number))
+}
+
+/// `event` about the process that a finding is of.
+fn event(event: Event, finding: &Finding) -> Event {
+    let event = event.of_device(&finding.device).of_process(finding.pid);
+    match &finding.slice {
+        Some(slice) => event.of_slice(slice),
+        None => event,
+    }
 }
 
 fn report(finding: &Finding) {

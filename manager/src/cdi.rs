@@ -124,6 +124,12 @@ impl Mount {
 }
 
 impl Cdi {
+    /// The directory that slices are published in, if they are.
+    #[must_use]
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.config.as_ref().map(|config| config.dir.as_path())
+    }
+
     /// Publishes as `config` says, with what is needed of `driver` and by clients of `mps`.
     #[must_use]
     pub(crate) fn new(config: Option<CdiConfig>, driver: DriverRoot, mps: Arc<Mps>) -> Cdi {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tracing::{error, warn};
 
+use crate::events::{Event, Events, Kind};
 use crate::live::LiveSlice;
 use crate::region::files::RegionDirs;
 use crate::time_sharing::TimeSharing;
@@ -17,13 +18,14 @@ use crate::time_sharing::TimeSharing;
 pub(crate) struct DamageWatch {
     dirs: RegionDirs,
     time_sharing: Arc<TimeSharing>,
+    events: Arc<Events>,
 }
 
 impl DamageWatch {
-    /// One that takes damaged slices out of `time_sharing`, and makes directories among `dirs`.
+    /// One that takes damaged slices out of `time_sharing`, makes directories among `dirs`, and says so in `events`.
     #[must_use]
-    pub(crate) fn new(dirs: RegionDirs, time_sharing: Arc<TimeSharing>) -> DamageWatch {
-        DamageWatch { dirs, time_sharing }
+    pub(crate) fn new(dirs: RegionDirs, time_sharing: Arc<TimeSharing>, events: Arc<Events>) -> DamageWatch {
+        DamageWatch { dirs, time_sharing, events }
     }
 
     /// Looks whether the region of `live` is damaged, and acts. Each time anew, also where damage is known: what can be
@@ -52,6 +54,8 @@ impl DamageWatch {
     pub(crate) fn found(&self, live: &LiveSlice, what: &str) {
         if live.note_damage(what) {
             warn!(slice = live.name, damage = what, "the region of a slice is damaged: the slice gets nothing more");
+            let event = Event::of(Kind::SliceDamaged, format!("its region is damaged, it gets nothing more: {what}"));
+            self.events.record(event.of_slice(&live.name));
             self.time_sharing.remove(live);
             for part in 0..live.region.device_count() {
                 live.set_free(part, false);

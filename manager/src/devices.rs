@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::audit::Audit;
+use crate::events::{Event, Events, Kind};
 use crate::inventory::{Alert, DeviceSource, Health, Inventory};
 use crate::live::LiveSlices;
 use crate::mps::Mps;
@@ -92,6 +93,7 @@ impl Devices {
         slices: Arc<LiveSlices>,
         audit: Arc<Audit>,
         mps: Arc<Mps>,
+        events: Arc<Events>,
     ) -> io::Result<Devices> {
         let (sender, known) = watch::channel(Known::default());
         let (jobs, waiting) = mpsc::channel();
@@ -105,6 +107,7 @@ impl Devices {
             processes: ProcessWatch::new(Arc::clone(&slices), audit),
             slices,
             mps,
+            events,
             ceiling_percent: None,
             devices_seen: now,
             processes_seen: now,
@@ -180,6 +183,7 @@ struct Watch {
     source: Box<dyn DeviceSource>,
     slices: Arc<LiveSlices>,
     mps: Arc<Mps>,
+    events: Arc<Events>,
     /// What MPS was last told to grant at most.
     ceiling_percent: Option<u32>,
     processes: ProcessWatch,
@@ -247,7 +251,7 @@ impl Watch {
             // What was known stays, so that slices keep their devices; nothing new is given out of them.
             Err(error) => Known { inventory: Arc::new(silent(&before.inventory, &error.0)), problem: Some(error.0) },
         };
-        report(&before, &known);
+        report(&before, &known, &self.events);
         self.known.send_replace(known);
     }
 
@@ -280,29 +284,42 @@ fn silent(inventory: &Inventory, reason: &str) -> Inventory {
     inventory
 }
 
-/// Logs what has changed.
-fn report(before: &Known, now: &Known) {
+/// Logs what has changed, and takes it down.
+fn report(before: &Known, now: &Known, events: &Events) {
     match (&before.problem, &now.problem) {
         (before, Some(problem)) if before.as_ref() != Some(problem) => {
             warn!(%problem, "no devices can be given out; `aliquot doctor` says what to do");
+            events.record(Event::of(Kind::DriverSilent, format!("no devices can be given out: {problem}")));
         }
-        (Some(_), None) => info!("the driver answers again"),
+        (Some(_), None) => {
+            info!("the driver answers again");
+            events.record(Event::of(Kind::DriverAnswers, "the driver answers again"));
+        }
         _ => {}
     }
     for device in &before.inventory.devices {
         if now.inventory.device(&device.uuid).is_none() {
             warn!(device = %device.uuid, "a device is gone");
+            events.record(Event::of(Kind::DeviceGone, "is gone").of_device(&device.uuid));
         }
     }
     for device in &now.inventory.devices {
         let former = before.inventory.device(&device.uuid).map(|device| &device.health);
-        match (&device.health, former) {
+        let event = match (&device.health, former) {
             (Health::Unhealthy { reason }, former) if former != Some(&device.health) => {
                 warn!(device = %device.uuid, reason, "a device is unhealthy");
+                Event::of(Kind::DeviceUnhealthy, format!("is unhealthy: {reason}"))
             }
-            (Health::Healthy, Some(Health::Unhealthy { .. })) => info!(device = %device.uuid, "a device has recovered"),
-            (Health::Healthy, None) => info!(device = %device.uuid, model = device.model, "found a device"),
-            _ => {}
-        }
+            (Health::Healthy, Some(Health::Unhealthy { .. })) => {
+                info!(device = %device.uuid, "a device has recovered");
+                Event::of(Kind::DeviceRecovered, "has recovered")
+            }
+            (Health::Healthy, None) => {
+                info!(device = %device.uuid, model = device.model, "found a device");
+                Event::of(Kind::DeviceFound, format!("was found: {}", device.model))
+            }
+            _ => continue,
+        };
+        events.record(event.of_device(&device.uuid));
     }
 }

@@ -25,6 +25,8 @@ use status::{internal, no_such_slice};
 /// The shortest interval at which usage is told again.
 const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+/// Events that wait for the reader of a stream.
+const EVENTS_AHEAD: usize = 64;
 
 /// The service.
 #[derive(Clone)]
@@ -49,6 +51,12 @@ impl Service {
         let manager = Arc::clone(&self.manager);
         tokio::task::spawn_blocking(move || work(&manager)).await.map_err(internal)?
     }
+}
+
+/// A span of time in a request; `None` if it is not set.
+fn span(duration: Option<prost_types::Duration>) -> Result<Option<Duration>, Status> {
+    let read = |duration| Duration::try_from(duration);
+    duration.map(read).transpose().map_err(|_| Status::invalid_argument("since must not be negative"))
 }
 
 fn all_known(manager: &Manager, names: &[String]) -> Result<(), Status> {
@@ -145,6 +153,69 @@ impl NodeManager for Service {
             Ok(Response::new(convert::findings(manager.audit(), &names)))
         };
         self.blocking(list).await
+    }
+
+    async fn get_usage_history(
+        &self,
+        request: Request<proto::GetUsageHistoryRequest>,
+    ) -> Result<Response<proto::GetUsageHistoryResponse>, Status> {
+        let proto::GetUsageHistoryRequest { slices: names, since, points_max } = request.into_inner();
+        let since = span(since)?;
+        let history = move |manager: &Manager| {
+            all_known(manager, &names)?;
+            let (slices, inventory) = (manager.live().all(), manager.devices().known().inventory);
+            let history = usage::history_of_slices(&slices, &names, &inventory, monotonic_ns(), since, points_max);
+            Ok(Response::new(history))
+        };
+        self.blocking(history).await
+    }
+
+    async fn list_events(
+        &self,
+        request: Request<proto::ListEventsRequest>,
+    ) -> Result<Response<proto::ListEventsResponse>, Status> {
+        let since = span(request.into_inner().since)?;
+        let list = move |manager: &Manager| {
+            let events = manager.events();
+            let first = since.map_or(0, |since| events.last_before(since));
+            let events = events.after(first, usize::MAX).into_iter().map(Into::into).collect();
+            Ok(Response::new(proto::ListEventsResponse { events }))
+        };
+        self.blocking(list).await
+    }
+
+    type WatchEventsStream = ReceiverStream<Result<proto::Event, Status>>;
+
+    async fn watch_events(
+        &self,
+        request: Request<proto::WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        let proto::WatchEventsRequest { since, after_sequence } = request.into_inner();
+        let since = span(since)?;
+        let events = Arc::clone(self.manager.events());
+        let mut told = match after_sequence {
+            0 => since.map_or(0, |since| events.last_before(since)),
+            sequence => sequence,
+        };
+        let (mut newest, mut ending) = (events.newest(), self.ending.clone());
+        let (updates, stream) = mpsc::channel(EVENTS_AHEAD);
+        tokio::spawn(async move {
+            loop {
+                // A reader that is slow is told what is kept when it has read what it was told before.
+                for event in events.after(told, EVENTS_AHEAD) {
+                    told = event.sequence;
+                    if updates.send(Ok(event.into())).await.is_err() {
+                        return;
+                    }
+                }
+                tokio::select! {
+                    _ = newest.wait_for(|newest| *newest > told) => {}
+                    _ = ending.wait_for(|ending| *ending) => return,
+                    () = updates.closed() => return,
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     type WatchUsageStream = ReceiverStream<Result<proto::GetUsageResponse, Status>>;

@@ -39,6 +39,7 @@ mod damage;
 mod descriptors;
 mod devices;
 mod driver_root;
+mod events;
 pub mod file_system;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -56,6 +57,7 @@ mod nvml;
 pub mod paths;
 mod periodic;
 mod procfs;
+mod refusals;
 #[allow(unsafe_code, reason = "maps memory that other processes write; each block says what makes it sound")]
 mod region;
 mod rollback;

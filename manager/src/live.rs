@@ -13,11 +13,12 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::config::AuditPolicy;
 use crate::devices::store_if_changed;
 use crate::procfs::{self, CommandLine, Mapped};
+use crate::refusals::Refusals;
 use crate::region::Region;
 use crate::region::files::REGION_DIR;
 use crate::slices::{Owner, Part, PriorityClass, Slice, SliceId};
 use crate::time_sharing::Turns;
-use crate::usage::History;
+use crate::usage::{History, Past};
 
 /// A process of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +117,10 @@ pub(crate) struct LiveSlice {
     sampled_permille: Vec<AtomicU32>,
     /// Device time that it had used at times past, part by part.
     pub history: Mutex<Vec<History>>,
+    /// What has been told of memory that it was refused.
+    pub refusals: Mutex<Refusals>,
+    /// What it has used in the last hour, part by part.
+    pub past: Mutex<Vec<Past>>,
     /// How it stands on each of its devices.
     pub turns: Turns,
     parts: RwLock<Vec<Part>>,
@@ -141,10 +146,12 @@ impl LiveSlice {
             owner: slice.owner,
             users: slice.users.clone(),
             audit_policy: slice.audit_policy,
+            refusals: Mutex::new(Refusals::from_now_on(&region)),
             region,
             free: slice.parts.iter().map(|_| AtomicBool::new(false)).collect(),
             sampled_permille: slice.parts.iter().map(|_| AtomicU32::new(0)).collect(),
             history: Mutex::new(slice.parts.iter().map(|_| History::default()).collect()),
+            past: Mutex::new(slice.parts.iter().map(|_| Past::default()).collect()),
             turns: Turns::new(slice.parts.len()),
             parts: RwLock::new(slice.parts.clone()),
             priority_class: RwLock::new(slice.priority_class),

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -32,14 +32,17 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
 use crate::damage::DamageWatch;
 use crate::descriptors::{Descriptors, NoDescriptors};
 use crate::devices::Devices;
+use crate::events::{Event, Events, Kind};
 use crate::inventory::{Inventory, SharingMode};
 use crate::live::{LiveSlice, LiveSlices};
 use crate::mps::{Mps, MpsError, Raised};
 use crate::periodic::Periodic;
+use crate::refusals;
 use crate::region::files::{CreateRegionError, RegionDirs};
 use crate::rollback::Rollback;
+use crate::size::Bytes;
 use crate::slices::{
-    CreateError, CreateRequest, PriorityClass, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices,
+    CreateError, CreateRequest, Part, PriorityClass, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices,
 };
 use crate::time_sharing::TimeSharing;
 use crate::usage;
@@ -71,6 +74,7 @@ pub(crate) struct Manager {
     checkpoint: Checkpoint,
     boot_id: String,
     live: Arc<LiveSlices>,
+    events: Arc<Events>,
     audit: Arc<Audit>,
     mps: Arc<Mps>,
     devices: Devices,
@@ -202,6 +206,24 @@ impl Manager {
         &self.live
     }
 
+    /// What has happened.
+    #[must_use]
+    pub(crate) fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// The directory that regions are kept below.
+    #[must_use]
+    pub(crate) fn runtime_dir(&self) -> &Path {
+        self.dirs.runtime_dir()
+    }
+
+    /// The directory that slices are published in; `None` where they are not.
+    #[must_use]
+    pub(crate) fn cdi_dir(&self) -> Option<&Path> {
+        self.cdi.dir()
+    }
+
     /// The thread that listens for processes.
     #[must_use]
     pub(crate) fn attach(&self) -> &Attach {
@@ -293,6 +315,7 @@ impl Manager {
         self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
         rollback.commit();
         info!(slice = slice.name, %id, "made a slice");
+        self.events.record(Event::of(Kind::SliceMade, format!("was made with {}", has(&slice))).of_slice(&slice.name));
         state.slices.put(slice.clone());
         Ok(self.view(&state, &slice))
     }
@@ -340,6 +363,7 @@ impl Manager {
         }
         state.slices.put(slice.clone());
         info!(slice = name, "changed a slice");
+        self.events.record(Event::of(Kind::SliceChanged, format!("was changed to {}", has(&slice))).of_slice(name));
         let mut view = self.view(&state, &slice);
         if stale_client && view.processes > 0 {
             view.warnings.push(format!(
@@ -391,6 +415,7 @@ impl Manager {
         self.dirs.retire(slice.id).map_err(StepError::from)?;
         rollback.commit();
         if let Some(live) = live {
+            refusals::report(&live, &self.events, true);
             self.stop_slice(&live);
             live.region.revoke();
         }
@@ -403,6 +428,8 @@ impl Manager {
             error!(slice = name, %error, "cannot remove the rest of a slice; the next start will");
         }
         info!(slice = name, id = %slice.id, "removed a slice");
+        let of = if attached == 0 { String::new() } else { format!(" from {attached} processes") };
+        self.events.record(Event::of(Kind::SliceRemoved, format!("was removed{of}")).of_slice(name));
         Ok(())
     }
 
@@ -474,6 +501,20 @@ impl Manager {
         self.sampler.stop();
         self.devices.stop();
     }
+}
+
+/// What a slice has, in words.
+fn has(slice: &Slice) -> String {
+    let of_part = |part: &Part| {
+        format!(
+            "{} to {} % and {} of {}",
+            part.core_request_percent,
+            part.core_limit_percent,
+            Bytes(part.memory_limit_bytes),
+            part.device
+        )
+    };
+    slice.parts.iter().map(of_part).collect::<Vec<_>>().join(", ")
 }
 
 /// Ids must not be guessed: whoever can read the mounts of a process takes it for one of a slice by them.

@@ -6,20 +6,23 @@ use std::sync::Arc;
 use crate::clock::monotonic_ns;
 use crate::damage::DamageWatch;
 use crate::devices::store_if_changed;
+use crate::events::Events;
 use crate::live::{LiveSlice, LiveSlices};
 use crate::periodic::Periodic;
-use crate::usage::{SAMPLE_INTERVAL, SECOND_NS};
+use crate::refusals;
+use crate::usage::{self, SAMPLE_INTERVAL, SECOND_NS};
 
 /// Starts the thread that does it. The thread sleeps while there is no slice.
 ///
 /// # Errors
 /// The kernel gives no thread.
-pub(crate) fn start(slices: Arc<LiveSlices>, damage: DamageWatch) -> io::Result<Periodic> {
+pub(crate) fn start(slices: Arc<LiveSlices>, damage: DamageWatch, events: Arc<Events>) -> io::Result<Periodic> {
     Periodic::start("sampler", move || {
         let all = slices.all();
         for live in &all {
             sample(live);
             damage.look(live);
+            refusals::report(live, &events, false);
         }
         (!all.is_empty()).then_some(SAMPLE_INTERVAL)
     })
@@ -37,5 +40,10 @@ fn sample(live: &LiveSlice) {
             false => history.share_millipercent(now_ns, used_ns, SECOND_NS) / 100,
         };
         store_if_changed(&live.counters(part).used_permille, used_permille.into());
+    }
+    for (part, past) in live.past.lock().iter_mut().enumerate() {
+        if past.is_due(now_ns) {
+            past.record(now_ns, usage::totals(live, part));
+        }
     }
 }

@@ -15,6 +15,9 @@ use crate::live::{Attached, LiveSlice};
 use crate::region::view;
 use crate::size::Bytes;
 
+mod past;
+pub(crate) use past::{Past, history_of_slices, totals};
+
 /// Between two entries of the history.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 

@@ -18,6 +18,7 @@ use crate::attach::members::{Members, Outcome};
 use crate::attach::socket::{self, Received};
 use crate::attach::{Command, Shared, count};
 use crate::descriptors::Descriptors;
+use crate::events::{Event, Events, Kind};
 use crate::live::LiveSlice;
 use crate::procfs;
 use crate::time_sharing::TimeSharing;
@@ -62,6 +63,7 @@ pub(super) struct EventLoop {
     shared: Arc<Shared>,
     descriptors: Descriptors,
     time_sharing: Arc<TimeSharing>,
+    events: Arc<Events>,
     memory_changed: Box<dyn Fn() + Send>,
     owner_gone: Box<dyn Fn(&str) + Send>,
     epoll: Epoll,
@@ -77,6 +79,7 @@ impl EventLoop {
         shared: Arc<Shared>,
         descriptors: Descriptors,
         time_sharing: Arc<TimeSharing>,
+        events: Arc<Events>,
         memory_changed: Box<dyn Fn() + Send>,
         owner_gone: Box<dyn Fn(&str) + Send>,
     ) -> io::Result<EventLoop> {
@@ -86,6 +89,7 @@ impl EventLoop {
             shared,
             descriptors,
             time_sharing,
+            events,
             memory_changed,
             owner_gone,
             epoll,
@@ -230,6 +234,8 @@ impl EventLoop {
         }
         if slice.members.ended(pid).is_some() {
             count(&self.shared.counters.reclaimed);
+            let name = &slice.members.live().name;
+            self.events.record(Event::of(Kind::ProcessEnded, "has ended").of_slice(name).of_process(pid));
             (self.memory_changed)();
         }
         let key = slice.process_keys.remove(&pid);
@@ -351,6 +357,8 @@ impl EventLoop {
         if let Some(former) = slice.process_keys.insert(pid, key) {
             self.sources.remove(&former);
         }
+        let attached = Event::of(Kind::ProcessAttached, member.command()).of_slice(&slice.members.live().name);
+        self.events.record(attached.of_process(pid));
         count(&self.shared.counters.attached);
         self.time_sharing.wake(slice.members.live());
     }

@@ -268,6 +268,11 @@ impl Members {
 }
 
 impl Member {
+    /// What it was started as.
+    pub(super) fn command(&self) -> &str {
+        self.attached.command.text()
+    }
+
     fn is_at(&self, index: usize) -> bool {
         self.attached.slot.is_some_and(|slot| slot.index == index)
     }

@@ -41,6 +41,20 @@ impl Kind {
         }
     }
 
+    /// What the process does.
+    #[must_use]
+    pub(super) fn in_words(self) -> &'static str {
+        match self {
+            Kind::Unregistered => "uses the device without the shim",
+            Kind::ForeignDevice => "uses a device of which its slice has no part",
+            Kind::MemoryBeyondLimit => "uses memory past its slice's limit",
+            Kind::TimeWithoutLease => "keeps the device at work without a lease",
+            Kind::OutsideSlices => "uses the device outside of all slices",
+            Kind::MpsServer => "is an MPS server on the device",
+            Kind::DamagedRegion => "is in a slice whose region is damaged",
+        }
+    }
+
     /// Whether a process that is found so may be stopped at all; the [judgement](super::judgement) says which one.
     ///
     /// Time alone does not suffice: a kernel that was launched before the device was shared, or shortly before a lease

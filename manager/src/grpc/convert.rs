@@ -5,6 +5,7 @@ use tonic::Status;
 
 use crate::audit::{self, Audit, Finding, Kind};
 use crate::config::AuditPolicy;
+use crate::events::Event;
 use crate::inventory::{Device, DeviceUuid, Health, SharingMode};
 use crate::manager::{Manager, SliceView};
 use crate::procfs;
@@ -84,6 +85,8 @@ pub(super) fn node(manager: &Manager) -> proto::Node {
         manager_started: Some(manager.started().into()),
         devices: inventory.devices.iter().map(|of| device(of, &slices, &findings)).collect(),
         problem: manager.devices().known().problem.unwrap_or_default(),
+        runtime_dir: manager.runtime_dir().to_string_lossy().into_owned(),
+        cdi_dir: manager.cdi_dir().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
     }
 }
 
@@ -123,6 +126,21 @@ pub(super) fn findings(audit: &Audit, names: &[String]) -> proto::ListFindingsRe
         .into(),
         stopped: audit.stopped(),
         findings: audit.findings().into_iter().filter(wanted).map(Into::into).collect(),
+    }
+}
+
+impl From<Event> for proto::Event {
+    fn from(event: Event) -> proto::Event {
+        proto::Event {
+            sequence: event.sequence,
+            time: Some(event.time.into()),
+            monotonic_ns: event.monotonic_ns,
+            kind: event.kind.into(),
+            slice: event.slice.unwrap_or_default(),
+            device_uuid: event.device.map(|device| device.to_string()).unwrap_or_default(),
+            pid: event.pid.unwrap_or(0),
+            message: event.text,
+        }
     }
 }
 

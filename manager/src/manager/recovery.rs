@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::damage::DamageWatch;
 use crate::descriptors::Descriptors;
 use crate::devices::Devices;
+use crate::events::{Event, Events, Kind};
 use crate::file_system::{self, FileSystem};
 use crate::inventory::DeviceSource;
 use crate::live::{LiveSlice, LiveSlices};
@@ -181,11 +182,23 @@ impl Manager {
         let live = Arc::new(LiveSlices::default());
         let mps = Arc::new(Mps::new(config.sharing.clone()));
         let time_sharing = Arc::new(TimeSharing::new(Arc::clone(&mps)));
-        let audit = Arc::new(Audit::new(config.audit.clone()));
-        let devices = Devices::start(source, Arc::clone(&live), Arc::clone(&audit), Arc::clone(&mps));
+        let events = Arc::new(Events::default());
+        events.record(Event::of(
+            Kind::ManagerStarted,
+            concat!("the node manager ", env!("CARGO_PKG_VERSION"), " was started"),
+        ));
+        let audit = Arc::new(Audit::new(config.audit.clone(), Arc::clone(&events)));
+        let devices =
+            Devices::start(source, Arc::clone(&live), Arc::clone(&audit), Arc::clone(&mps), Arc::clone(&events));
         let devices = devices.map_err(OpenError::Thread)?;
-        let damage = DamageWatch::new(dirs.clone(), Arc::clone(&time_sharing));
-        let attach = Attach::start(descriptors, Arc::clone(&time_sharing), devices.memory_looks(), owner_gone);
+        let damage = DamageWatch::new(dirs.clone(), Arc::clone(&time_sharing), Arc::clone(&events));
+        let attach = Attach::start(
+            descriptors,
+            Arc::clone(&time_sharing),
+            Arc::clone(&events),
+            devices.memory_looks(),
+            owner_gone,
+        );
         let manager = Manager {
             state: Mutex::new(State::new(config.default_priority_class)),
             descriptors,
@@ -199,9 +212,11 @@ impl Manager {
             attach: attach.map_err(OpenError::Thread)?,
             time_sharing,
             heartbeat: heartbeat::start(Arc::clone(&live)).map_err(OpenError::Thread)?,
-            sampler: sampler::start(Arc::clone(&live), damage.clone()).map_err(OpenError::Thread)?,
+            sampler: sampler::start(Arc::clone(&live), damage.clone(), Arc::clone(&events))
+                .map_err(OpenError::Thread)?,
             damage,
             live,
+            events,
             started: SystemTime::now(),
         };
         manager.recover(found)?;
@@ -229,14 +244,12 @@ impl Manager {
             if owner_gone { orphans.push(slice) } else { state.slices.put(slice) }
         }
         for slice in orphans {
-            info!(slice = slice.name, "removing a slice whose owner has ended");
-            self.remove_rest(&slice);
+            self.remove_orphan(&slice);
         }
         let adopted = self.adopt(&state.slices, is_lost)?;
         for slice in adopted.slices {
             if slice.owner.is_some_and(|owner| procfs::is_gone(owner.pid, owner.start_time)) {
-                info!(slice = slice.name, "removing a slice whose owner has ended");
-                self.remove_rest(&slice);
+                self.remove_orphan(&slice);
             } else {
                 state.slices.put(slice);
             }
@@ -253,7 +266,13 @@ impl Manager {
         for slice in slices {
             if let Err(problem) = self.take_over(&slice, kept.contains(&slice.id)) {
                 error!(slice = slice.name, problem, "a slice cannot be taken over; it can be removed");
+                self.events.record(
+                    Event::of(Kind::SliceDamaged, format!("cannot be taken over: {problem}")).of_slice(&slice.name),
+                );
                 state.problems.insert(slice.id, problem);
+            } else {
+                let was = "was taken over from the manager before";
+                self.events.record(Event::of(Kind::SliceTakenOver, was).of_slice(&slice.name));
             }
         }
         for slice in self.cdi.remove_stale(self.dirs.slices(), |name| state.slices.get(name).is_some()) {
@@ -297,6 +316,12 @@ impl Manager {
             }
             outcome => Ok(outcome?),
         }
+    }
+
+    fn remove_orphan(&self, slice: &Slice) {
+        info!(slice = slice.name, "removing a slice whose owner has ended");
+        self.events.record(Event::of(Kind::SliceRemoved, "was removed: its owner has ended").of_slice(&slice.name));
+        self.remove_rest(slice);
     }
 
     /// Removes what there is of a slice that is not to be.

@@ -86,6 +86,12 @@ fn io_at(path: &Path) -> impl Fn(io::Error) -> CreateRegionError + '_ {
 }
 
 impl RegionDirs {
+    /// The directory that they are all below.
+    #[must_use]
+    pub(crate) fn runtime_dir(&self) -> &Path {
+        self.slices.parent().unwrap_or(&self.slices)
+    }
+
     /// Makes the directories below `runtime_dir`, and the shim's file in them.
     ///
     /// # Errors

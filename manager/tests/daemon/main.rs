@@ -5,6 +5,7 @@ mod clients;
 mod configuration;
 mod damage;
 mod descriptors;
+mod events;
 mod killed;
 mod lost_files;
 mod metrics;

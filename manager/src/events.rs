@@ -1,0 +1,228 @@
+//! What has happened on the node, for whoever asks: so much of it as a bounded memory holds.
+//!
+//! Tenants make events too, as many as they like: by starting processes, and by asking for memory that they may not have.
+//! So what is dropped first is the oldest event of the slice that has most; a neighbour's stay.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, SystemTime};
+
+pub(crate) use aliquot_proto::node::v1::EventKind as Kind;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::clock::monotonic_ns;
+use crate::inventory::DeviceUuid;
+
+/// Events that are kept.
+const KEPT_MAX: usize = 4096;
+/// Bytes of an event's text: command lines and a driver's words can be long, and all events fit into one answer.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// One more than that of the event before; 0 until it is recorded.
+    pub sequence: u64,
+    /// When.
+    pub time: SystemTime,
+    /// The same by the clock that nobody sets.
+    pub monotonic_ns: u64,
+    /// What.
+    pub kind: Kind,
+    /// The slice that it has to do with.
+    pub slice: Option<String>,
+    /// The device.
+    pub device: Option<DeviceUuid>,
+    /// The process, in the manager's pid namespace.
+    pub pid: Option<u32>,
+    /// For people to read.
+    pub text: String,
+}
+
+impl Event {
+    /// One that happens now.
+    #[must_use]
+    pub(crate) fn of(kind: Kind, text: impl Into<String>) -> Event {
+        let mut text = text.into();
+        if text.len() > TEXT_BYTES_MAX {
+            let end = (0..=TEXT_BYTES_MAX).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+            text.truncate(end);
+            text.push('…');
+        }
+        let (time, monotonic_ns) = (SystemTime::now(), monotonic_ns());
+        Event { sequence: 0, time, monotonic_ns, kind, slice: None, device: None, pid: None, text }
+    }
+
+    /// It has to do with that slice.
+    #[must_use]
+    pub(crate) fn of_slice(self, name: &str) -> Event {
+        Event { slice: Some(name.into()), ..self }
+    }
+
+    /// It has to do with that device.
+    #[must_use]
+    pub(crate) fn of_device(self, uuid: &DeviceUuid) -> Event {
+        Event { device: Some(uuid.clone()), ..self }
+    }
+
+    /// It has to do with that process.
+    #[must_use]
+    pub(crate) fn of_process(self, pid: u32) -> Event {
+        Event { pid: Some(pid), ..self }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The oldest first.
+    events: VecDeque<Event>,
+    recorded: u64,
+    /// How many events each slice has; those of no slice under the empty name.
+    by_slice: BTreeMap<String, usize>,
+}
+
+/// The events that are kept.
+#[derive(Debug)]
+pub(crate) struct Events {
+    kept: Mutex<Kept>,
+    /// The number of the newest one.
+    newest: watch::Sender<u64>,
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        Events { kept: Mutex::default(), newest: watch::Sender::new(0) }
+    }
+}
+
+impl Events {
+    /// Takes down that something has happened.
+    pub(crate) fn record(&self, event: Event) {
+        let mut kept = self.kept.lock();
+        kept.recorded += 1;
+        let sequence = kept.recorded;
+        *kept.by_slice.entry(owner(&event).into()).or_default() += 1;
+        kept.events.push_back(Event { sequence, ..event });
+        if kept.events.len() > KEPT_MAX {
+            kept.drop_one();
+        }
+        drop(kept);
+        // Two that are recorded at the same time may come here in the other order.
+        self.newest.send_if_modified(|newest| {
+            let is_newer = sequence > *newest;
+            *newest = (*newest).max(sequence);
+            is_newer
+        });
+    }
+
+    /// The events after the one with that number, the oldest first: at most `count_max`.
+    #[must_use]
+    pub(crate) fn after(&self, sequence: u64, count_max: usize) -> Vec<Event> {
+        let kept = self.kept.lock();
+        let first = kept.events.partition_point(|event| event.sequence <= sequence);
+        kept.events.range(first..).take(count_max).cloned().collect()
+    }
+
+    /// The number of the last event that happened `age` ago or earlier.
+    #[must_use]
+    pub(crate) fn last_before(&self, age: Duration) -> u64 {
+        let since_ns = monotonic_ns().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+        let kept = self.kept.lock();
+        let first = kept.events.iter().find(|event| event.monotonic_ns > since_ns);
+        first.map_or(kept.recorded, |event| event.sequence - 1)
+    }
+
+    /// The number of the newest event, now and whenever there is another one.
+    #[must_use]
+    pub(crate) fn newest(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
+    }
+}
+
+/// Whose event it is.
+fn owner(event: &Event) -> &str {
+    event.slice.as_deref().unwrap_or_default()
+}
+
+impl Kept {
+    fn drop_one(&mut self) {
+        let Some((most, _)) = self.by_slice.iter().max_by_key(|(_, count)| **count) else { return };
+        let most = most.clone();
+        let Some(oldest) = self.events.iter().position(|event| owner(event) == most) else { return };
+        self.events.remove(oldest);
+        if let Some(count) = self.by_slice.get_mut(&most) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_slice.remove(&most);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attached(slice: &str) -> Event {
+        Event::of(Kind::ProcessAttached, "python").of_slice(slice)
+    }
+
+    fn sequences(events: &Events) -> Vec<u64> {
+        events.after(0, usize::MAX).iter().map(|event| event.sequence).collect()
+    }
+
+    #[test]
+    fn events_are_numbered_from_one_and_told_after_a_number() {
+        let events = Events::default();
+        let newest = events.newest();
+        for _ in 0..5 {
+            events.record(attached("a"));
+        }
+        assert_eq!(sequences(&events), [1, 2, 3, 4, 5]);
+        assert_eq!(*newest.borrow(), 5);
+        let numbers = |events: Vec<Event>| events.iter().map(|event| event.sequence).collect::<Vec<_>>();
+        assert_eq!(numbers(events.after(3, 10)), [4, 5]);
+        assert_eq!(numbers(events.after(1, 2)), [2, 3]);
+        assert!(events.after(5, 10).is_empty() && events.after(u64::MAX, 10).is_empty());
+    }
+
+    #[test]
+    fn a_noisy_slice_pushes_out_its_own_events_only() {
+        let events = Events::default();
+        events.record(Event::of(Kind::SliceMade, "was made").of_slice("quiet"));
+        events.record(Event::of(Kind::DeviceUnhealthy, "is unhealthy").of_device(&DeviceUuid::new("GPU-0")));
+        for _ in 0..3 * KEPT_MAX {
+            events.record(attached("noisy"));
+        }
+        let kept = sequences(&events);
+        assert_eq!(kept.len(), KEPT_MAX);
+        assert_eq!(kept[..2], [1, 2]);
+        // The newest ones, without a gap.
+        let newest = 2 + 3 * KEPT_MAX as u64;
+        assert_eq!(kept[2..], (newest - KEPT_MAX as u64 + 3..=newest).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_memory_is_bounded_whatever_is_told() {
+        let events = Events::default();
+        for number in 0..KEPT_MAX + 100 {
+            events.record(
+                Event::of(Kind::ProcessAttached, format!("x{}", "ä".repeat(100_000))).of_slice(&format!("s{number}")),
+            );
+        }
+        let kept = events.kept.lock();
+        assert_eq!((kept.events.len(), kept.by_slice.len()), (KEPT_MAX, KEPT_MAX));
+        assert!(kept.events.iter().all(|event| event.text.len() <= TEXT_BYTES_MAX + '…'.len_utf8()));
+    }
+
+    #[test]
+    fn what_is_older_than_an_age_is_before_it() {
+        let events = Events::default();
+        assert_eq!(events.last_before(Duration::ZERO), 0);
+        events.record(Event { monotonic_ns: 0, ..attached("a") });
+        events.record(attached("a"));
+        assert_eq!(events.last_before(Duration::ZERO), 2);
+        assert_eq!(events.last_before(Duration::MAX), 1);
+        assert_eq!(events.last_before(Duration::from_nanos(monotonic_ns() / 2)), 1);
+    }
+}

@@ -1,0 +1,244 @@
+//! What slices have used in the last hour, in pieces of ten seconds: as much as is kept, and how it is told.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use aliquot_proto::node::v1 as proto;
+
+use super::SECOND_NS;
+use crate::inventory::Inventory;
+use crate::live::LiveSlice;
+use crate::region::view;
+
+/// The length of a piece.
+const PAST_INTERVAL_NS: u64 = 10 * SECOND_NS;
+/// Pieces that are kept: an hour.
+const POINTS_MAX: usize = 360;
+
+/// What a part of a slice has used in all, and holds, at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    core_used_ns: u64,
+    throttled_ns: u64,
+    waited_ns: u64,
+    memory_refused: u64,
+    memory_used_bytes: u64,
+    /// The most that its ledger has had since the slice was made.
+    ledger_peak_bytes: u64,
+    /// What it holds beyond its ledger.
+    memory_overhead_bytes: u64,
+}
+
+/// What `live` has used of its part number `part`, which must exist. What a damaged ledger says is left out.
+#[must_use]
+pub(crate) fn totals(live: &LiveSlice, part: usize) -> Totals {
+    let counters = live.counters(part);
+    let mut totals = Totals {
+        core_used_ns: live.core_used_ns(part),
+        waited_ns: live.waits(part).waited_ns.load(Ordering::Relaxed),
+        ..Totals::default()
+    };
+    if live.damage().is_none() {
+        let ledger = live.region.ledger();
+        let (books, sum) = (view::account(ledger, part), view::sum(ledger, live.slots(), part));
+        totals.throttled_ns = counters.ended_throttled_ns.load(Ordering::Relaxed).saturating_add(sum.throttled_ns);
+        totals.memory_refused = books.refused;
+        totals.memory_overhead_bytes = live.region.device_limits(part).memory_overhead_bytes.load(Ordering::Relaxed);
+        totals.memory_used_bytes = books.used_bytes.saturating_add(totals.memory_overhead_bytes);
+        totals.ledger_peak_bytes = books.peak_bytes;
+    }
+    totals
+}
+
+/// A piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Point {
+    begin_ns: u64,
+    end_ns: u64,
+    core_used_ns: u64,
+    throttled_ns: u64,
+    waited_ns: u64,
+    memory_peak_bytes: u64,
+    memory_refused: u64,
+}
+
+impl Point {
+    /// Between two moments.
+    fn between((begin_ns, before): (u64, Totals), (end_ns, now): (u64, Totals)) -> Point {
+        // A peak that was not there at the begin was in this piece; otherwise only what is seen at its ends is known.
+        let new_peak_bytes = match now.ledger_peak_bytes > before.ledger_peak_bytes {
+            true => now.ledger_peak_bytes.saturating_add(now.memory_overhead_bytes),
+            false => 0,
+        };
+        Point {
+            begin_ns,
+            end_ns,
+            core_used_ns: now.core_used_ns.saturating_sub(before.core_used_ns),
+            throttled_ns: now.throttled_ns.saturating_sub(before.throttled_ns),
+            waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
+            memory_peak_bytes: new_peak_bytes.max(before.memory_used_bytes).max(now.memory_used_bytes),
+            memory_refused: now.memory_refused.saturating_sub(before.memory_refused),
+        }
+    }
+
+    /// Two that follow each other as one.
+    fn and(self, next: Point) -> Point {
+        Point {
+            begin_ns: self.begin_ns,
+            end_ns: next.end_ns,
+            core_used_ns: self.core_used_ns.saturating_add(next.core_used_ns),
+            throttled_ns: self.throttled_ns.saturating_add(next.throttled_ns),
+            waited_ns: self.waited_ns.saturating_add(next.waited_ns),
+            memory_peak_bytes: self.memory_peak_bytes.max(next.memory_peak_bytes),
+            memory_refused: self.memory_refused.saturating_add(next.memory_refused),
+        }
+    }
+}
+
+/// What is kept of a part.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    points: VecDeque<Point>,
+    /// Where the piece that is not complete begins.
+    begun: Option<(u64, Totals)>,
+}
+
+impl Past {
+    /// Whether a piece is complete at `now_ns`, and is to be recorded.
+    #[must_use]
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        self.begun.is_none_or(|(begin_ns, _)| now_ns.saturating_sub(begin_ns) >= PAST_INTERVAL_NS)
+    }
+
+    /// Ends a piece with what `now` says, and begins the next one.
+    pub(crate) fn record(&mut self, now_ns: u64, now: Totals) {
+        let end = (now_ns, now);
+        if let Some(begin) = self.begun.replace(end) {
+            self.points.push_back(Point::between(begin, end));
+            if self.points.len() > POINTS_MAX {
+                self.points.pop_front();
+            }
+        }
+    }
+
+    /// What was used in the last `since_ns` before `now_ns`, up to what `now` says, in at most `points_max` pieces.
+    fn told(&self, now_ns: u64, now: Totals, since_ns: u64, points_max: usize) -> Vec<Point> {
+        let begun = self.begun.map(|begin| Point::between(begin, (now_ns, now)));
+        let first_end_ns = now_ns.saturating_sub(since_ns);
+        let points = self.points.iter().copied().chain(begun).filter(|point| point.end_ns > first_end_ns);
+        let points: Vec<Point> = points.collect();
+        let together = points.len().div_ceil(points_max.max(1)).max(1);
+        points.chunks(together).filter_map(|pieces| pieces.iter().copied().reduce(Point::and)).collect()
+    }
+}
+
+/// What the slices have used in the last `since`, by name; only those of `names` if there are any.
+#[must_use]
+pub(crate) fn history_of_slices(
+    slices: &[Arc<LiveSlice>],
+    names: &[String],
+    inventory: &Inventory,
+    now_ns: u64,
+    since: Option<Duration>,
+    points_max: u32,
+) -> proto::GetUsageHistoryResponse {
+    let now = SystemTime::now();
+    let since_ns = since.map_or(u64::MAX, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+    let points_max = if points_max == 0 { usize::MAX } else { points_max as usize };
+    let told = |point: Point| proto::UsagePoint {
+        begin: now.checked_sub(Duration::from_nanos(now_ns.saturating_sub(point.begin_ns))).map(Into::into),
+        length_ns: point.end_ns.saturating_sub(point.begin_ns),
+        core_used_ns: point.core_used_ns,
+        throttled_ns: point.throttled_ns,
+        waited_ns: point.waited_ns,
+        memory_peak_bytes: point.memory_peak_bytes,
+        memory_refused: point.memory_refused,
+    };
+    let of_slice = |live: &Arc<LiveSlice>| {
+        let past = live.past.lock();
+        let parts = live.parts().into_iter().zip(past.iter()).enumerate();
+        let parts = parts.map(|(number, (part, past))| proto::PartHistory {
+            device_index: inventory.device(&part.device).map_or(0, |device| device.index),
+            device_uuid: part.device.to_string(),
+            core_request_percent: part.core_request_percent,
+            core_limit_percent: part.core_limit_percent,
+            memory_limit_bytes: part.memory_limit_bytes,
+            points: past.told(now_ns, totals(live, number), since_ns, points_max).into_iter().map(told).collect(),
+        });
+        proto::SliceHistory { name: live.name.clone(), id: live.id.to_string(), parts: parts.collect() }
+    };
+    let wanted = slices.iter().filter(|live| names.is_empty() || names.contains(&live.name));
+    proto::GetUsageHistoryResponse { time: Some(now.into()), slices: wanted.map(of_slice).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE_NS: u64 = PAST_INTERVAL_NS;
+
+    fn totals(core_used_ns: u64, memory_used_bytes: u64, ledger_peak_bytes: u64) -> Totals {
+        Totals { core_used_ns, memory_used_bytes, ledger_peak_bytes, ..Totals::default() }
+    }
+
+    /// A past in which in piece number `n` so many nanoseconds were used.
+    fn past(pieces: u64) -> Past {
+        let (mut past, mut used_ns) = (Past::default(), 0);
+        for piece in 0..=pieces {
+            used_ns += piece;
+            past.record(piece * PIECE_NS, totals(used_ns, 0, 0));
+        }
+        past
+    }
+
+    fn used(points: &[Point]) -> Vec<u64> {
+        points.iter().map(|point| point.core_used_ns).collect()
+    }
+
+    #[test]
+    fn an_hour_is_kept_and_no_more() {
+        let past = past(1000);
+        let now = past.begun.unwrap();
+        let points = past.told(now.0, now.1, u64::MAX, usize::MAX);
+        // And the piece that has just begun.
+        assert_eq!(points.len(), POINTS_MAX + 1);
+        assert_eq!((points[0].core_used_ns, points[359].core_used_ns, points[360].core_used_ns), (641, 1000, 0));
+        assert_eq!(points[359].end_ns - points[0].begin_ns, 3600 * SECOND_NS);
+    }
+
+    #[test]
+    fn what_is_told_reaches_back_as_far_as_asked_for_and_up_to_now() {
+        let past = past(5);
+        let now_ns = 5 * PIECE_NS + PIECE_NS / 2;
+        let points = past.told(now_ns, totals(15 + 7, 0, 0), 2 * PIECE_NS, usize::MAX);
+        assert_eq!(used(&points), [4, 5, 7]);
+        assert_eq!(points.last().unwrap().end_ns, now_ns);
+    }
+
+    #[test]
+    fn pieces_are_put_together_and_nothing_is_lost() {
+        let past = past(5);
+        let now = past.begun.unwrap();
+        let points = past.told(now.0, now.1, u64::MAX, 2);
+        assert_eq!(used(&points), [1 + 2 + 3, 4 + 5]);
+        assert_eq!((points[0].begin_ns, points[1].begin_ns), (0, 3 * PIECE_NS));
+    }
+
+    #[test]
+    fn a_peak_between_two_looks_is_known_if_it_is_the_greatest() {
+        let point = |before, now| Point::between((0, before), (PIECE_NS, now)).memory_peak_bytes;
+        assert_eq!(point(totals(0, 10, 10), totals(0, 20, 90)), 90);
+        assert_eq!(point(totals(0, 10, 90), totals(0, 20, 90)), 20);
+        assert_eq!(point(totals(0, 30, 90), totals(0, 20, 90)), 30);
+    }
+
+    #[test]
+    fn figures_that_fall_are_nothing_used() {
+        // The tenant has overwritten its ledger.
+        let point = Point::between((0, totals(9, 9, 9)), (1, totals(0, 0, 0)));
+        assert_eq!((point.core_used_ns, point.memory_refused), (0, 0));
+        assert!(Past::default().told(7, Totals::default(), u64::MAX, 3).is_empty());
+    }
+}
