@@ -2,14 +2,17 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::builder::Styles;
 use clap::builder::styling::{AnsiColor, Effects};
+use clap::builder::{OsStringValueParser, Styles, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
 
+use crate::completion::slices;
 use crate::priority::Priority;
-use crate::quantity::{CorePercent, HostMemory, Memory};
+use crate::quantity::{CorePercent, HostMemory, Memory, Span};
 use crate::user::User;
 
 const STYLES: Styles = Styles::styled()
@@ -54,25 +57,57 @@ pub(crate) struct Cli {
         env = "ALIQUOT_SOCKET",
         value_name = "FILE",
         hide_env = true,
-        help_heading = "Global options"
+        help_heading = "Global options",
+        value_parser = OsStringValueParser::new().try_map(socket_path)
     )]
     pub(crate) socket: Option<PathBuf>,
+    /// Give up if the node manager has not answered for so long [default: 5 for questions, 30 for changes]
+    #[arg(long, global = true, value_name = "SECONDS", help_heading = "Global options", value_parser = interval)]
+    pub(crate) timeout: Option<Duration>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+fn socket_path(path: OsString) -> Result<PathBuf, String> {
+    match path.is_empty() {
+        true => Err("the path is empty; name the socket, or unset ALIQUOT_SOCKET for the usual one".to_owned()),
+        false => Ok(path.into()),
+    }
+}
+
+/// Whether a slice may be called so is for the manager to say.
+fn slice_name(name: &str) -> Result<String, String> {
+    match name.is_empty() {
+        true => {
+            Err("a slice's name is not empty: write lower-case letters, digits, '-' and '.', such as train-1"
+                .to_owned())
+        }
+        false => Ok(name.to_owned()),
+    }
+}
+
+fn device_uuid(uuid: &str) -> Result<String, String> {
+    match uuid.is_empty() {
+        true => Err("a device's UUID is not empty: `aliquot nodes` shows those of this node".to_owned()),
+        false => Ok(uuid.to_owned()),
+    }
 }
 
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     Run(RunArgs),
+    Exec(ExecArgs),
     #[command(subcommand)]
     Slice(SliceCommand),
     Ps(PsArgs),
     Top(TopArgs),
     Describe(DescribeArgs),
+    Events(EventsArgs),
     Nodes(NodesArgs),
     Doctor(DoctorArgs),
     Demo(DemoArgs),
+    Load(LoadArgs),
     Completions(CompletionsArgs),
     /// A worker of `aliquot demo`: a plain driver-API program.
     #[command(hide = true)]
@@ -103,7 +138,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) share: ShareArgs,
     /// Name of the slice [default: one is made up]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = slice_name)]
     pub(crate) name: Option<String>,
     /// Let this user, by name or number, run programs in the slice as well, such as those that the command starts by su or
     /// that change their user; may be given several times. Whoever is not let in is refused the GPU there
@@ -113,6 +148,26 @@ pub(crate) struct RunArgs {
     /// computed
     #[arg(long)]
     pub(crate) simulated: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Run a command in a slice that is there.
+///
+/// The slice stays as it is when the command has ended; its other programs share it with the command. Standard input,
+/// output, the terminal, signals and the exit status pass through, as with `aliquot run`, which makes a slice of its own.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot exec train -- python train.py
+  aliquot exec train -- bash
+
+Exit status: as of `aliquot run`")]
+pub(crate) struct ExecArgs {
+    /// Name of the slice
+    #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
+    pub(crate) name: String,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
@@ -142,7 +197,7 @@ pub(crate) struct ShareArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), conflicts_with = "device")]
     pub(crate) devices: u8,
     /// UUID of a device, or its beginning if no other begins so; may be given several times
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", value_parser = device_uuid)]
     pub(crate) device: Vec<String>,
 }
 
@@ -174,7 +229,7 @@ Examples:
   podman run --rm --device aliquot.dev/slice=train IMAGE")]
 pub(crate) struct SliceCreateArgs {
     /// Name of the slice: lower-case letters, digits, '-' and '.'
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = slice_name)]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) share: ShareArgs,
@@ -211,7 +266,7 @@ Examples:
 )]
 pub(crate) struct SliceResizeArgs {
     /// Name of the slice
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) name: String,
     /// New guaranteed share in percent
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
@@ -230,7 +285,7 @@ pub(crate) struct SliceResizeArgs {
     pub(crate) priority: Option<Priority>,
     /// Change core and memory only of the slice's part of this device; may be given several times [default: of all its
     /// parts]
-    #[arg(long, value_name = "UUID", requires = "change_of_parts")]
+    #[arg(long, value_name = "UUID", value_parser = device_uuid, requires = "change_of_parts")]
     pub(crate) device: Vec<String>,
     /// Print JSON
     #[arg(long)]
@@ -248,11 +303,14 @@ Examples:
   aliquot slice rm --force train serve")]
 pub(crate) struct SliceRmArgs {
     /// Names of the slices
-    #[arg(value_name = "NAME", required = true)]
+    #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices), required = true)]
     pub(crate) names: Vec<String>,
     /// Also while programs run in them
     #[arg(long, short)]
     pub(crate) force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// List slices and what they may use.
@@ -282,14 +340,21 @@ Examples:
   aliquot ps
   aliquot ps train serve
   aliquot ps --wide
+  aliquot ps --since 1h
   aliquot ps --json | jq '.slices[] | {name, used: .parts[0].memory_used_bytes}'")]
 pub(crate) struct PsArgs {
     /// Only these slices
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) names: Vec<String>,
     /// Show more columns
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) wide: bool,
+    /// Name each process that uses a device outside of slices
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    /// Show what was used in this time, instead of now: 10m, 1h; the manager keeps an hour
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["wide", "all"])]
+    pub(crate) since: Option<Span>,
     /// Print JSON, with exact figures
     #[arg(long)]
     pub(crate) json: bool,
@@ -313,25 +378,55 @@ Keys:
   Up, Down, j, k   scroll          s          sort by name, share, wait, memory")]
 pub(crate) struct TopArgs {
     /// Only these slices
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) names: Vec<String>,
     /// Seconds between two pictures
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
-    pub(crate) interval: std::time::Duration,
+    pub(crate) interval: Duration,
     /// Print one table and end
     #[arg(long, conflicts_with = "iterations")]
     pub(crate) once: bool,
     /// Print so many tables and end
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
+    /// Print JSON, with exact figures: an object at each interval, on a line of its own
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Reads an interval in seconds, 0.1 to 3600.
-fn interval(text: &str) -> Result<std::time::Duration, String> {
+fn interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
-        Ok(seconds @ 0.1..=3600.0) => Ok(std::time::Duration::from_secs_f64(seconds)),
+        Ok(seconds @ 0.1..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("write seconds from 0.1 to 3600, such as 1 or 0.5".to_owned()),
     }
+}
+
+/// Show what has happened on this node.
+///
+/// Slices that were made, changed and removed, processes that came, ended or were stopped, requests for memory that were
+/// refused, what the audit has found, and the health of devices: since the manager was started, as far as it keeps it.
+/// Where a slice has made more events than that, the oldest of its own are left out, and it is said how many.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot events
+  aliquot events --since 1h train
+  aliquot events -f
+  aliquot events --json | jq -r 'select(.kind == \"memory_refused\") | .slice'")]
+pub(crate) struct EventsArgs {
+    /// Only what has to do with these slices, also if they are not there any more
+    #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
+    pub(crate) names: Vec<String>,
+    /// Go on with what happens from now on, until Ctrl-C
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Only what has happened in this time: 30s, 10m, 1h
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<Span>,
+    /// Print JSON, an object for each event on a line of its own
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Show everything about a slice: what it may use, what it uses, its processes, and how to run something in it.
@@ -342,7 +437,7 @@ Examples:
   aliquot describe train --json")]
 pub(crate) struct DescribeArgs {
     /// Name of the slice
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) name: String,
     /// Print JSON, with exact figures
     #[arg(long)]
@@ -402,7 +497,34 @@ pub(crate) struct DemoArgs {
     pub(crate) json: bool,
 }
 
+/// Keep the device busy and hold memory of it, to try slices out.
+///
+/// A plain CUDA program, which uses the first device that it sees: start it in a slice, with `aliquot run` or
+/// `aliquot exec`, and watch with `aliquot top` what it gets. Its kernels take their time and compute nothing.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot run --simulated --gpu-core 30 --gpu-memory 4GiB -- aliquot load
+  aliquot exec train -- aliquot load --busy 60 --memory 1GiB
+  aliquot exec train -- aliquot load --kernel-ms 20 --seconds 30")]
+pub(crate) struct LoadArgs {
+    /// For how much of the time the device is to be busy with it, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "100", allow_hyphen_values = true)]
+    pub(crate) busy: CorePercent,
+    /// Device memory to hold: 1GiB, 512MiB, or 25% of what it sees [default: none but a context's]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) memory: Option<Memory>,
+    /// How long each kernel takes, in milliseconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) kernel_ms: u64,
+    /// End after so many seconds [default: with Ctrl-C]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: Option<u64>,
+}
+
 /// Print the completion script for a shell.
+///
+/// With it the shell completes commands, options, and the names of slices.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

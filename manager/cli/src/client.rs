@@ -1,6 +1,7 @@
 //! The way to the node manager: gRPC over its Unix socket.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,19 +9,33 @@ use std::time::Duration;
 use aliquot_manager::paths::{Paths, is_of_this_user};
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
 use hyper_util::rt::TokioIo;
+use nix::sys::socket::sockopt::SendTimeout;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::runtime::Runtime;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
+use crate::access;
+use crate::deadline::{self, Deadlines};
 use crate::error::{Failure, Result, with_causes};
 
 /// A connection to a node manager.
-pub(crate) type Client = NodeManagerClient<Channel>;
+pub(crate) type Client = NodeManagerClient<Deadlines>;
 
 /// The socket of the system's manager, which an ordinary user with the right to it uses too.
 const SYSTEM_SOCKET: &str = "/run/aliquot/manager.sock";
 
-/// A manager that takes longer than this to answer a request is taken for dead.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A manager that has ended is started again by systemd, and goes on where it was: for so long who watches it waits.
+pub(crate) const RESTART_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two tries to reach the manager again.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What many slices have used over time is more than gRPC takes where nothing is said.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Between two looks whether a manager lives from which an answer is awaited.
+const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An async runtime for a command that talks to the manager.
 pub(crate) fn runtime() -> Result<Runtime> {
@@ -58,7 +73,7 @@ pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent
         }
     };
     for candidate in &candidates {
-        match UnixStream::connect(candidate) {
+        match dial(candidate, deadline::of_question()) {
             Ok(_) => return Ok(candidate.clone()),
             // No socket, or one that a manager left behind that was killed.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
@@ -66,6 +81,17 @@ pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent
         }
     }
     Err(Absent::NotRunning(candidates))
+}
+
+/// Connects to `socket`. Where too many wait for the manager to take their connections, one more waits with them, but not
+/// for ever.
+pub(crate) fn dial(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let address = UnixAddr::new(socket)?;
+    let stream = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let microseconds = i64::try_from(limit.as_micros()).unwrap_or(i64::MAX);
+    setsockopt(&stream, SendTimeout, &TimeVal::microseconds(microseconds))?;
+    nix::sys::socket::connect(stream.as_raw_fd(), &address)?;
+    Ok(stream.into())
 }
 
 impl From<Absent> for Failure {
@@ -84,7 +110,10 @@ impl From<Absent> for Failure {
             }
             Absent::Unreachable(socket, error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Failure::new(format!("the node manager's socket {} is not open to this user", socket.display()))
-                    .hint("join the group that owns it: sudo usermod -aG aliquot $USER, then log in again")
+                    .hint(access::remedy(&socket))
+            }
+            Absent::Unreachable(socket, error) if error.kind() == io::ErrorKind::WouldBlock => {
+                deadline::not_accepted(&socket)
             }
             Absent::Unreachable(socket, error) => {
                 Failure::new(format!("cannot connect to the node manager on {}: {error}", socket.display()))
@@ -101,14 +130,27 @@ pub(crate) async fn connect(socket: &Path) -> Result<Client> {
             .hint("is it a node manager that listens there? see: aliquot doctor")
     };
     // The address is only the authority that is sent; where the connection goes is the connector's business.
-    let endpoint =
-        Endpoint::from_static("http://localhost").connect_timeout(Duration::from_secs(5)).timeout(REQUEST_TIMEOUT);
+    let endpoint = Endpoint::from_static("http://localhost")
+        .http2_keep_alive_interval(SIGN_OF_LIFE_INTERVAL)
+        .keep_alive_timeout(deadline::of_question());
     let path = socket.to_owned();
     let connector = tower::service_fn(move |_| {
         let path = path.clone();
-        async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
+        async move {
+            // Waits in the kernel, and no longer than for an answer; nothing else is to be done here meanwhile.
+            let stream = dial(&path, deadline::of_question())?;
+            stream.set_nonblocking(true)?;
+            tokio::net::UnixStream::from_std(stream).map(TokioIo::new)
+        }
     });
-    Ok(NodeManagerClient::new(endpoint.connect_with_connector(connector).await.map_err(failed)?))
+    let channel = endpoint.connect_with_connector(connector).await.map_err(failed)?;
+    Ok(NodeManagerClient::new(Deadlines::new(channel, socket)).max_decoding_message_size(ANSWER_BYTES_MAX))
+}
+
+/// The failure of who has watched a manager that has ended.
+pub(crate) fn gone() -> Failure {
+    Failure::new(format!("the node manager has ended, and there is no other one for {} s", RESTART_PATIENCE.as_secs()))
+        .hint("see its log: journalctl -u aliquot-manager")
 }
 
 /// Connects to the manager that runs here.

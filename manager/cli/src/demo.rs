@@ -5,7 +5,6 @@
 //! books.
 
 mod checks;
-mod cuda;
 mod program;
 mod protocol;
 mod report;

@@ -13,7 +13,7 @@ use crate::client;
 use crate::error::{Failure, Result};
 use crate::quantity::{bytes_exact, bytes_human, duration_human, millipercent_human};
 use crate::table::{Align, Table, definitions};
-use crate::{consumers, findings, json, output, priority, waits};
+use crate::{consumers, findings, json, moment, output, priority, waits};
 
 /// Prints everything about a slice.
 pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Result<()> {
@@ -43,7 +43,7 @@ fn text(slice: &Slice, usage: &SliceUsage, devices: &[Device]) -> String {
         ("Id:", slice.id.clone()),
         ("Description:", or_none(&slice.description)),
         ("Priority:", priority::name(slice.priority_class()).to_owned()),
-        ("Created:", slice.created.as_ref().map_or("-".to_owned(), ToString::to_string)),
+        ("Created:", moment::human(slice.created.as_ref())),
         ("Region:", slice.region_path.clone()),
         (
             "CDI device:",
@@ -161,7 +161,7 @@ fn processes(processes: &[Process]) -> String {
             process.container_pid.to_string(),
             bytes_human(process.memory_used_bytes.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))),
             bytes_human(process.host_memory_used_bytes),
-            process.attached.as_ref().map_or("-".to_owned(), ToString::to_string),
+            moment::human(process.attached.as_ref()),
             process.command.clone(),
         ]);
     }
@@ -285,10 +285,10 @@ mod tests {
             "Lease waits:      3; p50 500.0 µs, p90 1.8 ms, p99 1.8 ms, longest 1.8 ms\n",
             "                    ≤ 500 µs  2  ████████████████████████████████\n",
             "                    > 500 µs  1  ████████████████\n",
-            "Memory limit:     4GiB\n",
+            "Memory limit:     4 GiB\n",
             "Memory refused:   2 requests\n",
             "Copies:           12, 3 GiB moved, 250.0 ms waited for\n",
-            "Limit:    2GiB\n",
+            "Limit:    2 GiB\n",
             "Used:     1 GiB, at most 1 GiB\n",
             "Refused:  1 requests\n",
             "4711             7   1 GiB          0 B  -         python\n",

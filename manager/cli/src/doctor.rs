@@ -20,23 +20,25 @@ pub(crate) use shim::probe;
 use crate::args::DoctorArgs;
 use crate::error::{Result, exit};
 use crate::output;
+use driver::Gpus;
 use finding::{Finding, Status};
+use manager::Manager;
 
 /// Looks at everything, and says what it found.
 pub(crate) fn doctor(socket: Option<&Path>, args: &DoctorArgs) -> Result<ExitCode> {
-    let gpu_on_bus = driver::nvidia_gpu_on_bus();
-    let mut findings = driver::findings(gpu_on_bus);
+    let (gpus, mut findings) = driver::findings();
     findings.push(shim::finding());
     findings.extend(kernel::findings());
-    findings.extend(permissions::findings(socket));
-    findings.extend(manager::findings(socket)?);
-    findings.extend(containers::findings());
+    let manager = Manager::ask(socket)?;
+    findings.extend(permissions::findings(&manager));
+    findings.extend(manager.findings());
+    findings.extend(containers::findings(&manager));
     match args.json {
         true => output::print_json(&json!({
             "healthy": !fails(&findings),
             "findings": findings.iter().map(Finding::json).collect::<Vec<_>>(),
         }))?,
-        false => output::print(&text(&findings, gpu_on_bus, output::stdout_has_colours()))?,
+        false => output::print(&text(&findings, gpus, output::stdout_has_colours()))?,
     }
     Ok(if fails(&findings) { exit::FAILED.into() } else { ExitCode::SUCCESS })
 }
@@ -45,7 +47,7 @@ fn fails(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.status == Status::Fail)
 }
 
-fn text(findings: &[Finding], gpu_on_bus: bool, colours: bool) -> String {
+fn text(findings: &[Finding], gpus: Gpus, colours: bool) -> String {
     let mut text = String::new();
     let width = findings.iter().map(|finding| finding.what.chars().count()).max().unwrap_or(0);
     for finding in findings {
@@ -57,9 +59,13 @@ fn text(findings: &[Finding], gpu_on_bus: bool, colours: bool) -> String {
         (0, warnings) => format!("\nNothing is broken; {warnings} to look at.\n"),
         (failures, warnings) => format!("\n{failures} broken, {warnings} to look at.\n"),
     });
-    if !gpu_on_bus {
-        text.push_str("This machine has no NVIDIA GPU. Everything can be tried on a simulated one:\n");
-        text.push_str("  aliquot demo\n  aliquot run --simulated --gpu-core 30 --gpu-memory 4GiB -- CMD\n");
+    match gpus {
+        Gpus::Real => {}
+        Gpus::Simulated => text.push_str("What is seen here is a simulated GPU.\n"),
+        Gpus::None => {
+            text.push_str("This machine has no NVIDIA GPU. Everything can be tried on a simulated one:\n");
+            text.push_str("  aliquot demo\n  aliquot run --simulated --gpu-core 30 --gpu-memory 4GiB -- CMD\n");
+        }
     }
     text
 }
@@ -76,7 +82,7 @@ mod tests {
             Finding::warn("MPS", "runs", "stop it"),
         ];
         assert_eq!(
-            text(&findings, true, false),
+            text(&findings, Gpus::Real, false),
             "ok    glibc  2.36\n\
              FAIL  shim   cannot be loaded\n             \
                           → remount it\n\
@@ -88,7 +94,10 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_gpu_is_shown_the_way() {
-        let text = text(&driver::findings_without_gpu("dlopen failed"), false, false);
-        assert!(text.contains("aliquot demo") && !text.contains("FAIL"), "{text}");
+        let findings = driver::findings_without_gpu("dlopen failed");
+        let nothing = text(&findings, Gpus::None, false);
+        assert!(nothing.contains("aliquot demo") && !nothing.contains("FAIL"), "{nothing}");
+        let simulated = text(&[Finding::ok("GPU 0", "Simulated GPU")], Gpus::Simulated, false);
+        assert!(simulated.contains("simulated GPU") && !simulated.contains("has no NVIDIA GPU"), "{simulated}");
     }
 }

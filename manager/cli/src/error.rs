@@ -3,6 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::deadline;
 use crate::quantity::QuantityError;
 
 /// Exit codes: what a script can tell from them.
@@ -61,6 +62,11 @@ impl Failure {
         &self.message
     }
 
+    /// What to do about it, if that is known.
+    pub(crate) fn remedy(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
     /// The exit code.
     pub(crate) fn code(&self) -> ExitCode {
         self.exit.into()
@@ -92,6 +98,9 @@ impl From<tonic::Status> for Failure {
     /// The manager's messages say themselves what was wrong and what to do; only where the manager itself is the
     /// trouble there is something to add.
     fn from(status: tonic::Status) -> Failure {
+        if let Some(failure) = deadline::failure(&status) {
+            return failure;
+        }
         let failure = Failure::new(match status.message() {
             "" => format!("the node manager answers {}: {}", status.code(), status.code().description()),
             message => message.to_owned(),

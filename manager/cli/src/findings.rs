@@ -1,7 +1,10 @@
 //! What the audit has found, in words.
 
+use std::collections::BTreeSet;
+
 use aliquot_proto::node::v1::{Finding, FindingKind};
 
+use crate::moment;
 use crate::ps::{short_command, short_uuid};
 use crate::quantity::bytes_human;
 
@@ -11,10 +14,33 @@ pub(crate) fn lines(findings: &[Finding]) -> String {
     findings.iter().filter(|finding| finding.kind() != FindingKind::DamagedRegion).map(line).collect()
 }
 
+/// The same with all that runs outside of slices in one line: on a machine that others use too there may be much of it.
+pub(crate) fn summary(findings: &[Finding]) -> String {
+    let is_outside = |finding: &&Finding| finding.kind() == FindingKind::OutsideSlices;
+    let outside: Vec<&Finding> = findings.iter().filter(is_outside).collect();
+    if outside.len() < 2 {
+        return lines(findings);
+    }
+    let pids: BTreeSet<u32> = outside.iter().map(|finding| finding.pid).collect();
+    let devices: BTreeSet<&str> = outside.iter().map(|finding| finding.device_uuid.as_str()).collect();
+    let memory_bytes = outside.iter().fold(0u64, |sum, finding| sum.saturating_add(finding.memory_bytes));
+    let devices = match (devices.len(), devices.first()) {
+        (1, Some(device)) => short_uuid(device).to_owned(),
+        (count, _) => format!("{count} devices"),
+    };
+    let others: String = findings.iter().filter(|finding| !is_outside(finding)).map(line).collect();
+    others
+        + &format!(
+            "! outside of slices: {} processes use {} of {devices}; aliquot ps --all names them\n",
+            pids.len(),
+            bytes_human(memory_bytes)
+        )
+}
+
 fn line(finding: &Finding) -> String {
     let whose = if finding.slice.is_empty() { "outside of slices" } else { finding.slice.as_str() };
     let stopped = if finding.stopped.is_some() { "; it was stopped" } else { "" };
-    let since = finding.since.as_ref().map_or("-".to_owned(), ToString::to_string);
+    let since = moment::human(finding.since.as_ref());
     let (pid, command, what) = (finding.pid, short_command(&finding.command), what(finding));
     format!("! {whose}: {pid} {command}: {what}{stopped}, since {since}\n")
 }
@@ -41,6 +67,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn many_outside_of_slices_are_one_line() {
+        let outside = |pid, device: &str| Finding {
+            kind: FindingKind::OutsideSlices.into(),
+            device_uuid: device.to_owned(),
+            pid,
+            memory_bytes: 1 << 30,
+            ..Finding::default()
+        };
+        let inside =
+            Finding { kind: FindingKind::Unregistered.into(), slice: "train".to_owned(), ..Finding::default() };
+        assert_eq!(
+            summary(&[outside(1, "GPU-a"), inside, outside(2, "GPU-a"), outside(3, "GPU-a")]),
+            "! train: 0 : uses  without the shim, since -\n\
+             ! outside of slices: 3 processes use 3 GiB of GPU-a; aliquot ps --all names them\n"
+        );
+        assert!(summary(&[outside(1, "GPU-a"), outside(1, "GPU-b")]).contains("1 processes use 2 GiB of 2 devices"));
+        assert_eq!(summary(&[outside(7, "GPU-a")]), lines(&[outside(7, "GPU-a")]));
+    }
+
+    #[test]
     fn a_finding_says_who_does_what() {
         let finding = |kind: FindingKind, slice: &str, memory_bytes| Finding {
             kind: kind.into(),
@@ -63,7 +109,7 @@ mod tests {
                 finding(FindingKind::OutsideSlices, "", 0)
             ]),
             "! train: 4711 miner --fast: uses 1.5 GiB of GPU-0110c07a without the shim; it was stopped, since \
-             1970-01-01T00:00:00Z\n\
+             1970-01-01 00:00:00Z\n\
              ! outside of slices: 4711 miner --fast: uses GPU-0110c07a, since -\n"
         );
     }

@@ -1,8 +1,8 @@
 //! The manager's answers as JSON documents: exact figures, units in the names, fields named as in the gRPC contract.
 
 use aliquot_proto::node::v1::{
-    Consumer, Device, DeviceHealth, Finding, GetUsageResponse, HostMemoryUsage, Node, Part, PartUsage, Process,
-    SharingMode, Slice, SliceUsage, WaitHistogram,
+    Consumer, Device, DeviceHealth, Event, Finding, GetUsageHistoryResponse, GetUsageResponse, HostMemoryUsage, Node,
+    Part, PartHistory, PartUsage, Process, SharingMode, Slice, SliceHistory, SliceUsage, UsagePoint, WaitHistogram,
 };
 use prost_types::Timestamp;
 use serde_json::{Value, json};
@@ -22,6 +22,9 @@ pub(crate) fn node(node: &Node) -> Value {
         "driver_version": node.driver_version,
         "cuda_version": node.cuda_version,
         "manager_started": time(node.manager_started.as_ref()),
+        "runtime_dir": node.runtime_dir,
+        "cdi_dir": node.cdi_dir,
+        "problem": node.problem,
         "devices": node.devices.iter().map(device).collect::<Vec<_>>(),
     })
 }
@@ -175,6 +178,56 @@ pub(crate) fn finding(finding: &Finding) -> Value {
         "memory_bytes": finding.memory_bytes,
         "since": time(finding.since.as_ref()),
         "stopped": time(finding.stopped.as_ref()),
+    })
+}
+
+/// Something that has happened.
+pub(crate) fn event(event: &Event) -> Value {
+    json!({
+        "sequence": event.sequence,
+        "time": time(event.time.as_ref()),
+        "monotonic_ns": event.monotonic_ns,
+        "kind": event_kind(event),
+        "slice": event.slice,
+        "device_uuid": event.device_uuid,
+        "pid": event.pid,
+        "message": event.message,
+    })
+}
+
+/// What kind of event it is, in one word.
+pub(crate) fn event_kind(event: &Event) -> String {
+    let kind = event.kind().as_str_name();
+    kind.strip_prefix("EVENT_KIND_").unwrap_or(kind).to_ascii_lowercase()
+}
+
+/// What slices have used over time.
+pub(crate) fn usage_history(history: &GetUsageHistoryResponse) -> Value {
+    let point = |point: &UsagePoint| {
+        json!({
+            "begin": time(point.begin.as_ref()),
+            "length_ns": point.length_ns,
+            "core_used_ns": point.core_used_ns,
+            "throttled_ns": point.throttled_ns,
+            "waited_ns": point.waited_ns,
+            "memory_peak_bytes": point.memory_peak_bytes,
+            "memory_refused": point.memory_refused,
+        })
+    };
+    let part = |part: &PartHistory| {
+        json!({
+            "device_uuid": part.device_uuid,
+            "device_index": part.device_index,
+            "core_request_percent": part.core_request_percent,
+            "core_limit_percent": part.core_limit_percent,
+            "memory_limit_bytes": part.memory_limit_bytes,
+            "points": part.points.iter().map(point).collect::<Vec<_>>(),
+        })
+    };
+    let slice = |slice: &SliceHistory| json!({ "name": slice.name, "id": slice.id, "parts": slice.parts.iter().map(part).collect::<Vec<_>>() });
+    json!({
+        "time": time(history.time.as_ref()),
+        "slices": history.slices.iter().map(slice).collect::<Vec<_>>(),
     })
 }
 

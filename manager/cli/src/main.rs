@@ -4,23 +4,34 @@
 //! the manager and [`embedded`] the manager of a run on a machine where none runs; [`quantity`] is the one place where
 //! quantities are read.
 
+mod access;
 mod args;
+mod bar;
 mod client;
+mod completion;
 mod consumers;
+mod deadline;
 mod demo;
 mod describe;
+mod device_work;
 mod doctor;
 mod embedded;
 mod error;
+mod events;
+mod exec;
 mod findings;
 mod json;
+mod load;
+mod moment;
 mod nodes;
 mod output;
 mod parts;
+mod past;
 mod priority;
 mod ps;
 mod quantity;
 mod run;
+mod shorten;
 mod simulated;
 mod slice;
 mod table;
@@ -38,16 +49,18 @@ use args::{Cli, Command};
 use error::{Result, exit};
 
 fn main() -> ExitCode {
+    completion::answer();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(refusal) => return usage(&refusal),
     };
-    let is_run = matches!(cli.command, Command::Run(_));
+    let is_run = matches!(cli.command, Command::Run(_) | Command::Exec(_));
+    deadline::set(cli.timeout);
     match dispatch(cli) {
         Ok(code) => code,
         Err(failure) => {
             let failure = if is_run { run::own_failure(failure) } else { failure };
-            eprintln!("{failure}");
+            eprintln!("{}", shorten::arguments(&failure.to_string(), std::env::args_os()));
             failure.code()
         }
     }
@@ -57,16 +70,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     let socket = cli.socket.as_deref();
     match &cli.command {
         Command::Run(args) => return run::run(socket, args),
+        Command::Exec(args) => return exec::exec(socket, args),
         Command::Demo(args) => return demo::demo(socket, args),
         Command::DemoWorker(args) => return Ok(demo::work(args)),
         Command::Doctor(args) => return doctor::doctor(socket, args),
         Command::DoctorProbe => doctor::probe()?,
+        Command::Load(args) => load::load(args)?,
         Command::Top(args) => top::top(socket, args)?,
-        Command::Completions(args) => {
-            let mut script = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "aliquot", &mut script);
-            output::print(&String::from_utf8_lossy(&script))?;
-        }
+        Command::Events(args) => client::runtime()?.block_on(events::events(socket, args))?,
+        Command::Completions(args) => output::print(&completion::script(args.shell)?)?,
         Command::Slice(command) => client::runtime()?.block_on(slice::slice(socket, command))?,
         Command::Ps(args) => client::runtime()?.block_on(ps::ps(socket, args))?,
         Command::Describe(args) => client::runtime()?.block_on(describe::describe(socket, args))?,
@@ -77,8 +89,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
 
 /// Answers a command line that asks for help or is wrong.
 fn usage(refusal: &clap::Error) -> ExitCode {
-    // If nobody reads it there is nobody to tell.
-    let _ = refusal.print();
+    shorten::print(refusal);
     match refusal.use_stderr() {
         false => ExitCode::SUCCESS,
         true if asks_to_run(std::env::args_os()) => exit::RUN_FAILED.into(),
@@ -86,11 +97,11 @@ fn usage(refusal: &clap::Error) -> ExitCode {
     }
 }
 
-/// Whether a command line that is otherwise wrong asks for `aliquot run`, whose own failures have an exit code of their
-/// own.
+/// Whether a command line that is otherwise wrong asks for `aliquot run` or `aliquot exec`, whose own failures have an exit
+/// code of their own.
 fn asks_to_run(args: impl Iterator<Item = OsString>) -> bool {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(args);
-    matches.is_ok_and(|matches| matches.subcommand_name() == Some("run"))
+    matches.is_ok_and(|matches| matches!(matches.subcommand_name(), Some("run" | "exec")))
 }
 
 #[cfg(test)]
@@ -107,6 +118,7 @@ mod tests {
         let asks = |words: &str| asks_to_run(words.split(' ').map(OsString::from));
         assert!(asks("aliquot run --gpu-core 0 -- true"));
         assert!(asks("aliquot --socket /x run --bogus"));
+        assert!(asks("aliquot exec train --bogus"));
         assert!(!asks("aliquot slice create run --gpu-core 0"));
         assert!(!asks("aliquot"));
     }

@@ -7,8 +7,9 @@ use aliquot_proto::node::v1::{Device, DeviceHealth, GetNodeRequest, Node, Sharin
 use crate::args::NodesArgs;
 use crate::client;
 use crate::error::Result;
+use crate::output::{Colour, Look};
 use crate::quantity::bytes_human;
-use crate::table::{Align, Table, printable};
+use crate::table::{Align, Cell, Table, printable};
 use crate::{json, output};
 
 /// Prints the node's devices.
@@ -18,10 +19,10 @@ pub(crate) async fn nodes(socket: Option<&Path>, args: &NodesArgs) -> Result<()>
     if args.json {
         return output::print_json(&json::node(&node));
     }
-    output::print(&text(&node))
+    output::print(&text(&node, Look::of_stdout()))
 }
 
-fn text(node: &Node) -> String {
+fn text(node: &Node, look: Look) -> String {
     let driver = match (node.driver_version.as_str(), node.cuda_version.as_str()) {
         ("", _) => "no driver".to_owned(),
         (driver, "") => format!("driver {driver}"),
@@ -46,18 +47,26 @@ fn text(node: &Node) -> String {
         // Of a GPU that is partitioned nothing is given out: its instances are.
         let given = |text: String| if device.mig_enabled { "-".to_owned() } else { text };
         table.row([
-            format!("{} {}", device.index, device.uuid),
-            device.model.clone(),
-            given(format!("{} %", device.core_requested_percent)),
-            given(format!("{} %", 100u32.saturating_sub(device.core_requested_percent))),
-            bytes_human(device.memory_bytes),
-            given(bytes_human(device.memory_given_bytes)),
-            given(bytes_human(device.memory_bytes.saturating_sub(device.memory_given_bytes))),
-            given(device.slices.len().to_string()),
-            health(device),
+            format!("{} {}", device.index, device.uuid).into(),
+            device.model.clone().into(),
+            given(format!("{} %", device.core_requested_percent)).into(),
+            given(format!("{} %", 100u32.saturating_sub(device.core_requested_percent))).into(),
+            bytes_human(device.memory_bytes).into(),
+            given(bytes_human(device.memory_given_bytes)).into(),
+            given(bytes_human(device.memory_bytes.saturating_sub(device.memory_given_bytes))).into(),
+            given(device.slices.len().to_string()).into(),
+            Cell::coloured(health(device), health_colour(device)),
         ]);
     }
-    heading + &table.render()
+    heading + &table.render_as(look)
+}
+
+fn health_colour(device: &Device) -> Option<Colour> {
+    match device.health() {
+        DeviceHealth::Healthy => Some(Colour::Green),
+        DeviceHealth::Unhealthy => Some(Colour::Red),
+        DeviceHealth::Unspecified => None,
+    }
 }
 
 fn health(device: &Device) -> String {
@@ -108,12 +117,12 @@ mod tests {
             ..Node::default()
         };
         assert_eq!(
-            text(&node),
+            text(&node, Look::PLAIN),
             "gpu-1: driver 580.65.06, CUDA 13.0, aliquot-manager 0.1.0\n\
              DEVICE   MODEL        CORE GIVEN  FREE  MEMORY  GIVEN    FREE  SLICES  HEALTH\n\
              0 GPU-a  NVIDIA H100        30 %  70 %  80 GiB  4 GiB  76 GiB       1  unhealthy: XID 79\n"
         );
-        assert!(text(&Node::default()).contains("aliquot doctor"));
+        assert!(text(&Node::default(), Look::PLAIN).contains("aliquot doctor"));
     }
 
     #[test]
@@ -126,7 +135,7 @@ mod tests {
             health: DeviceHealth::Healthy.into(),
             ..Device::default()
         };
-        let text = text(&Node { devices: vec![device], ..Node::default() });
+        let text = text(&Node { devices: vec![device], ..Node::default() }, Look::PLAIN);
         let row: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
         assert_eq!(row.join(" "), "0 GPU-a H100 - - 80 GiB - - - healthy, partitioned by MIG");
     }

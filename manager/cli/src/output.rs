@@ -2,18 +2,42 @@
 
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{Failure, Result};
 
 /// Prints `text` on standard output. A reader that has gone away, as `head` does, is no failure.
 pub(crate) fn print(text: &str) -> Result<()> {
+    print_to_reader(text).map(drop)
+}
+
+/// Whether somebody reads what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// As far as is known.
+    Reads,
+    /// It has gone away: nothing that is printed from now on is for anybody.
+    Gone,
+}
+
+/// The same for what goes on for ever: says whether to go on.
+pub(crate) fn print_to_reader(text: &str) -> Result<Reader> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("cannot write to standard output: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(Reader::Reads),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),
     }
+}
+
+/// Whether the reader of standard output has gone away, as far as can be told without printing.
+pub(crate) fn has_no_reader() -> bool {
+    let out = io::stdout();
+    let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    let answered = poll(&mut asked, PollTimeout::ZERO).is_ok_and(|count| count > 0);
+    answered && asked[0].revents().is_some_and(|found| found.intersects(PollFlags::POLLERR | PollFlags::POLLHUP))
 }
 
 /// Prints a JSON document on standard output.
@@ -30,11 +54,48 @@ pub(crate) enum Colour {
     Yellow,
     /// Wrong.
     Red,
+    /// A heading.
+    Bold,
+}
+
+/// How text looks: for people at a terminal, or plain for pipes and files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// With colours.
+    pub(crate) colours: bool,
+    /// With bars.
+    pub(crate) bars: bool,
+    /// Columns that there are, if that is known.
+    pub(crate) width: Option<usize>,
+}
+
+/// A terminal that is narrower has no room for bars.
+const WIDTH_WITH_BARS_MIN: usize = 120;
+
+impl Look {
+    /// For pipes and files.
+    pub(crate) const PLAIN: Look = Look { colours: false, bars: false, width: None };
+
+    /// For where standard output goes.
+    pub(crate) fn of_stdout() -> Look {
+        if !io::stdout().is_terminal() {
+            return Look::PLAIN;
+        }
+        let width = ratatui::crossterm::terminal::size().ok().map(|(width, _)| usize::from(width));
+        let width = width.filter(|&width| width > 0);
+        let bars = width.is_some_and(|width| width >= WIDTH_WITH_BARS_MIN);
+        Look { colours: colours_wanted(), bars, width }
+    }
 }
 
 /// Whether colours are wanted on standard output: it is a terminal and `NO_COLOR` is not set.
 pub(crate) fn stdout_has_colours() -> bool {
     colours_wanted() && io::stdout().is_terminal()
+}
+
+/// The same of standard error.
+pub(crate) fn stderr_has_colours() -> bool {
+    colours_wanted() && io::stderr().is_terminal()
 }
 
 /// Whether the environment lets programs use colours.
@@ -49,6 +110,7 @@ pub(crate) fn paint(text: &str, colour: Colour, colours: bool) -> String {
         Colour::Green => 32,
         Colour::Yellow => 33,
         Colour::Red => 31,
+        Colour::Bold => 1,
     };
     if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }

@@ -198,7 +198,7 @@ mod tests {
         assert!(refused(&share("10", Some("25%"), &[]), &two).contains("different sizes"));
         assert!(refused(&share("10", Some("17GiB"), &[]), &two).contains("more than the device has"));
         assert!(
-            refused(&share("10", Some("9GiB"), &["GPU-a"]), &two).contains("more than the device has, which is 8GiB")
+            refused(&share("10", Some("9GiB"), &["GPU-a"]), &two).contains("more than the device has, which is 8 GiB")
         );
         assert!(refused(&share("10", None, &[]), &node(&[])).contains("aliquot doctor"));
     }

@@ -9,13 +9,20 @@ use tonic::Code;
 use crate::args::PsArgs;
 use crate::client;
 use crate::error::Result;
+use crate::output::{Colour, Look};
 use crate::quantity::{bytes_human, duration_human, millipercent_human};
-use crate::table::{Align, Table};
-use crate::{consumers, findings, json, output, priority, waits};
+use crate::table::{Align, Cell, Table, cut};
+use crate::{bar, consumers, findings, json, output, past, priority, waits};
+
+/// So much more than its request a share is by the way it is measured.
+const CORE_TOLERANCE_MILLIPERCENT: u64 = 2_000;
 
 /// Prints what the slices use.
 pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
     let mut client = client::connect_to_running(socket).await?;
+    if let Some(since) = args.since {
+        return past::print(&mut client, args, since).await;
+    }
     let usage = client.get_usage(GetUsageRequest { slices: args.names.clone() }).await?.into_inner();
     let found = match client.list_findings(ListFindingsRequest { slices: args.names.clone() }).await {
         Ok(answer) => answer.into_inner().findings,
@@ -29,8 +36,10 @@ pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
             found.iter().filter(|finding| finding.slice.is_empty()).map(json::finding).collect();
         return output::print_json(&document);
     }
-    let table = if args.wide { wide_table(&usage) } else { table(&usage) };
-    output::print(&(table + &problems(&usage) + &findings::lines(&found)))
+    let look = Look::of_stdout();
+    let table = if args.wide { wide_table(&usage, look) } else { table(&usage, look) };
+    let found = if args.all { findings::lines(&found) } else { findings::summary(&found) };
+    output::print(&(table + &problems(&usage) + &found))
 }
 
 /// A line for each slice with which something is wrong.
@@ -41,44 +50,73 @@ fn problems(usage: &GetUsageResponse) -> String {
 
 /// A line for each slice and device; a line with blanks for what continues the slice above. A mark stands behind the
 /// name of a slice in which the audit has found something.
-pub(crate) fn table(usage: &GetUsageResponse) -> String {
+pub(crate) fn table(usage: &GetUsageResponse, look: Look) -> String {
     if usage.slices.is_empty() {
         return "No slices. Make one: aliquot run --gpu-core 30 --gpu-memory 4GiB -- CMD, or aliquot slice create --help\n".to_owned();
     }
     let with_consumers = has_consumers(usage);
-    let mut table = Table::new(heading(with_consumers).chain([
-        ("DEVICE", Align::Left),
-        ("CORE %", Align::Right),
-        ("REQUEST", Align::Right),
-        ("LIMIT", Align::Right),
-        ("WAIT P99", Align::Right),
-        ("MEMORY", Align::Right),
-        ("LIMIT", Align::Right),
-        ("PROCESSES", Align::Left),
-    ]));
+    let bar = |of: &'static str| look.bars.then_some((of, Align::Left));
+    let columns = [Some(("DEVICE", Align::Left)), Some(("CORE %", Align::Right)), bar("OF LIMIT")].into_iter();
+    let columns = columns.chain([
+        Some(("REQUEST", Align::Right)),
+        Some(("LIMIT", Align::Right)),
+        Some(("WAIT P99", Align::Right)),
+        Some(("MEMORY", Align::Right)),
+        bar("OF LIMIT"),
+        Some(("LIMIT", Align::Right)),
+        Some(("PROCESSES", Align::Left)),
+    ]);
+    let mut table = Table::new(heading(with_consumers).chain(columns.flatten()));
     for slice in &usage.slices {
         for (index, part) in slice.parts.iter().enumerate() {
             let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
-            let whose = whose(slice, index, with_consumers);
-            table.row(whose.chain([
-                short_device(part),
-                millipercent_human(part.core_used_10s_millipercent.into()),
-                part.core_request_percent.to_string(),
-                part.core_limit_percent.to_string(),
-                waits::p99(part),
-                bytes_human(part.memory_used_bytes),
-                bytes_human(part.memory_limit_bytes),
-                of_slice(&|| processes(slice)),
-            ]));
+            let (core, memory) = (core_colour(part), memory_colour(part));
+            let bar = |part, whole, colour| look.bars.then(|| Cell::coloured(bar::bar(part, whole), colour));
+            let limit_millipercent = u64::from(part.core_limit_percent) * 1000;
+            let cells = [
+                Some(short_device(part).into()),
+                Some(Cell::coloured(millipercent_human(part.core_used_10s_millipercent.into()), core)),
+                bar(part.core_used_10s_millipercent.into(), limit_millipercent, core),
+                Some(part.core_request_percent.to_string().into()),
+                Some(part.core_limit_percent.to_string().into()),
+                Some(waits::p99(part).into()),
+                Some(Cell::coloured(bytes_human(part.memory_used_bytes), memory)),
+                bar(part.memory_used_bytes, part.memory_limit_bytes, memory),
+                Some(bytes_human(part.memory_limit_bytes).into()),
+                Some(of_slice(&|| processes(slice)).into()),
+            ];
+            table.row(whose(slice, index, with_consumers).chain(cells.into_iter().flatten()));
         }
     }
-    table.render()
+    table.render_as(look)
+}
+
+/// Green within the request, yellow for what others have left over.
+fn core_colour(part: &PartUsage) -> Option<Colour> {
+    match u64::from(part.core_used_10s_millipercent) {
+        0 => None,
+        used if used > u64::from(part.core_request_percent) * 1000 + CORE_TOLERANCE_MILLIPERCENT => {
+            Some(Colour::Yellow)
+        }
+        _ => Some(Colour::Green),
+    }
+}
+
+/// Yellow where little is left, red where nothing is.
+fn memory_colour(part: &PartUsage) -> Option<Colour> {
+    let permille = u128::from(part.memory_used_bytes) * 1000 / u128::from(part.memory_limit_bytes.max(1));
+    match permille {
+        0 => None,
+        1..900 => Some(Colour::Green),
+        900..990 => Some(Colour::Yellow),
+        990.. => Some(Colour::Red),
+    }
 }
 
 /// The same with all that is known of time.
-fn wide_table(usage: &GetUsageResponse) -> String {
+fn wide_table(usage: &GetUsageResponse, look: Look) -> String {
     if usage.slices.is_empty() {
-        return table(usage);
+        return table(usage, look);
     }
     let with_consumers = has_consumers(usage);
     let mut table = Table::new(heading(with_consumers).chain([
@@ -100,8 +138,7 @@ fn wide_table(usage: &GetUsageResponse) -> String {
     for slice in &usage.slices {
         for (index, part) in slice.parts.iter().enumerate() {
             let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
-            let whose = whose(slice, index, with_consumers);
-            table.row(whose.chain([
+            let cells = [
                 short_device(part),
                 of_slice(&|| priority::name(slice.priority_class()).to_owned()),
                 part.core_request_percent.to_string(),
@@ -116,10 +153,11 @@ fn wide_table(usage: &GetUsageResponse) -> String {
                 bytes_human(part.memory_used_bytes),
                 bytes_human(part.memory_limit_bytes),
                 of_slice(&|| processes(slice)),
-            ]));
+            ];
+            table.row(whose(slice, index, with_consumers).chain(cells.map(Cell::from)));
         }
     }
-    table.render()
+    table.render_as(look)
 }
 
 /// Whether anybody is known to run in a slice: on Kubernetes. Elsewhere there is no column for it.
@@ -134,10 +172,12 @@ fn heading(with_consumers: bool) -> impl Iterator<Item = (&'static str, Align)> 
 }
 
 /// A slice's name and the containers in it; blanks for what continues the slice above.
-fn whose(slice: &SliceUsage, index: usize, with_consumers: bool) -> impl Iterator<Item = String> {
+fn whose(slice: &SliceUsage, index: usize, with_consumers: bool) -> impl Iterator<Item = Cell> {
     let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
-    let containers = with_consumers.then(|| of_slice(&|| consumers::summary(slice).unwrap_or_else(|| "-".to_owned())));
-    [of_slice(&|| marked_name(slice))].into_iter().chain(containers)
+    let containers = || of_slice(&|| consumers::summary(slice).unwrap_or_else(|| "-".to_owned()));
+    let colour = (!slice.findings.is_empty() || !slice.problem.is_empty()).then_some(Colour::Red);
+    let name = Cell::coloured(of_slice(&|| marked_name(slice)), colour);
+    [name].into_iter().chain(with_consumers.then(containers).map(Cell::from))
 }
 
 /// A slice's name, with a mark if something is wrong with it, or the audit has found something in it.
@@ -174,11 +214,7 @@ pub(crate) fn short_command(command: &str) -> String {
     let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));
     let program = program.rsplit('/').next().unwrap_or(program);
     let text = format!("{program} {arguments}");
-    let text = text.trim_end();
-    if text.chars().count() <= CHARACTERS_MAX {
-        return text.to_owned();
-    }
-    text.chars().take(CHARACTERS_MAX - 1).chain(['…']).collect()
+    cut(text.trim_end(), CHARACTERS_MAX)
 }
 
 #[cfg(test)]
@@ -231,19 +267,29 @@ mod tests {
             ..GetUsageResponse::default()
         };
         assert_eq!(
-            table(&usage),
+            table(&usage, Look::PLAIN),
             "SLICE   DEVICE          CORE %  REQUEST  LIMIT  WAIT P99   MEMORY  LIMIT  PROCESSES\n\
              train   0 GPU-0110c07a    30.0       30     60    4.9 ms  1.5 GiB  4 GiB  4711 python3 train.py and 1 more\n        \
                      1 GPU-1110c07a     0.0       30     60    4.9 ms  1.5 GiB  4 GiB\n\
              idle !  0 GPU-0110c07a     0.0       30     60    4.9 ms  1.5 GiB  4 GiB  -\n"
         );
-        let wide = wide_table(&usage);
+        let wide = wide_table(&usage, Look::PLAIN);
         let row: Vec<&str> = wide.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(
             row.join(" "),
             "train 0 GPU-0110c07a batch 30 60 0.0 30.0 0.0 1.5 s 7 4.9 ms 2 1.5 GiB 4 GiB 4711 python3 train.py and 1 more"
         );
-        assert!(wide_table(&GetUsageResponse::default()).contains("aliquot run"));
+        assert!(wide_table(&GetUsageResponse::default(), Look::PLAIN).contains("aliquot run"));
+    }
+
+    #[test]
+    fn on_a_terminal_there_are_bars_and_colours() {
+        let slice = SliceUsage { name: "train".to_owned(), parts: vec![part(0, 45_000)], ..SliceUsage::default() };
+        let usage = GetUsageResponse { slices: vec![slice], ..GetUsageResponse::default() };
+        let bars = table(&usage, Look { colours: false, bars: true, width: Some(200) });
+        assert!(bars.contains("45.0  ▕███████▌  ▏") && bars.contains("1.5 GiB  ▕███▊      ▏"), "{bars}");
+        let colours = table(&usage, Look { colours: true, bars: false, width: Some(200) });
+        assert!(colours.contains("\u{1b}[33m45.0\u{1b}[0m") && colours.contains("\u{1b}[32m1.5 GiB"), "{colours}");
     }
 
     #[test]
@@ -255,7 +301,8 @@ mod tests {
             ..SliceUsage::default()
         };
         let usage = GetUsageResponse { slices: vec![ill], ..GetUsageResponse::default() };
-        assert!(table(&usage).contains("\ntrain !  "), "{}", table(&usage));
+        let shown = table(&usage, Look::PLAIN);
+        assert!(shown.contains("\ntrain !  "), "{shown}");
         assert_eq!(problems(&usage), "! train: its region is damaged\n");
     }
 
@@ -271,7 +318,7 @@ mod tests {
         };
         let slices = vec![slice("a", &["web-0"]), slice("b", &["x", "y", "z"]), slice("c", &[])];
         let usage = GetUsageResponse { slices, ..GetUsageResponse::default() };
-        for text in [table(&usage), wide_table(&usage)] {
+        for text in [table(&usage, Look::PLAIN), wide_table(&usage, Look::PLAIN)] {
             let begins: Vec<&str> = text.lines().map(|line| line.split(" 0 GPU").next().unwrap().trim_end()).collect();
             assert!(begins[0].starts_with("SLICE  CONTAINER   "), "{text}");
             assert_eq!(begins[1..], ["a      default/web-0/main", "b      default/x/main and 2 more", "c      -"]);
@@ -280,7 +327,7 @@ mod tests {
 
     #[test]
     fn nothing_to_show_says_how_to_begin() {
-        assert!(table(&GetUsageResponse::default()).contains("aliquot run"));
+        assert!(table(&GetUsageResponse::default(), Look::PLAIN).contains("aliquot run"));
     }
 
     #[test]

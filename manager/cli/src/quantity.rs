@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// What is wrong with a quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,10 @@ const MEMORY_ACCEPTED: &str =
     "write a number with its unit, such as 512MiB, 1.5GiB or 4GB, or a part of the device, such as 25%";
 
 const HOST_MEMORY_ACCEPTED: &str = "write a number with its unit, such as 512MiB, 1.5GiB or 4GB, or none";
+
+const SPAN_ACCEPTED: &str = "write a number with its unit, such as 30s, 10m, 1h or 1h30m";
+/// A century, more than any manager keeps.
+const SPAN_SECONDS_MAX: u64 = 100 * 366 * 86_400;
 
 /// A share of one device's time, in whole percent from 1 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +104,10 @@ impl Memory {
                 let bytes = u128::from(device_bytes) * u128::from(billionths) / u128::from(WHOLE_BILLIONTHS);
                 match u64::try_from(bytes) {
                     Ok(bytes) if bytes > 0 => Ok(bytes),
-                    _ => Err(refuse(format!("this part of a device of {device_bytes} bytes is less than a byte"))),
+                    _ => Err(refuse(format!(
+                        "this part of a device of {} is less than a byte",
+                        bytes_exact(device_bytes)
+                    ))),
                 }
             }
         }
@@ -175,6 +183,49 @@ impl FromStr for HostMemory {
                 accepted: HOST_MEMORY_ACCEPTED,
             }),
             Err(error) => Err(QuantityError { accepted: HOST_MEMORY_ACCEPTED, ..error }),
+        }
+    }
+}
+
+/// A span of time, in whole seconds: `90s`, `10m`, `1h`, `1h30m`, `2d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span(Duration);
+
+impl Span {
+    /// Its length.
+    pub(crate) fn duration(self) -> Duration {
+        self.0
+    }
+}
+
+impl FromStr for Span {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let refuse = |problem: String| QuantityError { problem, accepted: SPAN_ACCEPTED };
+        let (mut seconds, mut rest) = (0u64, text);
+        while !rest.is_empty() {
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            let (number, unit) = rest.split_at(digits);
+            let unit_seconds = match unit.chars().next() {
+                Some('s') => 1,
+                Some('m') => 60,
+                Some('h') => 3600,
+                Some('d') => 86_400,
+                None => return Err(refuse(format!("{text:?} has no unit at its end"))),
+                Some(_) => return Err(refuse(format!("{text:?} is no time"))),
+            };
+            if number.is_empty() {
+                return Err(refuse(format!("{text:?} has a unit without a number")));
+            }
+            let part = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_seconds));
+            let sum = part.and_then(|part| seconds.checked_add(part)).filter(|&sum| sum <= SPAN_SECONDS_MAX);
+            seconds = sum.ok_or_else(|| refuse(format!("{text:?} is too long")))?;
+            rest = &unit[1..];
+        }
+        match seconds {
+            0 => Err(refuse(format!("{text:?} is no time"))),
+            seconds => Ok(Span(Duration::from_secs(seconds))),
         }
     }
 }
@@ -257,19 +308,25 @@ const UNITS: [(u64, &str); 5] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "
 
 /// Bytes for people to read, with at most one digit after the point: `4 GiB`, `1.5 GiB`, `0 B`.
 pub(crate) fn bytes_human(bytes: u64) -> String {
-    let (unit_bytes, unit) = UNITS.into_iter().find(|&(unit_bytes, _)| bytes >= unit_bytes).unwrap_or((1, "B"));
-    let tenths = u128::from(bytes) * 10 / u128::from(unit_bytes);
+    let unit = UNITS.iter().position(|&(unit_bytes, _)| bytes >= unit_bytes).unwrap_or(UNITS.len() - 1);
+    let tenths = |unit: usize| {
+        let unit_bytes = u128::from(UNITS[unit].0);
+        (u128::from(bytes) * 10 + unit_bytes / 2) / unit_bytes
+    };
+    // 1023.96 MiB are 1 GiB.
+    let unit = if tenths(unit) >= 10_240 { unit.saturating_sub(1) } else { unit };
+    let (tenths, name) = (tenths(unit), UNITS[unit].1);
     match tenths % 10 {
-        0 => format!("{} {unit}", tenths / 10),
-        tenth => format!("{}.{tenth} {unit}", tenths / 10),
+        0 => format!("{} {name}", tenths / 10),
+        tenth => format!("{}.{tenth} {name}", tenths / 10),
     }
 }
 
-/// Bytes in the greatest unit that shows them without rounding: `4GiB`, `1536MiB`, `1000B`. [`Memory`] reads it back.
+/// The same where it matters how many they are: with their number if the text before it is rounded.
 pub(crate) fn bytes_exact(bytes: u64) -> String {
-    let exact = UNITS.into_iter().find(|&(unit_bytes, _)| bytes >= unit_bytes && bytes.is_multiple_of(unit_bytes));
-    let (unit_bytes, unit) = exact.unwrap_or((1, "B"));
-    format!("{}{unit}", bytes / unit_bytes)
+    let text = bytes_human(bytes);
+    let read_back = text.replace(' ', "").parse();
+    if bytes == 0 || read_back == Ok(Memory::Bytes(bytes)) { text } else { format!("{text} ({bytes} bytes)") }
 }
 
 /// Thousandths of a percent for people to read: `29.9`.
@@ -383,9 +440,38 @@ mod tests {
         assert_eq!(of("25%", 80 << 30), Ok(20 << 30));
         assert_eq!(of("100%", u64::MAX), Ok(u64::MAX));
         assert!(
-            of("81GiB", 80 << 30).expect_err("too much").contains("81GiB is more than the device has, which is 80GiB")
+            of("81GiB", 80 << 30)
+                .expect_err("too much")
+                .contains("81 GiB is more than the device has, which is 80 GiB")
         );
         assert!(of("0.000001%", 1 << 20).expect_err("too little").contains("less than a byte"));
+    }
+
+    #[test]
+    fn spans_of_time() {
+        let span =
+            |text: &str| text.parse().map(|span: Span| span.duration().as_secs()).map_err(|error| error.to_string());
+        for (text, seconds) in [("90s", 90), ("10m", 600), ("1h", 3600), ("1h30m", 5400), ("2d", 172_800), ("0h5s", 5)]
+        {
+            assert_eq!(span(text), Ok(seconds), "{text}");
+        }
+        for (text, problem) in [
+            ("", "is no time"),
+            ("0s", "is no time"),
+            ("10", "has no unit"),
+            ("1h30", "has no unit"),
+            ("h", "without a number"),
+            ("-1h", "is no time"),
+            ("1.5h", "is no time"),
+            ("1 h", "is no time"),
+            ("10ms", "without a number"),
+            ("1µs", "is no time"),
+            ("99999999999999999999s", "is too long"),
+            ("999999999999999999d", "is too long"),
+        ] {
+            let error = span(text).expect_err(text);
+            assert!(error.contains(problem) && error.contains("10m"), "{text}: {error}");
+        }
     }
 
     #[test]
@@ -420,8 +506,16 @@ mod tests {
         assert_eq!(bytes_human(4 << 30), "4 GiB");
         assert_eq!(bytes_human((3 << 29) + 1), "1.5 GiB");
         assert_eq!(bytes_human(1023), "1023 B");
-        assert_eq!(bytes_exact(3 << 29), "1536MiB");
-        assert_eq!(bytes_exact(0), "0B");
+        assert_eq!(bytes_human(858_993_459), "819.2 MiB");
+        assert_eq!(bytes_human((1 << 30) - 1), "1 GiB");
+        assert_eq!(bytes_human(u64::MAX), "16777216 TiB");
+        assert_eq!(bytes_exact(4 << 30), "4 GiB");
+        assert_eq!(bytes_exact(3 << 29), "1.5 GiB");
+        assert_eq!(bytes_exact(0), "0 B");
+        // Written so, it is this number.
+        assert_eq!(bytes_exact(858_993_459), "819.2 MiB");
+        assert_eq!(bytes_exact(858_993_460), "819.2 MiB (858993460 bytes)");
+        assert_eq!(bytes_exact((1 << 30) - 1), "1 GiB (1073741823 bytes)");
         assert_eq!(millipercent_human(29_949), "29.9");
         assert_eq!(millipercent_human(29_950), "30.0");
         assert_eq!(duration_human(0), "0 s");
@@ -434,14 +528,22 @@ mod tests {
         #[test]
         fn never_panics(text in "\\PC*", device_bytes in any::<u64>()) {
             let _ = text.parse::<CorePercent>();
+            let _ = text.parse::<Span>();
             if let Ok(memory) = text.parse::<Memory>() {
                 let _ = memory.of_device(device_bytes);
             }
         }
 
         #[test]
-        fn exact_text_reads_back(bytes in 1u64..) {
-            prop_assert_eq!(bytes_exact(bytes).parse::<Memory>(), Ok(Memory::Bytes(bytes)));
+        fn exact_text_is_the_bytes_or_has_them(bytes in 1u64..) {
+            let text = bytes_exact(bytes);
+            let is_it = text.replace(' ', "").parse() == Ok(Memory::Bytes(bytes));
+            prop_assert!(is_it || text.ends_with(&format!(" ({bytes} bytes)")), "{}", text);
+        }
+
+        #[test]
+        fn text_for_people_is_short(bytes in 0u64..1 << 50) {
+            prop_assert!(bytes_human(bytes).len() <= "1023.9 GiB".len(), "{}", bytes_human(bytes));
         }
 
         #[test]

@@ -79,6 +79,11 @@ fn config(state: &Path) -> String {
     format!("state = {state:?}\n\n[[device]]\nname = \"Simulated GPU\"\nmemory = \"80GiB\"\n")
 }
 
+/// Whether this process was shown a simulated GPU by an `aliquot` that started it.
+pub(crate) fn is_shown() -> bool {
+    env::var_os(CONFIG_VARIABLE).is_some_and(|config| !config.is_empty())
+}
+
 /// Sets a variable of this process.
 fn set_own_variable(name: &str, value: &Path) -> Result<()> {
     let threads = fs::read_dir("/proc/self/task").map_or(usize::MAX, Iterator::count);

@@ -11,8 +11,9 @@ use serde_json::json;
 use crate::args::{SliceCommand, SliceCreateArgs, SliceLsArgs, SliceResizeArgs, SliceRmArgs};
 use crate::client::{self, Client};
 use crate::error::{Failure, Result};
+use crate::output::Look;
 use crate::ps::short_uuid;
-use crate::quantity::{HostMemory, bytes_exact, bytes_human};
+use crate::quantity::{HostMemory, bytes_human};
 use crate::table::{Align, Table, printable};
 use crate::{json, output, parts, priority, user};
 
@@ -70,14 +71,21 @@ async fn resize(client: &mut Client, args: &SliceResizeArgs) -> Result<()> {
 }
 
 async fn remove(client: &mut Client, args: &SliceRmArgs) -> Result<()> {
-    let mut result = Ok(());
+    let (mut removed, mut result) = (Vec::new(), Ok(()));
     for name in &args.names {
         let request = RemoveSliceRequest { name: name.clone(), force: args.force };
-        if let Err(status) = client.remove_slice(request).await
-            && let Err(before) = std::mem::replace(&mut result, Err(Failure::from(status)))
-        {
-            eprintln!("{before}");
+        match client.remove_slice(request).await {
+            Ok(_) if args.json => removed.push(name.as_str()),
+            Ok(_) => output::print(&format!("{name}: removed\n"))?,
+            Err(status) => {
+                if let Err(before) = std::mem::replace(&mut result, Err(Failure::from(status))) {
+                    eprintln!("{before}");
+                }
+            }
         }
+    }
+    if args.json {
+        output::print_json(&json!({ "removed": removed }))?;
     }
     result
 }
@@ -87,13 +95,13 @@ async fn list(client: &mut Client, args: &SliceLsArgs) -> Result<()> {
     if args.json {
         return output::print_json(&json!({ "slices": slices.iter().map(json::slice).collect::<Vec<_>>() }));
     }
-    output::print(&table(&slices))
+    output::print(&table(&slices, Look::of_stdout()))
 }
 
 /// What a slice has, in a sentence for each part.
 fn said(slice: &Slice, node: &Node) -> String {
     let parts = slice.parts.iter().map(|part| {
-        let memory = format!("{} of {}", bytes_exact(part.memory_limit_bytes), part.device_uuid);
+        let memory = format!("{} of {}", bytes_human(part.memory_limit_bytes), part.device_uuid);
         let limit = part.core_limit_percent;
         if is_shared_by_mps(part, node) {
             return format!("{}: {limit} % at most, by MPS, which guarantees nothing, {memory}\n", slice.name);
@@ -103,7 +111,7 @@ fn said(slice: &Slice, node: &Node) -> String {
     });
     let mut text: String = parts.collect();
     if slice.host_memory_limit_bytes != 0 {
-        let limit = bytes_exact(slice.host_memory_limit_bytes);
+        let limit = bytes_human(slice.host_memory_limit_bytes);
         text.push_str(&format!("{}: {limit} of page-locked host memory at most\n", slice.name));
     }
     text
@@ -113,7 +121,7 @@ fn is_shared_by_mps(part: &Part, node: &Node) -> bool {
     node.devices.iter().any(|device| device.uuid == part.device_uuid && device.sharing() == SharingMode::Mps)
 }
 
-fn table(slices: &[Slice]) -> String {
+fn table(slices: &[Slice], look: Look) -> String {
     if slices.is_empty() {
         return "No slices.\n".to_owned();
     }
@@ -142,7 +150,7 @@ fn table(slices: &[Slice]) -> String {
             ]);
         }
     }
-    table.render()
+    table.render_as(look)
 }
 
 #[cfg(test)]
@@ -177,12 +185,12 @@ mod tests {
         let node = Node { devices, ..Node::default() };
         assert_eq!(
             said(&slice, &node),
-            "train: 30 % guaranteed, 60 % at most, 4GiB of GPU-a, batch\n\
-             train: 60 % at most, by MPS, which guarantees nothing, 4GiB of GPU-b\n\
-             train: 2GiB of page-locked host memory at most\n"
+            "train: 30 % guaranteed, 60 % at most, 4 GiB of GPU-a, batch\n\
+             train: 60 % at most, by MPS, which guarantees nothing, 4 GiB of GPU-b\n\
+             train: 2 GiB of page-locked host memory at most\n"
         );
         assert_eq!(
-            table(&[slice]),
+            table(&[slice], Look::PLAIN),
             "SLICE  DEVICE  REQUEST  LIMIT  MEMORY  PRIORITY  PROCESSES  DESCRIPTION\n\
              train  GPU-a      30 %   60 %   4 GiB  batch             2  nightly\n       \
                     GPU-b      30 %   60 %   4 GiB\n"

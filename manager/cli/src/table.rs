@@ -1,5 +1,7 @@
 //! Tables of text with aligned columns.
 
+use crate::output::{Colour, Look, paint};
+
 /// How the cells of a column are aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -9,15 +11,37 @@ pub(crate) enum Align {
     Right,
 }
 
+/// What stands in one place of a table.
+#[derive(Debug, Clone)]
+pub(crate) struct Cell {
+    text: String,
+    colour: Option<Colour>,
+}
+
+impl Cell {
+    /// Text in a colour, if there is one.
+    pub(crate) fn coloured(text: impl Into<String>, colour: impl Into<Option<Colour>>) -> Cell {
+        Cell { text: printable(&text.into()), colour: colour.into() }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        Cell::coloured(text, None)
+    }
+}
+
 /// A table: a heading and rows of cells.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
-    rows: Vec<Vec<String>>,
+    rows: Vec<Vec<Cell>>,
 }
 
 /// Spaces between two columns.
 const GAP: usize = 2;
+/// The last column is not cut to less than this, nor than its heading.
+const LAST_WIDTH_MIN: usize = 16;
 
 impl Table {
     /// A table without rows.
@@ -26,32 +50,43 @@ impl Table {
     }
 
     /// Adds a row: one cell for each column.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let cells: Vec<String> = cells.into_iter().map(|cell| printable(&cell)).collect();
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
+        let cells: Vec<Cell> = cells.into_iter().map(Into::into).collect();
         assert_eq!(cells.len(), self.columns.len(), "one cell for each column");
         self.rows.push(cells);
     }
 
-    /// The table as text: a heading, then a line for each row; no trailing spaces.
+    /// The table as plain text: a heading, then a line for each row; no trailing spaces.
     pub(crate) fn render(&self) -> String {
-        let widths: Vec<usize> = self
-            .columns
-            .iter()
-            .enumerate()
-            .map(|(column, (heading, _))| {
-                let cells = self.rows.iter().map(|row| width(&row[column]));
-                cells.chain([width(heading)]).max().unwrap_or(0)
-            })
+        self.render_as(Look::PLAIN)
+    }
+
+    /// The table as it is to look. On a terminal the last column is cut to the width that is left.
+    pub(crate) fn render_as(&self, look: Look) -> String {
+        let headings: Vec<Cell> =
+            self.columns.iter().map(|&(heading, _)| Cell::coloured(heading, Colour::Bold)).collect();
+        let rows = || std::iter::once(&headings).chain(&self.rows);
+        let widths: Vec<usize> = (0..self.columns.len())
+            .map(|column| rows().map(|row| width(&row[column].text)).max().unwrap_or(0))
             .collect();
-        let headings: Vec<String> = self.columns.iter().map(|&(heading, _)| heading.to_owned()).collect();
+        let last = self.columns.len().saturating_sub(1);
+        let before_last: usize = widths[..last].iter().map(|width| width + GAP).sum();
+        let last_width_min = self.columns.last().map_or(0, |(heading, _)| width(heading)).max(LAST_WIDTH_MIN);
+        let last_width = look.width.map(|width| width.saturating_sub(before_last).max(last_width_min));
         let mut text = String::new();
-        for row in std::iter::once(&headings).chain(&self.rows) {
+        for row in rows() {
             let mut line = String::new();
-            for ((cell, &width_max), &(_, align)) in row.iter().zip(&widths).zip(&self.columns) {
-                let padding = " ".repeat(width_max - width(cell));
+            for (column, (cell, &(_, align))) in row.iter().zip(&self.columns).enumerate() {
+                let shown = match last_width {
+                    Some(width_max) if column == last => cut(&cell.text, width_max),
+                    _ => cell.text.clone(),
+                };
+                let padding = " ".repeat(widths[column].saturating_sub(width(&shown)));
+                let colours = look.colours && cell.colour.is_some() && !shown.is_empty();
+                let shown = cell.colour.map_or(shown.clone(), |colour| paint(&shown, colour, colours));
                 match align {
-                    Align::Left => line.extend([cell.as_str(), &padding]),
-                    Align::Right => line.extend([padding.as_str(), cell]),
+                    Align::Left => line.extend([shown.as_str(), &padding]),
+                    Align::Right => line.extend([padding.as_str(), &shown]),
                 }
                 line.push_str(&" ".repeat(GAP));
             }
@@ -60,6 +95,14 @@ impl Table {
         }
         text
     }
+}
+
+/// `text` in at most so many columns.
+pub(crate) fn cut(text: &str, width_max: usize) -> String {
+    if width(text) <= width_max {
+        return text.to_owned();
+    }
+    text.chars().take(width_max.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// Width on a terminal. All that is printed here is one column wide for each character.
@@ -99,6 +142,21 @@ mod tests {
              train            30  GPU-1\n\
              a-longer-name   100\n"
         );
+    }
+
+    #[test]
+    fn colours_move_nothing_and_the_last_column_is_cut_to_the_terminal() {
+        let mut table = Table::new([("SLICE", Align::Left), ("CORE", Align::Right), ("PROCESSES", Align::Left)]);
+        let cell = |text: &str, colour| Cell::coloured(text, colour);
+        table.row([cell("train", None), cell("30", Some(Colour::Green)), cell("4711 python train.py", None)]);
+        assert_eq!(
+            table.render_as(Look { colours: true, bars: false, width: Some(30) }),
+            "\u{1b}[1mSLICE\u{1b}[0m  \u{1b}[1mCORE\u{1b}[0m  \u{1b}[1mPROCESSES\u{1b}[0m\n\
+             train    \u{1b}[32m30\u{1b}[0m  4711 python tra…\n"
+        );
+        assert!(!table.render().contains('\u{1b}') && table.render().contains("train.py"));
+        let narrow = table.render_as(Look { colours: false, bars: false, width: Some(5) });
+        assert!(narrow.contains("  PROCESSES\n") && narrow.ends_with("4711 python tra…\n"), "{narrow}");
     }
 
     #[test]

@@ -10,25 +10,20 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aliquot_proto::node::v1::{GetUsageRequest, GetUsageResponse, WatchUsageRequest};
+use aliquot_proto::node::v1::{Device, GetNodeRequest, GetUsageRequest, GetUsageResponse, WatchUsageRequest};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::args::TopArgs;
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::{client, output, ps};
+use crate::output::{Look, Reader};
+use crate::{client, deadline, json, moment, output, ps};
 use history::History;
 use screen::Screen;
 
 /// How often the keyboard and the stream are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// A manager that has ended is started again by systemd, and goes on where it was: for so long that is waited for.
-const RESTART_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Between two tries to reach the manager again.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An answer that is later than its interval and this is missed.
 const DELAY_MAX: Duration = Duration::from_secs(1);
@@ -42,11 +37,16 @@ pub(crate) fn top(socket: Option<&Path>, args: &TopArgs) -> Result<()> {
             let mut client = client::connect(&socket).await?;
             Ok::<_, Failure>(client.get_usage(GetUsageRequest { slices }).await?.into_inner())
         })?;
-        return output::print(&ps::table(&usage));
+        return match args.json {
+            true => output::print_json(&json::usage(&usage)),
+            false => output::print(&ps::table(&usage, Look::of_stdout())),
+        };
     }
-    let answers = watch(socket, args.names.clone(), args.interval);
-    if args.iterations.is_some() || !stdout().is_terminal() {
-        return tables(&answers, args.iterations);
+    let draws = args.iterations.is_none() && !args.json && stdout().is_terminal();
+    let watched = Watched { socket, slices: args.names.clone(), interval: args.interval, outlives_silence: draws };
+    let answers = watch(watched);
+    if !draws {
+        return tables(&answers, args.iterations, args.json);
     }
     let mut terminal = ratatui::try_init().map_err(|error| {
         Failure::new(format!("cannot draw on this terminal: {error}")).hint("use aliquot top --once")
@@ -56,42 +56,53 @@ pub(crate) fn top(socket: Option<&Path>, args: &TopArgs) -> Result<()> {
     result
 }
 
-/// Prints a table for each answer.
-fn tables(answers: &Receiver<Result<GetUsageResponse>>, iterations: Option<u64>) -> Result<()> {
+/// What the manager says.
+enum Said {
+    /// Of its devices, whenever it was reached.
+    Devices(Vec<Device>),
+    /// Of its slices, at each interval.
+    Usage(GetUsageResponse),
+}
+
+/// Prints a table for each answer, or an object on a line of its own.
+fn tables(answers: &Receiver<Result<Said>>, iterations: Option<u64>, json: bool) -> Result<()> {
     let mut left = iterations;
     while left != Some(0) {
-        let Ok(answer) = answers.recv() else { return Err(gone()) };
-        let answer = answer?;
-        let time = answer.time.as_ref().map_or_else(String::new, |time| format!("{time}\n"));
-        output::print(&format!("{time}{}\n", ps::table(&answer)))?;
+        let Ok(answer) = answers.recv() else { return Err(client::gone()) };
+        let Said::Usage(answer) = answer? else { continue };
+        let text = match json {
+            true => format!("{}\n", json::usage(&answer)),
+            false => format!("{}\n{}\n", moment::human(answer.time.as_ref()), ps::table(&answer, Look::of_stdout())),
+        };
+        if output::print_to_reader(&text)? == Reader::Gone {
+            return Ok(());
+        }
         left = left.map(|left| left - 1);
     }
     Ok(())
 }
 
 /// Draws until a key ends it.
-fn pictures(
-    terminal: &mut DefaultTerminal,
-    answers: &Receiver<Result<GetUsageResponse>>,
-    interval: Duration,
-) -> Result<()> {
+fn pictures(terminal: &mut DefaultTerminal, answers: &Receiver<Result<Said>>, interval: Duration) -> Result<()> {
     let failed = |error: std::io::Error| Failure::new(format!("the terminal fails: {error}"));
     let mut history = History::default();
     let mut screen = Screen::new(interval, output::colours_wanted());
     let mut answered = Instant::now();
     loop {
         match answers.recv_timeout(Duration::ZERO) {
-            Ok(answer) => {
-                let answer = answer?;
-                answered = Instant::now();
-                if !screen.held {
-                    history.add(answer);
+            Ok(answer) => match answer? {
+                Said::Devices(devices) => screen.devices = devices,
+                Said::Usage(usage) => {
+                    answered = Instant::now();
+                    if !screen.held {
+                        history.add(usage);
+                    }
                 }
-            }
+            },
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            Err(RecvTimeoutError::Disconnected) => return Err(client::gone()),
         }
-        screen.is_old = answered.elapsed() > interval + DELAY_MAX;
+        screen.silent_for = Some(answered.elapsed()).filter(|silence| *silence > interval + DELAY_MAX);
         terminal.draw(|frame| screen.draw(frame, &history)).map_err(failed)?;
         if event::poll(LOOK_INTERVAL).map_err(failed)?
             && let Event::Key(key) = event::read().map_err(failed)?
@@ -117,16 +128,20 @@ fn screen_ends_with(screen: &mut Screen, key: KeyEvent) -> bool {
     false
 }
 
-fn gone() -> Failure {
-    Failure::new(format!("the node manager has ended, and there is no other one for {} s", RESTART_PATIENCE.as_secs()))
-        .hint("see its log: journalctl -u aliquot-manager")
+/// What is watched, and how.
+struct Watched {
+    socket: PathBuf,
+    slices: Vec<String>,
+    interval: Duration,
+    /// A picture says itself that it is old, and goes on with a manager that answers again.
+    outlives_silence: bool,
 }
 
 /// Receives the manager's answers on a thread of its own, until the receiver is dropped.
-fn watch(socket: PathBuf, slices: Vec<String>, interval: Duration) -> Receiver<Result<GetUsageResponse>> {
+fn watch(watched: Watched) -> Receiver<Result<Said>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        let result = client::runtime().and_then(|runtime| runtime.block_on(stream(&socket, slices, interval, &sender)));
+        let result = client::runtime().and_then(|runtime| runtime.block_on(stream(&watched, &sender)));
         if let Err(failure) = result {
             // Whoever has stopped to listen does not want to know.
             let _ = sender.send(Err(failure));
@@ -135,27 +150,25 @@ fn watch(socket: PathBuf, slices: Vec<String>, interval: Duration) -> Receiver<R
     receiver
 }
 
-async fn stream(
-    socket: &Path,
-    slices: Vec<String>,
-    interval: Duration,
-    sender: &Sender<Result<GetUsageResponse>>,
-) -> Result<()> {
-    let mut client = client::connect(socket).await?;
-    let interval = prost_types::Duration { seconds: interval.as_secs() as i64, nanos: interval.subsec_nanos() as i32 };
-    let request = WatchUsageRequest { slices, interval: Some(interval) };
+async fn stream(watched: &Watched, sender: &Sender<Result<Said>>) -> Result<()> {
+    let mut client = client::connect(&watched.socket).await?;
     let mut lost_since = None;
     loop {
-        match relay(&mut client, request.clone(), sender, &mut lost_since).await {
+        let failure = match relay(&mut client, watched, sender, &mut lost_since).await {
             Ok(Relayed::NobodyListens) => return Ok(()),
+            Ok(Relayed::ManagerEnded) => client::gone(),
             // What the manager itself answers has no source; a broken connection has.
-            Err(status) if std::error::Error::source(&status).is_none() => return Err(status.into()),
-            Ok(Relayed::ManagerEnded) | Err(_) => {}
+            Err(status) if std::error::Error::source(&status).is_some() => client::gone(),
+            Err(status) => match deadline::failure(&status) {
+                Some(failure) if watched.outlives_silence && lost_since.is_some() => failure,
+                Some(failure) => return Err(failure),
+                None => return Err(status.into()),
+            },
+        };
+        if lost_since.get_or_insert_with(Instant::now).elapsed() > client::RESTART_PATIENCE {
+            return Err(failure);
         }
-        if lost_since.get_or_insert_with(Instant::now).elapsed() > RESTART_PATIENCE {
-            return Err(gone());
-        }
-        tokio::time::sleep(RETRY_INTERVAL).await;
+        tokio::time::sleep(client::RETRY_INTERVAL).await;
     }
 }
 
@@ -168,18 +181,35 @@ enum Relayed {
 /// Passes the manager's answers on to `sender`; each says that the manager is not lost.
 async fn relay(
     client: &mut Client,
-    request: WatchUsageRequest,
-    sender: &Sender<Result<GetUsageResponse>>,
+    watched: &Watched,
+    sender: &Sender<Result<Said>>,
     lost_since: &mut Option<Instant>,
 ) -> std::result::Result<Relayed, tonic::Status> {
-    let mut answers = client.watch_usage(request).await?.into_inner();
-    while let Some(answer) = answers.message().await? {
-        *lost_since = None;
-        if sender.send(Ok(answer)).is_err() {
+    // Of a part of the slices nothing can be added up.
+    if watched.slices.is_empty() {
+        let node = client.get_node(GetNodeRequest {}).await?.into_inner();
+        if sender.send(Ok(Said::Devices(node.devices))).is_err() {
             return Ok(Relayed::NobodyListens);
         }
     }
-    Ok(Relayed::ManagerEnded)
+    let Watched { slices, interval, .. } = watched;
+    let interval = prost_types::Duration { seconds: interval.as_secs() as i64, nanos: interval.subsec_nanos() as i32 };
+    let request = WatchUsageRequest { slices: slices.clone(), interval: Some(interval) };
+    let mut answers = client.watch_usage(request).await?.into_inner();
+    let limit = watched.interval + deadline::of_question();
+    loop {
+        let answer = match watched.outlives_silence {
+            true => answers.message().await?,
+            false => tokio::time::timeout(limit, answers.message())
+                .await
+                .map_err(|_| deadline::silent_stream(&watched.socket, limit))??,
+        };
+        let Some(answer) = answer else { return Ok(Relayed::ManagerEnded) };
+        *lost_since = None;
+        if sender.send(Ok(Said::Usage(answer))).is_err() {
+            return Ok(Relayed::NobodyListens);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -194,7 +194,7 @@ fn a_resize_that_would_change_nothing_says_what_can_be_changed() {
     assert_refused(&resize(&["--device", &device, "--priority", "batch"]), 2, &parts);
     let _ = resize(&["--device", &device, "--gpu-memory", "1GiB"]).success();
     // What was never exceeded and what is guaranteed were the same, and are again.
-    assert!(resize(&["--gpu-core", "50"]).success().stdout.contains("50 % guaranteed, 50 % at most, 1GiB"));
+    assert!(resize(&["--gpu-core", "50"]).success().stdout.contains("50 % guaranteed, 50 % at most, 1 GiB"));
 }
 
 #[test]
@@ -297,7 +297,41 @@ fn a_limit_below_what_is_in_use_is_warned_of() {
         |memory: &str| run(&mut aliquot(&gpu, &node, &["slice", "resize", "used", "--gpu-memory", memory])).success();
     let outcome = resize("16MiB");
     assert!(outcome.stderr.starts_with("warning: 32 MiB of the memory of device GPU-"), "{outcome:?}");
-    assert!(outcome.stdout.contains("16MiB"), "{outcome:?}");
+    assert!(outcome.stdout.contains("16 MiB"), "{outcome:?}");
     assert!(run(&mut aliquot(&gpu, &node, &["describe", "used"])).success().stdout.contains("Warning:      32 MiB of"));
     assert_eq!(resize("32MiB").stderr, "");
+}
+
+#[test]
+fn a_command_is_run_in_a_slice_that_is_there() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let _ = run(&mut aliquot(&gpu, &node, &["slice", "create", "train", "--gpu-core", "30", "--gpu-memory", "64MiB"]))
+        .success();
+    let program = HostProgram::linked(&gpu, "exact");
+    let arguments = ["exec", "train", "--", program.path().to_str().unwrap(), "67108864"];
+    let outcome = run(&mut aliquot(&gpu, &node, &arguments)).success();
+    assert!(outcome.stdout.starts_with("free: 67108864\none byte more than all: 2\n"), "{outcome:?}");
+    assert_eq!(node.client().slices().unwrap().len(), 1);
+    // Its refusal is told afterwards, and by whom it was.
+    let told = || run(&mut aliquot(&gpu, &node, &["events", "train"])).success().stdout;
+    wait::until_true("the end of the process is told", || told().contains("process_ended"));
+    let told = told();
+    assert!(told.contains("slice_made") && told.contains("process_attached") && told.contains("exact"), "{told}");
+    wait::until_true("the refusal is told", || {
+        let told = run(&mut aliquot(&gpu, &node, &["events", "train"])).success().stdout;
+        told.contains("memory_refused    train GPU-")
+    });
+}
+
+#[test]
+fn a_manager_that_is_stopped_is_named_and_goes_on() {
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let manager = rustix::process::Pid::from_raw(node.manager_id() as i32).unwrap();
+    rustix::process::kill_process(manager, Signal::STOP).unwrap();
+    let outcome = run(&mut aliquot(&gpu, &node, &["--timeout", "0.2", "ps"]));
+    assert_refused(&outcome, 1, &["has not answered", &format!("kill -CONT {}", node.manager_id())]);
+    rustix::process::kill_process(manager, Signal::CONT).unwrap();
+    let _ = run(&mut aliquot(&gpu, &node, &["ps"])).success();
 }

@@ -18,9 +18,35 @@ const MEMORY_PIECE_BYTES: u64 = 2 << 20;
 /// The answer that makes frameworks free what they can and try again.
 const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
+/// What a promise is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Topic {
+    Time,
+    Books,
+    Memory,
+    Room,
+}
+
+impl Topic {
+    /// All of them, in the order in which they are told.
+    pub(super) const ALL: [Topic; 4] = [Topic::Time, Topic::Books, Topic::Memory, Topic::Room];
+
+    /// What is so if all its promises hold.
+    pub(super) fn kept(self) -> &'static str {
+        match self {
+            Topic::Time => "time: each has the part of the device's time that it asked for, and no more",
+            Topic::Books => "books: the manager charges each what was measured",
+            Topic::Memory => "memory: each is given its limit, with its context in it, and not a byte more",
+            Topic::Room => "room: a slice for which there is none left is refused",
+        }
+    }
+}
+
 /// A promise.
 #[derive(Debug)]
 pub(super) struct Check {
+    /// What it is about.
+    pub(super) topic: Topic,
     /// What is promised, with what was seen.
     pub(super) text: String,
     /// Whether it held.
@@ -41,6 +67,7 @@ pub(super) fn of(shown: &Shown) -> Vec<Check> {
     let third = &shown.third;
     let cast = third.cast;
     checks.push(Check {
+        topic: Topic::Memory,
         text: match &third.grab_refusal {
             Some(refusal) => format!("{} asks for {} at once: {refusal}", cast.name, bytes_exact(third.grab_bytes)),
             None => format!("{} asks for {} at once and gets it", cast.name, bytes_exact(third.grab_bytes)),
@@ -49,10 +76,12 @@ pub(super) fn of(shown: &Shown) -> Vec<Check> {
     });
     checks.push(memory(cast, &third.filled, third.usage.memory_used_bytes));
     checks.push(Check {
+        topic: Topic::Memory,
         text: format!("{} sees a device of {}", cast.name, bytes_exact(third.seen_total_bytes)),
         holds: third.seen_total_bytes == cast.memory_bytes,
     });
     checks.push(Check {
+        topic: Topic::Room,
         text: match &shown.fourth_refusal {
             Some(refusal) => format!("a slice for which there is no room is refused: {refusal}"),
             None => "a slice for which there is no room was made".to_owned(),
@@ -80,6 +109,11 @@ impl Together {
             used: sharers.iter().map(used_millipercent).sum(),
             charged: sharers.iter().map(charged_millipercent).sum(),
         }
+    }
+
+    /// Whether there is nothing to say about time that nobody used.
+    pub(super) fn used_it_fully(&self) -> bool {
+        self.used >= DEVICE_FULLY_USED_MILLIPERCENT
     }
 
     /// Whether the device was in use for long enough to judge how it was shared.
@@ -117,7 +151,7 @@ fn device_used(together: &Together) -> Check {
         ),
         DEVICE_FULLY_USED_MILLIPERCENT.. => format!("the two keep the device in use for {used} % of the time"),
     };
-    Check { text, holds: together.kept_it_busy() }
+    Check { topic: Topic::Time, text, holds: together.kept_it_busy() }
 }
 
 /// Never more than the limit, and of what was used the part that was asked for.
@@ -125,6 +159,7 @@ fn share(sharer: &Sharer, together: &Together) -> Check {
     let (asked, got) = (asked_millipercent(sharer), used_millipercent(sharer));
     let of_used = share_millipercent(got, together.used);
     Check {
+        topic: Topic::Time,
         text: format!(
             "{} gets {} % of the device's time, which is {} % of what was used; {} % asked for",
             sharer.cast.name,
@@ -142,6 +177,7 @@ fn books(sharer: &Sharer, together: &Together) -> Check {
     let (measured, charged) = (used_millipercent(sharer), charged_millipercent(sharer));
     let of_charged = share_millipercent(charged, together.charged);
     Check {
+        topic: Topic::Books,
         text: format!(
             "{}: the manager's books say {} %, which is {} % of what was charged",
             sharer.cast.name,
@@ -170,7 +206,7 @@ fn memory(cast: Cast, filled: &Filled, used_bytes: u64) -> Check {
         bytes_exact(filled.free_bytes),
         bytes_exact(filled.total_bytes)
     ));
-    Check { text, holds: exact && seen && filled.refusal == OUT_OF_MEMORY }
+    Check { topic: Topic::Memory, text, holds: exact && seen && filled.refusal == OUT_OF_MEMORY }
 }
 
 #[cfg(test)]

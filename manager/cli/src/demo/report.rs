@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::checks::{Check, Together};
+use super::checks::{Check, Together, Topic};
 use super::stage::{Sharer, Shown, share_millipercent};
-use crate::output::{Colour, paint};
+use crate::output::{Colour, Look, paint};
 use crate::quantity::{bytes_human, millipercent_human};
 use crate::table::{Align, Table};
 
@@ -40,10 +40,18 @@ pub(super) fn text(shown: &Shown, checks: &[Check], colours: bool) -> String {
         bytes_human(third.filled.allocated_bytes),
         third.filled.refusal.clone(),
     ]);
-    let mut text = format!("\nAsked for and measured over {} s:\n{}\n", shown.seconds, table.render());
-    for check in checks {
-        let (word, colour) = if check.holds { ("ok  ", Colour::Green) } else { ("FAIL", Colour::Red) };
-        text.push_str(&format!("{} {}\n", paint(word, colour, colours), check.text));
+    let mut text = format!("\n{}\n", table.render_as(Look { bars: false, width: None, colours }));
+    let mut say = |word: &str, colour, what: &str| text.push_str(&format!("{} {what}\n", paint(word, colour, colours)));
+    for topic in Topic::ALL {
+        let mut failed = checks.iter().filter(|check| check.topic == topic && !check.holds).peekable();
+        if failed.peek().is_none() {
+            say("ok  ", Colour::Green, topic.kept());
+        }
+        failed.for_each(|check| say("FAIL", Colour::Red, &check.text));
+    }
+    let together = Together::of(&shown.sharers);
+    if together.kept_it_busy() && !together.used_it_fully() {
+        checks.iter().take(1).for_each(|check| say("note", Colour::Yellow, &check.text));
     }
     let failed = checks.iter().filter(|check| !check.holds).count();
     let (verdict, colour) = match failed {

@@ -1,5 +1,6 @@
 //! The course of the demonstration.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use aliquot_proto::node::v1::{
@@ -12,10 +13,10 @@ use super::program::Program;
 use super::protocol::{Filled, Progress};
 use crate::args::{DemoArgs, ShareArgs};
 use crate::error::{Failure, Result};
-use crate::quantity::{CorePercent, Memory, bytes_exact};
+use crate::quantity::{CorePercent, Memory, bytes_human, millipercent_human};
 use crate::run::{OwnSlice, Supervisor};
 use crate::simulated::SimulatedGpu;
-use crate::{client, parts, ps};
+use crate::{bar, client, parts};
 
 /// Duration of one kernel.
 const KERNEL_NS: u64 = 1_000_000;
@@ -23,6 +24,8 @@ const KERNEL_NS: u64 = 1_000_000;
 const SETTLE_NS: u64 = 1_500_000_000;
 /// Time between two lines of progress.
 const TICK_NS: u64 = 1_000_000_000;
+/// Lines that tell how far a measurement is.
+const PROGRESS_LINES: u64 = 5;
 /// What the fourth slice asks for beside two that have the whole device.
 const FOURTH_PERCENT: u32 = 10;
 
@@ -123,6 +126,16 @@ impl<'run> Stage<'run> {
         }
     }
 
+    /// Tells how far a measurement is: in one line that changes where a person sees it, else in a few lines.
+    fn say_progress(&self, line: &str, second: u64) {
+        let is_last = second == self.seconds;
+        if !self.json && std::io::stdout().is_terminal() {
+            self.say(&format!("\r{line}\x1b[K{}", if is_last { "\n" } else { "" }));
+        } else if is_last || second.is_multiple_of(self.seconds.div_ceil(PROGRESS_LINES)) {
+            self.say(&format!("{line}\n"));
+        }
+    }
+
     /// Shows it all.
     pub(super) fn show(&self) -> Result<Shown> {
         let [small, large, third] = casts(self.device.memory_bytes);
@@ -138,7 +151,6 @@ impl<'run> Stage<'run> {
             [small.fill()?, large.fill()?]
         };
         let [before, after] = self.measure(&mut programs, [small, large])?;
-        self.say(&format!("\nThe manager says who uses what:\n{}", ps::table(&after.usage)));
         let fourth_refusal = self.fourth()?;
 
         let sharer = |index: usize, cast: Cast, filled| {
@@ -182,7 +194,10 @@ impl<'run> Stage<'run> {
 
     /// Watches for the time that was asked for: what had been done at its begin, and at its end.
     fn measure(&self, programs: &mut [Program; 2], casts: [Cast; 2]) -> Result<[Snapshot; 2]> {
-        self.say(&format!("Measuring for {} s: percent of the device's time, by kernels completed\n", self.seconds));
+        self.say(&format!(
+            "Measuring for {} s what part of the device's time each has, by kernels completed\n",
+            self.seconds
+        ));
         let before = self.snapshot(programs)?;
         let mut last = before.progress;
         for second in 1..=self.seconds {
@@ -191,10 +206,11 @@ impl<'run> Stage<'run> {
             for ((program, last), cast) in programs.iter_mut().zip(&mut last).zip(casts) {
                 let now = program.progress_at(at_ns)?;
                 let used = share_millipercent((now.kernels - last.kernels) * KERNEL_NS, now.at_ns - last.at_ns);
-                line.push_str(&format!("   {} {:>5.1}", cast.name, used as f64 / 1000.0));
+                let (bar, percent) = (bar::bar(used, 100_000), millipercent_human(used));
+                line.push_str(&format!("   {} {bar} {percent:>5} %", cast.name));
                 *last = now;
             }
-            self.say(&format!("{line}\n"));
+            self.say_progress(&line, second);
         }
         Ok([before, self.snapshot(programs)?])
     }
@@ -224,7 +240,7 @@ impl<'run> Stage<'run> {
     }
 
     fn third(&self, cast: Cast) -> Result<Third> {
-        self.say(&format!("\nA third program, limited to {}, tries to take more …\n", bytes_exact(cast.memory_bytes)));
+        self.say(&format!("A third program, limited to {}, tries to take more …\n", bytes_human(cast.memory_bytes)));
         let (mut program, seen_total_bytes) = self.start(cast)?;
         let grab_bytes = cast.memory_bytes + 1;
         let grab_refusal = program.take(grab_bytes)?;

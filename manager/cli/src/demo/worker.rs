@@ -1,25 +1,16 @@
 //! A worker of the demonstration: a plain driver-API program that knows nothing of slices.
 
-use std::collections::VecDeque;
-use std::ffi::CStr;
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use super::cuda::{Cuda, CudaError, Event as CudaEvent, Kernel, result_name};
 use super::monotonic_ns;
 use super::protocol::{Event, Filled, Order, Progress};
 use crate::args::DemoWorkerArgs;
+use crate::device_work::{CudaError, DeviceWork, result_name};
 use crate::error::exit;
 
-const SPIN_PTX: &CStr = match CStr::from_bytes_with_nul(concat!(include_str!("spin.ptx"), "\0").as_bytes()) {
-    Ok(text) => text,
-    Err(_) => panic!("the PTX text holds a NUL"),
-};
-const SPIN_KERNEL: &CStr = c"spin_ns";
-/// Kernels in flight: enough that the device never waits for the launching thread, few enough that a stop comes soon.
-const IN_FLIGHT: usize = 4;
 /// Time between two reports.
 const REPORT_NS: u64 = 20_000_000;
 /// The first request when memory is filled; each refusal halves it.
@@ -38,22 +29,14 @@ pub(crate) fn work(args: &DemoWorkerArgs) -> ExitCode {
 }
 
 struct Worker {
-    cuda: Cuda,
-    kernel: Kernel,
-    kernel_ns: u64,
+    work: DeviceWork,
     orders: Receiver<Order>,
-    /// Events to record, and those that are recorded, oldest first.
-    idle: Vec<CudaEvent>,
-    recorded: VecDeque<CudaEvent>,
     launching: bool,
-    kernels: u64,
 }
 
 impl Worker {
     fn start(kernel_ns: u64) -> Result<Worker, CudaError> {
-        let cuda = Cuda::open()?;
-        let kernel = cuda.kernel(SPIN_PTX, SPIN_KERNEL)?;
-        let idle = (0..IN_FLIGHT).map(|_| cuda.event()).collect::<Result<_, _>>()?;
+        let work = DeviceWork::open(kernel_ns)?;
         let (sender, orders) = mpsc::channel();
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines() {
@@ -64,11 +47,11 @@ impl Worker {
                 }
             }
         });
-        Ok(Worker { cuda, kernel, kernel_ns, orders, idle, recorded: VecDeque::new(), launching: false, kernels: 0 })
+        Ok(Worker { work, orders, launching: false })
     }
 
     fn run(mut self) -> Result<(), CudaError> {
-        let (_, total_bytes) = self.cuda.memory_info()?;
+        let (_, total_bytes) = self.work.cuda.memory_info()?;
         if say(&Event::Ready { total_bytes }).is_err() {
             return Ok(());
         }
@@ -85,34 +68,16 @@ impl Worker {
                 return Ok(());
             }
             if self.launching {
-                self.launch_one()?;
+                self.work.launch_one()?;
                 let at_ns = monotonic_ns();
                 if at_ns - reported_ns >= REPORT_NS {
                     reported_ns = at_ns;
-                    if say(&Event::Progress(Progress { at_ns, kernels: self.kernels })).is_err() {
+                    if say(&Event::Progress(Progress { at_ns, kernels: self.work.completed() })).is_err() {
                         return Ok(());
                     }
                 }
             }
         }
-    }
-
-    /// Puts a kernel in flight; if there are enough, waits for the oldest first.
-    fn launch_one(&mut self) -> Result<(), CudaError> {
-        let event = match self.idle.pop() {
-            Some(event) => event,
-            None => match self.recorded.pop_front() {
-                Some(oldest) => {
-                    self.cuda.wait(oldest)?;
-                    self.kernels += 1;
-                    oldest
-                }
-                None => self.cuda.event()?,
-            },
-        };
-        self.cuda.launch(self.kernel, self.kernel_ns, event)?;
-        self.recorded.push_back(event);
-        Ok(())
     }
 
     fn obey(&mut self, order: Order) -> Result<Option<Event>, CudaError> {
@@ -122,9 +87,9 @@ impl Worker {
                 Ok(None)
             }
             Order::Take { bytes } => {
-                let refusal = match self.cuda.allocate(bytes) {
+                let refusal = match self.work.cuda.allocate(bytes) {
                     Ok(pointer) => {
-                        self.cuda.free(pointer)?;
+                        self.work.cuda.free(pointer)?;
                         None
                     }
                     Err(refusal) => Some(result_name(refusal)),
@@ -139,10 +104,10 @@ impl Worker {
     fn fill(&self) -> Result<Filled, CudaError> {
         let (mut piece_bytes, mut allocated_bytes) = (FILL_BYTES_FIRST, 0);
         loop {
-            match self.cuda.allocate(piece_bytes) {
+            match self.work.cuda.allocate(piece_bytes) {
                 Ok(_) => allocated_bytes += piece_bytes,
                 Err(refusal) if piece_bytes == 1 => {
-                    let (free_bytes, total_bytes) = self.cuda.memory_info()?;
+                    let (free_bytes, total_bytes) = self.work.cuda.memory_info()?;
                     let refusal = result_name(refusal);
                     return Ok(Filled { allocated_bytes, refusal, free_bytes, total_bytes });
                 }

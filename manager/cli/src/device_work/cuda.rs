@@ -1,4 +1,4 @@
-//! As much of the CUDA driver API as the demonstration's worker uses, found as any program finds it: by `dlopen`.
+//! As much of the CUDA driver API as is used here, found as any program finds it: by `dlopen`.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
@@ -13,9 +13,9 @@ const LIBRARY: &str = "libcuda.so.1";
 const EVENT_BLOCKING_SYNC: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
 
-/// Why the worker cannot go on.
+/// Why the work cannot go on.
 #[derive(Debug)]
-pub(super) enum CudaError {
+pub(crate) enum CudaError {
     /// The driver's library cannot be loaded.
     Library(libloading::Error),
     /// The driver lacks a function.
@@ -35,7 +35,7 @@ impl fmt::Display for CudaError {
 }
 
 /// The driver's name of a result.
-pub(super) fn result_name(result: CUresult) -> String {
+pub(crate) fn result_name(result: CUresult) -> String {
     result
         .name_with_nul()
         .map_or_else(|| format!("CUDA error {}", result.0), |name| name.trim_end_matches('\0').to_owned())
@@ -84,7 +84,7 @@ fn check(name: &'static str, result: CUresult) -> Result<(), CudaError> {
 /// The first device that this process sees, with its primary context current on the calling thread.
 ///
 /// Not `Send`: a context is current on one thread.
-pub(super) struct Cuda {
+pub(crate) struct Cuda {
     driver: Driver,
     stream: CUstream,
     not_send: std::marker::PhantomData<*const ()>,
@@ -92,15 +92,15 @@ pub(super) struct Cuda {
 
 /// A kernel with one parameter, a `u64`.
 #[derive(Clone, Copy)]
-pub(super) struct Kernel(CUfunction);
+pub(crate) struct Kernel(CUfunction);
 
 /// A mark in the stream that can be waited for.
 #[derive(Clone, Copy)]
-pub(super) struct Event(CUevent);
+pub(crate) struct Event(CUevent);
 
 impl Cuda {
     /// Loads the driver and opens the first device.
-    pub(super) fn open() -> Result<Cuda, CudaError> {
+    pub(crate) fn open() -> Result<Cuda, CudaError> {
         // SAFETY: the driver's initialisers are made to run in any process; nothing else of this process depends on
         // them.
         let library = unsafe { Library::new(LIBRARY) }.map_err(CudaError::Library)?;
@@ -121,7 +121,7 @@ impl Cuda {
     }
 
     /// Loads the kernel `name` from PTX.
-    pub(super) fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<Kernel, CudaError> {
+    pub(crate) fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<Kernel, CudaError> {
         let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
         // SAFETY: a context is current; both strings end with a NUL; the outputs are live locals.
         unsafe {
@@ -132,7 +132,7 @@ impl Cuda {
     }
 
     /// Makes an event on which a thread sleeps rather than spins.
-    pub(super) fn event(&self) -> Result<Event, CudaError> {
+    pub(crate) fn event(&self) -> Result<Event, CudaError> {
         let mut event = CUevent(ptr::null_mut());
         // SAFETY: a context is current; the output is a live local.
         check("cuEventCreate", unsafe {
@@ -142,7 +142,7 @@ impl Cuda {
     }
 
     /// Launches `kernel` with one thread, without waiting for it, and records `event` behind it.
-    pub(super) fn launch(&self, kernel: Kernel, mut parameter: u64, event: Event) -> Result<(), CudaError> {
+    pub(crate) fn launch(&self, kernel: Kernel, mut parameter: u64, event: Event) -> Result<(), CudaError> {
         let mut parameters: [*mut c_void; 1] = [(&raw mut parameter).cast()];
         // SAFETY: the kernel has one parameter of eight bytes, and the driver copies it before it returns; function,
         // event and stream belong to the current context.
@@ -157,13 +157,13 @@ impl Cuda {
     }
 
     /// Waits until all that was launched before `event` was recorded is done.
-    pub(super) fn wait(&self, event: Event) -> Result<(), CudaError> {
+    pub(crate) fn wait(&self, event: Event) -> Result<(), CudaError> {
         // SAFETY: the event belongs to the current context.
         check("cuEventSynchronize", unsafe { (self.driver.event_synchronize)(event.0) })
     }
 
     /// Takes device memory. The inner result is the driver's answer where it refuses.
-    pub(super) fn allocate(&self, bytes: u64) -> Result<CUdeviceptr, CUresult> {
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<CUdeviceptr, CUresult> {
         let mut pointer = 0;
         // SAFETY: a context is current; the output is a live local.
         match unsafe { (self.driver.mem_alloc)(&mut pointer, bytes as usize) } {
@@ -173,13 +173,13 @@ impl Cuda {
     }
 
     /// Gives device memory back.
-    pub(super) fn free(&self, pointer: CUdeviceptr) -> Result<(), CudaError> {
+    pub(crate) fn free(&self, pointer: CUdeviceptr) -> Result<(), CudaError> {
         // SAFETY: the pointer came from `allocate` and nothing uses the memory: kernels here touch none.
         check("cuMemFree", unsafe { (self.driver.mem_free)(pointer) })
     }
 
     /// Free and total bytes of the device, as this process sees it.
-    pub(super) fn memory_info(&self) -> Result<(u64, u64), CudaError> {
+    pub(crate) fn memory_info(&self) -> Result<(u64, u64), CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: a context is current; the outputs are live locals.
         check("cuMemGetInfo", unsafe { (self.driver.mem_get_info)(&mut free, &mut total) })?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use super::finding::Finding;
+use super::manager::Manager;
 
 /// A container tool, and since when it knows CDI.
 struct Tool {
@@ -30,15 +31,21 @@ const TOOLS: [Tool; 4] = [
 /// Directories that runtimes look for CDI devices in.
 const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
+const CDI: &str = "CDI";
+
 /// All about containers.
-pub(super) fn findings() -> Vec<Finding> {
+pub(super) fn findings(manager: &Manager) -> Vec<Finding> {
     let mut findings: Vec<Finding> = TOOLS.iter().filter_map(tool).collect();
     if findings.is_empty() {
         let remedy =
             "nothing to do if slices are only used by aliquot run; else install podman 4.1 or docker 28.3 or later";
         return vec![Finding::warn("containers", "no container runtime found", remedy)];
     }
-    findings.push(cdi_directories());
+    findings.push(match manager.node() {
+        // One of another version does not say where it publishes.
+        Some(node) if !node.runtime_dir.is_empty() => cdi_directory_of(&node.cdi_dir),
+        _ => cdi_directories(&CDI_DIRS),
+    });
     findings
 }
 
@@ -63,18 +70,30 @@ fn version(line: &str) -> Option<(u32, u32)> {
     })
 }
 
-fn cdi_directories() -> Finding {
-    const WHAT: &str = "CDI";
-    let slices: usize = CDI_DIRS
+/// Where the manager that runs publishes slices.
+fn cdi_directory_of(dir: &str) -> Finding {
+    const SET_DIR: &str = "set cdi_dir in the manager's configuration to one of those that the container runtimes read";
+    match dir {
+        "" => Finding::ok(
+            CDI,
+            "the manager that runs publishes no slices to containers (no cdi_dir in its configuration)",
+        ),
+        dir if CDI_DIRS.contains(&dir) => cdi_directories(&[dir]),
+        dir => Finding::warn(CDI, format!("the manager that runs publishes slices in {dir}"), SET_DIR),
+    }
+}
+
+fn cdi_directories(dirs: &[&str]) -> Finding {
+    let slices: usize = dirs
         .iter()
         .filter_map(|dir| fs::read_dir(dir).ok())
         .flat_map(|entries| entries.flatten())
         .filter(|entry| entry.file_name().to_string_lossy().starts_with("aliquot.dev-slice-"))
         .count();
-    let existing: Vec<_> = CDI_DIRS.into_iter().filter(|dir| fs::metadata(dir).is_ok()).collect();
+    let existing: Vec<_> = dirs.iter().copied().filter(|dir| fs::metadata(dir).is_ok()).collect();
     match existing.as_slice() {
-        [] => Finding::ok(WHAT, format!("{} will be made with the first slice", CDI_DIRS[1])),
-        dirs => Finding::ok(WHAT, format!("{}, {slices} slices published", dirs.join(" and "))),
+        [] => Finding::ok(CDI, format!("{} will be made with the first slice", dirs.last().unwrap_or(&CDI_DIRS[1]))),
+        existing => Finding::ok(CDI, format!("{}, {slices} slices published", existing.join(" and "))),
     }
 }
 

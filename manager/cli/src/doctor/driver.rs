@@ -12,6 +12,7 @@ use nvml_wrapper::{Device, Nvml};
 use super::finding::Finding;
 use crate::error::with_causes;
 use crate::quantity::bytes_human;
+use crate::simulated;
 
 const CUDA: &str = "CUDA driver";
 const NVML: &str = "NVML";
@@ -21,8 +22,19 @@ const NO_GPU: &str = "nothing to do: this machine has no NVIDIA GPU; where it sh
 /// Stream memory operations are on by default from here on.
 const CUDA_WANTED: c_int = 11_070;
 
+/// What GPUs there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gpus {
+    /// By NVIDIA.
+    Real,
+    /// Of `aliquot run --simulated`.
+    Simulated,
+    /// Neither.
+    None,
+}
+
 /// Whether the PCI bus shows a display controller or accelerator by NVIDIA.
-pub(super) fn nvidia_gpu_on_bus() -> bool {
+fn nvidia_gpu_on_bus() -> bool {
     let Ok(devices) = fs::read_dir("/sys/bus/pci/devices") else { return false };
     devices.flatten().any(|device| {
         let read = |file: &str| fs::read_to_string(device.path().join(file)).unwrap_or_default();
@@ -31,13 +43,22 @@ pub(super) fn nvidia_gpu_on_bus() -> bool {
     })
 }
 
-/// All about driver and devices.
-pub(super) fn findings(gpu_on_bus: bool) -> Vec<Finding> {
+/// All about driver and devices, and what GPUs there are.
+pub(super) fn findings() -> (Gpus, Vec<Finding>) {
+    let (cuda, nvml) = (cuda_version(), Nvml::init());
+    let seen = nvml.as_ref().is_ok_and(|nvml| nvml.device_count().is_ok_and(|count| count > 0));
+    let gpus = match (simulated::is_shown(), seen || nvidia_gpu_on_bus()) {
+        (true, true) => Gpus::Simulated,
+        (false, true) => Gpus::Real,
+        (_, false) => Gpus::None,
+    };
+    (gpus, findings_of(gpus, cuda, nvml))
+}
+
+fn findings_of(gpus: Gpus, cuda: Result<c_int, String>, nvml: Result<Nvml, NvmlError>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let cuda = cuda_version();
-    let nvml = Nvml::init();
-    // In a container, and with simulated libraries, there can be a driver without a GPU on the bus.
-    if let (Err(reason), Err(_), false) = (&cuda, &nvml, gpu_on_bus) {
+    // In a container there can be a driver without a GPU on the bus.
+    if let (Err(reason), Err(_), Gpus::None) = (&cuda, &nvml, gpus) {
         return findings_without_gpu(reason);
     }
     findings.push(match cuda {

@@ -1,8 +1,9 @@
 //! The node manager: whether it runs and is of this version, and what its audit has found.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use aliquot_proto::node::v1::{AuditPolicy, GetNodeRequest, ListFindingsRequest, ListFindingsResponse};
+use aliquot_manager::paths::Paths;
+use aliquot_proto::node::v1::{AuditPolicy, GetNodeRequest, ListFindingsRequest, ListFindingsResponse, Node};
 
 use super::finding::Finding;
 use crate::client::{self, Absent};
@@ -10,49 +11,82 @@ use crate::error::{Failure, Result};
 
 const WHAT: &str = "node manager";
 
-/// Asks the manager for its version and for what it has found.
-pub(super) fn findings(socket: Option<&Path>) -> Result<Vec<Finding>> {
-    let path = match client::find(socket) {
-        Ok(path) => path,
-        Err(absent @ (Absent::Unreachable(..) | Absent::Foreign(_))) => {
-            return Ok(vec![Finding::fail(
-                WHAT,
-                Failure::from(absent).message(),
-                "see the finding about the socket, or run as root",
-            )]);
+/// What there is of a manager.
+pub(super) struct Manager {
+    state: State,
+    /// The socket that was tried, or the one that it serves.
+    pub(super) socket: PathBuf,
+}
+
+enum State {
+    /// It answers: the node, and what it has found, if it knows that call.
+    Answers(Box<Node>, Option<ListFindingsResponse>),
+    /// It is there, and something stands in the way.
+    Silent(Failure),
+    NotRunning,
+}
+
+impl Manager {
+    /// Asks the manager for its version, its directories, and for what it has found.
+    pub(super) fn ask(socket: Option<&Path>) -> Result<Manager> {
+        let usual = || socket.map_or_else(|| Paths::of_this_user().socket(), Path::to_owned);
+        let path = match client::find(socket) {
+            Ok(path) => path,
+            Err(Absent::NotRunning(_)) => return Ok(Manager { state: State::NotRunning, socket: usual() }),
+            Err(absent) => {
+                let socket = match &absent {
+                    Absent::Unreachable(socket, _) => socket.clone(),
+                    Absent::Foreign(_) | Absent::NotRunning(_) => usual(),
+                };
+                return Ok(Manager { state: State::Silent(absent.into()), socket });
+            }
+        };
+        let asked = client::runtime()?.block_on(async {
+            let mut client = client::connect(&path).await?;
+            let node = client.get_node(GetNodeRequest {}).await?.into_inner();
+            // One of another version may not know this call.
+            let audit = client.list_findings(ListFindingsRequest::default()).await.ok();
+            Ok::<_, Failure>((Box::new(node), audit.map(tonic::Response::into_inner)))
+        });
+        let state = asked.map_or_else(State::Silent, |(node, audit)| State::Answers(node, audit));
+        Ok(Manager { state, socket: path })
+    }
+
+    /// The node, if the manager answers.
+    pub(super) fn node(&self) -> Option<&Node> {
+        match &self.state {
+            State::Answers(node, _) => Some(node),
+            State::Silent(_) | State::NotRunning => None,
         }
-        Err(Absent::NotRunning(_)) => {
-            return Ok(vec![Finding::warn(
+    }
+
+    /// All about the manager.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let own = env!("CARGO_PKG_VERSION");
+        match &self.state {
+            State::Answers(node, Some(answer)) if node.manager_version == own => {
+                let devices = match node.devices.len() {
+                    1 => "1 device".to_owned(),
+                    count => format!("{count} devices"),
+                };
+                vec![Finding::ok(WHAT, format!("{own} on {}, {devices}", self.socket.display())), audit(answer)]
+            }
+            State::Answers(node, _) => vec![Finding::warn(
+                WHAT,
+                format!("is {}, this command line is {own}", node.manager_version),
+                "install the same version of both, then: systemctl restart aliquot-manager",
+            )],
+            State::Silent(failure) => {
+                let remedy = failure.remedy().unwrap_or("its log says more: journalctl -u aliquot-manager");
+                vec![Finding::fail(WHAT, failure.message(), remedy)]
+            }
+            State::NotRunning => vec![Finding::warn(
                 WHAT,
                 "does not run",
                 "for slices that stay, and for containers: systemctl start aliquot-manager; aliquot run does without",
-            )]);
+            )],
         }
-    };
-    let asked = client::runtime()?.block_on(async {
-        let mut client = client::connect(&path).await?;
-        let node = client.get_node(GetNodeRequest {}).await?.into_inner();
-        // One of another version may not know this call.
-        let audit = client.list_findings(ListFindingsRequest::default()).await.ok();
-        Ok::<_, Failure>((node, audit.map(tonic::Response::into_inner)))
-    });
-    let own = env!("CARGO_PKG_VERSION");
-    Ok(match asked {
-        Ok((node, Some(answer))) if node.manager_version == own => {
-            let value = format!("{own} on {}, {} devices", path.display(), node.devices.len());
-            vec![Finding::ok(WHAT, value), audit(&answer)]
-        }
-        Ok((node, _)) => vec![Finding::warn(
-            WHAT,
-            format!("is {}, this command line is {own}", node.manager_version),
-            "install the same version of both, then: systemctl restart aliquot-manager",
-        )],
-        Err(failure) => vec![Finding::fail(
-            WHAT,
-            failure.message(),
-            "systemctl restart aliquot-manager; its log: journalctl -u aliquot-manager",
-        )],
-    })
+    }
 }
 
 /// Whether every process on the devices keeps to a slice.

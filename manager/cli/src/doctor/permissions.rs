@@ -9,19 +9,37 @@ use aliquot_manager::paths::Paths;
 use nix::unistd::{AccessFlags, access};
 
 use super::finding::Finding;
+use super::manager::Manager;
+use crate::access::remedy;
 use crate::embedded::runtime_base;
 
 /// All about permissions.
-pub(super) fn findings(socket: Option<&Path>) -> Vec<Finding> {
-    let mut findings = vec![runtime_directory(&Paths::of_this_user().runtime_dir), embedded()];
-    findings.extend(socket_file(socket.map_or_else(|| Paths::of_this_user().socket(), Path::to_owned)));
+pub(super) fn findings(manager: &Manager) -> Vec<Finding> {
+    // One of another version does not say where it keeps regions.
+    let in_use = manager.node().map(|node| node.runtime_dir.as_str()).filter(|dir| !dir.is_empty());
+    let runtime_directory = match in_use {
+        Some(dir) => directory_in_use(Path::new(dir)),
+        None => runtime_directory(&Paths::of_this_user().runtime_dir),
+    };
+    let mut findings = vec![runtime_directory, embedded()];
+    findings.extend(socket_file(manager.socket.clone()));
     findings.extend(device_nodes());
     findings
 }
 
-/// Where a manager of this user keeps the regions.
+const RUNTIME_DIRECTORY: &str = "runtime directory";
+const RUNTIME_DIRECTORY_REMEDY: &str =
+    "mount a tmpfs there (the unit run-aliquot.mount does), or give aliquot-manager another one (runtime_dir)";
+
+/// Where the manager that runs keeps the regions. It can write there.
+fn directory_in_use(dir: &Path) -> Finding {
+    let value = format!("{}, of the manager that runs", dir.display());
+    on_file_system(RUNTIME_DIRECTORY, value, dir, RUNTIME_DIRECTORY_REMEDY)
+}
+
+/// Where a manager of this user would keep the regions.
 fn runtime_directory(dir: &Path) -> Finding {
-    const WHAT: &str = "runtime directory";
+    const WHAT: &str = RUNTIME_DIRECTORY;
     let existing = dir.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/"));
     if is_noexec(existing) {
         return Finding::warn(
@@ -33,12 +51,7 @@ fn runtime_directory(dir: &Path) -> Finding {
     match access(existing, AccessFlags::W_OK) {
         Ok(()) => {
             let can_be_made = if existing == dir { "" } else { " can be made" };
-            on_file_system(
-                WHAT,
-                format!("{}{can_be_made}", dir.display()),
-                existing,
-                "mount a tmpfs there (the unit run-aliquot.mount does), or give aliquot-manager another one (runtime_dir)",
-            )
+            on_file_system(WHAT, format!("{}{can_be_made}", dir.display()), existing, RUNTIME_DIRECTORY_REMEDY)
         }
         Err(error) => Finding::warn(
             WHAT,
@@ -89,11 +102,7 @@ fn socket_file(socket: PathBuf) -> Option<Finding> {
     }
     Some(match access(&socket, AccessFlags::W_OK) {
         Ok(()) => Finding::ok(WHAT, format!("{} is open to this user", socket.display())),
-        Err(error) => Finding::fail(
-            WHAT,
-            format!("{}: {error}", socket.display()),
-            "join the group that owns it: sudo usermod -aG aliquot $USER, then log in again",
-        ),
+        Err(error) => Finding::fail(WHAT, format!("{}: {error}", socket.display()), remedy(&socket)),
     })
 }
 

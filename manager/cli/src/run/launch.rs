@@ -2,6 +2,8 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::Command;
 
 use aliquot_proto::node::v1::{Node, Slice};
@@ -45,11 +47,24 @@ fn preload(shim_path: &str, stand_in_path: &str, users: Option<&OsStr>) -> Resul
         list.push(":");
         list.push(stand_in_path);
     }
-    if let Some(users) = users.filter(|users| !users.is_empty()) {
-        list.push(":");
-        list.push(users);
+    // The loader splits the list at both.
+    let entries = users.map_or(&[][..], OsStrExt::as_bytes).split(|byte| matches!(byte, b':' | b' '));
+    for entry in entries.filter(|entry| !entry.is_empty()).map(OsStr::from_bytes) {
+        if entry != stand_in_path && !is_shim_of_a_slice(Path::new(entry), shim_path) {
+            list.push(":");
+            list.push(entry);
+        }
     }
     Ok(list)
+}
+
+/// Whether `library` is the shim of another slice of the same manager, in which this program itself runs: a command is in
+/// one slice.
+fn is_shim_of_a_slice(library: &Path, shim_path: &str) -> bool {
+    // <runtime>/slices/<id>/region/<library>
+    let slices = |shim: &Path| Some((shim.ancestors().nth(3)?.to_owned(), shim.file_name()?.to_owned()));
+    let own = slices(Path::new(shim_path));
+    own.is_some() && slices(library) == own
 }
 
 #[cfg(test)]
@@ -64,6 +79,17 @@ mod tests {
         assert_eq!(preload("/r/a.so", "", Some(OsStr::new(""))).unwrap(), "/r/a.so");
         assert_eq!(preload("/r/a.so", "/l/a.so", None).unwrap(), "/r/a.so:/l/a.so");
         assert_eq!(preload("/r/a.so", "/l/a.so", Some(OsStr::new("x.so:y.so"))).unwrap(), "/r/a.so:/l/a.so:x.so:y.so");
+        assert_eq!(preload("/r/a.so", "", Some(OsStr::new("x.so  /lib/y.so:"))).unwrap(), "/r/a.so:x.so:/lib/y.so");
+    }
+
+    #[test]
+    fn the_shim_of_the_slice_around_is_left_out() {
+        let users = Some(OsStr::new("/r/slices/1/region/a.so:/r/lib/a.so:x.so"));
+        let inner = preload("/r/slices/2/region/a.so", "/r/lib/a.so", users).unwrap();
+        assert_eq!(inner, "/r/slices/2/region/a.so:/r/lib/a.so:x.so");
+        let elsewhere =
+            preload("/q/slices/2/region/a.so", "", Some(OsStr::new("/r/slices/1/region/a.so:x.so"))).unwrap();
+        assert_eq!(elsewhere, "/q/slices/2/region/a.so:/r/slices/1/region/a.so:x.so");
     }
 
     #[test]

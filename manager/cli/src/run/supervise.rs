@@ -94,7 +94,7 @@ impl Supervisor {
     }
 
     /// Runs `command` to its end.
-    pub(super) fn run(&self, command: Command) -> Result<ExitCode> {
+    pub(crate) fn run(&self, command: Command) -> Result<ExitCode> {
         // Kernels without it leave daemons to the first process, and the manager to what it finds out without
         // ancestors.
         let _ = set_child_subreaper(true);

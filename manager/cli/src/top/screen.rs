@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use aliquot_proto::node::v1::{PartUsage, SliceUsage};
+use aliquot_proto::node::v1::{Device, PartUsage, SliceUsage};
 use prost_types::Timestamp;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,7 +16,7 @@ use super::history::History;
 use crate::ps::short_uuid;
 use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::printable;
-use crate::{consumers, priority, waits};
+use crate::{bar, consumers, priority, waits};
 
 /// Lines of one part: a heading, the chart, a line of figures.
 const PART_LINES_MIN: u16 = 5;
@@ -60,8 +60,10 @@ impl Order {
 pub(super) struct Screen {
     /// The picture stands still.
     pub(super) held: bool,
-    /// The manager does not answer any more: the picture is of a while ago.
-    pub(super) is_old: bool,
+    /// For how long the manager has not answered, if that is longer than it should be: the picture is so old.
+    pub(super) silent_for: Option<Duration>,
+    /// The node's devices, for what is used of each in all; none if only some slices are shown.
+    pub(super) devices: Vec<Device>,
     /// The first part that is seen.
     pub(super) first: usize,
     /// In what order.
@@ -72,18 +74,20 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(interval: Duration, colours: bool) -> Screen {
-        Screen { held: false, is_old: false, first: 0, order: Order::Name, interval, colours }
+        let devices = Vec::new();
+        Screen { held: false, silent_for: None, devices, first: 0, order: Order::Name, interval, colours }
     }
 
     /// Draws the newest answer.
     pub(super) fn draw(&mut self, frame: &mut Frame, history: &History) {
-        let [heading, body, footing] =
-            Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
+        let totals = self.totals(history, frame.area());
+        let rows = Constraint::Length(u16::try_from(totals.len()).unwrap_or(u16::MAX));
+        let [heading, devices, body, footing] =
+            Layout::vertical([Constraint::Length(1), rows, Constraint::Fill(1), Constraint::Length(1)])
+                .areas(frame.area());
+        frame.render_widget(Paragraph::new(totals), devices);
         let parts = self.parts(history);
-        frame.render_widget(
-            Paragraph::new(self.heading(history, body.width)).style(Style::new().add_modifier(Modifier::BOLD)),
-            heading,
-        );
+        frame.render_widget(Paragraph::new(self.heading(history, body.width)).style(self.heading_style()), heading);
         frame.render_widget(Paragraph::new("q quit   p hold   s sort   ↑ ↓ scroll"), footing);
         if parts.is_empty() {
             if history.newest.time.is_some() {
@@ -103,20 +107,35 @@ impl Screen {
         }
     }
 
+    fn heading_style(&self) -> Style {
+        let colour = if self.silent_for.is_some() { self.foreground(Color::Red) } else { Style::new() };
+        colour.add_modifier(Modifier::BOLD)
+    }
+
+    /// A line for each device that slices have parts of: what all of them use of it together. They take at most a quarter
+    /// of the screen.
+    fn totals(&self, history: &History, area: Rect) -> Vec<Line<'static>> {
+        let slices = &history.newest.slices;
+        let totals = self.devices.iter().filter_map(|device| Total::of(device, slices));
+        let style = self.foreground(Color::Cyan);
+        totals.take(usize::from(area.height / 4)).map(|total| Line::from(total.text(area.width)).style(style)).collect()
+    }
+
     fn heading(&self, history: &History, width: u16) -> String {
         let Some(Timestamp { seconds, .. }) = history.newest.time else {
-            return "waiting for the node manager …".to_owned();
+            let waited = self.silent_for.map_or_else(String::new, |silence| format!(" for {} s", silence.as_secs()));
+            return format!("waiting for the node manager{waited} …");
         };
         let time = Timestamp { seconds, nanos: 0 };
         let shown = self.interval * u32::from(chart::points(width));
-        let state = match (self.is_old, self.held) {
-            (true, _) => "no answer by the node manager   ",
-            (false, true) => "held   ",
-            (false, false) => "",
+        let state = match (self.silent_for, self.held) {
+            (Some(silence), _) => format!("no answer by the node manager for {} s   ", silence.as_secs()),
+            (None, true) => "held   ".to_owned(),
+            (None, false) => String::new(),
         };
         format!(
-            "{state}{} slices by {}   every {} s, {} shown   {time}",
-            history.newest.slices.len(),
+            "{state}{} by {}   every {} s, {} shown   {time}",
+            counted(history.newest.slices.len(), "slice"),
             self.order.name(),
             self.interval.as_secs_f64(),
             duration_human(u64::try_from(shown.as_nanos()).unwrap_or(u64::MAX)),
@@ -211,7 +230,7 @@ fn figures(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
         format!("60 s {} %", share(part.core_used_60s_millipercent)),
         format!("wait p99 {}", waits::p99(part)),
         format!("memory {} of {}", bytes_human(part.memory_used_bytes), bytes_human(part.memory_limit_bytes)),
-        processes(slice.processes.len()),
+        counted(slice.processes.len(), "process"),
         format!("{} overruns", part.overruns),
         format!("threads throttled {}", duration_human(part.throttled_ns)),
         format!("peak {}", bytes_human(part.memory_peak_bytes)),
@@ -234,10 +253,58 @@ fn line_of(words: impl IntoIterator<Item = String>, between: &str, width: u16) -
     line
 }
 
-fn processes(count: usize) -> String {
-    match count {
-        1 => "1 process".to_owned(),
-        count => format!("{count} processes"),
+/// So many of what one is called so.
+fn counted(count: usize, one: &str) -> String {
+    match (count, one.ends_with('s')) {
+        (1, _) => format!("1 {one}"),
+        (count, true) => format!("{count} {one}es"),
+        (count, false) => format!("{count} {one}s"),
+    }
+}
+
+/// What all slices use of a device together.
+struct Total {
+    name: String,
+    core_used_millipercent: u64,
+    core_requested_percent: u64,
+    memory_used_bytes: u64,
+    memory_given_bytes: u64,
+    memory_bytes: u64,
+    slices: usize,
+}
+
+impl Total {
+    /// `None` if no slice has a part of it.
+    fn of(device: &Device, slices: &[SliceUsage]) -> Option<Total> {
+        let mut total = Total {
+            name: format!("{} {}", device.index, short_uuid(&device.uuid)),
+            core_used_millipercent: 0,
+            core_requested_percent: 0,
+            memory_used_bytes: 0,
+            memory_given_bytes: 0,
+            memory_bytes: device.memory_bytes,
+            slices: 0,
+        };
+        for part in slices.iter().flat_map(|slice| &slice.parts).filter(|part| part.device_uuid == device.uuid) {
+            total.core_used_millipercent += u64::from(part.core_used_1s_millipercent);
+            total.core_requested_percent += u64::from(part.core_request_percent);
+            total.memory_used_bytes = total.memory_used_bytes.saturating_add(part.memory_used_bytes);
+            total.memory_given_bytes = total.memory_given_bytes.saturating_add(part.memory_limit_bytes);
+            total.slices += 1;
+        }
+        (total.slices > 0).then_some(total)
+    }
+
+    fn text(&self, width: u16) -> String {
+        let words = [
+            format!("{} {}", self.name, bar::bar(self.core_used_millipercent, 100_000)),
+            format!("{} % used", millipercent_human(self.core_used_millipercent)),
+            format!("{} % requested", self.core_requested_percent),
+            format!("memory {} used", bytes_human(self.memory_used_bytes)),
+            format!("{} given of {}", bytes_human(self.memory_given_bytes), bytes_human(self.memory_bytes)),
+            counted(self.slices, "slice"),
+        ];
+        line_of(words, "   ", width)
     }
 }
 
@@ -291,7 +358,7 @@ mod tests {
         let mut screen = Screen::new(Duration::from_secs(1), false);
         let text = picture(&mut screen, &history(&["train"]), 80, 24);
         for expected in [
-            "1 slices by name   every 1 s, 1 min 7 s shown",
+            "1 slice by name   every 1 s, 1 min 7 s shown",
             " train  60.0 % of GPU-a110c07a  standard ──",
             "── waits, 70 % of the time ",
             "━━ 60 % limit",
@@ -300,6 +367,21 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected:?} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn what_is_used_of_a_device_is_added_up() {
+        let mut screen = Screen::new(Duration::from_secs(1), false);
+        let device =
+            |index, uuid: &str| Device { index, uuid: uuid.to_owned(), memory_bytes: 80 << 30, ..Device::default() };
+        screen.devices = vec![device(0, "GPU-a110c07a-5130"), device(1, "GPU-unused")];
+        let text = picture(&mut screen, &history(&["train", "serve"]), 110, 24);
+        let expected =
+            " 0 GPU-a110c07a ▕██████████▏   120.0 % used   60 % requested   memory 2 GiB used   8 GiB given of 80 GiB";
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("GPU-unused"), "{text}");
+        // Where there is little room it is left to the slices.
+        assert!(!picture(&mut screen, &history(&["train"]), 110, 3).contains("requested"));
     }
 
     #[test]
@@ -339,9 +421,9 @@ mod tests {
     #[test]
     fn a_picture_that_is_old_says_so() {
         let mut screen = Screen::new(Duration::from_secs(1), false);
-        screen.is_old = true;
+        screen.silent_for = Some(Duration::from_secs(7));
         let text = picture(&mut screen, &history(&["train"]), 80, 24);
-        assert!(text.starts_with("\"no answer by the node manager   1 slices by name"), "{text}");
+        assert!(text.starts_with("\"no answer by the node manager for 7 s   1 slice by name"), "{text}");
     }
 
     #[test]

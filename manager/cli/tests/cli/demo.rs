@@ -44,7 +44,7 @@ fn shares_hold(seconds: &str) -> bool {
     }
     assert_eq!(value["third"]["memory_refusal"], "CUDA_ERROR_OUT_OF_MEMORY");
     assert!(value["fourth_slice_refusal"].is_string());
-    assert!(stderr(&ended).contains("The manager says who uses what"));
+    assert!(stderr(&ended).contains("demo-large ▕"), "{}", stderr(&ended));
     assert_eq!(entries(dir.path(), ""), Vec::<String>::new());
     // A machine that is busy with other tests may not keep the device busy; shares then judge nothing, and the exit
     // code says what the text says.
@@ -56,6 +56,18 @@ fn shares_hold(seconds: &str) -> bool {
     assert!(others.len() >= 6 && others.iter().all(|check| check["holds"] == true), "{text}");
     println!("{text}");
     value["kept_device_busy"] == false || shares.iter().all(|check| check["holds"] == true)
+}
+
+#[test]
+fn the_verdict_and_all_before_it_are_one_screen() {
+    let _alone = alone();
+    let ended = output(&mut aliquot(["demo", "--simulated", "--seconds", "3"]));
+    let text = stdout(&ended);
+    let failed = text.lines().filter(|line| line.starts_with("FAIL")).count();
+    assert!(text.lines().count() <= 24 + failed, "{text}");
+    assert!(text.contains("\nok   room: ") && !text.contains('\x1b') && !text.contains('\r'), "{text}");
+    let verdict = text.lines().last().unwrap();
+    assert!(verdict.starts_with("It holds: ") || failed > 0, "{text}");
 }
 
 /// A demonstration that has begun to measure.

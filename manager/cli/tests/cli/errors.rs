@@ -111,6 +111,10 @@ fn command_lines_that_are_wrong() {
         &["top", "--interval", "0"],
         &["top", "--interval", "NaN"],
         &["top", "-n", "0"],
+        &["ps", "--since", "10"],
+        &["ps", "--since", "1h", "--wide"],
+        &["events", "--since", "-1h"],
+        &["--timeout", "0", "ps"],
         &["demo", "--seconds", "0"],
         &["slice", "create", "x", "--gpu-core", "30", "--devices", "0"],
         &["slice", "create", "x", "--gpu-core", "30", "--devices", "17"],
@@ -122,6 +126,30 @@ fn command_lines_that_are_wrong() {
     }
     assert_eq!(refused(&["run", "--gpu-core", "30"]).0, Some(125));
     assert_eq!(refused(&["run", "true"]).0, Some(125));
+}
+
+#[test]
+fn names_that_are_empty_or_endless() {
+    let long = "a".repeat(300);
+    for (args, words) in [
+        (&["run", "--name", "", "--gpu-core", "30", "--", "true"][..], "a slice's name is not empty"),
+        (&["slice", "create", "", "--gpu-core", "30"], "a slice's name is not empty"),
+        (&["slice", "create", "x", "--gpu-core", "30", "--device", ""], "a device's UUID is not empty"),
+        (&["slice", "resize", "x", "--gpu-core", "30", "--device", ""], "a device's UUID is not empty"),
+        (&["describe", ""], "a slice's name is not empty"),
+        (&["--socket", "", "ps"], "the path is empty"),
+        (&["slice", "create", "x", "--gpu-core", &long], "aaaa… (300 characters)"),
+        (&["top", &format!("--interval={long}")], "aaaa… (300 characters)"),
+        (&["--socket", &format!("/{long}"), "ps"], "aaaa… (301 characters)"),
+        (&[&long], "aaaa… (300 characters)"),
+    ] {
+        let (code, text) = refused(args);
+        assert!(matches!(code, Some(1 | 2 | 125)), "{args:?}: {text}");
+        assert!(text.contains(words), "{args:?}: {text}");
+        assert!(!text.contains(&long), "{args:?}: {text}");
+    }
+    let empty = output(aliquot(["ps"]).env("ALIQUOT_SOCKET", ""));
+    assert!(stderr(&empty).contains("unset ALIQUOT_SOCKET"), "{}", stderr(&empty));
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Help, version and completions.
 
-use crate::support::{aliquot, output, stdout};
+use crate::support::{aliquot, output, simulated_run, stdout};
 
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 16] = [
     &[],
     &["run"],
+    &["exec"],
+    &["load"],
+    &["events"],
     &["slice"],
     &["slice", "create"],
     &["slice", "resize"],
@@ -38,13 +41,46 @@ fn the_version() {
     assert_eq!(stdout(&version), format!("aliquot {}\n", env!("CARGO_PKG_VERSION")));
 }
 
+/// What bash offers for the last of `words`, beside a manager with the slices `test` and `other`.
+fn completed(words: &[&str]) -> Vec<String> {
+    let aliquot = std::path::Path::new(env!("CARGO_BIN_EXE_aliquot"));
+    let script = format!(
+        "PATH={}:$PATH
+        aliquot slice create other --gpu-core 10 > /dev/null
+        source <(aliquot completions bash)
+        read -r _ _ function _ <<< \"$(complete -p aliquot | sed 's/.*-F/complete -F/')\"
+        COMP_WORDS=({}) COMP_CWORD={} COMP_TYPE=9 COMPREPLY=()
+        $function aliquot \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"
+        printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        aliquot.parent().unwrap().display(),
+        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+        words.len() - 1
+    );
+    let ended = output(&mut simulated_run(["bash", "-c", &script]));
+    stdout(&ended).lines().map(|line| line.trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn a_shell_completes_commands_options_and_slices() {
+    assert_eq!(completed(&["aliquot", "desc"]), ["describe"]);
+    assert_eq!(completed(&["aliquot", "slice", "resize", "x", "--gpu-m"]), ["--gpu-memory"]);
+    for before in
+        [&["aliquot", "describe"][..], &["aliquot", "slice", "rm", "x"], &["aliquot", "exec"], &["aliquot", "ps"]]
+    {
+        assert_eq!(completed(&[before, &["o"]].concat()), ["other"], "{before:?}");
+        assert_eq!(completed(&[before, &["te"]].concat()), ["test"], "{before:?}");
+    }
+    // A new slice has a new name.
+    assert!(completed(&["aliquot", "slice", "create", "o"]).is_empty());
+}
+
 #[test]
 fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = output(&mut aliquot(["completions", shell]));
         assert!(script.status.success(), "{shell}");
         let text = stdout(&script);
-        assert!(text.contains("gpu-core") && text.contains("describe"), "{shell}");
+        assert!(text.contains("COMPLETE") && text.contains("aliquot"), "{shell}: {text}");
     }
     assert_eq!(output(&mut aliquot(["completions", "tcsh"])).status.code(), Some(2));
 }

@@ -3,7 +3,9 @@
 mod demo;
 mod doctor;
 mod errors;
+mod exec;
 mod help;
 mod run;
+mod stopped;
 mod support;
 mod usage;

@@ -11,7 +11,7 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{entries, output, simulated_run, stderr, stdout};
+use crate::support::{entries, output, simulated_run, stderr, stdout, wait_for_state};
 
 #[test]
 fn the_exit_status_passes_through() {
@@ -195,18 +195,6 @@ fn a_signal_that_ends_the_command_is_its_status() {
     let (mut child, _lines) = trapping("");
     send(&child, Signal::SIGTERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));
-}
-
-/// Waits until the process is in `state`, as `/proc` shows it.
-fn wait_for_state(pid: u32, state: char) {
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let found = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-        if found == Some(state) {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -44,3 +44,15 @@ pub(crate) fn entries(dir: &Path, prefix: &str) -> Vec<String> {
         .filter(|name| name.starts_with(prefix))
         .collect()
 }
+
+/// Waits until the process is in `state`, as `/proc` shows it.
+pub(crate) fn wait_for_state(pid: u32, state: char) {
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let found = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+        if found == Some(state) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

@@ -35,7 +35,7 @@ fn ps_shows_the_slice() {
 fn describe_says_everything() {
     let text = inside(&["describe", "test"]);
     for expected in
-        ["Name:", "Core guaranteed:", "30 %", "Memory limit:", "4GiB", "Throttled:", "Overruns:", "LD_PRELOAD="]
+        ["Name:", "Core guaranteed:", "30 %", "Memory limit:", "4 GiB", "Throttled:", "Overruns:", "LD_PRELOAD="]
     {
         assert!(text.contains(expected), "{expected}: {text}");
     }
@@ -59,13 +59,106 @@ fn a_limit_on_host_memory_is_given_shown_changed_and_taken_away() {
     let ended = output(&mut simulated_run(["sh", "-c", &script]));
     let text = stdout(&ended);
     assert!(ended.status.success(), "{text}{}", stderr(&ended));
-    for expected in ["other: 2GiB of page-locked host memory at most", "other: 3GiB of page-locked", "Limit:    3GiB"] {
+    for expected in
+        ["other: 2 GiB of page-locked host memory at most", "other: 3 GiB of page-locked", "Limit:    3 GiB"]
+    {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     let shown: Value = serde_json::from_str(&text[text.find("\n{").unwrap()..]).unwrap();
     assert_eq!(shown["slice"]["host_memory_limit_bytes"], 0);
     assert_eq!(shown["usage"]["host_memory"]["limit_bytes"], 0);
     assert!(stderr(&ended).contains("does not say of what"), "{}", stderr(&ended));
+}
+
+#[test]
+fn a_name_that_is_too_long_is_not_repeated_whole() {
+    let long = "a".repeat(300);
+    for args in [&["describe", &long][..], &["slice", "rm", &long], &["slice", "create", &long, "--gpu-core", "1"]] {
+        let ended = output(&mut simulated_run([&[ALIQUOT][..], args].concat()));
+        let text = stderr(&ended);
+        assert!(
+            !ended.status.success() && text.contains("aaaa…") && text.contains("300 characters"),
+            "{args:?}: {text}"
+        );
+        assert!(!text.contains(&long), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn memory_is_told_in_words_that_people_read() {
+    let script = "set -e
+        $1 slice create other --gpu-core 10 --gpu-memory 1%
+        $1 describe other
+        $1 slice ls
+        $1 slice rm other";
+    let ended = output(&mut simulated_run(["sh", "-c", script, "sh", ALIQUOT]));
+    let text = stdout(&ended);
+    assert!(text.starts_with("other: 10 % guaranteed, 10 % at most, 819.2 MiB of GPU-"), "{text}{}", stderr(&ended));
+    assert!(text.contains("Memory limit:     819.2 MiB\n"), "{text}");
+    assert!(!text.contains("858993459B"), "{text}");
+    assert!(text.ends_with("\nother: removed\n"), "{text}");
+}
+
+#[test]
+fn what_was_used_lately_is_told() {
+    let script = "set -e
+        $1 load --busy 50 --memory 512MiB --seconds 3 > /dev/null
+        $1 ps --since 1h
+        $1 ps --since 1h --json";
+    let ended = output(&mut simulated_run(["sh", "-c", script, "sh", ALIQUOT]));
+    let text = stdout(&ended);
+    let (table, document) = text.split_at(text.find("\n{").unwrap_or_else(|| panic!("{text}{}", stderr(&ended))));
+    assert!(table.starts_with("SLICE") && table.contains("\ntest ") && !table.contains('▕'), "{text}");
+    let part = serde_json::from_str::<Value>(document).unwrap()["slices"][0]["parts"][0].clone();
+    assert_eq!(part["core_limit_percent"], 30);
+    let sum = |key: &str| -> u64 {
+        part["points"].as_array().unwrap().iter().map(|point| point[key].as_u64().unwrap()).sum()
+    };
+    assert!(sum("core_used_ns") > 0 && sum("core_used_ns") < sum("length_ns"), "{part}");
+    // A context lies beside what was asked for.
+    let peaks = part["points"].as_array().unwrap().iter().map(|point| point["memory_peak_bytes"].as_u64().unwrap());
+    let peak = peaks.max().unwrap();
+    assert!((512 << 20..=4 << 30).contains(&peak), "{part}");
+}
+
+#[test]
+fn what_has_happened_is_told() {
+    let script = "set -e
+        $1 slice create other --gpu-core 20 --gpu-memory 1GiB > /dev/null
+        $1 slice resize other --gpu-core 30 > /dev/null
+        $1 exec other -- $1 load --memory 2GiB --seconds 1 2> /dev/null && exit 9
+        $1 slice rm --force other > /dev/null
+        $1 events --json
+        echo
+        $1 events other
+        $1 events -f other | head -1";
+    let ended = output(&mut simulated_run(["sh", "-c", script, "sh", ALIQUOT]));
+    let text = stdout(&ended);
+    assert!(ended.status.success(), "{text}{}", stderr(&ended));
+    let (objects, lines) = text.split_once("\n\n").unwrap();
+    let events: Vec<Value> = objects.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&events[0]["kind"], &events[0]["sequence"]), (&"manager_started".into(), &1.into()));
+    let of_other: Vec<&str> =
+        events.iter().filter(|event| event["slice"] == "other").map(|event| event["kind"].as_str().unwrap()).collect();
+    for kind in ["slice_made", "slice_changed", "process_attached", "slice_removed"] {
+        assert!(of_other.contains(&kind), "{kind}: {text}");
+    }
+    assert!(lines.lines().next().unwrap().contains("slice_made        other: was made with 20 to 20 %"), "{text}");
+    let followed = lines.lines().last().unwrap();
+    assert!(followed.contains("slice_made"), "{text}");
+}
+
+#[test]
+fn doctor_says_where_the_manager_that_runs_keeps_its_files() {
+    let script = "echo $ALIQUOT_SOCKET; exec $1 doctor";
+    let text = stdout(&output(&mut simulated_run(["sh", "-c", script, "sh", ALIQUOT])));
+    let (socket, findings) = text.split_once('\n').unwrap();
+    let line = |what: &str| findings.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{text}"));
+    let dir = std::path::Path::new(socket).parent().unwrap().to_str().unwrap();
+    assert!(line("runtime directory").contains(dir), "{text}");
+    assert!(line("CDI").contains("no slices"), "{text}");
+    assert!(findings.contains("GPU 0") && findings.contains("simulated GPU.\n"), "{text}");
+    assert!(!findings.contains("no NVIDIA GPU"), "{text}");
 }
 
 #[test]
@@ -106,9 +199,9 @@ fn slices_are_made_changed_and_removed() {
     let ended = output(&mut simulated_run(["sh", "-c", script, "sh", ALIQUOT]));
     let (text, errors) = (stdout(&ended), stderr(&ended));
     assert!(ended.status.success(), "{text}{errors}");
-    assert!(text.contains("other: 20 % guaranteed, 100 % at most, 20GiB of GPU-"), "{text}");
-    assert!(text.contains("other: 70 % guaranteed, 100 % at most, 20GiB of GPU-"), "{text}");
-    assert!(text.contains("other: 70 % guaranteed, 100 % at most, 1GiB of GPU-"), "{text}");
+    assert!(text.contains("other: 20 % guaranteed, 100 % at most, 20 GiB of GPU-"), "{text}");
+    assert!(text.contains("other: 70 % guaranteed, 100 % at most, 20 GiB of GPU-"), "{text}");
+    assert!(text.contains("other: 70 % guaranteed, 100 % at most, 1 GiB of GPU-"), "{text}");
     assert!(text.contains("Name:         inner"), "{text}");
     assert!(text.lines().last().unwrap().starts_with("test "), "{text}");
     let refusals: Vec<_> = errors.lines().filter(|line| line.starts_with("error: ")).collect();

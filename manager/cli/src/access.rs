@@ -1,0 +1,71 @@
+//! What a user can do to whom the manager's socket is not open.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::unistd::{Gid, Group, Uid, User};
+
+/// The group to which root's manager opens its socket, if there is one of that name when it starts.
+const MANAGER_GROUP: &str = "aliquot";
+
+/// To whom a socket is open.
+struct Owners {
+    user: String,
+    is_root: bool,
+    /// The group that may use it; not root's own, which is nobody's to join.
+    group: Option<String>,
+}
+
+/// What to do about a socket that is closed to this user.
+pub(crate) fn remedy(socket: &Path) -> String {
+    // Below a directory that is closed nothing can be seen.
+    let owners = fs::metadata(socket).ok().map(|metadata| {
+        let user = User::from_uid(Uid::from_raw(metadata.uid())).ok().flatten();
+        let is_open_to_group = metadata.mode() & 0o020 != 0 && metadata.gid() != 0;
+        let group = is_open_to_group.then(|| Group::from_gid(Gid::from_raw(metadata.gid())).ok().flatten()).flatten();
+        Owners {
+            user: user.map_or_else(|| metadata.uid().to_string(), |user| user.name),
+            is_root: metadata.uid() == 0,
+            group: group.map(|group| group.name),
+        }
+    });
+    of_owners(owners, matches!(Group::from_name(MANAGER_GROUP), Ok(Some(_))))
+}
+
+fn of_owners(owners: Option<Owners>, has_manager_group: bool) -> String {
+    let make_group =
+        if has_manager_group { String::new() } else { format!("sudo groupadd --system {MANAGER_GROUP} && ") };
+    match owners {
+        None => "run as root (sudo), or have the directories above the socket opened to this user".to_owned(),
+        Some(Owners { group: Some(group), .. }) => {
+            format!("join the group that owns it: sudo usermod -aG {group} $USER, then log in again")
+        }
+        Some(Owners { is_root: true, .. }) => format!(
+            "run as root (sudo), or open it to a group: {make_group}sudo usermod -aG {MANAGER_GROUP} $USER && sudo systemctl \
+             restart aliquot-manager, then log in again"
+        ),
+        Some(Owners { user, .. }) => {
+            format!("it is the manager of user {user}: run as that user, or start one of your own: aliquot-manager")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_group_that_there_is_is_named() {
+        let of = |user: &str, group: Option<&str>, has_manager_group| {
+            let owners = Owners { user: user.to_owned(), is_root: user == "root", group: group.map(ToOwned::to_owned) };
+            of_owners(Some(owners), has_manager_group)
+        };
+        assert!(of("root", Some("gpu"), false).contains("sudo usermod -aG gpu $USER"));
+        assert!(of("root", None, false).contains("sudo groupadd --system aliquot && sudo usermod -aG aliquot $USER"));
+        assert!(!of("root", None, true).contains("groupadd"));
+        assert!(of("root", None, true).contains("restart aliquot-manager"));
+        assert!(!of("ada", None, false).contains("usermod") && of("ada", None, false).contains("user ada"));
+        assert!(!of_owners(None, false).contains("usermod"));
+    }
+}

@@ -1,0 +1,55 @@
+//! Completion on the shell's command line: of commands and options, and of the names of slices, for which the manager is
+//! asked.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use aliquot_proto::node::v1::ListSlicesRequest;
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_complete::engine::CompletionCandidate;
+use clap_complete::env::{CompleteEnv, Shells};
+
+use crate::args::Cli;
+use crate::error::{Failure, Result};
+use crate::{client, deadline};
+
+/// By it the script of a shell says that it asks for completions.
+const VARIABLE: &str = "COMPLETE";
+/// A shell is held up no longer by a manager that does not answer.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Answers a shell that asks for completions, and ends the program then.
+pub(crate) fn answer() {
+    CompleteEnv::with_factory(Cli::command).var(VARIABLE).complete();
+}
+
+/// The script by which `shell` asks.
+pub(crate) fn script(shell: Shell) -> Result<String> {
+    let failed = |why: String| Failure::new(format!("cannot write the completion script for {shell}: {why}"));
+    let name = shell.to_string();
+    let shells = Shells::builtins();
+    let completer = shells.completer(&name).ok_or_else(|| failed("the shell is not known".to_owned()))?;
+    let mut script = Vec::new();
+    completer
+        .write_registration(VARIABLE, "aliquot", "aliquot", "aliquot", &mut script)
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
+}
+
+/// Names of slices that begin with `begun`; none if the manager does not say.
+pub(crate) fn slices(begun: &OsStr) -> Vec<CompletionCandidate> {
+    deadline::set(Some(PATIENCE));
+    let begun = begun.to_string_lossy();
+    let names = names().unwrap_or_default();
+    names.into_iter().filter(|name| name.starts_with(&*begun)).map(CompletionCandidate::new).collect()
+}
+
+fn names() -> Result<Vec<String>> {
+    let socket = std::env::var_os("ALIQUOT_SOCKET").filter(|socket| !socket.is_empty());
+    client::runtime()?.block_on(async {
+        let mut client = client::connect_to_running(socket.as_deref().map(std::path::Path::new)).await?;
+        let slices = client.list_slices(ListSlicesRequest {}).await?.into_inner().slices;
+        Ok(slices.into_iter().map(|slice| slice.name).collect())
+    })
+}

@@ -1,0 +1,205 @@
+//! How long the node manager may take to answer, and what is said of one that does not.
+//!
+//! A manager that was stopped still accepts connections: the kernel does it for its socket. So every call has a deadline, and
+//! on a connection over which something is awaited the manager is asked for a sign of life.
+
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::codegen::{Service, StdError};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::client::dial;
+use crate::error::Failure;
+
+const QUESTION: Duration = Duration::from_secs(5);
+/// A change writes files, and waits for the threads that carry it out.
+const CHANGE: Duration = Duration::from_secs(30);
+
+/// To find out who it is that does not answer.
+const PEER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// What the command line says; it holds for all calls of this program.
+static GIVEN: OnceLock<Duration> = OnceLock::new();
+
+/// Takes up what the command line says.
+pub(crate) fn set(given: Option<Duration>) {
+    if let Some(given) = given {
+        // Only the first call of a program counts, and there is one.
+        let _ = GIVEN.set(given);
+    }
+}
+
+/// How long an answer to a question may take.
+pub(crate) fn of_question() -> Duration {
+    GIVEN.get().copied().unwrap_or(QUESTION)
+}
+
+fn of_change() -> Duration {
+    GIVEN.get().copied().unwrap_or(CHANGE)
+}
+
+/// A channel to the manager on which every call has a deadline.
+#[derive(Debug, Clone)]
+pub(crate) struct Deadlines {
+    channel: Channel,
+    socket: PathBuf,
+}
+
+impl Deadlines {
+    /// `channel`, which leads to the manager that serves `socket`.
+    pub(crate) fn new(channel: Channel, socket: &Path) -> Deadlines {
+        Deadlines { channel, socket: socket.to_owned() }
+    }
+}
+
+impl Service<Request<Body>> for Deadlines {
+    type Response = Response<Body>;
+    type Error = StdError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, StdError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StdError>> {
+        self.channel.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let is_change = is_change(request.uri().path());
+        let limit = if is_change { of_change() } else { of_question() };
+        let (answer, socket) = (self.channel.call(request), self.socket.clone());
+        Box::pin(async move {
+            match tokio::time::timeout(limit, answer).await {
+                Ok(answer) => Ok(answer?),
+                Err(_) => Err(status(&Silence::of(&socket), limit, is_change).into()),
+            }
+        })
+    }
+}
+
+/// Whether the method at `path` changes something: those that do not say so by their name.
+fn is_change(path: &str) -> bool {
+    let method = path.rsplit('/').next().unwrap_or(path);
+    !["Get", "List", "Watch"].iter().any(|question| method.starts_with(question))
+}
+
+/// A manager that does not answer.
+struct Silence {
+    socket: PathBuf,
+    /// The process that listens on the socket, and whether it is stopped, as far as that can be told.
+    process: Option<(i32, bool)>,
+}
+
+impl Silence {
+    fn of(socket: &Path) -> Silence {
+        let stream = dial(socket, PEER_PATIENCE).ok();
+        let listener = stream.and_then(|stream| getsockopt(&stream, PeerCredentials).ok());
+        let pid = listener.map(|peer| peer.pid()).filter(|&pid| pid > 0);
+        Silence { socket: socket.to_owned(), process: pid.map(|pid| (pid, is_stopped(pid))) }
+    }
+
+    fn message(&self, limit: Duration) -> String {
+        let (socket, seconds) = (self.socket.display(), limit.as_secs_f64());
+        match self.process {
+            Some((pid, true)) => format!(
+                "the node manager on {socket} accepts connections but has not answered for {seconds} s: its process {pid} is \
+                 stopped"
+            ),
+            _ => format!(
+                "the node manager on {socket} accepts connections but has not answered for {seconds} s: it has too much to do, \
+                 or hangs"
+            ),
+        }
+    }
+
+    fn remedy(&self) -> String {
+        match self.process {
+            Some((pid, true)) => format!("continue it: kill -CONT {pid}; or start it anew: systemctl restart aliquot-manager"),
+            Some((pid, false)) => format!(
+                "wait longer with --timeout, look at process {pid} and the manager's log (journalctl -u aliquot-manager), or \
+                 start it anew: systemctl restart aliquot-manager"
+            ),
+            None => "wait longer with --timeout, look at the manager's log (journalctl -u aliquot-manager), or start it anew: \
+                     systemctl restart aliquot-manager"
+                .to_owned(),
+        }
+    }
+}
+
+/// What `/proc` says of the process.
+fn is_stopped(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+/// Separates, in the status that a call ends with here, what is wrong from what to do.
+const REMEDY_BEGINS: &str = "\nhint: ";
+
+fn status(silence: &Silence, limit: Duration, is_change: bool) -> Status {
+    let mut remedy = silence.remedy();
+    if is_change {
+        remedy.push_str("; what was asked for may still be done: look before you ask again");
+    }
+    Status::deadline_exceeded(format!("{}{REMEDY_BEGINS}{remedy}", silence.message(limit)))
+}
+
+/// How a stream ends on which nothing has come from the manager that serves `socket` for `limit`.
+pub(crate) fn silent_stream(socket: &Path, limit: Duration) -> Status {
+    status(&Silence::of(socket), limit, false)
+}
+
+/// The failure of a call that had no answer in time; `None` if `status` says something else.
+pub(crate) fn failure(status: &Status) -> Option<Failure> {
+    let (message, remedy) = status.message().split_once(REMEDY_BEGINS)?;
+    (status.code() == Code::DeadlineExceeded).then(|| Failure::new(message).hint(remedy))
+}
+
+/// The failure to find a manager that takes connections on `socket`: too many wait for it already.
+pub(crate) fn not_accepted(socket: &Path) -> Failure {
+    Failure::new(format!(
+        "the node manager on {} takes no connection any more: too many wait for it; it is stopped, hangs, or has too much to do",
+        socket.display()
+    ))
+    .hint(
+        "look at its state and log (systemctl status aliquot-manager; journalctl -u aliquot-manager), or start it anew: \
+         systemctl restart aliquot-manager",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_that_ask_have_the_shorter_deadline() {
+        for (method, change) in
+            [("GetUsage", false), ("ListSlices", false), ("WatchUsage", false), ("CreateSlice", true)]
+        {
+            assert_eq!(is_change(&format!("/aliquot.node.v1.NodeManager/{method}")), change, "{method}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_and_what_to_do_stand_apart() {
+        let silence = |process| Silence { socket: "/run/x.sock".into(), process };
+        let said =
+            |process, change| failure(&status(&silence(process), Duration::from_secs(5), change)).unwrap().to_string();
+        let stopped = said(Some((7, true)), false);
+        assert!(
+            stopped.contains("/run/x.sock") && stopped.contains("for 5 s: its process 7 is stopped\nhint: continue it")
+        );
+        assert!(
+            said(Some((7, false)), true).contains("look at process 7")
+                && said(None, true).contains("may still be done")
+        );
+        assert!(failure(&Status::deadline_exceeded("slow")).is_none());
+    }
+}

@@ -1,0 +1,31 @@
+//! `aliquot exec`: a command in a slice that is there.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use aliquot_proto::node::v1::{GetNodeRequest, GetSliceRequest};
+
+use crate::args::ExecArgs;
+use crate::client;
+use crate::error::{Failure, Result};
+use crate::run::{Supervisor, command_in};
+use crate::table::printable;
+
+/// Runs the command and returns its exit status as this program's.
+pub(crate) fn exec(socket: Option<&Path>, args: &ExecArgs) -> Result<ExitCode> {
+    // Before any thread starts: each inherits the blocked signals.
+    let supervisor = Supervisor::new()?;
+    let (slice, node) = client::runtime()?.block_on(async {
+        let mut client = client::connect_to_running(socket).await?;
+        let slice = client.get_slice(GetSliceRequest { name: args.name.clone() }).await?.into_inner();
+        Ok::<_, Failure>((slice, client.get_node(GetNodeRequest {}).await?.into_inner()))
+    })?;
+    if !slice.problem.is_empty() {
+        if slice.shim_path.is_empty() {
+            return Err(Failure::new(format!("slice {:?} does not work: {}", slice.name, slice.problem))
+                .hint(format!("remove it and make it anew: aliquot slice rm {}", slice.name)));
+        }
+        eprintln!("warning: slice {:?}: {}", slice.name, printable(&slice.problem));
+    }
+    supervisor.run(command_in(&slice, &node, &args.command[0], &args.command[1..], [])?)
+}
