@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(
             table.render_as(Look { colours: true, bars: false, width: Some(30) }),
             "\u{1b}[1mSLICE\u{1b}[0m  \u{1b}[1mCORE\u{1b}[0m  \u{1b}[1mPROCESSES\u{1b}[0m\n\
-             train    \u{1b}[32m30\u{1b}[0m  4711 python tra…\n"
+             train    \u{1b}[32m30\u{1b}[0m  4711 python trai…\n"
         );
         assert!(!table.render().contains('\u{1b}') && table.render().contains("train.py"));
         let narrow = table.render_as(Look { colours: false, bars: false, width: Some(5) });

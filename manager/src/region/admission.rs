@@ -79,6 +79,7 @@ mod tests {
     #[test]
     fn nobody_is_let_in_unless_he_is_named() {
         let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777;
         admit(dir.path(), &BTreeSet::new()).unwrap();
         assert_eq!(mode(), 0o700);

@@ -120,7 +120,7 @@ fn damage_is_an_event() {
     let ledger = Path::new(&slice.region_path).join(LEDGER_FILE);
     OpenOptions::new().write(true).open(ledger).unwrap().set_len(0).unwrap();
     let damaged = await_event(&node, "a", Kind::SliceDamaged);
-    assert!(damaged.message.starts_with("its region is damaged: "), "{damaged:?}");
+    assert!(damaged.message.starts_with("its region is damaged, it gets nothing more: "), "{damaged:?}");
 }
 
 #[test]
