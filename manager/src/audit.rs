@@ -260,7 +260,7 @@ impl Auditor {
         process: &ProcessLook,
         before: &BTreeMap<(ProcessId, DeviceUuid), Progress>,
     ) -> bool {
-        let Place::Inside { slice, attached: Some(Attached { slot: Some(slot), .. }) } = &process.place else {
+        let Place::Inside { slice, attached: Some(Attached { slot, .. }) } = &process.place else {
             return false;
         };
         let Some(part) = look.parts.iter().find(|part| part.slice.number == slice.number) else { return false };
@@ -294,7 +294,7 @@ fn damaged_regions(look: &DeviceLook) -> impl Iterator<Item = Finding> {
 
 /// What the process's slot holds of the device.
 fn held_bytes(look: &DeviceLook, process: &ProcessLook) -> u64 {
-    let Place::Inside { slice, attached: Some(Attached { slot: Some(slot), .. }) } = &process.place else { return 0 };
+    let Place::Inside { slice, attached: Some(Attached { slot, .. }) } = &process.place else { return 0 };
     let part = look.parts.iter().find(|part| part.slice.number == slice.number);
     part.map_or(0, |part| view::held_bytes_of(slice.region.ledger(), slot.index, part.number))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use aliquot_abi::ledger::{Identity, SHARED_SLOT};
+use aliquot_abi::ledger::Identity;
 use aliquot_abi::region::{CONTEXT_NEGLIGIBLE, DeviceCounters, DeviceLimits, DeviceWaits, LEDGER_FILE};
 use aliquot_kubernetes::node::Consumer;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -27,8 +27,8 @@ pub(crate) struct Attached {
     pub pid: u32,
     /// In its own pid namespace.
     pub own_pid: u32,
-    /// Its slot in the ledger; `None` if it shares one because there was none left.
-    pub slot: Option<AttachedSlot>,
+    /// Its slot in the ledger.
+    pub slot: AttachedSlot,
     /// What it was started as, by what the kernel said when it attached.
     pub command: CommandLine,
     /// When it attached.
@@ -69,7 +69,7 @@ impl Damage {
 /// The processes of a slice, and what is asked of them many times a second.
 struct Members {
     processes: Arc<[Attached]>,
-    /// The slots that they use, each once, with the shared one.
+    /// The slots that they use, each once.
     slots: Arc<[usize]>,
     /// How often a process has ended. What was seen of memory before such an end is not true after it.
     ends: u64,
@@ -89,8 +89,8 @@ pub(crate) struct MemorySeen {
 
 impl Members {
     fn set(&mut self, processes: Vec<Attached>) {
-        let own = processes.iter().filter_map(|process| Some(process.slot?.index));
-        self.slots = std::iter::once(SHARED_SLOT).chain(own).collect();
+        let slots: BTreeSet<usize> = processes.iter().map(|process| process.slot.index).collect();
+        self.slots = slots.into_iter().collect();
         self.processes = processes.into();
     }
 }
@@ -158,7 +158,7 @@ impl LiveSlice {
             memory_limits_max_bytes: slice.parts.iter().map(|part| AtomicU64::new(part.memory_limit_bytes)).collect(),
             members: Mutex::new(Members {
                 processes: Arc::new([]),
-                slots: Arc::new([SHARED_SLOT]),
+                slots: Arc::new([]),
                 ends: 0,
                 told: BTreeSet::new(),
             }),
@@ -248,7 +248,7 @@ impl LiveSlice {
         Arc::clone(&self.members.lock().processes)
     }
 
-    /// The slots that its processes use now, each once. The shared one is always among them.
+    /// The slots that its processes use now, each once.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + use<> {
         let slots = Arc::clone(&self.members.lock().slots);
         (0..slots.len()).filter_map(move |at| slots.get(at).copied())

@@ -59,6 +59,16 @@ impl ProcessView {
         }))
     }
 
+    /// As a ledger would name it, as far as that is known here.
+    #[must_use]
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            pid: self.own_pid,
+            start_time: if self.same_clock { self.start_time } else { 0 },
+            pid_namespace: self.pid_namespace.unwrap_or(0),
+        }
+    }
+
     /// Whether this is the process that a ledger names so. What a process could not find out about itself is 0 there.
     #[must_use]
     pub(crate) fn is(&self, identity: Identity) -> bool {

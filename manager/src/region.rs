@@ -144,9 +144,18 @@ impl Region {
         let (limits, limits_file) = Mapping::<Limits>::open(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES)?;
         check(&dir.join(LIMITS_FILE), limits.header.check(LIMITS_MAGIC, LIMITS_FILE_BYTES), &limits.header, id)?;
         // A manager with fewer fields has backed less of the file.
-        files::back::<Limits>(&limits_file)
+        files::back(&limits_file, size_of::<Limits>())
             .map_err(|source| OpenRegionError::Io { path: dir.join(LIMITS_FILE), source })?;
         let device_count = (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX);
+        // Nobody else sets them, and what was found out about memory is found out again.
+        limits.flags.store(0, Ordering::Relaxed);
+        for device in &limits.devices {
+            for bytes in [&device.memory_overhead_bytes, &device.context_bytes] {
+                if bytes.load(Ordering::Relaxed) > view::USED_BYTES_MAX {
+                    bytes.store(0, Ordering::Relaxed);
+                }
+            }
+        }
         let open = || {
             // What is wrong with the ledger's header is damage by the container, which does not keep its limits from
             // working.
@@ -273,14 +282,17 @@ impl Region {
         self.limits.heartbeat_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Sets the gate of a device to `flags`, with a new count. Wakes all who wait for it if it is open now.
+    /// Sets the gate of a device to `flags`, with a new count. Wakes who waits for it if it is open now: all at once where
+    /// it stays open, and else [`WOKEN_AT_A_TIME`], with more at each tick.
     pub(crate) fn set_gate(&self, device: usize, flags: u32) {
         set_gate(&self.limits, device, flags);
     }
 
-    /// Advances the gate's count and leaves its flags.
+    /// Advances the gate's count and leaves its flags. Wakes some more of those who still wait.
     pub(crate) fn tick_gate(&self, device: usize) {
-        self.limits.devices[device].gate.fetch_add(gate::TICK, Ordering::Release);
+        let gate = &self.limits.devices[device].gate;
+        gate.fetch_add(gate::TICK, Ordering::Release);
+        wake(gate, WOKEN_AT_A_TIME);
     }
 }
 
@@ -288,9 +300,18 @@ fn set_gate(limits: &Limits, device: usize, flags: u32) {
     let gate = &limits.devices[device].gate;
     let before = handshake::set(gate, flags);
     if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
-        // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
-        let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
+        wake(gate, if flags & gate::FREE != 0 { i32::MAX as u32 } else { WOKEN_AT_A_TIME });
     }
+}
+
+/// Threads that are woken at an open gate at a time. A few keep a device at work. Hundreds of processes that are all woken
+/// for each lease keep the processors at work instead: the device stands idle, and the slice pays for it. Who waits
+/// longest is woken first.
+const WOKEN_AT_A_TIME: u32 = 16;
+
+fn wake(gate: &AtomicU32, count: u32) {
+    // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
+    let _ = futex::wake(gate, futex::Flags::empty(), count);
 }
 
 fn revoke(limits: &Limits, device_count: usize) {

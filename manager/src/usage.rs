@@ -106,8 +106,7 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
     });
     let parts = parts.collect();
     drop(history);
-    // What is in a slot that several share is nobody's in particular.
-    let own_slot = |process: &Attached| process.slot.filter(|_| damage.is_none()).map(|slot| slot.index);
+    let own_slot = |process: &Attached| damage.is_none().then_some(process.slot.index);
     let processes = processes.iter().map(|process| proto::Process {
         pid: process.pid,
         container_pid: process.own_pid,

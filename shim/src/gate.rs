@@ -27,7 +27,7 @@ pub(crate) enum Pass {
     Free,
     /// Put a marker behind itself.
     Mark(Marked),
-    /// Fail: the slice was taken away, and no gate will open again.
+    /// Fail: the slice was taken away, and no gate will open again; or the process has no slot.
     Refused,
 }
 
@@ -45,6 +45,9 @@ pub(crate) struct Marked {
 
 /// A waiting thread looks at the heartbeat, and rings again, this often.
 const RING_INTERVAL_NS: u64 = 50_000_000;
+/// At every so many of these times it rings though the manager is awake: whatever has become of the ledger, the manager
+/// knows of whoever waits for some seconds.
+const WAITS_PER_RING: u32 = 64;
 /// While it waits for its own work to be done it looks at the events behind that this often.
 const EVENT_INTERVAL_NS: u64 = 200_000;
 /// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager:
@@ -70,6 +73,9 @@ pub(crate) fn is_free(word: u32) -> bool {
 /// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels, and shares a marker only
 /// with as few others as their time allows.
 pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
+    if !part.process.has_slot() {
+        return Pass::Refused;
+    }
     let word = part.limits.gate.load(Ordering::Acquire);
     if is_free(word) {
         return Pass::Free;
@@ -117,7 +123,7 @@ struct Granted {
 /// Waits until a launch may be made. `None`: never, the slice was taken away.
 fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Granted> {
     let unheard = part.process.unheard();
-    let mut marked_all = false;
+    let (mut marked_all, mut waits) = (false, 0_u32);
     // Since when it waits for room, whatever the gate's ticks are meanwhile.
     let mut room_since_ns = None;
     loop {
@@ -136,7 +142,8 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
                 mark_all(part.process);
                 marked_all = true;
             }
-            if wait(part, now_ns) {
+            waits = waits.wrapping_add(1);
+            if wait(part, now_ns, waits % WAITS_PER_RING == 0) {
                 unheard.store(0, Ordering::Relaxed);
             } else {
                 unheard.fetch_add(1, Ordering::Relaxed);
@@ -158,14 +165,15 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
     }
 }
 
-/// Waits at the closed gate until its word changes, or it is time to look at the heartbeat. Whether the manager knows
-/// of it.
-fn wait(part: &Part, since_ns: u64) -> bool {
+/// Waits at the closed gate until its word changes, or it is time to look at the heartbeat, and rings if it must or is
+/// told to. Whether the manager knows of it.
+fn wait(part: &Part, since_ns: u64, rings: bool) -> bool {
     let Some(slot) = part.work() else { return false };
     let now = handshake::count_in(&slot.waiting, &part.limits.gate);
     let mut known = true;
     if now & gate::OPEN == 0 {
-        known = !handshake::must_ring(now) || part.ring();
+        let must_ring = rings || handshake::must_ring(now) || part.process.unheard().load(Ordering::Relaxed) > 0;
+        known = !must_ring || part.ring();
         let until_ns = clock::now_ns().saturating_add(RING_INTERVAL_NS);
         // Where no device writes markers, nobody but this process can tell the manager that its work is done.
         while markers::is_told_by_events(part)

@@ -15,9 +15,10 @@ use crate::references::References;
 use crate::region::{self, Region, Unattached};
 use crate::sys::{self, Access, File};
 use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream, CUuuid};
-use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
+use aliquot_abi::ledger::{self, Identity};
 use aliquot_abi::region::{
-    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_DISABLED, FLAG_EVENTS, Ledger, Limits, Slot, SlotDevice,
+    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_DISABLED, FLAG_EVENTS, Ledger, Limits, NO_SLOT, Slot,
+    SlotDevice, markers_per_device,
 };
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +27,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 const ORDINALS_MAX: usize = 64;
 /// Threads that launch at once share these: see [`Shard`].
 pub(crate) const SHARDS: usize = 128;
+
+/// A process waits so long for a slot when it attaches. After that it is refused what it asks for while there is none.
+const SLOT_WAIT_NS_MAX: u64 = 5_000_000_000;
+/// Between two looks for one.
+const SLOT_INTERVAL_NS: u64 = 50_000_000;
 
 const OFF: u32 = 0;
 const ATTACHING: u32 = 1;
@@ -46,8 +52,11 @@ pub(crate) struct Process {
     limits: AtomicPtr<Limits>,
     ledger: AtomicPtr<Ledger>,
     slot: AtomicPtr<Slot>,
+    /// [`NO_SLOT`]: there was none.
     slot_index: AtomicU32,
     slot_generation: AtomicU32,
+    /// Not zero while a thread looks for a slot.
+    seeks_slot: AtomicU32,
     /// For each device that the process sees, the index of its part in the region plus one; 0: no part.
     parts: [AtomicU32; ORDINALS_MAX],
     /// The known references to each of those devices' primary contexts.
@@ -64,6 +73,8 @@ pub(crate) struct Process {
     pub(crate) pools: Pools,
     pub(crate) graph_memory: GraphMemory,
     shards: [[Shard; SHARDS]; DEVICES_MAX],
+    /// What stands for the slot while there is none. Nothing is ever reserved in it.
+    no_slot: Slot,
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
@@ -145,7 +156,6 @@ impl Process {
         if done {
             clock::learn_offset();
             process.take_slot(region);
-            process.note_only_device();
         }
         process.state.store(if done { ATTACHED } else { OFF }, Ordering::Release);
         // The driver is not initialised.
@@ -203,24 +213,57 @@ impl Process {
         Some(())
     }
 
-    fn take_slot(&self, region: Region) {
+    /// Takes a slot, and waits a while for one if there is none.
+    fn take_slot(&'static self, region: Region) {
         self.ledger.store(core::ptr::from_ref(region.ledger).cast_mut(), Ordering::Relaxed);
+        self.slot.store(core::ptr::from_ref(&self.no_slot).cast_mut(), Ordering::Relaxed);
+        for _ in 0..SLOT_WAIT_NS_MAX / SLOT_INTERVAL_NS {
+            if self.has_slot() {
+                return;
+            }
+            sys::sleep_ns(SLOT_INTERVAL_NS);
+        }
+        sys::warn(
+            b"aliquot: the slice has too many processes: this one is refused memory and launches until others end\n",
+        );
+    }
+
+    /// Whether this process has a slot, now or from now on. Without one nothing that it does can be counted: it is
+    /// refused memory and launches.
+    #[inline]
+    pub(crate) fn has_slot(&'static self) -> bool {
+        self.slot_index.load(Ordering::Acquire) as usize != NO_SLOT || self.seek_slot()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn seek_slot(&'static self) -> bool {
+        if self.seeks_slot.swap(1, Ordering::Acquire) != 0 {
+            return false;
+        }
+        // Another thread may have found one meanwhile. To seek again would give that back.
+        let found = self.slot_index.load(Ordering::Relaxed) as usize != NO_SLOT || self.claim_slot().is_some();
+        self.seeks_slot.store(0, Ordering::Release);
+        found
+    }
+
+    fn claim_slot(&'static self) -> Option<()> {
         let me = Identity {
             pid: sys::pid(),
             start_time: start_time(c"/proc/self/stat").unwrap_or(0),
             pid_namespace: sys::inode(c"/proc/self/ns/pid").unwrap_or(0),
         };
-        let claimed = ledger::claim(region.ledger, me, is_alive);
-        let (index, generation) = claimed.map_or((SHARED_SLOT, 0), |slot| (slot.index, slot.generation));
-        if let Some(slot) = region.ledger.slots.get(index) {
-            self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
-        }
-        let markers = region.limits.header.markers_per_device(self.all_devices().len());
-        self.slot().markers_per_device.store(markers as u64, Ordering::Relaxed);
-        self.slot_index.store(index as u32, Ordering::Relaxed);
-        self.slot_generation.store(generation, Ordering::Relaxed);
-        // One that was not heard is found by the manager when it looks through the ledger.
-        let _ = self.send(AttachMessage::ATTACH, 0);
+        let claimed = ledger::claim(self.ledger(), me, is_alive, |slot| sys::can_write(&slot.markers))?;
+        let slot = self.ledger().slots.get(claimed.index)?;
+        slot.markers_per_device.store(markers_per_device(self.all_devices().len()) as u64, Ordering::Relaxed);
+        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
+        self.slot_generation.store(claimed.generation, Ordering::Relaxed);
+        // Pairs with the load in `has_slot`.
+        self.slot_index.store(claimed.index as u32, Ordering::Release);
+        // One that was not heard says it again when it waits, and is found when the manager looks through the ledger.
+        self.unheard.store(u32::from(!self.send(AttachMessage::ATTACH, 0)), Ordering::Relaxed);
+        self.note_only_device();
+        Some(())
     }
 
     fn note_only_device(&'static self) {
@@ -265,10 +308,11 @@ impl Process {
         self.limits().heartbeat_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether every device that the process sees is part of the slice, and not shared in time for now.
+    /// Whether every device that the process sees is part of the slice, and not shared in time for now. Never so without
+    /// a slot.
     pub(crate) fn has_free_gates(&'static self) -> bool {
         let is_free = |part: Part| gate::is_free(part.limits.gate.load(Ordering::Acquire));
-        (0..self.ordinals()).all(|ordinal| self.part(ordinal).is_some_and(is_free))
+        self.has_slot() && (0..self.ordinals()).all(|ordinal| self.part(ordinal).is_some_and(is_free))
     }
 
     /// The number of rings that the manager was not to be reached with, since it last was.
@@ -333,10 +377,11 @@ impl Process {
     }
 
     /// The container's and this process's books for account `number`: that of a part, or
-    /// [`HOST_ACCOUNT`](aliquot_abi::region::HOST_ACCOUNT).
-    #[inline]
-    pub(crate) fn books(&self, number: usize) -> Option<(&'static Account, &'static AtomicU64)> {
-        Some((self.ledger().account(number)?, self.slot().memory(number)?))
+    /// [`HOST_ACCOUNT`](aliquot_abi::region::HOST_ACCOUNT). `None` in a process without a slot.
+    #[inline(never)]
+    pub(crate) fn books(&'static self, number: usize) -> Option<(&'static Account, &'static AtomicU64)> {
+        let account = self.ledger().account(number)?;
+        if self.has_slot() { Some((account, self.slot().memory(number)?)) } else { None }
     }
 
     /// The ledger. Valid once attached.

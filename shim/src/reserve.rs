@@ -56,6 +56,7 @@ impl Reserve {
 
     /// Charges `ahead_bytes` for a request that is about to be made. `false` if the limit forbids it; otherwise the
     /// request is under way until [`Reserve::end_request`].
+    #[inline(never)]
     pub(crate) fn begin_request(
         &self,
         process: &'static Process,
@@ -81,6 +82,7 @@ impl Reserve {
 
     /// Makes the charge what the driver says it has in reserve: `reserved_bytes`, which is asked for anew until nobody
     /// has changed the charge meanwhile; `None` leaves the charge as it is.
+    #[inline(never)]
     pub(crate) fn settle(
         &self,
         process: &'static Process,

@@ -7,9 +7,10 @@ mod standard_error;
 
 pub(crate) use standard_error::warn;
 
+use aliquot_abi::region::MARKER_CELLS;
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A negated error number, as the kernel returns it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -414,6 +415,13 @@ pub(crate) fn read_clock(clock: i32, time: &mut Timespec) {
     let arguments = [clock as usize, core::ptr::from_mut(time) as usize, 0, 0, 0, 0];
     // SAFETY: the kernel writes a `struct timespec`.
     let _ = unsafe { syscall(nr::CLOCK_GETTIME, arguments) };
+}
+
+/// Whether there is memory for these words, two at least, which then hold something else. The kernel writes them: where a
+/// file has no memory for its page, that fails, and a write of the process's own would end it with SIGBUS.
+pub(crate) fn can_write(words: &[AtomicU64; MARKER_CELLS]) -> bool {
+    // SAFETY: the kernel writes a `struct timespec`, which is two words; they are atomics.
+    unsafe { syscall(nr::CLOCK_GETTIME, [CLOCK_MONOTONIC as usize, words.as_ptr() as usize, 0, 0, 0, 0]) }.is_ok()
 }
 
 /// Sleeps.

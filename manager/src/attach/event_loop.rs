@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use aliquot_abi::region::{AttachMessage, SLOTS_MAX};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rustix::fd::OwnedFd;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::attach::members::{Members, Outcome};
 use crate::attach::socket::{self, Received};
@@ -25,6 +25,10 @@ use crate::time_sharing::TimeSharing;
 
 /// Between two sweeps of the ledgers.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two sweeps of one ledger at the least, and so many times as long as the last one took: where processes come and
+/// go by the thousand, a look at all of them for each that was missed would leave time for nothing else.
+const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(50);
+const SWEEP_PAUSE_FACTOR: u32 = 4;
 /// Between two attempts to settle what is in doubt.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(5);
 /// Connections that are taken from one socket before others have their turn.
@@ -71,6 +75,8 @@ pub(super) struct EventLoop {
     next_key: u64,
     slices: BTreeMap<u64, Slice>,
     next_sweep: Instant,
+    /// Before this nothing is swept.
+    sweep_pause_until: Instant,
     stop: bool,
 }
 
@@ -97,6 +103,7 @@ impl EventLoop {
             next_key: 1,
             slices: BTreeMap::new(),
             next_sweep: Instant::now() + SWEEP_INTERVAL,
+            sweep_pause_until: Instant::now(),
             stop: false,
         })
     }
@@ -138,8 +145,17 @@ impl EventLoop {
 
     fn see_to_what_is_due(&mut self) {
         let now = Instant::now();
+        if now >= self.next_sweep {
+            let numbers: Vec<u64> = self.slices.keys().copied().collect();
+            self.sweep(&numbers);
+            self.next_sweep = now + SWEEP_INTERVAL;
+        }
         for slice in self.slices.values_mut() {
             slice.members.settle();
+            // Once for all that have come and gone since the last time.
+            if slice.members.publish() {
+                self.time_sharing.wake(slice.members.live());
+            }
             if slice.muted && now >= slice.window + FLOOD_WINDOW {
                 slice.muted = false;
                 let event = EpollEvent::new(EpollFlags::EPOLLIN, slice.listener_key);
@@ -147,11 +163,6 @@ impl EventLoop {
                     warn!(slice = slice.members.live().name, %error, "cannot listen for processes");
                 }
             }
-        }
-        if now >= self.next_sweep {
-            self.next_sweep = now + SWEEP_INTERVAL;
-            let numbers: Vec<u64> = self.slices.keys().copied().collect();
-            self.sweep(&numbers);
         }
     }
 
@@ -199,7 +210,7 @@ impl EventLoop {
             return Err(error);
         }
         let slice = Slice {
-            members: Members::new(live),
+            members: Members::new(live, self.descriptors),
             listener,
             listener_key,
             owner,
@@ -211,6 +222,9 @@ impl EventLoop {
         };
         self.slices.insert(number, slice);
         self.sweep(&[number]);
+        if let Some(slice) = self.slices.get_mut(&number) {
+            slice.members.publish();
+        }
         Ok(())
     }
 
@@ -229,18 +243,17 @@ impl EventLoop {
     fn process_ended(&mut self, number: u64, pid: u32) {
         let Some(slice) = self.slices.get_mut(&number) else { return };
         // After exec a process has a new pidfd under the same pid, and both are readable when it ends.
-        if slice.members.get(pid).is_none_or(|member| !socket::has_ended(&member.pidfd)) {
+        let pidfd = slice.members.get(pid).and_then(|member| member.pidfd.as_ref());
+        if pidfd.is_none_or(|pidfd| !socket::has_ended(pidfd)) {
             return;
         }
-        if slice.members.ended(pid).is_some() {
+        if slice.members.ended(pid) {
             count(&self.shared.counters.reclaimed);
             let name = &slice.members.live().name;
             self.events.record(Event::of(Kind::ProcessEnded, "has ended").of_slice(name).of_process(pid));
             (self.memory_changed)();
         }
-        let key = slice.process_keys.remove(&pid);
-        self.time_sharing.wake(slice.members.live());
-        if let Some(key) = key {
+        if let Some(key) = slice.process_keys.remove(&pid) {
             self.forget(key);
         }
     }
@@ -320,13 +333,7 @@ impl EventLoop {
 
     fn message(&mut self, number: u64, connection: &OwnedFd, message: &AttachMessage) {
         let Some(slice) = self.slices.get_mut(&number) else { return };
-        let peer = socket::peer(connection);
-        if let Some(peer) = peer.as_ref().filter(|peer| !self.descriptors.can_keep(&peer.pidfd)) {
-            // What it holds stays charged, and its end is found by a sweep.
-            debug!(slice = slice.members.live().name, pid = peer.pid, "no descriptor is left to watch a process");
-            return;
-        }
-        let outcome = peer.map_or(Outcome::Gone, |peer| slice.members.attach(peer, message));
+        let outcome = socket::peer(connection).map_or(Outcome::Gone, |peer| slice.members.attach(peer, message));
         if message.kind == AttachMessage::LOOK && outcome != Outcome::Refused {
             (self.memory_changed)();
         }
@@ -338,18 +345,30 @@ impl EventLoop {
             }
             Outcome::Known => {}
             Outcome::Refused => count(&self.shared.counters.dropped),
-            // No pidfd will say so: what it held is given back now.
-            Outcome::Gone => self.sweep(&[number]),
+            // No pidfd will say so: what it held is given back by a sweep.
+            Outcome::Gone => self.next_sweep = self.next_sweep.min(self.sweep_pause_until),
         }
     }
 
-    /// Waits for the end of a process that was taken in, and lets the arbiters know of it.
+    /// A process was taken in.
     fn attached(&mut self, number: u64, pid: u32) {
+        count(&self.shared.counters.attached);
+        let members = self.slices.get(&number).map(|slice| &slice.members);
+        if let Some((members, member)) = members.and_then(|members| Some((members, members.get(pid)?))) {
+            let attached = Event::of(Kind::ProcessAttached, member.command()).of_slice(&members.live().name);
+            self.events.record(attached.of_process(pid));
+        }
+        self.watch_process(number, pid);
+    }
+
+    /// Waits for the end of a process. Where that cannot be, the sweeps look whether it is there.
+    fn watch_process(&mut self, number: u64, pid: u32) {
         let key = self.next_key;
         let Some(slice) = self.slices.get_mut(&number) else { return };
-        let Some(member) = slice.members.get(pid) else { return };
-        if let Err(error) = self.epoll.add(&member.pidfd, EpollEvent::new(EpollFlags::EPOLLIN, key)) {
-            warn!(slice = slice.members.live().name, pid, %error, "cannot watch a process");
+        let Some(pidfd) = slice.members.get(pid).and_then(|member| member.pidfd.as_ref()) else { return };
+        if let Err(error) = self.epoll.add(pidfd, EpollEvent::new(EpollFlags::EPOLLIN, key)) {
+            warn!(slice = slice.members.live().name, pid, %error, "cannot watch a process: its end is seen some seconds late");
+            slice.members.unwatch(pid);
             return;
         }
         self.next_key += 1;
@@ -357,17 +376,20 @@ impl EventLoop {
         if let Some(former) = slice.process_keys.insert(pid, key) {
             self.sources.remove(&former);
         }
-        let attached = Event::of(Kind::ProcessAttached, member.command()).of_slice(&slice.members.live().name);
-        self.events.record(attached.of_process(pid));
-        count(&self.shared.counters.attached);
-        self.time_sharing.wake(slice.members.live());
     }
 
     fn sweep(&mut self, numbers: &[u64]) {
-        let strangers =
-            numbers.iter().filter_map(|number| Some((*number, self.slices.get(number)?.members.strangers())));
-        let strangers: Vec<_> = strangers.filter(|(_, strangers)| !strangers.is_empty()).collect();
-        if strangers.is_empty() {
+        let begun = Instant::now();
+        let mut unknown = Vec::new();
+        for number in numbers {
+            let Some(slice) = self.slices.get_mut(number) else { continue };
+            slice.members.settle_anew();
+            let strangers = slice.members.strangers();
+            if !strangers.is_empty() || slice.members.has_unwatched() {
+                unknown.push((*number, strangers));
+            }
+        }
+        if unknown.is_empty() {
             return;
         }
         // After the strangers, never before: see `Members::sweep`.
@@ -378,17 +400,21 @@ impl EventLoop {
                 return;
             }
         };
-        for (number, strangers) in strangers {
+        for (number, strangers) in unknown {
             let Some(slice) = self.slices.get_mut(&number) else { continue };
-            let (found, given_back) = slice.members.sweep(strangers, &processes, self.descriptors);
-            self.shared.counters.reclaimed.fetch_add(given_back, Ordering::Relaxed);
-            if given_back > 0 {
-                self.time_sharing.wake(slice.members.live());
+            let swept = slice.members.sweep(strangers, &processes);
+            self.shared.counters.reclaimed.fetch_add(swept.given_back, Ordering::Relaxed);
+            if swept.given_back > 0 {
                 (self.memory_changed)();
             }
-            for pid in found {
+            for pid in swept.found {
                 self.attached(number, pid);
             }
+            for pid in swept.watched {
+                self.watch_process(number, pid);
+            }
         }
+        let now = Instant::now();
+        self.sweep_pause_until = now + SWEEP_PAUSE_MIN.max((now - begun) * SWEEP_PAUSE_FACTOR);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use aliquot_abi::ledger::{self, Reclaimed, SHARED_SLOT};
-use aliquot_abi::region::{ACCOUNTS, AttachMessage, owner};
+use aliquot_abi::ledger::{self, Identity, Reclaimed};
+use aliquot_abi::region::{ACCOUNTS, AttachMessage, HOST_ACCOUNT, SLOTS_MAX, owner};
 use rustix::fd::OwnedFd;
 
 use crate::attach::socket::{self, Peer};
@@ -15,28 +15,32 @@ use crate::live::{Attached, AttachedSlot, LiveSlice};
 use crate::procfs::{self, ProcessView};
 use crate::region::view::{self, SlotState};
 
-/// Processes of one slice that are held at a time. Those beyond the ledger's slots share one, and cost a descriptor
-/// each.
-const MEMBERS_MAX: usize = 4096;
-
-/// [`Members::in_doubt`] for all accounts.
-const ALL_ACCOUNTS: u32 = (1 << ACCOUNTS) - 1;
+/// Attempts to settle what is in doubt, one after the other, until it is bounded instead: an operation is a matter of
+/// nanoseconds, unless its process was stopped in the middle of it, or the ledger was damaged.
+const SETTLE_ATTEMPTS: u32 = 100;
+/// As many of them as there are at least whenever something has come to be in doubt.
+const SETTLE_ATTEMPTS_ANEW: u32 = 10;
 
 /// A process that is held.
 pub(super) struct Member {
     attached: Attached,
-    /// Readable when the process has ended.
-    pub(super) pidfd: OwnedFd,
+    /// Readable when the process has ended. `None`: there was no descriptor left for it, and its end is found by a sweep.
+    pub(super) pidfd: Option<OwnedFd>,
 }
 
 /// The processes of one slice.
 pub(super) struct Members {
     live: Arc<LiveSlice>,
+    descriptors: Descriptors,
     by_pid: BTreeMap<u32, Member>,
     /// Bit `n`: what is used by account number `n` is not certain until it is settled.
     in_doubt: u32,
+    /// Attempts to settle that were in vain.
+    attempts: u32,
     /// Slots that were between two states at the last sweep, with their words.
     between: BTreeMap<usize, u64>,
+    /// The processes are others than those that were published last.
+    has_changed: bool,
 }
 
 /// What became of a message.
@@ -52,9 +56,31 @@ pub(super) enum Outcome {
     Gone,
 }
 
+/// What a sweep has found.
+#[derive(Default)]
+pub(super) struct Swept {
+    /// Processes that were taken in.
+    pub(super) found: Vec<u32>,
+    /// Processes that can be waited for from now on.
+    pub(super) watched: Vec<u32>,
+    /// Slots that were given back.
+    pub(super) given_back: u64,
+}
+
 impl Members {
-    pub(super) fn new(live: Arc<LiveSlice>) -> Members {
-        Members { live, by_pid: BTreeMap::new(), in_doubt: 0, between: BTreeMap::new() }
+    pub(super) fn new(live: Arc<LiveSlice>, descriptors: Descriptors) -> Members {
+        let mut members = Members {
+            live,
+            descriptors,
+            by_pid: BTreeMap::new(),
+            in_doubt: 0,
+            attempts: 0,
+            between: BTreeMap::new(),
+            has_changed: false,
+        };
+        // What a manager before knew to be in doubt nobody knows any more.
+        members.doubt_all();
+        members
     }
 
     pub(super) fn live(&self) -> &Arc<LiveSlice> {
@@ -65,65 +91,105 @@ impl Members {
         self.by_pid.get(&pid)
     }
 
-    /// Whether some device's use is still to be settled.
+    /// Whether some account is to be settled soon.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.in_doubt != 0
+        self.in_doubt != 0 && self.attempts < SETTLE_ATTEMPTS
+    }
+
+    fn doubt(&mut self, accounts: u32) {
+        self.in_doubt |= accounts & self.accounts();
+        self.attempts = self.attempts.min(SETTLE_ATTEMPTS - SETTLE_ATTEMPTS_ANEW);
+    }
+
+    fn doubt_all(&mut self) {
+        self.doubt(u32::MAX);
+    }
+
+    /// The accounts that the slice has.
+    fn accounts(&self) -> u32 {
+        (1 << HOST_ACCOUNT) | ((1 << self.live.region.device_count()) - 1)
     }
 
     /// Takes in the sender of `message`, if the ledger agrees that the slot is its.
     pub(super) fn attach(&mut self, peer: Peer, message: &AttachMessage) -> Outcome {
-        let index = message.slot as usize;
-        let slot = if index == SHARED_SLOT { None } else { Some((index, message.generation)) };
+        let (index, generation) = (message.slot as usize, message.generation);
+        let is_waiting = message.kind == AttachMessage::RING;
         if let Some(known) = self.by_pid.get(&peer.pid) {
-            let same = known.attached.slot.map(|slot| (slot.index, slot.generation)) == slot;
-            if same {
+            let slot = known.attached.slot;
+            if (slot.index, slot.generation) == (index, generation) {
+                if is_waiting {
+                    self.restore(slot);
+                }
                 return Outcome::Known;
             }
             // After exec the same process takes a new slot, and the old one is not its any more. Two it cannot have.
-            if known.attached.slot.is_some_and(|slot| self.holds(slot)) {
+            if self.holds(slot) {
                 return Outcome::Refused;
             }
             // Its other threads may have been within an operation when it called exec.
-            self.in_doubt |= ALL_ACCOUNTS;
+            self.doubt_all();
         }
         let Some(process) = ProcessView::of(peer.pid) else { return Outcome::Gone };
-        let slot = match slot {
-            None => None,
-            Some((index, generation)) => match view::slot(self.live.region.ledger(), index) {
-                SlotState::Attached(identity, found) if found == generation && process.is(identity) => {
-                    Some(AttachedSlot { index, generation, identity })
+        let slot = match view::slot(self.live.region.ledger(), index) {
+            SlotState::Attached(identity, found) if found == generation && process.is(identity) => {
+                AttachedSlot { index, generation, identity }
+            }
+            // Who waits at a gate uses its slot, whatever was written over the word that says so.
+            SlotState::Free if is_waiting => {
+                let slot = AttachedSlot { index, generation, identity: process.identity() };
+                if !self.restore(slot) {
+                    return Outcome::Refused;
                 }
-                _ => return Outcome::Refused,
-            },
+                slot
+            }
+            _ => return Outcome::Refused,
         };
-        if self.by_pid.len() >= MEMBERS_MAX && !self.by_pid.contains_key(&peer.pid) {
-            return Outcome::Refused;
-        }
         self.take_in(process, slot, peer.pidfd);
         Outcome::Attached(process.pid)
     }
 
-    fn take_in(&mut self, process: ProcessView, slot: Option<AttachedSlot>, pidfd: OwnedFd) {
+    fn take_in(&mut self, process: ProcessView, slot: AttachedSlot, pidfd: Option<OwnedFd>) {
         let ProcessView { pid, own_pid, .. } = process;
         let attached = Attached { pid, own_pid, slot, command: procfs::command(pid), since: SystemTime::now() };
+        // One of the reserve is not kept.
+        let pidfd = pidfd.filter(|pidfd| self.descriptors.can_keep(pidfd));
         self.by_pid.insert(pid, Member { attached, pidfd });
-        self.publish();
+        self.has_changed = true;
+    }
+
+    /// Writes down again whose a slot is, if that was overwritten. Returns whether it was.
+    fn restore(&mut self, AttachedSlot { index, generation, identity }: AttachedSlot) -> bool {
+        let restored = ledger::restore(self.live.region.ledger(), index, generation, identity);
+        if restored {
+            // What it holds has not been counted meanwhile.
+            self.doubt_all();
+        }
+        restored
+    }
+
+    /// The process `pid` cannot be waited for: its end is found by a sweep.
+    pub(super) fn unwatch(&mut self, pid: u32) {
+        if let Some(member) = self.by_pid.get_mut(&pid) {
+            member.pidfd = None;
+        }
+    }
+
+    /// Whether the ends of some processes are found by sweeps alone.
+    pub(super) fn has_unwatched(&self) -> bool {
+        self.by_pid.values().any(|member| member.pidfd.is_none())
     }
 
     fn holds(&self, slot: AttachedSlot) -> bool {
         view::slot(self.live.region.ledger(), slot.index) == SlotState::Attached(slot.identity, slot.generation)
     }
 
-    /// Gives back what the process `pid`, which has ended, held. Returns it, so that its pidfd can be let go.
-    pub(super) fn ended(&mut self, pid: u32) -> Option<Member> {
-        let member = self.by_pid.remove(&pid)?;
-        if let Some(slot) = member.attached.slot {
-            self.give_back(slot);
-        }
-        self.empty_shared_slot_if_last();
+    /// Gives back what the process `pid`, which has ended, held. Returns whether there was one.
+    pub(super) fn ended(&mut self, pid: u32) -> bool {
+        let Some(member) = self.by_pid.remove(&pid) else { return false };
+        self.has_changed = true;
+        self.give_back(member.attached.slot);
         self.settle();
-        self.publish();
-        Some(member)
+        true
     }
 
     /// What a process that has ended held is overhead until the driver has it back.
@@ -142,21 +208,22 @@ impl Members {
 
     fn give_back(&mut self, slot: AttachedSlot) {
         self.keep_what_the_driver_has(slot);
-        let ledger = self.live.region.ledger();
+        let live = Arc::clone(&self.live);
+        let ledger = live.region.ledger();
         // Another process can have given the slot back, and somebody else can have it by now.
         if self.holds(slot) {
             self.keep_counters(slot.index);
         }
         match ledger::reclaim(ledger, slot.index, slot.identity, ledger::MANAGER_PID) {
-            Reclaimed::InDoubt { accounts } => self.in_doubt |= accounts,
+            Reclaimed::InDoubt { accounts } => self.doubt(accounts),
             Reclaimed::Exactly => {}
             Reclaimed::NotTheirs => {
                 // Whoever gave it back may not have been able to settle what was in doubt.
-                self.in_doubt |= ALL_ACCOUNTS;
+                self.doubt_all();
                 // Killed while it gave the slot back itself, to run another program.
                 let by_itself = owner::word(owner::RECLAIMING, slot.generation, slot.identity.pid);
                 if matches!(view::slot(ledger, slot.index), SlotState::Between { word, .. } if word == by_itself) {
-                    self.in_doubt |= ledger::repair(ledger, slot.index);
+                    ledger::repair(ledger, slot.index);
                 }
             }
         }
@@ -179,41 +246,46 @@ impl Members {
         }
     }
 
-    fn empty_shared_slot_if_last(&mut self) {
-        let ledger = self.live.region.ledger();
-        if self.by_pid.is_empty() && view::slots(ledger).next().is_none() {
-            self.keep_counters(SHARED_SLOT);
-            self.in_doubt |= ledger::empty_shared_slot(ledger);
-        }
-    }
-
-    /// Tries to make certain again what is used.
+    /// Tries to make certain again what is used. What cannot be for long is made what the living can hold at most, so that
+    /// the dead hold nothing, and tried again at the next sweep.
     pub(super) fn settle(&mut self) {
+        if !self.is_in_doubt() {
+            return;
+        }
         let ledger = self.live.region.ledger();
-        for account in 0..ACCOUNTS {
-            let bit = 1 << account;
-            if self.in_doubt & bit != 0 && ledger::settle(ledger, account) {
-                self.in_doubt &= !bit;
+        let (in_doubt, is_last) = (self.in_doubt, self.attempts + 1 == SETTLE_ATTEMPTS);
+        for account in (0..ACCOUNTS).filter(|account| in_doubt & 1 << account != 0) {
+            if ledger::settle(ledger, account) {
+                self.in_doubt &= !(1 << account);
+            } else if is_last {
+                // It fails only beside an operation; there is a next sweep.
+                ledger::bound(ledger, account);
             }
         }
+        self.attempts = if self.in_doubt == 0 { 0 } else { self.attempts + 1 };
+    }
+
+    /// Looks anew whether all that is used is somebody's: whatever has become of the ledger, its accounts are right again
+    /// after the next sweep.
+    pub(super) fn settle_anew(&mut self) {
+        self.doubt_all();
+        self.settle();
     }
 
     /// The owners that the ledger names and that are not held, with their slots.
     pub(super) fn strangers(&self) -> Vec<(usize, SlotState)> {
-        let slots = view::slots(self.live.region.ledger());
-        slots.filter(|(index, _)| !self.by_pid.values().any(|member| member.is_at(*index))).collect()
+        let mut is_held = [false; SLOTS_MAX];
+        for slot in self.by_pid.values().map(|member| member.attached.slot.index) {
+            is_held[slot] = true;
+        }
+        view::slots(self.live.region.ledger()).filter(|&(index, _)| !is_held[index]).collect()
     }
 
     /// Looks for `strangers` among `processes`: takes in whom it finds, gives back what the others held. The processes
     /// must have been listed after the strangers: one who took a slot later would be missing from the list, and is
-    /// alive. Returns the pids of those taken in, and the number of slots given back.
-    pub(super) fn sweep(
-        &mut self,
-        strangers: Vec<(usize, SlotState)>,
-        processes: &[ProcessView],
-        descriptors: Descriptors,
-    ) -> (Vec<u32>, u64) {
-        let (mut found, mut given_back) = (Vec::new(), 0);
+    /// alive.
+    pub(super) fn sweep(&mut self, strangers: Vec<(usize, SlotState)>, processes: &[ProcessView]) -> Swept {
+        let mut swept = self.sweep_unwatched(processes);
         let between_before = std::mem::take(&mut self.between);
         for (index, state) in strangers {
             match state {
@@ -222,7 +294,7 @@ impl Members {
                     let mut alive = processes.iter().filter(|process| process.is(identity));
                     let Some(process) = alive.next() else {
                         self.give_back(slot);
-                        given_back += 1;
+                        swept.given_back += 1;
                         continue;
                     };
                     // A process without /proc does not know all of its identity. Which of these it is shows when it
@@ -230,13 +302,10 @@ impl Members {
                     if alive.next().is_some() {
                         continue;
                     }
-                    let is_it = || ProcessView::of(process.pid).is_some_and(|process| process.is(identity));
-                    let room = self.by_pid.len() < MEMBERS_MAX && !self.by_pid.contains_key(&process.pid);
-                    let pidfd = socket::open_process(process.pid, is_it).filter(|pidfd| descriptors.can_keep(pidfd));
-                    // One that has ended meanwhile, or cannot be watched, is looked at again at the next sweep.
-                    if let (true, Some(pidfd)) = (room, pidfd) {
-                        self.take_in(*process, Some(slot), pidfd);
-                        found.push(process.pid);
+                    // One that has ended meanwhile is found dead at the next sweep, with a descriptor or without.
+                    if !self.by_pid.contains_key(&process.pid) {
+                        self.take_in(*process, slot, open(process.pid, identity));
+                        swept.found.push(process.pid);
                     }
                 }
                 SlotState::Between { word, by } => {
@@ -246,8 +315,9 @@ impl Members {
                         || (between_before.get(&index) == Some(&word)
                             && !processes.iter().any(|process| process.is(by)));
                     if is_abandoned {
-                        self.in_doubt |= ledger::repair(self.live.region.ledger(), index);
-                        given_back += 1;
+                        let accounts = ledger::repair(self.live.region.ledger(), index);
+                        self.doubt(accounts);
+                        swept.given_back += 1;
                     } else {
                         self.between.insert(index, word);
                     }
@@ -255,15 +325,36 @@ impl Members {
                 SlotState::Free => {}
             }
         }
-        if given_back > 0 {
-            self.empty_shared_slot_if_last();
-        }
         self.settle();
-        (found, given_back)
+        swept
     }
 
-    fn publish(&self) {
-        self.live.set_processes(self.by_pid.values().map(|member| member.attached.clone()).collect());
+    /// Sees to the processes that cannot be waited for: gives back what those held that have ended, and tries again to
+    /// watch the others.
+    fn sweep_unwatched(&mut self, processes: &[ProcessView]) -> Swept {
+        let unwatched = self.by_pid.iter().filter(|(_, member)| member.pidfd.is_none());
+        let unwatched: Vec<(u32, Identity)> =
+            unwatched.map(|(&pid, member)| (pid, member.attached.slot.identity)).collect();
+        let mut swept = Swept::default();
+        for (pid, identity) in unwatched {
+            if !processes.iter().any(|process| process.pid == pid && process.is(identity)) {
+                swept.given_back += u64::from(self.ended(pid));
+            } else if let (Some(member), Some(pidfd)) = (self.by_pid.get_mut(&pid), open(pid, identity))
+                && self.descriptors.can_keep(&pidfd)
+            {
+                member.pidfd = Some(pidfd);
+                swept.watched.push(pid);
+            }
+        }
+        swept
+    }
+
+    /// Lets others know of processes that have come or gone. Returns whether there are any.
+    pub(super) fn publish(&mut self) -> bool {
+        if self.has_changed {
+            self.live.set_processes(self.by_pid.values().map(|member| member.attached.clone()).collect());
+        }
+        std::mem::take(&mut self.has_changed)
     }
 }
 
@@ -272,8 +363,9 @@ impl Member {
     pub(super) fn command(&self) -> &str {
         self.attached.command.text()
     }
+}
 
-    fn is_at(&self, index: usize) -> bool {
-        self.attached.slot.is_some_and(|slot| slot.index == index)
-    }
+/// A pidfd of the process `pid`, if that is still `identity` and there are descriptors left.
+fn open(pid: u32, identity: Identity) -> Option<OwnedFd> {
+    socket::open_process(pid, || ProcessView::of(pid).is_some_and(|process| process.is(identity)))
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage};
+use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage, SLOTS_MAX};
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use crate::procfs;
 use crate::slices::Owner;
 
 /// Connections that wait to be accepted: as many as a slice has slots, which all attach at once after a start together.
-const BACKLOG: i32 = 512;
+const BACKLOG: i32 = SLOTS_MAX as i32;
 
 /// Makes the attach socket in a region's directory, in place of the one that a manager before has left.
 pub(super) fn listen(dir: &Path) -> io::Result<OwnedFd> {
@@ -64,8 +64,8 @@ pub(super) fn receive(connection: &OwnedFd) -> Received {
 pub(super) struct Peer {
     /// In the manager's pid namespace.
     pub(super) pid: u32,
-    /// Readable when the process has ended.
-    pub(super) pidfd: OwnedFd,
+    /// Readable when the process has ended; `None`: there is no descriptor left for it.
+    pub(super) pidfd: Option<OwnedFd>,
 }
 
 /// Asks the kernel who is at the other end; `None` if that process is gone, or is of a namespace that cannot be seen.
@@ -75,8 +75,13 @@ pub(super) fn peer(connection: &OwnedFd) -> Option<Peer> {
     // Kernels before 6.5 have no such option. There a pid could have been given to another process in between; that
     // process would have to agree with the ledger in its pid, namespace and start time to be taken for the sender.
     let pidfd = match getsockopt(connection, sockopt::PeerPidfd) {
-        Ok(pidfd) => pidfd,
-        Err(nix::errno::Errno::ENOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty()).ok()?,
+        Ok(pidfd) => Some(pidfd),
+        Err(nix::errno::Errno::ENOPROTOOPT) => match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Some(pidfd),
+            Err(Errno::SRCH) => return None,
+            Err(_) => None,
+        },
+        Err(nix::errno::Errno::EMFILE | nix::errno::Errno::ENFILE | nix::errno::Errno::ENOMEM) => None,
         Err(_) => return None,
     };
     Some(Peer { pid: pid.as_raw_nonzero().get().cast_unsigned(), pidfd })

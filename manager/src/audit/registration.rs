@@ -7,8 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_abi::ledger::SHARED_SLOT;
-use aliquot_abi::region::{ACCOUNTS, SLOTS_MAX};
+use aliquot_abi::region::SLOTS_MAX;
 
 use crate::attribution::ProcessId;
 use crate::live::LiveSlice;
@@ -50,13 +49,13 @@ impl Registrations {
                 true
             }
             Mapped::Yes => {
-                // Heard or not, it has a slot, its own or the one that is shared: a process that cannot find out who it
-                // is, or that attached to a manager before this one, can stay unheard for good.
+                // Heard or not, it has a slot: a process that cannot find out who it is, or that attached to a manager
+                // before this one, can stay unheard for good.
                 if has_slot(process.pid, slice) {
                     return true;
                 }
                 let since_ns = *self.unheard_since_ns.entry(process).or_insert(now_ns);
-                // Without a slot of its own it is not found by a sweep.
+                // Without a slot it is not found by a sweep.
                 now_ns.saturating_sub(since_ns) < UNHEARD_NS_MAX || !has_free_slot(slice)
             }
         }
@@ -69,16 +68,14 @@ impl Registrations {
     }
 }
 
-/// Whether a slot of the slice can be the process's: one that names it, or the shared one if that holds something.
+/// Whether a slot of the slice names the process.
 fn has_slot(pid: u32, slice: &LiveSlice) -> bool {
     let ledger = slice.region.ledger();
-    let shared_bytes = || (0..ACCOUNTS).map(|account| view::held_bytes_of(ledger, SHARED_SLOT, account));
     let names = |process: &ProcessView, state: SlotState| match state {
         SlotState::Attached(identity, _) => process.is(identity),
         SlotState::Free | SlotState::Between { .. } => false,
     };
-    shared_bytes().any(|bytes| bytes > 0)
-        || ProcessView::of(pid).is_some_and(|process| view::slots(ledger).any(|(_, state)| names(&process, state)))
+    ProcessView::of(pid).is_some_and(|process| view::slots(ledger).any(|(_, state)| names(&process, state)))
 }
 
 fn has_free_slot(slice: &LiveSlice) -> bool {

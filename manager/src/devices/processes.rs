@@ -235,11 +235,9 @@ impl ProcessWatch {
         let ledger = part.slice.region.ledger();
         for attached in part.slice.processes().iter() {
             let seen = look.processes.iter().find(|process| process.id.pid == attached.pid);
-            let (Some(seen), Some(slot), Some(before)) = (seen, attached.slot, part.contexts.get(&attached.pid)) else {
-                continue;
-            };
+            let (Some(seen), Some(before)) = (seen, part.contexts.get(&attached.pid)) else { continue };
             // What it has allocated meanwhile may stand on one side only.
-            let is_at_rest = view::contexts(ledger, slot.index, part.number) == Some(*before);
+            let is_at_rest = view::contexts(ledger, attached.slot.index, part.number) == Some(*before);
             let memory_bytes = seen.memory_bytes.filter(|_| is_at_rest);
             let bytes =
                 memory_bytes.map(|bytes| bytes.saturating_add(look.unlisted_bytes).saturating_sub(before.other_bytes));
@@ -295,7 +293,7 @@ fn ask(
         let processes = part.slice.processes();
         let ledger = part.slice.region.ledger();
         let contexts =
-            |attached: &Attached| Some((attached.pid, view::contexts(ledger, attached.slot?.index, part.number)?));
+            |attached: &Attached| Some((attached.pid, view::contexts(ledger, attached.slot.index, part.number)?));
         part.contexts = processes.iter().filter_map(contexts).collect();
     }
     // Twice: what grows or shrinks meanwhile must not look like nobody's.
@@ -344,7 +342,7 @@ fn unlisted_bytes(used_bytes: u64, listed: &[DeviceProcess]) -> u64 {
 fn show_memory(look: &DeviceLook, part: &PartLook) {
     let ledger = part.slice.region.ledger();
     for (attached, seen) in with_processes(look, part) {
-        let Some(slot) = attached.slot else { continue };
+        let slot = attached.slot;
         let memory_bytes = seen.and_then(|process| process.memory_bytes).unwrap_or(0);
         let held_bytes = view::held_bytes_of(ledger, slot.index, part.number);
         let Some(slot) = view::shown(ledger, slot.index, slot.identity, part.number) else { continue };
@@ -356,7 +354,7 @@ fn show_memory(look: &DeviceLook, part: &PartLook) {
 fn show_time(look: &DeviceLook, part: &PartLook) {
     let ledger = part.slice.region.ledger();
     for (attached, seen) in with_processes(look, part) {
-        let Some(slot) = attached.slot else { continue };
+        let slot = attached.slot;
         let Some(slot) = view::shown(ledger, slot.index, slot.identity, part.number) else { continue };
         store_if_changed(&slot.used_permille, seen.map_or(0, |process| u64::from(process.busy_percent) * 10));
     }

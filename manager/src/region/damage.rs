@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use aliquot_abi::region::{LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, Ledger};
+use aliquot_abi::region::{LEDGER_BACKED_BYTES, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE};
 
 use crate::region::{Region, files, header, view};
 
@@ -110,5 +110,5 @@ impl Region {
 
 fn restore_size(ledger: &File) -> std::io::Result<()> {
     ledger.set_len(LEDGER_FILE_BYTES as u64)?;
-    files::back::<Ledger>(ledger)
+    files::back(ledger, LEDGER_BACKED_BYTES)
 }

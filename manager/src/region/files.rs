@@ -31,15 +31,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::{
-    DeviceLimits, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, LIMITS_FILE_BYTES, LIMITS_MAGIC, Ledger,
-    Limits,
+    DeviceLimits, LEDGER_BACKED_BYTES, LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, LIMITS_FILE, LIMITS_FILE_BYTES,
+    LIMITS_MAGIC, Ledger, Limits,
 };
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::procfs::{self, FileId};
 use crate::region::admission::{AdmissionError, admit};
 use crate::region::manifest::Manifest;
-use crate::region::map::{Mapping, Shared};
+use crate::region::map::Mapping;
 use crate::region::{OpenRegionError, Region};
 use crate::shim_image;
 use crate::slices::{Part, Slice, SliceId};
@@ -263,19 +263,15 @@ impl RegionDirs {
     fn fill(&self, dir: &Path, slice: &Slice) -> Result<(), CreateRegionError> {
         let id = slice.id.region_id();
         // Writable for its owner, this manager: the next one maps it again without being root.
-        make_shared::<Limits>(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES, 0o644, |file| {
+        make_shared(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES, size_of::<Limits>(), 0o644, |file| {
             write_uuids(file, &slice.parts)?;
             let limits = Mapping::<Limits>::new(file, LIMITS_FILE_BYTES)?;
             limits.device_count.store(slice.parts.len() as u32, Ordering::Relaxed);
-            for device in limits.devices.iter().take(slice.parts.len()) {
-                device.marker_launches_max.store(MARKER_LAUNCHES_MAX, Ordering::Relaxed);
-                device.inflight_ns_max.store(INFLIGHT_NS_MAX, Ordering::Relaxed);
-            }
             write_limits(&limits, slice);
             limits.header.publish(LIMITS_MAGIC, LIMITS_FILE_BYTES, id);
             Ok(())
         })?;
-        make_shared::<Ledger>(&dir.join(LEDGER_FILE), LEDGER_FILE_BYTES, 0o666, |file| {
+        make_shared(&dir.join(LEDGER_FILE), LEDGER_FILE_BYTES, LEDGER_BACKED_BYTES, 0o666, |file| {
             let ledger = Mapping::<Ledger>::new(file, LEDGER_FILE_BYTES)?;
             ledger.header.publish(LEDGER_MAGIC, LEDGER_FILE_BYTES, id);
             Ok(())
@@ -361,6 +357,8 @@ pub(super) fn write_limits(limits: &Limits, slice: &Slice) {
         device.core_request_percent.store(part.core_request_percent, Ordering::Relaxed);
         device.core_limit_percent.store(part.core_limit_percent, Ordering::Relaxed);
         device.memory_limit_bytes.store(part.memory_limit_bytes, Ordering::Relaxed);
+        device.marker_launches_max.store(MARKER_LAUNCHES_MAX, Ordering::Relaxed);
+        device.inflight_ns_max.store(INFLIGHT_NS_MAX, Ordering::Relaxed);
     }
     limits.host_memory_limit_bytes.store(slice.host_memory_limit_bytes, Ordering::Relaxed);
 }
@@ -378,18 +376,19 @@ fn write_uuids(mut file: &File, parts: &[Part]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a file of `file_bytes` that is backed as far as a `T` reaches: a full disk is an error here, and not a signal
-/// in a process that maps it.
-fn make_shared<T: Shared>(
+/// Makes a file of `file_bytes` of which the first `backed_bytes` are backed: a full disk is an error here, and not a
+/// signal in a process that maps it.
+fn make_shared(
     path: &Path,
     file_bytes: usize,
+    backed_bytes: usize,
     mode: u32,
     fill: impl FnOnce(&File) -> io::Result<()>,
 ) -> Result<(), CreateRegionError> {
     let make = || {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len(file_bytes as u64)?;
-        back::<T>(&file)?;
+        back(&file, backed_bytes)?;
         fill(&file)?;
         // After the creation, where the umask would take bits away.
         file.set_permissions(Permissions::from_mode(mode))
@@ -397,9 +396,9 @@ fn make_shared<T: Shared>(
     make().map_err(io_at(path))
 }
 
-/// Backs the file as far as a `T` reaches; what is backed already stays as it is.
-pub(super) fn back<T: Shared>(file: &File) -> io::Result<()> {
-    Ok(fallocate(file, FallocateFlags::empty(), 0, size_of::<T>() as u64)?)
+/// Backs the file's first `bytes`; what is backed already stays as it is.
+pub(super) fn back(file: &File, bytes: usize) -> io::Result<()> {
+    Ok(fallocate(file, FallocateFlags::empty(), 0, bytes as u64)?)
 }
 
 fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CreateRegionError> {

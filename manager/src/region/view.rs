@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aliquot_abi::ledger::{self, BYTES_MASK, Identity, OPERATION, SHARED_SLOT};
-use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, HOST_ACCOUNT, Ledger, SLOTS_MAX, SlotDevice, owner};
+use aliquot_abi::ledger::{self, BYTES_MASK, Identity, MANAGER_PID, OPERATION};
+use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, HOST_ACCOUNT, Ledger, NO_SLOT, SLOTS_MAX, SlotDevice, owner};
 
 /// What a container uses of one memory, by its ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,7 +90,9 @@ pub(crate) fn slot(ledger: &Ledger, index: usize) -> SlotState {
             let namespace = ledger.slots.get(index).map_or(0, |slot| slot.pid_namespace.load(Ordering::Relaxed));
             SlotState::Between { word, by: someone(owner::pid(word), namespace) }
         }
-        _ => SlotState::Free,
+        owner::FREE => SlotState::Free,
+        // No state of the protocol: whatever has written it, nobody will end it.
+        _ => SlotState::Between { word, by: someone(MANAGER_PID, 0) },
     }
 }
 
@@ -98,9 +100,9 @@ fn someone(pid: u32, pid_namespace: u64) -> Identity {
     Identity { pid, start_time: 0, pid_namespace }
 }
 
-/// The slots that are in use.
+/// The slots that are in use. The others are not touched: they may have no memory.
 pub(crate) fn slots(ledger: &Ledger) -> impl Iterator<Item = (usize, SlotState)> + '_ {
-    (1..SLOTS_MAX).map(|index| (index, slot(ledger, index))).filter(|(_, state)| *state != SlotState::Free)
+    (NO_SLOT + 1..SLOTS_MAX).map(|index| (index, slot(ledger, index))).filter(|(_, state)| *state != SlotState::Free)
 }
 
 /// The books of account number `number`.
@@ -167,10 +169,17 @@ pub(crate) fn sum(ledger: &Ledger, indices: impl Iterator<Item = usize>, device:
 pub(crate) fn work(ledger: &Ledger, index: usize, device: usize) -> Option<WorkView> {
     let slot = ledger.slots.get(index)?;
     let (part, row) = (slot.devices.get(device)?, slot.row(device)?);
+    let marker_submitted = part.marker_submitted.load(Ordering::Acquire);
+    // No more markers are in flight than the row has cells: a number beyond that was not counted by the protocol, and no
+    // marker of that number will ever be written.
+    let is_counted = || {
+        let written = row.iter().map(|cell| cell.load(Ordering::Acquire)).max().unwrap_or(0);
+        marker_submitted <= written.saturating_add(row.len() as u64)
+    };
     Some(WorkView {
         waiting: part.waiting.load(Ordering::Relaxed) != 0,
-        drained: ledger::drained(part, row),
-        marker_submitted: part.marker_submitted.load(Ordering::Relaxed),
+        drained: ledger::oldest_in_flight(0, marker_submitted, row).is_none() || !is_counted(),
+        marker_submitted,
         busy_since_ns: part.busy_since_ns.load(Ordering::Relaxed),
     })
 }
@@ -213,7 +222,7 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
                 "the ledger was overwritten by a process of the slice: owner {word:#x} of slot {index}"
             ));
         }
-        if owner::state(word) == owner::FREE && index != SHARED_SLOT {
+        if owner::state(word) == owner::FREE {
             continue;
         }
         let operations = accounts()
@@ -227,6 +236,6 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
 }
 
 /// Bytes that a container can use at most: more than any machine has.
-const USED_BYTES_MAX: u64 = 1 << 46;
+pub(super) const USED_BYTES_MAX: u64 = 1 << 46;
 /// Operations that one slot can have under way at most: more threads than a process can have would be needed for more.
 const OPERATIONS_MAX: u64 = 1 << 15;

@@ -19,6 +19,10 @@ use crate::inventory::DeviceUuid;
 use crate::live::LiveSlice;
 use crate::region::view;
 
+mod inherited;
+
+use inherited::Inherited;
+
 /// The thread's nice value: before all ordinary programs.
 const NICE: i32 = -20;
 
@@ -86,11 +90,23 @@ struct Member {
     processes: u32,
     /// What of the arbiter's account is in the slice's counters.
     published: Usage,
+    /// Work that was there already.
+    inherited: Inherited,
 }
 
 impl Member {
+    fn new(live: Arc<LiveSlice>, part: usize) -> Member {
+        let ledger = live.region.ledger();
+        let in_flight = view::slots(ledger).filter_map(|(index, _)| {
+            let work = view::work(ledger, index, part)?;
+            (!work.drained).then_some((index, work.marker_submitted))
+        });
+        let inherited = Inherited::new(monotonic_ns(), in_flight);
+        Member { live, part, processes: 0, published: Usage::default(), inherited }
+    }
+
     /// What the slice's ledger shows of this device. It is the container's word; the policy is made for that.
-    fn observe(&self, container: ContainerId) -> Observation {
+    fn observe(&mut self, container: ContainerId, now_ns: u64) -> Observation {
         let siblings = self.live.turns.siblings(self.part);
         let mut seen = Observation { container, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0, siblings };
         let ledger = self.live.region.ledger();
@@ -98,7 +114,8 @@ impl Member {
             let Some(work) = view::work(ledger, index, self.part) else { continue };
             seen.waiting |= work.waiting;
             seen.markers = seen.markers.wrapping_add(work.marker_submitted);
-            if !work.drained {
+            let is_abandoned = self.inherited.is_abandoned(index, work.marker_submitted, now_ns);
+            if !work.drained && !is_abandoned {
                 seen.busy_since_ns = match seen.in_flight {
                     0 => work.busy_since_ns,
                     _ => seen.busy_since_ns.min(work.busy_since_ns),
@@ -183,7 +200,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
                     let container = ContainerId(live.number);
                     arbiter.add(container, share);
                     live.turns.join(part, thread::current());
-                    members.insert(container, Member { live, part, processes: 0, published: Usage::default() });
+                    members.insert(container, Member::new(live, part));
                 }
                 Command::Resize { number, share, done } => {
                     arbiter.resize(ContainerId(number), share);
@@ -238,8 +255,8 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> O
         }
     }
     let now_ns = monotonic_ns();
-    let present = members.iter().filter(|(_, member)| member.processes > 0);
-    let observed: Vec<Observation> = present.map(|(&container, member)| member.observe(container)).collect();
+    let present = members.iter_mut().filter(|(_, member)| member.processes > 0);
+    let observed: Vec<Observation> = present.map(|(&container, member)| member.observe(container, now_ns)).collect();
     let plan = arbiter.poll(now_ns, &observed);
     for action in plan.actions {
         match action {

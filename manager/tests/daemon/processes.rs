@@ -213,7 +213,7 @@ fn told_lies_and_garbage() -> Option<(Node, proto::Slice, Tenant, SlotId)> {
     let honest = Tenant::start(&slice.region_path);
     attached(&node, "a", 1);
     // This process says that it has slots that are another's, nobody's, or of another generation.
-    let mine = ledger::claim(ledger(region), myself(), |_| true).unwrap();
+    let mine = ledger::claim(ledger(region), myself(), |_| true, |_| true).unwrap();
     let slots = [
         honest.slot,
         SlotId { index: (honest.slot.index + 1) % SLOTS_MAX, generation: 1 },

@@ -78,7 +78,7 @@ fn tenant_process() {
     let Some(region) = env::var_os(REGION) else { return };
     let region = Path::new(&region);
     let (ledger, limits) = (ledger(region), limits(region));
-    let slot = ledger::claim(ledger, myself(), |_| true).unwrap();
+    let slot = ledger::claim(ledger, myself(), |_| true, |_| true).unwrap();
     let part = &ledger.slots[slot.index].devices[0];
     let answer = |text: &str| {
         println!("tenant: {text}");

@@ -10,19 +10,26 @@
 //! ```text
 //! reserve n:  slot += 1 op + n      used += 1 change + n (only if the limit allows)      slot -= 1 op
 //! release n:  slot += 1 op          used += 1 change - n                                 slot -= 1 op + n
-//! reclaim:    n = slot, slot = 1 op used += 1 change - n                                 slot = 0
+//! reclaim n:  slot += 1 op          used += 1 change - n                                 slot = 0
 //! ```
 //!
 //! A dead process's slot with no operation under way holds exactly what it contributed to the account; [`reclaim`]
 //! subtracts that. With an operation under way it is not known whether the middle step took place; [`reclaim`] then
 //! leaves the account too high, never too low, and [`settle`] corrects it from the slots at the next moment in which no
-//! operation is under way. There is no lock, and nobody ever waits for anybody.
+//! operation is under way. Where that moment does not come, because a process was stopped within an operation or the
+//! ledger was damaged, [`bound`] makes the account what they can hold at most. There is no lock, and nobody ever waits for
+//! anybody.
+//!
+//! # Slots
+//!
+//! A process has a slot or nothing: there is none to be shared, in which the books of the living could not be told from
+//! those of the dead. Whoever takes a slot empties it first, so that whatever was in it before does no harm.
 //!
 //! Invariant: an account is never less than what the container's live processes hold, and never, by way of [`reserve`],
 //! more than the limit.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::region::{ACCOUNTS, Account, Ledger, SLOTS_MAX, SlotDevice, owner};
+use crate::region::{ACCOUNTS, Account, Ledger, NO_SLOT, SLOTS_BACKED, SLOTS_MAX, Slot, SlotDevice, owner};
 
 /// The part of an account's and of a slot's word that counts bytes.
 pub const BYTES_MASK: u64 = (1 << 48) - 1;
@@ -33,9 +40,6 @@ pub const BYTES_MAX: u64 = BYTES_MASK >> 1;
 pub const OPERATION: u64 = 1 << 48;
 /// One change of an account's word. The count wraps at the word's end.
 const CHANGE: u64 = 1 << 48;
-
-/// The slot that processes without a slot of their own share.
-pub const SHARED_SLOT: usize = 0;
 
 /// Who [`reclaim`]s when the manager does: no process of a container has this pid.
 pub const MANAGER_PID: u32 = 0;
@@ -151,43 +155,48 @@ pub struct SlotId {
 /// Takes a slot for the process `me`.
 ///
 /// A slot that the same process took before it called `exec` is reclaimed on the way: nothing of that program is left.
-/// If no slot is free, those whose owners are dead by `is_alive` are reclaimed. `None` if there is still none: the
-/// process uses [`SHARED_SLOT`].
-pub fn claim(ledger: &Ledger, me: Identity, is_alive: impl Fn(Identity) -> bool) -> Option<SlotId> {
+/// If no slot is free, those whose owners are dead by `is_alive` are reclaimed. `None` if there is still none.
+///
+/// `back` sees to it that a slot can be written: the file may have no memory there yet, and what cannot have any must not
+/// be touched. `false` if it cannot; then another slot is sought.
+pub fn claim(
+    ledger: &Ledger,
+    me: Identity,
+    is_alive: impl Fn(Identity) -> bool,
+    back: impl Fn(&Slot) -> bool,
+) -> Option<SlotId> {
     // Without /proc a process knows neither its start time nor its namespace, and another one with the same pid looks
     // the same.
     let is_certain = me.start_time != 0 && me.pid_namespace != 0;
-    for index in 1..SLOTS_MAX {
-        if is_certain
-            && identity(ledger, index) == Some(me)
-            && let Reclaimed::InDoubt { accounts } = reclaim(ledger, index, me, me.pid)
-        {
-            settle_soon(ledger, accounts);
-        }
-    }
-    if let Some(slot) = claim_free(ledger, me) {
-        return Some(slot);
-    }
-    for index in 1..SLOTS_MAX {
-        // Only a pid of one's own namespace can be looked up.
-        match identity(ledger, index) {
-            Some(other) if is_certain && other.pid_namespace == me.pid_namespace && !is_alive(other) => {
-                if let Reclaimed::InDoubt { accounts } = reclaim(ledger, index, other, me.pid) {
-                    settle_soon(ledger, accounts);
-                }
+    let reclaim_all = |is_gone: &dyn Fn(Identity) -> bool| {
+        for index in NO_SLOT + 1..SLOTS_MAX {
+            if is_certain
+                && let Some(other) = identity(ledger, index)
+                && is_gone(other)
+                && let Reclaimed::InDoubt { accounts } = reclaim(ledger, index, other, me.pid)
+            {
+                settle_soon(ledger, accounts);
             }
-            _ => {}
         }
-    }
-    claim_free(ledger, me)
+    };
+    reclaim_all(&|other| other == me);
+    claim_free(ledger, me, &back).or_else(|| {
+        // Only a pid of one's own namespace can be looked up.
+        reclaim_all(&|other| other.pid_namespace == me.pid_namespace && !is_alive(other));
+        claim_free(ledger, me, &back)
+    })
 }
 
-fn claim_free(ledger: &Ledger, me: Identity) -> Option<SlotId> {
-    // Processes that start together have neighbouring pids: each begins its search at a place of its own.
-    let first = me.pid as usize % (SLOTS_MAX - 1);
-    for step in 0..SLOTS_MAX - 1 {
-        let index = 1 + (first + step) % (SLOTS_MAX - 1);
-        let Some(word) = ledger.owners.get(index) else { continue };
+fn claim_free(ledger: &Ledger, me: Identity, back: &impl Fn(&Slot) -> bool) -> Option<SlotId> {
+    // Processes that start together have neighbouring pids: each begins its search at a place of its own among the
+    // slots that have memory. The others are taken in their order, so that few need any.
+    let first = 1 + me.pid as usize % (SLOTS_BACKED - 1);
+    for index in (first..SLOTS_BACKED).chain(NO_SLOT + 1..first).chain(SLOTS_BACKED..SLOTS_MAX) {
+        let (Some(word), Some(slot), Some(start_time)) =
+            (ledger.owners.get(index), ledger.slots.get(index), ledger.start_times.get(index))
+        else {
+            continue;
+        };
         let found = word.load(Ordering::Relaxed);
         if owner::state(found) != owner::FREE {
             continue;
@@ -197,17 +206,44 @@ fn claim_free(ledger: &Ledger, me: Identity) -> Option<SlotId> {
         if word.compare_exchange(found, claimed, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             continue;
         }
-        let (Some(slot), Some(start_time)) = (ledger.slots.get(index), ledger.start_times.get(index)) else { continue };
-        start_time.store(me.start_time, Ordering::Relaxed);
-        slot.pid_namespace.store(me.pid_namespace, Ordering::Relaxed);
+        let next = if back(slot) {
+            clear(slot);
+            start_time.store(me.start_time, Ordering::Relaxed);
+            slot.pid_namespace.store(me.pid_namespace, Ordering::Relaxed);
+            owner::ATTACHED
+        } else {
+            owner::FREE
+        };
         // Pairs with the load in `identity`: an attached owner's start time and namespace are complete. It fails only
         // if the slot was repaired meanwhile, as of a process that is gone.
-        let attached = owner::word(owner::ATTACHED, generation, me.pid);
-        if word.compare_exchange(claimed, attached, Ordering::Release, Ordering::Relaxed).is_ok() {
+        let word_after = owner::word(next, generation, me.pid);
+        if word.compare_exchange(claimed, word_after, Ordering::Release, Ordering::Relaxed).is_ok()
+            && next == owner::ATTACHED
+        {
             return Some(SlotId { index, generation });
         }
     }
     None
+}
+
+/// Gives slot `index` back to the process `owner`, which took it with `generation`, lives, and uses it still: somebody has
+/// overwritten the owner's word. Only the manager calls this. Returns whether the slot is its now; what stands in it stays.
+pub fn restore(ledger: &Ledger, index: usize, generation: u32, owner: Identity) -> bool {
+    let (Some(word), Some(slot), Some(start_time)) =
+        (ledger.owners.get(index), ledger.slots.get(index), ledger.start_times.get(index))
+    else {
+        return false;
+    };
+    let found = word.load(Ordering::Relaxed);
+    let [claimed, attached] = [owner::CLAIMED, owner::ATTACHED].map(|state| owner::word(state, generation, owner.pid));
+    if owner::state(found) != owner::FREE
+        || word.compare_exchange(found, claimed, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        return false;
+    }
+    start_time.store(owner.start_time, Ordering::Relaxed);
+    slot.pid_namespace.store(owner.pid_namespace, Ordering::Relaxed);
+    word.compare_exchange(claimed, attached, Ordering::Release, Ordering::Relaxed).is_ok()
 }
 
 /// The process that owns slot `index`, if one does.
@@ -255,11 +291,7 @@ pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity, reclaimer_pid: u32
     if word.compare_exchange(found, reclaiming, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return Reclaimed::NotTheirs;
     }
-    let in_doubt = empty_slot(ledger, index);
-    for marker in &slot.markers {
-        marker.store(0, Ordering::Relaxed);
-    }
-    slot.markers_per_device.store(0, Ordering::Relaxed);
+    let in_doubt = give_back_all(ledger, slot);
     // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty. It fails only if the slot
     // was repaired meanwhile.
     let free = owner::word(owner::FREE, generation, 0);
@@ -267,15 +299,13 @@ pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity, reclaimer_pid: u32
     if in_doubt == 0 { Reclaimed::Exactly } else { Reclaimed::InDoubt { accounts: in_doubt } }
 }
 
-/// Empties a slot that nobody uses any more: gives back its bytes and clears its counters. Returns the accounts in
-/// doubt.
-fn empty_slot(ledger: &Ledger, index: usize) -> u32 {
-    let Some(slot) = ledger.slots.get(index) else { return 0 };
+/// Gives back the bytes of a slot that nobody uses any more. Returns the accounts in doubt.
+fn give_back_all(ledger: &Ledger, slot: &Slot) -> u32 {
     let mut in_doubt = 0;
     for number in 0..ACCOUNTS {
         let (Some(account), Some(part)) = (ledger.account(number), slot.memory(number)) else { continue };
         // Under way until the bytes are given back: whoever settles meanwhile must not count them as gone already.
-        let word = part.swap(OPERATION, Ordering::AcqRel);
+        let word = part.fetch_or(OPERATION, Ordering::AcqRel);
         if word & !BYTES_MASK == 0 {
             give_back(account, word);
         } else {
@@ -283,16 +313,24 @@ fn empty_slot(ledger: &Ledger, index: usize) -> u32 {
         }
         part.store(0, Ordering::Release);
     }
-    for part in &slot.devices {
-        clear_counters(part);
-    }
     in_doubt
 }
 
+/// Makes a slot that was just taken an empty one.
+fn clear(slot: &Slot) {
+    slot.host_memory.store(0, Ordering::Relaxed);
+    slot.markers_per_device.store(0, Ordering::Relaxed);
+    slot.markers.iter().for_each(|marker| marker.store(0, Ordering::Relaxed));
+    slot.devices.iter().for_each(clear_counters);
+}
+
+// Sixteen copies of it, unrolled, would be two pages of the shim.
+#[inline(never)]
 fn clear_counters(part: &SlotDevice) {
     part.waiting.store(0, Ordering::Relaxed);
     part.markers_by_device.store(0, Ordering::Relaxed);
     for counter in [
+        &part.memory,
         &part.marker_submitted,
         &part.marker_submitted_ns,
         &part.busy_since_ns,
@@ -310,25 +348,20 @@ fn clear_counters(part: &SlotDevice) {
     }
 }
 
-/// Frees a slot that was left in the middle of being taken or reclaimed, by a process that is gone. The caller knows
-/// that the process which the owner's word names is gone, and that nobody else repairs the ledger: only the manager
-/// calls this. Returns the accounts to [`settle`].
+/// Frees a slot that was left in the middle of being taken or reclaimed, by a process that is gone, or whose owner's word
+/// is none that the protocol knows. The caller knows that the process which the word names is gone, and that nobody else
+/// repairs the ledger: only the manager calls this. Returns the accounts to [`settle`].
 pub fn repair(ledger: &Ledger, index: usize) -> u32 {
     let Some(word) = ledger.owners.get(index) else { return 0 };
     let found = word.load(Ordering::Acquire);
-    if !matches!(owner::state(found), owner::CLAIMED | owner::RECLAIMING) {
+    if matches!(owner::state(found), owner::FREE | owner::ATTACHED) {
         return 0;
     }
-    empty_slot(ledger, index);
+    // The slot is left as it is: it may have no memory, and whoever takes it empties it.
     let free = owner::word(owner::FREE, owner::generation(found), 0);
     let _ = word.compare_exchange(found, free, Ordering::Release, Ordering::Relaxed);
     // Whether the one who was reclaiming had subtracted the bytes is not known: settle them all.
     (1 << ACCOUNTS) - 1
-}
-
-/// Gives back all that stands in [`SHARED_SLOT`]: right only when the container has no process left.
-pub fn empty_shared_slot(ledger: &Ledger) -> u32 {
-    empty_slot(ledger, SHARED_SLOT)
 }
 
 /// [`settle`]s the accounts of the bits that are set, as far as that is possible now. What is not settled here stays
@@ -346,13 +379,25 @@ fn settle_soon(ledger: &Ledger, accounts: u32) {
 }
 
 /// Makes account `number` the sum of the slots again. Returns whether it could: not while an operation is under way
-/// anywhere in the container. The caller tries again later.
+/// anywhere in the container. The caller tries again later, and [bounds](bound) it if that goes on for long.
 pub fn settle(ledger: &Ledger, number: usize) -> bool {
+    make_sum(ledger, number, &|word| (word & !BYTES_MASK == 0).then_some(word))
+}
+
+/// Makes account `number` what the slots can hold at most: what an operation that is under way reserves counts, and what
+/// it releases still does. Returns whether it could. It may be too high until it is [settled](settle), and is never too
+/// low.
+pub fn bound(ledger: &Ledger, number: usize) -> bool {
+    make_sum(ledger, number, &|word| Some(word & BYTES_MASK))
+}
+
+/// Makes account `number` the sum of what `bytes_of` says of the slots' words, if it says something of each.
+fn make_sum(ledger: &Ledger, number: usize, bytes_of: &dyn Fn(u64) -> Option<u64>) -> bool {
     let Some(account) = ledger.account(number) else { return true };
     let used = account.used.load(Ordering::Acquire);
     // An operation whose middle step comes before the load above is seen under way, or in both; one whose middle step
     // comes after it makes the exchange below fail, by the count of changes.
-    let Some(sum) = sum_at_rest(ledger, number) else { return false };
+    let Some(sum) = sum_of_slots(ledger, number, bytes_of) else { return false };
     if used & BYTES_MASK == sum {
         return account.used.load(Ordering::Acquire) == used;
     }
@@ -360,15 +405,14 @@ pub fn settle(ledger: &Ledger, number: usize) -> bool {
     account.used.compare_exchange(used, settled, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// The sum of what the slots hold, if no operation is under way.
-fn sum_at_rest(ledger: &Ledger, number: usize) -> Option<u64> {
+/// The sum over the slots that have, or may still have, an owner. The others hold nothing, and are not touched.
+fn sum_of_slots(ledger: &Ledger, number: usize, bytes_of: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
     let mut sum: u64 = 0;
-    for slot in &ledger.slots {
-        let word = slot.memory(number)?.load(Ordering::Acquire);
-        if word & !BYTES_MASK != 0 {
-            return None;
+    for (word, slot) in ledger.owners.iter().zip(&ledger.slots).skip(NO_SLOT + 1) {
+        // Who has taken a slot and is not attached yet has reserved nothing, and what the slot holds is of others.
+        if matches!(owner::state(word.load(Ordering::Acquire)), owner::ATTACHED | owner::RECLAIMING) {
+            sum = sum.saturating_add(bytes_of(slot.memory(number)?.load(Ordering::Acquire))?);
         }
-        sum = sum.saturating_add(word);
     }
     Some(sum)
 }
@@ -452,8 +496,8 @@ mod tests {
     #[test]
     fn a_dead_process_gives_back_exactly_what_it_held() {
         let ledger = ledger();
-        let first = claim(&ledger, process(7), |_| true).unwrap();
-        let second = claim(&ledger, process(8), |_| true).unwrap();
+        let first = claim(&ledger, process(7), |_| true, |_| true).unwrap();
+        let second = claim(&ledger, process(8), |_| true, |_| true).unwrap();
         assert_ne!(first.index, second.index);
         reserve(&ledger.devices[0], &ledger.slots[first.index].devices[0].memory, 10, 100).unwrap();
         reserve(&ledger.devices[0], &ledger.slots[second.index].devices[0].memory, 20, 100).unwrap();
@@ -461,16 +505,16 @@ mod tests {
         assert_eq!(reclaim(&ledger, first.index, process(7), MANAGER_PID), Reclaimed::Exactly);
         assert_eq!(used(&ledger), 20);
         assert_eq!(reclaim(&ledger, first.index, process(7), MANAGER_PID), Reclaimed::NotTheirs);
-        let again = claim(&ledger, process(7), |_| true).unwrap();
+        let again = claim(&ledger, process(7), |_| true, |_| true).unwrap();
         assert_eq!((again.index, again.generation), (first.index, first.generation + 1));
     }
 
     #[test]
     fn exec_leaves_nothing_behind() {
         let ledger = ledger();
-        let before = claim(&ledger, process(7), |_| true).unwrap();
+        let before = claim(&ledger, process(7), |_| true, |_| true).unwrap();
         reserve(&ledger.devices[0], &ledger.slots[before.index].devices[0].memory, 10, 100).unwrap();
-        claim(&ledger, process(7), |_| true).unwrap();
+        claim(&ledger, process(7), |_| true, |_| true).unwrap();
         assert_eq!(used(&ledger), 0);
     }
 
@@ -479,12 +523,12 @@ mod tests {
         let ledger = ledger();
         // Two sandboxes without /proc: in each, the first process has the same pid.
         let nameless = Identity { pid: 2, start_time: 0, pid_namespace: 0 };
-        let first = claim(&ledger, nameless, |_| true).unwrap();
+        let first = claim(&ledger, nameless, |_| true, |_| true).unwrap();
         reserve(&ledger.devices[0], &ledger.slots[first.index].devices[0].memory, 10, 100).unwrap();
-        let second = claim(&ledger, nameless, |_| true).unwrap();
+        let second = claim(&ledger, nameless, |_| true, |_| true).unwrap();
         assert_ne!(first.index, second.index);
         for pid in 3..=SLOTS_MAX as u32 {
-            let _ = claim(&ledger, Identity { pid, ..nameless }, |_| false);
+            let _ = claim(&ledger, Identity { pid, ..nameless }, |_| false, |_| true);
         }
         assert_eq!((used(&ledger), identity(&ledger, first.index)), (10, Some(nameless)));
     }
@@ -495,7 +539,7 @@ mod tests {
         for word in &ledger.owners {
             word.store(owner::word(owner::FREE, 0xFF_FFFF, 0), Ordering::Relaxed);
         }
-        let slot = claim(&ledger, process(7), |_| true).unwrap();
+        let slot = claim(&ledger, process(7), |_| true, |_| true).unwrap();
         assert_eq!((slot.generation, identity(&ledger, slot.index)), (0, Some(process(7))));
         assert_eq!(reclaim(&ledger, slot.index, process(7), MANAGER_PID), Reclaimed::Exactly);
     }
@@ -542,13 +586,81 @@ mod tests {
     }
 
     #[test]
-    fn when_slots_run_out_the_dead_make_room_and_then_there_is_none() {
+    fn four_thousand_processes_have_a_slot_each() {
         let ledger = ledger();
+        let mut taken = std::collections::BTreeSet::new();
         for pid in 1..SLOTS_MAX as u32 {
-            claim(&ledger, process(pid), |_| true).unwrap();
+            let slot = claim(&ledger, process(pid), |_| true, |_| true).unwrap();
+            assert!(slot.index != NO_SLOT && taken.insert(slot.index), "{slot:?}");
+            reserve(&ledger.devices[0], &ledger.slots[slot.index].devices[0].memory, 1, u64::MAX).unwrap();
         }
-        assert_eq!(claim(&ledger, process(9999), |_| true), None);
-        assert!(claim(&ledger, process(9999), |other| other.pid != 17).is_some());
+        assert!(taken.len() > 4000 && settle(&ledger, 0));
+        assert_eq!(used(&ledger), taken.len() as u64);
+        // None is left, and the dead make room.
+        assert_eq!(claim(&ledger, process(9999), |_| true, |_| true), None);
+        assert!(claim(&ledger, process(9999), |other| other.pid != 17, |_| true).is_some());
+        assert_eq!(used(&ledger), taken.len() as u64 - 1);
+    }
+
+    #[test]
+    fn a_slot_without_memory_is_not_touched() {
+        let ledger = ledger();
+        let is_backed = |slot: &Slot| core::ptr::from_ref(slot).addr() <= (&raw const ledger.slots[2]).addr();
+        for index in 3..SLOTS_MAX {
+            ledger.slots[index].pid_namespace.store(77, Ordering::Relaxed);
+        }
+        let mut indices = [7, 8].map(|pid| claim(&ledger, process(pid), |_| true, is_backed).unwrap().index);
+        indices.sort_unstable();
+        assert_eq!(indices, [1, 2]);
+        assert_eq!(claim(&ledger, process(9), |_| true, is_backed), None);
+        assert!(settle(&ledger, 0));
+        for index in 3..SLOTS_MAX {
+            let word = ledger.owners[index].load(Ordering::Relaxed);
+            let namespace = ledger.slots[index].pid_namespace.load(Ordering::Relaxed);
+            assert_eq!((owner::state(word), namespace), (owner::FREE, 77), "slot {index}");
+        }
+    }
+
+    #[test]
+    fn whoever_takes_a_slot_finds_it_empty() {
+        let ledger = ledger();
+        for slot in &ledger.slots {
+            for part in &slot.devices {
+                part.memory.store(OPERATION | 5, Ordering::Relaxed);
+                part.waiting.store(1, Ordering::Relaxed);
+                part.marker_submitted.store(9, Ordering::Relaxed);
+            }
+            slot.host_memory.store(u64::MAX, Ordering::Relaxed);
+            slot.markers.iter().for_each(|marker| marker.store(1 << 60, Ordering::Relaxed));
+        }
+        let slot = claim(&ledger, process(7), |_| true, |_| true).unwrap();
+        let slot = &ledger.slots[slot.index];
+        let part = &slot.devices[0];
+        assert_eq!((held_bytes(&part.memory), part.waiting.load(Ordering::Relaxed)), (0, 0));
+        slot.markers_per_device.store(64, Ordering::Relaxed);
+        assert!(drained(part, slot.row(0).unwrap()) && settle(&ledger, 0));
+        assert_eq!(slot.markers.iter().map(|marker| marker.load(Ordering::Relaxed)).sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn an_operation_that_never_ends_does_not_keep_the_dead_charged() {
+        // A reservation of three bytes that was stopped before or after its middle step.
+        for accounted_bytes in [0, 3] {
+            let ledger = ledger();
+            let (device, stopped) = (&ledger.devices[0], claim(&ledger, process(7), |_| true, |_| true).unwrap());
+            let part = &ledger.slots[stopped.index].devices[0].memory;
+            part.store(OPERATION | 3, Ordering::Relaxed);
+            // And what somebody who is gone has left.
+            device.used.store(accounted_bytes + 100, Ordering::Relaxed);
+            assert!(!settle(&ledger, 0));
+            assert!(bound(&ledger, 0));
+            assert_eq!(used(&ledger), 3);
+            // It goes on.
+            device.used.fetch_add(CHANGE + 3 - accounted_bytes, Ordering::Relaxed);
+            part.fetch_sub(OPERATION, Ordering::Relaxed);
+            assert!(used(&ledger) >= 3 && settle(&ledger, 0));
+            assert_eq!(used(&ledger), 3);
+        }
     }
 
     #[test]
@@ -556,8 +668,8 @@ mod tests {
         // Each state that a kill can leave behind: (slot word, used) for reserve and release of 10 with 5 held before.
         for (word, total) in [(OPERATION | 15, 5), (OPERATION | 15, 15), (OPERATION | 15, 5)] {
             let ledger = ledger();
-            let dead = claim(&ledger, process(7), |_| true).unwrap();
-            let alive = claim(&ledger, process(8), |_| true).unwrap();
+            let dead = claim(&ledger, process(7), |_| true, |_| true).unwrap();
+            let alive = claim(&ledger, process(8), |_| true, |_| true).unwrap();
             reserve(&ledger.devices[0], &ledger.slots[alive.index].devices[0].memory, 3, 100).unwrap();
             ledger.slots[dead.index].devices[0].memory.store(word, Ordering::Relaxed);
             ledger.devices[0].used.fetch_add(total, Ordering::Relaxed);
@@ -576,8 +688,8 @@ mod tests {
     fn markers_drain_in_any_order() {
         let ledger = ledger();
         let part = &ledger.slots[1].devices[0];
+        ledger.slots[1].markers_per_device.store(8, Ordering::Relaxed);
         let row = ledger.slots[1].row(0).unwrap();
-        assert_eq!(row.len(), 8, "a process that does not say how it divides the cells");
         assert!(drained(part, row));
         part.marker_submitted.store(10, Ordering::Relaxed);
         for number in 3..=10_u64 {
@@ -602,7 +714,7 @@ mod tests {
             for (who, what, bytes) in steps {
                 let entry = held.entry(who).or_insert_with(|| {
                     let me = process(who as u32);
-                    (me, claim(&ledger, me, |_| true).unwrap().index, Vec::new())
+                    (me, claim(&ledger, me, |_| true, |_| true).unwrap().index, Vec::new())
                 });
                 let part = &ledger.slots[entry.1].devices[0].memory;
                 match what {

@@ -31,9 +31,14 @@ pub const ATTACH_SOCKET: &str = "attach.sock";
 
 /// Greatest number of devices of one region.
 pub const DEVICES_MAX: usize = if cfg!(loom) { 1 } else { 16 };
-/// Greatest number of processes with a slot of their own in one region. Under the model checker there are just as many
-/// of everything as make a protocol whole.
-pub const SLOTS_MAX: usize = if cfg!(loom) { 3 } else { 512 };
+/// Slots of one region. Number [`NO_SLOT`] is never anybody's: one process less has one. Under the model checker there
+/// are just as many of everything as make a protocol whole.
+pub const SLOTS_MAX: usize = if cfg!(loom) { 3 } else { 4096 };
+/// The slot that is nobody's: whoever has no slot has this number.
+pub const NO_SLOT: usize = 0;
+/// Slots that the manager backs with memory when it makes the region. Each of the others is backed by the first process
+/// that takes it: see [`claim`](crate::ledger::claim).
+pub const SLOTS_BACKED: usize = if cfg!(loom) { 3 } else { 32 };
 /// Accounts of one region: one for the memory of each device, and [`HOST_ACCOUNT`].
 pub const ACCOUNTS: usize = DEVICES_MAX + 1;
 /// Number of the account of page-locked host memory.
@@ -44,20 +49,19 @@ pub const WAIT_LENGTHS: usize = 14;
 pub const MARKER_CELLS: usize = if cfg!(loom) { 2 } else { 128 };
 /// Progress markers that a process can have in flight on one device at most.
 pub const MARKERS_MAX: usize = if cfg!(loom) { 2 } else { 64 };
-/// Progress markers that a process can have in flight on one device before minor version 2.
-const MARKERS_OF_OLD: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// Size of the limits file in bytes.
 pub const LIMITS_FILE_BYTES: usize = 16 * 1024;
-/// Size of the ledger file in bytes. Only the first `size_of::<Ledger>()` bytes need backing.
-pub const LEDGER_FILE_BYTES: usize = 4 * 1024 * 1024;
+/// Size of the ledger file in bytes: address space, of which little is memory.
+pub const LEDGER_FILE_BYTES: usize = 20 * 1024 * 1024;
+/// The first so many bytes of the ledger file are backed when it is made. What lies behind them is backed as far as slots
+/// are taken, and nobody reads a slot that has no owner: on a memory file system the reading alone takes a page.
+pub const LEDGER_BACKED_BYTES: usize = core::mem::offset_of!(Ledger, slots) + SLOTS_BACKED * size_of::<Slot>();
 
 /// Version of the layout and the protocols in this crate that must agree exactly.
-pub const MAJOR: u32 = 2;
+pub const MAJOR: u32 = 3;
 /// Version of additions that older readers can ignore.
-pub const MINOR: u32 = 2;
-/// The first minor version with [`Slot::markers_per_device`].
-const MINOR_WITH_LONG_ROWS: u32 = 2;
+pub const MINOR: u32 = 0;
 
 /// [`Header::magic`] of a limits file: `ALIQLIMT`, read as a little-endian number.
 pub const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLIMT");
@@ -125,16 +129,6 @@ impl Header {
         Ok(())
     }
 
-    /// How many progress markers a process may have in flight on each of so many devices: the cells are divided among
-    /// those that there are. Managers of earlier minor versions look for fewer.
-    #[must_use]
-    pub fn markers_per_device(&self, device_count: usize) -> usize {
-        if self.minor.load(Ordering::Relaxed) < MINOR_WITH_LONG_ROWS {
-            return MARKERS_OF_OLD;
-        }
-        (MARKER_CELLS / device_count.clamp(1, DEVICES_MAX)).min(MARKERS_MAX)
-    }
-
     /// Declares the file complete.
     pub fn publish(&self, magic: u64, file_bytes: usize, region_id: u64) {
         self.major.store(MAJOR, Ordering::Relaxed);
@@ -164,14 +158,14 @@ pub struct Limits {
     pub devices: [DeviceLimits; DEVICES_MAX],
     /// What the container has used of each device. Kept here so that it outlives the manager.
     pub counters: [DeviceCounters; DEVICES_MAX],
-    /// How the container has waited for each device. Since minor version 1: zero in a region that is older.
+    /// How the container has waited for each device.
     pub waits: [DeviceWaits; DEVICES_MAX],
 }
 
 /// In [`Limits::flags`]: the manager has switched enforcement off; the shim accounts but refuses and delays nothing.
 pub const FLAG_DISABLED: u32 = 1;
 /// In [`Limits::flags`]: progress markers are events also where the device could write them, so that the two ways can
-/// be compared. Since minor version 1.
+/// be compared.
 pub const FLAG_EVENTS: u32 = 2;
 
 /// In [`DeviceLimits::context_bytes`]: contexts take next to nothing, or the driver does not tell what they take.
@@ -205,13 +199,13 @@ pub struct DeviceLimits {
     /// The device's UUID, as `cuDeviceGetUuid` gives it. Never changes.
     pub uuid: [u8; 16],
     /// Bytes that a context takes, by what the manager has seen of others on the device: what is reserved when one is
-    /// made. 0: not known; [`CONTEXT_NEGLIGIBLE`]: nothing is to be reserved. Since minor version 2.
+    /// made. 0: not known; [`CONTEXT_NEGLIGIBLE`]: nothing is to be reserved.
     pub context_bytes: AtomicU64,
     /// Looks of the manager at what the device's memory is used for: one more at the begin of each look and at its end,
-    /// so that an odd number means a look that is under way. Since minor version 2.
+    /// so that an odd number means a look that is under way.
     pub memory_looks: AtomicU64,
     /// Not zero: [`DeviceLimits::memory_overhead_bytes`] holds memory of processes that have ended, and a look will tell
-    /// when the driver has it back. Since minor version 2.
+    /// when the driver has it back.
     pub memory_settling: AtomicU32,
     /// Reserved, zero.
     pub reserved1: u32,
@@ -244,7 +238,7 @@ pub struct DeviceCounters {
     /// Device time that the container used in the last second, in thousandths of the device's; what NVML's utilisation
     /// is made of in the container.
     pub used_permille: AtomicU64,
-    /// Leases granted. Since minor version 1.
+    /// Leases granted.
     pub leases: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 5],
@@ -283,9 +277,6 @@ pub mod gate {
 }
 
 /// The ledger file.
-///
-/// Slot 0 is shared by the processes that found no slot of their own. What they use is counted; it is given back when
-/// they free it, or when the container has no process left.
 #[repr(C)]
 pub struct Ledger {
     /// See [`Header`], with [`LEDGER_MAGIC`].
@@ -302,7 +293,8 @@ pub struct Ledger {
     pub owners: [AtomicU64; SLOTS_MAX],
     /// When each owner was started: field 22 of `/proc/PID/stat`, in clock ticks since boot.
     pub start_times: [AtomicU64; SLOTS_MAX],
-    /// The slots, a page each: processes share no cache line, and each can register its page with the device.
+    /// The slots, a page each: processes share no cache line, and each can register its page with the device. What is in
+    /// one that nobody owns means nothing.
     pub slots: [Slot; SLOTS_MAX],
 }
 
@@ -317,10 +309,10 @@ pub struct Account {
     /// Requests for memory that were refused because of the limit.
     pub refused: AtomicU64,
     /// `CLOCK_MONOTONIC` in nanoseconds up to which the container has paid for its device time while it paced itself: see
-    /// [`pacing`](crate::pacing). Since minor version 1.
+    /// [`pacing`](crate::pacing).
     pub charged_until_ns: AtomicU64,
     /// `CLOCK_MONOTONIC` in nanoseconds at which the container has earned what it has paid for: until then it launches nothing
-    /// while it paces itself. Since minor version 1.
+    /// while it paces itself.
     pub paced_until_ns: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 11],
@@ -335,6 +327,13 @@ impl Ledger {
     }
 }
 
+/// How many progress markers a process may have in flight on each of so many devices: the cells are divided among those
+/// that there are.
+#[must_use]
+pub fn markers_per_device(device_count: usize) -> usize {
+    (MARKER_CELLS / device_count.clamp(1, DEVICES_MAX)).min(MARKERS_MAX)
+}
+
 impl Slot {
     /// The row of device number `device`: the device writes marker number `n` into element `n` modulo the row's length
     /// when all work that the marker's stream held before it is done. Numbers begin at 1; at most as many as the row has
@@ -342,10 +341,7 @@ impl Slot {
     #[inline]
     #[must_use]
     pub fn row(&self, device: usize) -> Option<&[AtomicU64]> {
-        let cells = match self.markers_per_device.load(Ordering::Relaxed) {
-            0 => MARKERS_OF_OLD,
-            cells => cells.min(MARKERS_MAX as u64) as usize,
-        };
+        let cells = self.markers_per_device.load(Ordering::Relaxed).clamp(1, MARKERS_MAX as u64) as usize;
         self.markers.get(device.checked_mul(cells)?..)?.get(..cells)
     }
 
@@ -368,8 +364,7 @@ pub struct Slot {
     pub pid_namespace: AtomicU64,
     /// Page-locked host memory: bytes in use and operations under way, as in [`SlotDevice::memory`].
     pub host_memory: AtomicU64,
-    /// Cells of [`Slot::markers`] in the row of each device, as the process has divided them; 0: as before minor version
-    /// 2, in which this is new.
+    /// Cells of [`Slot::markers`] in the row of each device, as the process has divided them: see [`markers_per_device`].
     pub markers_per_device: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 125],
@@ -409,9 +404,9 @@ pub struct SlotDevice {
     /// Device time that the process used in the last second, in thousandths of the device's. Written by the manager,
     /// likewise.
     pub used_permille: AtomicU64,
-    /// Contexts that the process has. Since minor version 2.
+    /// Contexts that the process has.
     pub contexts: AtomicU64,
-    /// What of [`SlotDevice::memory`] was reserved for them. Since minor version 2.
+    /// What of [`SlotDevice::memory`] was reserved for them.
     pub context_bytes: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 2],
@@ -483,7 +478,7 @@ impl AttachMessage {
     pub const ATTACH: u32 = 1;
     /// The sender waits at a gate.
     pub const RING: u32 = 2;
-    /// The sender's contexts have changed. Since minor version 2: an older manager drops it, and looks a little later.
+    /// The sender's contexts have changed.
     pub const LOOK: u32 = 3;
     /// Size of a message in bytes.
     pub const BYTES: usize = size_of::<AttachMessage>();
@@ -527,11 +522,11 @@ const _: () = {
     assert!(size_of::<Limits>() == 128 + 384 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);
     assert!(size_of::<Account>() == 128 && offset_of!(Ledger, devices) == 128);
     assert!(offset_of!(Ledger, host) == 128 + 128 * DEVICES_MAX);
-    assert!(offset_of!(Ledger, owners) == 4096 && offset_of!(Ledger, start_times) == 8192);
-    assert!(offset_of!(Ledger, slots) == 12288 && align_of::<Ledger>() == 4096);
+    assert!(offset_of!(Ledger, owners) == 4096 && offset_of!(Ledger, start_times) == 4096 + 8 * SLOTS_MAX);
+    assert!(offset_of!(Ledger, slots) == 4096 + 16 * SLOTS_MAX && align_of::<Ledger>() == 4096);
     assert!(size_of::<SlotDevice>() == 128 && size_of::<Slot>() == 4096);
     assert!(offset_of!(Slot, pid_namespace) == 2048 && offset_of!(Slot, markers) == 3072);
-    assert!(size_of::<Ledger>() == 12288 + 4096 * SLOTS_MAX && size_of::<Ledger>() <= LEDGER_FILE_BYTES);
+    assert!(size_of::<Ledger>() == 4096 + 4112 * SLOTS_MAX && size_of::<Ledger>() <= LEDGER_FILE_BYTES);
     assert!(size_of::<AttachMessage>() == 24);
 };
 
@@ -545,7 +540,7 @@ mod tests {
         let message = AttachMessage {
             magic: AttachMessage::MAGIC,
             kind: AttachMessage::RING,
-            slot: 511,
+            slot: SLOTS_MAX as u32 - 1,
             generation: 0xFF_FFFF,
             device: 15,
             reserved: 0,
@@ -566,12 +561,9 @@ mod tests {
     #[test]
     fn rows_share_the_cells_and_do_not_meet() {
         // SAFETY: these are integers and atomics of them: all bytes zero is valid.
-        let (header, slot) =
-            unsafe { (Box::<Header>::new_zeroed().assume_init(), Box::<Slot>::new_zeroed().assume_init()) };
-        assert_eq!(header.markers_per_device(1), 8, "of a manager that knows no longer rows");
-        header.minor.store(MINOR, Ordering::Relaxed);
+        let slot = unsafe { Box::<Slot>::new_zeroed().assume_init() };
         for (devices, cells) in [(0, 64), (1, 64), (2, 64), (3, 42), (8, 16), (16, 8), (usize::MAX, 8)] {
-            assert_eq!(header.markers_per_device(devices), cells, "{devices} devices");
+            assert_eq!(markers_per_device(devices), cells, "{devices} devices");
             slot.markers_per_device.store(cells as u64, Ordering::Relaxed);
             for device in 0..devices.min(DEVICES_MAX) {
                 let row = slot.row(device).unwrap();
@@ -579,7 +571,7 @@ mod tests {
             }
         }
         // Whatever a container writes there.
-        for forged in [1, 2, 129, u64::MAX] {
+        for forged in [0, 1, 2, 129, u64::MAX] {
             slot.markers_per_device.store(forged, Ordering::Relaxed);
             for device in [0, 1, 2, 15, usize::MAX] {
                 assert!(slot.row(device).is_none_or(|row| (1..=MARKERS_MAX).contains(&row.len())));

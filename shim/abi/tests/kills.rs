@@ -87,7 +87,7 @@ fn live(shared: &Shared, number: usize, birth: u64, parent: Pid) -> ! {
     let me = identity(std::process::id(), birth);
     let mut random = Random(birth);
     // Everybody who is there is alive, as far as a child can tell.
-    let claim = || ledger::claim(&shared.ledger, me, |_| true);
+    let claim = || ledger::claim(&shared.ledger, me, |_| true, |_| true);
     let Some(mut slot) = claim() else { exit() };
     let mut held = [(0_usize, 0_u64); HELD_MAX];
     let mut count = 0;

@@ -47,7 +47,7 @@ impl Memory {
         if part.process.is_disabled() {
             return None;
         }
-        Some(Memory::of(part.limits, part.books()?.0))
+        Some(Memory::of(part.limits, part.process.ledger().account(part.index)?))
     }
 
     /// As NVML shows it; `None`: as it is.

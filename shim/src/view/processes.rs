@@ -3,12 +3,12 @@
 use super::{Listing, Share, Sight, is_answered};
 use crate::hooks::{real, types};
 use crate::sys;
-use aliquot_abi::ledger::{self, Identity, SHARED_SLOT};
+use aliquot_abi::ledger::{self, Identity};
 use aliquot_abi::nvml::{
     NVML_PROCESS_DETAIL_LIST_V1, NVML_PROCESS_MODE_ALL, NVML_PROCESS_MODE_COMPUTE, c_uint, nvmlDevice_t,
     nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlReturn_t,
 };
-use aliquot_abi::region::SlotDevice;
+use aliquot_abi::region::{NO_SLOT, SlotDevice};
 use core::sync::atomic::Ordering;
 
 /// What a process of the container uses of a device.
@@ -35,7 +35,7 @@ impl OwnProcess {
 #[inline(never)]
 pub(super) fn for_each_own_process(share: &Share, see: &mut dyn FnMut(&OwnProcess)) {
     let namespace = sys::inode(c"/proc/self/ns/pid").unwrap_or(0);
-    for (number, slot) in share.ledger.slots.iter().enumerate().skip(SHARED_SLOT + 1) {
+    for (number, slot) in share.ledger.slots.iter().enumerate().skip(NO_SLOT + 1) {
         let Some(identity) = ledger::identity(share.ledger, number) else { continue };
         let Some(device) = slot.devices.get(share.index) else { continue };
         if identity.pid_namespace == namespace

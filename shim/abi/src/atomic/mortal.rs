@@ -88,6 +88,11 @@ macro_rules! mortal {
                 self.0.fetch_sub(value, order)
             }
 
+            pub fn fetch_or(&self, value: $integer, order: Ordering) -> $integer {
+                access();
+                self.0.fetch_or(value, order)
+            }
+
             pub fn fetch_max(&self, value: $integer, order: Ordering) -> $integer {
                 access();
                 self.0.fetch_max(value, order)

@@ -1,0 +1,58 @@
+//! Work that was in flight already when this manager began to look.
+//!
+//! Whether it ends shows in its markers, and of those that a manager before has left nobody knows whether they will ever be
+//! written: the ledger may have been damaged. They are waited for as long as a manager may take to begin, and charged as
+//! long; a slice whose processes cannot come to the device because of them would else stay so through every restart. No
+//! process can bring this about: it does not start managers.
+
+use std::collections::BTreeMap;
+
+/// So long such work is taken for work. A kernel that is longer, and was there before the manager, is charged by its next
+/// marker again.
+const BELIEVED_NS: u64 = 2_000_000_000;
+
+/// The newest markers of the slots that had work in flight.
+pub(super) struct Inherited {
+    begun_ns: u64,
+    markers: BTreeMap<usize, u64>,
+}
+
+impl Inherited {
+    /// What is in flight at `now_ns`: slots with their newest markers.
+    pub(super) fn new(now_ns: u64, in_flight: impl Iterator<Item = (usize, u64)>) -> Inherited {
+        Inherited { begun_ns: now_ns, markers: in_flight.collect() }
+    }
+
+    /// Whether what is in flight of slot `slot`, whose newest marker has the number `marker`, is not waited for any more.
+    pub(super) fn is_abandoned(&mut self, slot: usize, marker: u64, now_ns: u64) -> bool {
+        if self.markers.get(&slot).is_some_and(|&inherited| inherited != marker) {
+            self.markers.remove(&slot);
+        }
+        self.markers.contains_key(&slot) && now_ns.saturating_sub(self.begun_ns) >= BELIEVED_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START_NS: u64 = 1_000_000_000_000;
+
+    #[test]
+    fn work_that_was_there_is_waited_for_only_a_while() {
+        let mut inherited = Inherited::new(START_NS, [(7, 5)].into_iter());
+        assert!(!inherited.is_abandoned(7, 5, START_NS + BELIEVED_NS - 1));
+        assert!(inherited.is_abandoned(7, 5, START_NS + BELIEVED_NS));
+        assert!(inherited.is_abandoned(7, 5, START_NS + 100 * BELIEVED_NS));
+        // A new marker is new work, and that one is not inherited.
+        assert!(!inherited.is_abandoned(7, 6, START_NS + 100 * BELIEVED_NS));
+        assert!(!inherited.is_abandoned(7, 5, START_NS + 200 * BELIEVED_NS));
+    }
+
+    #[test]
+    fn work_that_came_later_is_waited_for_as_long_as_it_takes() {
+        let mut inherited = Inherited::new(START_NS, [(7, 5)].into_iter());
+        assert!(!inherited.is_abandoned(8, 5, START_NS));
+        assert!(!inherited.is_abandoned(8, 5, START_NS + 1000 * BELIEVED_NS));
+    }
+}
