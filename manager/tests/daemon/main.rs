@@ -1,5 +1,6 @@
 //! The manager as its users meet it: over its socket, with processes in its slices, on good days and bad ones.
 
+mod any_words;
 mod bad_days;
 mod clients;
 mod configuration;
