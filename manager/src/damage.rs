@@ -47,6 +47,20 @@ impl DamageWatch {
         }
         if let Some(what) = displacement.or_else(|| live.region.damage()) {
             self.found(live, &what);
+        } else {
+            self.note_implausible(live);
+        }
+    }
+
+    /// Tells of words that the sweeps put right, once each time that there come to be some.
+    fn note_implausible(&self, live: &LiveSlice) {
+        let what = live.region.implausible();
+        if live.note_implausible(what.is_some())
+            && let Some(what) = what
+        {
+            warn!(slice = live.name, what, "words of a ledger were overwritten, and are put right");
+            let event = Event::of(Kind::SliceDamaged, format!("words of its ledger are put right: {what}"));
+            self.events.record(event.of_slice(&live.name));
         }
     }
 

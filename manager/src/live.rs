@@ -129,6 +129,7 @@ pub(crate) struct LiveSlice {
     memory_limits_max_bytes: Vec<AtomicU64>,
     members: Mutex<Members>,
     consumers: RwLock<Arc<BTreeSet<Consumer>>>,
+    is_implausible: AtomicBool,
     damage: Mutex<Option<Damage>>,
     /// Its region is removed on purpose, or about to be.
     is_leaving: Mutex<bool>,
@@ -163,6 +164,7 @@ impl LiveSlice {
                 told: BTreeSet::new(),
             }),
             consumers: RwLock::default(),
+            is_implausible: AtomicBool::new(false),
             damage: Mutex::new(None),
             is_leaving: Mutex::new(false),
         }
@@ -348,6 +350,11 @@ impl LiveSlice {
     /// Held while somebody looks whether its region is there, and set before that is removed.
     pub(crate) fn is_leaving(&self) -> MutexGuard<'_, bool> {
         self.is_leaving.lock()
+    }
+
+    /// Notes whether words of the ledger are implausible now. Returns whether they have just come to be.
+    pub(crate) fn note_implausible(&self, is: bool) -> bool {
+        !self.is_implausible.swap(is, Ordering::Relaxed) && is
     }
 
     /// Notes what has happened to the region. Returns whether nothing was known before: what was found first stays.

@@ -104,6 +104,13 @@ impl Region {
         if self.ledger.header.region_id.load(Ordering::Relaxed) != self.id.region_id() {
             return Some("the ledger was overwritten by a process of the slice: its id is wrong".into());
         }
+        None
+    }
+
+    /// Words of the ledger that the protocol never writes. They are no damage: a program that writes where it should not
+    /// may have hit them, and the sweeps of the ledger put them right.
+    #[must_use]
+    pub(crate) fn implausible(&self) -> Option<String> {
         view::implausible(&self.ledger, self.device_count)
     }
 }

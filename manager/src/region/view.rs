@@ -212,15 +212,13 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
     let accounts = || (0..ACCOUNTS).filter(|&number| number == HOST_ACCOUNT || number < device_count.min(DEVICES_MAX));
     for used in accounts().filter_map(|number| Some(ledger::used_bytes(ledger.account(number)?))) {
         if used > USED_BYTES_MAX {
-            return Some(format!("the ledger was overwritten by a process of the slice: {used} bytes in use"));
+            return Some(format!("{used} bytes in use"));
         }
     }
     for (index, word) in ledger.owners.iter().enumerate() {
         let word = word.load(Ordering::Relaxed);
         if owner::state(word) > owner::RECLAIMING {
-            return Some(format!(
-                "the ledger was overwritten by a process of the slice: owner {word:#x} of slot {index}"
-            ));
+            return Some(format!("owner {word:#x} of slot {index}"));
         }
         if owner::state(word) == owner::FREE {
             continue;
@@ -229,7 +227,7 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
             .filter_map(|number| Some(ledger.slots[index].memory(number)?.load(Ordering::Relaxed) / OPERATION))
             .max();
         if operations.is_some_and(|count| count > OPERATIONS_MAX) {
-            return Some(format!("the ledger was overwritten by a process of the slice: operations of slot {index}"));
+            return Some(format!("operations of slot {index}"));
         }
     }
     None
