@@ -1,12 +1,13 @@
 //! Many processes of one container: all are counted, none waits for another, and none pays for how many there are.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::owner;
-use aliquot_harness::{EXACT_MEMORY, GIB, HostProgram, MIB, Node, Process, Region, SimulatedGpu, run, tool, wait};
+use aliquot_harness::{
+    EXACT_MEMORY, GIB, HostProgram, MIB, Node, Process, Region, SimulatedGpu, Witness, run, tool, wait,
+};
 
 /// Each process takes this much.
 const PIECE: u64 = 64 << 10;
@@ -26,11 +27,6 @@ fn wait_for_all(holders: &mut [Process]) {
     for holder in holders {
         holder.wait_for("held");
     }
-}
-
-/// Slots that belong to a process.
-fn slots_in_use(region: &Region) -> usize {
-    region.ledger().owners.iter().filter(|word| owner::state(word.load(Ordering::Relaxed)) != owner::FREE).count()
 }
 
 /// How many system calls a process that uses the device once and ends makes more in `region` than without it.
@@ -89,31 +85,36 @@ fn what_a_process_does_to_start_does_not_grow_with_how_many_there_are() {
     assert!(alone > 0 && among_many <= alone + OTHERS / 5, "{found}");
 }
 
-/// There are more processes than slots: the last ones share one. This test itself is the living owner of all slots
-/// but a few.
-#[test]
-fn processes_beyond_the_slots_are_limited_all_the_same() {
-    const OWN: usize = 3;
-    const SHARING: usize = 5;
-    let gpu = SimulatedGpu::with("mode = 'instant'\n");
-    let region = Region::new(&gpu, 8 * MIB);
-    let ledger = region.ledger();
-    let own_namespace = fs::metadata("/proc/self/ns/pid").unwrap().ino();
-    for index in 1 + OWN..ledger.owners.len() {
-        ledger.start_times[index].store(own_start_time(), Ordering::Relaxed);
-        ledger.slots[index].pid_namespace.store(own_namespace, Ordering::Relaxed);
-        ledger.owners[index].store(owner::word(owner::ATTACHED, 1, std::process::id()), Ordering::Relaxed);
-    }
-    let mut holders = start(&gpu, OWN + SHARING, MIB, |command| {
-        region.preload_into(command);
+/// Runs so many short processes in one slice, so many of them at once, and one more when they have ended.
+fn short_processes(count: u64, at_once: u64) {
+    let gpu = SimulatedGpu::with(EXACT_MEMORY);
+    let node = Node::start(&gpu);
+    let slice = node.slice("short", 50, GIB);
+    let program = HostProgram::linked(&gpu, "many");
+    let witness = Witness::start();
+    let mut command = program.on(&gpu);
+    command.args([count.to_string(), at_once.to_string()]);
+    run(slice.preload_into(&mut command)).success().assert_said("all have done their work\n");
+    wait::until_true("all is given back", || {
+        slice.used_bytes(0) == 0 && node.client().usage("short").unwrap().processes.is_empty()
     });
-    wait_for_all(&mut holders);
-    // All but the shared one, which has no owner.
-    assert_eq!((region.used_bytes(0), slots_in_use(&region)), (8 * MIB, ledger.owners.len() - 1));
-    // All is taken: nobody gets more, with a slot or without.
-    let program = HostProgram::linked(&gpu, "exact");
-    let refused = run(region.preload_into(program.on(&gpu).arg("1")));
-    assert!(refused.stdout.starts_with("free: 0\none byte more than all: 2\n"), "{refused:?}");
+    let (busy_ns, lost_ns) = (gpu.machine().device_use(0).busy_ns, witness.lost_ns());
+    let charged_ns = node.client().usage("short").unwrap().parts[0].core_used_ns;
+    println!("charged {charged_ns} ns for {busy_ns} ns of work, while the machine stood still for {lost_ns} ns");
+    assert!(busy_ns >= (count + 1) * 1_000_000);
+    // A process that comes late to see that its work is done has the device meanwhile.
+    assert!(charged_ns <= 3 * busy_ns + lost_ns, "charged {charged_ns} ns for {busy_ns} ns of work");
+    assert!(charged_ns + lost_ns >= busy_ns / 2, "charged {charged_ns} ns for {busy_ns} ns of work");
+}
+
+#[test]
+fn six_hundred_and_fifty_short_processes_at_once() {
+    short_processes(650, 650);
+}
+
+#[test]
+fn two_thousand_short_processes() {
+    short_processes(2000, 900);
 }
 
 /// A process dies while no manager runs, and its id is given to another one, here to this test: no sign of life.
@@ -169,18 +170,13 @@ fn a_storm_of_kills_leaves_nothing_charged() {
         }
     }
     wait::until_true("all is given back", || {
-        slice.used_bytes(0) == 0 && node.client().usage("kills").unwrap().processes.is_empty()
+        let usage = node.client().usage("kills").unwrap();
+        // With what the driver still had of the dead when it was last asked.
+        slice.used_bytes(0) == 0 && usage.processes.is_empty() && usage.parts[0].memory_used_bytes == 0
     });
     // And all of it can be had.
     let mut last = start(&gpu, 1, 64 * MIB, |command| {
         slice.preload_into(command);
     });
     wait_for_all(&mut last);
-}
-
-/// When this process was started, in the kernel's units.
-fn own_start_time() -> u64 {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    let after_name = stat.rsplit_once(')').unwrap().1;
-    after_name.split_ascii_whitespace().nth(19).unwrap().parse().unwrap()
 }
