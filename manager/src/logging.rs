@@ -72,7 +72,7 @@ mod tests {
             [("xx", "xx"), ("", ""), ("info,debgu", "debgu"), ("info,", ""), ("aliquot_manager", "aliquot_")]
         {
             let error = filter(level).unwrap_err().to_string();
-            assert!(error.contains(&format!("{word}")) && error.contains("use off, error"), "{error}");
+            assert!(error.contains(word) && error.contains("use off, error"), "{error}");
         }
         assert!(matches!(filter("aliquot_manager=xx"), Err(LogLevelError::NoFilter { .. })));
     }

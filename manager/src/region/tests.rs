@@ -168,7 +168,7 @@ fn damage_takes_everything_away() {
 }
 
 #[test]
-fn what_is_gone_or_replaced_is_named_and_closed_to_who_comes_new() {
+fn what_is_gone_or_replaced_is_named_and_closed() {
     let harm: [Harm; 6] = [
         ("the directory of its region was deleted", |region| {
             fs::remove_dir_all(region.dir().parent().unwrap()).unwrap();

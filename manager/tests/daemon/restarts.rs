@@ -120,7 +120,7 @@ fn after_a_reboot_slices_are_made_again_with_the_same_ids() {
 
 /// As managers made them that kept strangers out by the secrecy of a name alone.
 #[test]
-fn a_region_without_a_closed_directory_around_it_is_made_anew_once_nobody_uses_it() {
+fn an_open_region_is_made_anew_once_nobody_uses_it() {
     let mut node = Node::start();
     let slice = node.create("old", vec![part(30, GIB)]).unwrap();
     node.stop();

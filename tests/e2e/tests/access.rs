@@ -128,7 +128,7 @@ fn strangers_reach_nothing_of_a_slice() {
 }
 
 #[test]
-fn a_user_s_own_run_works_under_root_s_manager_and_no_one_else_s_does() {
+fn a_user_s_run_under_root_s_manager_is_that_user_s_alone() {
     let tools = Tools::new(&[&HostProgram::new("secure")]);
     let (secure, driver) = (tools.path("secure"), tools.driver());
     run(&mut tools.run_as(USER, &[], &[&secure, &driver])).success().assert_said(LIMITED);
@@ -152,7 +152,7 @@ fn said(outcome: Outcome) -> (String, usize) {
 }
 
 #[test]
-fn a_program_that_becomes_another_user_is_refused_unless_that_one_is_let_in() {
+fn a_program_that_becomes_a_user_not_let_in_is_refused() {
     let programs = [HostProgram::new("secure"), HostProgram::new("asks_by_name"), HostProgram::new("switch_user")];
     let tools = Tools::new(&programs.each_ref());
     let ask = |options: &[&str], way: &str| {
@@ -172,7 +172,7 @@ fn a_program_that_becomes_another_user_is_refused_unless_that_one_is_let_in() {
 }
 
 #[test]
-fn users_of_containers_have_their_slice_and_users_of_the_node_do_not() {
+fn users_of_containers_get_in_and_users_of_the_node_do_not() {
     let gpu = SimulatedGpu::exact();
     let node = Node::publishing(&gpu, "");
     let image = Image::of(&RootFs::with(&[&HostProgram::new("secure"), &HostProgram::linked(&gpu, "hold")]));

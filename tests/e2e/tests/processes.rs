@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::ledger;
-use aliquot_abi::region::{SLOTS_MAX, owner};
+use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE, SLOTS_MAX, owner};
 use aliquot_harness::{
     EXACT_MEMORY, HostProgram, MIB, Outcome, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice, wait,
 };
@@ -182,10 +182,12 @@ fn a_file_that_took_the_place_of_standard_error_is_never_written_to() {
     };
     assert_eq!(with(None), "cuInit 0, cuMemAlloc 0 and 2\n");
     assert_eq!(with(Some(&Region::new(&gpu, 64 * MIB))), "cuInit 0, cuMemAlloc 0 and 2\n");
-    // One that has something to say: it cannot use its region.
-    let unusable = Region::new(&gpu, 64 * MIB);
-    unusable.limits().header.major.store(99, Ordering::Relaxed);
-    assert_eq!(with(Some(&unusable)), "cuInit 0, cuMemAlloc 0 and 2\n");
+    // One that has something to say: it has no region.
+    let bare = Region::new(&gpu, 64 * MIB);
+    for file in [LIMITS_FILE, LEDGER_FILE] {
+        fs::remove_file(bare.dir().join(file)).unwrap();
+    }
+    assert_eq!(with(Some(&bare)), "cuInit 0, cuMemAlloc 0 and 2\n");
 }
 
 #[test]
