@@ -42,7 +42,7 @@ impl Random {
 fn overwrite(file: &Path, (start, end): (usize, usize), one_in: u64, random: &mut Random) {
     let file = OpenOptions::new().write(true).open(file).unwrap();
     for offset in (start..end).step_by(8) {
-        if random.next() % one_in == 0 {
+        if random.next().is_multiple_of(one_in) {
             file.write_all_at(&random.word().to_ne_bytes(), offset as u64).unwrap();
         }
     }
