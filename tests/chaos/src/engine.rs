@@ -1,0 +1,188 @@
+//! Rounds, one fault in each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::chance::Chance;
+use crate::faults::{self, Fault, Injected, Scale};
+use crate::roster::Excuse;
+use crate::verdict::{Report, Stuck, Verdict};
+use crate::world::World;
+
+/// Rounds between two measurements of shares.
+const ROUNDS_PER_SHARES: u64 = 8;
+/// Worlds that do not start, one after the other, before nothing more is tried.
+const STARTS_MAX: usize = 3;
+
+/// How long a run goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Length {
+    /// So many rounds.
+    Rounds(u64),
+    /// So many rounds of each fault.
+    RoundsOfEach(u64),
+    /// Until so much time has passed, and the round is over in which it has.
+    Time(Duration),
+}
+
+/// What a run does.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Decides the order of things.
+    pub seed: u64,
+    /// How long it goes on.
+    pub length: Length,
+    /// The number of the first round: another one plays a later part of the same run.
+    pub first_round: u64,
+    /// Only faults in whose names this stands; empty: all.
+    pub only: String,
+    /// No tenant may wait longer for a call than this.
+    pub wait_max: Duration,
+    /// Processes of one slice that are there at once.
+    pub processes_at_once: usize,
+    /// Processes of one slice that come and go in one round.
+    pub processes_passing: usize,
+    /// Whether shares are measured in calm windows, which needs a machine that does little else.
+    pub judges_shares: bool,
+    /// Once this is true, no further round begins.
+    pub end: Arc<AtomicBool>,
+}
+
+impl Plan {
+    /// All faults, for as long as `length` says.
+    #[must_use]
+    pub fn new(seed: u64, length: Length) -> Plan {
+        Plan {
+            seed,
+            length,
+            first_round: 1,
+            only: String::new(),
+            wait_max: Duration::from_secs(60),
+            processes_at_once: 900,
+            processes_passing: 2000,
+            judges_shares: true,
+            end: Arc::default(),
+        }
+    }
+
+    fn faults(&self) -> Vec<Box<dyn Fault>> {
+        let scale = Scale { at_once: self.processes_at_once, passing: self.processes_passing };
+        let mut faults = faults::all(scale);
+        faults.retain(|fault| fault.name().contains(&self.only));
+        faults
+    }
+}
+
+/// The names of all faults.
+#[must_use]
+pub fn fault_names() -> Vec<&'static str> {
+    faults::all(Scale { at_once: 0, passing: 0 }).iter().map(|fault| fault.name()).collect()
+}
+
+/// Does what `plan` says. What is wrong is printed as it is found, and stands in the report.
+#[must_use]
+pub fn run(plan: &Plan) -> Report {
+    let verdict = Arc::new(Verdict::new(plan.seed));
+    let mut faults = plan.faults();
+    let begun = Instant::now();
+    let rounds = match plan.length {
+        Length::Rounds(rounds) => rounds,
+        Length::RoundsOfEach(rounds) => rounds * faults.len() as u64,
+        Length::Time(_) => u64::MAX,
+    };
+    let mut world = None;
+    for round in (plan.first_round..).take(usize::try_from(rounds).unwrap_or(usize::MAX)) {
+        let is_over = matches!(plan.length, Length::Time(time) if begun.elapsed() >= time);
+        if is_over || faults.is_empty() || plan.end.load(Ordering::SeqCst) {
+            break;
+        }
+        let at = order(plan.seed, round, faults.len());
+        let fault = &mut faults[at];
+        verdict.begin(round, fault.name());
+        let Some(at_work) = world.take().or_else(|| new_world(plan, &verdict, round)) else { break };
+        let (before, round_begun) = (verdict.violations(), Instant::now());
+        let mut at_work: Box<World> = at_work;
+        let mut chance = Chance::of_round(plan.seed, round);
+        if let Err(Stuck(what)) = play(fault.as_mut(), &mut at_work, &mut chance, plan, round) {
+            verdict.wrong(what);
+        }
+        println!("round {round}: {} ({:.1?})", fault.name(), round_begun.elapsed());
+        if verdict.violations() == before {
+            world = Some(at_work);
+        } else {
+            println!("the manager's last words: {}", at_work.manager.log());
+            // What the fault itself has started ends with it.
+            faults = plan.faults();
+        }
+    }
+    drop(world);
+    verdict.report()
+}
+
+/// Which fault is injected in a round: each once, in another order each time.
+fn order(seed: u64, round: u64, faults: usize) -> usize {
+    let (pass, at) = ((round - 1) / faults as u64, (round - 1) % faults as u64);
+    let mut order: Vec<usize> = (0..faults).collect();
+    Chance::of_round(!seed, pass).shuffle(&mut order);
+    order[at as usize]
+}
+
+fn new_world(plan: &Plan, verdict: &Arc<Verdict>, round: u64) -> Option<Box<World>> {
+    for _ in 0..STARTS_MAX {
+        match World::start(verdict, plan.wait_max, plan.seed ^ round) {
+            Ok(world) => return Some(Box::new(world)),
+            Err(Stuck(what)) => verdict.wrong(format!("a node does not begin to work: {what}")),
+        }
+    }
+    None
+}
+
+fn play(fault: &mut dyn Fault, world: &mut World, chance: &mut Chance, plan: &Plan, round: u64) -> Result<(), Stuck> {
+    world.roster().end_excuses();
+    world.start_tenants()?;
+    for (slice, excuse) in fault.excuses() {
+        world.roster().excuse(slice, excuse);
+    }
+    world.churn.judge(fault.spares_the_manager());
+    world.churn.go_on();
+    match fault.inject(world, chance)? {
+        Injected::NotHere(why) => world.verdict.skip(fault.name(), why),
+        Injected::Done => world.pause(chance.milliseconds(100..=1000)),
+    }
+    fault.heal(world, chance)?;
+    world.see_to_a_manager()?;
+    for (slice, _) in fault.excuses() {
+        world.roster().excuse(slice, Excuse::default());
+    }
+    world.all_go_on()?;
+    world.rest(chance)?;
+    if plan.judges_shares && round.is_multiple_of(ROUNDS_PER_SHARES) {
+        world.start_tenants()?;
+        world.judge_shares()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_fault_comes_once_in_each_pass() {
+        for seed in 0..20 {
+            for pass in 0..3 {
+                let faults: BTreeSet<usize> = (1..=23).map(|round| order(seed, pass * 23 + round, 23)).collect();
+                assert_eq!(faults.len(), 23);
+            }
+        }
+    }
+
+    #[test]
+    fn every_fault_has_a_name_of_its_own() {
+        let names: BTreeSet<&str> = fault_names().into_iter().collect();
+        assert_eq!(names.len(), fault_names().len());
+    }
+}

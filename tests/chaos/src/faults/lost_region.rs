@@ -1,0 +1,49 @@
+//! The directory of a region is removed under its tenants.
+
+use std::fs;
+
+use super::{Fault, Injected};
+use crate::chance::Chance;
+use crate::roster::Excuse;
+use crate::verdict::Stuck;
+use crate::world::{TARGET, World};
+
+pub(super) struct LostRegion;
+
+impl Fault for LostRegion {
+    fn name(&self) -> &'static str {
+        "region's directory deleted"
+    }
+
+    fn spares_the_manager(&self) -> bool {
+        false
+    }
+
+    fn excuses(&self) -> Vec<(&'static str, Excuse)> {
+        // Those that have it mapped stay limited.
+        vec![(TARGET, Excuse::TENANTS)]
+    }
+
+    fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
+        let region = world.places[TARGET].region.clone();
+        fs::remove_dir_all(&region)
+            .map_err(|error| Stuck(format!("{} cannot be removed: {error}", region.display())))?;
+        world.go_on(|slice| slice != TARGET)?;
+        if chance.once_in(2) {
+            world.restart_manager()?;
+            world.go_on(|slice| slice != TARGET)?;
+        }
+        Ok(Injected::Done)
+    }
+
+    fn heal(&mut self, world: &mut World, _: &mut Chance) -> Result<(), Stuck> {
+        let region = world.places[TARGET].region.clone();
+        let told = world.until("a region that is gone is told of, or is there again", |world| {
+            Ok((region.is_dir() || !world.problem_of(TARGET)?.is_empty()).then_some(()))
+        });
+        if let Err(Stuck(what)) = told {
+            world.verdict.wrong(what);
+        }
+        world.replace_target()
+    }
+}

@@ -1,0 +1,71 @@
+//! Parts of a node that are stopped for a while, by SIGSTOP.
+
+use rustix::process::Signal;
+
+use super::{Fault, Injected};
+use crate::chance::Chance;
+use crate::verdict::Stuck;
+use crate::world::World;
+
+/// The manager is stopped: tenants hear nothing of it, and it is there all the same.
+pub(super) struct OfTheManager;
+
+impl Fault for OfTheManager {
+    fn name(&self) -> &'static str {
+        "manager stopped for a while"
+    }
+
+    fn spares_the_manager(&self) -> bool {
+        false
+    }
+
+    fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
+        world.manager.signal(Signal::STOP);
+        world.pause(chance.milliseconds(0..=3000));
+        world.all_go_on()?;
+        Ok(Injected::Done)
+    }
+
+    fn heal(&mut self, world: &mut World, _: &mut Chance) -> Result<(), Stuck> {
+        world.manager.signal(Signal::CONT);
+        world.until("the manager answers again", |world| {
+            Ok(world.manager.client().and_then(|mut client| client.node().ok()))
+        })?;
+        world.all_go_on()
+    }
+}
+
+/// Some tenants are stopped wherever they are: in a launch, with work on the device, between a reservation and the
+/// driver's answer.
+#[derive(Default)]
+pub(super) struct OfTenants {
+    stopped: Vec<u32>,
+}
+
+impl Fault for OfTenants {
+    fn name(&self) -> &'static str {
+        "tenants stopped for a while"
+    }
+
+    fn spares_the_manager(&self) -> bool {
+        true
+    }
+
+    fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
+        self.stopped = world.tenants.iter().filter(|_| chance.once_in(2)).map(|tenant| tenant.pid()).collect();
+        for &pid in &self.stopped {
+            world.set_stopped(pid, true);
+        }
+        // Nobody else waits for them.
+        world.all_go_on()?;
+        world.pause(chance.milliseconds(0..=2000));
+        Ok(Injected::Done)
+    }
+
+    fn heal(&mut self, world: &mut World, _: &mut Chance) -> Result<(), Stuck> {
+        for pid in self.stopped.drain(..) {
+            world.set_stopped(pid, false);
+        }
+        world.all_go_on()
+    }
+}

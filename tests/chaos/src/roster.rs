@@ -1,0 +1,235 @@
+//! Which processes are in which slice, what each slice may hold, and what is excused just now: what the observer goes by.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::counts::Counts;
+
+/// What a fault may spoil in a slice without being a violation.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Excuse {
+    /// Its memory limit is not judged: its ledger says what its tenant has written there.
+    pub(crate) limits: bool,
+    /// Calls of its tenants may fail.
+    pub(crate) calls: bool,
+    /// Its tenants may wait, or end.
+    pub(crate) waits: bool,
+}
+
+impl Excuse {
+    pub(crate) const ALL: Excuse = Excuse { limits: true, calls: true, waits: true };
+    pub(crate) const TENANTS: Excuse = Excuse { limits: false, calls: true, waits: true };
+}
+
+#[derive(Default)]
+pub(crate) struct Roster {
+    pub(crate) slices: BTreeMap<String, Entry>,
+}
+
+pub(crate) struct Entry {
+    pub(crate) ceilings: Vec<Ceiling>,
+    pub(crate) members: Vec<Member>,
+    pub(crate) excuse: Excuse,
+    /// It was told that it holds too much: once in a round is enough.
+    pub(crate) is_told_of: bool,
+}
+
+/// What a slice may hold of a device, by the device's figures.
+#[derive(Clone, Debug)]
+pub(crate) struct Ceiling {
+    pub(crate) device: usize,
+    /// The limit that the manager has confirmed.
+    pub(crate) limit_bytes: u64,
+    /// The most that may be seen: more than the limit after a resize, until less was seen.
+    pub(crate) bytes: u64,
+    /// Since a resize, the calls that each member had made when it was confirmed. An operation that had been let through
+    /// before is done two calls later.
+    pub(crate) since: Vec<(u32, u64)>,
+}
+
+/// A tenant, which leads a process group of its own.
+pub(crate) struct Member {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) counts: Arc<Counts>,
+    /// By a fault.
+    pub(crate) is_stopped: bool,
+    /// Whether its calls and waits are judged.
+    pub(crate) is_judged: bool,
+    pub(crate) last_calls: u64,
+    /// When it was last seen to have made progress.
+    pub(crate) changed: Instant,
+    pub(crate) is_told_of: bool,
+}
+
+impl Roster {
+    pub(crate) fn add_slice(&mut self, name: &str, limits: &[(usize, u64)]) {
+        let ceiling =
+            |&(device, bytes): &(usize, u64)| Ceiling { device, limit_bytes: bytes, bytes, since: Vec::new() };
+        let entry = Entry {
+            ceilings: limits.iter().map(ceiling).collect(),
+            members: Vec::new(),
+            excuse: Excuse::default(),
+            is_told_of: false,
+        };
+        self.slices.insert(name.to_owned(), entry);
+    }
+
+    pub(crate) fn add(&mut self, slice: &str, name: &str, pid: u32, counts: Arc<Counts>, is_judged: bool) {
+        let member = Member {
+            pid,
+            name: name.to_owned(),
+            counts,
+            is_stopped: false,
+            is_judged,
+            last_calls: 0,
+            changed: Instant::now(),
+            is_told_of: false,
+        };
+        if let Some(entry) = self.slices.get_mut(slice) {
+            entry.members.push(member);
+        }
+    }
+
+    /// To be called before the process is waited for, after which its id can be somebody else's.
+    pub(crate) fn remove(&mut self, pid: u32) {
+        for entry in self.slices.values_mut() {
+            entry.members.retain(|member| member.pid != pid);
+        }
+    }
+
+    pub(crate) fn excuse(&mut self, slice: &str, excuse: Excuse) {
+        if let Some(entry) = self.slices.get_mut(slice) {
+            entry.excuse = excuse;
+        }
+    }
+
+    /// Ends all excuses. Who waited until now has not waited for anybody.
+    pub(crate) fn end_excuses(&mut self) {
+        for entry in self.slices.values_mut() {
+            entry.excuse = Excuse::default();
+            entry.is_told_of = false;
+            entry.members.iter_mut().for_each(|member| member.changed = Instant::now());
+        }
+    }
+
+    /// Whether a tenant may end by itself.
+    pub(crate) fn may_end(&self, slice: &str, pid: u32) -> bool {
+        let Some(entry) = self.slices.get(slice) else { return true };
+        entry.excuse.waits || entry.members.iter().any(|member| member.pid == pid && !member.is_judged)
+    }
+
+    /// A larger limit counts before it is asked for.
+    pub(crate) fn may_grow(&mut self, slice: &str, bytes: u64) {
+        for ceiling in self.ceilings(slice) {
+            ceiling.limit_bytes = ceiling.limit_bytes.max(bytes);
+            ceiling.bytes = ceiling.bytes.max(bytes);
+        }
+    }
+
+    /// The manager has confirmed a limit.
+    pub(crate) fn is_resized(&mut self, slice: &str, bytes: u64) {
+        let Some(entry) = self.slices.get_mut(slice) else { return };
+        let since = entry.members.iter().map(|member| (member.pid, member.counts.read().calls)).collect::<Vec<_>>();
+        for ceiling in &mut entry.ceilings {
+            ceiling.limit_bytes = bytes;
+            ceiling.bytes = ceiling.bytes.max(bytes);
+            ceiling.since.clone_from(&since);
+        }
+    }
+
+    fn ceilings(&mut self, slice: &str) -> impl Iterator<Item = &mut Ceiling> {
+        self.slices.get_mut(slice).into_iter().flat_map(|entry| &mut entry.ceilings)
+    }
+
+    /// The slice whose tenant leads the group of process `pid`.
+    pub(crate) fn slice_of(&self, pid: u32) -> Option<&str> {
+        let group = group_of(pid)?;
+        let is_of = |entry: &Entry| entry.members.iter().any(|member| member.pid == group);
+        self.slices.iter().find(|(_, entry)| is_of(entry)).map(|(name, _)| name.as_str())
+    }
+
+    /// Stops or continues a tenant with all its children.
+    pub(crate) fn set_stopped(&mut self, pid: u32, is_stopped: bool) {
+        for member in self.slices.values_mut().flat_map(|entry| &mut entry.members) {
+            if member.pid == pid {
+                member.signal(if is_stopped { Signal::STOP } else { Signal::CONT });
+                member.is_stopped = is_stopped;
+                member.changed = Instant::now();
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Lowers what may be seen to what was seen with all processes stopped, or to the limit, once what was under way when
+    /// the limit was confirmed is done.
+    pub(crate) fn settle(&mut self, device: usize, held_bytes: u64) {
+        let members = &self.members;
+        let is_done = |&(pid, calls): &(u32, u64)| {
+            let member = members.iter().find(|member| member.pid == pid);
+            member.is_none_or(|member| member.counts.read().calls >= calls + 2)
+        };
+        for ceiling in self.ceilings.iter_mut().filter(|ceiling| ceiling.device == device) {
+            ceiling.since.retain(|since| !is_done(since));
+            if ceiling.since.is_empty() {
+                ceiling.bytes = ceiling.limit_bytes.max(ceiling.bytes.min(held_bytes));
+            }
+        }
+    }
+}
+
+impl Member {
+    pub(crate) fn signal(&self, signal: Signal) {
+        // It is not waited for while it stands here, so its id is its own; it may have ended.
+        if let Some(group) = as_pid(self.pid) {
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}
+
+/// The process group of a process. That of the kernel's own threads is 0, which is nobody's.
+pub(crate) fn group_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name is in parentheses and can hold anything.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+pub(crate) fn as_pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn after_a_resize_a_slice_keeps_what_it_has_and_gets_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("counts");
+        let counts = Arc::new(Counts::create(&path).unwrap());
+        let mut roster = Roster::default();
+        roster.add_slice("a", &[(0, 64)]);
+        roster.add("a", "tenant", std::process::id(), counts, true);
+        roster.is_resized("a", 16);
+        let seen = |roster: &mut Roster, held: u64| {
+            let entry = roster.slices.get_mut("a").unwrap();
+            entry.settle(0, held);
+            entry.ceilings[0].bytes
+        };
+        // What had been let through before may still come.
+        assert_eq!(seen(&mut roster, 40), 64);
+        let tenant = OpenOptions::new().write(true).open(&path).unwrap();
+        tenant.write_all_at(&2u64.to_ne_bytes(), 0).unwrap();
+        assert_eq!([50, 40, 60, 10].map(|held| seen(&mut roster, held)), [50, 40, 40, 16]);
+        roster.may_grow("a", 32);
+        assert_eq!(seen(&mut roster, 10), 32);
+    }
+}

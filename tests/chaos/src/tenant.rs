@@ -1,0 +1,166 @@
+//! The programs in a world's slices.
+
+use std::ffi::OsString;
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aliquot_harness::{HostProgram, Process, SimulatedGpu, tool};
+use aliquot_proto::node::v1::Slice;
+
+use crate::counts::Counts;
+use crate::roster::Roster;
+
+/// A kind of tenant: `tests/programs/tenant.c` with these arguments.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipe {
+    pub(crate) name: &'static str,
+    pub(crate) arguments: &'static [&'static str],
+    /// Programs and arguments in front of it, each of which becomes what follows or waits for it.
+    pub(crate) wrapper: Vec<OsString>,
+    /// Libraries that are preloaded behind the shim.
+    pub(crate) preloaded: Vec<PathBuf>,
+    /// Whether its calls and waits are judged.
+    pub(crate) is_judged: bool,
+}
+
+impl Recipe {
+    pub(crate) fn new(name: &'static str, arguments: &'static [&'static str]) -> Recipe {
+        Recipe { name, arguments, wrapper: Vec::new(), preloaded: Vec::new(), is_judged: true }
+    }
+
+    /// Always has kernels of 0.3 ms for the device.
+    pub(crate) fn busy() -> Recipe {
+        Recipe::new("busy", &["kernel_ns=300000", "sync=32"])
+    }
+
+    /// Takes memory of every kind, often more than there is, and gives it back.
+    pub(crate) fn grasping() -> Recipe {
+        Recipe::new("grasping", &["bytes=16777216", "pause_us=2000"])
+    }
+
+    /// Takes memory, launches and waits.
+    pub(crate) fn mixed() -> Recipe {
+        Recipe::new("mixed", &["bytes=8388608", "kernel_ns=200000", "sync=4", "pause_us=4000", "children=200"])
+    }
+
+    /// The same as the first process of a pid namespace, as a container's is.
+    pub(crate) fn contained() -> Recipe {
+        let mut recipe = Recipe { name: "contained", ..Recipe::mixed() };
+        if rustix::process::geteuid().is_root() {
+            let unshare = tool("unshare", "util-linux").into_os_string();
+            let options = ["--pid", "--fork", "--kill-child", "--mount-proc"].map(OsString::from);
+            recipe.wrapper = iter::once(unshare).chain(options).collect();
+        }
+        recipe
+    }
+
+    /// The same on two devices.
+    pub(crate) fn on_two_devices() -> Recipe {
+        Recipe::new(
+            "on two devices",
+            &["bytes=8388608", "kernel_ns=200000", "sync=4", "pause_us=4000", "devices=2", "children=300"],
+        )
+    }
+
+    /// Takes a little, launches, gives it back and ends.
+    pub(crate) fn short() -> Recipe {
+        Recipe::new("short", &["bytes=65536", "kernel_ns=1000", "steps=6"])
+    }
+}
+
+/// A slice, as tenants enter it. Nothing of it is mapped here, so that nobody who shortens its files hits this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) region: PathBuf,
+    shim: PathBuf,
+    devices: String,
+}
+
+impl Place {
+    pub(crate) fn of(slice: &Slice) -> Place {
+        let devices: Vec<&str> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
+        Place {
+            name: slice.name.clone(),
+            region: slice.region_path.clone().into(),
+            shim: slice.shim_path.clone().into(),
+            devices: devices.join(","),
+        }
+    }
+
+    /// Makes `command` run in the slice, with further libraries behind the shim. For a command that is wrapped, each wrapper
+    /// is in the slice as well.
+    pub(crate) fn enter<'a>(&self, command: &'a mut Command, further: &[PathBuf]) -> &'a mut Command {
+        let mut list = OsString::from(&self.shim);
+        for library in further {
+            list.push(":");
+            list.push(library);
+        }
+        command.env("LD_PRELOAD", list).env("CUDA_VISIBLE_DEVICES", &self.devices)
+    }
+}
+
+/// A tenant that runs. When it is dropped it is taken off the roster and killed.
+pub(crate) struct Tenant {
+    pub(crate) place: Place,
+    pub(crate) recipe: Recipe,
+    pub(crate) counts: Arc<Counts>,
+    /// `None` once it has ended by itself.
+    process: Option<Process>,
+    pid: u32,
+    roster: Arc<Mutex<Roster>>,
+}
+
+impl Tenant {
+    /// Starts one; `counts_dir` is where its counts lie meanwhile.
+    pub(crate) fn start(
+        gpu: &SimulatedGpu,
+        roster: &Arc<Mutex<Roster>>,
+        counts_dir: &Path,
+        place: &Place,
+        recipe: &Recipe,
+        seed: u64,
+    ) -> Tenant {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let path = counts_dir.join(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
+        let counts = Arc::new(Counts::create(&path).expect("a file for a tenant's counts"));
+        let program = HostProgram::linked(gpu, "tenant");
+        let mut words = recipe.wrapper.iter().map(OsString::as_os_str).chain([program.path().as_os_str()]);
+        let mut command = Command::new(words.next().expect("the program itself"));
+        command.args(words).arg(counts.path()).args(recipe.arguments).arg(format!("seed={}", seed >> 1));
+        gpu.show_to(&mut command);
+        // On the roster before it can do anything.
+        let mut on_roster = roster.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = Process::start(place.enter(&mut command, &recipe.preloaded));
+        on_roster.add(&place.name, recipe.name, process.id(), Arc::clone(&counts), recipe.is_judged);
+        drop(on_roster);
+        let pid = process.id();
+        let (place, recipe, roster) = (place.clone(), recipe.clone(), Arc::clone(roster));
+        Tenant { place, recipe, counts, process: Some(process), pid, roster }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it has ended by itself; if it should not have, how, and what it said. It is off the roster then.
+    pub(crate) fn end_by_itself(&mut self) -> Option<String> {
+        // Asking reaps it, and its id can then be somebody else's.
+        let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.process.take_if(Process::has_ended)?;
+        let may_end = roster.may_end(&self.place.name, self.pid);
+        roster.remove(self.pid);
+        let outcome = ended.wait();
+        Some(if may_end { String::new() } else { format!("{}: {:?}", outcome.status, outcome.stderr) })
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        // The process is killed and waited for afterwards.
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner).remove(self.pid);
+    }
+}

@@ -1,0 +1,25 @@
+//! Each fault once, with everything that must hold: what runs for hours by hand, in minutes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aliquot_chaos::{Length, Plan, fault_names, run};
+
+#[test]
+fn no_fault_breaks_a_slice() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed =
+        std::env::var("ALIQUOT_CHAOS_SEED").map_or(now.as_nanos() as u64 % 1_000_000, |seed| seed.parse().unwrap());
+    println!("seed {seed}: ALIQUOT_CHAOS_SEED={seed} plays the same again");
+    // Shares are judged on machines that do nothing else.
+    let plan = Plan { judges_shares: false, processes_at_once: 600, ..Plan::new(seed, Length::RoundsOfEach(1)) };
+    let report = run(&plan);
+    println!("{}\n{}", report.summary(), report.table());
+    let found: Vec<String> = report
+        .violations
+        .iter()
+        .map(|found| format!("round {} of seed {seed}, {}: {}", found.round, found.fault, found.what))
+        .collect();
+    assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));
+    assert_eq!(report.faults.len(), fault_names().len(), "not every fault had its round");
+    assert!(report.effort.exact_looks > 0 && report.effort.resizes > 0, "nothing was looked at: {:?}", report.effort);
+}
