@@ -30,14 +30,14 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 fn successes(program: &HostProgram, seed: u64) -> usize {
     // Each run has a machine of its own: nothing is left over from the one before.
     let trace = |in_slice: bool| {
-        let gpu = if seed % 3 == 0 { SimulatedGpu::with(TWO_DEVICES) } else { SimulatedGpu::new() };
+        let gpu = if seed.is_multiple_of(3) { SimulatedGpu::with(TWO_DEVICES) } else { SimulatedGpu::new() };
         let region = Region::unlimited(&gpu);
         let mut command = program.on(&gpu);
         command.args([seed.to_string(), STEPS.to_string()]);
         if in_slice {
             region.preload_into(&mut command);
         }
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             // As with others on the device: launches are counted and marked.
             let devices = region.limits().devices.iter();
             devices.for_each(|device| device.gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst));
@@ -47,7 +47,7 @@ fn successes(program: &HostProgram, seed: u64) -> usize {
         (outcome, devices.map(|device| device.marker_submitted.load(Ordering::Relaxed)).max())
     };
     let ((bare, _), (in_slice, markers)) = (trace(false), trace(true));
-    assert_eq!(markers > Some(0), seed % 2 == 0, "seed {seed}: {markers:?} markers");
+    assert_eq!(markers > Some(0), seed.is_multiple_of(2), "seed {seed}: {markers:?} markers");
     let lines = || bare.stdout.lines().zip(in_slice.stdout.lines());
     if let Some((bare, in_slice)) = lines().find(|(bare, in_slice)| bare != in_slice) {
         panic!("seed {seed}:\nbare:     {bare}\nin slice: {in_slice}");

@@ -32,7 +32,7 @@ pub fn attach_message(bytes: &[u8]) {
     if let Some(message) = AttachMessage::from_bytes(bytes) {
         assert_eq!(message.to_bytes(), bytes);
         assert!((message.slot as usize) < SLOTS_MAX && (message.device as usize) < DEVICES_MAX);
-        assert!(matches!(message.kind, AttachMessage::ATTACH | AttachMessage::RING));
+        assert!(matches!(message.kind, AttachMessage::ATTACH | AttachMessage::RING | AttachMessage::LOOK));
     }
 }
 
