@@ -5,7 +5,8 @@
 //! operating system still gets the time that was his: his work simply completes in the past.
 //!
 //! A holder that is dead, or has not come back a grace period after its turn's end (it may be stopped), loses the turn,
-//! as the hardware would take it away. A chosen waiter that does not come is passed over after the same period.
+//! as the hardware would take it away. A chosen waiter that does not come is passed over after the same period, and waits again
+//! once it does.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -34,13 +35,8 @@ impl Member {
     /// Waits for a turn on the device, wanted since `since_ns`.
     #[must_use]
     pub fn take_turn(&self, device: usize, since_ns: u64) -> Turn {
-        let shared = self.device(device);
         let share = self.share(device);
-        {
-            let _turns = shared.turns.lock(self.machine);
-            share.wanted_since_ns.store(since_ns, Ordering::Relaxed);
-            share.ticket.store(shared.next_ticket.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-        }
+        share.wanted_since_ns.store(since_ns, Ordering::Relaxed);
         loop {
             let bell = share.bell.load(Ordering::Acquire);
             if let Some(turn) = self.try_take(device) {
@@ -53,8 +49,11 @@ impl Member {
     }
 
     fn try_take(&self, device: usize) -> Option<Turn> {
-        let shared = self.device(device);
+        let (shared, share) = (self.device(device), self.share(device));
         let _turns = shared.turns.lock(self.machine);
+        if share.ticket.load(Ordering::Relaxed) == 0 {
+            share.ticket.store(shared.next_ticket.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
         let own = self.machine.token();
         let now = now_ns();
         let holder = shared.holder.load(Ordering::Relaxed);
@@ -70,10 +69,14 @@ impl Member {
             shared.released_at_ns.store(now, Ordering::Relaxed);
         }
         let next_is_late = now > shared.released_at_ns.load(Ordering::Relaxed).saturating_add(GRACE_NS);
-        if self.next(device) != Some(self.index) && !next_is_late {
-            return None;
+        match self.next(device) {
+            Some(next) if next == self.index => {}
+            // It may be stopped: each later turn would begin as late.
+            Some(late) if next_is_late => {
+                self.machine.state.records[late].devices[device].ticket.store(0, Ordering::Relaxed);
+            }
+            _ => return None,
         }
-        let share = self.share(device);
         share.ticket.store(0, Ordering::Relaxed);
         let switches = !matches!(shared.last_holder.load(Ordering::Relaxed), last if last == own || last == 0);
         let switch_ns = if switches { self.config().context_switch_ns } else { 0 };
