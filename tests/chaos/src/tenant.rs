@@ -77,6 +77,7 @@ pub(crate) struct Place {
     pub(crate) name: String,
     pub(crate) region: PathBuf,
     shim: PathBuf,
+    stand_in: PathBuf,
     devices: String,
 }
 
@@ -87,15 +88,16 @@ impl Place {
             name: slice.name.clone(),
             region: slice.region_path.clone().into(),
             shim: slice.shim_path.clone().into(),
+            stand_in: slice.stand_in_path.clone().into(),
             devices: devices.join(","),
         }
     }
 
-    /// Makes `command` run in the slice, with further libraries behind the shim. For a command that is wrapped, each wrapper
+    /// Makes `command` run in the slice, with further libraries behind the shim and what stands in for it. For a command that is wrapped, each wrapper
     /// is in the slice as well.
     pub(crate) fn enter<'a>(&self, command: &'a mut Command, further: &[PathBuf]) -> &'a mut Command {
         let mut list = OsString::from(&self.shim);
-        for library in further {
+        for library in iter::once(&self.stand_in).chain(further) {
             list.push(":");
             list.push(library);
         }

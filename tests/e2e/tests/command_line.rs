@@ -304,7 +304,7 @@ fn a_limit_below_what_is_in_use_is_warned_of() {
 
 #[test]
 fn a_command_is_run_in_a_slice_that_is_there() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let _ = run(&mut aliquot(&gpu, &node, &["slice", "create", "train", "--gpu-core", "30", "--gpu-memory", "64MiB"]))
         .success();
@@ -326,7 +326,7 @@ fn a_command_is_run_in_a_slice_that_is_there() {
 
 #[test]
 fn a_manager_that_is_stopped_is_named_and_goes_on() {
-    let gpu = SimulatedGpu::new();
+    let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let manager = rustix::process::Pid::from_raw(node.manager_id() as i32).unwrap();
     rustix::process::kill_process(manager, Signal::STOP).unwrap();

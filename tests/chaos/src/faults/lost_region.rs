@@ -25,7 +25,11 @@ impl Fault for LostRegion {
     }
 
     fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
-        let region = world.places[TARGET].region.clone();
+        let mut region = world.places[TARGET].region.clone();
+        // The directory alone, or the one around it as well.
+        if chance.once_in(2) {
+            region.pop();
+        }
         fs::remove_dir_all(&region)
             .map_err(|error| Stuck(format!("{} cannot be removed: {error}", region.display())))?;
         world.go_on(|slice| slice != TARGET)?;
@@ -37,9 +41,8 @@ impl Fault for LostRegion {
     }
 
     fn heal(&mut self, world: &mut World, _: &mut Chance) -> Result<(), Stuck> {
-        let region = world.places[TARGET].region.clone();
-        let told = world.until("a region that is gone is told of, or is there again", |world| {
-            Ok((region.is_dir() || !world.problem_of(TARGET)?.is_empty()).then_some(()))
+        let told = world.until("a region that is gone is told of", |world| {
+            Ok((!world.problem_of(TARGET)?.is_empty()).then_some(()))
         });
         if let Err(Stuck(what)) = told {
             world.verdict.wrong(what);
