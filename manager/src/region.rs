@@ -282,17 +282,14 @@ impl Region {
         self.limits.heartbeat_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Sets the gate of a device to `flags`, with a new count. Wakes who waits for it if it is open now: all at once where
-    /// it stays open, and else [`WOKEN_AT_A_TIME`], with more at each tick.
+    /// Sets the gate of a device to `flags`, with a new count. Wakes all who wait for it if it is open now.
     pub(crate) fn set_gate(&self, device: usize, flags: u32) {
         set_gate(&self.limits, device, flags);
     }
 
-    /// Advances the gate's count and leaves its flags. Wakes some more of those who still wait.
+    /// Advances the gate's count and leaves its flags.
     pub(crate) fn tick_gate(&self, device: usize) {
-        let gate = &self.limits.devices[device].gate;
-        gate.fetch_add(gate::TICK, Ordering::Release);
-        wake(gate, WOKEN_AT_A_TIME);
+        self.limits.devices[device].gate.fetch_add(gate::TICK, Ordering::Release);
     }
 }
 
@@ -300,18 +297,9 @@ fn set_gate(limits: &Limits, device: usize, flags: u32) {
     let gate = &limits.devices[device].gate;
     let before = handshake::set(gate, flags);
     if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
-        wake(gate, if flags & gate::FREE != 0 { i32::MAX as u32 } else { WOKEN_AT_A_TIME });
+        // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
+        let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
     }
-}
-
-/// Threads that are woken at an open gate at a time. A few keep a device at work. Hundreds of processes that are all woken
-/// for each lease keep the processors at work instead: the device stands idle, and the slice pays for it. Who waits
-/// longest is woken first.
-const WOKEN_AT_A_TIME: u32 = 16;
-
-fn wake(gate: &AtomicU32, count: u32) {
-    // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
-    let _ = futex::wake(gate, futex::Flags::empty(), count);
 }
 
 fn revoke(limits: &Limits, device_count: usize) {

@@ -220,7 +220,8 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
         if owner::state(word) > owner::RECLAIMING {
             return Some(format!("owner {word:#x} of slot {index}"));
         }
-        if owner::state(word) == owner::FREE {
+        // The page of one that is being taken may not be backed yet.
+        if !matches!(owner::state(word), owner::ATTACHED | owner::RECLAIMING) {
             continue;
         }
         let operations = accounts()
