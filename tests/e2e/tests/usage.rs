@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aliquot_abi::region::SlotDevice;
+use aliquot_abi::ledger;
+use aliquot_abi::region::{SLOTS_MAX, SlotDevice};
 use aliquot_harness::{EXACT_MEMORY, GIB, HostProgram, MIB, Node, Process, Shares, SimulatedGpu, Slice, run, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, Part, PartUsage, PriorityClass, ResizeSliceRequest};
 
@@ -11,9 +12,12 @@ fn used_permille(slice: &Slice) -> u64 {
     slice.limits().counters[0].used_permille.load(Ordering::Relaxed)
 }
 
-/// A figure of each of the slice's processes, of those where there is any.
+/// A figure of each of the slice's processes, of those where there is any. What stands in a slot without an owner is
+/// nobody's.
 fn of_processes(slice: &Slice, figure: fn(&SlotDevice) -> &AtomicU64) -> Vec<u64> {
-    let figures = slice.ledger().slots.iter().map(|slot| figure(&slot.devices[0]).load(Ordering::Relaxed));
+    let ledger = slice.ledger();
+    let owned = (0..SLOTS_MAX).filter(|&index| ledger::identity(ledger, index).is_some());
+    let figures = owned.map(|index| figure(&ledger.slots[index].devices[0]).load(Ordering::Relaxed));
     figures.filter(|&value| value > 0).collect()
 }
 
