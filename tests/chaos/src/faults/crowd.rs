@@ -6,7 +6,7 @@ use crate::tenant::{Recipe, Tenant};
 use crate::verdict::Stuck;
 use crate::world::{TARGET, World};
 
-/// More at once than there are slots.
+/// Very many at once.
 pub(super) struct AtOnce {
     count: usize,
     tenants: Vec<Tenant>,
@@ -20,11 +20,12 @@ impl AtOnce {
 
 impl Fault for AtOnce {
     fn name(&self) -> &'static str {
-        "more processes at once than slots"
+        "very many processes at once"
     }
 
     fn spares_the_manager(&self) -> bool {
-        true
+        // Hundreds of processes on a few processors: it may answer late.
+        false
     }
 
     fn inject(&mut self, world: &mut World, _: &mut Chance) -> Result<Injected, Stuck> {
@@ -88,7 +89,8 @@ impl Fault for Passing {
     }
 
     fn spares_the_manager(&self) -> bool {
-        true
+        // Hundreds of processes on a few processors: it may answer late.
+        false
     }
 
     fn inject(&mut self, world: &mut World, _: &mut Chance) -> Result<Injected, Stuck> {
