@@ -8,7 +8,7 @@ use crate::clock;
 use crate::process::{self, Part, Process};
 use crate::sys;
 use aliquot_abi::ledger::{self, Identity};
-use aliquot_abi::region::{AttachMessage, HEARTBEAT_STALE_NS, SLOTS_MAX};
+use aliquot_abi::region::{AttachMessage, HEARTBEAT_STALE_NS, NO_SLOT, SLOTS_MAX};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
@@ -59,7 +59,7 @@ fn ended_hold_some(process: &'static Process, account: usize) -> bool {
     let ledger = process.ledger();
     let namespace = process.slot().pid_namespace.load(Ordering::Relaxed);
     let has_ended = |owner: Identity| owner.pid_namespace == namespace && !process::is_alive(owner);
-    (1..SLOTS_MAX).any(|index| {
+    (NO_SLOT + 1..SLOTS_MAX).any(|index| {
         ledger::identity(ledger, index).is_some_and(has_ended)
             && ledger
                 .slots

@@ -17,7 +17,7 @@ use tracing::debug;
 use crate::clock::monotonic_ns;
 use crate::inventory::DeviceUuid;
 use crate::live::LiveSlice;
-use crate::region::view;
+use crate::region::view::{self, SlotState};
 
 mod inherited;
 
@@ -97,7 +97,9 @@ struct Member {
 impl Member {
     fn new(live: Arc<LiveSlice>, part: usize) -> Member {
         let ledger = live.region.ledger();
-        let in_flight = view::slots(ledger).filter_map(|(index, _)| {
+        let in_flight = view::slots(ledger).filter_map(|(index, state)| {
+            // One that is being taken has no work, and its page may not be backed yet.
+            let SlotState::Attached(..) = state else { return None };
             let work = view::work(ledger, index, part)?;
             (!work.drained).then_some((index, work.marker_submitted))
         });

@@ -135,7 +135,7 @@ fn damage_is_not_forgotten_by_the_next_manager() {
 }
 
 #[test]
-fn a_region_deleted_while_no_manager_runs_is_not_given_out_twice() {
+fn a_region_deleted_without_a_manager_is_given_out_once() {
     let mut node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let tenant = Tenant::start(&slice.region_path);

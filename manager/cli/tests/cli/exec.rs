@@ -38,7 +38,7 @@ fn it_is_limited_and_the_slice_stays() {
 }
 
 #[test]
-fn its_status_is_the_command_s_and_its_own_failures_are_told_apart() {
+fn its_status_is_the_commands_or_tells_its_own_failure() {
     for (command, code) in [
         ("$1 exec other -- sh -c 'exit 7'", 7),
         ("$1 exec other -- sh -c 'kill -TERM $$'", 143),
