@@ -7,7 +7,9 @@ use crate::{alone_on_the_machine, at_work, busy, go, ready};
 #[test]
 fn four_processes_have_one_limit() {
     let _alone = alone_on_the_machine();
-    let gpu = SimulatedGpu::new();
+    // A change between two processes of a slice is time of that slice, and no work of either of them. Four that are always
+    // busy change at every time slice of the device: a tenth of the slice's time, which the device's account would not show.
+    let gpu = SimulatedGpu::with("context_switch_us = 0");
     let node = Node::start(&gpu);
     let slice = node.slice("four", 50, 8 * GIB);
     let processes = [300_000, 300_000, 1_000_000, 5_000_000].map(|kernel_ns| busy(&gpu, &slice, kernel_ns));
