@@ -39,7 +39,7 @@ impl DamageWatch {
         if displacement.is_some() {
             live.region.revoke();
             let shim = live.region.shim_path().file_name().unwrap_or_default();
-            if let Err(error) = self.dirs.make_closed(live.id, &live.users, shim)
+            if let Err(error) = self.dirs.make_closed(live.id, &live.users(), shim)
                 && live.damage().is_none()
             {
                 error!(slice = live.name, %error, "cannot close the region of a damaged slice to new programs");

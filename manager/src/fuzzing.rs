@@ -156,7 +156,7 @@ pub fn slices(bytes: &[u8]) {
             }
             Ask::Resize { slice, parts, host_memory_limit_bytes } => {
                 let parts = parts.into_iter().map(AskedPart::request).collect();
-                let request = ResizeRequest { parts, host_memory_limit_bytes, priority_class: None };
+                let request = ResizeRequest { parts, host_memory_limit_bytes, ..ResizeRequest::default() };
                 match slices.resize(&inventory, &name_of(slice), &request) {
                     Ok(slice) => slices.put(slice),
                     Err(error) => assert!(!error.to_string().is_empty()),

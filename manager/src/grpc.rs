@@ -83,7 +83,7 @@ impl NodeManager for Service {
         let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
         let request = request.into_inner();
         let owner = owner::verified(request.owner_pid, peer)?;
-        let users = owner::users(&request.allowed_uids, peer);
+        let users = owner::users(request.allowed_uids.into_iter().chain(peer.map(|peer| peer.uid())));
         let parts = request.parts.into_iter().map(convert::part_request).collect();
         let request = CreateRequest {
             name: request.name,
@@ -102,10 +102,12 @@ impl NodeManager for Service {
         &self,
         request: Request<proto::ResizeSliceRequest>,
     ) -> Result<Response<proto::Slice>, Status> {
-        let proto::ResizeSliceRequest { name, parts, host_memory_limit_bytes, priority_class } = request.into_inner();
+        let proto::ResizeSliceRequest { name, parts, host_memory_limit_bytes, priority_class, allowed_uids } =
+            request.into_inner();
         let parts = parts.into_iter().map(convert::part_request).collect();
         let priority_class = convert::priority_class(priority_class)?;
-        let request = ResizeRequest { parts, host_memory_limit_bytes, priority_class };
+        let request =
+            ResizeRequest { parts, host_memory_limit_bytes, priority_class, users: owner::users(allowed_uids) };
         self.blocking(move |manager| Ok(Response::new(convert::slice(manager.resize(&name, &request)?)))).await
     }
 

@@ -105,8 +105,7 @@ pub(crate) struct LiveSlice {
     pub name: String,
     /// Whose end is its end.
     pub owner: Option<Owner>,
-    /// Users of this node, beside the manager's own, who may run programs in it.
-    pub users: BTreeSet<u32>,
+    users: RwLock<BTreeSet<u32>>,
     /// What is done with processes that get past it; `None`: the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// Its region.
@@ -145,7 +144,7 @@ impl LiveSlice {
             id: slice.id,
             name: slice.name.clone(),
             owner: slice.owner,
-            users: slice.users.clone(),
+            users: RwLock::new(slice.users.clone()),
             audit_policy: slice.audit_policy,
             refusals: Mutex::new(Refusals::from_now_on(&region)),
             region,
@@ -236,6 +235,13 @@ impl LiveSlice {
         }
         self.parts.write().clone_from(&slice.parts);
         *self.priority_class.write() = slice.priority_class;
+        self.users.write().clone_from(&slice.users);
+    }
+
+    /// Users of this node, beside the manager's own, who may run programs in it outside of containers.
+    #[must_use]
+    pub(crate) fn users(&self) -> BTreeSet<u32> {
+        self.users.read().clone()
     }
 
     /// The greatest memory limit that its part number `part` has had since it was made or taken over.

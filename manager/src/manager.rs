@@ -352,6 +352,10 @@ impl Manager {
         if live.is_some() {
             self.dirs.describe(&slice).map_err(StepError::from)?;
             rollback.did("describe the change", || old.as_ref().map_or(Ok(()), |old| self.dirs.describe(old)));
+            if old.as_ref().is_some_and(|old| old.users != slice.users) {
+                self.dirs.admit(&slice).map_err(StepError::from)?;
+                rollback.did("let users in", || old.as_ref().map_or(Ok(()), |old| self.dirs.admit(old)));
+            }
         }
         if let Some(live) = live.as_ref().filter(|_| stale_client) {
             self.cdi.publish(&slice, &live.region, &inventory).map_err(StepError::from)?;

@@ -185,11 +185,16 @@ pub(crate) struct ResizeRequest {
     pub host_memory_limit_bytes: Option<u64>,
     /// `None`: it stays.
     pub priority_class: Option<PriorityClass>,
+    /// Users of this node who may run programs in it outside of containers, beside those who may already.
+    pub users: BTreeSet<u32>,
 }
 
 impl ResizeRequest {
     fn changes_nothing(&self) -> bool {
-        self.parts.is_empty() && self.host_memory_limit_bytes.is_none() && self.priority_class.is_none()
+        self.parts.is_empty()
+            && self.host_memory_limit_bytes.is_none()
+            && self.priority_class.is_none()
+            && self.users.is_empty()
     }
 }
 
@@ -422,6 +427,7 @@ impl Slices {
             slice.host_memory_limit_bytes = checked_host_memory(bytes)?;
         }
         slice.priority_class = request.priority_class.unwrap_or(slice.priority_class);
+        slice.users.extend(&request.users);
         for change in &request.parts {
             let mut met = false;
             for part in &mut slice.parts {

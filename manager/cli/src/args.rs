@@ -254,7 +254,8 @@ pub(crate) struct SliceCreateArgs {
 #[command(
     override_usage = "aliquot slice resize [OPTIONS] <NAME>",
     group = ArgGroup::new("change")
-        .args(["gpu_core", "gpu_core_limit", "gpu_memory", "host_memory", "priority"]).multiple(true).required(true),
+        .args(["gpu_core", "gpu_core_limit", "gpu_memory", "host_memory", "priority", "allow_user"])
+        .multiple(true).required(true),
     group = ArgGroup::new("change_of_parts").args(["gpu_core", "gpu_core_limit", "gpu_memory"]).multiple(true),
     after_long_help = "\
 Examples:
@@ -262,6 +263,7 @@ Examples:
   aliquot slice resize train --gpu-core 20 --gpu-core-limit 100 --gpu-memory 8GiB
   aliquot slice resize train --host-memory 16GiB
   aliquot slice resize train --priority batch
+  aliquot slice resize train --allow-user ada
   aliquot slice resize big --device GPU-7d3c --gpu-memory 30GiB"
 )]
 pub(crate) struct SliceResizeArgs {
@@ -283,6 +285,9 @@ pub(crate) struct SliceResizeArgs {
     /// New priority class
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
+    /// Let this user, too, by name or number, run programs in the slice outside of containers; may be given several times
+    #[arg(long, value_name = "USER")]
+    pub(crate) allow_user: Vec<User>,
     /// Change core and memory only of the slice's part of this device; may be given several times [default: of all its
     /// parts]
     #[arg(long, value_name = "UUID", value_parser = device_uuid, requires = "change_of_parts")]

@@ -1,5 +1,7 @@
 //! `aliquot exec`: a command in a slice that is there.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -27,5 +29,15 @@ pub(crate) fn exec(socket: Option<&Path>, args: &ExecArgs) -> Result<ExitCode> {
         }
         eprintln!("warning: slice {:?}: {}", slice.name, printable(&slice.problem));
     }
+    if is_closed_to_this_user(Path::new(&slice.shim_path)) {
+        let user = nix::unistd::geteuid();
+        return Err(Failure::new(format!("slice {:?} is closed to user {user}, who did not make it", slice.name))
+            .hint(format!("let the user in: aliquot slice resize {} --allow-user {user}", slice.name)));
+    }
     supervisor.run(command_in(&slice, &node, &args.command[0], &args.command[1..], [])?)
+}
+
+/// Whether the slice's files cannot be reached, because its directory lets through only those whom it names.
+fn is_closed_to_this_user(shim: &Path) -> bool {
+    fs::metadata(shim).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }

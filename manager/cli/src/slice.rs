@@ -59,7 +59,13 @@ async fn resize(client: &mut Client, args: &SliceResizeArgs) -> Result<()> {
         (core, core_limit, memory) => parts::of_change(core, core_limit, memory, &args.device, &before.parts, &node)?,
     };
     let priority_class = priority::in_request(args.priority);
-    let request = ResizeSliceRequest { name: args.name.clone(), parts, host_memory_limit_bytes, priority_class };
+    let request = ResizeSliceRequest {
+        name: args.name.clone(),
+        parts,
+        host_memory_limit_bytes,
+        priority_class,
+        allowed_uids: user::ids(&args.allow_user),
+    };
     let slice = client.resize_slice(request).await?.into_inner();
     if args.json {
         return output::print_json(&json::slice(&slice));

@@ -30,9 +30,8 @@ pub(super) fn verified(pid: u32, peer: Option<UCred>) -> Result<Option<Owner>, S
     Ok(Some(Owner { pid, start_time }))
 }
 
-/// The users who may run programs in a slice that `peer` makes, outside of containers: `peer` itself, and those that it
-/// names. Root and the manager's own user can in any case.
-pub(super) fn users(named: &[u32], peer: Option<UCred>) -> BTreeSet<u32> {
+/// Those of `users` who must be let into a slice: root and the manager's own user can enter it in any case.
+pub(super) fn users(users: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
     let own = nix::unistd::geteuid().as_raw();
-    named.iter().copied().chain(peer.map(|peer| peer.uid())).filter(|&user| user != 0 && user != own).collect()
+    users.into_iter().filter(|&user| user != 0 && user != own).collect()
 }

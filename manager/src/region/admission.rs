@@ -35,16 +35,17 @@ pub enum AdmissionError {
     },
 }
 
-/// Lets `users` pass through `dir`, which is its owner's alone.
+/// Lets `users` pass through `dir`, and nobody else but its owner.
 ///
 /// # Errors
 /// See [`AdmissionError`].
 pub(super) fn admit(dir: &Path, users: &BTreeSet<u32>) -> Result<(), AdmissionError> {
-    let Some(&user) = users.first() else { return Ok(()) };
-    setxattr(dir, "system.posix_acl_access", &list(users), XattrFlags::empty()).map_err(|errno| match errno {
-        Errno::OPNOTSUPP => AdmissionError::Unsupported { path: dir.into(), user },
-        _ => AdmissionError::Io { path: dir.into(), source: errno.into() },
-    })
+    match (setxattr(dir, "system.posix_acl_access", &list(users), XattrFlags::empty()), users.first()) {
+        // Where there are no lists nobody is named in one.
+        (Ok(()), _) | (Err(Errno::OPNOTSUPP), None) => Ok(()),
+        (Err(Errno::OPNOTSUPP), Some(&user)) => Err(AdmissionError::Unsupported { path: dir.into(), user }),
+        (Err(errno), _) => Err(AdmissionError::Io { path: dir.into(), source: errno.into() }),
+    }
 }
 
 /// The list in the kernel's format (`struct posix_acl_xattr_header` and its entries), in which the order of the kinds is
@@ -65,7 +66,12 @@ fn list(users: &BTreeSet<u32>) -> Vec<u8> {
     let mut list = VERSION.to_le_bytes().to_vec();
     list.extend(entry(OWNER, ALL, NO_ID));
     list.extend(users.iter().flat_map(|&user| entry(USER, PASS, user)));
-    list.extend([(GROUP, 0), (MASK, PASS), (OTHERS, 0)].iter().flat_map(|&(kind, rights)| entry(kind, rights, NO_ID)));
+    list.extend(entry(GROUP, 0, NO_ID));
+    // It bounds what those named may do. Without any of them the kernel keeps the directory's mode and no list.
+    if !users.is_empty() {
+        list.extend(entry(MASK, PASS, NO_ID));
+    }
+    list.extend(entry(OTHERS, 0, NO_ID));
     list
 }
 
@@ -86,6 +92,8 @@ mod tests {
         // The kernel takes no list that is not in order, and shows the most that anybody named may do as the group's rights.
         admit(dir.path(), &[4711, 7, 1000].into()).unwrap();
         assert_eq!(mode(), 0o710);
+        admit(dir.path(), &BTreeSet::new()).unwrap();
+        assert_eq!(mode(), 0o700);
     }
 
     #[test]

@@ -151,6 +151,14 @@ impl RegionDirs {
         Manifest { boot_id: procfs::boot_id(), slice: slice.clone() }.write(&dir).map_err(io_at(&dir))
     }
 
+    /// Lets the users of `slice` come to its region, and no others.
+    ///
+    /// # Errors
+    /// The file system keeps no access control lists.
+    pub(crate) fn admit(&self, slice: &Slice) -> Result<(), CreateRegionError> {
+        Ok(admit(&self.around(slice.id), &slice.users)?)
+    }
+
     /// What was written down of slice `id`.
     #[must_use]
     pub(crate) fn description(&self, id: SliceId) -> Option<Manifest> {

@@ -222,6 +222,19 @@ fn a_priority_class_is_the_one_asked_for_or_the_nodes_default_and_changes_alone(
 }
 
 #[test]
+fn users_who_are_let_in_come_to_those_who_are_in() {
+    let (mut slices, inventory) = (Slices::default(), inventory(1));
+    let asked = CreateRequest { users: [1000].into(), ..request("a", vec![part(None, 10, 0, 0)]) };
+    let slice = slices.create(&inventory, asked, SliceId::from_random(1), SystemTime::UNIX_EPOCH).unwrap();
+    slices.put(slice.clone());
+    let change = ResizeRequest { users: [1001, 1000].into(), ..ResizeRequest::default() };
+    let changed = slices.resize(&inventory, "a", &change).unwrap();
+    assert_eq!(changed, Slice { users: [1000, 1001].into(), ..slice });
+    slices.put(changed);
+    assert_eq!(slices.resize(&inventory, "a", &resized(vec![part(None, 20, 0, 0)])).unwrap().users.len(), 2);
+}
+
+#[test]
 fn a_slice_in_use_is_removed_by_force_only() {
     let (mut slices, inventory) = (Slices::default(), inventory(1));
     create(&mut slices, &inventory, "a", vec![part(None, 10, 0, 0)]).unwrap();

@@ -172,6 +172,29 @@ fn a_program_that_becomes_a_user_not_let_in_is_refused() {
 }
 
 #[test]
+fn a_user_can_be_let_into_a_slice_that_exists() {
+    let tools = Tools::new(&[&HostProgram::new("secure")]);
+    let (secure, driver) = (tools.path("secure"), tools.driver());
+    let slice = tools.node.slice_for(USER, "job", 64 * MIB);
+    let as_stranger = |arguments: &[&str]| {
+        let mut command = Command::new(tools.path("aliquot"));
+        tools.gpu.show_to(&mut command).env("ALIQUOT_SOCKET", tools.node.socket());
+        run(command.args(arguments).uid(STRANGER).gid(STRANGER))
+    };
+    let exec = ["exec", "job", "--", &secure, &driver];
+    let refused = as_stranger(&exec);
+    let hint = format!("aliquot slice resize job --allow-user {STRANGER}");
+    assert!(refused.status.code() == Some(125) && refused.stderr.contains(&hint), "{refused:?}");
+
+    let allow = ["slice", "resize", "job", "--allow-user", &STRANGER.to_string(), "--json"];
+    let said =
+        run(Command::new(tools.path("aliquot")).env("ALIQUOT_SOCKET", tools.node.socket()).args(allow)).success();
+    assert!(said.stdout.contains(&USER.to_string()) && said.stdout.contains(&STRANGER.to_string()), "{said:?}");
+    as_stranger(&exec).success().assert_said(LIMITED);
+    assert!(!opened_by(USER, slice.region_dir()).is_empty(), "the first user was shut out");
+}
+
+#[test]
 fn users_of_containers_get_in_and_users_of_the_node_do_not() {
     let gpu = SimulatedGpu::exact();
     let node = Node::publishing(&gpu, "");
