@@ -1,15 +1,22 @@
-//! The commands of the README, as somebody types them who has a checkout and nothing else.
+//! The commands of the READMEs, as somebody types them who has a checkout and nothing else.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+/// Where somebody finds them.
+const DOCUMENTS: [&str; 2] = ["README.md", "scheduler/README.md"];
+
 #[test]
-fn every_command_of_the_readme_runs() {
+fn every_command_of_the_readmes_runs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
-    let readme = fs::read_to_string(root.join("README.md")).expect("the README can be read");
-    let commands: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("$ aliquot-scheduler ")).collect();
-    assert!(commands.len() >= 5, "{commands:?}");
+    let texts = DOCUMENTS.map(|document| fs::read_to_string(root.join(document)).expect("a README can be read"));
+    let commands: Vec<&str> = texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter_map(|line| line.strip_prefix("$ aliquot-scheduler "))
+        .collect();
+    assert!(commands.len() >= 6, "{commands:?}");
     // What they write is not for the checkout.
     let folder = std::env::temp_dir().join(format!("aliquot-readme-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("the temporary folder can be written");

@@ -53,15 +53,17 @@ fn the_slice_is_in_the_environment() {
     assert_eq!(stderr(&ended), "", "nothing is printed beside the command's own output");
 }
 
-/// By the lines of the README that install programs, with what cargo has built for this test.
+/// By the lines of the READMEs that install programs, with what cargo has built for this test.
 #[test]
 fn an_installed_program_finds_the_simulated_gpu() {
     // Builds the simulated GPU where it is not there yet.
     assert!(output(&mut simulated_run(["true"])).status.success());
     let (prefix, program) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_BIN_EXE_aliquot")));
     fs::create_dir(prefix.path().join("bin")).unwrap();
-    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    let lines = readme.lines().filter_map(|line| line.strip_prefix("sudo "));
+    // The repository's and the manager's.
+    let readmes = ["../../README.md", "../README.md"]
+        .map(|readme| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(readme)).unwrap());
+    let lines = readmes.iter().flat_map(|text| text.lines()).filter_map(|line| line.strip_prefix("sudo "));
     let installs: Vec<&str> =
         lines.filter(|line| line.starts_with("install ") && line.contains("/usr/local")).collect();
     assert_eq!(installs.len(), 2, "{installs:?}");
