@@ -24,7 +24,8 @@
 //!   async-signal-safe as the driver functions behind them.
 //! * No panic: a panic that the compiler cannot remove is a link error (panic.rs).
 //! * A process that does not use CUDA pays nothing but the loading of this library.
-//! * What cannot be tracked is passed through, never refused. A region that cannot be used leaves the shim passive.
+//! * What cannot be tracked is passed through, never refused. A region that is damaged or closed to the process refuses
+//!   memory and launches; without any region beside the library the shim is passive.
 
 #![no_std]
 
