@@ -6,7 +6,9 @@
 //! references of objects that have come since are looked through, and those that are bound past a hook are bound to it:
 //! what the loader would have done without the flag. This is done before the program gets the library. Where the name
 //! leads to another file for another caller, the C library must be left by a jump and not come back here; then it is
-//! done at the next call of the shim, as the `dlsym` by which the program finds its plugin's functions.
+//! done at the next call of the shim, as the `dlsym` by which the program finds its plugin's functions. The flag itself
+//! stays set, so the host's own binding order is kept: only what leads to the driver or to the C library's look-up
+//! changes.
 //!
 //! A reference is left alone if the object has the function itself, or is bound to somebody else's. One that is not
 //! bound yet is left alone if somebody other than the shim would be asked first: an object in front of the shim, or one

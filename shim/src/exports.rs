@@ -1,4 +1,5 @@
-//! The exported hooks: one for each line of the tables whose class is not `forward`.
+//! The exported hooks: one for each line of the tables whose class is not `forward`. Every other function stays the
+//! driver's own: a preloaded library must not shadow what it does not know.
 //!
 //! A hook finds the real function of exactly its own symbol and hands both to the policy that the table names. The
 //! policy calls the real function; nothing here or there ever calls a hooked name.

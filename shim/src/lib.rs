@@ -23,9 +23,12 @@
 //!   no environment variable, no exit; `errno` is never touched (system calls are made directly, sys.rs). Hooks are as
 //!   async-signal-safe as the driver functions behind them.
 //! * No panic: a panic that the compiler cannot remove is a link error (panic.rs).
-//! * A process that does not use CUDA pays nothing but the loading of this library.
-//! * What cannot be tracked is passed through, never refused. A region that is damaged or closed to the process refuses
-//!   memory and launches; without any region beside the library the shim is passive.
+//! * A process that uses neither CUDA nor NVML pays for loading this library and for little else: `dlsym` and `dlopen`
+//!   look at the name, and `chroot` maps the region.
+//! * In a sound region a call that cannot be tracked passes; it is not refused. A process without a slot is refused, as
+//!   nothing that it does can be counted.
+//! * A region that is there and cannot be used refuses the device (region.rs). The shim is passive only with no region
+//!   beside it, and on kernels that cannot wipe its block in a forked child (process.rs).
 
 #![no_std]
 

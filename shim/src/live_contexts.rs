@@ -3,7 +3,8 @@
 //! A context takes hundreds of megabytes of its device, and the manager sees them only when it looks. So they are
 //! reserved before the driver makes the context, by what contexts of the device were last seen to take, and stay
 //! reserved as long as it lives. Nothing is counted twice by that: the manager's overhead is what the driver lists less
-//! what the ledger holds, so it is only what a context takes beyond its charge.
+//! what the ledger holds, so it is only what a context takes beyond its charge. A charge is never handed over to the
+//! overhead, so no hand-over can be interrupted.
 //!
 //! Whether a context lives is known from the calls that begin and end it. The driver is not asked: a handle that is gone
 //! may not be shown to it.

@@ -80,12 +80,14 @@ const OVERSLEEP_NS: u64 = 60_000;
 const SPIN_NS_MAX: u64 = 100_000;
 const SPINS_PER_LOOK: u32 = 64;
 
-/// Waits until there is room for one more launch into `stream`, which has waited since `start_ns`. `false` if the gate's
-/// word is not `gate` any more: look at it again.
+/// Waits until there is room for one more launch into `stream`, which has waited since `start_ns`. Returns `false` if
+/// the gate's word is no longer `gate`: the caller must look at it again.
 ///
-/// What counts is the stream's own work: another stream's may go on for long, or wait for a peer. All streams together
-/// may have twice as much once there are more than a few markers, and no more markers than there are; where the oldest of these has been there for longer than
-/// usual, streams that have none of their own are let in.
+/// A launch waits for the work of its own stream: another stream's work may go on for long, or wait for a peer. All
+/// streams together may have twice as much, once more than a few markers are in flight, and no more markers than there
+/// are places. Behind a full row of markers a stream with work of its own waits, because launches that nobody counts
+/// would have no bound. A stream without work is let in once the oldest marker has been in flight for longer than
+/// usual.
 pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
     let Some(row) = part.row() else { return true };
@@ -339,7 +341,7 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launc
 }
 
 /// After a call that ended like this: work of the calling thread's context that will never be done is in flight no
-/// longer.
+/// longer. Its markers are never written: if they were waited for, the container would look busy for ever.
 pub(crate) fn note_failure(result: CUresult) {
     if CUresult::FATAL.contains(&result)
         && let Some(process) = Process::if_attached()

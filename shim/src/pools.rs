@@ -108,7 +108,8 @@ impl Pool {
             return true;
         }
         // To a stream, what it has freed but not come to yet is free. The driver gives it that before it takes more; if
-        // it does take more, that is found out afterwards.
+        // it does take more, that is found out afterwards. If this were not counted as free, a program that frees and
+        // allocates again without a synchronisation would be refused at half its limit.
         let live = self.live_bytes.load(Ordering::Relaxed);
         live < used_bytes() && begin(live)
     }

@@ -2,7 +2,7 @@
 //!
 //! All that belongs to one process lies in one page-aligned block that the kernel wipes in a forked child: a child
 //! finds it off, and attaches for itself, with a slot of its own, when it first uses CUDA. A process that never does
-//! never gets here.
+//! never gets here. So a fork is noticed without a handler, and without a system call in each hook.
 
 use crate::clock;
 use crate::gate::{self, Shard};

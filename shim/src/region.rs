@@ -1,9 +1,10 @@
 //! The region of this process's container: found beside the library itself, mapped once.
 //!
-//! Where the region is cannot be set by the host: it is the directory that this library was loaded from.
+//! The region is in the directory that this library was loaded from. The host cannot choose another one: the tenant
+//! could change an environment variable, and a fixed path would need a mount namespace.
 //!
-//! A region that is there and cannot be used, whatever the reason, refuses the device to the process: else whoever spoils
-//! a file of it would be rid of the limits. Only a library with nothing of a region beside it leaves calls alone.
+//! A region that is there and cannot be used refuses the device to the process, whatever the reason: otherwise who
+//! spoils a file of it would be rid of the limits. A library with nothing of a region beside it leaves calls alone.
 
 use crate::linkmap;
 use crate::sys::{self, Access, Errno, File};
@@ -111,7 +112,9 @@ impl Region {
         Ok(Region { limits, ledger })
     }
 
-    /// Sends `message` to the manager, if it is there. Never waits. Whether it was sent.
+    /// Sends `message` to the manager, if it is there. Never waits. Whether it was sent. The socket is used for one
+    /// message only: hosts close descriptors that they do not know, and a number that is then used again would be
+    /// somebody else's file.
     pub(crate) fn send(message: AttachMessage) -> bool {
         let path = Path::beside_this_library(ATTACH_SOCKET);
         File::connect(path.as_c_str()).is_ok_and(|socket| socket.send(&message.to_bytes()).is_ok())
@@ -145,7 +148,8 @@ impl RegionFile for Ledger {
 
 /// Why a file of the region is not used.
 enum Unusable {
-    /// For want of descriptors or memory, or because a signal came: it may go another time.
+    /// Descriptors or memory are short, or a signal came: this call is refused, and the next one tries again. If such
+    /// calls passed, a program could keep its descriptors used up and run without limits.
     Now,
     /// It is not there.
     Missing,

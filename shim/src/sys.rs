@@ -1,7 +1,7 @@
 //! System calls, made directly.
 //!
 //! The C library's wrappers would set the host's `errno`, could be interposed by the host, and would tie the library to
-//! their symbol versions. Only what the shim needs is here.
+//! their symbol versions. The shim needs no symbol that is newer than glibc 2.17. Only what the shim needs is here.
 
 mod standard_error;
 

@@ -166,7 +166,7 @@ pub fn claim(
     back: impl Fn(&Slot) -> bool,
 ) -> Option<SlotId> {
     // Without /proc a process knows neither its start time nor its namespace, and another one with the same pid looks
-    // the same.
+    // the same. Such a process reclaims nothing: too much accounted is better than too little.
     let is_certain = me.start_time != 0 && me.pid_namespace != 0;
     let reclaim_all = |is_gone: &dyn Fn(Identity) -> bool| {
         for index in NO_SLOT + 1..SLOTS_MAX {

@@ -1,5 +1,8 @@
 //! How the processes of a container keep to its limit of device time together while no manager shares the device.
 //!
+//! All processes pay into one account. With a budget for each process, N processes would have N limits; with a budget
+//! for each period, every kernel that is longer than the period would be forgiven.
+//!
 //! Each process pays for the time in which it sees work of the container on the device. Two words of the device's
 //! [`Account`] hold what all of them have paid:
 //!
@@ -60,7 +63,8 @@ pub fn charge(account: &Account, from_ns: u64, until_ns: u64, now_ns: u64, limit
 }
 
 /// Admits one launch at `now_ns` and holds back all others of the container until it can be seen on the device: then
-/// [`release`] what this returns.
+/// [`release`] what this returns. The launch pays from its admission on: else a thread that is stopped between its
+/// launch and its marker would get its work for free.
 ///
 /// # Errors
 /// The launch must wait for so many nanoseconds.
