@@ -148,7 +148,8 @@ impl Cdi {
     /// The file cannot be written.
     pub(crate) fn publish(&self, slice: &Slice, region: &Region, inventory: &Inventory) -> Result<(), CdiError> {
         let Some(config) = &self.config else { return Ok(()) };
-        // In any case: a container that was made when the configuration was another one has it mounted.
+        // Whatever the configuration says now: a container that was made under another one has the file mounted, and
+        // could not start without it.
         let path = region.dir().join(REGION_PRELOAD_FILE);
         write_preload_file(&path, region.preload()).map_err(|source| CdiError::Preload { path, source })?;
         let driver = HostDriver::find(slice, inventory, &self.driver);

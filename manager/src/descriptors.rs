@@ -3,7 +3,8 @@
 //! A slice costs some, each process in one costs one (its pidfd), and clients of the sockets cost one each. What others
 //! can make this process open is bounded, so that a reserve stays: without a descriptor nobody can be accepted, nothing
 //! can be read from `/proc`, and no checkpoint can be written. A slice that could not be watched is refused; a process
-//! beyond the bound is found again by the sweeps of the ledgers.
+//! beyond the bound is found again by the sweeps of the ledgers. Without `/proc` the manager could not tell live
+//! processes from dead ones.
 
 use std::fs;
 use std::io;

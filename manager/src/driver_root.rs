@@ -2,7 +2,8 @@
 //!
 //! Three views of one file: its path on the node, which is what a CDI specification has to say; its path below the
 //! driver's own root, which is what the driver's loader cache says (the two differ where the driver is installed in a
-//! container); and its path as this process sees it.
+//! container); and its path as this process sees it. Links are followed below the driver's root (`openat2`): driver
+//! packages use absolute links, which would lead into the manager's own image.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::inventory::{DeviceUuid, Health};
 
-/// A device with a critical error must answer for so long, with no further error, before it is given out again.
+/// A device with a critical error must answer for so long, with no further error, before it is given out again. Time
+/// counts, and not the number of answers: a device is looked at for many reasons.
 const TIME_TO_RECOVER: Duration = Duration::from_secs(30);
 
 /// What has been seen of the devices so far: the last critical error of each that has not recovered from it.

@@ -7,9 +7,9 @@
 //!   thread.
 //! * **`manager`** carries out what is asked, step by step, each of which can be undone; its `recovery` finds at the
 //!   start what was there before. Nothing else changes slices.
-//! * **Borders**: `region` (the files shared with containers; all `unsafe` code is there), `checkpoint`, `cdi`,
-//!   `nvml`, `procfs`, `socket`, `attribution` (whose a process is), `kubernetes` (the manager as
-//!   `aliquot_kubernetes` sees it). They hold no policy.
+//! * **Borders**: `region` (the files shared with containers; nearly all `unsafe` code is there), `checkpoint`, `cdi`,
+//!   `nvml`, `procfs`, `socket`, `attribution` (whose a process is), `kubernetes` (the manager as `aliquot_kubernetes`
+//!   sees it). They hold no policy.
 //! * **`events`** keeps what all of them say has happened.
 //! * **Threads**, each with one task: `attach` (who is in which slice; gives back what the dead held), `time_sharing`
 //!   (one for each device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only one that waits for the

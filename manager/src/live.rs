@@ -281,8 +281,9 @@ impl LiveSlice {
     }
 
     /// A process has ended, and its slot, which says that it held so much of each part, is about to be given back. The
-    /// driver takes its time (half a second for a large process, many seconds for one with much page-locked memory): the
-    /// bytes are nobody's to take before a look has shown that they are free.
+    /// driver takes its time (half a second for a large process, many seconds for one with much page-locked memory):
+    /// the bytes are nobody's to take before a look has shown that they are free. Otherwise a neighbour would be
+    /// granted them and then be refused by the device.
     pub(crate) fn keep_as_overhead(&self, held_bytes: &[u64]) {
         let mut members = self.members.lock();
         members.ends += 1;

@@ -1,7 +1,8 @@
 //! Regions: the files that this manager and the processes of a container share. See `aliquot_abi::region`.
 //!
-//! This module and those below it are the only ones in the manager with `unsafe` code. What they give to others is safe
-//! whatever the container does to its ledger, which it can write, truncate and unmap at any time:
+//! This module and those below it are the only ones in the manager with `unsafe` code, but for two below `nvml` that
+//! call the driver's library. What they give to others is safe whatever the container does to its ledger, which it can
+//! write, truncate and unmap at any time:
 //!
 //! * the ledger is reached only through atomics and through values that were bounded here ([`view`]);
 //! * reading a page that the container has truncated away raises SIGBUS; the handler in [`fault`] puts a page of zeros in its

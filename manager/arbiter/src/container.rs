@@ -367,7 +367,8 @@ impl Container {
     pub(crate) fn forfeit(&mut self, since_ns: u64, now_ns: u64) {
         let held_ns = self.weighted_ns(now_ns.saturating_sub(since_ns));
         self.virtual_ns = self.virtual_ns.saturating_add(held_ns);
-        // What it did not show it may yet have used.
+        // The container pays for the lease. It may have used time that it did not show, and a container that hides its
+        // work must gain nothing.
         self.cap.spend(now_ns.saturating_sub(since_ns));
         self.patience_ns = (self.patience_ns / 2).max(QUANTUM_MIN_NS);
         self.close(now_ns);

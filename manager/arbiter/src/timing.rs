@@ -35,7 +35,8 @@ pub const OVERRUN_MAX_NS: u64 = 100_000_000;
 /// How long work in flight may keep out anybody after its gate was closed.
 pub const OVERRUN_LAST_NS: u64 = 300_000_000;
 
-/// Work that is still there so long after its gate was closed may not be work at all; nobody pays less because of it.
+/// Work that is still there so long after its gate was closed pays, but nobody else pays less because of it. It may be
+/// a fault, a stopped process or a lie, and would loosen everybody's limit.
 pub const OVERDUE_NS: u64 = 5_000_000_000;
 
 /// How long after the gate was closed work in flight is as expected; what goes on longer is reported as overrun.

@@ -13,9 +13,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// A server that does not take a connection within this time is away.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For so long a server that cannot answer now is asked again while kubelet waits: with the answer that was waited for
-/// last, less than kubelet does. What fails kubelet tries again only when it looks at the pod the next time, which may
-/// be a minute later.
+/// A server that cannot answer now is asked again for so long while kubelet waits. Together with the wait for the last
+/// answer this is less than kubelet's own patience. Kubelet tries again what has failed only at its next look at the
+/// pod, up to 90 s later.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between the first tries; then twice as long each time, up to the longest pause.

@@ -12,7 +12,8 @@
 //!
 //! So a container is never found by matching amounts, and which device it gets is decided when it is known who asks:
 //! units of shares only count. Units of whole devices are the devices. A refusal is PreStartContainer's error, which
-//! kubelet writes into an event of the pod, and an event of the plugin's own.
+//! kubelet writes into an event of the pod, and an event of the plugin's own. Kubelet hands out each resource by
+//! itself, so a container's units of time and of memory need not be of one device.
 //!
 //! An init container that ends before the others start has a slice of its own, which makes way for theirs: kubelet
 //! gives them the same units. Who asks for exactly the same gets the same slice. A sidecar is a container like others.

@@ -5,7 +5,8 @@ use crate::audit::finding::Kind;
 /// What one look has shown of a process on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// It runs the program of this machine's MPS server.
+    /// It runs the program of this machine's MPS server. The program's file decides: a process can choose its name, but
+    /// not the host's file.
     pub(super) is_mps_server: bool,
     /// Such a server, of no slice, is on the device: what the driver says of pids there means nothing.
     pub(super) behind_mps: bool,

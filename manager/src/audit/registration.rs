@@ -3,7 +3,8 @@
 //! The shim maps the slice's ledger when the driver is initialised, before there can be a context, and says so to the
 //! manager. A message can be lost; then a sweep of the ledger finds the process by its slot. So whoever has the ledger
 //! mapped is believed for as long as that can take: a child that was forked off has the mapping of its parent, and need
-//! not use the shim at all.
+//! not use the shim at all. The mapping is looked for once in each program that a process runs, so an exec that drops
+//! the shim is seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 

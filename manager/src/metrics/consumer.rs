@@ -20,7 +20,7 @@ impl From<&proto::Consumer> for Consumer {
 }
 
 /// The labels of a slice's figures: its only container's, or none. What several containers use together is told once,
-/// and not as each one's: sums would count it several times.
+/// and not as each one's: sums would count it several times. `aliquot_slice_consumer_info` names all of them.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct OnlyConsumer(Option<Consumer>);
 

@@ -25,7 +25,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct Report {
     /// The GPU.
     pub gpu: DeviceUuid,
-    /// The number of the GPU instance whose error it is, if it is one's.
+    /// The number of the GPU instance whose error it is; `None`: the error is the GPU's, and counts for all its
+    /// instances. For the error of one instance the others need not stop.
     pub gpu_instance: Option<u32>,
     /// NVIDIA's number of the error.
     pub xid: u64,

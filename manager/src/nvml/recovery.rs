@@ -1,4 +1,7 @@
 //! What the driver wants done with a GPU before anything new is started on it.
+//!
+//! Such a GPU is not given out, whether an error was reported or not: it would fail again, and only the driver knows
+//! which errors need a reset or a restart.
 
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;

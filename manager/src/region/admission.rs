@@ -2,7 +2,8 @@
 //!
 //! Its owner does, this manager's user. Others are let in one by one, by entries of the directory's access control list
 //! that allow nothing but to pass. A group would let in whoever else is in it; and the directory is given to nobody,
-//! because its owner could put another region in the place of the one in it.
+//! because its owner could put another region in the place of the one in it. Where the file system has no access
+//! control lists, a slice for other users is refused.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,8 +1,9 @@
 //! What can have happened to a region, by its own processes or by others who may write to the node's directories.
 //!
 //! A damaged region is never trusted again, even if it looks right again: what was granted in between is not known. So
-//! whoever finds damage takes everything away ([`Region::revoke`]), and the slice must be made anew. What is put right is
-//! what would harm somebody else, or end the slice's own processes when they touch it.
+//! whoever finds damage takes everything away ([`Region::revoke`]), and the slice must be made anew: a container that
+//! keeps a removed directory mounted cannot be given another one. What is put right is what would harm somebody else,
+//! or end the slice's own processes when they touch it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

@@ -10,10 +10,16 @@
 //!
 //! # Who can open a region's files
 //!
-//! Only the processes of its slice, whoever they are: in a container they can be of any user, so the files' own modes
-//! are open to all. What is closed is the way there. A container has the region bind-mounted, which needs no right to
-//! the directories above it. On the node the directory around the region lets nobody through but its owner, this
-//! manager's user, and the users that the slice was made for ([`admission`](super::admission)).
+//! Only the processes of its slice, whichever user they run as. In a container that can be any user, so the files' own
+//! modes are open to all; the way to the files is closed. A container has the region bind-mounted, which needs no right
+//! to the directories above it. On the node the directory around the region lets through only its owner, this manager's
+//! user, and the users that the slice was made for ([`admission`](super::admission)). So a stranger cannot connect,
+//! even if `/proc/net/unix` shows the socket's path. A user who may trace a process of the slice can reach the files by
+//! `/proc/PID/root`, but could act as that process anyhow.
+//!
+//! A region is no sealed memory file: that cannot be bind-mounted, and handing it to each new process would need a
+//! manager that is alive. So a tenant can truncate the ledger of its slice, and harms only itself
+//! ([`fault`](super::fault)).
 //!
 //! # The stand-in
 //!

@@ -261,7 +261,9 @@ impl Preparer {
             aliases: starting.aliases.clone(),
             ..SliceRequest::default()
         };
-        // Kubelet gives units out again as soon as their container is gone, and its slice may still be there.
+        // Kubelet gives units out again as soon as their container is gone, and its slice may still be there. Such
+        // slices are removed first. Otherwise the container would get another device than its units name, and kubelet
+        // would find the room of both devices split.
         if self.is_kept_away(wish, &starting.devices).await {
             self.clear().await?;
         }

@@ -1,5 +1,6 @@
-//! What is remembered of each claim: one file for each, written before anything is done for the claim and until all
-//! of it is undone. So whatever there is of a claim, its record is there as well.
+//! What is remembered of each claim: one file for each, written before anything is done for the claim and until all of
+//! it is undone. So whatever there is of a claim, its record is there as well. With one file for all, each of two
+//! hundred claims would rewrite it.
 //!
 //! A file is replaced as a whole (written aside, synced, renamed, and the directory synced), carries its format's
 //! version, and a checksum of what it says.

@@ -1,5 +1,6 @@
-//! Whether the containers of a pod can be in the slices of its claims. A container is in one slice, so it can name
-//! one claim, and not only a part of it.
+//! Whether the containers of a pod can be in the slices of its claims. A container is in one slice, so it can name one
+//! claim, and not only a part of it. A process has one region: in two slices, it would use the devices of one of them
+//! without limits.
 
 use std::collections::BTreeMap;
 

@@ -31,7 +31,8 @@ pub(super) struct Publisher {
     node_name: String,
     claims: Arc<Claims>,
     /// What was written last, and as what the API server keeps it. Fields that it does not know it drops, so what it
-    /// answers is not always what was written.
+    /// answers is not always what was written. So resource versions are compared, and the content only once after a
+    /// start: comparing it always would make this write for ever.
     written: Option<Written>,
     support: Support,
 }

@@ -1,9 +1,10 @@
 //! The node's devices as the API server is told of them, in resource slices.
 //!
 //! Every device can be allocated many times: a claim takes so many percent of its time (`core`) and so many bytes of
-//! its memory (`memory`). What a claim does not name it takes all of, so that a claim for a device is a whole device.
-//! Where the API server does not know consumable capacity it drops what is said about it, and each device goes to one
-//! claim as a whole.
+//! its memory (`memory`). A claim takes all of what it does not name, so a claim for a device gets the whole device:
+//! the scheduler cannot compute a proportional part, and a default that is too small breaks programs. Where the API
+//! server does not know consumable capacity it drops what is said about it, and each device goes to one claim as a
+//! whole.
 //!
 //! A GPU that is partitioned by MIG stands for nothing that could be allocated; its instances are devices like others.
 //! Instances that could be made ([`partitions`](super::partitions)) are devices that go to one claim as a whole.
@@ -70,8 +71,9 @@ fn shared_device(node: &Devices, device: &node::Device, clique: Option<&str>) ->
     })
 }
 
-/// One that could be made. It goes to one claim as a whole: who wants to share an instance has an administrator make
-/// it.
+/// One that could be made. It goes to one claim as a whole, as its first user would otherwise decide about it for all
+/// others. A user who wants to share an instance has an administrator make it; such an instance is published as a GPU
+/// is.
 fn instance(node: &Devices, offer: &Offer<'_>) -> Option<Device> {
     let memory_bytes = offer.profile.memory_bytes / MEMORY_STEP_BYTES * MEMORY_STEP_BYTES;
     let described = node::Device {
