@@ -1,8 +1,8 @@
 //! A cluster in a file: what there is, who waits and who runs, and how it is decided.
 //!
-//! The file is JSON and meant to be written by hand as well: all but the version and names can be left out, amounts
-//! have their unit in the key, and a key that is not known is an error. What a running scheduler writes has a `history`
-//! too.
+//! The file is JSON and meant to be written by hand as well: all but the version and names can be left out, and amounts
+//! have their unit in the key. A key that is not known is an error: a typing error must not become a default. What a
+//! running scheduler writes has a `history` too.
 
 mod amount;
 mod change;

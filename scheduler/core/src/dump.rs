@@ -4,7 +4,7 @@
 //!
 //! Ids do not occur in it: what is referred to is numbered by its place in its list. All lists are in the order in
 //! which things were added, because decisions depend on it. Nothing is in it that follows from the rest: what is free,
-//! what queues hold, which claims form a class.
+//! what queues hold, which claims form a class. So the books of a restored state cannot contradict each other.
 
 use crate::budget::DisruptionBudget;
 use crate::claim::{Action, Claim};

@@ -42,8 +42,12 @@ pub struct Standing {
 ///
 /// In the order of rank a unit is entitled if, with the entitled ones before it, it stays within the queue's fair share
 /// of every resource that it takes; otherwise it is borrowed, and the next one is looked at. A member beyond its
-/// group's core is nothing without the core, and borrowed if that is. The fair shares of queues below one parent add up
-/// to at most the parent's, so what is entitled in a leaf is so at every level.
+/// group's core is borrowed if the core is: evicting the core takes it along, and no queue may lose by that what it is
+/// entitled to. The fair shares of queues below one parent add up to at most the parent's, so what is entitled in a
+/// leaf is so at every level.
+///
+/// One set decides who may reclaim, from whom, and who goes first. With several measures each action could undo what
+/// another one has done.
 ///
 /// This set is what makes scheduling end. Reclaim takes only what is borrowed, for a unit that is entitled: the
 /// entitled set of its queue rises in the order of rank, and no other queue's changes. Preemption takes only units of

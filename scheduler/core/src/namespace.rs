@@ -1,7 +1,8 @@
 //! Namespaces: what all claims of one may hold together, and what each of them may ask for.
 //!
 //! What a namespace may hold is what a queue may hold: its quota *is* a leaf queue, below the queue that is shared with
-//! other namespaces. What a claim may ask for is bounded before it waits anywhere.
+//! other namespaces. So there is one set of books, and one set of reasons. What a claim may ask for is bounded before
+//! it waits anywhere.
 
 use std::collections::BTreeMap;
 

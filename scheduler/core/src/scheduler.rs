@@ -28,7 +28,7 @@ pub struct Settings {
     /// How strongly past usage counts against a queue, in thousandths; see [`divide`](crate::divide). 0: not at all.
     pub usage_weight: u64,
     /// Device time that may be evicted for a unit, in thousandths of what the unit asks for. One unit may always be
-    /// evicted.
+    /// evicted: who is entitled gets its share, but never at the cost of half the cluster.
     pub disruption_per_mille: u64,
     /// Nodes and victims that are looked at for one unit at most.
     pub search_budget: u32,
@@ -231,7 +231,7 @@ pub(crate) fn cause(cluster: &Cluster, action: Action, group: GroupId) -> Displa
     }
 }
 
-/// Who is tried with what is free: all that wait, except those of whom it is known that they fail.
+/// The claims that are tried with what is free: all pending ones except those already known to fail.
 struct Hopeful {
     failures: Failures,
     /// Those who were passed over.

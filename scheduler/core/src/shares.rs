@@ -23,8 +23,8 @@ impl Shares {
         let totals = cluster.totals();
         let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
         let all: Vec<&Queue> = order.iter().filter_map(|id| queues.get(*id)).collect();
-        // Of what no queue names nobody has a part that others could not have. But time of devices is what queues are
-        // about: it is shared in any case.
+        // A resource that no queue names is not shared out: otherwise a quota of devices could not be taken back
+        // because of memory that nobody spoke of. Only the time of devices always is, as queues are about it.
         let named = |number: usize| all.iter().any(|queue| queue.named_allowance(number).is_some());
         let shared = |number: usize| number == DEVICE_CORE || named(number);
         let shared: Vec<bool> = (0..totals.len()).map(shared).collect();

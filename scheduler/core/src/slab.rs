@@ -2,7 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// Names what was numbered, for as long as it is there. Keys are ordered as what they name was added.
+/// Names what was numbered, for as long as it is there. Keys are ordered as what they name was added: slots are used
+/// again, and plans must not depend on which slot something is in.
 pub struct Key<T> {
     index: u32,
     serial: u64,

@@ -117,7 +117,8 @@ impl Evicting<'_> {
         let mut last_first = taken.to_vec();
         last_first.sort_by_cached_key(|number| Reverse(self.selection.goes(&order, *number)));
         for victim in last_first.into_iter().filter_map(|number| self.selection.get(number)) {
-            // Without its core no member beyond it is placed, and what is left of a gang starts nowhere.
+            // Without its core no member beyond it is placed. What is left of a gang is not started elsewhere: it would
+            // do no work there either.
             for placed in &victim.units {
                 let before = statement.checkpoint();
                 let is_placed = place_unit(statement, engine, &placed.unit, &mut FreeRoom).is_ok();

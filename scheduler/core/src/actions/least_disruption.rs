@@ -15,8 +15,9 @@ use super::search::Search;
 use super::selection::{Measure, QueueOrder, Selection, Spares, Turn};
 use super::victims::Victim;
 
-/// What it means to take some victims; the less the better. The fewest, then the least important, then the smallest,
-/// then those who go first.
+/// The harm of taking some victims; less is better. The number of units counts first, then their highest priority, then
+/// their size, then the order in which they go. So one large claim of low priority is taken before two small ones, and
+/// before a smaller one that matters more.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Disruption {
     /// Units that run.
@@ -224,7 +225,8 @@ impl Best {
     }
 }
 
-/// A node's books on trial.
+/// A copy of one node's books, from which victims are taken on trial. A look thus changes no queue, group or index:
+/// only chosen victims are evicted, in a statement.
 struct Trial<'a> {
     cluster: &'a Cluster,
     selection: &'a Selection<'a>,

@@ -1,5 +1,5 @@
 //! Who could be made to go, and where they are: found out once for a cycle, and kept true as claims are placed and
-//! evicted.
+//! evicted. Without that, each of a thousand reclaims would look at everything that runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -45,7 +45,8 @@ impl Cluster {
         Ok(resized)
     }
 
-    /// Whether a running claim may have what it has now and did not have before.
+    /// Whether a running claim may have what it has now and did not have before. Without this check a claim could pass
+    /// a quota by growing, or two containers could hold what one of them is still leaving.
     fn may_grow(&self, id: ClaimId, before: &Charge) -> Result<(), EventError> {
         let more = self.charge(id).unwrap_or_default().beyond(before);
         let group = self.claim_state(id)?.group;

@@ -128,7 +128,8 @@ pub enum Tier {
     Topology,
     /// The search for room that can be made ended too early.
     Search,
-    /// Nothing is in its way but time: there is room, or some is made.
+    /// Nothing is in its way but time: there is room, or some is made. This tier stands before a lack of room, because
+    /// an autoscaler would otherwise add nodes for claims that the next cycle places.
     Waiting,
     /// What is free on nodes and devices.
     Device,

@@ -47,6 +47,7 @@ impl Demand {
 /// * No share is more than what is asked for, or the limit.
 /// * If all quotas that are asked for fit, no share is less than its quota as far as it is asked for. Otherwise what
 ///   there is is divided in proportion to the quotas; one that is all there is counts as the largest of the others.
+///   Shares must add up to what there is, and no queue's weight may depend on the total.
 /// * Nothing is left over that a queue with a weight asks for.
 /// * No share gets smaller because there is more to divide, or because its queue asks for more.
 /// * The order of the queues decides about one unit of a share at most.

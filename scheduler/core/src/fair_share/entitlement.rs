@@ -62,7 +62,7 @@ impl Entitlement {
 /// the oldest first.
 ///
 /// `totals` is what there is of each resource. Children divide what their parent gets. See [`divide`] for
-/// `usage_weight`.
+/// `usage_weight`. A parent asks for no more than its children may have: a larger share would serve nobody.
 #[must_use]
 pub fn entitlements(totals: &[u64], queues: &[QueueDemand], usage_weight: u64) -> Vec<Vec<Entitlement>> {
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); queues.len()];

@@ -1,9 +1,10 @@
 //! Units of a resource, handed out one after the other in proportion.
 //!
-//! Each taker's units become due at even distances, the first after half a distance: of two takers whose portions are
-//! 1 and 3, the one's become due at 1/2, 3/2, ... and the other's at 1/6, 3/6, 5/6, ... Units are given in the order in
+//! Each taker's units become due at even distances, the first after half a distance: of two takers whose portions are 1
+//! and 3, the one's become due at 1/2, 3/2, ... and the other's at 1/6, 3/6, 5/6, ... Units are given in the order in
 //! which they are due, and the one of the taker that stands first where two are due at once. What is given of an amount
-//! is thus always a beginning of what is given of a larger one. (The method of Sainte-Laguë, with upper bounds.)
+//! is thus always a beginning of what is given of a larger one; largest remainders, or rounds, do not have this
+//! property. (The method of Sainte-Laguë, with upper bounds.)
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;

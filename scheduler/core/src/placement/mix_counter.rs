@@ -83,7 +83,8 @@ impl MixCounter {
     pub fn mix(&mut self, now_ms: u64) -> Option<Mix> {
         self.decay(now_ms);
         let all = self.counts.values().fold(0_u64, |sum, count| sum.saturating_add(count.weight));
-        // An eighth of what counts must be new, or else chance alone would look like a change.
+        // An eighth of what counts must be new, or else chance alone would look like a change, and each change makes
+        // the policy compute all bids again.
         if all < TASKS_MIN * TASK || self.news < all / 8 {
             return None;
         }

@@ -10,7 +10,7 @@ const SHORT_BELOW: u128 = 95;
 ///
 /// Where there is CPU enough, a node's last cores are best used up: then they are in nobody's way. Where CPU is what
 /// runs out, devices are left over anyhow, and what counts is that the CPU that is left can still be used: in large
-/// parts.
+/// parts. There, on nodes of eight devices, best fit by CPU lost 0.8 to 1.6 points against FGD.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuSupply {
     /// What all tasks of the mix ask for: thousandths of a core, and thousandths of a device.
