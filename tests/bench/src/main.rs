@@ -1,4 +1,5 @@
-//! Every figure of BENCHMARKS.md, measured on the simulated GPU with the real shim and the real node manager.
+//! Every figure of BENCHMARKS.md about nodes, measured on the simulated GPU with the real shim and the real node
+//! manager.
 //!
 //! ```text
 //! cargo run --release -p aliquot-bench              all of them

@@ -1,4 +1,4 @@
-//! Looks at the devices' own books all the while, from outside of all slices.
+//! Looks at the devices' own books all the while, from outside of all slices. What the shim shows would prove nothing.
 //!
 //! What a slice holds is the sum of what its processes hold, which are not read all at once: while one gives back and another
 //! takes, a sum can be too great that never was. So a sum above what may be is looked at again with all processes of the

@@ -20,7 +20,8 @@ pub(crate) async fn connect(socket: &Path, timeout: Duration) -> Result<Channel,
 }
 
 /// The authority that kubelet sends to who wants to register at `socket`: the path, with percent signs for what may not
-/// stand in one.
+/// stand in one. The real kubelet does so, and servers in Rust refuse such a path unless an `@` stands before the
+/// percent signs.
 ///
 /// # Errors
 /// Servers that read it as strictly as ours do refuse such a one.

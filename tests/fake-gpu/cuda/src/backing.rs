@@ -1,4 +1,5 @@
-//! Anonymous files behind device memory, so that it can be mapped twice and given to other processes.
+//! Anonymous files behind device memory, so that it can be mapped twice and given to other processes. Processes that
+//! share memory really share its bytes.
 
 use core::ffi::{CStr, c_int, c_void};
 

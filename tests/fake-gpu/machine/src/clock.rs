@@ -1,7 +1,8 @@
 //! Time: instants of `CLOCK_MONOTONIC` in nanoseconds, the same for all processes of the machine.
 //!
 //! A real device has a clock of its own. So the kernel is asked, and not the C library: libraries that fake the time
-//! for a program (libfaketime) interpose that one's functions. And what a time namespace adds is taken off.
+//! for a program (libfaketime) interpose that one's functions. What a time namespace adds is taken off: otherwise one
+//! container's clock would decide when the next one's turn begins.
 
 mod vdso;
 

@@ -145,7 +145,8 @@ impl State {
     }
 }
 
-/// The same numbers in an order that nobody can rely on, but that is the same each time.
+/// The same numbers in an order that nobody can rely on, but that is the same each time. A plugin that works only by
+/// the order of ids must fail.
 fn shuffled(ids: impl IntoIterator<Item = String>, seed: &str) -> Vec<String> {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut ids: Vec<String> = ids.into_iter().collect();

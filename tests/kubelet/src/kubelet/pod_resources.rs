@@ -20,7 +20,8 @@ use super::claims::KnownClaim;
 use crate::pod::{containers_of, init_containers_of, is_sidecar, name_of, uid_of};
 use crate::socket;
 
-/// Calls a second that are answered, of all clients together, and how many may come at once.
+/// Calls a second that are answered, of all clients together, and how many may come at once. These are the real
+/// kubelet's limits: a plugin that asks too often must fail.
 const CALLS_PER_SECOND: f64 = 100.0;
 const BURST: f64 = 10.0;
 
