@@ -1,8 +1,7 @@
-//! The one place that atomics come from.
+//! The only source of atomics for shared memory and its protocols.
 //!
-//! Shared memory and the protocols on it use these names only, so that the model checker's atomics take their place
-//! without touching the protocols: built with `--cfg loom`, this crate is what `tests/loom.rs` explores, and nothing
-//! else.
+//! Built with `--cfg loom`, this module exports the model checker's atomics instead, and the protocols need no change.
+//! That build is only for `tests/loom.rs`.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,4 +1,4 @@
-//! The CUDA driver API, as far as it is touched here: types, result codes, constants.
+//! The CUDA driver API, as far as this project touches it: types, result codes, constants.
 //!
 //! Names and values are those of NVIDIA's CUDA driver API documentation; layouts are checked below against the sizes
 //! and offsets of `cuda.h` on 64-bit Linux.
@@ -13,7 +13,7 @@ pub use core::ffi::{c_char, c_int, c_uint, c_void};
 pub use forwarded::{FORWARDED, Family};
 pub use structs::*;
 
-/// A driver result. Every `u32` is a valid value: drivers newer than this table return codes that it does not name.
+/// A result of the driver. Every `u32` is a valid value: a newer driver returns codes that this table does not name.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CUresult(pub u32);
@@ -53,10 +53,10 @@ impl CUresult {
     /// The call did what was asked.
     pub const SUCCESS: CUresult = CUresult(0);
 
-    /// Errors after which a context does nothing any more. By the driver's description of most of them the context must
-    /// be destroyed or the process end. Of three it says no such thing, but a context does no work behind an error of the
-    /// hardware, or after its end. `EXTERNAL_DEVICE` is not among them: it can also be the failure of one call, and to take
-    /// work for done that still runs is worse than to wait a bounded time for work that never ends.
+    /// Errors after which a context does no work any more. For most of them the driver's documentation says that the
+    /// context must be destroyed or the process must end. For three it does not, but after a hardware error, or after
+    /// its end, a context does no work either. `EXTERNAL_DEVICE` is not in the list: it can also mean that a single
+    /// call failed. Taking running work for done is worse than a bounded wait for work that never ends.
     pub const FATAL: [CUresult; 15] = [
         CUresult::ECC_UNCORRECTABLE,
         CUresult::NVLINK_UNCORRECTABLE,
@@ -151,15 +151,15 @@ pub type CUdevice = c_int;
 pub type CUdeviceptr = u64;
 /// An address on the device in the 32-bit interface of CUDA before 3.2.
 pub type CUdeviceptrV1 = c_uint;
-/// The value by which a conditional node decides.
+/// The value that a conditional node tests.
 pub type CUgraphConditionalHandle = u64;
 /// A texture object.
 pub type CUtexObject = u64;
 /// A surface object.
 pub type CUsurfObject = u64;
-/// A host function that a stream calls.
+/// A host function that is called from a stream.
 pub type CUhostFn = Option<unsafe extern "C" fn(*mut c_void)>;
-/// A callback of a stream that also gets the stream's state.
+/// A callback that is called from a stream and gets the stream's state.
 pub type CUstreamCallback = Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>;
 
 macro_rules! handles {
@@ -180,9 +180,9 @@ macro_rules! handles {
             }
         }
 
-        // SAFETY: the handle is an opaque number to this side; the driver allows it on any thread.
+        // SAFETY: to this code the handle is an opaque number; the driver accepts it on any thread.
         unsafe impl Send for $name {}
-        // SAFETY: as above; nothing is reached through it without a driver call.
+        // SAFETY: as above; only the driver reaches anything through it.
         unsafe impl Sync for $name {}
     )*};
 }
@@ -194,7 +194,7 @@ handles! {
     CUmodule;
     /// A function of a module.
     CUfunction;
-    /// A library: a module that is loaded into each context when needed.
+    /// A library: a module that the driver loads into each context when it is needed there.
     CUlibrary;
     /// A function of a library.
     CUkernel;
@@ -214,46 +214,46 @@ handles! {
     CUgraphExec;
     /// A pool of stream-ordered memory.
     CUmemoryPool;
-    /// An object that graphs can hold for the program.
+    /// An object that graphs keep alive for the program.
     CUuserObject;
-    /// Memory of another interface.
+    /// Memory that was imported from another interface.
     CUexternalMemory;
-    /// A semaphore of another interface.
+    /// A semaphore that was imported from another interface.
     CUexternalSemaphore;
-    /// Images that are being linked.
+    /// A linker invocation in progress.
     CUlinkState;
-    /// A context on a part of a device.
+    /// A green context: a context on a part of a device.
     CUgreenCtx;
-    /// A description of parts of a device.
+    /// A description of parts of a device, from which green contexts are made.
     CUdevResourceDesc;
 }
 
-/// `CU_STREAM_LEGACY`: the legacy default stream, by a handle that means the same in every function.
+/// `CU_STREAM_LEGACY`: a handle of the legacy default stream that means the same in every function.
 pub const CU_STREAM_LEGACY: CUstream = CUstream(core::ptr::without_provenance_mut(1));
 /// `CU_STREAM_PER_THREAD`: the calling thread's default stream.
 pub const CU_STREAM_PER_THREAD: CUstream = CUstream(core::ptr::without_provenance_mut(2));
 
-/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: ask for the per-thread form of a function.
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: asks for the form of a function with per-thread default streams.
 pub const CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM: u64 = 2;
-/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: ask for the legacy-stream form of a function.
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: asks for the form of a function with the legacy default stream.
 pub const CU_GET_PROC_ADDRESS_LEGACY_STREAM: u64 = 1;
 
-/// `CU_MEMHOSTREGISTER_PORTABLE`: registered for every context of the process.
+/// `CU_MEMHOSTREGISTER_PORTABLE`: usable in every context of the process.
 pub const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 /// `CU_MEMHOSTREGISTER_DEVICEMAP`: mapped into the device's address space.
 pub const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
-/// `CU_MEMHOSTREGISTER_IOMEMORY`: not memory but registers of another device.
+/// `CU_MEMHOSTREGISTER_IOMEMORY`: the range is not memory but registers of another device.
 pub const CU_MEMHOSTREGISTER_IOMEMORY: c_uint = 4;
 
-/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`: bytes of physical memory that a pool has.
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`: bytes of physical memory that a pool has reserved.
 pub const CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: c_uint = 5;
-/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`: bytes of it that are in use.
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`: bytes of a pool's reserved memory that are in use.
 pub const CU_MEMPOOL_ATTR_USED_MEM_CURRENT: c_uint = 7;
-/// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`: bytes of physical memory that a device's graphs use.
+/// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`: bytes of physical memory that graphs use on a device.
 pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: c_uint = 0;
-/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`: bytes of physical memory that a device's graphs have.
+/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`: bytes of physical memory that are reserved for graphs on a device.
 pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: c_uint = 2;
-/// `CU_GRAPH_NODE_TYPE_GRAPH`: a node that is a graph.
+/// `CU_GRAPH_NODE_TYPE_GRAPH`: a node that contains a graph.
 pub const CU_GRAPH_NODE_TYPE_GRAPH: c_uint = 4;
 /// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`: a node that allocates memory.
 pub const CU_GRAPH_NODE_TYPE_MEM_ALLOC: c_uint = 10;
@@ -262,7 +262,8 @@ pub const CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD: u64 = 2;
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`: the stream is not capturing.
 pub const CU_STREAM_CAPTURE_STATUS_NONE: c_uint = 0;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: the calling thread may make calls that a capture elsewhere would forbid.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: the calling thread may make calls that a capture elsewhere in the process would
+/// forbid.
 pub const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 
 /// `CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS`: whether 64-bit stream memory operations work.
@@ -272,23 +273,24 @@ pub const CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: c_uint = 93;
 pub const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;
 /// `CU_MEM_LOCATION_TYPE_HOST`: memory of the host.
 pub const CU_MEM_LOCATION_TYPE_HOST: c_uint = 2;
-/// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`: memory of the host, near the calling thread. The kind between the two is the host's
-/// NUMA node of which the location's id is the number.
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`: memory of the host, near the calling thread. The value between this one
+/// and `CU_MEM_LOCATION_TYPE_HOST` stands for the host's NUMA node whose number is the location's id.
 pub const CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: c_uint = 4;
 /// `CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`: memory in one part of a device; see [`CUmemLocation::device`].
 pub const CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: c_uint = 6;
 
-/// Which default stream a null stream handle means.
+/// Which default stream a null handle means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NullStream {
-    /// The legacy default stream, which waits for and is waited for by the blocking streams of its context.
+    /// The legacy default stream, which synchronises with all blocking streams of its context.
     Legacy,
     /// The calling thread's own default stream.
     PerThread,
 }
 
 impl NullStream {
-    /// The stream that `stream` names, by a handle that means the same in every function.
+    /// The handle of the same stream, with an explicit handle in place of null, so that it means the same in every
+    /// function.
     #[must_use]
     pub fn explicit(self, stream: CUstream) -> CUstream {
         match self {

@@ -1,33 +1,34 @@
-//! The handshake at a device's gate: nobody waits at a closed gate unseen, and the manager may sleep.
+//! The handshake at a device's gate: no thread waits at a closed gate unnoticed, and the manager may sleep.
 //!
-//! Whoever waits counts itself in, and then looks whether the manager watches. A manager that goes to sleep first says
-//! that it does not watch any more, and then looks once more who waits. Each changes one word and reads the other's;
-//! the fences make sure that not both of them read the word as it was before the change. So the one rings, or the other
-//! sees it.
+//! A waiting thread first counts itself in and then reads whether the manager watches the gate. A manager that is about
+//! to sleep first stores that it no longer watches, and then reads the count of waiting threads once more. Each side
+//! writes one word and then reads the other's. The fences between the two steps ensure that at least one side sees the
+//! other's write: either the thread rings, or the manager sees it waiting.
 
 use crate::atomic::{AtomicU32, Ordering, fence};
 use crate::region::gate;
 
-/// Counts the calling thread in among those who wait at the gate `word`. Returns the gate's word: it may have been
-/// opened meanwhile, and if it is closed, [`must_ring`] says whether the manager may be asleep.
+/// Adds the calling thread to the count of threads that wait at the gate `word`, and returns that word. The gate may
+/// have been opened meanwhile. If it is closed, [`must_ring`] tells whether the manager may be asleep.
 #[inline]
 #[must_use]
 pub fn count_in(waiting: &AtomicU32, word: &AtomicU32) -> u32 {
     waiting.fetch_add(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
-    // Pairs with the store in `set`: whoever sees the gate open sees what was written before it was opened.
+    // Pairs with the store in `set`: a thread that sees the gate open also sees what was written before it was opened.
     word.load(Ordering::Acquire)
 }
 
-/// Whether somebody who waits at a closed gate with this word must ring.
+/// Whether a thread that waits at a gate with this word must ring, because the gate is closed and may be unwatched.
 #[inline]
 #[must_use]
 pub fn must_ring(word: u32) -> bool {
     word & (gate::OPEN | gate::WATCHED) == 0
 }
 
-/// Gives the gate `word` the flags `flags` and a new count. Only the manager calls this, one thread for each gate.
-/// Returns the word as it was before. Whoever is not seen waiting by the calling thread from now on sees the new word.
+/// Gives the gate `word` the flags `flags` and a new count, and returns the word as it was before. Only the manager
+/// calls this, from one thread per gate. A thread that the manager does not see waiting after this call sees the new
+/// word.
 pub fn set(word: &AtomicU32, flags: u32) -> u32 {
     let flag_mask = gate::TICK - 1;
     let before = word.load(Ordering::Relaxed);

@@ -1,11 +1,12 @@
-//! The accounting protocol on a region's ledger: reserve, release, claim a slot, reclaim the dead.
+//! The accounting protocol on a region's ledger: reserve and release memory, claim a slot, reclaim the slots of dead
+//! processes.
 //!
 //! # Memory
 //!
-//! A container's use of a memory (a device's, or the host's) stands in one word, [`Account::used`]; each process's part
-//! of it in its slot, in the word that [`Slot::memory`](crate::region::Slot::memory) names. An operation changes both,
-//! and a process can be killed between the two. So that the books can still be put right, the upper sixteen bits of the
-//! slot's word count the operations that are under way, and those of the account's word count its changes:
+//! [`Account::used`] holds, in one word, how much the container uses of one memory (a device's, or the host's). Each
+//! process's part of it is in its slot, in the word that [`Slot::memory`](crate::region::Slot::memory) returns. An
+//! operation changes both words, and a process can be killed between the two changes. To allow a repair, the upper 16
+//! bits of the slot's word count the operations under way, and those of the account's word count its changes:
 //!
 //! ```text
 //! reserve n:  slot += 1 op + n      used += 1 change + n (only if the limit allows)      slot -= 1 op
@@ -13,17 +14,18 @@
 //! reclaim n:  slot += 1 op          used += 1 change - n                                 slot = 0
 //! ```
 //!
-//! A dead process's slot with no operation under way holds exactly what it contributed to the account; [`reclaim`]
-//! subtracts that. With an operation under way it is not known whether the middle step took place; [`reclaim`] then
-//! leaves the account too high, never too low, and [`settle`] corrects it from the slots at the next moment in which no
-//! operation is under way. Where that moment does not come, because a process was stopped within an operation or the
-//! ledger was damaged, [`bound`] makes the account what they can hold at most. There is no lock, and nobody ever waits for
-//! anybody.
+//! If a dead process's slot has no operation under way, its bytes are exactly what the process contributed to the
+//! account, and [`reclaim`] subtracts them. If an operation is under way, it is unknown whether its middle step took
+//! place. Then [`reclaim`] leaves the account too high, never too low, and [`settle`] corrects it from the slots at the
+//! next moment in which no operation is under way. Such a moment may not come, because a process was stopped within an
+//! operation or the ledger was damaged; then [`bound`] sets the account to the most that the slots can hold. There is
+//! no lock, and no process waits for another.
 //!
 //! # Slots
 //!
-//! A process has a slot or nothing: there is none to be shared, in which the books of the living could not be told from
-//! those of the dead. Whoever takes a slot empties it first, so that whatever was in it before does no harm.
+//! No two processes share a slot: in a shared one, the bytes of the living could not be told from those of the dead. A
+//! process that finds no free slot has none. A process that takes a slot empties it first, so that its earlier contents
+//! do no harm.
 //!
 //! Invariant: an account is never less than what the container's live processes hold, and never, by way of [`reserve`],
 //! more than the limit.
@@ -31,34 +33,34 @@
 use crate::atomic::{AtomicU64, Ordering};
 use crate::region::{ACCOUNTS, Account, Ledger, NO_SLOT, SLOTS_BACKED, SLOTS_MAX, Slot, SlotDevice, owner};
 
-/// The part of an account's and of a slot's word that counts bytes.
+/// The bits of an account's and of a slot's word that count bytes.
 pub const BYTES_MASK: u64 = (1 << 48) - 1;
-/// The most bytes that an account can hold: more stand in one only when more was given back than it held, and it has
-/// wrapped.
+/// The most bytes that an account can hold. A greater number means that more was given back than the account held, so
+/// that it wrapped.
 pub const BYTES_MAX: u64 = BYTES_MASK >> 1;
-/// One operation under way in a slot's word.
+/// One operation under way, in a slot's word.
 pub const OPERATION: u64 = 1 << 48;
-/// One change of an account's word. The count wraps at the word's end.
+/// One change, in an account's word. The count wraps at the end of the word.
 const CHANGE: u64 = 1 << 48;
 
-/// Who [`reclaim`]s when the manager does: no process of a container has this pid.
+/// The reclaimer's pid in [`reclaim`] when the manager calls it: no process of a container has this pid.
 pub const MANAGER_PID: u32 = 0;
 
 /// A reservation would exceed the container's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OverLimit;
 
-/// Bytes that the container uses of an account's memory.
+/// The bytes that the container uses of the account's memory.
 #[inline]
 #[must_use]
 pub fn used_bytes(account: &Account) -> u64 {
     account.used.load(Ordering::Relaxed) & BYTES_MASK
 }
 
-/// Reserves `bytes` for the process whose slot's word is `part`, if the container then uses no more than `limit_bytes`.
+/// Reserves `bytes` for the process whose slot's word is `part`, if the container's use stays within `limit_bytes`.
 ///
 /// # Errors
-/// [`OverLimit`], and the refusal is counted; the books are unchanged.
+/// [`OverLimit`]: the refusal has been counted, and the bytes in the books are unchanged.
 #[inline]
 pub fn reserve(account: &Account, part: &AtomicU64, bytes: u64, limit_bytes: u64) -> Result<(), OverLimit> {
     let after = |used: u64| {
@@ -70,7 +72,7 @@ pub fn reserve(account: &Account, part: &AtomicU64, bytes: u64, limit_bytes: u64
         account.refused.fetch_add(1, Ordering::Relaxed);
         return Err(OverLimit);
     }
-    // Acquire and release keep the three steps in order for whoever reads the slot after this process was killed.
+    // Acquire and release keep the three steps in order for a reader of the slot after this process was killed.
     part.fetch_add(OPERATION | bytes, Ordering::Acquire);
     loop {
         let Some(after) = after(used) else {
@@ -102,7 +104,7 @@ pub fn release(account: &Account, part: &AtomicU64, bytes: u64) {
 
 #[inline]
 fn give_back(account: &Account, bytes: u64) {
-    // One addition, which nobody can make fail: the count goes up by one, the bytes go down.
+    // A single addition, which cannot fail: the count of changes goes up by one, the bytes go down.
     let change = CHANGE.wrapping_sub(bytes);
     let after = account.used.fetch_add(change, Ordering::AcqRel).wrapping_add(change);
     if after & BYTES_MASK > BYTES_MAX {
@@ -110,12 +112,12 @@ fn give_back(account: &Account, bytes: u64) {
     }
 }
 
-/// Empties an account from which more was given back than it held. Only a forged ledger gets here: it is writable by
-/// the container. Until then the account shows more than the limit of any slice, so that nothing is reserved meanwhile.
+/// Sets an account to zero from which more was given back than it held. Only a forged ledger, which the container can
+/// write, leads here. Until then the account shows more than the limit of any slice, so that nothing can be reserved.
 #[cold]
 fn empty_overdrawn(account: &Account) {
     let mut used = account.used.load(Ordering::Relaxed);
-    // Once another thread has emptied it, it may hold something again.
+    // Another thread may have emptied the account meanwhile, and it may hold something again.
     while used & BYTES_MASK > BYTES_MAX {
         let emptied = (used & !BYTES_MASK).wrapping_add(CHANGE);
         match account.used.compare_exchange_weak(used, emptied, Ordering::AcqRel, Ordering::Relaxed) {
@@ -132,18 +134,18 @@ pub fn held_bytes(part: &AtomicU64) -> u64 {
     part.load(Ordering::Relaxed) & BYTES_MASK
 }
 
-/// A process as the ledger names it.
+/// A process, as the ledger identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Pid in the process's own pid namespace.
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat`: clock ticks since boot; 0: not known.
+    /// Field 22 of `/proc/PID/stat`: clock ticks since boot; 0: unknown.
     pub start_time: u64,
-    /// Inode number of the pid namespace; 0: not known.
+    /// Inode number of the pid namespace; 0: unknown.
     pub pid_namespace: u64,
 }
 
-/// A slot and the generation with which it was taken.
+/// A slot, and the generation with which it was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotId {
     /// Index in [`Ledger::slots`].
@@ -154,19 +156,21 @@ pub struct SlotId {
 
 /// Takes a slot for the process `me`.
 ///
-/// A slot that the same process took before it called `exec` is reclaimed on the way: nothing of that program is left.
-/// If no slot is free, those whose owners are dead by `is_alive` are reclaimed. `None` if there is still none.
+/// A slot that the same process took before it called `exec` is reclaimed first: nothing of the former program is left.
+/// If no slot is free, the slots whose owners are dead according to `is_alive` are reclaimed. Returns `None` if there
+/// is still no free slot.
 ///
-/// `back` sees to it that a slot can be written: the file may have no memory there yet, and what cannot have any must not
-/// be touched. `false` if it cannot; then another slot is sought.
+/// `back` makes sure that a slot can be written. The file may have no memory there yet, and a slot that cannot get
+/// memory must not be touched: then `back` returns `false`, and another slot is sought.
 pub fn claim(
     ledger: &Ledger,
     me: Identity,
     is_alive: impl Fn(Identity) -> bool,
     back: impl Fn(&Slot) -> bool,
 ) -> Option<SlotId> {
-    // Without /proc a process knows neither its start time nor its namespace, and another one with the same pid looks
-    // the same. Such a process reclaims nothing: too much accounted is better than too little.
+    // Without /proc a process knows neither its start time nor its namespace, and cannot tell itself from another
+    // process with the same pid. Such a process reclaims nothing: an account that is too high is better than one that
+    // is too low.
     let is_certain = me.start_time != 0 && me.pid_namespace != 0;
     let reclaim_all = |is_gone: &dyn Fn(Identity) -> bool| {
         for index in NO_SLOT + 1..SLOTS_MAX {
@@ -181,15 +185,15 @@ pub fn claim(
     };
     reclaim_all(&|other| other == me);
     claim_free(ledger, me, &back).or_else(|| {
-        // Only a pid of one's own namespace can be looked up.
+        // Only a pid of the process's own namespace can be looked up.
         reclaim_all(&|other| other.pid_namespace == me.pid_namespace && !is_alive(other));
         claim_free(ledger, me, &back)
     })
 }
 
 fn claim_free(ledger: &Ledger, me: Identity, back: &impl Fn(&Slot) -> bool) -> Option<SlotId> {
-    // Processes that start together have neighbouring pids: each begins its search at a place of its own among the
-    // slots that have memory. The others are taken in their order, so that few need any.
+    // Processes that start together have neighbouring pids: each begins its search at a different place among the slots
+    // that have memory already. The slots without memory are tried in order, so that few of them need any.
     let first = 1 + me.pid as usize % (SLOTS_BACKED - 1);
     for index in (first..SLOTS_BACKED).chain(NO_SLOT + 1..first).chain(SLOTS_BACKED..SLOTS_MAX) {
         let (Some(word), Some(slot), Some(start_time)) =
@@ -214,8 +218,8 @@ fn claim_free(ledger: &Ledger, me: Identity, back: &impl Fn(&Slot) -> bool) -> O
         } else {
             owner::FREE
         };
-        // Pairs with the load in `identity`: an attached owner's start time and namespace are complete. It fails only
-        // if the slot was repaired meanwhile, as of a process that is gone.
+        // Pairs with the load in `identity`: the start time and namespace of an attached owner are complete. The
+        // exchange fails only if the manager repaired the slot meanwhile, as that of a process that is gone.
         let word_after = owner::word(next, generation, me.pid);
         if word.compare_exchange(claimed, word_after, Ordering::Release, Ordering::Relaxed).is_ok()
             && next == owner::ATTACHED
@@ -226,8 +230,9 @@ fn claim_free(ledger: &Ledger, me: Identity, back: &impl Fn(&Slot) -> bool) -> O
     None
 }
 
-/// Gives slot `index` back to the process `owner`, which took it with `generation`, lives, and uses it still: somebody has
-/// overwritten the owner's word. Only the manager calls this. Returns whether the slot is its now; what stands in it stays.
+/// Gives slot `index` back to the process `owner`, which took it with `generation`, lives, and still uses it, but whose
+/// owner's word was overwritten. Only the manager calls this. Returns whether the process owns the slot now; the slot's
+/// contents stay as they are.
 pub fn restore(ledger: &Ledger, index: usize, generation: u32, owner: Identity) -> bool {
     let (Some(word), Some(slot), Some(start_time)) =
         (ledger.owners.get(index), ledger.slots.get(index), ledger.start_times.get(index))
@@ -246,7 +251,7 @@ pub fn restore(ledger: &Ledger, index: usize, generation: u32, owner: Identity) 
     word.compare_exchange(claimed, attached, Ordering::Release, Ordering::Relaxed).is_ok()
 }
 
-/// The process that owns slot `index`, if one does.
+/// The process that owns slot `index`; `None` if no process is attached to it.
 #[must_use]
 pub fn identity(ledger: &Ledger, index: usize) -> Option<Identity> {
     let word = ledger.owners.get(index)?.load(Ordering::Acquire);
@@ -260,24 +265,24 @@ pub fn identity(ledger: &Ledger, index: usize) -> Option<Identity> {
     })
 }
 
-/// What [`reclaim`] found.
+/// The result of [`reclaim`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reclaimed {
-    /// The slot was not `dead`'s (any more): nothing was done.
+    /// The slot does not belong to `dead`, or no longer does: nothing was done.
     NotTheirs,
-    /// All that the process held is in the container's budget again.
+    /// All bytes of the process have been subtracted from the accounts.
     Exactly,
-    /// The process was killed within an operation: the caller must [`settle`] the accounts of the bits that are set.
+    /// The process was killed within an operation: the caller must [`settle`] the accounts whose bits are set.
     InDoubt {
         /// Bit `n` stands for account number `n`.
         accounts: u32,
     },
 }
 
-/// Gives back all that the dead process `dead` held, and frees its slot. `reclaimer_pid` is who does it: a pid of the
+/// Gives back all that the dead process `dead` held, and frees its slot. `reclaimer_pid` is the caller's pid in the
 /// dead process's namespace, or [`MANAGER_PID`].
 ///
-/// Any number of callers may try at once: one of them does it.
+/// If several callers try at once, exactly one of them does it.
 pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity, reclaimer_pid: u32) -> Reclaimed {
     let (Some(word), Some(slot)) = (ledger.owners.get(index), ledger.slots.get(index)) else {
         return Reclaimed::NotTheirs;
@@ -292,19 +297,20 @@ pub fn reclaim(ledger: &Ledger, index: usize, dead: Identity, reclaimer_pid: u32
         return Reclaimed::NotTheirs;
     }
     let in_doubt = give_back_all(ledger, slot);
-    // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty. It fails only if the slot
-    // was repaired meanwhile.
+    // Pairs with the acquiring exchange in `claim_free`: the next owner finds the slot empty. The exchange fails only
+    // if the manager repaired the slot meanwhile.
     let free = owner::word(owner::FREE, generation, 0);
     let _ = word.compare_exchange(reclaiming, free, Ordering::Release, Ordering::Relaxed);
     if in_doubt == 0 { Reclaimed::Exactly } else { Reclaimed::InDoubt { accounts: in_doubt } }
 }
 
-/// Gives back the bytes of a slot that nobody uses any more. Returns the accounts in doubt.
+/// Gives back the bytes of a slot that no process uses any more. Returns the accounts in doubt, as bits.
 fn give_back_all(ledger: &Ledger, slot: &Slot) -> u32 {
     let mut in_doubt = 0;
     for number in 0..ACCOUNTS {
         let (Some(account), Some(part)) = (ledger.account(number), slot.memory(number)) else { continue };
-        // Under way until the bytes are given back: whoever settles meanwhile must not count them as gone already.
+        // The slot shows an operation under way until its bytes are given back: a concurrent `settle` must not take
+        // them for gone already.
         let word = part.fetch_or(OPERATION, Ordering::AcqRel);
         if word & !BYTES_MASK == 0 {
             give_back(account, word);
@@ -316,7 +322,7 @@ fn give_back_all(ledger: &Ledger, slot: &Slot) -> u32 {
     in_doubt
 }
 
-/// Makes a slot that was just taken an empty one.
+/// Empties a slot that was just taken.
 fn clear(slot: &Slot) {
     slot.host_memory.store(0, Ordering::Relaxed);
     slot.markers_per_device.store(0, Ordering::Relaxed);
@@ -324,7 +330,7 @@ fn clear(slot: &Slot) {
     slot.devices.iter().for_each(clear_counters);
 }
 
-// Sixteen copies of it, unrolled, would be two pages of the shim.
+// Not inlined: sixteen unrolled copies would take two pages of the shim.
 #[inline(never)]
 fn clear_counters(part: &SlotDevice) {
     part.waiting.store(0, Ordering::Relaxed);
@@ -348,26 +354,26 @@ fn clear_counters(part: &SlotDevice) {
     }
 }
 
-/// Frees a slot that was left in the middle of being taken or reclaimed, by a process that is gone, or whose owner's word
-/// is none that the protocol knows. The caller knows that the process which the word names is gone, and that nobody else
-/// repairs the ledger: only the manager calls this. Returns the accounts to [`settle`].
+/// Frees a slot whose owner's word is not valid, or whose claimer or reclaimer died before it was done. Only the
+/// manager calls this: the caller knows that the process named in the word is gone, and that nothing else repairs the
+/// ledger. Returns the accounts to [`settle`], as bits.
 pub fn repair(ledger: &Ledger, index: usize) -> u32 {
     let Some(word) = ledger.owners.get(index) else { return 0 };
     let found = word.load(Ordering::Acquire);
     if matches!(owner::state(found), owner::FREE | owner::ATTACHED) {
         return 0;
     }
-    // The slot is left as it is: it may have no memory, and whoever takes it empties it.
+    // The slot itself is left as it is: it may have no memory, and the next owner empties it.
     let free = owner::word(owner::FREE, owner::generation(found), 0);
     let _ = word.compare_exchange(found, free, Ordering::Release, Ordering::Relaxed);
-    // Whether the one who was reclaiming had subtracted the bytes is not known: settle them all.
+    // It is unknown whether the reclaimer had already subtracted the bytes, so all accounts must be settled.
     (1 << ACCOUNTS) - 1
 }
 
-/// [`settle`]s the accounts of the bits that are set, as far as that is possible now. What is not settled here stays
-/// too high until the manager settles it.
+/// [`settle`]s the accounts whose bits are set, as far as that is possible now. An account that could not be settled
+/// stays too high until the manager settles it.
 fn settle_soon(ledger: &Ledger, accounts: u32) {
-    // The model checker explores what each attempt can find: more than one adds nothing.
+    // The model checker already explores every order of accesses for one attempt: more would add nothing.
     const ATTEMPTS: u32 = if cfg!(loom) { 1 } else { 64 };
     for number in (0..ACCOUNTS).filter(|number| accounts & 1 << number != 0) {
         for _ in 0..ATTEMPTS {
@@ -378,25 +384,25 @@ fn settle_soon(ledger: &Ledger, accounts: u32) {
     }
 }
 
-/// Makes account `number` the sum of the slots again. Returns whether it could: not while an operation is under way
-/// anywhere in the container. The caller tries again later, and [bounds](bound) it if that goes on for long.
+/// Sets account number `number` to the sum of the slots again. Returns whether it could: it cannot while an operation
+/// is under way anywhere in the container. The caller tries again later, and calls [`bound`] if that goes on for long.
 pub fn settle(ledger: &Ledger, number: usize) -> bool {
     make_sum(ledger, number, &|word| (word & !BYTES_MASK == 0).then_some(word))
 }
 
-/// Makes account `number` what the slots can hold at most: what an operation that is under way reserves counts, and what
-/// it releases still does. Returns whether it could. It may be too high until it is [settled](settle), and is never too
-/// low.
+/// Sets account number `number` to the most that the slots can hold: bytes of an operation under way count, whether it
+/// reserves or releases them. Returns whether it could. The account may be too high until it is [settled](settle), and
+/// is never too low.
 pub fn bound(ledger: &Ledger, number: usize) -> bool {
     make_sum(ledger, number, &|word| Some(word & BYTES_MASK))
 }
 
-/// Makes account `number` the sum of what `bytes_of` says of the slots' words, if it says something of each.
+/// Sets account number `number` to the sum of `bytes_of` over the slots' words, if `bytes_of` returns a value for each.
 fn make_sum(ledger: &Ledger, number: usize, bytes_of: &dyn Fn(u64) -> Option<u64>) -> bool {
     let Some(account) = ledger.account(number) else { return true };
     let used = account.used.load(Ordering::Acquire);
-    // An operation whose middle step comes before the load above is seen under way, or in both; one whose middle step
-    // comes after it makes the exchange below fail, by the count of changes.
+    // If an operation's middle step comes before the load above, the operation is seen under way, or as complete in
+    // both words. If it comes after the load, the exchange below fails, because the count of changes differs.
     let Some(sum) = sum_of_slots(ledger, number, bytes_of) else { return false };
     if used & BYTES_MASK == sum {
         return account.used.load(Ordering::Acquire) == used;
@@ -405,11 +411,12 @@ fn make_sum(ledger: &Ledger, number: usize, bytes_of: &dyn Fn(u64) -> Option<u64
     account.used.compare_exchange(used, settled, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// The sum over the slots that have, or may still have, an owner. The others hold nothing, and are not touched.
+/// The sum over the slots that have an owner or are being reclaimed. The others hold nothing, and are not touched.
 fn sum_of_slots(ledger: &Ledger, number: usize, bytes_of: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
     let mut sum: u64 = 0;
     for (word, slot) in ledger.owners.iter().zip(&ledger.slots).skip(NO_SLOT + 1) {
-        // Who has taken a slot and is not attached yet has reserved nothing, and what the slot holds is of others.
+        // A process that has taken a slot and is not attached yet has reserved nothing; what its slot holds is from
+        // earlier owners.
         if matches!(owner::state(word.load(Ordering::Acquire)), owner::ATTACHED | owner::RECLAIMING) {
             sum = sum.saturating_add(bytes_of(slot.memory(number)?.load(Ordering::Acquire))?);
         }
@@ -417,17 +424,17 @@ fn sum_of_slots(ledger: &Ledger, number: usize, bytes_of: &dyn Fn(u64) -> Option
     Some(sum)
 }
 
-/// Whether all work of the slot's owner on a device that a marker stands behind is done.
+/// Whether the device has done all work of the slot's owner that a marker follows.
 ///
-/// `row` is the device's in the slot: see [`Slot::row`](crate::region::Slot::row).
+/// `row` is the device's row in the slot: see [`Slot::row`](crate::region::Slot::row).
 #[must_use]
 pub fn drained(part: &SlotDevice, row: &[AtomicU64]) -> bool {
     let newest = part.marker_submitted.load(Ordering::Acquire);
     oldest_in_flight(0, newest, row).is_none()
 }
 
-/// Number of the oldest marker up to `newest` that the device has not written, or `None`. Those up to `done` are known to
-/// be written.
+/// Number of the oldest marker up to `newest` that the device has not written yet, if there is one. The markers up to
+/// `done` are known to be written.
 #[must_use]
 pub fn oldest_in_flight(done: u64, newest: u64, row: &[AtomicU64]) -> Option<u64> {
     let first = newest.saturating_sub(row.len() as u64).max(done).saturating_add(1);
@@ -519,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_cannot_tell_who_it_is_never_takes_another_s_slot() {
+    fn a_process_without_proc_never_takes_the_slot_of_another() {
         let ledger = ledger();
         // Two sandboxes without /proc: in each, the first process has the same pid.
         let nameless = Identity { pid: 2, start_time: 0, pid_namespace: 0 };
@@ -545,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_greater_than_a_word_counts_never_spills_into_the_operations() {
+    fn a_reservation_of_too_many_bytes_never_changes_the_count_of_operations() {
         let ledger = ledger();
         let (device, slot) = (&ledger.devices[0], &ledger.slots[1].devices[0].memory);
         assert_eq!(reserve(device, slot, BYTES_MAX, u64::MAX), Ok(()));
@@ -558,14 +565,14 @@ mod tests {
     }
 
     #[test]
-    fn an_account_from_which_more_is_given_back_than_it_holds_is_empty() {
+    fn an_overdrawn_account_becomes_empty() {
         for (held_bytes, forged_bytes) in [(0, 1), (5, 10), (BYTES_MAX, BYTES_MASK), (0, BYTES_MAX), (7, BYTES_MAX)] {
             let ledger = ledger();
             let device = &ledger.devices[0];
             device.used.store(held_bytes, Ordering::Relaxed);
             give_back(device, forged_bytes);
             assert_eq!(used(&ledger), 0, "{forged_bytes} of {held_bytes}");
-            // And it works again.
+            // Afterwards the account works as usual.
             assert_eq!(reserve(device, &ledger.slots[1].devices[0].memory, 60, 100), Ok(()));
             release(device, &ledger.slots[1].devices[0].memory, 60);
             assert_eq!(used(&ledger), 0);
@@ -576,7 +583,7 @@ mod tests {
     fn an_overdrawn_account_grants_nothing_until_it_is_empty() {
         let ledger = ledger();
         let (device, slot) = (&ledger.devices[0], &ledger.slots[1].devices[0].memory);
-        // As a process leaves it that is killed between the two steps.
+        // The state that a process leaves behind that is killed between the two steps of `give_back`.
         device.used.store(5_u64.wrapping_sub(10) & BYTES_MASK, Ordering::Relaxed);
         for bytes in [1, 5, 6, BYTES_MAX] {
             assert_eq!(reserve(device, slot, bytes, u64::MAX), Err(OverLimit));
@@ -586,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn four_thousand_processes_have_a_slot_each() {
+    fn each_of_four_thousand_processes_gets_a_slot() {
         let ledger = ledger();
         let mut taken = std::collections::BTreeSet::new();
         for pid in 1..SLOTS_MAX as u32 {
@@ -596,7 +603,7 @@ mod tests {
         }
         assert!(taken.len() > 4000 && settle(&ledger, 0));
         assert_eq!(used(&ledger), taken.len() as u64);
-        // None is left, and the dead make room.
+        // No slot is left, until the slot of a dead process is reclaimed.
         assert_eq!(claim(&ledger, process(9999), |_| true, |_| true), None);
         assert!(claim(&ledger, process(9999), |other| other.pid != 17, |_| true).is_some());
         assert_eq!(used(&ledger), taken.len() as u64 - 1);
@@ -622,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_a_slot_finds_it_empty() {
+    fn a_claimed_slot_is_empty() {
         let ledger = ledger();
         for slot in &ledger.slots {
             for part in &slot.devices {
@@ -643,19 +650,19 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_never_ends_does_not_keep_the_dead_charged() {
-        // A reservation of three bytes that was stopped before or after its middle step.
+    fn an_operation_that_never_ends_does_not_keep_bytes_of_dead_processes_charged() {
+        // A reservation of three bytes by a process that was stopped before or after its middle step.
         for accounted_bytes in [0, 3] {
             let ledger = ledger();
             let (device, stopped) = (&ledger.devices[0], claim(&ledger, process(7), |_| true, |_| true).unwrap());
             let part = &ledger.slots[stopped.index].devices[0].memory;
             part.store(OPERATION | 3, Ordering::Relaxed);
-            // And what somebody who is gone has left.
+            // A process that is gone has left 100 bytes too many.
             device.used.store(accounted_bytes + 100, Ordering::Relaxed);
             assert!(!settle(&ledger, 0));
             assert!(bound(&ledger, 0));
             assert_eq!(used(&ledger), 3);
-            // It goes on.
+            // The stopped process goes on.
             device.used.fetch_add(CHANGE + 3 - accounted_bytes, Ordering::Relaxed);
             part.fetch_sub(OPERATION, Ordering::Relaxed);
             assert!(used(&ledger) >= 3 && settle(&ledger, 0));
@@ -665,7 +672,8 @@ mod tests {
 
     #[test]
     fn a_kill_between_the_steps_is_settled() {
-        // Each state that a kill can leave behind: (slot word, used) for reserve and release of 10 with 5 held before.
+        // (slot's word, account's bytes) as a kill can leave them: in a reservation of 10 bytes by a process that held
+        // 5, or in a release of 10 bytes by one that held 15.
         for (word, total) in [(OPERATION | 15, 5), (OPERATION | 15, 15), (OPERATION | 15, 5)] {
             let ledger = ledger();
             let dead = claim(&ledger, process(7), |_| true, |_| true).unwrap();
@@ -675,7 +683,7 @@ mod tests {
             ledger.devices[0].used.fetch_add(total, Ordering::Relaxed);
             assert_eq!(reclaim(&ledger, dead.index, process(7), MANAGER_PID), Reclaimed::InDoubt { accounts: 1 });
             assert!(used(&ledger) >= 3);
-            // Not while another process is within an operation.
+            // Settling fails while another process is within an operation.
             ledger.slots[alive.index].devices[0].memory.fetch_add(OPERATION, Ordering::Relaxed);
             assert!(!settle(&ledger, 0));
             ledger.slots[alive.index].devices[0].memory.fetch_sub(OPERATION, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! NVML, as far as it is touched here: types, result codes, and the table of functions.
+//! NVML, as far as this project touches it: types, result codes, and the table of functions.
 //!
 //! Names and values are those of NVIDIA's NVML API reference.
 
@@ -11,7 +11,7 @@ pub use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 pub use forwarded::FORWARDED;
 pub use partition::*;
 
-/// An NVML result. Every `u32` is a valid value.
+/// A result of NVML. Every `u32` is a valid value.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct nvmlReturn_t(pub u32);
@@ -80,7 +80,7 @@ pub struct nvmlMemory_t {
     pub total: u64,
     /// Free bytes.
     pub free: u64,
-    /// Used bytes, what the driver keeps for itself included.
+    /// Used bytes, including those that the driver keeps for itself.
     pub used: u64,
 }
 
@@ -203,15 +203,15 @@ pub struct nvmlProcessDetail_v1_t {
     pub used_gpu_cc_protected_memory: u64,
 }
 
-/// A question for the processes that use a device, and where the answer goes.
+/// A query for the processes that use a device, with room for the answer.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct nvmlProcessDetailList_v1_t {
     /// Size and version: [`NVML_PROCESS_DETAIL_LIST_V1`].
     pub version: c_uint,
-    /// `nvmlProcessMode_t`: which processes.
+    /// `nvmlProcessMode_t`: which processes are listed.
     pub mode: c_uint,
-    /// Room of the array; the number of processes after the call.
+    /// In: room in the array. Out: the number of processes.
     pub num_proc_array_entries: c_uint,
     /// The array.
     pub proc_array: *mut nvmlProcessDetail_v1_t,
@@ -250,15 +250,15 @@ pub struct nvmlProcessUtilizationInfo_v1_t {
     pub ofa_util: c_uint,
 }
 
-/// A question for the utilisation of all processes, and where the answer goes.
+/// A query for the utilisation of all processes, with room for the answer.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct nvmlProcessesUtilizationInfo_v1_t {
     /// Size and version: [`NVML_PROCESSES_UTILIZATION_INFO_V1`].
     pub version: c_uint,
-    /// Room of the array; the number of samples after the call.
+    /// In: room in the array. Out: the number of samples.
     pub process_samples_count: c_uint,
-    /// Only samples after this are wanted, in microseconds since 1970.
+    /// Only samples after this time are wanted, in microseconds since 1970.
     pub last_seen_time_stamp: u64,
     /// The array.
     pub proc_util_array: *mut nvmlProcessUtilizationInfo_v1_t,
@@ -274,7 +274,7 @@ pub const NVML_PROCESSES_UTILIZATION_INFO_V1: c_uint =
 pub struct nvmlSample_t {
     /// When it was taken, in microseconds since 1970.
     pub time_stamp: u64,
-    /// The value; a 32-bit one, as all of today's are, in the lower half.
+    /// The value. A 32-bit value, as all are today, is in the lower half.
     pub sample_value: u64,
 }
 
@@ -285,7 +285,7 @@ pub const NVML_MEMORY_UTILIZATION_SAMPLES: c_uint = 2;
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`: a sample's value is a 32-bit number.
 pub const NVML_VALUE_TYPE_UNSIGNED_INT: c_uint = 1;
 
-/// One engine's part of [`nvmlGpuDynamicPstatesInfo_t`].
+/// One engine's entry in [`nvmlGpuDynamicPstatesInfo_t`].
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlGpuDynamicPstatesUtilization_t {
@@ -293,13 +293,13 @@ pub struct nvmlGpuDynamicPstatesUtilization_t {
     pub is_present: c_uint,
     /// Percent of the last second in which it was busy.
     pub percentage: c_uint,
-    /// Above this the device becomes faster.
+    /// Above this percentage the device raises its clock.
     pub inc_threshold: c_uint,
-    /// Below this it becomes slower.
+    /// Below this percentage the device lowers its clock.
     pub dec_threshold: c_uint,
 }
 
-/// How busy the engines of a device are. The first one computes, the second is the memory.
+/// How busy the engines of a device are. The first one is the compute engine, the second the memory.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlGpuDynamicPstatesInfo_t {
@@ -309,7 +309,7 @@ pub struct nvmlGpuDynamicPstatesInfo_t {
     pub utilization: [nvmlGpuDynamicPstatesUtilization_t; 8],
 }
 
-/// What a MIG device has of its GPU.
+/// The part of its GPU that a MIG device has.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlDeviceAttributes_t {
@@ -325,7 +325,7 @@ pub struct nvmlDeviceAttributes_t {
     pub memory_size_mib: u64,
 }
 
-/// What accounting has kept of a process.
+/// What NVML's accounting has recorded of a process.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlAccountingStats_t {
@@ -333,13 +333,13 @@ pub struct nvmlAccountingStats_t {
     pub gpu_utilization: c_uint,
     /// Percent of its life in which memory was read or written.
     pub memory_utilization: c_uint,
-    /// The most bytes that it held.
+    /// The most bytes that the process held.
     pub max_memory_usage: u64,
-    /// Milliseconds that it lived; 0 while it lives.
+    /// Lifetime in milliseconds; 0 while the process lives.
     pub time: u64,
     /// When it was started, in microseconds since 1970.
     pub start_time: u64,
-    /// Whether it lives.
+    /// Whether the process lives.
     pub is_running: c_uint,
     /// Reserved.
     pub reserved: [c_uint; 5],
@@ -361,21 +361,21 @@ pub struct nvmlEventData_t {
     pub compute_instance_id: c_uint,
 }
 
-/// A field of a device, which its number names, and its value.
+/// The value of a field of a device; the field is named by a number.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct nvmlFieldValue_t {
     /// Which field: `NVML_FI_…`.
     pub field_id: c_uint,
-    /// Of which part, for example an NVLink, where the field has parts.
+    /// The part of the device, for example an NVLink, if the field has parts.
     pub scope_id: c_uint,
     /// When the value was taken, in microseconds since 1970.
     pub timestamp: i64,
-    /// How long that took, in microseconds.
+    /// How long the measurement took, in microseconds.
     pub latency_usec: i64,
     /// What `value` is: 1 stands for `unsigned int`.
     pub value_type: c_uint,
-    /// Whether there is a value.
+    /// `SUCCESS` if there is a value.
     pub nvml_return: nvmlReturn_t,
     /// The value, as it lies in memory.
     pub value: [u8; 8],
@@ -395,11 +395,11 @@ const _: () = {
 /// Hands the table of NVML functions to the macro `$consumer`.
 ///
 /// A line reads `class policy: symbol(arguments);`, with the classes of the [driver's table](crate::cuda_api). Every
-/// function returns [`nvmlReturn_t`]; `nvmlErrorString`, which does not, stands outside the table. What is in neither
-/// the table nor [`FORWARDED`](crate::nvml::FORWARDED), nobody has looked at.
+/// function returns [`nvmlReturn_t`]; `nvmlErrorString`, which does not, is not in the table. A function that is
+/// neither in the table nor in [`FORWARDED`](crate::nvml::FORWARDED) has not been examined.
 ///
-/// Whatever tells of memory, device time or processes is a `view`: it shows a container its slice. Functions that do
-/// and yet pass by have the reason beside them.
+/// A function that reports memory, device time or processes is a `view`: it shows a container its slice. If such a
+/// function is forwarded all the same, the reason stands beside it.
 #[macro_export]
 macro_rules! nvml_api {
     ($consumer:path) => {
@@ -413,8 +413,8 @@ macro_rules! nvml_api {
             forward call: nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint);
             forward call: nvmlSystemGetCudaDriverVersion(cuda_driver_version: *mut c_int);
             forward call: nvmlSystemGetCudaDriverVersion_v2(cuda_driver_version: *mut c_int);
-            // Reads the caller's own /proc, where only its container's processes are, by the ids that the lists below
-            // show.
+            // Reads the caller's own /proc, which shows only the container's processes, by the same ids as the lists
+            // below.
             forward call: nvmlSystemGetProcessName(pid: c_uint, name: *mut c_char, length: c_uint);
             // Devices
             forward call: nvmlDeviceGetCount(device_count: *mut c_uint);
@@ -443,12 +443,12 @@ macro_rules! nvml_api {
             view memory_info_v2: nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
             view bar1_memory_info: nvmlDeviceGetBAR1MemoryInfo(device: nvmlDevice_t, bar1_memory: *mut nvmlBAR1Memory_t);
             view memory_info: nvmlDeviceGetConfComputeProtectedMemoryUsage(device: nvmlDevice_t, memory: *mut nvmlMemory_t);
-            // How the device's memory is divided, not who uses it.
+            // Reports how the device's memory is divided, not which process uses it.
             forward call: nvmlDeviceGetConfComputeMemSizeInfo(device: nvmlDevice_t, mem_info: *mut c_void);
             // Use
             view utilization_rates: nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
             view dynamic_pstates: nvmlDeviceGetDynamicPstatesInfo(device: nvmlDevice_t, info: *mut nvmlGpuDynamicPstatesInfo_t);
-            // Engines that a slice has no part of: the device's own figure, of all who use them.
+            // A slice has no part of these engines: shows the device's own figure, for all containers together.
             forward call: nvmlDeviceGetEncoderUtilization(device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
             forward call: nvmlDeviceGetDecoderUtilization(device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
             view process_utilization: nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, utilization: *mut nvmlProcessUtilizationSample_t, process_samples_count: *mut c_uint, last_seen_time_stamp: u64);
@@ -506,7 +506,7 @@ macro_rules! nvml_api {
             forward call: nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, id: *mut c_uint);
             forward call: nvmlDeviceGetComputeInstanceId(device: nvmlDevice_t, id: *mut c_uint);
             forward call: nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig_device: nvmlDevice_t, device: *mut nvmlDevice_t);
-            // MIG: parts of a GPU, what they could be and what they are; changes are for administrators only
+            // MIG: the possible and the existing parts of a GPU; only administrators can change them
             forward call: nvmlDeviceGetGpuInstanceProfileInfoV(device: nvmlDevice_t, profile: c_uint, info: *mut nvmlGpuInstanceProfileInfo_v2_t);
             forward call: nvmlDeviceGetGpuInstancePossiblePlacements_v2(device: nvmlDevice_t, profile_id: c_uint, placements: *mut nvmlGpuInstancePlacement_t, count: *mut c_uint);
             forward call: nvmlDeviceCreateGpuInstanceWithPlacement(device: nvmlDevice_t, profile_id: c_uint, placement: *const nvmlGpuInstancePlacement_t, gpu_instance: *mut nvmlGpuInstance_t);

@@ -1,41 +1,43 @@
 //! How the processes of a container keep to its limit of device time together while no manager shares the device.
 //!
-//! All processes pay into one account. With a budget for each process, N processes would have N limits; with a budget
-//! for each period, every kernel that is longer than the period would be forgiven.
+//! All processes of a container pay into one account. If each process had its own budget, N processes would have N
+//! limits. If there were a budget per period, the part of a kernel that exceeds the period would be free.
 //!
 //! Each process pays for the time in which it sees work of the container on the device. Two words of the device's
-//! [`Account`] hold what all of them have paid:
+//! [`Account`] hold the sum of these payments:
 //!
-//! * [`Account::charged_until_ns`]: time up to here is paid for. Whoever pays moves it forward first, so that time in which
-//!   several processes had work on the device, or which several of them saw, is paid once.
-//! * [`Account::paced_until_ns`]: the time at which what was used is earned, at the rate of the limit. Each nanosecond used moves it
-//!   by 100 / limit nanoseconds. Before it nothing is launched: what a long kernel takes beyond the container's part is debt
-//!   that is waited for afterwards, whatever its length.
+//! * [`Account::charged_until_ns`]: time up to here has been paid for. A paying process moves this word forward first,
+//!   so that time in which several processes had work on the device, or which several of them saw, is paid once.
+//! * [`Account::paced_until_ns`]: the time at which the container has earned what it used, at the rate of its limit.
+//!   Each nanosecond used moves it forward by 100 / `limit_percent` nanoseconds. Nothing is launched before it: what a
+//!   long kernel takes beyond the container's share is a debt, and the container waits for it afterwards, however long
+//!   the kernel was.
 //!
-//! There is no lock. Who is killed between the two words leaves one payment out; who is killed while it [holds](hold)
-//! the others back leaves them held back for a moment. Both words are the container's to write, and matter to itself
-//! alone; no value in them keeps it waiting for more than [`DEBT_MAX_NS`] takes to earn.
+//! There is no lock. A process that is killed between its writes to the two words leaves one payment out. A process
+//! that is killed while it [holds](hold) the others back leaves them held back for a moment. The container can write
+//! both words, but they affect only itself, and no value in them makes it wait longer than it takes to earn
+//! [`DEBT_MAX_NS`].
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::region::Account;
 
-/// Device time that can be owed.
+/// The most device time that can be owed.
 pub const DEBT_MAX_NS: u64 = 2_000_000_000;
-/// Time without work for which a container keeps what it earns. It makes up for threads that wake up late.
+/// A container keeps what it earns in this much time without work, which makes up for threads that wake up late.
 pub const SAVED_MAX_NS: u64 = 5_000_000;
-/// Device time that a launch takes for itself in advance, from its admission to the moment at which others can see it.
+/// Device time that a launch takes in advance, for the time from its admission until other processes can see it.
 pub const HELD_NS: u64 = 100_000;
-/// A time that lies so far ahead of the clock is none that was written by it.
+/// A stored time further ahead of the clock than this was not written from the clock.
 const CLOCK_ERROR_MAX_NS: u64 = 1_000_000_000;
 
-/// How long it takes to earn `used_ns` at `limit_percent`.
+/// How long it takes to earn `used_ns` at `limit_percent`, in nanoseconds.
 #[must_use]
 pub fn earning_ns(used_ns: u64, limit_percent: u32) -> u64 {
     used_ns.saturating_mul(100) / u64::from(limit_percent.clamp(1, 100))
 }
 
-/// Pays for the time from `from_ns` to `until_ns`, which is not after `now_ns`, as far as nobody has paid for it.
-/// Returns how much that is.
+/// Pays for the part of the time from `from_ns` to `until_ns` that has not been paid for, and returns its length in
+/// nanoseconds. `until_ns` is not after `now_ns`.
 pub fn charge(account: &Account, from_ns: u64, until_ns: u64, now_ns: u64, limit_percent: u32) -> u64 {
     let mut charged_ns = account.charged_until_ns.load(Ordering::Relaxed);
     let start_ns = loop {
@@ -62,19 +64,19 @@ pub fn charge(account: &Account, from_ns: u64, until_ns: u64, now_ns: u64, limit
     }
 }
 
-/// Admits one launch at `now_ns` and holds back all others of the container until it can be seen on the device: then
-/// [`release`] what this returns. The launch pays from its admission on: else a thread that is stopped between its
-/// launch and its marker would get its work for free.
+/// Admits one launch at `now_ns` and holds back all others of the container until this launch can be seen on the
+/// device. The caller then passes the result to [`release`]. The launch pays from its admission on: otherwise a thread
+/// that is stopped between its launch and its marker would get its work for free.
 ///
 /// # Errors
-/// The launch must wait for so many nanoseconds.
+/// The number of nanoseconds that the launch must wait.
 pub fn hold(account: &Account, now_ns: u64, limit_percent: u32) -> Result<u64, u64> {
     let held_ns = earning_ns(HELD_NS, limit_percent);
     let mut paced_ns = account.paced_until_ns.load(Ordering::Relaxed);
     loop {
         let sound_ns = paced_ns.min(latest_ns(now_ns, limit_percent));
         if sound_ns > now_ns {
-            // What is too great is put right for good: else its end would go before the clock for ever.
+            // Store the corrected value: otherwise a value that is too great would stay ahead of the clock for ever.
             if sound_ns < paced_ns
                 && let Err(now) = replace(&account.paced_until_ns, paced_ns, sound_ns)
             {
@@ -91,7 +93,7 @@ pub fn hold(account: &Account, now_ns: u64, limit_percent: u32) -> Result<u64, u
     }
 }
 
-/// Gives back what [`hold`] has taken: from now on the launch pays as it goes.
+/// Gives back what [`hold`] took. From now on the launch pays as its work is seen.
 pub fn release(account: &Account, held_ns: u64) {
     let mut paced_ns = account.paced_until_ns.load(Ordering::Relaxed);
     while let Err(now) = replace(&account.paced_until_ns, paced_ns, paced_ns.saturating_sub(held_ns)) {
@@ -99,13 +101,13 @@ pub fn release(account: &Account, held_ns: u64) {
     }
 }
 
-/// The greatest [`Account::paced_until_ns`] that debt accounts for.
+/// The greatest [`Account::paced_until_ns`] that a debt of [`DEBT_MAX_NS`] can produce.
 fn latest_ns(now_ns: u64, limit_percent: u32) -> u64 {
     now_ns.saturating_add(earning_ns(DEBT_MAX_NS, limit_percent))
 }
 
 fn replace(word: &AtomicU64, before: u64, after: u64) -> Result<(), u64> {
-    // Nothing else is written or read by way of these words.
+    // Relaxed: no other memory is published through these words.
     word.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed).map(|_| ())
 }
 
@@ -116,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     const MS: u64 = 1_000_000;
-    /// When the tests begin: the clock has run for a while.
+    /// The clock at the begin of each test: not near zero, as it has run for a while.
     const START_NS: u64 = 1_000_000 * MS;
 
     fn account() -> Account {
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_several_saw_is_paid_once() {
+    fn time_that_several_processes_saw_is_paid_once() {
         let account = account();
         let now_ns = START_NS + 100 * MS;
         assert_eq!(charge(&account, START_NS, START_NS + 10 * MS, now_ns, 50), 10 * MS);
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_long_kernel_takes_is_waited_for_afterwards() {
+    fn the_debt_of_a_long_kernel_is_waited_for_afterwards() {
         let account = account();
         assert_eq!(hold(&account, START_NS, 20).map(|held_ns| release(&account, held_ns)), Ok(()));
         let end_ns = START_NS + 200 * MS;
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_launch_at_a_time_is_on_its_way_to_the_device() {
+    fn a_held_launch_holds_the_next_one_back() {
         let account = account();
         charge(&account, START_NS, START_NS + MS, START_NS + MS, 10);
         let now_ns = START_NS + MS + hold(&account, START_NS + MS, 10).unwrap_err();
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_stands_in_the_account_makes_anybody_wait_for_ever_or_not_at_all() {
+    fn any_value_in_the_account_leads_to_a_wait_within_bounds() {
         for (charged_ns, paced_ns) in [(u64::MAX, u64::MAX), (START_NS * 3, 7), (0, u64::MAX), (u64::MAX, 0)] {
             let account = account();
             account.charged_until_ns.store(charged_ns, Ordering::Relaxed);
@@ -174,9 +176,9 @@ mod tests {
     }
 
     proptest! {
-        /// Processes that launch kernels of any lengths, pay now and then and pause now and then.
+        /// Kernels of random lengths. The launching thread wakes up late after a wait by a random time.
         #[test]
-        fn the_share_is_the_limit_whatever_the_kernels(
+        fn the_share_is_the_limit_for_kernels_of_any_length(
             limit_percent in 1_u32..=100,
             kernels in proptest::collection::vec((50_000_u64..200 * MS, 0_u64..3 * MS), 50..300),
         ) {
@@ -187,7 +189,7 @@ mod tests {
                     now_ns += wait_ns + late_ns;
                 }
                 release(&account, earning_ns(HELD_NS, limit_percent));
-                // Two see it: one in the middle, one when it is done.
+                // Two processes see the kernel: one in the middle of it, one when it is done.
                 let (middle_ns, end_ns) = (now_ns + kernel_ns / 2, now_ns + kernel_ns);
                 charge(&account, now_ns, middle_ns, middle_ns, limit_percent);
                 charge(&account, now_ns, end_ns, end_ns, limit_percent);

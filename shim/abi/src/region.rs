@@ -11,13 +11,13 @@
 //!
 //! Rules for both files:
 //!
-//! * `repr(C)`, integers of fixed width and atomics of them, no padding that is not named, offsets asserted below.
-//! * A file's size is a constant ([`LIMITS_FILE_BYTES`], [`LEDGER_FILE_BYTES`]) that is greater than its contents, so that a
-//!   later minor version can add fields at the end without an older mapping ever reaching past the end of the file.
-//! * [`Header::magic`] is stored last, with release ordering: a reader that sees it sees a complete file. A reader tells a
-//!   file that is not ready from one of another major version: see [`Header::check`].
-//! * Fields of a minor version that the reader does not know are zero or ignored; a major version that it does not know makes
-//!   the reader leave the region alone.
+//! * `repr(C)`, integers of fixed width and atomics of them, no unnamed padding, offsets asserted below.
+//! * A file's size is a constant ([`LIMITS_FILE_BYTES`], [`LEDGER_FILE_BYTES`]) that is greater than its contents. So a
+//!   later minor version can add fields at the end, and an older mapping never reaches past the end of the file.
+//! * [`Header::magic`] is stored last, with release ordering: a reader that sees it sees a complete file. A reader can
+//!   tell a file that is not ready from one of another major version: see [`Header::check`].
+//! * Fields of a minor version that the reader does not know are zero or ignored. A reader does not use a file of
+//!   another major version; the shim then refuses the device.
 //! * The manager trusts nothing that it reads from the ledger: every index and count is bounded before use.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -31,34 +31,34 @@ pub const ATTACH_SOCKET: &str = "attach.sock";
 
 /// Greatest number of devices of one region.
 pub const DEVICES_MAX: usize = if cfg!(loom) { 1 } else { 16 };
-/// Slots of one region. Number [`NO_SLOT`] is never anybody's: one process less has one. Under the model checker there
-/// are just as many of everything as make a protocol whole.
+/// Slots of one region. Slot [`NO_SLOT`] is never owned, so the number of processes is one less. Under the model
+/// checker, all counts are the smallest with which the protocols are complete.
 pub const SLOTS_MAX: usize = if cfg!(loom) { 3 } else { 4096 };
-/// The slot that is nobody's: whoever has no slot has this number.
+/// The slot that no process owns: a process without a slot has this number.
 pub const NO_SLOT: usize = 0;
-/// Slots that the manager backs with memory when it makes the region. Each of the others is backed by the first process
+/// Slots that the manager backs with memory when it makes the region. Each further slot is backed by the first process
 /// that takes it: see [`claim`](crate::ledger::claim).
 pub const SLOTS_BACKED: usize = if cfg!(loom) { 3 } else { 32 };
 /// Accounts of one region: one for the memory of each device, and [`HOST_ACCOUNT`].
 pub const ACCOUNTS: usize = DEVICES_MAX + 1;
 /// Number of the account of page-locked host memory.
 pub const HOST_ACCOUNT: usize = DEVICES_MAX;
-/// Classes of length that waits for leases are counted by.
+/// Classes of length by which waits for leases are counted.
 pub const WAIT_LENGTHS: usize = 14;
-/// Cells for progress markers of one process, on all devices of its slice: see [`Slot::row`].
+/// Cells for the progress markers of one process, on all devices of its slice together: see [`Slot::row`].
 pub const MARKER_CELLS: usize = if cfg!(loom) { 2 } else { 128 };
-/// Progress markers that a process can have in flight on one device at most.
+/// The most progress markers that a process can have in flight on one device.
 pub const MARKERS_MAX: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// Size of the limits file in bytes.
 pub const LIMITS_FILE_BYTES: usize = 16 * 1024;
-/// Size of the ledger file in bytes: address space, of which little is memory.
+/// Size of the ledger file in bytes: address space, of which only a small part is backed by memory.
 pub const LEDGER_FILE_BYTES: usize = 20 * 1024 * 1024;
-/// The first so many bytes of the ledger file are backed when it is made. What lies behind them is backed as far as slots
-/// are taken, and nobody reads a slot that has no owner: on a memory file system the reading alone takes a page.
+/// So many bytes at the start of the ledger file are backed when it is made. The rest is backed as slots are taken. A
+/// slot without an owner is not read: on a memory file system even a read allocates a page.
 pub const LEDGER_BACKED_BYTES: usize = core::mem::offset_of!(Ledger, slots) + SLOTS_BACKED * size_of::<Slot>();
 
-/// Version of the layout and the protocols in this crate that must agree exactly.
+/// Version of the layout and protocols in this crate: reader and file must have the same.
 pub const MAJOR: u32 = 3;
 /// Version of additions that older readers can ignore.
 pub const MINOR: u32 = 0;
@@ -79,11 +79,11 @@ pub struct Header {
     pub minor: AtomicU32,
     /// Size of the file in bytes.
     pub file_bytes: AtomicU64,
-    /// Unique to this region; the same number stands in both its files.
+    /// Unique to this region; both its files hold the same number.
     pub region_id: AtomicU64,
 }
 
-/// Why a file cannot be used.
+/// Why a file of a region cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     /// The manager has not finished making the file.
@@ -98,7 +98,7 @@ pub enum HeaderError {
         /// The version found.
         found: u32,
     },
-    /// The file's own idea of its size is not the size that this version maps.
+    /// The size in the header is not the size that this version maps.
     WrongSize {
         /// The size found in bytes.
         found_bytes: u64,
@@ -129,7 +129,7 @@ impl Header {
         Ok(())
     }
 
-    /// Declares the file complete.
+    /// Writes the header, and so declares the file complete.
     pub fn publish(&self, magic: u64, file_bytes: usize, region_id: u64) {
         self.major.store(MAJOR, Ordering::Relaxed);
         self.minor.store(MINOR, Ordering::Relaxed);
@@ -144,13 +144,13 @@ impl Header {
 pub struct Limits {
     /// See [`Header`], with [`LIMITS_MAGIC`].
     pub header: Header,
-    /// `CLOCK_MONOTONIC` in nanoseconds of the manager's last sign of life; see [`HEARTBEAT_STALE_NS`].
+    /// When the manager last wrote its heartbeat: `CLOCK_MONOTONIC` in nanoseconds; see [`HEARTBEAT_STALE_NS`].
     pub heartbeat_ns: AtomicU64,
-    /// Devices in [`Limits::devices`]; the first so many are valid. Never more than [`DEVICES_MAX`], never changes.
+    /// Number of valid entries at the start of [`Limits::devices`]. At most [`DEVICES_MAX`]; never changes.
     pub device_count: AtomicU32,
     /// [`FLAG_DISABLED`] and [`FLAG_EVENTS`].
     pub flags: AtomicU32,
-    /// Bytes of page-locked host memory that are never exceeded; 0: no limit.
+    /// Limit of page-locked host memory in bytes; 0: no limit.
     pub host_memory_limit_bytes: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 9],
@@ -162,50 +162,52 @@ pub struct Limits {
     pub waits: [DeviceWaits; DEVICES_MAX],
 }
 
-/// In [`Limits::flags`]: the manager has switched enforcement off; the shim accounts but refuses and delays nothing.
+/// In [`Limits::flags`]: the manager has switched enforcement off. The shim accounts, but applies no limit and delays
+/// nothing.
 pub const FLAG_DISABLED: u32 = 1;
-/// In [`Limits::flags`]: progress markers are events also where the device could write them, so that the two ways can
-/// be compared.
+/// In [`Limits::flags`]: progress markers are events even where the device could write them, so that both ways can be
+/// compared.
 pub const FLAG_EVENTS: u32 = 2;
 
-/// In [`DeviceLimits::context_bytes`]: contexts take next to nothing, or the driver does not tell what they take.
+/// In [`DeviceLimits::context_bytes`]: a context takes next to nothing, or the driver does not tell how much.
 pub const CONTEXT_NEGLIGIBLE: u64 = u64::MAX;
 
 /// The manager writes [`Limits::heartbeat_ns`] this often.
 pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
-/// A heartbeat older than this means that the manager is gone, and that the shim paces itself by
-/// [`DeviceLimits::core_limit_percent`]. Several intervals, so that a busy machine does not look like a dead manager.
+/// A heartbeat older than this means that the manager is gone: the shim then ignores a closed gate, and keeps to
+/// [`DeviceLimits::core_limit_percent`] by pacing itself. Several intervals, so that a busy machine does not look like
+/// a dead manager.
 pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
 
-/// What a container may use of one device. Each field is read alone: no two need to agree.
+/// What a container may use of one device. Each field is read on its own: no two fields need to agree.
 #[repr(C, align(128))]
 pub struct DeviceLimits {
-    /// The gate to the device, on a cache line of its own with the other fields that a launch reads: see [`gate`].
+    /// The gate to the device: see [`gate`]. It shares a cache line only with other fields that a launch reads.
     pub gate: AtomicU32,
-    /// Launches between two progress markers of one thread at most.
+    /// The most launches of one thread between two progress markers.
     pub marker_launches_max: AtomicU32,
-    /// Work in flight that a launch may add to, in nanoseconds: with more outstanding it waits first.
+    /// Bound on work in flight, in nanoseconds: while more is outstanding, a launch waits.
     pub inflight_ns_max: AtomicU32,
-    /// The share that is never exceeded, in percent of the device's time. 0: the slice was taken away; launches fail.
+    /// Limit of device time, in percent. 0: the slice was taken away, and launches fail.
     pub core_limit_percent: AtomicU32,
-    /// The share that is guaranteed, in percent of the device's time.
+    /// Guaranteed share of device time, in percent.
     pub core_request_percent: AtomicU32,
     /// Reserved, zero.
     pub reserved0: u32,
-    /// Bytes of device memory that are never exceeded.
+    /// Limit of device memory in bytes.
     pub memory_limit_bytes: AtomicU64,
-    /// Bytes that the container uses beyond what its ledger knows (contexts, modules); counts against the limit.
+    /// Bytes that the container uses beyond its ledger (contexts, modules). They count against the limit.
     pub memory_overhead_bytes: AtomicU64,
     /// The device's UUID, as `cuDeviceGetUuid` gives it. Never changes.
     pub uuid: [u8; 16],
-    /// Bytes that a context takes, by what the manager has seen of others on the device: what is reserved when one is
-    /// made. 0: not known; [`CONTEXT_NEGLIGIBLE`]: nothing is to be reserved.
+    /// Bytes that a context takes, by what the manager has seen of other contexts on the device. So much is reserved
+    /// when a context is made. 0: unknown; [`CONTEXT_NEGLIGIBLE`]: nothing is reserved.
     pub context_bytes: AtomicU64,
-    /// Looks of the manager at what the device's memory is used for: one more at the begin of each look and at its end,
-    /// so that an odd number means a look that is under way.
+    /// Counts the manager's looks at the use of the device's memory: one more at the start of each look and one more at
+    /// its end. So the number is odd while a look is under way.
     pub memory_looks: AtomicU64,
-    /// Not zero: [`DeviceLimits::memory_overhead_bytes`] holds memory of processes that have ended, and a look will tell
-    /// when the driver has it back.
+    /// Not zero: [`DeviceLimits::memory_overhead_bytes`] includes memory of processes that have ended, until a look
+    /// shows that the driver has it back.
     pub memory_settling: AtomicU32,
     /// Reserved, zero.
     pub reserved1: u32,
@@ -213,31 +215,31 @@ pub struct DeviceLimits {
     pub reserved: [u64; 6],
 }
 
-/// What a container has used of one device since its slice was made. The manager writes it here because a container
-/// cannot write this file, and because the manager has no other place for it that survives its own death. It is on
-/// cache lines that no launch reads.
+/// What a container has used of one device since its slice was made. It is in this file because a container cannot
+/// write it, and because the manager has no other place for it that outlives the manager. No launch reads these cache
+/// lines.
 #[repr(C, align(128))]
 pub struct DeviceCounters {
     /// Device time that was charged for leases, in nanoseconds.
     pub charged_ns: AtomicU64,
     /// Device time while the gate was [`gate::FREE`], by the driver's samples, in nanoseconds.
     pub free_ns: AtomicU64,
-    /// Leases that work outlasted.
+    /// Leases that ended with work still in flight.
     pub overruns: AtomicU64,
-    /// By how much, in nanoseconds.
+    /// Nanoseconds of these overruns together.
     pub overrun_ns: AtomicU64,
-    /// Nanoseconds that launches of processes that have ended had waited.
+    /// Nanoseconds for which launches of processes that have ended had waited.
     pub ended_throttled_ns: AtomicU64,
     /// Launches of processes that have ended.
     pub ended_launches: AtomicU64,
     /// Copies and memsets of processes that have ended.
     pub ended_copies: AtomicU64,
-    /// Bytes that they moved.
+    /// Bytes that these copies and memsets moved.
     pub ended_copied_bytes: AtomicU64,
-    /// Nanoseconds that they waited for copies and memsets to be done.
+    /// Nanoseconds for which these processes had waited for copies and memsets.
     pub ended_copy_ns: AtomicU64,
-    /// Device time that the container used in the last second, in thousandths of the device's; what NVML's utilisation
-    /// is made of in the container.
+    /// Device time that the container used in the last second, in thousandths of the device's time. In the container,
+    /// NVML's utilisation is computed from it.
     pub used_permille: AtomicU64,
     /// Leases granted.
     pub leases: AtomicU64,
@@ -245,39 +247,40 @@ pub struct DeviceCounters {
     pub reserved: [u64; 5],
 }
 
-/// How a container has waited for leases of one device since its slice was made: from the moment at which the first of
-/// its threads was seen to wait to the grant, once however many threads there are. Written by the manager, as
-/// [`DeviceCounters`].
+/// How a container has waited for leases of one device since its slice was made. A wait lasts from the moment at which
+/// the manager saw the first thread wait until the grant, and counts once, however many threads wait. Written by the
+/// manager, as [`DeviceCounters`] are.
 #[repr(C, align(128))]
 pub struct DeviceWaits {
-    /// Number of waits, by length. The bounds between the lengths are the arbiter's `WAIT_BOUNDS_NS`, and part of this
-    /// layout: a manager with others would need other fields.
+    /// Number of waits by length. The bounds between the classes are the arbiter's `WAIT_BOUNDS_NS` and part of this
+    /// layout: other bounds need other fields.
     pub by_length: [AtomicU64; WAIT_LENGTHS],
-    /// Nanoseconds of all these waits together.
+    /// Total length of these waits in nanoseconds.
     pub waited_ns: AtomicU64,
-    /// The longest of them in nanoseconds.
+    /// Length of the longest wait in nanoseconds.
     pub longest_ns: AtomicU64,
 }
 
-/// The gate: how the manager lets a container use a device now. A process waits for it with a futex on this word.
+/// The gate: the word by which the manager lets a container use a device or makes it wait. Processes wait for it with a
+/// futex on this word.
 ///
-/// While a lease lasts the manager changes the word's counting part at every tick (about a millisecond), so that a
-/// launch that has seen one value knows with a single comparison that nothing has happened since, and one that sees
-/// another value takes the slow path: places a progress marker, looks at the clock. A thread's first launch after a
-/// tick is therefore always marked, so that even a rare long kernel is seen.
+/// During a lease the manager changes the counting part of the word at every tick (about a millisecond). So a single
+/// comparison tells a launch that nothing has happened since its thread last saw the word. If the word has changed, the
+/// launch takes the slow path: it places a progress marker and looks at the clock. A thread's first launch after a tick
+/// is therefore always marked, so that even a rare long kernel is seen.
 ///
-/// No flag says that a gate is about to open. It was tried: waking the next container early gained 0.1 points of a
+/// No flag announces that a gate is about to open. It was tried: waking the next container early gained 0.1 points of a
 /// share and cost processor time on both sides.
 pub mod gate {
     /// Set: launches may go on.
     pub const OPEN: u32 = 1;
-    /// Set together with [`OPEN`]: the device is not shared in time for now. There are no ticks, and what is in flight
-    /// is bounded only for the sake of those who may come.
+    /// Set together with [`OPEN`]: the device is not shared in time for now. There are no ticks and no markers, and
+    /// work in flight is not bounded.
     pub const FREE: u32 = 2;
-    /// Set without [`OPEN`]: the manager is awake and looks at [`SlotDevice::waiting`](super::SlotDevice::waiting) by
-    /// itself; who waits need not ring: see [`handshake`](crate::handshake).
+    /// Set without [`OPEN`]: the manager is awake and reads [`SlotDevice::waiting`](super::SlotDevice::waiting) by
+    /// itself, so a waiting thread need not ring: see [`handshake`](crate::handshake).
     pub const WATCHED: u32 = 2;
-    /// What the counting part advances by.
+    /// Increment of the counting part.
     pub const TICK: u32 = 4;
 }
 
@@ -290,7 +293,7 @@ pub struct Ledger {
     pub reserved: [u64; 12],
     /// What the container uses of each device's memory, in the order of [`Limits::devices`].
     pub devices: [Account; DEVICES_MAX],
-    /// What the container uses of the host's memory, page-locked.
+    /// What the container uses of the host's page-locked memory.
     pub host: Account,
     /// Fills the first page.
     pub reserved_page: [u64; 224],
@@ -298,26 +301,26 @@ pub struct Ledger {
     pub owners: [AtomicU64; SLOTS_MAX],
     /// When each owner was started: field 22 of `/proc/PID/stat`, in clock ticks since boot.
     pub start_times: [AtomicU64; SLOTS_MAX],
-    /// The slots, a page each: processes share no cache line, and each can register its page with the device. What is in
-    /// one that nobody owns means nothing.
+    /// The slots, one page each: processes share no cache line, and each process can register its page with the device.
+    /// The contents of a slot without an owner mean nothing.
     pub slots: [Slot; SLOTS_MAX],
 }
 
-/// What a container uses of one memory: a device's, or the host's.
+/// What a container uses of one memory: a device's, or the host's page-locked memory.
 #[repr(C, align(128))]
 pub struct Account {
-    /// Bytes in use, of all slots together, in the low 48 bits; above them a count of changes: see
+    /// Bytes in use by all slots together, in the low 48 bits; above them a count of changes: see
     /// [`ledger`](crate::ledger).
     pub used: AtomicU64,
-    /// The most bytes that have been in use.
+    /// The most bytes that have been in use at a time.
     pub peak_bytes: AtomicU64,
     /// Requests for memory that were refused because of the limit.
     pub refused: AtomicU64,
-    /// `CLOCK_MONOTONIC` in nanoseconds up to which the container has paid for its device time while it paced itself: see
-    /// [`pacing`](crate::pacing).
+    /// While the container paces itself: it has paid for its device time up to here (`CLOCK_MONOTONIC` in nanoseconds).
+    /// See [`pacing`](crate::pacing).
     pub charged_until_ns: AtomicU64,
-    /// `CLOCK_MONOTONIC` in nanoseconds at which the container has earned what it has paid for: until then it launches nothing
-    /// while it paces itself.
+    /// While the container paces itself: it has earned what it used at this time (`CLOCK_MONOTONIC` in nanoseconds),
+    /// and launches nothing before.
     pub paced_until_ns: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 11],
@@ -332,17 +335,17 @@ impl Ledger {
     }
 }
 
-/// How many progress markers a process may have in flight on each of so many devices: the cells are divided among those
-/// that there are.
+/// How many progress markers a process may have in flight on each of its `device_count` devices: they share the cells
+/// equally.
 #[must_use]
 pub fn markers_per_device(device_count: usize) -> usize {
     (MARKER_CELLS / device_count.clamp(1, DEVICES_MAX)).min(MARKERS_MAX)
 }
 
 impl Slot {
-    /// The row of device number `device`: the device writes marker number `n` into element `n` modulo the row's length
-    /// when all work that the marker's stream held before it is done. Numbers begin at 1; at most as many as the row has
-    /// elements, never none, are in flight.
+    /// The row of device number `device`. When all work that was in a marker's stream before it is done, the device
+    /// writes the number `n` of the marker into element `n` modulo the row's length. Numbers begin at 1. At most as
+    /// many markers as the row has elements are in flight.
     #[inline]
     #[must_use]
     pub fn row(&self, device: usize) -> Option<&[AtomicU64]> {
@@ -350,7 +353,7 @@ impl Slot {
         self.markers.get(device.checked_mul(cells)?..)?.get(..cells)
     }
 
-    /// What the process has in account number `number`: bytes, and operations under way (see
+    /// The word with what the process holds in account number `number`: bytes, and operations under way (see
     /// [`ledger`](crate::ledger)).
     #[inline]
     #[must_use]
@@ -365,11 +368,12 @@ impl Slot {
 pub struct Slot {
     /// What the process uses of each device.
     pub devices: [SlotDevice; DEVICES_MAX],
-    /// Inode number of the process's pid namespace: a pid means nothing outside it.
+    /// Inode number of the process's pid namespace: a pid has no meaning outside it.
     pub pid_namespace: AtomicU64,
     /// Page-locked host memory: bytes in use and operations under way, as in [`SlotDevice::memory`].
     pub host_memory: AtomicU64,
-    /// Cells of [`Slot::markers`] in the row of each device, as the process has divided them: see [`markers_per_device`].
+    /// Number of cells in [`Slot::markers`] for each device, as the process has divided them: see
+    /// [`markers_per_device`].
     pub markers_per_device: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 125],
@@ -382,36 +386,38 @@ pub struct Slot {
 pub struct SlotDevice {
     /// Bytes in use and operations under way: see [`ledger`](crate::ledger).
     pub memory: AtomicU64,
-    /// Threads that wait for the gate now.
+    /// Threads that wait at the gate now.
     pub waiting: AtomicU32,
-    /// Not zero: markers are written by the device. Zero: by the process, when it asks the driver.
+    /// Not zero: the device writes the markers. Zero: the process does, when a query of the driver shows that work is
+    /// done.
     pub markers_by_device: AtomicU32,
     /// Number of the newest marker that was put into a stream.
     pub marker_submitted: AtomicU64,
-    /// `CLOCK_MONOTONIC` in nanoseconds when the newest marker was put into a stream.
+    /// When the newest marker was put into a stream: `CLOCK_MONOTONIC` in nanoseconds.
     pub marker_submitted_ns: AtomicU64,
-    /// `CLOCK_MONOTONIC` in nanoseconds of the first launch after the process's work on the device had drained.
+    /// When work was first in flight again after the process's work on the device had drained: the time at which the
+    /// first marker was put or, if the container paces itself, at which its launch was admitted. `CLOCK_MONOTONIC` in
+    /// nanoseconds.
     pub busy_since_ns: AtomicU64,
-    /// Launches, counted at each marker.
+    /// Launches; the number is updated at each marker.
     pub launches: AtomicU64,
-    /// Nanoseconds that launches have waited for the gate, of all threads together.
+    /// Nanoseconds for which launches of all threads have waited, at the gate or because the container paces itself.
     pub throttled_ns: AtomicU64,
     /// Copies and memsets.
     pub copies: AtomicU64,
-    /// Bytes that they moved.
+    /// Bytes that these copies and memsets moved.
     pub copied_bytes: AtomicU64,
-    /// Nanoseconds that threads waited for copies and memsets to be done.
+    /// Nanoseconds for which threads waited for copies and memsets.
     pub copy_ns: AtomicU64,
-    /// Bytes of the device that the process uses beyond what it holds here (its context, its modules), as the manager
-    /// learns from the driver. The manager writes it, for the process lists that the container sees; nothing is decided
-    /// by it.
+    /// Bytes that the process uses of the device beyond what it holds here (its context, its modules). The manager
+    /// learns them from the driver and writes them for the container's process lists; no decision depends on them.
     pub overhead_bytes: AtomicU64,
-    /// Device time that the process used in the last second, in thousandths of the device's. Written by the manager,
-    /// likewise.
+    /// Device time that the process used in the last second, in thousandths of the device's time. Also written by the
+    /// manager for display only.
     pub used_permille: AtomicU64,
-    /// Contexts that the process has.
+    /// Number of the process's contexts.
     pub contexts: AtomicU64,
-    /// What of [`SlotDevice::memory`] was reserved for them.
+    /// Bytes of [`SlotDevice::memory`] that are reserved for these contexts.
     pub context_bytes: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 2],
@@ -419,17 +425,17 @@ pub struct SlotDevice {
 
 /// Who owns a slot: one word in [`Ledger::owners`].
 ///
-/// Bits 0 to 31 hold a pid in the owner's own pid namespace: the owner's, and while the slot is given back that of who
-/// does it (0: the manager). Bits 32 to 55 hold a generation that grows with each owner, bits 56 to 63 the state. A
-/// slot never moves; a number of slot and generation names one owner for ever.
+/// Bits 0 to 31 hold a pid in the owner's pid namespace: the owner's or, while the slot is given back, that of the
+/// reclaiming process (0: the manager). Bits 32 to 55 hold a generation that grows with each owner, bits 56 to 63 the
+/// state. A slot never moves, so slot and generation together identify one owner.
 pub mod owner {
     /// The slot is free.
     pub const FREE: u64 = 0;
-    /// A process has taken the slot and writes its start time; it holds no memory yet.
+    /// A process has taken the slot and is filling it in; it holds no memory yet.
     pub const CLAIMED: u64 = 1;
     /// The slot belongs to a process.
     pub const ATTACHED: u64 = 2;
-    /// The owner is dead; what it used is being given back.
+    /// The owner is dead, and what it held is being given back.
     pub const RECLAIMING: u64 = 3;
 
     /// The word for `state`, `generation` (its low 24 bits) and `pid`.
@@ -457,8 +463,9 @@ pub mod owner {
     }
 }
 
-/// What a process sends on the attach socket: when it has taken a slot, when it waits at a gate and the manager may be
-/// asleep, and when it has made the driver take or give back memory that its ledger does not know. The manager takes the sender's identity from the socket, not from the message.
+/// A message on the attach socket. A process sends one when it has taken a slot, when it waits at a gate and the
+/// manager may be asleep, and when it has made the driver take or give back memory that its ledger does not know. The
+/// manager takes the sender's identity from the socket, not from the message.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttachMessage {
@@ -470,7 +477,7 @@ pub struct AttachMessage {
     pub slot: u32,
     /// The generation with which it took the slot.
     pub generation: u32,
-    /// The device that the sender waits for, or that is to be looked at; 0 in an attach message.
+    /// The device at whose gate the sender waits, or whose memory is to be looked at; 0 in an attach message.
     pub device: u32,
     /// Reserved, zero.
     pub reserved: u32,
@@ -483,7 +490,7 @@ impl AttachMessage {
     pub const ATTACH: u32 = 1;
     /// The sender waits at a gate.
     pub const RING: u32 = 2;
-    /// The sender's contexts have changed.
+    /// The sender's use of memory has changed beyond its ledger, for example by a context.
     pub const LOOK: u32 = 3;
     /// Size of a message in bytes.
     pub const BYTES: usize = size_of::<AttachMessage>();
@@ -499,7 +506,7 @@ impl AttachMessage {
         bytes
     }
 
-    /// Reads a message; `None` if it is not one. Bounds of `slot` and `device` are checked here.
+    /// Parses a message; `None` if it is not one, or if `slot`, `generation` or `device` is out of range.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<AttachMessage> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
@@ -541,7 +548,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_survives_the_wire_and_nothing_else_is_taken_for_one() {
+    fn only_valid_messages_are_parsed() {
         let message = AttachMessage {
             magic: AttachMessage::MAGIC,
             kind: AttachMessage::RING,
@@ -564,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_share_the_cells_and_do_not_meet() {
+    fn rows_divide_the_cells_without_overlap() {
         // SAFETY: these are integers and atomics of them: all bytes zero is valid.
         let slot = unsafe { Box::<Slot>::new_zeroed().assume_init() };
         for (devices, cells) in [(0, 64), (1, 64), (2, 64), (3, 42), (8, 16), (16, 8), (usize::MAX, 8)] {
@@ -575,7 +582,7 @@ mod tests {
                 assert_eq!((row.len(), row.as_ptr()), (cells, slot.markers[device * cells..].as_ptr()));
             }
         }
-        // Whatever a container writes there.
+        // A container can write any number there.
         for forged in [0, 1, 2, 129, u64::MAX] {
             slot.markers_per_device.store(forged, Ordering::Relaxed);
             for device in [0, 1, 2, 15, usize::MAX] {

@@ -1,7 +1,7 @@
-//! What the shim lets be in flight by its estimate of how long launches take, with a device that runs one after the
-//! other.
+//! How much work the shim lets be in flight, by its estimate of how long launches take, with a simulated device that
+//! runs one launch after the other.
 //!
-//! The shim itself is a library that takes the driver's place, so that its parts that are arithmetic are tested here.
+//! The shim itself takes the driver's place in its process, so only its purely arithmetic parts can be tested here.
 
 #![cfg(not(loom))]
 #![allow(dead_code, reason = "the shim uses what is not used here")]
@@ -19,7 +19,7 @@ use launches::Launches;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const ROOM_NS: u64 = 4 * MS;
-/// A launch that waits looks again after such a time at the latest.
+/// A waiting launch looks again after this time at the latest.
 const SLEEP_NS_MAX: u64 = 200 * US;
 
 /// A launch with a marker behind it.
@@ -28,12 +28,12 @@ struct Launch {
     end_ns: u64,
 }
 
-/// A program that launches all the time, and looks before each launch, as the shim does.
+/// A program that launches without a pause, and looks for finished work before each launch, as the shim does.
 struct Program {
     estimates: Estimates,
     now_ns: u64,
     in_flight: VecDeque<Launch>,
-    /// When the device is done with all.
+    /// When the device will have finished all launches.
     end_ns: u64,
     done_ns: u64,
     looked_ns: u64,
@@ -75,7 +75,8 @@ impl Program {
         }
     }
 
-    /// Launches work of this length when there is room. Returns what was in flight then.
+    /// Launches work of length `length_ns` when there is room. Returns how much work, in nanoseconds, was in flight
+    /// then.
     fn launch(&mut self, is_graph: bool, length_ns: u64) -> u64 {
         loop {
             self.look();
@@ -94,13 +95,13 @@ impl Program {
         self.end_ns = self.end_ns.max(self.now_ns) + length_ns;
         self.busy_ns += length_ns;
         self.in_flight.push_back(Launch { is_graph, end_ns: self.end_ns });
-        // What the call takes.
+        // The time that the call takes.
         self.now_ns += 5 * US;
         before_ns
     }
 }
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 fn random(seed: u64) -> impl Iterator<Item = u64> {
     let next =
         |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
@@ -130,14 +131,15 @@ fn rare_long_kernels_among_short_ones_stay_near_the_bound() {
         let busy_percent = program.busy_ns * 100 / (program.end_ns - MS);
         let found =
             format!("one of {rarity}: {often_ns} ns, {most_ns} ns at most, the device busy for {busy_percent} %");
-        // One of them may have just begun. Which of the others are long too, nobody knows: so many at once are rare.
+        // One long kernel may have just begun. It is not known which of the others in flight are long; several at once
+        // are rare.
         assert!(often_ns <= ROOM_NS + LONG_NS && most_ns <= ROOM_NS + 5 * LONG_NS, "{found}");
         assert!(busy_percent >= 95, "{found}");
     }
 }
 
 #[test]
-fn graphs_say_nothing_about_kernels() {
+fn graphs_do_not_distort_the_estimate_of_kernels() {
     let mut program = Program::new();
     for _ in 0..100 {
         let _ = program.launch(false, 50 * US);

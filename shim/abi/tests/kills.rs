@@ -1,8 +1,8 @@
-//! Real processes work on one ledger, are killed at random moments, and nothing is lost or left over.
+//! Real processes work on one ledger and are killed at random moments; no byte is lost and none is left over.
 //!
-//! The parent is the manager: it kills, reclaims and settles while the others go on. The children reserve and release
-//! as fast as they can, and now and then take their slot anew as a process does that has called `exec`. Each writes
-//! down beside the ledger what it holds; when all pause, the ledger must say the same.
+//! The parent plays the manager: it kills, reclaims and settles while the children go on. The children reserve and
+//! release as fast as they can. Now and then one claims a slot again, as a process does that has called `exec`. Each
+//! child records beside the ledger what it holds. When all children pause, the ledger must say the same.
 
 #![cfg(not(loom))]
 
@@ -21,21 +21,21 @@ const CHILDREN: usize = 4;
 const KILLS: usize = 400;
 /// Kills between two pauses in which the books are compared.
 const KILLS_PER_PAUSE: usize = 10;
-/// What the children compete for in each account.
+/// The limit of each account, for which the children compete.
 const LIMIT_BYTES: u64 = 4000;
 const RESERVATION_BYTES_MAX: u64 = 700;
-/// The accounts that are used: two devices' and the host's.
+/// The accounts that are used: those of two devices, and the host's.
 const USED_ACCOUNTS: [usize; 3] = [0, 1, HOST_ACCOUNT];
-/// Reservations that a child holds at a time.
+/// The most reservations that a child holds at a time.
 const HELD_MAX: usize = 16;
 
-/// What parent and children share.
+/// The memory that parent and children share.
 #[repr(C)]
 struct Shared {
     ledger: Ledger,
-    /// Not zero: the children are to pause.
+    /// Not zero: the children must pause.
     pause: AtomicU32,
-    /// What each child knows that it holds; right whenever it pauses.
+    /// What each child has recorded that it holds; exact while the child pauses.
     children: [Child; CHILDREN],
 }
 
@@ -45,7 +45,7 @@ struct Child {
     held_bytes: [AtomicU64; ACCOUNTS],
 }
 
-/// Numbers that look random, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Random(u64);
 
 impl Random {
@@ -71,22 +71,21 @@ fn map() -> &'static Shared {
     unsafe { mapping.unwrap().cast::<Shared>().as_ref() }
 }
 
-/// The process with the number `birth`: no two are the same, even if the kernel gives a pid again.
+/// The identity of the child with the number `birth`: unique, even if the kernel uses a pid again.
 fn identity(pid: u32, birth: u64) -> Identity {
     Identity { pid, start_time: birth, pid_namespace: 1 }
 }
 
-/// A child's life. It never returns, and calls nothing that the fork of a process with threads forbids: no heap, no
-/// lock.
+/// The program of a child. It never returns. As a child of a process with threads it must use no heap and no lock.
 fn live(shared: &Shared, number: usize, birth: u64, parent: Pid) -> ! {
-    // With the test's thread the children end, too, should it fail.
+    // If the test fails and its thread ends, the children end with it.
     if set_pdeathsig(Signal::SIGKILL).is_err() || getppid() != parent {
         exit();
     }
     let Some(child) = shared.children.get(number) else { exit() };
     let me = identity(std::process::id(), birth);
     let mut random = Random(birth);
-    // Everybody who is there is alive, as far as a child can tell.
+    // A child takes all other processes to be alive.
     let claim = || ledger::claim(&shared.ledger, me, |_| true, |_| true);
     let Some(mut slot) = claim() else { exit() };
     let mut held = [(0_usize, 0_u64); HELD_MAX];
@@ -125,7 +124,7 @@ fn live(shared: &Shared, number: usize, birth: u64, parent: Pid) -> ! {
                 let (of_all, part) = books(shared, slot, account);
                 ledger::release(of_all, part, bytes);
             }
-            // A program does other things, too.
+            // A program also does other things.
             _ => (0..random.below(20)).for_each(|_| std::hint::spin_loop()),
         }
     }
@@ -139,7 +138,7 @@ fn books(shared: &Shared, slot: SlotId, account: usize) -> (&aliquot_abi::region
 }
 
 fn exit() -> ! {
-    // SAFETY: ends the process at once, without anything that runs at exit.
+    // SAFETY: ends the process at once, and runs nothing at its exit.
     unsafe { nix::libc::_exit(1) }
 }
 
@@ -163,7 +162,7 @@ impl Family {
         }
         self.shared.children[number].paused.store(0, Ordering::Relaxed);
         let parent = getpid();
-        // SAFETY: the child calls only what may be called there: see `live`.
+        // SAFETY: the child calls only what is allowed there: see `live`.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => live(self.shared, number, self.births, parent),
             ForkResult::Parent { child } => self.children[number] = (child, self.births),
@@ -202,7 +201,7 @@ impl Family {
         }
     }
 
-    /// Settles what can be settled while the others go on.
+    /// Settles the accounts that can be settled while the children go on.
     fn settle(&mut self) {
         for account in 0..ACCOUNTS {
             if self.in_doubt & 1 << account != 0 && ledger::settle(&self.shared.ledger, account) {
@@ -211,7 +210,7 @@ impl Family {
         }
     }
 
-    /// Lets all children pause, and compares.
+    /// Lets all children pause, and compares the ledger with what they recorded.
     fn compare(&mut self) {
         self.shared.pause.store(1, Ordering::Release);
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -219,7 +218,7 @@ impl Family {
             assert!(Instant::now() < deadline, "a child does not pause");
             std::thread::yield_now();
         }
-        // Whether all doubts are gone is not left to luck: everything is at rest.
+        // All children are at rest, so everything can be settled.
         self.settle();
         assert_eq!(self.in_doubt, 0, "an operation is under way though nobody does anything");
         for account in USED_ACCOUNTS {
@@ -261,7 +260,7 @@ fn processes_killed_at_random_moments_leave_exact_books() {
         assert_eq!(ledger::used_bytes(shared.ledger.account(account).unwrap()), 0);
     }
     assert!(shared.ledger.owners.iter().all(|word| owner::state(word.load(Ordering::Relaxed)) == owner::FREE));
-    // Or nothing was shown.
+    // Otherwise the test would have shown nothing.
     assert!(family.torn > KILLS / 100, "only {} processes were killed in the middle of an operation", family.torn);
     println!("{KILLS} kills: {} within an operation, {} slots repaired", family.torn, family.repaired);
 }

@@ -1,8 +1,8 @@
-//! Models of the protocols on a region's shared memory, explored by loom: each test runs once for every order in which
-//! its processes' accesses to the memory can take place, with what each may see of the others' by the memory model.
+//! Models of the protocols on a region's shared memory, explored by loom. Each test runs once for every order in which
+//! the accesses of its processes can take place, and for every value that the memory model lets an access see.
 //!
-//! Processes are threads here. One that is killed ends before one of its accesses, and each test that kills does so
-//! before every one of them in turn. models.rs runs them with all other tests; by themselves:
+//! Processes are threads here. A killed process ends just before one of its accesses, and a test with kills repeats the
+//! model for each of these accesses in turn. models.rs runs these tests together with all others; alone they run by:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p aliquot-abi --test loom --release
@@ -24,8 +24,8 @@ use aliquot_abi::region::{Account, Header, Ledger, SLOTS_MAX, Slot, SlotDevice, 
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
-/// Switches between threads that are not forced, in one run. Nearly all mistakes need no more than two; each further
-/// one multiplies the runs.
+/// The most switches between threads in one run that are not forced. Nearly all errors need no more than two, and each
+/// further one multiplies the number of runs.
 const PREEMPTIONS_MAX: usize = 3;
 
 const DEVICE: usize = 0;
@@ -41,8 +41,8 @@ fn explore_with(preemptions_max: usize, model: impl Fn() + Sync + Send + 'static
     builder.check(model);
 }
 
-/// Explores `model` for a process that is killed before its first access, its second, and so on until it is not killed
-/// any more.
+/// Explores `model` with a process that is killed before its first access, then before its second one, and so on until
+/// it reaches its end.
 fn explore_kills(model: impl Fn(usize) -> End + Sync + Send + Copy + 'static) {
     for accesses in 0.. {
         let natural = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
@@ -125,9 +125,8 @@ fn process(pid: u32) -> Identity {
     Identity { pid, start_time: 1000 + u64::from(pid), pid_namespace: 1 }
 }
 
-/// Makes slot `index` that of the process `pid`, which holds `bytes` and has `operations` under way, of which the
-/// account knows
-/// `accounted_bytes`.
+/// Gives slot `index` to the process `pid`. `word` holds its bytes and its operations under way; `accounted_bytes` are
+/// those that the account contains for it.
 fn settle_down(ledger: &Ledger, index: usize, pid: u32, word: u64, accounted_bytes: u64) {
     ledger.start_times[index].store(process(pid).start_time, Ordering::Relaxed);
     ledger.slots[index].pid_namespace.store(process(pid).pid_namespace, Ordering::Relaxed);
@@ -136,7 +135,7 @@ fn settle_down(ledger: &Ledger, index: usize, pid: u32, word: u64, accounted_byt
     ledger.devices[DEVICE].used.fetch_add(accounted_bytes, Ordering::Relaxed);
 }
 
-/// One process at work, with its slot's number.
+/// A process at work, and the index of its slot.
 struct Worker<'a> {
     ledger: &'a Ledger,
     index: usize,
@@ -155,7 +154,7 @@ impl Worker<'_> {
         release(&self.ledger.devices[DEVICE], self.part(), bytes);
     }
 
-    /// The invariant that everything else is for, as a live process sees it.
+    /// The main invariant, as a live process sees it.
     fn sees_itself_accounted(&self, held_bytes: u64) {
         assert!(used_bytes(&self.ledger.devices[DEVICE]) >= held_bytes, "less is accounted than this process holds");
     }
@@ -169,7 +168,7 @@ fn held(ledger: &Ledger, index: usize) -> u64 {
     held_bytes(&ledger.slots[index].devices[DEVICE].memory)
 }
 
-/// What must hold when nobody does anything: each account is what the slots hold, and is found so.
+/// What must hold when no process does anything: each account is the sum of the slots, and settling leaves it so.
 fn is_in_order_at_rest(ledger: &Ledger) {
     let sum: u64 = (0..SLOTS_MAX).map(|index| held(ledger, index)).sum();
     assert_eq!(used(ledger), sum, "the account is not the sum of the slots");
@@ -183,7 +182,7 @@ fn run<T: 'static>(ledger: &Arc<Ledger>, life: impl FnOnce(&Ledger) -> T + 'stat
 }
 
 #[test]
-fn reservations_of_processes_that_race_never_pass_the_limit() {
+fn racing_reservations_never_pass_the_limit() {
     explore(|| {
         let ledger = ledger();
         [1, 2].into_iter().for_each(|index| settle_down(&ledger, index, 10 + index as u32, 0, 0));
@@ -230,7 +229,7 @@ fn threads_of_one_process_share_its_part() {
     });
 }
 
-/// A process is killed in the middle of `operation`, another one works, and the manager puts the books right meanwhile.
+/// A process is killed in the middle of `operation` while another one works, and the manager puts the books right.
 fn explore_a_kill_in(operation: fn(&Worker<'_>)) {
     explore_kills(move |accesses| {
         let ledger = ledger();
@@ -239,14 +238,14 @@ fn explore_a_kill_in(operation: fn(&Worker<'_>)) {
         let victim = run(&ledger, move |ledger| killed_after(accesses, || operation(&Worker { ledger, index: 1 })));
         let bystander = run(&ledger, |ledger| {
             let worker = Worker { ledger, index: 2 };
-            // Refused only where the victim's own reservation has come first.
+            // Refused only if the victim's own reservation came first.
             if worker.reserve(3) {
                 worker.sees_itself_accounted(3);
                 worker.release(1);
                 worker.sees_itself_accounted(2);
             }
         });
-        // The kernel says that a process has ended when it has.
+        // The manager reclaims after the kernel has reported the end of the process.
         let end = victim.join().unwrap();
         let in_doubt = match reclaim(&ledger, 1, process(11), MANAGER_PID) {
             Reclaimed::NotTheirs => panic!("nobody else gives this slot back"),
@@ -283,7 +282,7 @@ fn a_process_killed_at_any_moment_of_a_release_leaves_nothing_behind() {
 
 #[test]
 fn a_process_killed_at_any_moment_of_a_refused_reservation_leaves_nothing_behind() {
-    // Seven bytes beside the two that it holds fit only as long as the bystander holds none.
+    // The victim holds two bytes, so seven more fit only while the bystander holds none.
     explore_a_kill_in(|worker| {
         worker.reserve(7);
     });
@@ -306,7 +305,7 @@ fn settling_is_exact_while_processes_go_on() {
         let settled = settle(&ledger, DEVICE);
         worker.join().unwrap();
         if settled {
-            // Once it is right, every operation keeps it so.
+            // Once the account is right, every operation keeps it right.
             assert_eq!(used(&ledger), held(&ledger, 1));
         }
         assert!(settle(&ledger, DEVICE));
@@ -315,11 +314,11 @@ fn settling_is_exact_while_processes_go_on() {
 }
 
 #[test]
-fn settling_sees_that_bytes_went_from_one_process_to_another() {
+fn settling_notices_that_bytes_moved_between_processes() {
     explore(|| {
         let ledger = ledger();
-        // The one frees as much as the other takes: the account's bytes are as they were, between two looks at the
-        // slots.
+        // One process frees as much as the other reserves. So the account's bytes are unchanged between two readings of
+        // the slots.
         settle_down(&ledger, 1, 11, 0, 4);
         settle_down(&ledger, 2, 12, 2, 2);
         let taker = run(&ledger, |ledger| assert!(Worker { ledger, index: 1 }.reserve(2)));
@@ -358,7 +357,7 @@ fn an_account_that_is_bounded_is_never_too_low() {
         settle_down(&ledger, 1, 11, OPERATION | 1, 0);
         settle_down(&ledger, 2, 12, 2, 2 + 4);
         let worker = run(&ledger, |ledger| {
-            // It goes on.
+            // The stopped process goes on.
             ledger.devices[DEVICE].used.fetch_add((1 << 48) + 1, Ordering::AcqRel);
             ledger.slots[1].devices[DEVICE].memory.fetch_sub(OPERATION, Ordering::Release);
             let worker = Worker { ledger, index: 1 };
@@ -376,7 +375,7 @@ fn an_account_that_is_bounded_is_never_too_low() {
 }
 
 #[test]
-fn two_who_settle_at_once_do_not_undo_each_other() {
+fn two_concurrent_settlements_do_not_undo_each_other() {
     explore(|| {
         let ledger = ledger();
         settle_down(&ledger, 1, 11, 1, 1 + 4);
@@ -394,7 +393,7 @@ fn two_who_settle_at_once_do_not_undo_each_other() {
 }
 
 #[test]
-fn of_all_who_give_a_dead_process_s_slot_back_one_does() {
+fn exactly_one_of_two_reclaimers_frees_a_slot() {
     for (word, accounted_bytes) in [(3, 3), (OPERATION | 3, 3), (OPERATION | 3, 0)] {
         explore(move || {
             let ledger = ledger();
@@ -412,17 +411,17 @@ fn of_all_who_give_a_dead_process_s_slot_back_one_does() {
 }
 
 #[test]
-fn a_slot_has_one_owner_and_each_owner_a_generation_of_its_own() {
+fn a_slot_has_one_owner_at_a_time_and_each_owner_has_its_own_generation() {
     explore(|| {
         let ledger = ledger();
-        // The other slot is taken: all want the same one.
+        // The other slot is taken, so that all compete for the same one.
         settle_down(&ledger, 2, 12, 0, 0);
         let claims: Vec<_> = [21, 22]
             .map(|pid| {
                 run(&ledger, move |ledger| {
                     let slot = claim(ledger, process(pid), |_| true, |_| true)?;
                     assert_eq!(identity(ledger, slot.index), Some(process(pid)), "the slot is not its owner's");
-                    // It goes, and leaves the slot to whoever comes.
+                    // The process ends, and its slot is free for the next one.
                     assert!(
                         reserve(&ledger.devices[DEVICE], &ledger.slots[slot.index].devices[DEVICE].memory, 1, 1)
                             .is_ok()
@@ -440,8 +439,8 @@ fn a_slot_has_one_owner_and_each_owner_a_generation_of_its_own() {
 }
 
 #[test]
-fn two_who_find_the_dead_do_not_take_each_other_s_slot() {
-    // Two whole claims are long: with one more, this is a matter of minutes.
+fn two_claimers_that_reclaim_dead_processes_get_different_slots() {
+    // Two complete claims are long: with one more preemption this test would take minutes.
     explore_with(1, || {
         let ledger = ledger();
         settle_down(&ledger, 1, 11, 3, 3);
@@ -475,7 +474,7 @@ fn two_who_find_the_dead_do_not_take_each_other_s_slot() {
 }
 
 #[test]
-fn whoever_looks_for_the_dead_never_takes_the_slot_of_one_who_has_just_come() {
+fn a_search_for_dead_processes_never_reclaims_a_new_owner_s_slot() {
     explore(|| {
         let ledger = ledger();
         settle_down(&ledger, 1, 11, 3, 3);
@@ -487,7 +486,8 @@ fn whoever_looks_for_the_dead_never_takes_the_slot_of_one_who_has_just_come() {
             worker.sees_itself_accounted(2);
             Some(slot)
         });
-        // The sweep: what it reads may be of two owners, while the slot goes from one to the other.
+        // The search for dead processes: the slot may change owners while it reads, so it may read parts of two
+        // identities.
         for index in 1..SLOTS_MAX {
             if let Some(found) = identity(&ledger, index)
                 && found != process(12)
@@ -575,10 +575,10 @@ fn the_count_of_changes_wraps_without_touching_the_bytes() {
 }
 
 #[test]
-fn an_account_that_is_given_back_more_than_it_holds_ends_empty() {
+fn an_overdrawn_account_ends_empty() {
     explore(|| {
         let ledger = ledger();
-        // Forged: the two hold three bytes, and the account says one.
+        // Forged: the two processes hold three bytes, but the account says one.
         settle_down(&ledger, 1, 11, 2, 1);
         settle_down(&ledger, 2, 12, 1, 0);
         let other = run(&ledger, |ledger| Worker { ledger, index: 1 }.release(2));
@@ -591,7 +591,7 @@ fn an_account_that_is_given_back_more_than_it_holds_ends_empty() {
 }
 
 #[test]
-fn whoever_waits_at_a_gate_rings_or_is_seen_by_the_manager_that_goes_to_sleep() {
+fn a_waiting_thread_rings_or_is_seen_by_a_manager_that_goes_to_sleep() {
     explore(|| {
         let gate = Arc::new((AtomicU32::new(gate::WATCHED), AtomicU32::new(0)));
         let waiter = {
@@ -610,7 +610,7 @@ fn whoever_waits_at_a_gate_rings_or_is_seen_by_the_manager_that_goes_to_sleep() 
 }
 
 #[test]
-fn whoever_comes_through_an_open_gate_sees_what_was_written_before() {
+fn a_thread_at_an_open_gate_sees_what_was_written_before() {
     explore(|| {
         let region = Arc::new((AtomicU32::new(0), AtomicU32::new(0), word()));
         let waiter = {
@@ -630,9 +630,9 @@ fn whoever_comes_through_an_open_gate_sees_what_was_written_before() {
     });
 }
 
-/// One process pays for the first half of a stretch of time, another one for all of it, in any order.
+/// One process pays for the first half of a stretch of time and another for all of it, in any order.
 #[test]
-fn processes_that_pace_themselves_pay_for_time_once() {
+fn self_pacing_processes_pay_for_time_once() {
     explore(|| {
         let account = Arc::new(account());
         let payers = [50, 100].map(|until_ns| {

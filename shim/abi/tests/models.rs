@@ -1,4 +1,4 @@
-//! Runs the models in loom.rs, which are built for the model checker and so apart from everything else.
+//! Runs the models in loom.rs, which need a build of their own for the model checker.
 
 #![cfg(not(loom))]
 

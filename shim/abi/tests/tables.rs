@@ -1,4 +1,4 @@
-//! The tables of functions are right in themselves. Whether they are complete is for the tests that read NVIDIA's
+//! The tables of functions are consistent. Whether they are complete is checked by the tests that read NVIDIA's
 //! headers.
 
 #![cfg(not(loom))]
@@ -54,25 +54,25 @@ fn forwarded(families: &'static [cuda::Family]) -> impl Iterator<Item = &'static
 }
 
 #[test]
-fn every_function_of_the_driver_stands_in_one_place() {
+fn every_function_of_the_driver_is_listed_once() {
     is_unique(symbols().chain(forwarded(cuda::FORWARDED)));
     assert!(symbols().chain(forwarded(cuda::FORWARDED)).all(|symbol| symbol.starts_with("cu")));
 }
 
 #[test]
-fn every_function_of_nvml_stands_in_one_place() {
+fn every_function_of_nvml_is_listed_once() {
     is_unique(NVML.iter().map(|&(_, _, symbol)| symbol).chain(forwarded(nvml::FORWARDED)));
     assert!(NVML.iter().all(|(_, _, symbol)| symbol.starts_with("nvml")));
 }
 
 #[test]
-fn every_family_that_passes_by_says_why() {
+fn every_forwarded_family_has_a_reason() {
     for family in cuda::FORWARDED.iter().chain(nvml::FORWARDED) {
         assert!(family.why.len() > 20 && !family.symbols.is_empty(), "{:?}", family.why);
     }
 }
 
-/// The number in a symbol's `_v2`, or 1; `None` if it is no form of `name`.
+/// The number in a symbol's suffix `_v2`, 1 without a suffix, or `None` if the symbol is not a form of `name`.
 fn form(symbol: &str, name: &str) -> Option<u32> {
     match symbol.strip_prefix(name)? {
         "" => Some(1),
@@ -104,9 +104,9 @@ fn later_forms_came_with_later_versions() {
 }
 
 #[test]
-fn versions_are_the_driver_s() {
+fn versions_are_versions_of_the_driver() {
     for Function { symbol, version, .. } in CUDA {
-        // 1000 for each major, 10 for each minor version; the driver API is as old as 2.0.
+        // Versions count 1000 for each major and 10 for each minor version; the driver API begins with 2.0.
         assert!((2000..20000).contains(version) && version % 10 == 0 && version % 1000 < 100, "{symbol} @ {version}");
     }
 }
@@ -121,7 +121,7 @@ fn a_per_thread_form_is_named_after_its_function() {
 }
 
 #[test]
-fn what_passes_by_has_no_policy_and_all_else_has_one() {
+fn all_but_forwarded_functions_have_a_policy() {
     const CLASSES: [&str; 8] = ["start", "memory", "launch", "copy", "synchronize", "view", "context", "forward"];
     let cuda = CUDA.iter().map(|function| (function.class, function.policy, function.symbol));
     for (class, policy, symbol) in cuda.chain(NVML.iter().copied()) {

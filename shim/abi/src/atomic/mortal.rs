@@ -1,7 +1,7 @@
 //! The model checker's atomics, for processes that can be killed.
 //!
-//! A SIGKILL stops a process between two of its accesses to shared memory, and what it did not write is never written.
-//! A thread of a model that runs in [`killed_after`] does the same: it ends just before one of its accesses.
+//! A SIGKILL stops a process between two of its accesses to shared memory, and it writes nothing afterwards. A model's
+//! thread in [`killed_after`] imitates that: it ends just before one of its accesses.
 
 use core::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,23 +9,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use loom::sync::atomic::Ordering;
 
 loom::thread_local! {
-    /// Accesses that the calling thread has left to live; `None`: it is not killed.
+    /// Accesses that the calling thread may still make before it is killed; `None`: it is not killed.
     static ACCESSES_LEFT: Cell<Option<usize>> = Cell::new(None);
 }
 
-/// What unwinds a thread that is killed.
+/// The unwind payload of a killed thread.
 struct Killed;
 
-/// How a life ended.
+/// How a thread ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It came to its own end.
+    /// It ran to its end.
     Natural,
     /// It was killed.
     Killed,
 }
 
-/// Lives `life` up to its access to shared memory number `accesses`, counted from 0: that one does not take place.
+/// Runs `life`, and kills it just before its access number `accesses` to shared memory, counted from 0.
 pub fn killed_after(accesses: usize, life: impl FnOnce()) -> End {
     ACCESSES_LEFT.with(|left| left.set(Some(accesses)));
     let outcome = catch_unwind(AssertUnwindSafe(life));
@@ -33,7 +33,7 @@ pub fn killed_after(accesses: usize, life: impl FnOnce()) -> End {
     match outcome {
         Ok(()) => End::Natural,
         Err(reason) if reason.is::<Killed>() => End::Killed,
-        // An assertion of the model.
+        // A failed assertion of the model.
         Err(reason) => resume_unwind(reason),
     }
 }
@@ -45,7 +45,7 @@ fn access() {
         killed
     });
     if killed {
-        // Not a panic: nobody is to be told of it.
+        // Not `panic!`, which would print a message.
         resume_unwind(Box::new(Killed));
     }
 }
@@ -124,8 +124,8 @@ macro_rules! mortal {
 }
 
 mortal! {
-    /// [`loom::sync::atomic::AtomicU32`], of a mortal process.
+    /// [`loom::sync::atomic::AtomicU32`] of a process that can be killed.
     AtomicU32: u32;
-    /// [`loom::sync::atomic::AtomicU64`], of a mortal process.
+    /// [`loom::sync::atomic::AtomicU64`] of a process that can be killed.
     AtomicU64: u64;
 }

@@ -1,18 +1,18 @@
-//! The functions of the driver that neither the shim nor the simulated GPU knows more of than the name.
+//! The functions of the driver of which the shim and the simulated GPU know only the name.
 //!
-//! Nothing expands from this list: whoever looks such a function up gets the driver's own. It is here so that *every*
-//! function of the driver is in one of two places, and a test that reads NVIDIA's headers finds what is in neither: a
-//! function that is new must be looked at by somebody before it passes by.
+//! Nothing expands from this list: a program that looks such a function up gets the driver's own. The list exists so
+//! that *every* function of the driver is in one of two places. A test that reads NVIDIA's headers finds a function
+//! that is in neither: somebody must examine a new function before it is forwarded.
 
-/// Functions that pass by, with the reason why none of them can get around a slice.
+/// Functions that are forwarded, with the reason why none of them can get around a slice.
 pub struct Family {
-    /// Why they may pass.
+    /// Why they may be forwarded.
     pub why: &'static str,
     /// Their symbols.
     pub symbols: &'static [&'static str],
 }
 
-/// All of them.
+/// All forwarded functions, by family.
 pub const FORWARDED: &[Family] = &[
     Family {
         why: "Linking and textures of before CUDA 5, bound to a module or a context: they name memory that was charged when it was made",

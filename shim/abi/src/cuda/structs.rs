@@ -1,4 +1,4 @@
-//! Structures that the driver API passes by pointer, and checks of their layout.
+//! Structures that the driver API takes by pointer, and checks of their layout.
 
 use super::{
     CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, CUarray, CUcontext, CUdevice,
@@ -24,19 +24,19 @@ pub struct CUmemLocation {
 }
 
 impl CUmemLocation {
-    /// The device in whose memory this is; `None` for memory of the host, and for what no header knows.
+    /// The device whose memory this is; `None` for memory of the host, and for kinds that no header knows.
     #[must_use]
     pub const fn device(self) -> Option<CUdevice> {
         match self.kind {
             CU_MEM_LOCATION_TYPE_DEVICE => Some(self.id),
-            // Two bytes stand in place of the number: the device's ordinal, and the part.
+            // Here the id consists of two bytes: the device's ordinal, and the number of the part.
             CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => Some(self.id & 0xff),
             _ => None,
         }
     }
 }
 
-/// Who may access a range.
+/// A permission to access a range.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemAccessDesc {
@@ -46,7 +46,7 @@ pub struct CUmemAccessDesc {
     pub flags: c_uint,
 }
 
-/// What `cuMemCreate` should make.
+/// The properties of memory that `cuMemCreate` is to make.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemAllocationProp {
@@ -62,7 +62,7 @@ pub struct CUmemAllocationProp {
     pub alloc_flags: [u8; 8],
 }
 
-/// What `cuMemPoolCreate` should make.
+/// The properties of a pool that `cuMemPoolCreate` is to make.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemPoolProps {
@@ -158,7 +158,7 @@ pub struct CUlaunchConfig {
     pub stream: CUstream,
     /// `CUlaunchAttribute`s.
     pub attrs: *mut c_void,
-    /// How many there are.
+    /// Number of attributes.
     pub num_attrs: c_uint,
 }
 
@@ -214,13 +214,13 @@ pub struct CUDA_KERNEL_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMSET_NODE_PARAMS {
-    /// Where.
+    /// The address.
     pub dst: CUdeviceptr,
     /// Bytes from row to row.
     pub pitch: usize,
     /// The value.
     pub value: c_uint,
-    /// Its size in bytes: 1, 2 or 4.
+    /// Size of the value in bytes: 1, 2 or 4.
     pub element_size: c_uint,
     /// Elements of a row.
     pub width: usize,
@@ -244,9 +244,9 @@ pub struct CUDA_HOST_NODE_PARAMS {
 pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
     /// Where the memory shall lie.
     pub pool_props: CUmemPoolProps,
-    /// Who may access it besides.
+    /// Access rights beyond those of the memory's own device.
     pub access_descs: *const CUmemAccessDesc,
-    /// How many these are.
+    /// Number of access rights.
     pub access_desc_count: usize,
     /// Bytes asked for.
     pub bytesize: usize,
@@ -374,7 +374,7 @@ pub struct CUdevprop {
     pub texture_align: c_int,
 }
 
-/// One operation of `cuStreamBatchMemOp`: a wait or a write (the other kinds use the same 48 bytes otherwise).
+/// One operation of `cuStreamBatchMemOp`: a wait or a write. (Other kinds use the same 48 bytes in another way.)
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUstreamBatchMemOpParams {
@@ -386,13 +386,13 @@ pub struct CUstreamBatchMemOpParams {
     pub value64: u64,
     /// `CUstreamWaitValue_flags` or `CUstreamWriteValue_flags`.
     pub flags: c_uint,
-    /// The driver's own.
+    /// Reserved for the driver.
     pub alias: CUdeviceptr,
-    /// Room of the greater kinds.
+    /// Makes room for the larger kinds.
     pub reserved: u64,
 }
 
-/// What a node of a graph does, of any kind.
+/// The parameters of a graph node of any kind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CUgraphNodeParams {
@@ -400,13 +400,13 @@ pub struct CUgraphNodeParams {
     pub kind: c_uint,
     /// Must be 0.
     pub reserved0: [c_uint; 3],
-    /// What belongs to the kind.
+    /// The parameters of this kind.
     pub of_kind: CUgraphNodeKindParams,
     /// Must be 0.
     pub reserved2: u64,
 }
 
-/// What belongs to a kind of node.
+/// The parameters of each kind of node.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union CUgraphNodeKindParams {
@@ -430,7 +430,7 @@ pub union CUgraphNodeKindParams {
     pub free: CUdeviceptr,
     /// Stream memory operations.
     pub mem_op: CUDA_BATCH_MEM_OP_NODE_PARAMS,
-    /// Graphs that run on a condition.
+    /// Graphs that run under a condition.
     pub conditional: CUDA_CONDITIONAL_NODE_PARAMS,
 }
 
@@ -464,7 +464,7 @@ pub struct CUDA_CHILD_GRAPH_NODE_PARAMS {
 pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
     /// The context in which they run.
     pub ctx: CUcontext,
-    /// How many.
+    /// Number of operations.
     pub count: c_uint,
     /// The operations.
     pub param_array: *mut CUstreamBatchMemOpParams,
@@ -472,15 +472,15 @@ pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
     pub flags: c_uint,
 }
 
-/// Graphs that run on a condition.
+/// Graphs that run under a condition.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_CONDITIONAL_NODE_PARAMS {
-    /// The value that decides.
+    /// The value that the condition tests.
     pub handle: u64,
     /// `CUgraphConditionalNodeType`.
     pub kind: c_uint,
-    /// How many graphs.
+    /// Number of graphs.
     pub size: c_uint,
     /// The graphs, written by the driver.
     pub graph_out: *mut CUgraph,
@@ -488,37 +488,37 @@ pub struct CUDA_CONDITIONAL_NODE_PARAMS {
     pub ctx: CUcontext,
 }
 
-/// What names stream-ordered memory to another process.
+/// An identifier by which another process opens stream-ordered memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemPoolPtrExportData {
-    /// The driver's own.
+    /// Reserved for the driver.
     pub reserved: [u8; 64],
 }
 
-/// What names memory to another process.
+/// An identifier by which another process opens memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUipcMemHandle {
-    /// The driver's own.
+    /// Reserved for the driver.
     pub reserved: [u8; 64],
 }
 
-/// What names an event to another process.
+/// An identifier by which another process opens an event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUipcEventHandle {
-    /// The driver's own.
+    /// Reserved for the driver.
     pub reserved: [u8; 64],
 }
 
-/// Memory of several devices that is written at once.
+/// A multicast object: memory of several devices, to which one write goes at once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmulticastObjectProp {
-    /// How many devices.
+    /// Number of devices.
     pub num_devices: c_uint,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
     /// `CUmemAllocationHandleType` flags.
     pub handle_types: u64,
@@ -536,7 +536,7 @@ pub struct CUarrayMapInfo {
     pub resource: *mut c_void,
     /// `CUarraySparseSubresourceType`: a box of a level, or the tail of mip levels.
     pub subresource_type: c_uint,
-    /// Padding: what follows is aligned to eight bytes.
+    /// Aligns the next field to eight bytes.
     pub reserved0: c_uint,
     /// Level, layer, offsets and extents of a box; or layer, a gap, offset and size of a tail.
     pub subresource: [c_uint; 8],
@@ -546,9 +546,9 @@ pub struct CUarrayMapInfo {
     pub mem_handle_type: c_uint,
     /// The physical memory.
     pub mem_handle: u64,
-    /// First byte of it.
+    /// Its first byte.
     pub offset: u64,
-    /// Devices on which the operation happens.
+    /// Devices on which the operation happens, one bit each.
     pub device_bit_mask: c_uint,
     /// Must be 0.
     pub flags: c_uint,
@@ -560,7 +560,7 @@ pub struct CUarrayMapInfo {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY3D_PEER {
-    /// The copy; instead of the two pointers that must be null it has the contexts of source and destination.
+    /// The copy. In place of the two pointers that must be null it has the contexts of source and destination.
     pub copy: CUDA_MEMCPY3D,
 }
 
@@ -573,26 +573,26 @@ pub struct CUdevResource {
     pad: c_uint,
     origin: u64,
     internal: [u64; 10],
-    /// Of multiprocessors: how many, the least, the multiple, flags, and the domain.
+    /// For multiprocessors: number, minimum, alignment, flags, and domain.
     sms: [c_uint; 5],
     rest: [c_uint; 5],
     next: u64,
 }
 
 impl CUdevResource {
-    /// A number of multiprocessors. `origin` is kept in what is the driver's own.
+    /// A number of multiprocessors. `origin` is stored in the part that is reserved for the driver.
     #[must_use]
     pub const fn of_sms(kind: c_uint, origin: u64, sms: [c_uint; 5]) -> CUdevResource {
         CUdevResource { kind, pad: 0, origin, internal: [0; 10], sms, rest: [0; 5], next: 0 }
     }
 
-    /// How many multiprocessors, the least, the multiple, flags, and the domain.
+    /// Number of multiprocessors, minimum, alignment, flags, and domain.
     #[must_use]
     pub const fn sms(&self) -> [c_uint; 5] {
         self.sms
     }
 
-    /// What the driver noted in its own part.
+    /// What the driver stored in its reserved part.
     #[must_use]
     pub const fn origin(&self) -> u64 {
         self.origin

@@ -1,8 +1,8 @@
 //! The table of CUDA driver functions.
 //!
-//! Each driver function is one line here, and everything that must agree about it expands from that line: the shim's
-//! exports and real-function slots, `cuGetProcAddress` of the simulated GPU, the simulated GPU's exports, and the tests
-//! that compare the table with NVIDIA's headers. Adding a function is adding a line.
+//! Each driver function is one line here. Everything that must agree about it expands from that line: the shim's
+//! exports and its slots for real functions, the exports and the `cuGetProcAddress` of the simulated GPU, and the tests
+//! that compare the table with NVIDIA's headers. To add a function, add a line.
 //!
 //! A line reads
 //!
@@ -10,16 +10,18 @@
 //! class policy: symbol | per-thread symbol = name @ version (arguments);
 //! ```
 //!
-//! * `class` says what the function can do to a slice: `start` (start-up and look-up), `memory` (takes or gives back
-//!   memory, or lets the driver do so), `launch` (makes the device work), `copy` (moves or sets memory: counted, never held
-//!   back), `synchronize` (waits for the device), `view` (shows the size of the device), `context` (begins or ends a
-//!   context or a stream with all it holds, keeps a context alive, or changes what it takes), `forward` (none of these: the shim does not touch it).
-//! * `policy` names the one rule that the function shares with its other versions; the shim has one function for each.
-//! * `symbol` is the exported symbol; `| per-thread symbol` the form with per-thread default streams, where there is one.
-//! * `name @ version` is how `cuGetProcAddress` knows it: the unversioned name and the first CUDA version (`11020` is
+//! * `class` is the effect that the function can have on a slice: `start` (start-up and look-up), `memory` (allocates
+//!   or frees memory, or can make the driver do so), `launch` (makes the device work), `copy` (copies or sets memory:
+//!   counted, never held back), `synchronize` (waits for the device), `view` (shows the size of the device), `context`
+//!   (begins or ends a context, or a stream with all it holds, keeps a context alive, or changes its use of memory),
+//!   `forward` (none of these: the shim does not touch it).
+//! * `policy` is the rule that the function shares with its other versions; it is one function of the shim.
+//! * `symbol` is the exported symbol, and `per-thread symbol` that of the form with per-thread default streams, if it
+//!   exists.
+//! * `name @ version` is how `cuGetProcAddress` finds it: the unversioned name, and the first CUDA version (`11020` is
 //!   11.2) whose callers get this symbol. The per-thread forms exist from 7000 on.
 
-/// Hands the whole table to the macro `$consumer`, which receives the lines described in the [module](self) text.
+/// Passes the whole table to the macro `$consumer`, as lines that the [module](self) text describes.
 ///
 /// Every function returns [`CUresult`](crate::cuda::CUresult).
 #[macro_export]
@@ -264,8 +266,8 @@ macro_rules! cuda_api {
             memory pool_of_location: cuMemGetDefaultMemPool = cuMemGetDefaultMemPool @ 13000 (pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint);
             memory pool_of_location: cuMemGetMemPool = cuMemGetMemPool @ 13000 (pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint);
             forward call: cuMemSetMemPool = cuMemSetMemPool @ 13000 (location: *mut CUmemLocation, kind: c_uint, pool: CUmemoryPool);
-            // Copies and sets (Those of before CUDA 3.2 have addresses of 32 bits, into which none of a 64-bit program
-            // fits: they pass by.)
+            // Copies and sets (The forms from before CUDA 3.2 are forwarded: their addresses have 32 bits, and no
+            // address of a 64-bit program fits into them.)
             copy linear: cuMemcpy | cuMemcpy_ptds = cuMemcpy @ 4000 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
             copy peer: cuMemcpyPeer | cuMemcpyPeer_ptds = cuMemcpyPeer @ 4000 (dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize);
             forward call: cuMemcpyHtoD = cuMemcpyHtoD @ 2000 (dst_device: CUdeviceptrV1, src_host: *const c_void, byte_count: c_uint);

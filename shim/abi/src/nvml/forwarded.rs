@@ -1,10 +1,11 @@
-//! The functions of NVML that neither the shim nor the simulated GPU knows more of than the name.
+//! The functions of NVML of which the shim and the simulated GPU know only the name.
 //!
-//! As with the [driver's](crate::cuda::FORWARDED): what is in neither list, somebody must look at before it passes by.
+//! As for [the driver's functions](crate::cuda::FORWARDED), somebody must examine a new function before it is
+//! forwarded.
 
 use crate::cuda::Family;
 
-/// All of them.
+/// All forwarded functions, by family.
 pub const FORWARDED: &[Family] = &[
     Family {
         why: "Virtual machines' devices, and their processes, on a host that runs virtual machines: there a container has no slice",

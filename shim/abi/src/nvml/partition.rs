@@ -1,5 +1,5 @@
-//! MIG: the parts of a GPU. A *GPU instance* has memory slices and compute slices of its own; a *compute instance* in
-//! it is what programs run on.
+//! MIG: the parts of a GPU. A *GPU instance* has its own memory slices and compute slices. Programs run on a *compute
+//! instance*, which is a part of a GPU instance.
 
 use core::ffi::{c_uint, c_void};
 
@@ -15,20 +15,20 @@ pub struct nvmlGpuInstance_t(pub *mut c_void);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct nvmlComputeInstance_t(pub *mut c_void);
 
-/// Kinds of GPU instances that NVML knows: `NVML_GPU_INSTANCE_PROFILE_COUNT`.
+/// Number of kinds of GPU instances that NVML knows: `NVML_GPU_INSTANCE_PROFILE_COUNT`.
 pub const NVML_GPU_INSTANCE_PROFILE_COUNT: c_uint = 0x12;
-/// Kinds of compute instances that NVML knows: `NVML_COMPUTE_INSTANCE_PROFILE_COUNT`.
+/// Number of kinds of compute instances that NVML knows: `NVML_COMPUTE_INSTANCE_PROFILE_COUNT`.
 pub const NVML_COMPUTE_INSTANCE_PROFILE_COUNT: c_uint = 9;
-/// Kinds of ways to share engines: `NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT`.
+/// Number of ways to share engines that NVML knows: `NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT`.
 pub const NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT: c_uint = 1;
 
-/// Where a GPU instance is on its GPU.
+/// The position of a GPU instance on its GPU.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlGpuInstancePlacement_t {
     /// Its first memory slice.
     pub start: c_uint,
-    /// Its memory slices.
+    /// Number of its memory slices.
     pub size: c_uint,
 }
 
@@ -38,17 +38,17 @@ pub struct nvmlGpuInstancePlacement_t {
 pub struct nvmlGpuInstanceProfileInfo_v2_t {
     /// Size and version: [`NVML_GPU_INSTANCE_PROFILE_INFO_V2`].
     pub version: c_uint,
-    /// What the GPU calls it.
+    /// The GPU's id of this kind.
     pub id: c_uint,
-    /// Whether peers are supported.
+    /// Whether peer access is supported.
     pub is_p2p_supported: c_uint,
-    /// Compute slices.
+    /// Number of compute slices.
     pub slice_count: c_uint,
-    /// Instances of this kind that a GPU can have.
+    /// Number of instances of this kind that a GPU can have.
     pub instance_count: c_uint,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessor_count: c_uint,
-    /// Engines that copy.
+    /// Number of copy engines.
     pub copy_engine_count: c_uint,
     /// Video decoders.
     pub decoder_count: c_uint,
@@ -60,7 +60,7 @@ pub struct nvmlGpuInstanceProfileInfo_v2_t {
     pub ofa_count: c_uint,
     /// Memory in MiB.
     pub memory_size_mib: u64,
-    /// For example `1g.10gb`, NUL-terminated.
+    /// Name, for example `1g.10gb`, NUL-terminated.
     pub name: [u8; 96],
 }
 
@@ -71,13 +71,13 @@ pub const NVML_GPU_INSTANCE_PROFILE_INFO_V2: c_uint = size_of::<nvmlGpuInstanceP
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct nvmlGpuInstanceInfo_t {
-    /// Its GPU.
+    /// The GPU that it is a part of.
     pub device: nvmlDevice_t,
     /// Its number on the GPU.
     pub id: c_uint,
     /// The id of its kind.
     pub profile_id: c_uint,
-    /// Where it is.
+    /// Its position.
     pub placement: nvmlGpuInstancePlacement_t,
 }
 
@@ -85,15 +85,15 @@ pub struct nvmlGpuInstanceInfo_t {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlComputeInstanceProfileInfo_t {
-    /// What the GPU instance calls it.
+    /// The GPU instance's id of this kind.
     pub id: c_uint,
-    /// Compute slices.
+    /// Number of compute slices.
     pub slice_count: c_uint,
-    /// Instances of this kind that a GPU instance can have.
+    /// Number of instances of this kind that a GPU instance can have.
     pub instance_count: c_uint,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessor_count: c_uint,
-    /// Engines that it shares: copies, decoders, encoders, JPEG, optical flow.
+    /// Numbers of the engines that it shares: copy, decoder, encoder, JPEG, optical flow.
     pub shared_engine_counts: [c_uint; 5],
 }
 
