@@ -1,4 +1,4 @@
-//! What this process was charged for each address and each handle, so that a free gives back exactly that.
+//! What this process was charged for each address and handle, so that a free gives back exactly that.
 
 use crate::radix::Radix;
 use crate::{pools, vmm};
@@ -7,14 +7,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Device addresses. The driver aligns allocations to 256 bytes at least.
 static ADDRESSES: Radix<8, 14, 3> = Radix::new();
-/// Addresses that share a node of that table.
+/// Bytes of address space that one leaf of that table covers.
 const ADDRESSES_LEAF_BYTES: u64 = 1 << (8 + 14);
-/// Handles of arrays, which are not addresses and have no alignment.
+/// Handles of arrays. They are not addresses and have no alignment.
 static HANDLES: Radix<0, 12, 4> = Radix::new();
-/// Page-locked host memory: what the host registers can begin anywhere.
+/// Page-locked host memory. A range that the host registers can begin at any address.
 static HOST: Radix<0, 12, 4> = Radix::new();
 
-/// A charge: so many bytes of one of the region's accounts.
+/// A charge: a number of bytes of one of the region's accounts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charge {
     /// Number of the account in the region.
@@ -23,12 +23,12 @@ pub(crate) struct Charge {
     pub(crate) bytes: u64,
 }
 
-/// What an entry stands for; bits 60 to 63 of the word.
+/// The kind of an entry, in bits 60 to 63 of its word.
 const CHARGE: u64 = 1 << 60;
 const MAPPING: u64 = 2 << 60;
-/// A mapping that is about to be taken away.
+/// A mapping that `cuMemUnmap` is about to remove.
 const UNMAPPING: u64 = 3 << 60;
-/// Memory of a pool, which is charged as a whole.
+/// Memory of a pool. The pool is charged as a whole.
 const POOLED: u64 = 4 << 60;
 const KIND: u64 = 0xf << 60;
 
@@ -74,8 +74,8 @@ impl Key {
     }
 }
 
-/// Remembers that `key` was charged `charge`. `false` if it cannot be remembered: then nobody can give it back, and the
-/// caller must do so now.
+/// Remembers that `key` was charged `charge`. Returns `false` if it cannot be remembered: then no later free can give
+/// the charge back, and the caller must do so now.
 #[inline]
 #[must_use]
 pub(crate) fn remember(key: Key, charge: Charge) -> bool {
@@ -86,8 +86,8 @@ pub(crate) fn remember(key: Key, charge: Charge) -> bool {
 
 #[inline]
 fn set(entry: &AtomicU64, word: u64) {
-    // What stood here is gone without a call that said so, or the driver would not have given the number again: it was
-    // in a context that another thread has ended meanwhile.
+    // The driver gave this number again, so what stood here is gone although no call said so: it was in a context that
+    // another thread has ended meanwhile.
     if entry.load(Ordering::Relaxed) != 0 {
         displace(entry);
     }
@@ -106,7 +106,7 @@ fn displace(entry: &AtomicU64) {
     }
 }
 
-/// Takes out what `key` was charged. One caller gets it, however many try.
+/// Removes and returns what `key` was charged. If several threads try, only one of them gets it.
 #[inline]
 pub(crate) fn forget(key: Key) -> Option<Charge> {
     take(key.existing()?)
@@ -119,18 +119,18 @@ fn take(entry: &AtomicU64) -> Option<Charge> {
         let charge = Charge::from_word(word)?;
         match entry.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return Some(charge),
-            // Noted by an ending context meanwhile, or taken by another thread.
+            // Marked by an ending context meanwhile, or removed by another thread.
             Err(now) => word = now,
         }
     }
 }
 
-/// Memory of a pool.
+/// An allocation from a pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pooled {
-    /// Number of the pool: see `pools`.
+    /// Number of the pool: see [`pools`].
     pub(crate) pool: u16,
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub(crate) bytes: u64,
 }
 
@@ -144,7 +144,7 @@ impl Pooled {
         (word & KIND == POOLED).then_some(Pooled { pool: (word >> 48) as u16 & 0xfff, bytes: word & BYTES_MASK })
     }
 
-    /// Remembers that the memory at `address` is the pool's.
+    /// Remembers that the memory at `address` belongs to the pool.
     #[must_use]
     pub(crate) fn remember(self, address: u64) -> bool {
         let Some(entry) = ADDRESSES.entry(address) else { return false };
@@ -152,7 +152,7 @@ impl Pooled {
         true
     }
 
-    /// Takes out what is remembered at `address`.
+    /// Removes and returns what is remembered at `address`.
     pub(crate) fn forget(address: u64) -> Option<Pooled> {
         let entry = ADDRESSES.existing(address)?;
         let word = entry.load(Ordering::Relaxed);
@@ -165,14 +165,14 @@ impl Pooled {
 /// A piece of physical memory that is mapped at an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mapping {
-    /// Index of the piece's record: see `vmm`.
+    /// Index of the record of the physical memory: see [`vmm`].
     pub(crate) record: u32,
     /// Length in units of [`Mapping::UNIT_BYTES`].
     pub(crate) units: u32,
 }
 
 impl Mapping {
-    /// No driver maps at a finer granularity than a page of the host.
+    /// A page of the host: no driver maps at a finer granularity.
     pub(crate) const UNIT_BYTES: u64 = 1 << 12;
 
     /// Bits 32 to 59: the record; bits 0 to 31: the length.
@@ -193,12 +193,12 @@ impl Mapping {
         true
     }
 
-    /// The mapping that begins at `address`.
+    /// The mapping that begins at `address`, if there is one.
     pub(crate) fn at(address: u64) -> Option<Mapping> {
         Mapping::from_word(ADDRESSES.existing(address)?.load(Ordering::Relaxed))
     }
 
-    /// Notes of every mapping that begins in the range that it is about to be taken away.
+    /// Marks every mapping that begins in the range as about to be removed.
     pub(crate) fn begin_unmapping(address: u64, bytes: u64) {
         Self::walk(address, bytes, |entry| {
             let word = entry.load(Ordering::Relaxed);
@@ -211,9 +211,9 @@ impl Mapping {
         });
     }
 
-    /// What became of the mappings that [`begin_unmapping`](Self::begin_unmapping) noted: taken out, and given to
-    /// `gone`, if they
-    /// `were_unmapped`; otherwise as they were. One that was made at the same place meanwhile is left alone.
+    /// Ends what [`begin_unmapping`](Self::begin_unmapping) began: if the mappings `were_unmapped`, removes those that
+    /// it marked and passes them to `gone`; otherwise removes the marks. A mapping that was made at the same place
+    /// meanwhile has no mark and is left alone.
     pub(crate) fn finish_unmapping(address: u64, bytes: u64, were_unmapped: bool, mut gone: impl FnMut(Mapping)) {
         Self::walk(address, bytes, |entry| {
             let word = entry.load(Ordering::Relaxed);
@@ -233,28 +233,28 @@ impl Mapping {
         u64::from(word as u32).max(1) * Self::UNIT_BYTES
     }
 
-    /// Calls `step` with the entries in the range where a mapping can begin; it says how many bytes further the next
-    /// one is.
+    /// Calls `step` with each entry in the range where a mapping can begin. `step` returns the distance to the next one
+    /// in bytes.
     fn walk(address: u64, bytes: u64, mut step: impl FnMut(&'static AtomicU64) -> u64) {
-        // Beyond are no addresses: a host that asks for all of them is told so by the driver, and not made to wait
-        // here.
+        // There are no addresses beyond this. For a range that covers all of them the driver returns the error, and the
+        // host is not kept waiting here.
         let end = address.saturating_add(bytes).min(1 << 49);
         let mut place = address & !(Self::UNIT_BYTES - 1);
         while place < end {
             place = match ADDRESSES.existing(place) {
                 Some(entry) => place.saturating_add(step(entry)),
-                // Nothing is known in this part of the address space: of an import, say.
+                // Nothing is known in this part of the address space, for example of an imported allocation.
                 None => (place | (ADDRESSES_LEAF_BYTES - 1)).saturating_add(1),
             };
         }
     }
 }
 
-/// The end of a context, from before the call that ends it until what was in it is refunded. Its number stands in the
-/// words of the charges that it deals with: so an end leaves alone what another thread's end, or an allocation made
-/// meanwhile, has written.
+/// The end of a context, from before the call that ends it until its memory is refunded. The number of the end is
+/// written into the words of the charges that it concerns. So it leaves alone charges that another thread's end has
+/// marked, or that were made meanwhile.
 pub(crate) struct Ending {
-    /// In its place in a charge's word.
+    /// The number, shifted to its place in a charge's word.
     number: u64,
 }
 
@@ -266,19 +266,19 @@ impl Ending {
         Ending { number: u64::from(ENDS.fetch_add(1, Ordering::Relaxed) % 127 + 1) << 48 }
     }
 
-    /// Notes every charge whose address `concerns` this end.
+    /// Marks every charge that `concerns` this end.
     pub(crate) fn note(&self, mut concerns: impl FnMut(u64, Charge) -> bool) {
         each_charge(|address, entry| {
             let word = entry.load(Ordering::Relaxed);
             if Charge::from_word(word).is_some_and(|charge| concerns(address, charge)) {
-                // One that is freed meanwhile is not ours to note.
+                // If the exchange fails, the charge was freed meanwhile.
                 let noted = word & !Self::NUMBERS | self.number;
                 let _ = entry.compare_exchange(word, noted, Ordering::Relaxed, Ordering::Relaxed);
             }
         });
     }
 
-    /// Refunds the noted charges of which `is_gone` says that their memory is; the others are as they were.
+    /// Refunds the marked charges whose memory `is_gone`, and removes the marks of the others.
     pub(crate) fn finish(&self, mut is_gone: impl FnMut(u64) -> bool) {
         each_charge(|address, entry| {
             let word = entry.load(Ordering::Relaxed);

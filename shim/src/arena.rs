@@ -1,12 +1,12 @@
-//! Memory for the shim's own tables: taken from the kernel in large pieces, never given back.
+//! Memory for the shim's own tables, taken from the kernel in large pieces and never given back.
 //!
-//! The host's heap is the host's: a hook may run inside its allocator, and a child may inherit it locked.
+//! The host's heap is not used: a hook may run inside the host's allocator, and a child may inherit the heap locked.
 
 use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is taken from the kernel at once. Only touched pages take memory.
+/// Bytes that are taken from the kernel at once. Only touched pages use memory.
 const PIECE_BYTES: usize = 16 << 20;
 
 /// A supply of zeroed memory.
@@ -25,7 +25,7 @@ impl Arena {
     pub(crate) fn take(&self, bytes: usize) -> *mut c_void {
         loop {
             let next = self.next.load(Ordering::Relaxed);
-            // Pieces are aligned to their size by over-asking below, so that the end of a piece shows in the address.
+            // `refill` aligns pieces to their size, so an address shows where its piece ends.
             let start = (next + (bytes - 1)) & !(bytes - 1);
             let piece_is_spent = next.is_multiple_of(PIECE_BYTES) || start / PIECE_BYTES != next / PIECE_BYTES;
             let end = start.wrapping_add(bytes);
@@ -47,9 +47,10 @@ impl Arena {
         // SAFETY: mapped just now.
         unsafe { sys::avoid_huge_pages(mapping, 2 * PIECE_BYTES) };
         let start = (mapping.expose_provenance() + PIECE_BYTES) & !(PIECE_BYTES - 1);
-        // The first 64 bytes stay unused: an address at the very start of a piece means "spent".
+        // The first 64 bytes stay unused: an address at the very start of a piece means that the piece before is used
+        // up.
         if self.next.compare_exchange(spent, start + 64, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            // SAFETY: another thread refilled first; nobody knows this mapping.
+            // SAFETY: another thread refilled first; no other code knows this mapping.
             unsafe { sys::unmap(mapping, 2 * PIECE_BYTES) };
         }
         true

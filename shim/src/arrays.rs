@@ -1,7 +1,8 @@
 //! CUDA arrays: charged for the bytes of their elements, freed by handle.
 //!
-//! The driver lays elements out in tiles and can take more; how much it does not tell (`cuArrayGetMemoryRequirements`
-//! answers for arrays without memory of their own only). The rest shows as the slice's overhead.
+//! The driver stores elements in tiles and may take more memory than that. It does not tell how much:
+//! `cuArrayGetMemoryRequirements` answers only for arrays without memory of their own. The rest is part of the slice's
+//! overhead.
 
 use crate::allocations::{self, Key};
 use crate::bindings;
@@ -15,7 +16,7 @@ use aliquot_abi::cuda::{
 };
 use core::sync::atomic::Ordering;
 
-/// From handles of arrays to the context they were made in: the driver cannot be asked about a handle that may be gone.
+/// The context in which each array was made, by handle: the driver cannot be asked about a handle that may be gone.
 static CONTEXTS: Radix<0, 12, 4> = Radix::new();
 
 /// An array's extents in elements; a dimension that the array lacks is 0.
@@ -29,9 +30,9 @@ struct Extents {
     flags: c_uint,
 }
 
-/// `CUDA_ARRAY3D_LAYERED`: the depth counts layers, which mip levels do not halve.
+/// `CUDA_ARRAY3D_LAYERED`: the depth is a number of layers, which mip levels do not halve.
 const LAYERED: c_uint = 1;
-/// `CUDA_ARRAY3D_CUBEMAP`: the depth counts faces.
+/// `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of faces.
 const CUBEMAP: c_uint = 4;
 /// `CUDA_ARRAY3D_SPARSE`.
 const SPARSE: c_uint = 0x40;
@@ -42,7 +43,7 @@ impl Extents {
     /// Bytes of the array.
     fn bytes(self) -> u64 {
         if self.flags & (SPARSE | DEFERRED_MAPPING) != 0 {
-            // Has no memory of its own; what is mapped into it is charged when it is created.
+            // The array has no memory of its own. Memory that is mapped into it is charged when that memory is created.
             return 0;
         }
         let (width, height, bits) = match block_bytes(self.format) {
@@ -56,7 +57,7 @@ impl Extents {
     fn mipmapped_bytes(self, levels: c_uint) -> u64 {
         let depth_is_count = self.flags & (LAYERED | CUBEMAP) != 0;
         let halved = |extent: u64, level: u32| if extent == 0 { 0 } else { (extent >> level).max(1) };
-        // No extent has more than 64 bits, so no array more than 64 levels.
+        // An extent has 64 bits, so an array has at most 64 levels.
         (0..levels.min(64)).fold(0_u64, |sum, level| {
             let level = level.min(63);
             let depth = if depth_is_count { self.depth } else { halved(self.depth, level) };
@@ -67,32 +68,32 @@ impl Extents {
     }
 }
 
-/// Bits of an element of all its channels or planes, by `CUarray_format` as of CUDA 13.
+/// Bits of one element, for all its channels or planes together, by `CUarray_format` as of CUDA 13.
 fn element_bits(format: c_uint, channels: c_uint) -> u64 {
     let channels = u64::from(channels.max(1));
     match format {
-        // Integers and floats of 8, 16 and 32 bits, of as many channels as the description says.
+        // Integers and floats of 8, 16 and 32 bits, with the number of channels that the description gives.
         0x01 | 0x08 => channels.saturating_mul(8),
         0x02 | 0x09 | 0x10 => channels.saturating_mul(16),
         0x03 | 0x0a | 0x20 => channels.saturating_mul(32),
-        // All others have as many channels as their name says. Normalised integers with one to four channels, and
+        // All other formats imply their number of channels. Here: normalised integers with one to four channels, and
         // 10:10:10:2.
         0xc0 | 0xc6 => 8,
         0xc1 | 0xc3 | 0xc7 | 0xc9 => 16,
         0xc2 | 0xc4 | 0xc8 | 0xca | 0x50 => 32,
         0xc5 | 0xcb => 64,
-        // Luminance in full and two planes of chrominance at half the resolution both ways: of 8 bits, and of up to 16.
+        // Full luminance, and two planes of chrominance at half the resolution both ways: 8 bits, then up to 16 bits.
         0xb0 | 0x53 | 0x59 => 12,
         0x9f | 0xa1 | 0x54 | 0x5a => 24,
-        // Chrominance at half the resolution one way, in planes or packed: likewise.
+        // Chrominance at half the resolution one way, in planes or packed: 8 bits, then up to 16 bits.
         0xa2 | 0xa5 | 0x55 | 0x5b => 16,
         0xa3 | 0xa4 | 0xa6 | 0xa7 | 0x51 | 0x56 | 0x5c => 32,
-        // Chrominance in full, in planes: likewise; packed with a fourth channel: likewise.
+        // Full chrominance in planes: 8 bits, then up to 16 bits. Then packed with a fourth channel: likewise.
         0xb2 | 0xb4 | 0x57 | 0x5d => 24,
         0xb3 | 0xb5 | 0x58 | 0x5e => 48,
         0xa8 | 0xa9 | 0x52 => 32,
         0xb1 => 64,
-        // A format newer than this list: charged as the largest one, so that it is not a way around the limit.
+        // A format newer than this list is charged like the largest one, so that it is no way around the limit.
         _ => 128,
     }
 }
@@ -107,12 +108,12 @@ fn block_bytes(format: c_uint) -> Option<u8> {
     }
 }
 
-/// An array's description, of whichever version.
+/// An array's description, of any version.
 pub(crate) trait Description {
     fn extents(&self) -> ArrayExtents;
 }
 
-/// [`Extents`], for the trait above.
+/// Wraps [`Extents`], which is private, for the trait above.
 pub(crate) struct ArrayExtents(Extents);
 
 macro_rules! descriptions {
@@ -183,8 +184,8 @@ pub(crate) unsafe fn mipmap_create(
     }
 }
 
-/// The driver's own answer to a request for an array that would be larger than the whole device; `None`: it is not. The
-/// driver looks at the shape first, and an array that is too wide is an invalid value, not out of memory.
+/// The driver's own answer to a request for an array larger than the whole device; `None` if the array is not. The
+/// driver checks the shape first, and answers an array that is too wide with "invalid value", not "out of memory".
 fn refused_by_driver(bytes: u64, call: &dyn Fn() -> CUresult, undo: &dyn Fn() -> Option<CUresult>) -> Option<CUresult> {
     let process = Process::attached()?;
     let (device, mut total) = (process.current_ordinal().ok()?, 0);
@@ -198,7 +199,7 @@ fn refused_by_driver(bytes: u64, call: &dyn Fn() -> CUresult, undo: &dyn Fn() ->
     if !result.is_ok() {
         return Some(result);
     }
-    // It takes less than its description says: then it is refused by that.
+    // The array takes less memory than its description says. It is refused by the description.
     let _ = undo();
     Some(CUresult::OUT_OF_MEMORY)
 }
@@ -227,7 +228,7 @@ fn destroyed(array: *mut core::ffi::c_void, call: &dyn Fn() -> CUresult) -> CUre
     result
 }
 
-/// Notes the context of an array that was made just now.
+/// Remembers the context of an array that was just made.
 fn made(array: *mut core::ffi::c_void) -> Key {
     let mut context = CUcontext::NULL;
     if let (Some(entry), Some(get)) = (CONTEXTS.entry(array.addr() as u64), real!(cuCtxGetCurrent)) {
@@ -238,7 +239,7 @@ fn made(array: *mut core::ffi::c_void) -> Key {
     handle(array)
 }
 
-/// Gives back the arrays of a context that has ended.
+/// Refunds the arrays of a context that has ended.
 pub(crate) fn refund_of_context(ended: CUcontext) {
     CONTEXTS.for_each(&mut |array, context| {
         if context.load(Ordering::Relaxed) == ended.0.addr() as u64 {

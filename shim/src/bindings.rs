@@ -1,10 +1,10 @@
-//! Physical memory that is bound to something else than an address: tiles of sparse arrays, and parts of multicast
-//! objects.
+//! Physical memory that is bound to something other than an address: to tiles of sparse arrays, or to parts of
+//! multicast objects.
 //!
-//! A binding holds the memory as a mapping does. One to a multicast object ends when it is unbound; those to an array
-//! all end when the array is destroyed, although single tiles may have been unmapped before: what a tile holds is not
-//! followed. A binding that finds no place in the table never ends. So the memory is charged too long rather than too
-//! short.
+//! A binding holds the memory as a mapping does. A binding to a multicast object ends when it is unbound. All bindings
+//! to an array end when the array is destroyed, even if single tiles were unmapped before: the shim does not track
+//! single tiles. A binding that finds no free entry in the table never ends. In each of these cases the memory is
+//! charged for too long rather than too short a time.
 
 use crate::hooks::types;
 use crate::process::Process;
@@ -12,13 +12,13 @@ use crate::vmm::{self, Held};
 use aliquot_abi::cuda::{CUarrayMapInfo, CUdevice, CUdeviceptr, CUresult, CUstream, NullStream, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// One binding; all zero: none.
+/// One binding. All zero: a free entry.
 struct Binding {
     /// Handle of the array or the multicast object.
     object: AtomicU64,
-    /// Where in it: the account of the memory from bit 48 on, and the offset in bytes.
+    /// Place in the object: the account of the memory in the bits from 48 on, and the offset in bytes below.
     place: AtomicU64,
-    /// The memory's record plus one.
+    /// Index of the memory's record plus one.
     record: AtomicU32,
 }
 
@@ -28,30 +28,30 @@ static BINDINGS: [Binding; BINDINGS_MAX] =
     [const { Binding { object: AtomicU64::new(0), place: AtomicU64::new(0), record: AtomicU32::new(0) } };
         BINDINGS_MAX];
 
-/// Not zero once there was a binding.
+/// Not zero once there has been a binding.
 static IN_USE: AtomicU32 = AtomicU32::new(0);
 
-/// Where an array holds memory does not matter.
+/// The place of every binding to an array: tiles are not tracked.
 const ANYWHERE: u64 = u64::MAX;
 
 fn place_of(account: usize, offset: u64) -> u64 {
     (account as u64) << 48 | offset & ((1 << 48) - 1)
 }
 
-/// Keeps `held` for as long as `object` has it at `place`.
+/// Lets `object` hold the memory of `held`, at `place`.
 fn bind(object: u64, place: u64, held: Held) {
     IN_USE.store(1, Ordering::Relaxed);
     let free =
         |binding: &&Binding| binding.object.compare_exchange(0, object, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     if let Some(binding) = BINDINGS.iter().find(free) {
         binding.place.store(place, Ordering::Relaxed);
-        // Complete only now, for who ends bindings.
+        // Stored last: from now on `unbind` sees a complete binding.
         binding.record.store(held.record() + 1, Ordering::Release);
     }
     held.keep();
 }
 
-/// Whether `object` has the memory of record `record` anywhere.
+/// Whether the memory of record `record` is bound to `object` at any place.
 fn is_bound(object: u64, record: u32) -> bool {
     let same = |binding: &Binding| {
         binding.record.load(Ordering::Acquire) == record + 1 && binding.object.load(Ordering::Relaxed) == object
@@ -59,7 +59,7 @@ fn is_bound(object: u64, record: u32) -> bool {
     BINDINGS.iter().any(same)
 }
 
-/// Ends the bindings of `object` for which `ends` says so of their place.
+/// Ends the bindings of `object` whose places `ends` selects.
 fn unbind(object: u64, ends: &dyn Fn(u64) -> bool) {
     for binding in &BINDINGS {
         if binding.object.load(Ordering::Relaxed) == object
@@ -72,14 +72,14 @@ fn unbind(object: u64, ends: &dyn Fn(u64) -> bool) {
     }
 }
 
-/// An array is gone, and all that was mapped into it.
+/// An array was destroyed, and with it all bindings to it.
 pub(crate) fn array_gone(array: *mut c_void) {
     if IN_USE.load(Ordering::Relaxed) != 0 {
         unbind(array.addr() as u64, &|_| true);
     }
 }
 
-/// `cuMemMapArrayAsync`: memory that is mapped into an array stays with it.
+/// `cuMemMapArrayAsync`: the memory stays bound to the array until the array is destroyed.
 pub(crate) unsafe fn map_array(
     _: NullStream,
     real: types::cuMemMapArrayAsync,
@@ -91,7 +91,7 @@ pub(crate) unsafe fn map_array(
     // SAFETY: the host's call.
     let result = unsafe { real(list, count, stream) };
     if result.is_ok() && !list.is_null() {
-        // SAFETY: the call has succeeded, so there are so many.
+        // SAFETY: the call has succeeded, so the list has `count` elements.
         for entry in unsafe { core::slice::from_raw_parts(list, count as usize) } {
             let array = entry.resource.addr() as u64;
             if entry.mem_operation_type == MAP
@@ -133,7 +133,7 @@ pub(crate) unsafe fn multicast_bind(
     })
 }
 
-/// `cuMulticastBindMem` of CUDA 13.1, which names the device.
+/// `cuMulticastBindMem_v2` of CUDA 13.1, which also takes the device.
 #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn multicast_bind_device(
     _: NullStream,
@@ -166,7 +166,7 @@ pub(crate) unsafe fn multicast_bind_address(
     bound(object, offset, vmm::hold_mapped(address), &|| unsafe { real(object, offset, address, bytes, flags) })
 }
 
-/// `cuMulticastBindAddr` of CUDA 13.1, which names the device.
+/// `cuMulticastBindAddr_v2` of CUDA 13.1, which also takes the device.
 #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn multicast_bind_device_address(
     _: NullStream,

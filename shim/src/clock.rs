@@ -1,7 +1,7 @@
-//! The host's monotonic clock, by which the manager's signs of life and the slots' times are written.
+//! The host's monotonic clock, by which the manager's heartbeats and the times in slots are written.
 //!
-//! The kernel's own library in every process (the vDSO) reads it without a system call. The C library's function would
-//! do so too, but belongs to the host: what fakes the time for a program must not fake it for the limits.
+//! The vDSO, the kernel's own library in every process, reads it without a system call. The C library's function would
+//! do so too, but the host can interpose it: a tool that fakes the time for a program must not fake it for the limits.
 
 use crate::linkmap;
 use crate::sys::{self, Access, File, Timespec};
@@ -10,11 +10,11 @@ use core::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
 type Read = unsafe extern "C" fn(c_int, *mut Timespec) -> c_int;
 
-/// The vDSO's function once it was looked for, or [`ABSENT`].
+/// The vDSO's function after the first search, or [`ABSENT`].
 static READ: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 const ABSENT: *mut c_void = core::ptr::without_provenance_mut(1);
 
-/// What this process's clock is ahead of the host's.
+/// How far this process's monotonic clock is ahead of the host's, in nanoseconds.
 static OFFSET_NS: AtomicI64 = AtomicI64::new(0);
 
 #[cfg(target_arch = "x86_64")]
@@ -27,7 +27,7 @@ pub(crate) fn now_ns() -> u64 {
     read_ns(sys::CLOCK_MONOTONIC).wrapping_sub(OFFSET_NS.load(Ordering::Relaxed) as u64)
 }
 
-/// Microseconds since 1970: NVML's time stamps.
+/// Microseconds since 1970, the unit of NVML's time stamps.
 pub(crate) fn since_1970_us() -> u64 {
     read_ns(sys::CLOCK_REALTIME) / 1000
 }
@@ -41,9 +41,9 @@ fn read_ns(clock: c_int) -> u64 {
     if read == ABSENT {
         sys::read_clock(clock, &mut time);
     } else {
-        // SAFETY: the address is that of the vDSO's function, which is there as long as the process.
+        // SAFETY: the address is that of the vDSO's function, which stays mapped as long as the process lives.
         let read = unsafe { core::mem::transmute::<*mut c_void, Read>(read) };
-        // SAFETY: writes a `struct timespec`; it knows these clocks, and where the hardware has none to read it asks
+        // SAFETY: writes a `struct timespec`. The function knows these clocks; if it cannot read the hardware it asks
         // the kernel.
         unsafe { read(clock, &raw mut time) };
     }
@@ -59,8 +59,8 @@ fn find() -> *mut c_void {
     found
 }
 
-/// Learns how far this process's clock is from the host's, if it runs in a time namespace. A child can be in another
-/// one than its parent, so each process does this for itself.
+/// Learns how far this process's clock is ahead of the host's, if it runs in a time namespace. A child can be in
+/// another time namespace than its parent, so each process does this for itself.
 pub(crate) fn learn_offset() {
     OFFSET_NS.store(offset_ns().unwrap_or(0), Ordering::Relaxed);
 }
@@ -72,13 +72,13 @@ fn offset_ns() -> Option<i64> {
     if offset_ns == 0 {
         return Some(0);
     }
-    // The file is about the namespace of children. Whoever made one for them has stayed behind in his own, most likely
-    // the host's.
+    // The file describes the namespace of this process's children. If the process itself is in another one, that is
+    // most likely the host's, whose offset is 0.
     let (own, of_children) = (sys::inode(c"/proc/self/ns/time"), sys::inode(c"/proc/self/ns/time_for_children"));
     Some(if own == of_children { offset_ns } else { 0 })
 }
 
-/// The offset in `text`, which has a line for each clock: its name, seconds, nanoseconds.
+/// The offset in `text`, which has a line for each clock: name, seconds, nanoseconds.
 fn monotonic_offset_ns(text: &[u8]) -> Option<i64> {
     let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"monotonic "))?;
     let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).skip(1);

@@ -1,8 +1,8 @@
-//! The beginning of a context, which is charged ([`live_contexts`]), its end, which frees all that was allocated in it,
-//! and the end of a stream, which frees nothing.
+//! The begin of a context, which is charged ([`live_contexts`]), its end, which frees all that was allocated in it, and
+//! the end of a stream, which frees nothing.
 //!
-//! A green context holds no memory: what is allocated while one is current belongs to the primary context of its
-//! device. But it keeps that alive, so its end can be the primary's.
+//! A green context holds no memory: memory that is allocated while it is current belongs to the primary context of its
+//! device. But a green context keeps the primary context alive, so its end can be the end of the primary context.
 
 use crate::allocations::{Charge, Ending};
 use crate::gate;
@@ -18,7 +18,8 @@ use aliquot_abi::cuda::{
 use aliquot_abi::region::CONTEXT_NEGLIGIBLE;
 use core::sync::atomic::Ordering;
 
-/// Makes a call that makes a context on `device`, if the slice has room for one. `made` is its handle afterwards.
+/// Makes a call that creates a context on `device`, if the slice has room for one. `made` returns its handle
+/// afterwards.
 fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &dyn Fn() -> CUcontext) -> CUresult {
     let process = match Process::for_call() {
         Ok(process) => process,
@@ -41,7 +42,7 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &d
     }
     live_contexts::begun(&part, made(), kind, charge);
     match known_bytes {
-        // The first on the device: what it takes is overhead before anything else is allocated.
+        // The first context on the device: its size becomes overhead before anything else is allocated.
         0 => part.await_look(),
         _ => part.ask_for_look(),
     }
@@ -96,7 +97,7 @@ pub(crate) unsafe fn create_with_parameters(
     unsafe { beginning(device, Kind::Own, &|| real(context, parameters, flags, device), &|| written(context)) }
 }
 
-/// `cuGreenCtxCreate`: takes a reference to the primary context of its device, which may begin by that.
+/// `cuGreenCtxCreate`: takes a reference to the device's primary context, and creates that if it is not active.
 pub(crate) unsafe fn green_create(
     _: NullStream,
     real: types::cuGreenCtxCreate,
@@ -111,7 +112,7 @@ pub(crate) unsafe fn green_create(
         Some(true) => call(),
         _ => beginning(device, Kind::Primary, &call, &|| primary_context(device)),
     };
-    // SAFETY: the call succeeded, so that it has written the handle.
+    // SAFETY: the call has succeeded, so it has written the handle.
     if let Some(context) = result.is_ok().then(|| context_of_green(unsafe { *green })).flatten() {
         live_contexts::known(context);
     }
@@ -134,7 +135,8 @@ pub(crate) unsafe fn attach(
     result
 }
 
-/// `cuCtxSetLimit`: waits for the device, and the driver takes what stacks, printf and the heap of kernels need at once.
+/// `cuCtxSetLimit`: waits for the device. The driver allocates memory for stacks, printf and the heap of kernels at
+/// once.
 pub(crate) unsafe fn set_limit(_: NullStream, real: types::cuCtxSetLimit, limit: c_uint, value: usize) -> CUresult {
     const STACK_SIZE: c_uint = 0; // CU_LIMIT_STACK_SIZE
     const MALLOC_HEAP_SIZE: c_uint = 2; // CU_LIMIT_MALLOC_HEAP_SIZE
@@ -155,7 +157,7 @@ pub(crate) unsafe fn destroy(_: NullStream, real: types::cuCtxDestroy, context: 
     Subject::of(context).ending(&|| unsafe { real(context) }, &CUresult::is_ok)
 }
 
-/// `cuCtxDetach`: destroys the context with its last attachment.
+/// `cuCtxDetach`: destroys the context if this was its last attachment.
 pub(crate) unsafe fn detach(_: NullStream, real: types::cuCtxDetach, context: CUcontext) -> CUresult {
     // SAFETY: the host's call.
     Subject::of(context)
@@ -171,7 +173,8 @@ pub(crate) unsafe fn destroy_stream(_: NullStream, real: types::cuStreamDestroy,
     unsafe { real(stream) }
 }
 
-/// Whether `context` lives. The driver is not asked: it may take a handle that is gone for another one, or fault.
+/// Whether `context` lives. The driver is not asked: it could take a stale handle for that of another context, or
+/// fault.
 pub(crate) fn is_alive(context: CUcontext) -> bool {
     live_contexts::is_alive(context)
 }
@@ -183,13 +186,13 @@ pub(crate) unsafe fn primary_retain(
     context: *mut CUcontext,
     device: CUdevice,
 ) -> CUresult {
-    // Often the first call of a process after `cuInit`: one that is not counted would make each later release look like
-    // the last.
+    // Often the first call of a process after `cuInit`, so it attaches. If this reference were not counted, each later
+    // release would look like the last one.
     let references = Process::attached().and_then(|process| process.primary_references(device));
     let epoch = references.map(|references| (references, references.epoch()));
     // SAFETY: the host's call.
     let call = || unsafe { real(context, device) };
-    // A reference that is known keeps it alive: only without one can it begin now.
+    // A known reference keeps the context alive. Only without one can it begin now.
     let lives = references.is_some_and(References::is_held) || is_active(device) == Some(true);
     let result = match lives {
         true => call(),
@@ -215,7 +218,7 @@ pub(crate) unsafe fn primary_reset(_: NullStream, real: types::cuDevicePrimaryCt
         result
     };
     let account = process.and_then(|process| process.part(device)).map(|part| part.index);
-    // One that a fault has ruined may not say that it is active.
+    // A context that a fault has ruined may not be reported as active.
     if is_active(device) == Some(false) {
         let result = call();
         if let (true, Some(account)) = (result.is_ok(), account) {
@@ -226,7 +229,7 @@ pub(crate) unsafe fn primary_reset(_: NullStream, real: types::cuDevicePrimaryCt
     Subject { context: primary_context(device), is_primary: true, account }.ending(&call, &CUresult::is_ok)
 }
 
-/// `cuDevicePrimaryCtxRelease`: ends the context with its last reference.
+/// `cuDevicePrimaryCtxRelease`: ends the context if this was its last reference.
 pub(crate) unsafe fn primary_release(
     _: NullStream,
     real: types::cuDevicePrimaryCtxRelease,
@@ -236,7 +239,7 @@ pub(crate) unsafe fn primary_release(
     releasing_primary(device, 1, &|| unsafe { real(device) })
 }
 
-/// `cuGreenCtxDestroy`: ends the primary context of its device with its last reference.
+/// `cuGreenCtxDestroy`: ends the device's primary context if this was its last reference.
 pub(crate) unsafe fn green_destroy(_: NullStream, real: types::cuGreenCtxDestroy, context: CUgreenCtx) -> CUresult {
     // SAFETY: the host's call.
     let call = || unsafe { real(context) };
@@ -251,8 +254,8 @@ pub(crate) unsafe fn green_destroy(_: NullStream, real: types::cuGreenCtxDestroy
     result
 }
 
-/// Makes a call that gives up a reference to the primary context of `device`, and `counted` (0 or 1) of those that are
-/// counted.
+/// Makes a call that gives up one reference to the primary context of `device`. `counted` is 1 if this reference is a
+/// counted one, otherwise 0.
 fn releasing_primary(device: CUdevice, counted: u64, call: &dyn Fn() -> CUresult) -> CUresult {
     let references = Process::if_attached().and_then(|process| process.primary_references(device));
     let release = references.map(|references| references.release(counted));
@@ -270,7 +273,7 @@ fn releasing_primary(device: CUdevice, counted: u64, call: &dyn Fn() -> CUresult
     result
 }
 
-/// The handle by which a green context is made current.
+/// The handle by which a green context is made current, if the driver knows the context.
 fn context_of_green(green: CUgreenCtx) -> Option<CUcontext> {
     let mut context = CUcontext::NULL;
     let get_context = real!(cuCtxFromGreenCtx)?;
@@ -278,7 +281,7 @@ fn context_of_green(green: CUgreenCtx) -> Option<CUcontext> {
     unsafe { get_context(&raw mut context, green) }.is_ok().then_some(context)
 }
 
-/// Whether the primary context of `device` lives; `None`: the driver does not say.
+/// Whether the primary context of `device` is active; `None` if the driver does not answer.
 fn is_active(device: CUdevice) -> Option<bool> {
     let (mut flags, mut active): (c_uint, _) = (0, 0);
     let get_state = real!(cuDevicePrimaryCtxGetState)?;
@@ -287,12 +290,13 @@ fn is_active(device: CUdevice) -> Option<bool> {
     told.is_ok().then_some(active != 0)
 }
 
-/// The primary context of `device`, which is active. Only its handle is wanted: the reference is given back at once.
+/// The handle of the primary context of `device`, which is active. The reference that this takes is given back at once.
 fn primary_context(device: CUdevice) -> CUcontext {
     let mut context = CUcontext::NULL;
     let release = real!(cuDevicePrimaryCtxRelease_v2).or_else(|| real!(cuDevicePrimaryCtxRelease));
     if let (Some(retain), Some(release)) = (real!(cuDevicePrimaryCtxRetain), release) {
-        // SAFETY: the pointer is valid; the context stays alive, since whoever activated it holds a reference too.
+        // SAFETY: the pointer is valid; the context stays alive, because another holder activated it and has a
+        // reference too.
         unsafe {
             if retain(&raw mut context, device).is_ok() {
                 let _ = release(device);
@@ -302,7 +306,7 @@ fn primary_context(device: CUdevice) -> CUcontext {
     context
 }
 
-/// Calls `question` with `context` current. `None` if the driver does not take it.
+/// Calls `question` with `context` current. `None` if the driver rejects the context.
 pub(crate) fn with_current<T>(context: CUcontext, question: impl FnOnce() -> Option<T>) -> Option<T> {
     let mut popped = CUcontext::NULL;
     let (push, pop) = (real!(cuCtxPushCurrent_v2)?, real!(cuCtxPopCurrent_v2)?);
@@ -316,13 +320,13 @@ pub(crate) fn with_current<T>(context: CUcontext, question: impl FnOnce() -> Opt
     answer
 }
 
-/// A context that may be about to end.
+/// A context that a call may end.
 struct Subject {
-    /// Null: the driver does not say.
+    /// Null: the driver did not tell the handle.
     context: CUcontext,
     is_primary: bool,
-    /// The account of the device that is reset: what the driver answers no question about is refunded if it was charged
-    /// there.
+    /// For a reset: the account of the device. If the driver answers no question about an allocation, it is refunded if
+    /// it was charged to this account.
     account: Option<usize>,
 }
 
@@ -331,12 +335,12 @@ impl Subject {
         Subject { context, is_primary: false, account: None }
     }
 
-    /// Makes a call that can end the context; `ended` says whether it did. Then what was allocated in it is given back.
+    /// Makes a call that can end the context; `ended` tells whether it did. Then refunds what was allocated in it.
     ///
-    /// Whose an address is, is asked of the driver while the context lives: so an allocation needs no note of its
-    /// context, and what lives on elsewhere is left alone. What other threads allocate in the context between that
-    /// question and its end, the driver does not know any more afterwards. This is as slow as there are allocations,
-    /// and as rare as contexts end.
+    /// The driver is asked for the context of each address while the context lives. So an allocation needs no note of
+    /// its context, and memory of other contexts is left alone. What other threads allocate in the context between
+    /// these questions and its end is unknown to the driver afterwards, and is refunded then. This takes time in
+    /// proportion to the number of allocations, but contexts end rarely.
     fn ending(&self, call: &dyn Fn() -> CUresult, ended: &dyn Fn(CUresult) -> bool) -> CUresult {
         if let Some(process) = Process::if_attached() {
             gate::forget_all_streams(process);
@@ -368,13 +372,13 @@ impl Subject {
             end.note(|address, charge| self.holds(get_attribute, address, charge));
             Some(())
         };
-        // The driver answers only a thread that has a context that lives.
+        // The driver answers only a thread with a current context that lives.
         if with_current(self.context, note).is_none() {
             let _ = note();
         }
     }
 
-    /// Whether the memory at `address` goes with the context.
+    /// Whether the memory at `address` is freed with the context.
     fn holds(&self, get_attribute: types::cuPointerGetAttribute, address: u64, charge: Charge) -> bool {
         const CONTEXT: c_uint = 1; // CU_POINTER_ATTRIBUTE_CONTEXT
         let mut owner = CUcontext::NULL;
@@ -382,13 +386,13 @@ impl Subject {
         match unsafe { get_attribute((&raw mut owner).cast(), CONTEXT, address) } {
             CUresult::SUCCESS => owner == self.context,
             CUresult::INVALID_VALUE => false,
-            // After a fault in a kernel the driver answers every question with that, until the reset.
+            // After a fault in a kernel the driver answers every question with that error, until the reset.
             _ => Some(charge.account) == self.account,
         }
     }
 }
 
-/// Gives back what the driver does not know any more, after the end of a context.
+/// Refunds the allocations that the driver does not know any more after the end of a context.
 fn refund_what_is_unknown(process: &'static Process) {
     let end = Ending::new();
     end.note(|_, _| true);
@@ -396,7 +400,7 @@ fn refund_what_is_unknown(process: &'static Process) {
     pools::settle_all(process);
 }
 
-/// Whether the driver says that `address` is nobody's. A thread without a context gets no answer.
+/// Whether the driver says that nothing is allocated at `address`. A thread without a context gets another answer.
 fn is_unknown(address: u64) -> bool {
     const MEMORY_TYPE: c_uint = 2; // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     let mut kind: c_uint = 0;

@@ -1,12 +1,12 @@
-//! Copies and sets: counted, with the bytes that they move and the time that threads wait for them.
+//! Copies and memsets: their number, the bytes that they move, and the time that threads wait for them.
 //!
 //! They pass no gate: copy engines work beside kernels, and a copy that waited for a lease would hold up host code that
-//! owns none. What they take of the memory's bandwidth, the device itself shares. So these counters decide nothing;
-//! they are shown.
+//! holds none. The device itself divides the memory bandwidth that they use. So nothing depends on these counters; they
+//! are only displayed.
 //!
-//! A copy counts for the device of the calling thread, a prefetch for the device it goes to. What is recorded in a
-//! capture has not moved: its bytes are the graph's. Discarding moves nothing. The forms of before CUDA 3.2, whose
-//! addresses have 32 bits, are not counted: no address of a 64-bit program fits into them.
+//! A copy counts for the calling thread's device, a prefetch for its target device. A copy that is recorded in a stream
+//! capture has not moved anything: its bytes belong to the graph. Discarding moves nothing. The forms from before CUDA
+//! 3.2, with addresses of 32 bits, are not counted: no address of a 64-bit program fits into them.
 
 use crate::gate;
 use crate::hooks::types;
@@ -19,16 +19,16 @@ use aliquot_abi::cuda::{
 };
 use core::sync::atomic::Ordering;
 
-/// In place of an ordinal: the device of the calling thread.
+/// Stands for the ordinal of the calling thread's device.
 const CURRENT: CUdevice = -1;
 
-/// Takes note of a copy that the driver has queued in `stream` with this result, which is returned.
+/// Counts a copy that the driver has queued in `stream`, if `result` is a success. Returns `result`.
 #[inline(never)]
 fn queued(result: CUresult, stream: CUstream, bytes: u64, ordinal: CUdevice) -> CUresult {
     queued_together(result, stream, 1, bytes, ordinal)
 }
 
-/// The same of several copies.
+/// As [`queued`], for several copies.
 fn queued_together(result: CUresult, stream: CUstream, copies: usize, bytes: u64, ordinal: CUdevice) -> CUresult {
     if result.is_ok() && !gate::is_capturing(stream) {
         count(copies, bytes, ordinal, 0);
@@ -36,7 +36,7 @@ fn queued_together(result: CUresult, stream: CUstream, copies: usize, bytes: u64
     result
 }
 
-/// Takes note of a copy that the host has waited for, with this result, which is returned.
+/// Counts a copy that the host has waited for, if `result` is a success. Returns `result`.
 #[inline(never)]
 fn waited_for(result: CUresult, bytes: u64, wait: Wait) -> CUresult {
     let waited_ns = wait.end(bytes);
@@ -133,7 +133,7 @@ pub(crate) unsafe fn attributed(
     queued(result, null.explicit(stream), bytes as u64, CURRENT)
 }
 
-/// `cuMemcpyAtoD`, `cuMemcpyAtoH`, `cuMemcpyDtoA`, `cuMemcpyHtoA`: one of the sides is an array and an offset.
+/// `cuMemcpyAtoD`, `cuMemcpyAtoH`, `cuMemcpyDtoA`, `cuMemcpyHtoA`: one side is an array and an offset in it.
 pub(crate) unsafe fn array<A, B, C>(
     _: NullStream,
     real: unsafe extern "C" fn(A, B, C, usize) -> CUresult,
@@ -203,7 +203,7 @@ impl Shape for CUDA_MEMCPY3D_PEER {
     }
 }
 
-/// `CUDA_MEMCPY3D_BATCH_OP`, as far as it is read here.
+/// `CUDA_MEMCPY3D_BATCH_OP`, as far as its fields are read here.
 #[repr(C)]
 pub(crate) struct BatchOperation {
     source_and_destination: [[u64; 5]; 2],
@@ -216,13 +216,13 @@ pub(crate) struct BatchOperation {
 const _: () = assert!(size_of::<BatchOperation>() == 112 && core::mem::offset_of!(BatchOperation, width) == 80);
 
 impl Shape for BatchOperation {
-    /// Of elements of one byte, which those of addresses are. How large an array's are, only the driver knows.
+    /// Exact if an element has one byte, as for addresses. Only the driver knows the size of an array's elements.
     fn bytes(&self) -> u64 {
         (self.width as u64).saturating_mul(self.height as u64).saturating_mul(self.depth as u64)
     }
 }
 
-/// The bytes of a copy that the driver has accepted or refused.
+/// The bytes of the copy that `shape` describes; 0 if it is null.
 ///
 /// # Safety
 /// `shape` must be null or the host's structure.
@@ -255,33 +255,33 @@ pub(crate) unsafe fn shaped_async<T: Shape>(
     queued(result, null.explicit(stream), bytes, CURRENT)
 }
 
-/// The sum of what `bytes` says of `count` elements.
+/// The sum of `bytes` over the `count` elements of `list`.
 ///
 /// # Safety
-/// `list` must be null or have so many elements.
+/// `list` must be null or have `count` elements.
 unsafe fn sum<T>(list: *const T, count: usize, bytes: impl Fn(&T) -> u64) -> u64 {
     if list.is_null() {
         return 0;
     }
     let mut sum: u64 = 0;
     for number in 0..count {
-        // SAFETY: within the list, by the caller's word.
+        // SAFETY: within the list, as the caller vouches.
         sum = sum.saturating_add(bytes(unsafe { &*list.wrapping_add(number) }));
     }
     sum
 }
 
-/// Takes note of a list of copies whose sizes are `sizes`.
+/// Counts a list of copies with the sizes `sizes`.
 unsafe fn batch_queued(result: CUresult, stream: CUstream, sizes: *const usize, count: usize) -> CUresult {
     if !result.is_ok() {
         return result;
     }
-    // SAFETY: the call has succeeded, so that the list has as many elements as were said.
+    // SAFETY: the call has succeeded, so the list has `count` elements.
     let bytes = unsafe { sum(sizes, count, |&size| size as u64) };
     queued_together(result, stream, count, bytes, CURRENT)
 }
 
-/// `cuMemcpyBatchAsync` of before CUDA 13.
+/// `cuMemcpyBatchAsync` before CUDA 13.
 #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn batch_until_failure(
     null: NullStream,
@@ -324,7 +324,7 @@ pub(crate) unsafe fn batch(
     }
 }
 
-/// `cuMemPrefetchBatchAsync`. Its parts can go to several devices: they count where they are asked for.
+/// `cuMemPrefetchBatchAsync`. Its parts can go to several devices; they all count for the calling thread's device.
 #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn prefetch_batch(
     null: NullStream,
@@ -345,17 +345,17 @@ pub(crate) unsafe fn prefetch_batch(
     }
 }
 
-/// Takes note of a list of copies of several rows.
+/// Counts a list of copies of several rows each.
 unsafe fn shapes_queued(result: CUresult, stream: CUstream, operations: *const c_void, count: usize) -> CUresult {
     if !result.is_ok() {
         return result;
     }
-    // SAFETY: the call has succeeded, so that the list has as many elements as were said.
+    // SAFETY: the call has succeeded, so the list has `count` elements.
     let bytes = unsafe { sum(operations.cast(), count, BatchOperation::bytes) };
     queued_together(result, stream, count, bytes, CURRENT)
 }
 
-/// `cuMemcpy3DBatchAsync` of before CUDA 13.
+/// `cuMemcpy3DBatchAsync` before CUDA 13.
 pub(crate) unsafe fn shaped_batch_until_failure(
     null: NullStream,
     real: types::cuMemcpy3DBatchAsync,
@@ -470,7 +470,8 @@ pub(crate) unsafe fn set_rows_async<V>(
     queued(result, null.explicit(stream), bytes, CURRENT)
 }
 
-/// `cuMemPrefetchAsync` of before CUDA 12.2. The host is no device: what goes there counts where it is asked for.
+/// `cuMemPrefetchAsync` before CUDA 12.2. A prefetch to the host, which is no device, counts for the calling thread's
+/// device.
 pub(crate) unsafe fn prefetch(
     null: NullStream,
     real: types::cuMemPrefetchAsync,

@@ -1,22 +1,26 @@
-//! Libraries that are opened: what is known of the driver is checked before, and those that are opened with
+//! Opening of libraries: before it, the shim checks what it knows of the driver. Libraries that are opened with
 //! `RTLD_DEEPBIND` are bound to the hooks.
 //!
-//! Such a library, with all that it brings along, looks for functions among the libraries that it needs before it comes
-//! to the preloaded ones: it is bound to the driver itself, and to the C library's own `dlsym`. Once it is open, the
-//! references of objects that have come since are looked through, and those that are bound past a hook are bound to it:
-//! what the loader would have done without the flag. This is done before the program gets the library. Where the name
-//! leads to another file for another caller, the C library must be left by a jump and not come back here; then it is
-//! done at the next call of the shim, as the `dlsym` by which the program finds its plugin's functions. The flag itself
-//! stays set, so the host's own binding order is kept: only what leads to the driver or to the C library's look-up
-//! changes.
+//! Such a library, with all libraries that it brings along, looks for functions among the libraries that it needs
+//! before it comes to the preloaded ones. So it is bound to the driver itself, and to the C library's own `dlsym`. Once
+//! it is open, the shim goes through the references of all objects that were loaded since the last time, and binds
+//! those that bypass a hook to the hook, as the loader would have done without the flag. This happens before the
+//! program gets the library. There is one exception: if the name leads to different files for different callers, the C
+//! library must be entered by a jump and does not return here. Then the references are bound at the next call of the
+//! shim, such as the `dlsym` by which the program finds its plugin's functions. The flag itself stays set, which
+//! preserves the host's own binding order: only references to the driver or to the C library's look-up functions
+//! change.
 //!
-//! A reference is left alone if the object has the function itself, or is bound to somebody else's. One that is not
-//! bound yet is left alone if somebody other than the shim would be asked first: an object in front of the shim, or one
-//! that the referring object needs.
+//! A reference is left alone if the object defines the function itself, or if the reference is bound to another
+//! library's function. A reference that is not bound yet is left alone if the loader would find the function in another
+//! library first: in an object in front of the shim, or in one that the referring object needs.
 //!
-//! Not covered: what a library does in its constructors, before it is open; references that are not bound yet in a
-//! program that interposes the same function itself, or of a linker whose code for binding them is not known (mold);
-//! references in pages that can be written for ever though they are RELRO, or that may not be made writable.
+//! Not covered:
+//!
+//! * what a library does in its constructors, before it is open;
+//! * references that are not bound yet, in a program that interposes the same function itself, or from a linker whose
+//!   binding code is not known (mold);
+//! * references in RELRO pages that always stay writable, or that may not be made writable.
 
 use crate::driver::Library;
 use crate::elf::{Image, Reference};
@@ -39,11 +43,12 @@ const RTLD_DEEPBIND: c_int = 8;
 
 /// Not zero once a library was opened with `RTLD_DEEPBIND`.
 static IS_USED: AtomicU32 = AtomicU32::new(0);
-/// The number of objects that had ever been loaded when all were last found well bound.
+/// The number of objects that had ever been loaded when all of them were last found to be bound correctly.
 static LOADS_SEEN: AtomicU64 = AtomicU64::new(0);
-/// How often some object was found to be still loading since then.
+/// How often an object has been found that was still loading, since then.
 static RETRIES: AtomicU32 = AtomicU32::new(0);
-/// More than a load takes while others look functions up: what is still not bound then never will be.
+/// More retries than happen during a load while other threads look functions up. A reference that is still not bound
+/// then never will be.
 const RETRIES_MAX: u32 = 1000;
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
@@ -65,7 +70,7 @@ unsafe extern "C" fn dlmopen_answer(namespace: c_long, path: *const c_char, flag
     })
 }
 
-/// What the function at `real` answers, which `call` calls, or [`PASS`].
+/// The answer of the function at `real`, which `call` calls, or [`PASS`].
 fn open(real: *mut c_void, path: *const c_char, flags: c_int, call: impl FnOnce() -> *mut c_void) -> *mut c_void {
     Library::notice_all_unloadings();
     catch_up();
@@ -87,7 +92,7 @@ fn open(real: *mut c_void, path: *const c_char, flags: c_int, call: impl FnOnce(
     opened
 }
 
-/// Whether `path` leads to the same file whoever asks for it: it is searched for nowhere, and names no place of the
+/// Whether `path` leads to the same file for every caller: it is not searched for, and has no part that depends on the
 /// caller.
 ///
 /// # Safety
@@ -101,7 +106,7 @@ unsafe fn is_found_by_anybody(path: *const c_char) -> bool {
     path.contains(&b'/') && !path.contains(&b'$')
 }
 
-/// Binds to the hooks what was bound past them since the last time.
+/// Binds references to the hooks that were bound past them since the last call.
 #[inline]
 pub(crate) fn catch_up() {
     if IS_USED.load(Ordering::Relaxed) != 0 {
@@ -111,15 +116,15 @@ pub(crate) fn catch_up() {
 
 #[cold]
 fn bind_new_objects() {
-    // Before the objects are looked at: those that come meanwhile are for the next time.
+    // Read before the objects are visited: objects that are loaded meanwhile are handled by the next call.
     let loads = linkmap::loads();
     if loads == LOADS_SEEN.load(Ordering::Relaxed) {
         return;
     }
-    // What a reference is bound to is compared with the driver's functions, which may have gone.
+    // The references are compared with the driver's functions, which may have been unloaded.
     Library::notice_all_unloadings();
     let mut is_complete = true;
-    // The loader keeps every object where it is until this ends, and lets one thread at a time do it.
+    // The loader keeps every object in its place until this ends, and admits one thread at a time.
     linkmap::find(|object| {
         is_complete &= bind(&object.image);
         None::<()>
@@ -130,7 +135,7 @@ fn bind_new_objects() {
     }
 }
 
-/// Binds an object's references. `false` if another thread is still loading it.
+/// Binds an object's references to the hooks. `false` if another thread is still loading the object.
 fn bind(image: &Image) -> bool {
     let mut is_complete = true;
     image.each_reference(|reference| {
@@ -145,13 +150,13 @@ fn bind(image: &Image) -> bool {
     is_complete
 }
 
-/// What a reference is bound to.
+/// The state of a reference.
 enum Binding {
-    /// The real function, or nothing yet and the real one at its first use.
+    /// Bound to the real function, or not bound yet and would be bound to it at its first use.
     PastTheHook,
-    /// Nothing: the loader has not come to it.
+    /// Not bound: the loader has not reached it yet.
     Pending,
-    /// The hook or what else it should be.
+    /// Bound to the hook, or to another function that is right.
     Right,
 }
 
@@ -163,7 +168,7 @@ fn binding(image: &Image, reference: &Reference<'_>, wanted: &Wanted) -> Binding
         let is_past = reference.is_unbound(image) && finds_real_first(image, wanted);
         if is_past { Binding::PastTheHook } else { Binding::Right }
     } else if target.is_null() || image.has_at_offset(target.addr()) {
-        // Of a weak reference nothing can be right.
+        // A weak reference may stay unbound.
         if reference.is_weak { Binding::Right } else { Binding::Pending }
     } else if wanted.is_real(target, linkmap::containing) {
         Binding::PastTheHook
@@ -172,7 +177,7 @@ fn binding(image: &Image, reference: &Reference<'_>, wanted: &Wanted) -> Binding
     }
 }
 
-/// Whether a search on behalf of `image` comes to the shim or the real function before it comes to somebody else's.
+/// Whether a search on behalf of `image` comes to the shim or the real function before another library's function.
 fn finds_real_first(image: &Image, wanted: &Wanted) -> bool {
     let ours = wanted.ours().addr();
     let mut is_before_shim = true;
@@ -199,8 +204,8 @@ pub(crate) fn write(image: &Image, reference: &Reference<'_>, function: *mut c_v
 }
 
 fn write_protected(pages: &Range<usize>, slot: &AtomicPtr<c_void>, function: *mut c_void) -> bool {
-    // Pages that can be written are still being relocated: protecting them now would end the process in the other
-    // thread.
+    // Writable pages are still being relocated by another thread: if they were made read-only now, that thread would
+    // crash.
     if sys::is_writable(slot.as_ptr().cast()) {
         return false;
     }
@@ -210,7 +215,7 @@ fn write_protected(pages: &Range<usize>, slot: &AtomicPtr<c_void>, function: *mu
             let _ = sys::protect(pages, false);
             true
         }
-        // Refused for good, there is nothing to try again.
+        // If the error will not pass, a retry would not help.
         Err(error) => !error.is_passing(),
     }
 }

@@ -1,4 +1,4 @@
-//! The real libraries: the driver and NVML as they are mapped, and their functions.
+//! The real libraries, the driver and NVML, as the loader has mapped them, and their functions.
 
 use crate::elf::Image;
 use crate::linkmap;
@@ -41,17 +41,19 @@ impl Library {
         image.needs(self.soname())
     }
 
-    /// Notices which of the libraries have been unloaded since they were found. Asked before anything more is loaded:
-    /// what is linked to the library that comes next is bound to the hooks, and looks nothing up again.
+    /// Notices which of the libraries have been unloaded since they were found. Must be called before anything else is
+    /// loaded: objects that are linked to the next copy of the library are bound to the hooks, and do no look-up that
+    /// would notice it.
     pub(crate) fn notice_all_unloadings() {
         Library::Cuda.notice_unloading();
         Library::Nvml.notice_unloading();
     }
 
-    /// Notices that the library has been unloaded since it was found: what is known of it is forgotten, and looked up
-    /// again in the library that is loaded next.
+    /// Notices if the library has been unloaded since it was found. Then the addresses of its functions are forgotten,
+    /// and looked up again in the copy that is loaded next.
     ///
-    /// Takes the lock that the loader holds while it loads: not to be called by what [`linkmap::find`] visits.
+    /// Takes the lock that the loader holds while it loads, so it must not be called from a visitor of
+    /// [`linkmap::find`].
     pub(crate) fn notice_unloading(self) {
         let Some(known) = self.known().get() else { return };
         if !linkmap::is_loaded(known) {
@@ -71,7 +73,7 @@ impl Library {
         Some(image)
     }
 
-    /// Whether `image`, a copy of this library, is the one whose functions are stood for: the first that was found.
+    /// Whether `image`, a copy of this library, is the copy that the hooks stand for: the first one that was found.
     pub(crate) fn is_or_becomes(self, image: Image) -> bool {
         if let Some(known) = self.image() {
             return known == image;
@@ -103,7 +105,7 @@ impl Known {
             return None;
         }
         let (base, count) = (self.base.load(Ordering::Relaxed), self.header_count.load(Ordering::Relaxed));
-        // SAFETY: `set` stored what the loader said.
+        // SAFETY: `set` stored what the loader reported.
         Some(unsafe { Image::new(base, headers, count as u16) })
     }
 
@@ -111,7 +113,7 @@ impl Known {
         let (base, headers, count) = image.parts();
         self.base.store(base, Ordering::Relaxed);
         self.header_count.store(u32::from(count), Ordering::Relaxed);
-        // Pairs with the load in `get`. Threads that get here together store the same.
+        // Pairs with the load in `get`. Threads that race here store the same values.
         self.headers.store(headers.cast_mut(), Ordering::Release);
     }
 
@@ -125,18 +127,18 @@ pub(crate) struct Slot {
     library: Library,
     symbol: &'static CStr,
     address: AtomicPtr<c_void>,
-    /// Another address under which the library hands out the same function, once one was seen.
+    /// Another address at which the library hands out the same function, if one has been seen.
     alias: AtomicPtr<c_void>,
-    /// The next one in the list of slots that were looked up; null: this one was not.
+    /// The next slot in the list of slots that were looked up; null: this slot was not looked up.
     next: AtomicPtr<Slot>,
 }
 
-/// The first slot of the list of those that were looked up.
+/// The first slot in the list of slots that were looked up.
 static LOOKED_UP: AtomicPtr<Slot> = AtomicPtr::new(LAST);
-/// What the list ends with.
+/// The end of the list.
 const LAST: *mut Slot = core::ptr::without_provenance_mut(1);
 
-/// What a slot holds when the library lacks the function.
+/// The value of a slot whose function the library lacks.
 const ABSENT: *mut c_void = core::ptr::without_provenance_mut(1);
 
 impl Slot {
@@ -158,19 +160,19 @@ impl Slot {
         self.library
     }
 
-    /// The real function, or null if the library is not there or lacks it.
+    /// The real function; null if the library is not loaded or lacks it.
     #[inline]
     pub(crate) fn get(&'static self) -> *mut c_void {
         let address = self.address.load(Ordering::Relaxed);
         if address.addr() > ABSENT.addr() { address } else { self.resolve(address) }
     }
 
-    /// Whether `address`, which is not null, is the real function's.
+    /// Whether `address`, which is not null, is an address of the real function.
     pub(crate) fn is_at(&'static self, address: *mut c_void) -> bool {
         self.get() == address || self.alias.load(Ordering::Relaxed) == address
     }
 
-    /// Notes that the library hands the function out at `address`, too.
+    /// Remembers that the library also hands the function out at `address`.
     pub(crate) fn note_alias(&self, address: *mut c_void) {
         self.alias.store(address, Ordering::Relaxed);
     }
@@ -189,7 +191,7 @@ impl Slot {
         }
     }
 
-    /// Puts the slot into the list of those that were looked up, once.
+    /// Adds the slot to the list of slots that were looked up, unless it is there already.
     fn enlist(&'static self) {
         let unlisted = core::ptr::null_mut();
         if self.next.compare_exchange(unlisted, LAST, Ordering::Relaxed, Ordering::Relaxed).is_err() {
@@ -213,7 +215,7 @@ impl Slot {
         }
         let Some(image) = self.library.image() else { return core::ptr::null_mut() };
         let address = image.function(self.symbol);
-        // Before the address is there, so that it cannot be missed when it must be forgotten.
+        // Before the address is stored, so that `forget_all_of` cannot miss it.
         self.enlist();
         self.address.store(if address.is_null() { ABSENT } else { address }, Ordering::Relaxed);
         address

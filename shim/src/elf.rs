@@ -1,8 +1,7 @@
-//! Reading the symbols of an object that the loader has mapped.
+//! Reads the symbols of an object that the loader has mapped.
 //!
 //! The shim looks the driver's functions up in the driver's own symbol table, and the real `dlsym` in the C library's:
-//! calling
-//! `dlsym` for that would find the shim's own.
+//! a call of `dlsym` for this purpose would find the shim's own.
 
 use crate::sys;
 use core::ffi::{CStr, c_char, c_void};
@@ -83,8 +82,8 @@ const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
 const STB_WEAK: u8 = 2;
 
-/// The relocations that hold a function's address: a word of data, a slot of a call, a slot of a call that may be bound
-/// late.
+/// The relocations that hold a function's address: a word of data, a slot of a call, and a slot of a call that may be
+/// bound lazily.
 #[cfg(target_arch = "x86_64")]
 mod relocation {
     pub(super) const WORD: u32 = 1;
@@ -99,7 +98,7 @@ mod relocation {
     pub(super) const LATE_SLOT: u32 = 1026;
 }
 
-/// An object as it is mapped. `Copy`, so that it can be kept; it is as valid as the object is mapped.
+/// A mapped object. `Copy`, so that it can be stored; it is valid only while the object is mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Image {
     base: usize,
@@ -113,33 +112,33 @@ pub(crate) struct Reference<'a> {
     pub(crate) name: *const c_char,
     /// The word.
     pub(crate) slot: &'a AtomicPtr<c_void>,
-    /// Whether the object has the symbol itself.
+    /// Whether the object itself defines the symbol.
     is_defined_here: bool,
-    /// Where the object's own variable of this name lies, if it has one.
+    /// Address of the object's own variable of this name, if it defines one.
     pub(crate) own_variable: Option<*mut c_void>,
-    /// Whether it may be bound to nothing.
+    /// Whether it may stay unbound.
     pub(crate) is_weak: bool,
-    /// Its number among those that may be bound when they are first called.
+    /// Its number among the references that may be bound lazily, at the first call.
     late_number: Option<u32>,
 }
 
 impl Reference<'_> {
-    /// Whether it will be bound when it is first called: it leads to the linker's code for that, which is in `image`,
-    /// the object itself. A function of the object may stand there as well, as tracers put it.
+    /// Whether it is not bound yet: it points to the linker's code that binds it at the first call, which is in
+    /// `image`, the object itself. It can also point to another function of the object, as tracers do it.
     pub(crate) fn is_unbound(&self, image: &Image) -> bool {
-        /// What is read of the code.
+        /// Number of bytes of the code that are read.
         const BYTES: usize = 16;
         let Some(number) = self.late_number else { return false };
         let code = self.slot.load(Ordering::Relaxed).addr();
         if self.is_defined_here || !image.contains(code) || !image.contains(code.wrapping_add(BYTES)) {
             return false;
         }
-        // SAFETY: the bytes lie in the object, in one of its segments; code can be read.
+        // SAFETY: all bytes are in the object's segments, and code is readable.
         is_binding_code(unsafe { &*core::ptr::with_exposed_provenance::<[u8; BYTES]>(code) }, number)
     }
 }
 
-/// Whether `code` is what a linker writes to bind reference `number`: it pushes the number and jumps on.
+/// Whether `code` is what a linker writes to bind reference `number`: it pushes the number, then jumps.
 #[cfg(target_arch = "x86_64")]
 fn is_binding_code(code: &[u8; 16], number: u32) -> bool {
     const LANDING_PAD: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
@@ -148,7 +147,8 @@ fn is_binding_code(code: &[u8; 16], number: u32) -> bool {
     code.strip_prefix(PUSH).is_some_and(|rest| rest.starts_with(&number.to_le_bytes()))
 }
 
-/// Whether `code` is what a linker writes to bind references, the same for all: it saves two registers and jumps on.
+/// Whether `code` is what a linker writes to bind references: it saves two registers, then jumps. It is the same for
+/// all.
 #[cfg(target_arch = "aarch64")]
 fn is_binding_code(code: &[u8; 16], _: u32) -> bool {
     const LANDING_PAD: &[u8] = &0xd503_245f_u32.to_le_bytes();
@@ -156,7 +156,7 @@ fn is_binding_code(code: &[u8; 16], _: u32) -> bool {
     code.strip_prefix(LANDING_PAD).unwrap_or(code).starts_with(SAVE)
 }
 
-/// The tables of an [`Image`] that a look-up needs.
+/// The tables of an [`Image`] that a look-up uses.
 struct Tables {
     symbols: *const Symbol,
     strings: *const c_char,
@@ -169,21 +169,22 @@ impl Image {
     /// The object at `base` with `header_count` program headers at `headers`.
     ///
     /// # Safety
-    /// They must be what the loader says of a mapped object, and the object must stay mapped while the image is used.
+    /// They must be what the loader reports of a mapped object, and the object must stay mapped while the image is
+    /// used.
     pub(crate) unsafe fn new(base: usize, headers: *const c_void, header_count: u16) -> Image {
         Image { base, headers: headers.cast(), header_count }
     }
 
-    /// The program itself.
+    /// The program's own object.
     pub(crate) fn of_program() -> Option<Image> {
         let headers: *const ProgramHeader = core::ptr::with_exposed_provenance(sys::auxiliary(sys::AT_PHDR));
-        // SAFETY: the kernel, or the loader where it was run as a program, tells where the headers are, and how many.
+        // SAFETY: the kernel, or the loader if it was run as a program, tells where the headers are, and how many.
         let image = unsafe { Image::new(0, headers.cast(), sys::auxiliary(sys::AT_PHNUM) as u16) };
         let own = image.headers().iter().find(|header| header.kind == PT_PHDR)?;
         Some(Image { base: headers.addr().wrapping_sub(own.address as usize), ..image })
     }
 
-    /// What the loader has written into the program for debuggers.
+    /// The address that the loader has written into the program for debuggers.
     pub(crate) fn debug(&self) -> Option<*const c_void> {
         let mut debug = None;
         self.each_dynamic(|tag, value| {
@@ -194,20 +195,21 @@ impl Image {
         debug
     }
 
-    /// The object whose file is mapped from `start` on, if the program headers are among what is mapped.
+    /// The object whose file is mapped at `start`, if its program headers are known to be mapped.
     ///
     /// # Safety
-    /// `start` must be where the loader has mapped an object's first page, and the object must stay mapped while the image is used.
+    /// `start` must be where the loader has mapped an object's first page, and the object must stay mapped while the
+    /// image is used.
     pub(crate) unsafe fn from_file_start(start: *const c_void) -> Option<Image> {
-        /// The smallest page that there is.
+        /// The smallest page size.
         const PAGE_BYTES: u64 = 4096;
         // SAFETY: the first page of an object's file holds its header.
         let file = unsafe { start.cast::<FileHeader>().as_ref() }?;
         if file.identification.first_chunk() != Some(b"\x7fELF") {
             return None;
         }
-        // Linkers put the program headers behind the file's header. Tools that add some move them to the file's end, of
-        // which it is not known whether it is mapped.
+        // Linkers put the program headers behind the file's header. Tools that add headers move them to the end of the
+        // file, which may not be mapped.
         let headers_bytes = u64::from(file.header_count) * size_of::<ProgramHeader>() as u64;
         if file.headers_offset.saturating_add(headers_bytes) > PAGE_BYTES {
             return None;
@@ -220,7 +222,7 @@ impl Image {
         Some(Image { base, ..image })
     }
 
-    /// What [`Image::new`] was given.
+    /// The arguments of [`Image::new`].
     pub(crate) fn parts(&self) -> (usize, *const c_void, u16) {
         (self.base, self.headers.cast(), self.header_count)
     }
@@ -233,7 +235,7 @@ impl Image {
         unsafe { core::slice::from_raw_parts(self.headers, self.header_count as usize) }
     }
 
-    /// Whether `address` lies in the object.
+    /// Whether `address` is in one of the object's segments.
     pub(crate) fn contains(&self, address: usize) -> bool {
         self.headers().iter().filter(|header| header.kind == PT_LOAD).any(|header| {
             let start = self.base.wrapping_add(header.address as usize);
@@ -241,13 +243,13 @@ impl Image {
         })
     }
 
-    /// Whether the object has something at `offset` from its start: what a word holds that the loader has yet to
-    /// relocate.
+    /// Whether the object has something at `offset` from its base: a word that is not relocated yet holds such an
+    /// offset.
     pub(crate) fn has_at_offset(&self, offset: usize) -> bool {
         self.contains(self.base.wrapping_add(offset))
     }
 
-    /// Calls `visit` with each entry of the dynamic section; not at all if there is none.
+    /// Calls `visit` with each entry of the dynamic section, if there is one.
     fn each_dynamic(&self, mut visit: impl FnMut(i64, u64)) {
         let Some(dynamic) = self.headers().iter().find(|header| header.kind == PT_DYNAMIC) else { return };
         let mut entry = core::ptr::with_exposed_provenance::<Dynamic>(self.base.wrapping_add(dynamic.address as usize));
@@ -282,7 +284,7 @@ impl Image {
         (!tables.symbols.is_null() && !tables.strings.is_null()).then_some(tables)
     }
 
-    /// A pointer of the dynamic section: glibc has relocated it, other loaders and the vDSO have not.
+    /// A pointer from the dynamic section: glibc has relocated it; other loaders and the vDSO have not.
     fn pointer<T>(&self, value: u64) -> *const T {
         let address = value as usize;
         core::ptr::with_exposed_provenance(if self.contains(address) {
@@ -309,16 +311,16 @@ impl Image {
         self.soname().is_some_and(|soname| soname == c"libc.so.6" || soname == c"libdl.so.2")
     }
 
-    /// The pages that the loader takes the right to write from once the object is relocated (RELRO).
+    /// The pages that the loader makes read-only after it has relocated the object (RELRO).
     pub(crate) fn read_only_after_relocation(&self, page_bytes: usize) -> Option<Range<usize>> {
         let header = self.headers().iter().find(|header| header.kind == PT_GNU_RELRO)?;
         let start = self.base.wrapping_add(header.address as usize);
-        // Rounded as glibc does: what shares its last page with other data can be written.
+        // Rounded as glibc does: a last page that is shared with other data stays writable.
         let page = |address: usize| address & page_bytes.wrapping_neg();
         Some(page(start)..page(start.wrapping_add(header.memory_bytes as usize)))
     }
 
-    /// Calls `visit` with each reference to a function's symbol.
+    /// Calls `visit` with each reference to a symbol.
     pub(crate) fn each_reference(&self, mut visit: impl FnMut(Reference<'_>)) {
         let Some(tables) = self.tables() else { return };
         let (mut relocations, mut late) = ((core::ptr::null(), 0), (core::ptr::null(), 0));
@@ -332,12 +334,12 @@ impl Image {
             DT_PLTREL => has_addends = value as i64 == DT_RELA,
             _ => {}
         });
-        // Nearly all relocations of most libraries are of no symbol, and come first.
+        // In most libraries nearly all relocations have no symbol, and these come first.
         for ((start, count), without_symbol) in [(relocations, relative_count), (late, 0)] {
             if start.is_null() || !has_addends {
                 continue;
             }
-            // SAFETY: the tables are as long as the dynamic section says, and are not written.
+            // SAFETY: the tables are as long as the dynamic section says, and nothing writes them.
             let table = unsafe { core::slice::from_raw_parts(start, count) };
             for (number, entry) in table.iter().enumerate().skip(without_symbol) {
                 let kind = entry.info as u32;
@@ -352,7 +354,7 @@ impl Image {
                 let is_variable = is_defined_here && symbol.info & 0xf == STT_OBJECT;
                 visit(Reference {
                     name: tables.strings.wrapping_add(symbol.name as usize),
-                    // SAFETY: the word that the loader writes for this relocation, which is aligned for these kinds.
+                    // SAFETY: the word that the loader writes for this relocation; for these kinds it is aligned.
                     slot: unsafe { &*core::ptr::with_exposed_provenance(slot) },
                     is_defined_here,
                     own_variable: is_variable.then(|| self.address_of(symbol)),
@@ -374,13 +376,13 @@ impl Image {
         found
     }
 
-    /// The address of the function `name` that the object defines, or null.
+    /// The address of the function `name` that the object defines; null if it defines none.
     pub(crate) fn function(&self, name: &CStr) -> *mut c_void {
         let Some(tables) = self.tables() else { return core::ptr::null_mut() };
         let symbol = if tables.gnu_hash.is_null() { tables.find_sysv(name) } else { tables.find_gnu(name) };
         match symbol {
-            // Not a variable. An indirect function would have to be called to learn its address; no driver has one
-            // under these names. Functions that are written in assembly may be of no type.
+            // No variables. No indirect functions, which would have to be called to learn the address: no driver has
+            // one under these names. Functions that are written in assembly may have no type.
             Some(symbol) if matches!(symbol.info & 0xf, STT_FUNC | STT_NOTYPE) => self.address_of(symbol),
             _ => core::ptr::null_mut(),
         }

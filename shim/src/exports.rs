@@ -1,11 +1,11 @@
-//! The exported hooks: one for each line of the tables whose class is not `forward`. Every other function stays the
-//! driver's own: a preloaded library must not shadow what it does not know.
+//! The exported hooks: one for each line of the tables whose class is not `forward`. A preloaded library must not
+//! shadow functions that it does not know, so every other function stays the driver's own.
 //!
-//! A hook finds the real function of exactly its own symbol and hands both to the policy that the table names. The
-//! policy calls the real function; nothing here or there ever calls a hooked name.
+//! A hook finds the real function of exactly its own symbol and passes it, with the arguments, to the policy that the
+//! table names. The policy calls the real function. Nothing in the shim ever calls a hooked name.
 //!
-//! Where there is no real function, the call goes to the function that would have got it without the shim: some
-//! libraries have functions of these names that load the driver when one of them is first called.
+//! If there is no real function, the call goes to the function that would have got it without the shim: some libraries
+//! define functions of these names, which load the driver at their first call.
 
 use crate::driver::{Library, Slot};
 use crate::hooks::{real, slots, types};
@@ -13,7 +13,7 @@ use crate::lookup;
 #[allow(clippy::wildcard_imports, reason = "the tables use all of the types")]
 use aliquot_abi::{cuda::*, nvml::*};
 
-/// What takes the calls of `slot`'s function while the real one is not there.
+/// The function that gets the calls of `slot`'s function while the real one does not exist.
 #[cold]
 #[inline(never)]
 fn stand_in_of(slot: &Slot) -> *mut c_void {
@@ -40,8 +40,8 @@ extern "C" fn not_found_in_nvml() -> nvmlReturn_t {
 macro_rules! stand_in {
     ($symbol:ident) => {{
         let address = stand_in_of(&slots::$symbol);
-        // SAFETY: the function of this name, whose type the table states; or one without parameters, which leaves
-        // arguments where the C calling convention has the caller put and remove them.
+        // SAFETY: a function of this name, whose type the table states; or a function without parameters, for which the
+        // C calling convention lets the caller put and remove the arguments.
         unsafe { core::mem::transmute::<*mut core::ffi::c_void, types::$symbol>(address) }
     }};
 }
@@ -67,7 +67,7 @@ macro_rules! cuda_export {
         pub(crate) unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
             let Some(real) = real!($symbol) else {
                 let stand_in: types::$symbol = stand_in!($symbol);
-                // SAFETY: the caller vouches for the arguments, whoever has the function.
+                // SAFETY: the caller vouches for the arguments, whichever function gets them.
                 return unsafe { stand_in($($argument),*) };
             };
             // SAFETY: the caller vouches for the arguments; `real` is the driver's function of this very symbol.
@@ -93,7 +93,7 @@ macro_rules! nvml_export {
         pub(crate) unsafe extern "C" fn $symbol($($argument: $type),*) -> nvmlReturn_t {
             let Some(real) = real!($symbol) else {
                 let stand_in: types::$symbol = stand_in!($symbol);
-                // SAFETY: the caller vouches for the arguments, whoever has the function.
+                // SAFETY: the caller vouches for the arguments, whichever function gets them.
                 return unsafe { stand_in($($argument),*) };
             };
             // SAFETY: the caller vouches for the arguments; `real` is NVML's function of this very symbol.

@@ -1,9 +1,9 @@
-//! The functions that the compiler calls by itself, and that a freestanding library must bring along.
+//! The functions that the compiler calls by itself, and that a freestanding library must provide.
 //!
-//! The C library's may be interposed by the host, whose functions may look the real ones up when they are first called:
-//! by the shim's `dlsym`, which would call them again. So the shim has its own, which nobody else sees. They are in
-//! assembly, because the compiler would make calls of themselves of what they do. They are short rather than fast:
-//! nothing large is copied here.
+//! The host may interpose the C library's functions, and its versions may look the real ones up at their first call, by
+//! the shim's `dlsym`, which would call them again. So the shim has its own, which no other object sees. They are
+//! written in assembly, because the compiler would compile equivalent Rust into calls of themselves. They are short
+//! rather than fast: nothing large is copied here.
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -20,7 +20,7 @@ core::arch::global_asm!(
     ".size \\name, . - \\name",
     ".popsection",
     ".endm",
-    // The direction flag is clear at each call.
+    // The ABI guarantees that the direction flag is clear at each call.
     "hidden_function memcpy",
     "mov rax, rdi",
     "mov rcx, rdx",

@@ -1,7 +1,8 @@
 //! The gate to a device: launches go on while the manager has given the container a lease.
 //!
-//! The fast path is two loads and a store that no other thread shares: the gate's word, and this thread's shard, which
-//! says that the thread has seen this very word and how many launches it has left before its next progress marker.
+//! The fast path is two loads, and one store to a word that other threads rarely use. It loads the gate's word and the
+//! thread's shard. The shard tells whether the thread has seen this very word, and how many launches it has left before
+//! its next progress marker.
 
 use crate::clock;
 use crate::hooks::real;
@@ -20,58 +21,58 @@ use shard::shard_of;
 pub(crate) use shard::{Shard, forget_all_streams, forget_stream};
 pub(crate) use shard::{about_to_wait, mark_all, unmarked_of_thread};
 
-/// What a launch must do besides.
+/// What a launch must do in addition.
 #[derive(Clone, Copy)]
 pub(crate) enum Pass {
     /// Nothing.
     Free,
     /// Put a marker behind itself.
     Mark(Marked),
-    /// Fail: the slice was taken away, and no gate will open again; or the process has no slot.
+    /// Fail: the slice was taken away, so that no gate will open again, or the process has no slot.
     Refused,
 }
 
-/// A launch that is to be marked.
+/// A launch that needs a marker behind it.
 #[derive(Clone, Copy)]
 pub(crate) struct Marked {
-    /// What the marker stands for: the launch, and those before it that have none.
+    /// The launches that the marker stands for: this one, and those before it without a marker.
     pub(crate) launches: Launches,
-    /// The launch.
+    /// This launch alone.
     pub(crate) last: Launches,
-    /// What the launch holds of the container's time until its marker is there: see [`pacing`].
+    /// Device time that the launch holds until its marker is in the stream: see [`pacing`].
     pub(crate) held_ns: u64,
     pub(crate) admission: Admission,
 }
 
-/// A waiting thread looks at the heartbeat, and rings again, this often.
+/// A waiting thread reads the heartbeat, and may ring again, at this interval.
 const RING_INTERVAL_NS: u64 = 50_000_000;
-/// At every so many of these times it rings though the manager is awake: whatever has become of the ledger, the manager
-/// knows of whoever waits for some seconds.
+/// At every so many of these intervals a waiting thread rings even if the manager is awake. So whatever has become of
+/// the ledger, the manager learns of a waiting thread within some seconds.
 const WAITS_PER_RING: u32 = 64;
-/// While it waits for its own work to be done it looks at the events behind that this often.
+/// The interval at which a waiting thread queries events, while its own work is marked by events.
 const EVENT_INTERVAL_NS: u64 = 200_000;
-/// After so many rings that could not be sent, one after the other, a thread paces itself as if there were no manager:
-/// it may be in a root directory from which the socket is not seen.
+/// After so many rings in a row that could not be sent, a thread paces itself as if there were no manager: it may be in
+/// a root directory from which the socket cannot be reached.
 const UNHEARD_MAX: u32 = 20;
 
-/// Whether the calling thread may launch at once, and has taken note of it: `false` says only that [`pass`] must be
-/// asked.
+/// Whether the calling thread may launch at once; then the launch has been counted. `false` means only that [`pass`]
+/// must be called.
 #[inline]
 pub(crate) fn passes_at_once(stream: CUstream, heavy: bool) -> bool {
     let Some((process, limits)) = Process::with_one_device() else { return false };
-    // Pairs with the manager's store: what it wrote before opening the gate is seen.
+    // Pairs with the manager's store: what the manager wrote before it opened the gate is seen.
     let word = limits.gate.load(Ordering::Acquire);
     is_free(word) || (!heavy && process.only_shard(shard_of(stream)).is_some_and(|shard| shard.takes_one(word)))
 }
 
-/// Whether the device is not shared in time for now.
+/// Whether the device is currently not shared in time.
 #[inline]
 pub(crate) fn is_free(word: u32) -> bool {
     word & (gate::OPEN | gate::FREE) == gate::OPEN | gate::FREE
 }
 
-/// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels, and shares a marker only
-/// with as few others as their time allows.
+/// Waits until a launch into `stream` may go on. `heavy`: the launch may stand for many kernels, so it shares a marker
+/// only with as few others as their estimated time allows.
 pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     if !part.process.has_slot() {
         return Pass::Refused;
@@ -88,14 +89,14 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
         return Pass::Free;
     }
     let Some(admitted) = wait_for_admission(part, stream, shard) else { return Pass::Refused };
-    // Another thread may have begun to capture while this one waited: a marker would become part of the graph.
+    // Another thread may have begun a capture while this one waited: the marker would become part of the graph.
     if is_capturing(stream) {
         pacing::give_back(part, admitted.held_ns);
         return Pass::Free;
     }
     let last = Launches::one(heavy);
     let launches = shard.take_unmarked() + last;
-    // While the container paces itself each launch is marked: nobody else sees what it uses.
+    // While the container paces itself, each launch is marked: no other process sees what it uses.
     let to_give = |is_graph| if admitted.is_paced { 0 } else { markers::launches_per_marker(part, is_graph) - 1 };
     let (kernels, graphs) = (to_give(false), to_give(true));
     shard.give(kernels, graphs, admitted.word, stream);
@@ -106,25 +107,25 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     Pass::Mark(Marked { launches, last, held_ns: admitted.held_ns, admission })
 }
 
-/// Whether the slice was taken away from its processes: they get neither time nor contexts.
+/// Whether the slice was taken away: then its processes get neither device time nor contexts.
 pub(crate) fn is_taken_away(part: &Part) -> bool {
     part.limits.core_limit_percent.load(Ordering::Relaxed) == 0
 }
 
-/// A launch may be made.
+/// The permission to launch.
 struct Granted {
     /// The gate's word.
     word: u32,
-    /// Whether it was the container itself that granted it, for want of a manager.
+    /// Whether the container granted it to itself, because no manager did.
     is_paced: bool,
     held_ns: u64,
 }
 
-/// Waits until a launch may be made. `None`: never, the slice was taken away.
+/// Waits until a launch may be made. `None`: it never may, because the slice was taken away.
 fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Granted> {
     let unheard = part.process.unheard();
     let (mut marked_all, mut waits) = (false, 0_u32);
-    // Since when it waits for room, whatever the gate's ticks are meanwhile.
+    // Since when the launch has waited for room, across ticks of the gate.
     let mut room_since_ns = None;
     loop {
         let now_ns = clock::now_ns();
@@ -135,8 +136,7 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
         let is_paced = !is_free(word)
             && (unheard.load(Ordering::Relaxed) >= UNHEARD_MAX || pacing::is_unwatched(part, word, now_ns));
         if !is_paced && word & gate::OPEN == 0 {
-            // Whoever has the next lease must not be let in while launches that no marker stands for are still under
-            // way.
+            // The next holder of a lease must not be let in while launches without a marker are still running.
             markers::put_for(part, stream, shard.take_unmarked());
             if !marked_all {
                 mark_all(part.process);
@@ -165,8 +165,8 @@ fn wait_for_admission(part: &Part, stream: CUstream, shard: &Shard) -> Option<Gr
     }
 }
 
-/// Waits at the closed gate until its word changes, or it is time to look at the heartbeat, and rings if it must or is
-/// told to. Whether the manager knows of it.
+/// Waits at the closed gate until its word changes or [`RING_INTERVAL_NS`] is over. Rings if `rings` is set or the
+/// manager may be asleep. Returns whether the manager knows that the thread waits.
 fn wait(part: &Part, since_ns: u64, rings: bool) -> bool {
     let Some(slot) = part.work() else { return false };
     let now = handshake::count_in(&slot.waiting, &part.limits.gate);
@@ -175,7 +175,7 @@ fn wait(part: &Part, since_ns: u64, rings: bool) -> bool {
         let must_ring = rings || handshake::must_ring(now) || part.process.unheard().load(Ordering::Relaxed) > 0;
         known = !must_ring || part.ring();
         let until_ns = clock::now_ns().saturating_add(RING_INTERVAL_NS);
-        // Where no device writes markers, nobody but this process can tell the manager that its work is done.
+        // If the device writes no markers, only this process can tell the manager that its work is done.
         while markers::is_told_by_events(part)
             && part.limits.gate.load(Ordering::Acquire) == now
             && clock::now_ns() < until_ns
@@ -192,8 +192,8 @@ fn wait(part: &Part, since_ns: u64, rings: bool) -> bool {
     known
 }
 
-/// Whether a launch into `stream` is recorded rather than run, or the driver does not say: then nothing may be put into
-/// the stream, and nothing runs that would have to be bounded.
+/// Whether a launch into `stream` is recorded in a graph rather than run, or the driver gives no answer. In both cases
+/// no marker may be put into the stream, and nothing runs that would have to be bounded.
 pub(crate) fn is_capturing(stream: CUstream) -> bool {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     let Some(is_capturing) = real!(cuStreamIsCapturing) else { return false };

@@ -12,23 +12,23 @@
 //!                    gate.rs, markers.rs: leases on device time and work in flight
 //! ```
 //!
-//! Programs find the hooks by linking (deep_binding.rs sees to libraries that are bound past them, own_variables.rs to
-//! those that are bound to them and have variables of these names), by `dlsym` and `dlvsym` (lookup.rs), and by
-//! `cuGetProcAddress` (start.rs). Look-ups ask the loader or the driver first and then map *the pointer that it
-//! returned* to the hook of exactly that ABI (hooks.rs). What is not known passes through untouched.
+//! Programs find the hooks by linking, by `dlsym` and `dlvsym` (lookup.rs), and by `cuGetProcAddress` (start.rs).
+//! deep_binding.rs binds libraries to the hooks that the loader bound past them; own_variables.rs unbinds libraries
+//! whose own variables have the names of hooks. A look-up asks the loader or the driver first and then maps *the
+//! pointer that it returned* to the hook of exactly that ABI (hooks.rs). An unknown pointer is returned as it is.
 //!
 //! Invariants:
 //!
-//! * No constructor, no thread, no lock that can be held across a fork, no heap, no thread-local storage, no signal handler,
-//!   no environment variable, no exit; `errno` is never touched (system calls are made directly, sys.rs). Hooks are as
-//!   async-signal-safe as the driver functions behind them.
+//! * No constructor, no thread, no lock that can be held across a fork, no heap, no thread-local storage, no signal
+//!   handler, no environment variable, no exit. `errno` is never touched: system calls are made directly (sys.rs).
+//!   Hooks are as async-signal-safe as the driver functions behind them.
 //! * No panic: a panic that the compiler cannot remove is a link error (panic.rs).
-//! * A process that uses neither CUDA nor NVML pays for loading this library and for little else: `dlsym` and `dlopen`
-//!   look at the name, and `chroot` maps the region.
-//! * In a sound region a call that cannot be tracked passes; it is not refused. A process without a slot is refused, as
-//!   nothing that it does can be counted.
-//! * A region that is there and cannot be used refuses the device (region.rs). The shim is passive only with no region
-//!   beside it, and on kernels that cannot wipe its block in a forked child (process.rs).
+//! * A process that uses neither CUDA nor NVML pays little beyond loading this library: `dlsym` and `dlopen` look at
+//!   the name, and `chroot` maps the region.
+//! * In a sound region a call that cannot be tracked passes; it is not refused. A process without a slot is refused,
+//!   because nothing that it does can be counted.
+//! * If there is a region and it cannot be used, the device is refused (region.rs). The shim is passive only if there
+//!   is no region beside it, and on kernels that cannot wipe its block in a forked child (process.rs).
 
 #![no_std]
 

@@ -1,8 +1,8 @@
 //! Launches that no marker stands for yet.
 //!
-//! They are marked behind the next launch into their stream. A thread that begins to wait, at a gate or for the device,
-//! does not get there: what is left behind is marked first, in all streams and on all devices, as it would run unseen,
-//! and for nothing, meanwhile.
+//! Normally the marker of the next launch into their stream also stands for them. A thread that is about to wait, at a
+//! gate or for the device, makes no next launch. So its unmarked launches, in all streams and on all devices, are
+//! marked before the wait: otherwise they would run unseen and free of charge meanwhile.
 
 use super::is_capturing;
 use crate::clock;
@@ -14,39 +14,39 @@ use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUstr
 use aliquot_abi::region::gate;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// A thread's launches into one stream. Threads and streams are spread over the shards; two that meet in one share its
-/// count, which makes markers a little more frequent.
+/// A thread's launches into one stream. Threads and streams are spread over the shards. Two that meet in one shard
+/// share its count, which makes markers a little more frequent.
 #[repr(C, align(64))]
 pub(crate) struct Shard {
-    /// The gate's word that was seen last.
+    /// The gate's word as the thread last saw it.
     gate: AtomicU32,
-    /// Kernels left before the next marker.
+    /// Kernels that may still be launched before the next marker.
     left: AtomicU32,
-    /// Kernels that were given with the last marker.
+    /// Kernels that were granted with the last marker.
     given: AtomicU32,
-    /// Graphs left before the next marker.
+    /// Graphs that may still be launched before the next marker.
     graphs_left: AtomicU32,
-    /// Graphs that were given with the last marker.
+    /// Graphs that were granted with the last marker.
     graphs_given: AtomicU32,
-    /// The thread that put the last marker: its thread pointer.
+    /// The thread that put the last marker, by its thread pointer.
     thread: AtomicUsize,
-    /// The stream that it was put into. Null: none that is known to live, and that nothing else is about to use.
+    /// The stream of that marker. Null: the stream may be gone, or another thread has taken the handle to use it.
     stream: AtomicPtr<c_void>,
-    /// The context of that stream if it is a default one; else null.
+    /// The context of that stream if it is a default stream; otherwise null.
     context: AtomicPtr<c_void>,
 }
 
-/// The end of a stream waits no longer than this for threads that put markers.
+/// The end of a stream waits at most this long for threads that are putting markers.
 const MARKING_NS_MAX: u64 = 100_000_000;
 
 impl Shard {
-    /// Takes one kernel, if the thread has seen the gate's `word` and has one left.
+    /// Takes one kernel from those that are left, if the thread has seen the gate's `word`.
     #[inline]
     pub(super) fn takes_one(&self, word: u32) -> bool {
         self.takes_one_of(&self.left, word)
     }
 
-    /// The same, for a graph.
+    /// As [`takes_one`](Self::takes_one), for a graph.
     pub(super) fn takes_graph(&self, word: u32) -> bool {
         self.takes_one_of(&self.graphs_left, word)
     }
@@ -61,7 +61,8 @@ impl Shard {
         takes
     }
 
-    /// Launches since the last marker; a marker will stand for them.
+    /// Returns the launches since the last marker, for which the caller puts a marker, and takes the rest of the grant
+    /// back.
     pub(super) fn take_unmarked(&self) -> Launches {
         let take = |left: &AtomicU32, given: &AtomicU32| {
             let left = left.swap(0, Ordering::Relaxed);
@@ -70,8 +71,8 @@ impl Shard {
         Launches::new(take(&self.left, &self.given), take(&self.graphs_left, &self.graphs_given))
     }
 
-    /// Gives the calling thread, which is about to put a marker into `stream`, so many kernels and graphs until the next
-    /// one.
+    /// Grants `kernels` and `graphs` until the next marker to the calling thread, which is about to put a marker into
+    /// `stream`.
     pub(super) fn give(&self, kernels: u32, graphs: u32, word: u32, stream: CUstream) {
         let will_be_left = if kernels + graphs > 0 { stream } else { CUstream::NULL };
         if !will_be_left.is_null() {
@@ -88,12 +89,12 @@ impl Shard {
         self.gate.store(word, Ordering::Relaxed);
     }
 
-    /// Whether launches have been given that were not taken back: some may have been made, others may yet be.
+    /// Whether a grant has not been taken back: some of its launches may have been made, others may still come.
     fn has_given(&self) -> bool {
         self.given.load(Ordering::Relaxed) > 0 || self.graphs_given.load(Ordering::Relaxed) > 0
     }
 
-    /// Launches since the last marker.
+    /// Number of launches since the last marker.
     fn unmarked(&self) -> u32 {
         let made = |given: &AtomicU32, left: &AtomicU32| {
             given.load(Ordering::Relaxed).saturating_sub(left.load(Ordering::Relaxed))
@@ -105,13 +106,13 @@ impl Shard {
         self.unmarked() > 0
     }
 
-    /// Marks the shard's launches, in `stream`, which lives.
+    /// Marks the shard's launches in `stream`, which lives.
     fn mark(&self, part: &Part, stream: CUstream) {
-        // A default stream is another one in each context, and an event is made in the current one.
+        // Each context has its own default stream, and an event is created in the current context.
         let known = CUcontext(self.context.load(Ordering::Relaxed));
         let context = if known.is_null() { markers::context_of(stream) } else { known };
         let _ = context::with_current(context, || {
-            // Of a stream in capture they stay for the next marker.
+            // While the stream is being captured, the launches wait for a later marker.
             if !is_capturing(stream) {
                 markers::put_for(part, stream, self.take_unmarked());
             }
@@ -120,8 +121,8 @@ impl Shard {
     }
 }
 
-/// The calling thread is about to wait, by a call that waits for the device without saying so: a free, for example,
-/// waits for all that runs. It costs a few loads where no launch is without a marker.
+/// To be called before a call that implicitly waits for the device: a free, for example, waits for all running work.
+/// Costs a few loads if every launch has a marker.
 #[inline]
 pub(crate) fn about_to_wait() {
     if let Some(process) = Process::if_attached() {
@@ -129,8 +130,9 @@ pub(crate) fn about_to_wait() {
     }
 }
 
-/// Marks all launches of the calling thread, wherever they are. Streams of other threads may begin to be captured at any
-/// moment, and a marker in a legacy stream would be a barrier that the program has not asked for.
+/// Marks all launches of the calling thread, in all streams and on all devices. Launches of other threads are left
+/// alone: their streams may begin to be captured at any moment, and a marker in a legacy stream would be a barrier that
+/// the program has not asked for.
 #[inline]
 pub(crate) fn mark_all(process: &'static Process) {
     if process.may_have_unmarked() {
@@ -138,7 +140,7 @@ pub(crate) fn mark_all(process: &'static Process) {
     }
 }
 
-/// Launches of the calling thread that no marker stands for.
+/// Number of launches of the calling thread without a marker.
 pub(crate) fn unmarked_of_thread(process: &'static Process) -> u32 {
     if !process.may_have_unmarked() {
         return 0;
@@ -161,11 +163,11 @@ fn mark_in_all_shards(process: &'static Process) {
                 continue;
             }
             if !shard.has_unmarked() {
-                // What was given is taken back, as nothing notes when it is used.
+                // The grant is taken back, because nothing notes when it is used.
                 shard.take_unmarked();
                 continue;
             }
-            // Whoever ends the stream finds it in the shard, or waits: see `forget_stream`.
+            // A thread that ends the stream finds it in the shard, or waits: see `forget_stream`.
             process.marking().fetch_add(1, Ordering::SeqCst);
             let stream = CUstream(shard.stream.swap(core::ptr::null_mut(), Ordering::SeqCst));
             if !stream.is_null() {
@@ -176,7 +178,7 @@ fn mark_in_all_shards(process: &'static Process) {
     }
 }
 
-/// `stream` is about to be destroyed. What is in it still runs, so that its launches are marked before.
+/// To be called before `stream` is destroyed. Work in it still runs, so its launches are marked first.
 pub(crate) fn forget_stream(process: &'static Process, stream: CUstream) {
     for part in launched_parts(process) {
         for shard in part.shards() {
@@ -190,7 +192,7 @@ pub(crate) fn forget_stream(process: &'static Process, stream: CUstream) {
     wait_for_marking(process);
 }
 
-/// Some context is about to end, and with it its streams and what runs in them.
+/// To be called before a context ends, and with it its streams and the work in them.
 pub(crate) fn forget_all_streams(process: &'static Process) {
     for part in launched_parts(process) {
         for shard in part.shards() {
@@ -200,12 +202,12 @@ pub(crate) fn forget_all_streams(process: &'static Process) {
     wait_for_marking(process);
 }
 
-/// The parts on which this process has ever launched anything through a gate.
+/// The parts on which this process has ever launched through a gate.
 fn launched_parts(process: &'static Process) -> impl Iterator<Item = Part> {
     process.all_parts().filter(markers::has_launched)
 }
 
-/// Waits until no thread puts markers into streams that it has taken from a shard.
+/// Waits until no thread is putting a marker into a stream that it has taken from a shard.
 fn wait_for_marking(process: &Process) {
     let start_ns = clock::now_ns();
     while process.marking().load(Ordering::SeqCst) != 0 && clock::now_ns().saturating_sub(start_ns) < MARKING_NS_MAX {
@@ -213,14 +215,14 @@ fn wait_for_marking(process: &Process) {
     }
 }
 
-/// The shard of the calling thread, which its thread pointer names, and the stream: a marker stands for the launches of
-/// its own stream.
+/// The shard of the calling thread, identified by its thread pointer, and of `stream`: a marker stands for launches of
+/// its own stream only.
 #[inline]
 pub(super) fn shard_of(stream: CUstream) -> usize {
     let pointer = sys::thread_pointer();
-    // Control blocks lie a stack apart, so no two in one page: the golden ratio spreads the pages' numbers. With
-    // smaller units the usual distance, 8 MiB and a guard page, times the golden ratio comes so near to a half that
-    // every second thread would meet in one shard.
+    // Thread control blocks are a stack apart, so no two are in one page. Multiplying by the golden ratio spreads the
+    // page numbers. With a smaller unit than pages, the usual distance of 8 MiB and a guard page, times the golden
+    // ratio, would be so close to one half that every second thread would meet in one shard.
     let key = (pointer >> 12) ^ (stream.0.addr() >> 4);
     (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - SHARDS.ilog2())
 }
