@@ -1,11 +1,11 @@
-//! Memory of graphs: allocation nodes take it from a pool of the device that only graphs use, which grows when a graph
-//! is launched or uploaded, and is charged for what it has in reserve (see `reserve`).
+//! Memory of graphs. Allocation nodes take it from a pool of the device that only graphs use. This pool grows when a
+//! graph is launched or uploaded, and is charged for what it has in reserve (see `reserve`).
 //!
-//! What a graph needs is read from its nodes when it is instantiated (`graph_needs`). That much, less what the device
-//! has in reserve and does not use, is charged before each launch, and settled after it. The pool keeps what it has
-//! until it is trimmed.
+//! The needs of a graph are read from its nodes when it is instantiated (`graph_needs`). Before each launch the part of
+//! them that the unused reserve does not cover is charged; after the launch the charge is settled. The pool keeps its
+//! memory until it is trimmed.
 //!
-//! Programs that never made an allocation node pay a load for all this.
+//! A program that never made an allocation node pays one load for all this.
 
 use crate::graph_needs::{Needs, needs_of};
 use crate::hooks::{real, types};
@@ -26,19 +26,19 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The graph memory of a process; all zero: none.
 #[repr(C)]
 pub(crate) struct GraphMemory {
-    /// Not zero: an allocation node may have been made.
+    /// Not zero: the program may have made an allocation node.
     expects_nodes: AtomicU32,
     devices: [OfDevice; DEVICES_MAX],
 }
 
-/// That of one device, by the number of its part.
+/// The graph memory of one device, by the number of its part.
 #[repr(C)]
 struct OfDevice {
     reserve: Reserve,
-    /// Counts the times that the reserve was trimmed; see [`OfDevice::needs`].
+    /// How often the reserve was trimmed; see [`OfDevice::needs`].
     trims: AtomicU32,
-    /// From instantiated graphs to what they need, in the low 48 bits; above them what [`OfDevice::trims`] was at their
-    /// last launch, and that there was one.
+    /// The bytes that each instantiated graph needs, by handle, in the low 48 bits. Above them stands the value of
+    /// [`OfDevice::trims`] at the graph's last launch, and whether there was a launch.
     needs: Radix<0, 12, 4>,
 }
 
@@ -50,7 +50,7 @@ impl Part {
         self.process.graph_memory.devices.get(self.index)
     }
 
-    /// One of the figures of the device's graph memory, in bytes.
+    /// One of the driver's figures about the device's graph memory, in bytes.
     fn graph_attribute(&self, attribute: c_uint) -> Option<u64> {
         let (get, mut bytes) = (real!(cuDeviceGetGraphMemAttribute)?, 0_u64);
         let ordinal = self.process.ordinal_of(self.index)?;
@@ -65,8 +65,8 @@ impl Part {
         }
     }
 
-    /// Begins a request that needs `bytes`. `has_run`: the device has had that much for it before, and may have it in
-    /// use for the same graph still. `false` if the limit forbids it.
+    /// Begins a request that needs `bytes`. `has_run`: the device has had this memory for the graph before, and may
+    /// still have it in use for the same graph. `false` if the limit forbids the request.
     fn begin_graph(&self, bytes: u64, has_run: bool) -> bool {
         let Some(memory) = self.graph_memory() else { return true };
         let begin = |ahead_bytes| {
@@ -94,12 +94,12 @@ impl GraphMemory {
     }
 }
 
-/// From now on there may be allocation nodes.
+/// To be called before an allocation node may be made.
 pub(crate) fn expect_nodes(process: &'static Process) {
     process.graph_memory.expects_nodes.store(1, Ordering::Release);
 }
 
-/// Makes the charges what the driver says is in reserve.
+/// Sets the charges to what the driver has in reserve.
 pub(crate) fn settle_all(process: &'static Process) {
     if process.graph_memory.expects_nodes() {
         for part in process.all_parts() {
@@ -108,12 +108,12 @@ pub(crate) fn settle_all(process: &'static Process) {
     }
 }
 
-/// Whether the process has graph memory of account number `account`.
+/// Whether the process is charged for graph memory in account number `account`.
 pub(crate) fn is_charged(process: &'static Process, account: usize) -> bool {
     process.graph_memory.devices.get(account).is_some_and(|memory| memory.reserve.charged_bytes() > 0)
 }
 
-/// Makes the device of account number `account` give back the graph memory that is not in use.
+/// Makes the device of account number `account` give back its unused graph memory.
 pub(crate) fn trim(process: &'static Process, account: usize) {
     if let (true, Some(trim), Some(ordinal)) =
         (is_charged(process, account), real!(cuDeviceGraphMemTrim), process.ordinal_of(account))
@@ -134,7 +134,7 @@ fn trimmed(process: &'static Process, ordinal: CUdevice, call: &dyn Fn() -> CUre
     result
 }
 
-/// Calls `visit` with every part of which the instantiated graph `exec` needs memory, and with its word there.
+/// Calls `visit` with every part of which the instantiated graph `exec` needs memory, and with the graph's word there.
 fn each_need(process: &'static Process, exec: CUgraphExec, mut visit: impl FnMut(&Part, &OfDevice, &AtomicU64)) {
     for part in process.all_parts() {
         if let Some(memory) = part.graph_memory()
@@ -147,7 +147,7 @@ fn each_need(process: &'static Process, exec: CUgraphExec, mut visit: impl FnMut
 }
 
 fn remember(process: &'static Process, exec: CUgraphExec, needs: &Needs) {
-    // An earlier graph of this number may have ended with its context.
+    // An earlier graph with this handle may have ended with its context.
     each_need(process, exec, |_, _, word| word.store(0, Ordering::Relaxed));
     for (memory, &bytes) in process.graph_memory.devices.iter().zip(needs) {
         if bytes > 0
@@ -189,7 +189,7 @@ fn launched_with_memory(process: &'static Process, exec: CUgraphExec, call: &dyn
     result
 }
 
-/// Makes a call that takes graph memory: what it needs is charged before, and settled after it.
+/// Makes a call that takes graph memory: charges `needs` before it, and settles the charge after it.
 fn with_memory(
     process: &'static Process,
     needs: &Needs,
@@ -205,7 +205,7 @@ fn with_memory(
     result
 }
 
-/// Makes a call that instantiates `graph`, and remembers what it needs.
+/// Makes a call that instantiates `graph`, and remembers the graph's needs.
 #[inline(never)]
 unsafe fn instantiated(exec: *mut CUgraphExec, graph: CUgraph, call: &dyn Fn() -> CUresult) -> CUresult {
     let result = call();
@@ -245,7 +245,7 @@ pub(crate) unsafe fn graph_instantiate_flags(
     unsafe { instantiated(exec, graph, &|| real(exec, graph, flags)) }
 }
 
-/// `cuGraphInstantiateWithParams`, which can upload the graph at once.
+/// `cuGraphInstantiateWithParams`, which can also upload the graph.
 pub(crate) unsafe fn graph_instantiate_params(
     _: NullStream,
     real: types::cuGraphInstantiateWithParams,
@@ -282,7 +282,7 @@ pub(crate) unsafe fn graph_exec_destroy(_: NullStream, real: types::cuGraphExecD
     let Some(process) = Process::if_attached().filter(|process| process.graph_memory.expects_nodes()) else {
         return call();
     };
-    // Taken out before: the driver may give the handle to another graph as soon as this one is gone.
+    // Removed first: the driver may give the handle to another graph as soon as this one is gone.
     let mut needs = [0; DEVICES_MAX];
     each_need(process, exec, |part, _, word| {
         if let Some(need) = needs.get_mut(part.index) {
@@ -336,7 +336,7 @@ pub(crate) unsafe fn graph_add_allocation(
     unsafe { real(node, graph, dependencies, dependency_count, parameters) }
 }
 
-/// Notes of a node of any kind whether it is an allocation. The parameters begin with the kind.
+/// Notes whether a node of any kind is an allocation node. The parameters begin with the kind.
 unsafe fn expect_node(kind: *const c_uint) {
     // SAFETY: a pointer that is not null is the host's structure.
     if unsafe { kind.as_ref() } == Some(&CU_GRAPH_NODE_TYPE_MEM_ALLOC)
@@ -363,7 +363,7 @@ pub(crate) unsafe fn graph_add_node(
     }
 }
 
-/// `cuGraphAddNode` of CUDA 12.3, with data of the dependencies.
+/// `cuGraphAddNode_v2` and later, whose dependencies have data.
 #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn graph_add_node_after(
     _: NullStream,

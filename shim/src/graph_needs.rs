@@ -1,7 +1,7 @@
-//! What the allocation nodes of a graph need.
+//! The memory that the allocation nodes of a graph need.
 //!
-//! The driver gives allocations that are never alive together the same addresses: so it is not the sum of the nodes'
-//! sizes, but the size of the union of their ranges.
+//! The driver gives the same addresses to allocations that never live at the same time. So the need is not the sum of
+//! the nodes' sizes, but the size of the union of their address ranges.
 
 use crate::hooks::real;
 use crate::process::Process;
@@ -11,27 +11,27 @@ use aliquot_abi::cuda::{
 };
 use aliquot_abi::region::DEVICES_MAX;
 
-/// Bytes that a graph needs of each part.
+/// The bytes that a graph needs of each part.
 pub(crate) type Needs = [u64; DEVICES_MAX];
 
-/// Graphs in graphs are looked into to this depth.
+/// The depth to which graphs in graphs are searched.
 const DEPTH_MAX: u32 = 32;
 
-/// Calls `visit` with the parameters of each allocation node of `graph`, and of the graphs in it.
+/// Calls `visit` with the parameters of each allocation node of `graph`, and of the graphs that it contains.
 fn each_allocation(graph: CUgraph, depth: u32, visit: &mut dyn FnMut(&CUDA_MEM_ALLOC_NODE_PARAMS)) -> Option<()> {
     let get_nodes = real!(cuGraphGetNodes)?;
     let (get_type, get_child) = (real!(cuGraphNodeGetType)?, real!(cuGraphChildGraphNodeGetGraph)?);
     let get_allocation = real!(cuGraphMemAllocNodeGetParams)?;
     let mut count = 0;
-    // SAFETY: the pointer is valid, and a null list asks for the number.
+    // SAFETY: the pointer is valid, and with a null list the driver writes only the number.
     if !unsafe { get_nodes(graph, core::ptr::null_mut(), &raw mut count) }.is_ok() || count == 0 {
         return None;
     }
     let bytes = count.saturating_mul(size_of::<CUgraphNode>());
     let nodes: *mut CUgraphNode = sys::map_anonymous(bytes).ok()?.cast();
-    // SAFETY: the list has room for so many nodes, and the driver writes no more.
+    // SAFETY: the list has room for `count` nodes, and the driver writes no more.
     let listed = unsafe { get_nodes(graph, nodes, &raw mut count) }.is_ok();
-    // SAFETY: the driver has written `count` nodes; fresh memory is zero and so are null handles.
+    // SAFETY: the driver has written `count` nodes; the rest of the fresh memory is zero, which is a null handle.
     for &node in unsafe { core::slice::from_raw_parts(nodes, if listed { count } else { 0 }) } {
         let mut kind = 0;
         // SAFETY: the pointer is valid.
@@ -59,7 +59,7 @@ fn each_allocation(graph: CUgraph, depth: u32, visit: &mut dyn FnMut(&CUDA_MEM_A
     Some(())
 }
 
-/// The addresses of an allocation node.
+/// The address range of an allocation node.
 #[derive(Clone, Copy)]
 struct Range {
     part: usize,
@@ -67,7 +67,7 @@ struct Range {
     end: u64,
 }
 
-/// What the allocation nodes of `graph` need; `None` if it has none.
+/// The bytes that the allocation nodes of `graph` need; `None` if it has none.
 pub(crate) fn needs_of(process: &'static Process, graph: CUgraph) -> Option<Needs> {
     let mut count = 0_usize;
     each_allocation(graph, DEPTH_MAX, &mut |_| count += 1);
@@ -81,14 +81,14 @@ pub(crate) fn needs_of(process: &'static Process, graph: CUgraph) -> Option<Need
         let device = parameters.pool_props.location.device();
         if let (true, Some(part)) = (sorted < count, device.and_then(|ordinal| process.part(ordinal))) {
             let end = parameters.dptr.saturating_add(parameters.bytesize as u64);
-            // SAFETY: `ranges` has room for `count` of them, of which the first `sorted` were put in order here.
+            // SAFETY: `ranges` has room for `count` ranges, of which the first `sorted` are in order.
             unsafe { insert(ranges, sorted, Range { part: part.index, start: parameters.dptr, end }) };
             sorted += 1;
         }
     });
     let mut needs = [0; DEVICES_MAX];
     let (mut part, mut end) = (usize::MAX, 0);
-    // SAFETY: so many were put there.
+    // SAFETY: the first `sorted` ranges were written above.
     for range in unsafe { core::slice::from_raw_parts(ranges, sorted) } {
         if range.part != part {
             (part, end) = (range.part, 0);
@@ -103,13 +103,13 @@ pub(crate) fn needs_of(process: &'static Process, graph: CUgraph) -> Option<Need
     Some(needs)
 }
 
-/// Puts `range` among the `sorted` first ones, which are in order. Nodes mostly come in order.
+/// Inserts `range` into the first `sorted` ranges, which are in order. Nodes mostly come in order already.
 ///
 /// # Safety
-/// There must be room for one more.
+/// There must be room for one more range.
 unsafe fn insert(ranges: *mut Range, sorted: usize, range: Range) {
     let mut place = sorted;
-    // SAFETY: the place before the last one was filled by the caller; the rest as the caller vouches.
+    // SAFETY: the caller has filled the places before the last one, and vouches for the rest.
     unsafe {
         while place > 0 && {
             let before = &*ranges.add(place - 1);

@@ -1,12 +1,12 @@
-//! The hooks, as look-up knows them: each with its names, its real function and its address here.
+//! The hooks, as look-up uses them: each with its names, its real function and its address in the shim.
 //!
-//! Everything in this file expands from the tables in `aliquot-abi`.
+//! Everything here expands from the tables in `aliquot-abi`.
 
 use crate::driver::{Library, Slot};
 use aliquot_abi::cuda::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, c_char, c_int};
 use core::ffi::{CStr, c_void};
 
-/// The real function of a table line, typed: `None` if the library is not loaded or lacks it.
+/// The real function of a table line, with its type; `None` if the library is not loaded or lacks it.
 macro_rules! real {
     ($symbol:ident) => {{
         let address = $crate::hooks::slots::$symbol.get();
@@ -25,22 +25,22 @@ pub(crate) struct Hook {
     /// The real function, by its exported symbol.
     slot: &'static Slot,
     symbol_hash: u32,
-    /// Hash of the name by which `cuGetProcAddress` knows it.
+    /// Hash of the name by which `cuGetProcAddress` finds it.
     name_hash: u32,
-    /// First CUDA version whose callers get this function under that name.
+    /// First CUDA version whose callers get this function by that name.
     since: u32,
-    /// Length of that name, with which the symbol begins: there are hundreds of hooks, and another pointer in each
-    /// would have to be relocated in every process.
+    /// Length of that name, which is a prefix of the symbol. A pointer instead would have to be relocated for each of
+    /// the hundreds of hooks, in every process.
     name_bytes: u8,
     /// Whether this is the form with per-thread default streams.
     per_thread: bool,
-    /// The shim's function.
+    /// Address of the shim's function.
     export: Export,
 }
 
 struct Export(*const c_void);
 
-// SAFETY: the address of a function.
+// SAFETY: it is the address of a function, which may be shared.
 unsafe impl Sync for Export {}
 
 impl Hook {
@@ -65,12 +65,12 @@ impl Hook {
         }
     }
 
-    /// The hook's address, as a host calls it.
+    /// The hook's address, which hosts call.
     pub(crate) fn export(&self) -> *mut c_void {
         self.export.0.cast_mut()
     }
 
-    /// The name by which `cuGetProcAddress` knows it.
+    /// The name by which `cuGetProcAddress` finds it.
     fn name(&self) -> &'static [u8] {
         self.symbol().to_bytes().get(..usize::from(self.name_bytes)).unwrap_or_default()
     }
@@ -93,7 +93,7 @@ impl Hook {
 /// The first version with per-thread default streams.
 const PER_THREAD_SINCE: u32 = 7000;
 
-/// More than the longest name has.
+/// Greater than the length of the longest name.
 const NAME_BYTES_MAX: usize = 96;
 
 const fn begins_with(bytes: &[u8], start: &[u8]) -> bool {
@@ -122,36 +122,37 @@ pub(crate) fn by_symbol(symbol: &CStr) -> Option<&'static Hook> {
     CUDA_HOOKS.iter().chain(NVML_HOOKS).find(matches)
 }
 
-/// What `cuGetProcAddress` was asked for.
+/// A request to `cuGetProcAddress`.
 pub(crate) struct Request<'a> {
     pub(crate) name: &'a CStr,
     /// The CUDA version of the caller.
     pub(crate) version: c_int,
-    /// Whether the form with per-thread default streams is wanted, where there is one.
+    /// Whether the form with per-thread default streams is wanted, if there is one.
     pub(crate) per_thread: bool,
 }
 
 impl Request<'_> {
-    /// The hook of exactly the function that the driver answered with, which is at `address`.
+    /// The hook of exactly the function with which the driver answered, which is at `address`.
     pub(crate) fn answered_by(&self, address: *mut c_void) -> Option<&'static Hook> {
         let name = self.name.to_bytes();
         self.version_at(name, address).or_else(|| {
-            // The one function that headers (of CUDA 12 and 13) call by another's name.
+            // The only function that headers (of CUDA 12 and 13) request by another function's name.
             let is_it = name == b"cuGraphInstantiate";
             if is_it { self.version_at(b"cuGraphInstantiateWithFlags", address) } else { None }
         })
     }
 
-    /// The hook of the version of `name` that is at `address`. Where several are, as in drivers that have one function
-    /// for several symbols, it is the one that a driver with a function for each would have answered with: what the
-    /// caller passes follows from what it asked for.
+    /// The hook of the version of `name` that is at `address`. If a driver has one function for several symbols,
+    /// several versions match. Then it is the version with which a driver with separate functions would have answered,
+    /// because the caller's arguments follow from its request.
     fn version_at(&self, name: &[u8], address: *mut c_void) -> Option<&'static Hook> {
         let wanted = hash(name);
         let is_version = |hook: &&Hook| hook.name_hash == wanted && hook.name() == name;
-        // A hook can only stand for what the driver has.
+        // A hook can stand only for a function that the driver has.
         let versions = || CUDA_HOOKS.iter().filter(is_version).filter(|hook| !hook.real().is_null());
         let per_thread = self.per_thread && i64::from(self.version) >= i64::from(PER_THREAD_SINCE);
-        // The wanted form before the other, then what the caller can know, newest first, then what is too new for it.
+        // Order of preference: the wanted form; then versions that the caller can know, newest first; then newer ones,
+        // oldest first.
         let fit = |hook: &&Hook| {
             let is_known = i64::from(hook.since) <= i64::from(self.version);
             let nearness = if is_known { i64::from(hook.since) } else { -i64::from(hook.since) };
@@ -160,8 +161,8 @@ impl Request<'_> {
         if let Some(hook) = versions().filter(|hook| hook.slot.is_at(address)).max_by_key(fit) {
             return Some(hook);
         }
-        // A driver may hand out another address than the one that its symbol table has. Ask it for each version that is
-        // hooked: what it returns for that version is that version.
+        // A driver may hand out another address than that in its symbol table. So it is asked for each hooked version:
+        // the address that it returns for a version is that version.
         let is_handed_out = |hook: &&Hook| {
             let also = handed_out(hook);
             hook.slot.note_alias(also);
@@ -171,7 +172,7 @@ impl Request<'_> {
     }
 }
 
-/// What the driver hands out for exactly this hook's version and form.
+/// The address that the driver hands out for exactly this hook's version and form, or null.
 fn handed_out(hook: &Hook) -> *mut c_void {
     let mut address = core::ptr::null_mut();
     let flags = if hook.per_thread { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM } else { 0 };
@@ -196,7 +197,7 @@ fn handed_out(hook: &Hook) -> *mut c_void {
 macro_rules! cuda_slots {
     ($($class:ident $policy:ident : $symbol:ident $(| $per_thread:ident)? = $name:ident @ $since:literal
         ($($argument:ident : $type:ty),* $(,)?);)*) => {
-        /// The real functions, looked up at first use.
+        /// The real functions, looked up at their first use.
         #[allow(non_upper_case_globals, dead_code, reason = "one for each table line, named as the driver names it")]
         pub(crate) mod slots {
             use crate::driver::{Library, Slot};
@@ -243,7 +244,7 @@ macro_rules! nvml_types {
     };
 }
 
-/// One [`Hook`] for each line whose class is not `forward`, and one more for its per-thread form.
+/// One [`Hook`] for each line whose class is not `forward`, and another one for its per-thread form.
 macro_rules! cuda_hooks {
     ([$($done:tt)*]) => { [$($done)*] };
     ([$($done:tt)*] forward $symbol:ident $(| $per_thread:ident)? = $name:ident @ $since:literal; $($rest:tt)*) => {

@@ -1,5 +1,5 @@
-//! Page-locked host memory: allocated by the driver, or the host's own that it registers. It is charged by the page to
-//! an account of its own, and given back by a free or by the end of its context.
+//! Page-locked host memory: memory that the driver allocates, and the host's own memory that it registers. It is
+//! charged in whole pages to a separate account, and refunded by a free or by the end of its context.
 
 use crate::allocations::Key;
 use crate::hooks::types;
@@ -7,7 +7,7 @@ use crate::memory::{Payer, Size, charged, freed};
 use crate::sys;
 use aliquot_abi::cuda::{CU_MEMHOSTREGISTER_IOMEMORY, CUresult, NullStream, c_uint, c_void};
 
-/// Bytes of the pages that the range touches: a page that is locked in part is locked.
+/// Bytes of all pages that the range touches: a page is locked as a whole.
 fn locked_bytes(start: u64, bytes: u64) -> u64 {
     let page = sys::page_bytes() as u64;
     let before = start & (page - 1);
@@ -56,7 +56,7 @@ pub(crate) unsafe fn host_register(
     bytes: usize,
     flags: c_uint,
 ) -> CUresult {
-    // Registers of another device in the bus are no memory of the host.
+    // Registers of another device on the bus are not memory of the host.
     let payer = if flags & CU_MEMHOSTREGISTER_IOMEMORY == 0 { Payer::host() } else { Payer::Nobody };
     // SAFETY: the host's call.
     charged(payer, locked_bytes(start.addr() as u64, bytes.bytes()), &|| unsafe { real(start, bytes, flags) }, &|| {

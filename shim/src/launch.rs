@@ -1,9 +1,10 @@
 //! Launches: pass the gate, call the driver, leave a progress marker.
 //!
 //! The gate is that of the device that the stream belongs to, which need not be the calling thread's: a library's
-//! kernel and a graph run where their stream is. Host functions and callbacks pass by: they take no time of the device,
-//! and what waits for them must not wait for a lease. What kernels launch by themselves, and graphs that the device
-//! launches, the host cannot hold back; their time is in the time until the marker behind the launch that began it.
+//! kernel and a graph run on the device of their stream. Host functions and callbacks pass no gate: they use no device
+//! time, and work that waits for them must not wait for a lease. The host cannot hold back kernels that kernels launch,
+//! or graphs that the device launches. Their time is included in the time until the marker behind the launch that
+//! started them.
 
 use crate::gate::{self, Marked, Pass};
 use crate::graph_memory;
@@ -17,11 +18,11 @@ use aliquot_abi::cuda::{
 };
 use aliquot_abi::region::DEVICES_MAX;
 
-/// Makes the launch `$call` into `$stream` when the gate lets it. `$heavy`: the launch may stand for many kernels, and
-/// always gets a marker when there are markers at all.
+/// Makes the launch `$call` into `$stream` when the gate lets it. `$heavy`: the launch may stand for many kernels (see
+/// [`gate::pass`]).
 ///
-/// The usual case is decided without a call, and everything else is kept out of the way of it. This is no function: a
-/// closure for both ways would be put together, from a dozen arguments, before it is known which one is taken.
+/// The usual case is decided without a function call, and the rest is out of line. This is a macro because a closure
+/// for both paths would have to be built, from a dozen arguments, before it is known which path is taken.
 macro_rules! gated {
     ($stream:expr, $heavy:expr, $call:expr) => {{
         let stream = $stream;
@@ -37,7 +38,8 @@ fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) 
         Err(Unattached::Free) => return call(),
         Err(Unattached::Refused) => return CUresult::NOT_PERMITTED,
     };
-    // Of a process with several devices the driver need not be asked whose the stream is while none of them is shared.
+    // If a process has several devices and none of them is shared, the driver need not be asked for the stream's
+    // device.
     if process.has_free_gates() {
         return call();
     }
@@ -53,14 +55,14 @@ fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) 
     }
 }
 
-/// How a launch into a stream goes on.
+/// How a launch into a stream proceeds.
 #[derive(Clone, Copy)]
 enum Entry {
-    /// As it is.
+    /// It goes to the driver unchanged.
     Free,
-    /// The driver does not get to see it.
+    /// It is refused and does not reach the driver.
     Refused,
-    /// With a marker behind it.
+    /// It goes to the driver, and a marker is put behind it.
     Marked(Part, Marked),
 }
 
@@ -68,7 +70,7 @@ impl Entry {
     /// Waits at the gate of the device that `stream` belongs to.
     #[inline(never)]
     fn of(process: &'static Process, stream: CUstream, heavy: bool) -> Entry {
-        // Without a context, or with a stream that is none, the driver has its own answer.
+        // Without a context or with an invalid stream, the driver returns its own error.
         let Ok(ordinal) = process::ordinal_of_stream(process, stream) else { return Entry::Free };
         let Some(part) = process.part(ordinal) else {
             return if process.is_disabled() { Entry::Free } else { Entry::Refused };
@@ -81,11 +83,11 @@ impl Entry {
     }
 }
 
-/// Puts a marker behind a launch with this result.
+/// Puts a marker behind a launch that returned `result`.
 #[inline(never)]
 fn leave_marker(part: &Part, stream: CUstream, marked: Marked, result: CUresult) {
     markers::note_failure(result);
-    // One that fails takes nothing of the device, but earlier ones may wait for their marker.
+    // A launch that failed uses no device time, but earlier ones may wait for their marker.
     if result.is_ok() || marked.launches.count() > 1 {
         markers::put(part, stream, marked.launches, marked.last, Some(marked.admission));
     }
@@ -118,10 +120,9 @@ pub(crate) unsafe fn kernel(
 
 /// `cuLaunchKernelEx`.
 ///
-/// A marker between two kernels of which the second may begin before the first has ended (programmatic stream
-/// serialisation) costs them that overlap, a few microseconds. It is not avoided: a marker stands for about a
-/// millisecond of work, so that is less than a hundredth, and a launch that leaves no marker would not be seen when the
-/// lease ends.
+/// With programmatic stream serialisation a kernel may begin before the one before it has ended. A marker between the
+/// two costs this overlap, a few microseconds. That is accepted: a marker stands for about a millisecond of work, so
+/// the loss is less than 1 %, and a launch without a marker would not be seen at the end of the lease.
 pub(crate) unsafe fn kernel_ex(
     null: NullStream,
     real: types::cuLaunchKernelEx,
@@ -158,8 +159,8 @@ pub(crate) unsafe fn cooperative(
     })
 }
 
-/// `cuLaunchCooperativeKernelMultiDevice`: gated and marked on each device of the list. No device is held while the next one is
-/// waited for: a lease that ends meanwhile is outlasted by one kernel, and the leases of one container come together.
+/// `cuLaunchCooperativeKernelMultiDevice`: gated and marked on each device of the list. No lease is kept while the next
+/// device is waited for: if a lease ends meanwhile, one kernel outlasts it. The leases of one container come together.
 pub(crate) unsafe fn cooperative_multi(
     _: NullStream,
     real: types::cuLaunchCooperativeKernelMultiDevice,
@@ -174,10 +175,10 @@ pub(crate) unsafe fn cooperative_multi(
         Err(Unattached::Refused) => return CUresult::NOT_PERMITTED,
         _ => return call(),
     };
-    // The driver takes each device once at most.
+    // The driver accepts each device at most once.
     let mut entries = [(Entry::Free, CUstream::NULL); DEVICES_MAX];
     for (number, (entry, stream)) in entries.iter_mut().enumerate().take(devices as usize) {
-        // SAFETY: within the host's list, which has so many elements.
+        // SAFETY: within the host's list, which has `devices` elements.
         *stream = unsafe { (*launches.wrapping_add(number)).stream };
         *entry = Entry::of(process, *stream, true);
         if let Entry::Refused = entry {

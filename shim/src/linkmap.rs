@@ -5,7 +5,7 @@ use crate::lookup;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// What the loader says of one object; the beginning of glibc's and musl's `struct dl_phdr_info`.
+/// The loader's description of one object; the beginning of glibc's and musl's `struct dl_phdr_info`.
 #[repr(C)]
 struct PhdrInfo {
     base: usize,
@@ -15,7 +15,7 @@ struct PhdrInfo {
     loads: u64,
 }
 
-/// What `dladdr` says of an address.
+/// The result of `dladdr`: glibc's `Dl_info`.
 #[repr(C)]
 struct Dlinfo {
     path: *const c_char,
@@ -33,7 +33,7 @@ unsafe extern "C" {
     fn dl_iterate_phdr(visit: Visit, data: *mut c_void) -> c_int;
 }
 
-/// The beginning of the loader's `struct r_debug`, which debuggers read.
+/// The beginning of the loader's `struct r_debug`, which exists for debuggers.
 #[repr(C)]
 struct Debug {
     version: c_int,
@@ -49,17 +49,17 @@ struct Link {
     next: *const Link,
 }
 
-/// An object of the process.
+/// An object that is loaded into the process.
 pub(crate) struct Object<'a> {
-    /// Path by which it was loaded; empty for the program itself.
+    /// The path by which it was loaded; empty for the program itself.
     pub(crate) path: &'a CStr,
-    /// Its contents.
+    /// Its mapped contents.
     pub(crate) image: Image,
-    /// How many objects the process has ever loaded.
+    /// How many objects the process had ever loaded.
     loads: u64,
 }
 
-/// Calls `visit` for each object in load order until it returns a value.
+/// Calls `visit` for each object in load order, until `visit` returns a value.
 pub(crate) fn find<T>(visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> {
     struct Search<F, T> {
         visit: F,
@@ -71,7 +71,7 @@ pub(crate) fn find<T>(visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> 
         _: usize,
         data: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader passes a valid description, and `data` is the search below, which nothing else touches.
+        // SAFETY: the loader passes a valid description, and `data` is the search below, which no other code uses now.
         let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<F, T>>()) };
         let path = if info.name.is_null() {
             c""
@@ -79,8 +79,8 @@ pub(crate) fn find<T>(visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> 
             // SAFETY: the loader's names are NUL-terminated.
             unsafe { CStr::from_ptr(info.name) }
         };
-        // SAFETY: the loader keeps the object mapped at least until this call returns; the shim keeps no image of an
-        // object that can be unloaded except the driver's and NVML's: see `Library::notice_unloading`.
+        // SAFETY: the loader keeps the object mapped at least until this call returns. Of objects that can be unloaded
+        // the shim keeps only the images of the driver and NVML: see `Library::notice_unloading`.
         let image = unsafe { Image::new(info.base, info.headers, info.header_count) };
         search.found = (search.visit)(&Object { path, image, loads: info.loads });
         c_int::from(search.found.is_some())
@@ -88,7 +88,7 @@ pub(crate) fn find<T>(visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> 
 
     fn run<F: FnMut(&Object<'_>) -> Option<T>, T>(visit: F) -> Option<T> {
         let mut search = Search { visit, found: None };
-        // SAFETY: `step` gets the search back as the type it is.
+        // SAFETY: `step` casts the search back to its own type.
         unsafe { iterate()(step::<F, T>, (&raw mut search).cast()) };
         search.found
     }
@@ -96,8 +96,8 @@ pub(crate) fn find<T>(visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> 
     run(visit)
 }
 
-/// The C library's own `dl_iterate_phdr`. The one that the shim is linked to may be another's: thread sanitizers
-/// interpose it, and look functions up before theirs works.
+/// The C library's own `dl_iterate_phdr`. The function that the shim is linked to may be another library's: thread
+/// sanitizers interpose it, and look functions up before their version works.
 fn iterate() -> Iterate {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     let mut real = REAL.load(Ordering::Relaxed);
@@ -106,22 +106,23 @@ fn iterate() -> Iterate {
         real = if found.is_null() { (dl_iterate_phdr as *const ()).cast_mut().cast() } else { found };
         REAL.store(real, Ordering::Relaxed);
     }
-    // SAFETY: the address is that of a function of this name.
+    // SAFETY: the address is that of a function of this name and type.
     unsafe { core::mem::transmute::<*mut c_void, Iterate>(real) }
 }
 
-/// The C library, found without calling anything of it: in the list that the loader keeps for debuggers. Its part up to
-/// the C library is of objects that were there at the start, and so never changes.
+/// The C library, found without a call of any of its functions, in the list that the loader keeps for debuggers. The
+/// part of the list up to the C library holds objects that were there at the start, so it never changes.
 fn c_library() -> Option<Image> {
     let debug = Image::of_program()?.debug()?.cast::<Debug>();
-    // SAFETY: the loader has put its structure's address there before any code of the program ran.
+    // SAFETY: the loader stored the address of its structure before any code of the program ran.
     let mut next = unsafe { debug.as_ref() }?.first;
     // SAFETY: the list ends with a null pointer.
     while let Some(link) = unsafe { next.as_ref() } {
         // SAFETY: the loader's names are NUL-terminated.
         let path = if link.path.is_null() { c"" } else { unsafe { CStr::from_ptr(link.path) } };
         if path.to_bytes().ends_with(b"/libc.so.6") {
-            // SAFETY: the file's start, because libraries are linked to address 0; the C library is never unloaded.
+            // SAFETY: `base` is the start of the file, because libraries are linked to address 0; the C library is
+            // never unloaded.
             return unsafe { Image::from_file_start(core::ptr::with_exposed_provenance(link.base)) };
         }
         next = link.next;
@@ -129,25 +130,26 @@ fn c_library() -> Option<Image> {
     None
 }
 
-/// How many objects the process has ever loaded: the list has changed only if this has.
+/// How many objects the process has ever loaded: the list has changed only if this number has.
 pub(crate) fn loads() -> u64 {
     find(|object| Some(object.loads)).unwrap_or(0)
 }
 
-/// The object that holds `address`, in the namespace of the shim: the one that programs start in.
+/// The object that holds `address`, in the namespace of the shim, which is that of the program.
 pub(crate) fn containing(address: usize) -> Option<Image> {
     find(|object| object.image.contains(address).then_some(object.image))
 }
 
-/// The object that holds `address`, in whichever namespace.
+/// The object that holds `address`, in any namespace.
 ///
-/// Takes the lock that the loader holds while it loads, as `dlsym` does: not to be called by what [`find`] visits.
+/// Takes the lock that the loader holds while it loads, as `dlsym` does, so it must not be called from a visitor of
+/// [`find`].
 pub(crate) fn containing_in_any_namespace(address: usize) -> Option<Image> {
     containing(address).or_else(|| containing_elsewhere(address))
 }
 
-/// Whether the object that holds `address`, or one that it brings along, is one that `is_wanted`. What is brought along
-/// is followed a few steps.
+/// Whether the object that holds `address`, or one of its dependencies, `is_wanted`. Dependencies are followed for a
+/// few levels.
 pub(crate) fn brings_along(address: usize, is_wanted: impl Fn(&Image) -> bool) -> bool {
     const STEPS_MAX: usize = 6;
     let search = || {
@@ -183,7 +185,7 @@ pub(crate) fn brings_along(address: usize, is_wanted: impl Fn(&Image) -> bool) -
         }
         false
     };
-    // The loader keeps every object in its place while it shows the first one.
+    // The loader keeps every object in its place while it shows the first one to the visitor.
     find(|_| Some(search())).unwrap_or(false)
 }
 
@@ -196,7 +198,7 @@ fn find_with_place<T>(mut visit: impl FnMut(usize, &Image) -> Option<T>) -> Opti
     })
 }
 
-/// A set of objects, by their places in load order; only the first ones fit in.
+/// A set of objects, by their places in load order. It holds only places below 1024.
 struct Places([u64; 16]);
 
 impl Places {
@@ -213,17 +215,17 @@ impl Places {
     }
 }
 
-/// Whether `image` is still there.
+/// Whether `image` is still loaded.
 pub(crate) fn is_loaded(image: Image) -> bool {
     let (_, headers, _) = image.parts();
     find(|object| (object.image == image).then_some(())).is_some()
         || containing_elsewhere(headers.addr()) == Some(image)
 }
 
-/// The list of objects is that of the caller's namespace, which is the shim's own; `dladdr` looks into all of them.
+/// As [`containing`], for other namespaces: the loader's list covers only the shim's own, but `dladdr` covers all.
 fn containing_elsewhere(address: usize) -> Option<Image> {
     static DLADDR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    // Before glibc 2.34 it is in libdl, to which the shim is not linked.
+    // Before glibc 2.34 it is in libdl, and the shim is not linked to that.
     let dladdr = lookup::next_definition(&DLADDR, c"dladdr", containing_elsewhere as *const ());
     if dladdr.is_null() {
         return None;
@@ -235,7 +237,7 @@ fn containing_elsewhere(address: usize) -> Option<Image> {
         Dlinfo { path: null, file_start: core::ptr::null(), symbol: null, symbol_address: core::ptr::null() };
     // SAFETY: any address may be asked for, and `info` is what the function writes.
     let is_found = unsafe { dladdr(core::ptr::with_exposed_provenance(address), &raw mut info) } != 0;
-    // SAFETY: the loader says that it has mapped an object there. As for `find`, the driver's and NVML's images alone
+    // SAFETY: the loader says that it has mapped an object there. As for `find`, only the images of the driver and NVML
     // are kept.
     if is_found { unsafe { Image::from_file_start(info.file_start) } } else { None }
 }

@@ -1,13 +1,13 @@
 //! The contexts of this process: which live, and what each was charged at its beginning.
 //!
 //! A context takes hundreds of megabytes of its device, and the manager sees them only when it looks. So they are
-//! reserved before the driver makes the context, by what contexts of the device were last seen to take, and stay
-//! reserved as long as it lives. Nothing is counted twice by that: the manager's overhead is what the driver lists less
-//! what the ledger holds, so it is only what a context takes beyond its charge. A charge is never handed over to the
-//! overhead, so no hand-over can be interrupted.
+//! reserved before the driver makes the context, by the size that contexts of the device were last seen to have, and
+//! stay reserved while the context lives. Nothing is counted twice: the manager's overhead is what the driver lists
+//! minus what the ledger holds, so it includes only what a context takes beyond its charge. A charge is never moved to
+//! the overhead, so no such move can be interrupted.
 //!
-//! Whether a context lives is known from the calls that begin and end it. The driver is not asked: a handle that is gone
-//! may not be shown to it.
+//! The calls that begin and end contexts tell whether a context lives. The driver is not asked, because it must not be
+//! given a stale handle.
 
 use crate::allocations::Charge;
 use crate::process::{Part, Process};
@@ -16,9 +16,10 @@ use aliquot_abi::cuda::CUcontext;
 use aliquot_abi::ledger::BYTES_MASK;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A word for each handle; 0: nothing is known of it.
+/// A word for each handle. 0: nothing is known of it.
 ///
-/// Bits 0 to 47: the bytes that were charged; bits 48 to 52: to which account; bits 53 to 60: attachments beyond the
+/// Bits 0 to 47: the bytes that were charged. Bits 48 to 52: the account. Bits 53 to 60: number of attachments beyond
+/// the first. Bits 61 to 63: kind and state.
 /// first; then what it is.
 static CONTEXTS: Radix<0, 12, 4> = Radix::new();
 
@@ -29,7 +30,7 @@ const ATTACHMENTS: u64 = 0xff << 53;
 const PRIMARY: u64 = 1 << 61;
 const LIVE: u64 = 1 << 62;
 const ENDED: u64 = 1 << 63;
-/// A call that can end it is under way.
+/// A call that can end the context is under way.
 const ENDING: u64 = LIVE | ENDED;
 
 /// A context's kind.
@@ -41,7 +42,7 @@ pub(crate) enum Kind {
     Primary,
 }
 
-/// `context` of `part` has begun, and was charged `charge`.
+/// Records that `context` of `part` has begun, and was charged `charge`.
 pub(crate) fn begun(part: &Part, context: CUcontext, kind: Kind, charge: Charge) {
     let Some(entry) = entry(context) else { return charge.refund() };
     let primary = if kind == Kind::Primary { PRIMARY } else { 0 };
@@ -49,7 +50,7 @@ pub(crate) fn begun(part: &Part, context: CUcontext, kind: Kind, charge: Charge)
     let mut before = entry.load(Ordering::Acquire);
     loop {
         if kind == Kind::Primary && is_live(before) {
-            // Another thread was first, and both have charged it.
+            // Another thread recorded it first. Both threads have charged it.
             return charge.refund();
         }
         match entry.compare_exchange_weak(before, word, Ordering::AcqRel, Ordering::Acquire) {
@@ -59,35 +60,35 @@ pub(crate) fn begun(part: &Part, context: CUcontext, kind: Kind, charge: Charge)
     }
     if let Some(work) = part.work() {
         work.context_bytes.fetch_add(charge.bytes, Ordering::Relaxed);
-        // After the driver has made it: the manager learns from it what contexts take.
+        // After the driver has made the context: the manager computes from this number what contexts take.
         work.contexts.fetch_add(1, Ordering::Release);
     }
     if is_live(before) {
-        // The driver would not have given its handle again if it were not gone.
+        // The driver gave this handle again, so the context that had it before is gone.
         gone(before);
     }
 }
 
-/// `context`, which is no context of its own (a green one), has begun.
+/// Records that `context`, the handle of a green context, has begun.
 pub(crate) fn known(context: CUcontext) {
     if let Some(entry) = entry(context) {
         let _ = entry.compare_exchange(ENDED, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// `context`, which is no context of its own (a green one), has ended.
+/// Records that `context`, the handle of a green context, has ended.
 pub(crate) fn forgotten(context: CUcontext) {
     if let Some(entry) = entry(context) {
         let _ = entry.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// Whether `context` lives, as far as calls of this process have said.
+/// Whether `context` lives, as far as this process's calls have shown.
 pub(crate) fn is_alive(context: CUcontext) -> bool {
     existing(context).is_none_or(|entry| entry.load(Ordering::Acquire) != ENDED)
 }
 
-/// `context` was attached to once more.
+/// Counts one more attachment to `context`.
 pub(crate) fn attached(context: CUcontext) {
     let more = |word: u64| (word & ATTACHMENTS != ATTACHMENTS).then(|| word + ATTACHMENT);
     if let Some(entry) = entry(context) {
@@ -95,7 +96,7 @@ pub(crate) fn attached(context: CUcontext) {
     }
 }
 
-/// `context` was detached from. Whether that was the last attachment.
+/// Counts one attachment to `context` less. Returns whether it was the last one.
 pub(crate) fn detached(context: CUcontext) -> bool {
     let less = |word: u64| (word & ATTACHMENTS != 0).then(|| word - ATTACHMENT);
     existing(context).is_none_or(|entry| entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_err())
@@ -103,11 +104,11 @@ pub(crate) fn detached(context: CUcontext) -> bool {
 
 /// A context during a call that can end it.
 ///
-/// Its charge is taken out before the call: if another thread makes the primary context anew as soon as this call has
-/// ended it, that is charged for itself.
+/// Its charge is removed from the table before the call. So if another thread makes the primary context again as soon
+/// as this call has ended it, the new context is charged separately.
 pub(crate) struct MayEnd {
     context: CUcontext,
-    /// What stood in the table, if it was alive there.
+    /// The word in the table, if the context lived by it.
     word: Option<u64>,
 }
 
@@ -118,10 +119,10 @@ impl MayEnd {
         MayEnd { context, word: existing(context).and_then(taken) }
     }
 
-    /// It lives on.
+    /// The context lives on.
     pub(crate) fn lives(self) {
         let Some(word) = self.word else { return };
-        // Attachments may have changed meanwhile.
+        // Attachments may have changed meanwhile, so they are taken from the table.
         let back = |now: u64| (now & ENDING == ENDING).then_some(word & !ATTACHMENTS | now & ATTACHMENTS);
         let put_back = existing(self.context)
             .is_some_and(|entry| entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, back).is_ok());
@@ -130,7 +131,7 @@ impl MayEnd {
         }
     }
 
-    /// It has ended. What it was charged is given back.
+    /// The context has ended: refunds its charge.
     pub(crate) fn ended(self) {
         let Some(entry) = entry(self.context) else { return };
         match self.word {
@@ -146,7 +147,7 @@ impl MayEnd {
     }
 }
 
-/// The primary context that is charged to `account` has ended, whatever its handle is.
+/// Records that the primary context that is charged to `account` has ended, whatever its handle is.
 pub(crate) fn primary_ended(account: usize) {
     CONTEXTS.for_each(&mut |_, entry| {
         let word = entry.load(Ordering::Acquire);
@@ -165,7 +166,7 @@ fn account_of(word: u64) -> usize {
     (word >> ACCOUNT_SHIFT & 0x1f) as usize
 }
 
-/// Gives back what a context was charged whose word was `word`, and has the manager see that it is gone.
+/// Refunds the charge of a context that has ended and whose word was `word`, and asks the manager for a look.
 fn gone(word: u64) {
     let charge = Charge { account: account_of(word), bytes: word & BYTES_MASK };
     charge.refund();

@@ -1,8 +1,8 @@
-//! The manager's looks at what a device's memory is used for, as far as this process waits for them.
+//! The manager's looks at the use of a device's memory, and the waits of this process for them.
 //!
-//! The manager sees in the driver's figures what no call of ours shows: how large a context is, and when the driver has
-//! back what a process held that has ended. It looks at once when it is asked or when a process ends. Both waits here
-//! are bounded, and end at once where no manager lives.
+//! From the driver's figures the manager learns what no call of this process shows: how large a context is, and when
+//! the driver has back the memory of a process that has ended. It looks at once when it is asked or when a process
+//! ends. Both waits here are bounded, and end at once if no manager lives.
 
 use crate::clock;
 use crate::process::{self, Part, Process};
@@ -12,38 +12,39 @@ use aliquot_abi::region::{AttachMessage, HEARTBEAT_STALE_NS, NO_SLOT, SLOTS_MAX}
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-/// A look takes some milliseconds, and begins within 20 ms; what a killed process held can take the driver seconds.
+/// A look takes some milliseconds, and begins within 20 ms. The driver can need seconds to free what a killed process
+/// held.
 const WAIT_NS: u64 = 5_000_000_000;
 const STEP_NS: u64 = 1_000_000;
 
 impl Part {
-    /// Has the manager look at what the device's memory is used for. If it cannot be told, it looks a little later.
+    /// Asks the manager for a look at the use of the device's memory. If it cannot be told, it looks a little later.
     pub(crate) fn ask_for_look(&self) {
         let _ = self.process.send(AttachMessage::LOOK, self.index);
     }
 
-    /// The same, and waits for the end of a look that began after this call.
+    /// Asks for a look, and waits for the end of a look that began after this call.
     pub(crate) fn await_look(&self) {
         let looks = || self.limits.memory_looks.load(Ordering::Acquire);
-        // One that is under way may have asked the driver already.
+        // A look that is under way may have asked the driver already.
         let last = (looks() | 1).wrapping_add(2) & !1;
         self.ask_for_look();
         wait(self.process, &|| looks() < last);
     }
 }
 
-/// Before a refusal: makes `attempt` again while the books hold memory of processes that have ended. Returns whether it
-/// has succeeded.
+/// Before a refusal: repeats `attempt` while the books hold memory of processes that have ended. Returns whether it has
+/// succeeded.
 ///
-/// A program that is started when another has ended must find its memory: its parent may have heard of the end before
-/// the manager.
+/// A program that is started after another one has ended must find that one's memory free: the parent of both may learn
+/// of the end before the manager does.
 #[cold]
 pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
     let has_succeeded = Cell::new(false);
     wait(process, &|| {
-        // In this order: the manager says that memory settles before it gives the slot back.
+        // In this order: the manager sets `memory_settling` before it gives the slot back.
         let lasts = ended_hold_some(process, account) || is_settling(process, account);
-        // What was given back before the last look is there now.
+        // What was given back before these two loads is available to this attempt.
         has_succeeded.set(attempt());
         lasts && !has_succeeded.get()
     });
@@ -54,7 +55,7 @@ fn is_settling(process: &'static Process, account: usize) -> bool {
     process.all_parts().nth(account).is_some_and(|part| part.limits.memory_settling.load(Ordering::Acquire) != 0)
 }
 
-/// Whether a process has ended, as far as this one can know, and its slot still holds some of the account.
+/// Whether a process has ended, as far as this process can know, while its slot still holds bytes of the account.
 fn ended_hold_some(process: &'static Process, account: usize) -> bool {
     let ledger = process.ledger();
     let namespace = process.slot().pid_namespace.load(Ordering::Relaxed);
@@ -69,7 +70,7 @@ fn ended_hold_some(process: &'static Process, account: usize) -> bool {
     })
 }
 
-/// Waits while `lasts`, [`WAIT_NS`] at most, and only while the manager lives.
+/// Waits while `lasts` returns `true`, for [`WAIT_NS`] at most, and only while the manager lives.
 fn wait(process: &'static Process, lasts: &dyn Fn() -> bool) {
     let start_ns = clock::now_ns();
     while lasts() {

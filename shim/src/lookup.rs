@@ -1,12 +1,12 @@
 //! `dlsym` and `dlvsym`: most programs reach the driver through these, on a handle of their own.
 //!
 //! A name that is not hooked is left to the C library by a jump (trampoline.rs). For a hooked name the C library is
-//! asked first; its answer is replaced only if it is the driver's function.
+//! asked first, and its answer is replaced only if it is the real function.
 //!
-//! A process can hold several copies of the driver: one of another file, or one in a namespace of its own (`dlmopen`).
-//! The first one that is found is *the* driver, wherever it lies; the functions of any other copy pass through, because
-//! a handle of one copy means nothing to another. A process with two copies is the audit's: so are libraries that were
-//! themselves loaded into another namespace, where this library is not.
+//! A process can hold several copies of the driver: from another file, or in a namespace of its own (`dlmopen`). The
+//! first one that is found is *the* driver, in whichever namespace it is. The functions of any other copy pass through,
+//! because a handle of one copy means nothing to another. A process with two copies is left to the manager's audit. So
+//! are libraries that were themselves loaded into another namespace, where the shim is not loaded.
 
 use crate::deep_binding;
 use crate::elf::Image;
@@ -27,7 +27,7 @@ trampoline!(dlvsym, dlvsym_answer, DLVSYM);
 
 const RTLD_NEXT: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
 
-/// What `dlsym` answers, or [`PASS`].
+/// The answer of `dlsym`, or [`PASS`].
 unsafe extern "C" fn dlsym_answer(handle: *mut c_void, name: *const c_char, _: usize, caller: usize) -> *mut c_void {
     deep_binding::catch_up();
     let real = DLSYM.real();
@@ -42,7 +42,7 @@ unsafe extern "C" fn dlsym_answer(handle: *mut c_void, name: *const c_char, _: u
     wanted.answer(handle, caller, &|handle| unsafe { real(handle, name) })
 }
 
-/// What `dlvsym` answers, or [`PASS`].
+/// The answer of `dlvsym`, or [`PASS`].
 unsafe extern "C" fn dlvsym_answer(
     handle: *mut c_void,
     name: *const c_char,
@@ -62,10 +62,10 @@ unsafe extern "C" fn dlvsym_answer(
     wanted.answer(handle, caller, &|handle| unsafe { real(handle, name, version) })
 }
 
-/// Asks the C library for a handle; a reference, so that there is one copy of what asks.
+/// Asks the C library for a name on a handle. A reference, so that the code that uses it is compiled only once.
 type Ask<'a> = dyn Fn(*mut c_void) -> *mut c_void + 'a;
 
-/// A name that is hooked.
+/// A name that the shim stands in for.
 pub(crate) enum Wanted {
     /// A function of the driver or of NVML.
     Hook(&'static Hook),
@@ -74,7 +74,7 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// What `name` asks for; `None` for nearly all names, decided by their first letters.
+    /// The shim's function for `name`. `None` for nearly all names; most are ruled out by their first two letters.
     ///
     /// # Safety
     /// `name` must be null or NUL-terminated.
@@ -111,7 +111,7 @@ impl Wanted {
         }
     }
 
-    /// The answer to a look-up on `handle` by code at `caller`; `real` asks the C library.
+    /// The answer to a look-up on `handle` by code at `caller`. `real` asks the C library.
     fn answer(&self, handle: *mut c_void, caller: usize, real: &Ask<'_>) -> *mut c_void {
         if let Wanted::Hook(hook) = self {
             hook.library().notice_unloading();
@@ -125,19 +125,18 @@ impl Wanted {
         }
         if found == self.ours() {
             // The search found the shim itself, as on RTLD_DEFAULT. Without the shim it would have gone on behind it,
-            // and in the end among the libraries that the caller itself needs, where a look-up by the shim does not
-            // come.
+            // at last among the libraries that the caller itself needs. A look-up by the shim does not search those.
             let behind = self.answer_found(real(RTLD_NEXT));
             let is_found = behind.is_null() && self.is_needed_by(caller);
-            // Once more, because the C library remembers for `dlerror` that the last look-up found nothing.
+            // Repeated, because the C library remembers for `dlerror` that the last look-up found nothing.
             return if is_found { real(handle) } else { behind };
         }
         self.answer_found(found)
     }
 
-    /// `RTLD_NEXT` means the objects behind the caller's, and the C library would take the shim for the caller. So the order of
-    /// objects decides: if the next one that defines the name is the shim or the hooked library, the answer is the
-    /// hook; anything else is left to the C library, called as the host called it.
+    /// `RTLD_NEXT` means the objects behind the caller's, but the C library would take the shim for the caller. So the
+    /// order of objects decides: if the next object that defines the name is the shim or the hooked library, the answer
+    /// is the hook. Otherwise the C library answers, called as the host called it.
     fn answer_next(&self, caller: usize, real: &Ask<'_>) -> *mut c_void {
         let mut behind_caller = false;
         let next = linkmap::find(|object| {
@@ -152,13 +151,13 @@ impl Wanted {
         }
     }
 
-    /// The answer where the C library's is `found`.
+    /// The answer, if the C library's is `found`.
     fn answer_found(&self, found: *mut c_void) -> *mut c_void {
         let is_real = !found.is_null() && self.is_real(found, linkmap::containing_in_any_namespace);
         if is_real { self.ours() } else { found }
     }
 
-    /// Whether `found`, which is not null, is the real function; `containing` finds the object that holds an address.
+    /// Whether `found`, which is not null, is the real function. `containing` finds the object that holds an address.
     pub(crate) fn is_real(&self, found: *mut c_void, containing: impl Fn(usize) -> Option<Image>) -> bool {
         match self {
             Wanted::Hook(hook) => {
@@ -174,14 +173,14 @@ impl Wanted {
         }
     }
 
-    /// Whether the object of the code at `caller`, or what it brings along, is linked to the hooked library, and the
-    /// library has the function.
+    /// Whether the object at `caller`, or one of its dependencies, is linked to the hooked library, and that library
+    /// has the function.
     fn is_needed_by(&self, caller: usize) -> bool {
         let Wanted::Hook(hook) = self else { return false };
         !hook.real().is_null() && linkmap::brings_along(caller, |image| hook.library().is_needed_by(image))
     }
 
-    /// Whether `image` is the library whose function this is.
+    /// Whether `image` is the library that defines the real function.
     pub(crate) fn is_of(&self, image: &Image) -> bool {
         match self {
             Wanted::Hook(hook) => hook.library().is(image),
@@ -190,19 +189,20 @@ impl Wanted {
     }
 }
 
-/// The first function `name` behind the object of `ours` in load order: the C library's (libdl's before glibc 2.34), or
-/// that of another library which interposes it and was loaded after the shim.
+/// The first function `name` behind the object of `ours` in load order: that of the C library (libdl before glibc
+/// 2.34), or that of another library which interposes it and was loaded after the shim.
 pub(crate) fn next_definition(known: &AtomicPtr<c_void>, name: &CStr, ours: *const ()) -> *mut c_void {
     let mut address = known.load(Ordering::Relaxed);
     if address.is_null() {
         address = definition_behind(name, ours);
-        // Pairs with the jump in the trampolines, which runs on the same thread.
+        // Read by the jump in the trampolines, which runs on the same thread.
         known.store(address, Ordering::Relaxed);
     }
     address
 }
 
-/// The first function `name` behind the object of `ours` in load order, or null. It goes when its library goes.
+/// The first function `name` behind the object of `ours` in load order, or null. It is valid only while its library is
+/// loaded.
 pub(crate) fn definition_behind(name: &CStr, ours: *const ()) -> *mut c_void {
     let mut behind = false;
     let found = linkmap::find(|object| {

@@ -1,8 +1,8 @@
 //! Progress markers: how much work this process has in flight on a device.
 //!
-//! A marker is put into a stream behind a launch, and the device itself writes the marker's number into this process's
-//! slot when it gets there; so the manager sees progress without any help of the process ([`device_writes`]). Where the
-//! device cannot do that, or where the limits file asks for it, an event takes the marker's place, and the process
+//! A marker is put into a stream behind a launch. When the device reaches the marker, it writes the marker's number
+//! into this process's slot, so that the manager sees progress without any help of the process ([`device_writes`]). If
+//! the device cannot do that, or the limits file asks for events, an event takes the marker's place, and the process
 //! writes the number when it finds the event done ([`events`]).
 
 use crate::clock;
@@ -27,67 +27,68 @@ pub(crate) use device_writes::{DeviceWrites, MarkerPage};
 use estimate::Estimates;
 pub(crate) use launches::Launches;
 
-/// What this process has in flight on one device. All zero: nothing, ever.
+/// This process's work in flight on one device. All zero: there never was any.
 #[repr(C, align(64))]
 pub(crate) struct Flight {
-    /// [`Launches`] of all threads, counted at markers.
+    /// The [`Launches`] of all threads so far, counted at markers.
     launched: AtomicU64,
-    /// [`Flight::launched`] when marker `n` was put into its stream, at `n % MARKERS_MAX`.
+    /// The value of [`Flight::launched`] when marker `n` was put into its stream, at `n % MARKERS_MAX`.
     launched_at: [AtomicU64; MARKERS_MAX],
-    /// Newest marker that is known to be done, with all before it.
+    /// The newest marker of which it is known that it and all before it are done.
     done: AtomicU64,
     /// When that was seen.
     done_ns: AtomicU64,
-    /// When it was last seen that it was not done yet.
+    /// The last time before that at which the marker was not done yet.
     undone_ns: AtomicU64,
-    /// When the launch was admitted after which work was in flight again; 0: not known.
+    /// When the launch was admitted that ended the last idle time; 0: unknown.
     began_ns: AtomicU64,
     /// When work was last seen in flight.
     looked_ns: AtomicU64,
-    /// When all work was done, if none is in flight: as seen, or as the launches' number allows where nobody looked.
+    /// When all work was done, if none is in flight: the time at which it was seen or, if nobody looked then, an
+    /// estimate from the number of launches.
     drained_ns: AtomicU64,
     estimates: Estimates,
-    /// Events in place of markers, at `n % MARKERS_MAX`.
+    /// The events that take the place of markers, at `n % MARKERS_MAX`.
     events: [AtomicPtr<c_void>; MARKERS_MAX],
-    /// The number of the marker that an event was recorded for last.
+    /// For each event, the number of the marker for which it was last recorded.
     recorded: [AtomicU64; MARKERS_MAX],
-    /// The context of the stream that marker `n` was put into, at `n % MARKERS_MAX`; null: not known.
+    /// The context of the stream that marker `n` was put into, at `n % MARKERS_MAX`; null: unknown.
     contexts: [AtomicPtr<c_void>; MARKERS_MAX],
-    /// That stream.
+    /// That stream, at the same place.
     streams: [AtomicPtr<c_void>; MARKERS_MAX],
     /// The [`Launches`] that marker `n` stands for, at `n % MARKERS_MAX`.
     stands_for: [AtomicU64; MARKERS_MAX],
-    /// Not zero once an event has taken a marker's place.
+    /// Not zero once an event has taken the place of a marker.
     uses_events: AtomicU32,
-    /// One more than [`Flight::done`] was when a launch last waited for room in vain.
+    /// [`Flight::done`] plus one at the time when a launch last waited for room in vain.
     stalled_at: AtomicU64,
 }
 
-/// Work that one marker stands for: a fraction of what may be in flight.
+/// A marker stands for this fraction of the work that may be in flight.
 const MARKERS_IN_FLIGHT: u64 = 4;
-/// A launch waits no longer than this for room, so that streams that wait for each other, or for the host, cannot
+/// A launch waits at most this long for room, so that streams that wait for each other, or for the host, cannot
 /// deadlock.
 const WAIT_NS_MAX: u64 = 1_000_000_000;
-/// So few markers are in flight whatever all streams' launches take.
+/// With fewer markers in flight, the bound for all streams together does not apply.
 const FEW_MARKERS: u64 = 8;
-/// A launch that waits for room looks again after such a time.
+/// Limits of the time after which a launch that waits for room looks again.
 const SLEEP_NS_MIN: u64 = 20_000;
 const SLEEP_NS_MAX: u64 = 200_000;
-/// A sleep lasts so much longer than it is told to: by the kernel's usual slack for timers, which is the host's to change,
-/// and the time that it takes to wake up. For a wait that is shorter a thread does not sleep.
+/// A sleep lasts about this much longer than requested: by the kernel's usual timer slack, which the host can change,
+/// and the time to wake up. For a shorter wait a thread spins instead.
 const OVERSLEEP_NS: u64 = 60_000;
-/// It keeps the processor busy for so long at most, if nobody else wants it; then it sleeps after all.
+/// A thread spins for at most this long in one wait, and lets other threads run meanwhile; then it sleeps after all.
 const SPIN_NS_MAX: u64 = 100_000;
 const SPINS_PER_LOOK: u32 = 64;
 
-/// Waits until there is room for one more launch into `stream`, which has waited since `start_ns`. Returns `false` if
-/// the gate's word is no longer `gate`: the caller must look at it again.
+/// Waits until there is room for one more launch into `stream`; the launch has waited since `start_ns`. Returns `false`
+/// if the gate's word is no longer `gate`: then the caller must read it again.
 ///
-/// A launch waits for the work of its own stream: another stream's work may go on for long, or wait for a peer. All
-/// streams together may have twice as much, once more than a few markers are in flight, and no more markers than there
-/// are places. Behind a full row of markers a stream with work of its own waits, because launches that nobody counts
-/// would have no bound. A stream without work is let in once the oldest marker has been in flight for longer than
-/// usual.
+/// A launch waits for the work of its own stream only: the work of another stream may go on for long, or wait for a
+/// peer. All streams together may have twice as much in flight. This second bound applies once at least [`FEW_MARKERS`]
+/// are in flight, and includes the number of cells for markers. If all cells are in use, a stream with work of its own
+/// waits, because launches that no marker counts would have no bound. A stream without work is let in once the oldest
+/// marker has been in flight for longer than the bound.
 pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return true };
     let Some(row) = part.row() else { return true };
@@ -114,8 +115,8 @@ pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) 
             return true;
         }
         let wait_ns = wait_ns.max(wait_for_all_ns);
-        // A marker that does not come, as of a stream that waits for the host or a peer, is waited for once, not at
-        // each launch.
+        // A marker that does not come, for example because its stream waits for the host or a peer, is waited for once,
+        // not at each launch.
         if flight.stalled_at.load(Ordering::Relaxed) == done + 1 {
             return true;
         }
@@ -140,12 +141,12 @@ pub(crate) fn has_room(part: &Part, stream: CUstream, gate: u32, start_ns: u64) 
     }
 }
 
-/// Whether the process has ever put a marker there.
+/// Whether the process has ever put a marker on this device.
 pub(crate) fn has_launched(part: &Part) -> bool {
     part.flight().is_some_and(|flight| flight.launched().count() > 0)
 }
 
-/// How many kernels, or else graphs, the next marker should stand for.
+/// How many kernels or, if `is_graph`, graphs the next marker should stand for.
 pub(crate) fn launches_per_marker(part: &Part, is_graph: bool) -> u32 {
     let most = part.limits.marker_launches_max.load(Ordering::Relaxed).clamp(1, 1024);
     let ns_of = |flight: &Flight| if is_graph { flight.estimates.graph_ns() } else { flight.estimates.kernel_ns() };
@@ -155,13 +156,13 @@ pub(crate) fn launches_per_marker(part: &Part, is_graph: bool) -> u32 {
     (launches.min(most.into()) as u32).max(1)
 }
 
-/// Whether there is work in flight of which the manager learns only by this process's looking at events.
+/// Whether there is work in flight whose end the manager learns only if this process queries events.
 pub(crate) fn is_told_by_events(part: &Part) -> bool {
     let uses_events = part.flight().is_some_and(|flight| flight.uses_events.load(Ordering::Relaxed) != 0);
     uses_events && matches!(look_now(part, Look::Anytime), Some(Seen::InFlight { .. }))
 }
 
-/// The host is about to wait for work on some device.
+/// To be called when the host is about to wait for work on some device.
 #[inline(never)]
 pub(crate) fn look_at_all(process: &'static Process) {
     for part in shared_parts(process) {
@@ -169,7 +170,7 @@ pub(crate) fn look_at_all(process: &'static Process) {
     }
 }
 
-/// The host has waited for something on some device.
+/// To be called when the host has waited for something on some device.
 #[inline(never)]
 pub(crate) fn note_progress(process: &'static Process, when: Look) {
     for part in shared_parts(process) {
@@ -178,29 +179,29 @@ pub(crate) fn note_progress(process: &'static Process, when: Look) {
     }
 }
 
-/// The parts that are shared in time now.
+/// The parts that are currently shared in time.
 fn shared_parts(process: &'static Process) -> impl Iterator<Item = Part> {
     process.all_parts().filter(|part| !gate::is_free(part.limits.gate.load(Ordering::Relaxed)))
 }
 
-/// When somebody looks.
+/// When a look takes place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// What is done may have been so since the last look.
+    /// At any time: what is found done may have been done since any moment after the last look.
     Anytime,
-    /// When the host has waited for work: what was not done before has just been done.
+    /// Just after the host has waited for work: what was not done at the last look has just been done.
     AfterWait,
 }
 
-/// What is seen of this process's work on a device.
+/// The state of this process's work on a device.
 pub(crate) enum Seen {
-    /// There is some, since this time.
+    /// There is work in flight, since this time.
     InFlight { since_ns: u64 },
-    /// All is done; the last was from the first time until the second one.
+    /// All work is done; the last of it ran from the first time to the second.
     Drained { since_ns: u64, until_ns: u64 },
 }
 
-/// Looks which work is done.
+/// Finds out which work is done.
 pub(crate) fn look_now(part: &Part, when: Look) -> Option<Seen> {
     let (slot, flight) = (part.work()?, part.flight()?);
     let newest = slot.marker_submitted.load(Ordering::Acquire);
@@ -221,17 +222,17 @@ impl Flight {
         Launches(self.launched_at.get(marker as usize % MARKERS_MAX).map_or(0, |count| count.load(Ordering::Relaxed)))
     }
 
-    /// Takes note that what was behind marker `before`, up to marker `done`, has now been seen done.
+    /// Records that the markers after `before`, up to `done`, have now been seen done.
     fn note_done(&self, slot: &SlotDevice, before: u64, done: u64, when: Look, now_ns: u64) {
         let undone_ns = if when == Look::AfterWait { now_ns } else { self.looked_ns.load(Ordering::Relaxed) };
-        // The device was at work since the marker before was done, or since work came after it had drained.
+        // The device has worked since the earlier of these markers was done, or since work came after an idle time.
         let busy_since_ns = slot.busy_since_ns.load(Ordering::Relaxed);
         let began_last_ns = self.done_ns.swap(now_ns, Ordering::Relaxed).max(busy_since_ns);
         // The marker may have been put long after the launch, by a thread that did not run meanwhile.
         let began_ns = self.began_ns.load(Ordering::Relaxed);
         let began_first_ns = self.undone_ns.swap(undone_ns, Ordering::Relaxed).max(began_ns);
         let launches = self.launched_at(done).since(self.launched_at(before));
-        // Counts of markers that far apart have been overwritten.
+        // With more markers in between, the older counts have been overwritten.
         if done - before < MARKERS_MAX as u64 {
             self.estimates.learn(
                 launches,
@@ -244,8 +245,8 @@ impl Flight {
     }
 }
 
-/// Finds out which markers up to `newest` are done, and learns from it how long launches take. Returns the newest
-/// marker before which all are done.
+/// Finds out which markers up to `newest` are done, and learns from that how long launches take. Returns the newest
+/// marker of which it is known that it and all before it are done.
 fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look, now_ns: u64) -> u64 {
     let Some(row) = part.row() else { return newest };
     if flight.uses_events.load(Ordering::Relaxed) != 0 {
@@ -262,7 +263,7 @@ fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look
     done
 }
 
-/// Puts a marker behind launches into `stream` of which the last was made a while ago, if there are any.
+/// Puts a marker for `launches` into `stream`, if there are any. The last of them was made some time ago.
 pub(crate) fn put_for(part: &Part, stream: CUstream, launches: Launches) {
     if launches.count() > 0 {
         let last = Launches::one(launches.graphs() > 0);
@@ -270,16 +271,16 @@ pub(crate) fn put_for(part: &Part, stream: CUstream, launches: Launches) {
     }
 }
 
-/// When a launch was admitted: its work cannot have begun before. The calling thread may have been stopped since, while
-/// the device was at work.
+/// When a launch was admitted. Its work cannot have begun earlier. The calling thread may have been stopped since then,
+/// while the device was at work.
 #[derive(Clone, Copy)]
 pub(crate) struct Admission {
     pub(crate) at_ns: u64,
-    /// Whether the container admitted it itself, for want of a manager, and pays from then on.
+    /// Whether the container admitted the launch itself, because no manager did, and pays from then on.
     pub(crate) is_paced: bool,
 }
 
-/// Puts a marker for `launches` behind the `last` of them, which was made into `stream` after its `admission`, if that is
+/// Puts a marker for `launches` into `stream`. `last` is the last of them, made after its `admission`, if that is
 /// known.
 #[cold]
 pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launches, admission: Option<Admission>) {
@@ -294,15 +295,15 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launc
     let (number, was_drained) = loop {
         let oldest = ledger::oldest_in_flight(flight.done.load(Ordering::Relaxed), newest, row);
         if oldest.is_some_and(|oldest| newest + 1 >= oldest + row.len() as u64) {
-            // Other streams have filled the row: as long as it is full the process counts as at work, and this launch
-            // with it.
+            // Other streams have filled the row. While it is full the process counts as busy, and this launch with it.
             return;
         }
         if oldest.is_none() {
             let since_ns = admission.filter(|admission| admission.is_paced).map_or(now_ns, |admission| admission.at_ns);
             slot.busy_since_ns.store(since_ns, Ordering::Relaxed);
         }
-        // Pairs with the manager's load: whoever sees the number sees its cell not yet written, or written for it.
+        // Pairs with the manager's load: a thread that sees the number sees the marker's cell either not yet written,
+        // or written for this number.
         match slot.marker_submitted.compare_exchange(newest, newest + 1, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break (newest + 1, oldest.is_none()),
             Err(now) => newest = now,
@@ -311,7 +312,7 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launc
     slot.marker_submitted_ns.store(now_ns, Ordering::Relaxed);
     let place = number as usize % MARKERS_MAX;
     if was_drained && let Some(count) = flight.launched_at.get((number - 1) as usize % MARKERS_MAX) {
-        // Those before the last one are done: nothing is to be learnt from how long they take from now on.
+        // The launches before the last one are done, so the time from now on says nothing about them.
         count.store(launched.before(last).0, Ordering::Relaxed);
         flight.began_ns.store(admission.map_or(0, |admission| admission.at_ns), Ordering::Relaxed);
     }
@@ -325,14 +326,14 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launc
         known.store(stream.0, Ordering::Relaxed);
         stands_for.store(launches.0, Ordering::Relaxed);
     }
-    // Pairs with the fence in `DeviceWrites::pause`: either the pause is seen below, or the marker is there.
+    // Pairs with the fence in `DeviceWrites::pause`: either the pause is seen below, or the pause sees the marker.
     fence(Ordering::SeqCst);
     let put = match device_writes::address(part) {
         Some(address) => device_writes::write(part, stream, address, number),
         None => events::record(flight, stream, place, number),
     };
     if !put.is_ok() {
-        // A marker that no device will write must not be waited for.
+        // No device will write this marker, so it must not be waited for.
         if let Some(cell) = ledger::cell(row, number) {
             cell.store(number, Ordering::Release);
         }
@@ -340,8 +341,9 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launc
     }
 }
 
-/// After a call that ended like this: work of the calling thread's context that will never be done is in flight no
-/// longer. Its markers are never written: if they were waited for, the container would look busy for ever.
+/// To be called after a call that returned `result`. If the error is fatal, work of the calling thread's context will
+/// never be done, and is no longer counted as in flight. Its markers are never written: if they were waited for, the
+/// container would look busy for ever.
 pub(crate) fn note_failure(result: CUresult) {
     if CUresult::FATAL.contains(&result)
         && let Some(process) = Process::if_attached()
@@ -351,7 +353,7 @@ pub(crate) fn note_failure(result: CUresult) {
     }
 }
 
-/// The context of a stream; null if the driver does not say.
+/// The context of `stream`; null if the driver does not tell.
 pub(crate) fn context_of(stream: CUstream) -> CUcontext {
     let mut context = CUcontext::NULL;
     // The default streams are those of the calling thread's context.
@@ -365,7 +367,7 @@ pub(crate) fn context_of(stream: CUstream) -> CUcontext {
     context
 }
 
-/// One of the markers that were put last.
+/// One of the markers that were put last, with what is recorded of it.
 struct Marker<'a> {
     number: u64,
     cell: &'a AtomicU64,
@@ -389,7 +391,7 @@ impl Marker<'_> {
         self.cell.load(Ordering::Acquire) >= self.number
     }
 
-    /// The context of its stream, if known.
+    /// The context of the marker's stream, if known.
     fn context(&self) -> Option<CUcontext> {
         let context = self.context.load(Ordering::Relaxed);
         (!context.is_null()).then_some(CUcontext(context))
@@ -397,7 +399,7 @@ impl Marker<'_> {
 }
 
 impl Flight {
-    /// Launches behind markers that are not done: in `stream`, and in all.
+    /// The launches of markers that are not done: in `stream`, and in all streams together.
     fn in_flight_of(&self, stream: CUstream, row: &[AtomicU64], newest: u64) -> (Launches, Launches) {
         let undone = self.newest_markers(row, newest).filter(|marker| !marker.is_done());
         undone.fold((Launches::NONE, Launches::NONE), |(own, all), marker| {
@@ -406,7 +408,7 @@ impl Flight {
         })
     }
 
-    /// The markers up to `newest` whose places no newer one has taken.
+    /// The markers up to `newest` whose cells no newer marker has taken.
     fn newest_markers<'a>(&'a self, row: &'a [AtomicU64], newest: u64) -> impl Iterator<Item = Marker<'a>> {
         (newest.saturating_sub(row.len() as u64) + 1..=newest).filter_map(move |number| {
             let place = number as usize % MARKERS_MAX;
@@ -423,7 +425,7 @@ impl Flight {
     }
 }
 
-/// Makes a call that a stream capture elsewhere in the process must not notice.
+/// Makes a call that must not affect a stream capture elsewhere in the process.
 pub(crate) fn outside_capture(call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(exchange) = real!(cuThreadExchangeStreamCaptureMode) else { return call() };
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;

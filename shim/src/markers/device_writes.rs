@@ -1,5 +1,5 @@
-//! Markers that the device writes: stream memory operations into this process's slot, whose page is registered with the
-//! driver.
+//! Markers that the device writes, by stream memory operations, into this process's slot. The slot's page is registered
+//! with the driver.
 
 use super::{SLEEP_NS_MIN, WAIT_NS_MAX, context_of, outside_capture};
 use crate::clock;
@@ -14,29 +14,30 @@ use aliquot_abi::ledger;
 use aliquot_abi::region::Slot;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Where the device writes markers.
+/// The registration of the page into which the device writes markers.
 #[repr(C, align(64))]
 pub(crate) struct MarkerPage {
-    /// The slot's address as the device knows it; 0: not registered with the driver. As it is a page's, the lower bits
-    /// are free to say how often it was forgotten: what a thread learned before is not put here afterwards.
+    /// The slot's address on the device; 0: not registered with the driver. It is the address of a page, so its lower
+    /// bits are free. They count how often the address was forgotten: so a thread never stores an address here that it
+    /// learned before that.
     address: AtomicU64,
-    /// The context that it was registered in; null: not known.
+    /// The context in which the page was registered; null: unknown.
     context: AtomicPtr<c_void>,
-    /// Contexts that are about to end, and with them maybe the registration: see [`DeviceWrites`].
+    /// Number of contexts that are about to end, and that may take the registration with them: see [`DeviceWrites`].
     pauses: AtomicU32,
-    /// How often registering it was tried in vain.
+    /// How often a registration has failed.
     failures: AtomicU32,
 }
 
-/// The part of [`MarkerPage::address`] that counts.
+/// The bits of [`MarkerPage::address`] that count how often it was forgotten.
 const FORGOTTEN: u64 = 0xfff;
-/// After so many failures to let the device write markers, events take over.
+/// After so many failed registrations, events take the place of markers for good.
 const FAILURES_MAX: u32 = 4;
 
 impl MarkerPage {
-    /// Registers the page ahead of the first launch, after an allocation, which needs a context as this does, or at last
-    /// before that launch: beside kernels it could wait for them, or they for each other. What fails here is tried again
-    /// when a marker is put.
+    /// Registers the page ahead of the first marker: after an allocation, which needs a context as the registration
+    /// does, or at the latest before the first gated launch. With kernels running, the registration could wait for
+    /// them, or they for it. A registration that fails here is tried again when a marker is put.
     #[inline]
     pub(crate) fn prepare(&self, process: &'static Process) {
         if self.address.load(Ordering::Relaxed) == 0 {
@@ -65,7 +66,7 @@ impl MarkerPage {
             // SAFETY: the slot is a whole page that is mapped for ever.
             match unsafe { register(start, size_of::<Slot>(), flags) } {
                 CUresult::SUCCESS => self.context.store(context_of(CUstream::NULL).0, Ordering::Relaxed),
-                // Another thread was first.
+                // Another thread has registered it first.
                 CUresult::HOST_MEMORY_ALREADY_REGISTERED => {}
                 error => return error,
             }
@@ -83,15 +84,15 @@ impl MarkerPage {
         }
     }
 
-    /// Registers again next time. `false` if it was not registered.
+    /// Forgets the address, so that the page is registered again next time. `false` if it was not registered.
     fn forget(&self) -> bool {
         let forgotten = |word: u64| Some(word.wrapping_add(1) & FORGOTTEN);
         let before = self.address.fetch_update(Ordering::AcqRel, Ordering::Acquire, forgotten);
         before.is_ok_and(|word| word & !FORGOTTEN != 0)
     }
 
-    /// After a marker was refused: registers again next time, in case the context that the page was registered in is
-    /// gone.
+    /// After a marker was refused with `error`: has the page registered again next time, because the context of its
+    /// registration may be gone.
     pub(super) fn forget_after(&self, error: CUresult) {
         const CAPTURE_ERRORS: core::ops::RangeInclusive<u32> = 900..=908;
         if !CAPTURE_ERRORS.contains(&error.0) && self.forget() {
@@ -100,12 +101,12 @@ impl MarkerPage {
     }
 }
 
-/// Puts marker `number` into `stream`; the device knows the slot by `address`.
+/// Puts marker `number` into `stream`. `address` is the slot's address on the device.
 pub(super) fn write(part: &Part, stream: CUstream, address: CUdeviceptr, number: u64) -> CUresult {
     let Some(cell) = part.row().and_then(|row| ledger::cell(row, number)) else { return CUresult::NOT_FOUND };
     let place = core::ptr::from_ref(cell).addr().wrapping_sub(core::ptr::from_ref(part.slot()).addr());
     let cell = address.wrapping_add(place as u64);
-    // The second version of the call needs no special set-up of the driver; before CUDA 11.7 there is only the first.
+    // The second version of the call needs no special set-up of the driver. Before CUDA 11.7 only the first exists.
     match real!(cuStreamWriteValue64_v2).or_else(|| real!(cuStreamWriteValue64)) {
         // SAFETY: the cell lies in the slot's page, which is registered with the driver and mapped for ever.
         Some(write) => unsafe { write(stream, cell, number, 0) },
@@ -113,7 +114,7 @@ pub(super) fn write(part: &Part, stream: CUstream, address: CUdeviceptr, number:
     }
 }
 
-/// The slot's address as the device knows it, registered with the driver at the first call; `None`: events must do.
+/// The slot's address on the device, registered with the driver at the first call. `None`: events must be used.
 pub(super) fn address(part: &Part) -> Option<CUdeviceptr> {
     let page = part.process.marker_page();
     if page.pauses.load(Ordering::Acquire) != 0 || part.process.marks_by_events() {
@@ -127,24 +128,25 @@ pub(super) fn address(part: &Part) -> Option<CUdeviceptr> {
     }
 }
 
-/// The devices' writes into the slot's page, while a context is about to end.
+/// A pause of the device's writes into the slot's page, while a context is about to end.
 ///
-/// The page's registration may go with that context, and a marker that is yet to be written in another one would be a
-/// fault there.
+/// The page's registration may end with that context. A marker in another context that is written after that would
+/// cause a fault there.
 pub(crate) struct DeviceWrites {
     process: &'static Process,
     ending: CUcontext,
-    /// Whether the page may be registered in that context.
+    /// Whether the page may be registered in the ending context.
     paused: bool,
 }
 
 impl DeviceWrites {
-    /// Call before `ending` (null: not known which) ends: new markers go by events, and those that devices are yet to
-    /// write in other contexts are waited for.
+    /// To be called before `ending` (null: unknown which context) ends. New markers are events from now on, and markers
+    /// that devices have still to write in other contexts are waited for.
     pub(crate) fn pause(process: &'static Process, ending: CUcontext, is_primary: bool) -> DeviceWrites {
         let page = process.marker_page();
         let registered_in = page.context.load(Ordering::Relaxed);
-        // What was registered in a green context is the primary one's, but under another handle.
+        // A registration that was made while a green context was current belongs to the primary context, which has
+        // another handle.
         let paused = is_primary || registered_in.is_null() || registered_in == ending.0;
         if paused {
             page.pauses.fetch_add(1, Ordering::SeqCst);
@@ -159,14 +161,14 @@ impl DeviceWrites {
         DeviceWrites { process, ending, paused }
     }
 
-    /// The context lives on.
+    /// To be called if the context lives on.
     pub(crate) fn resume(self) {
         if self.paused {
             self.process.marker_page().pauses.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// The context has ended.
+    /// To be called if the context has ended.
     pub(crate) fn resume_without_context(self) {
         if self.paused {
             let page = self.process.marker_page();
@@ -180,7 +182,7 @@ impl DeviceWrites {
     }
 }
 
-/// Whether the device is yet to write a marker in another context than `ending`.
+/// Whether the device has still to write a marker in another context than `ending`.
 fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return false };
     let Some(row) = part.row() else { return false };
@@ -190,9 +192,9 @@ fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
     })
 }
 
-/// With a context have gone its events, and the streams that its markers were in: those are not waited for any more.
-/// Markers in contexts that live are: a write that comes late would be taken for that of a newer marker at the same
-/// place.
+/// After the end of a context: its events are gone, and the markers in its streams are not waited for any more. Markers
+/// in contexts that live are still waited for: otherwise a late write would be taken for that of a newer marker in the
+/// same cell.
 pub(super) fn forget_context(part: &Part, ended: CUcontext) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.row() else { return };

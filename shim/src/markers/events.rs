@@ -1,5 +1,5 @@
-//! Events in place of markers, for devices that do not write into host memory: recorded behind a launch, and queried at
-//! each look.
+//! Events in place of markers, for devices that cannot write into host memory. An event is recorded behind a launch,
+//! and queried at each look.
 
 use super::{Flight, outside_capture};
 use crate::hooks::real;
@@ -8,8 +8,8 @@ use aliquot_abi::ledger;
 use aliquot_abi::region::MARKERS_MAX;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Records an event in place of marker `number`. An event of another context than the stream's, or of one that is gone,
-/// cannot be recorded; then a new one takes its place.
+/// Records an event in place of marker `number`. If the event belongs to another context than the stream, or its
+/// context is gone, it cannot be recorded, and a new one replaces it.
 pub(super) fn record(flight: &Flight, stream: CUstream, place: usize, number: u64) -> CUresult {
     let Some(record) = real!(cuEventRecord) else { return CUresult::NOT_FOUND };
     let (Some(known), Some(recorded_for)) = (flight.events.get(place), flight.recorded.get(place)) else {
@@ -31,15 +31,15 @@ pub(super) fn record(flight: &Flight, stream: CUstream, place: usize, number: u6
         recorded = unsafe { record(event, stream) };
     }
     if recorded.is_ok() {
-        // Pairs with the load in `query`: before this the event may still tell of an earlier marker.
+        // Pairs with the load in `query`: until now the event may still report on an earlier marker.
         recorded_for.store(number, Ordering::Release);
         flight.uses_events.store(1, Ordering::Relaxed);
     }
     recorded
 }
 
-/// Makes an event in the calling thread's context, and destroys `old`, which has served its time: with contexts that
-/// take turns events would else become ever more.
+/// Creates an event in the calling thread's context, and destroys `old`: otherwise events would accumulate when
+/// contexts take turns.
 fn replace_event(old: CUevent) -> Result<CUevent, CUresult> {
     const DISABLE_TIMING: c_uint = 2;
     let create = real!(cuEventCreate).ok_or(CUresult::NOT_FOUND)?;
@@ -55,7 +55,7 @@ fn replace_event(old: CUevent) -> Result<CUevent, CUresult> {
     if created.is_ok() { Ok(event) } else { Err(created) }
 }
 
-/// Writes the markers whose events are done.
+/// Writes the numbers of the markers whose events are done.
 pub(super) fn query(flight: &Flight, row: &[AtomicU64], newest: u64) {
     let Some(query) = real!(cuEventQuery) else { return };
     let done = flight.done.load(Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! How many launches, and of which kind.
+//! Numbers of launches, by kind.
 
 use core::ops::Add;
 
-/// Launches by kind: kernels in the lower 48 bits, graphs above them. The sum of two such numbers, and the difference,
-/// is one again.
+/// Numbers of launches: kernels in the lower 48 bits, graphs above them. The sum and the difference of two such words
+/// are such words again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Launches(pub(super) u64);
 
@@ -22,14 +22,14 @@ impl Launches {
         Launches(if is_graph { Launches::GRAPH } else { 1 })
     }
 
-    /// What came after `before`; nothing if that is the newer number: threads that put markers at once can take notes
-    /// in another order.
+    /// The launches after `before`. None if `before` is the greater number: threads that put markers at the same time
+    /// may store their counts in another order.
     pub(super) fn since(self, before: Launches) -> Launches {
         let since = self.0.wrapping_sub(before.0);
         if since >> 63 == 0 { Launches(since) } else { Launches::NONE }
     }
 
-    /// Without `later`, which is among them.
+    /// The launches without `later`, which are included in them.
     pub(super) fn before(self, later: Launches) -> Launches {
         Launches(self.0.wrapping_sub(later.0))
     }
