@@ -4,12 +4,14 @@
 //! A call of a hooked driver function goes this way:
 //!
 //! ```text
-//! host program ── export (exports.rs) ── policy (memory.rs, launch.rs, copy.rs, view.rs, context.rs, start.rs) ── driver function
-//!                                              │
-//!                    process.rs: this process's attachment: limits, ledger, slot
-//!                    allocations.rs: what each address and handle was charged; vmm.rs, arrays.rs, host_memory.rs: by what rule
-//!                    reserve.rs, pools.rs, graph_memory.rs: what is charged as a whole, by the driver's own figures
-//!                    gate.rs, markers.rs: leases on device time and work in flight
+//! host program ── export (exports.rs) ── policy ── driver function
+//!                                          │
+//!              start.rs, memory.rs, launch.rs, copy.rs, synchronize.rs, view.rs, context.rs: the policies, by class
+//!              process.rs: this process's attachment: limits, ledger, slot
+//!              allocations.rs: the charge of each address and handle
+//!              vmm.rs, arrays.rs, host_memory.rs: memory that is charged piece by piece
+//!              reserve.rs, pools.rs, graph_memory.rs: memory that is charged as a whole, by the driver's own figures
+//!              gate.rs, markers.rs: leases on device time, and work in flight
 //! ```
 //!
 //! Programs find the hooks by linking, by `dlsym` and `dlvsym` (lookup.rs), and by `cuGetProcAddress` (start.rs).

@@ -20,7 +20,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 ///
 /// Bits 0 to 47: the bytes that were charged. Bits 48 to 52: the account. Bits 53 to 60: number of attachments beyond
 /// the first. Bits 61 to 63: kind and state.
-/// first; then what it is.
 static CONTEXTS: Radix<0, 12, 4> = Radix::new();
 
 const ACCOUNT_SHIFT: u32 = 48;

@@ -1,9 +1,10 @@
-//! Device memory: reserve in the container's ledger, call the driver, remember or roll back.
+//! Device memory: reserve in the container's ledger, call the driver, then remember the charge or roll back.
 //!
-//! Memory of another process (`cuIpcOpenMemHandle`, imported pools and physical memory, external memory) is charged to
-//! whoever made it, and free to whoever opens it: its addresses are not known here, and closing it gives nothing back.
-//! If its maker frees it while others have it open, it is charged to nobody; the driver counts it to them, and the
-//! manager adds it to the overhead. A free of an address that is not known passes through.
+//! Memory that is shared between processes (`cuIpcOpenMemHandle`, imported pools and physical memory, external memory)
+//! is charged to the process that made it, and free to a process that opens it: the opener's addresses are not
+//! recorded, and closing gives nothing back. If the maker frees it while others have it open, no process is charged.
+//! The driver then counts it to the openers, and the manager adds it to the overhead. A free of an unknown address
+//! passes through.
 
 pub(crate) use crate::arrays::{array_create, array_destroy, array3d_create, mipmap_create, mipmap_destroy};
 pub(crate) use crate::bindings::{
@@ -30,22 +31,22 @@ use aliquot_abi::cuda::{CUdevice, CUdeviceptr, CUresult, NullStream, c_uint};
 use aliquot_abi::ledger;
 use aliquot_abi::region::HOST_ACCOUNT;
 
-/// Who pays for a request.
+/// The account that pays for a request.
 pub(crate) enum Payer {
-    /// Nobody: the shim is passive, or the driver will refuse the call. It goes to the driver as it is.
+    /// None: the shim is passive, or the driver will refuse the call. The call goes to the driver unchanged.
     Nobody,
     /// A part of the slice.
     Part(Part),
     /// The slice's page-locked host memory.
     Host(&'static Process),
-    /// A device that the slice has no part of: it has no memory for this container. Each device is one where the slice's
-    /// region cannot be used.
+    /// A device of which the slice has no part, so that the container has no memory there. If the slice's region cannot
+    /// be used, this stands for every device.
     Stranger,
 }
 
 /// The answer to a request.
 pub(crate) enum Grant {
-    /// Nobody pays for it.
+    /// It is not charged.
     Free,
     /// It is reserved in the ledger.
     Charged(Charge),
@@ -54,7 +55,7 @@ pub(crate) enum Grant {
 }
 
 impl Payer {
-    /// Who pays for memory of the calling thread's device.
+    /// The payer for memory of the calling thread's device.
     #[inline]
     pub(crate) fn current() -> Payer {
         Process::if_attached().map_or_else(Payer::attaching, Payer::of_current)
@@ -70,24 +71,24 @@ impl Payer {
     fn of_current(process: &'static Process) -> Payer {
         match process.current_ordinal() {
             Ok(ordinal) => Payer::of_device(process, ordinal),
-            // No context: the driver says so better.
+            // No context: the driver returns its own error.
             Err(_) => Payer::Nobody,
         }
     }
 
-    /// As [`Payer::current`], not inlined.
+    /// As [`Payer::current`], but not inlined.
     #[inline(never)]
     pub(crate) fn of_thread() -> Payer {
         Payer::current()
     }
 
-    /// Who pays for memory of device `ordinal`.
+    /// The payer for memory of device `ordinal`.
     #[inline(never)]
     pub(crate) fn of(ordinal: CUdevice) -> Payer {
         Process::for_call().map_or_else(Payer::without_process, |process| Payer::of_device(process, ordinal))
     }
 
-    /// Who pays for page-locked memory of the host.
+    /// The payer for page-locked memory of the host.
     #[inline(never)]
     pub(crate) fn host() -> Payer {
         Process::for_call().map_or_else(Payer::without_process, Payer::Host)
@@ -102,7 +103,7 @@ impl Payer {
     fn of_device(process: &'static Process, ordinal: CUdevice) -> Payer {
         match process.part(ordinal) {
             Some(part) => Payer::Part(part),
-            // A device that there is not: the driver says so better.
+            // The device does not exist: the driver returns its own error.
             None if process.is_disabled() || !(0..process.ordinals()).contains(&ordinal) => Payer::Nobody,
             None => Payer::Stranger,
         }
@@ -135,7 +136,7 @@ impl Part {
 }
 
 impl Process {
-    /// Reserves `bytes` of account number `account`; `None` if the limit forbids it.
+    /// Reserves `bytes` in account number `account`; `None` if the limit forbids it.
     #[inline]
     pub(crate) fn charge(&'static self, account: usize, bytes: u64, limit_bytes: u64) -> Option<Charge> {
         let (books, part) = self.books(account)?;
@@ -158,19 +159,20 @@ impl Charge {
     }
 }
 
-/// The answer to a request that the limit forbids: out of memory, unless the driver has a better reason to refuse.
+/// The answer to a request that the limit forbids: out of memory, unless the thread has no context, which the driver
+/// reports first.
 #[cold]
 fn refused() -> CUresult {
     process::current_ordinal().err().unwrap_or(CUresult::OUT_OF_MEMORY)
 }
 
-/// Charges `bytes`, makes the call, and lets `key` name what was charged; rolls back if the driver refuses.
+/// Charges `bytes` to `payer`, makes the call, and remembers the charge by `key`; rolls back if the driver refuses.
 #[inline(never)]
 pub(crate) fn charged(payer: Payer, bytes: u64, call: &dyn Fn() -> CUresult, key: &dyn Fn() -> Key) -> CUresult {
     charged_inline(payer, bytes, call, key)
 }
 
-/// As [`charged`], for the one kind of memory that programs take all the time.
+/// As [`charged`], inlined for the kind of memory that programs allocate most often.
 #[inline]
 fn charged_inline(payer: Payer, bytes: u64, call: impl FnOnce() -> CUresult, key: impl FnOnce() -> Key) -> CUresult {
     let charge = match payer.charge_inline(bytes) {
@@ -188,18 +190,17 @@ fn charged_inline(payer: Payer, bytes: u64, call: impl FnOnce() -> CUresult, key
     result
 }
 
-/// Makes the driver free what `key` names, which can wait for the device, and gives back what it was charged if the
-/// driver did.
+/// Makes the call that frees `key`, which can wait for the device. Refunds the charge if the call succeeds.
 #[inline(never)]
 pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
     freed_inline(key, call)
 }
 
-/// As [`freed`], for the one kind of memory that programs give back all the time.
+/// As [`freed`], inlined for the kind of memory that programs free most often.
 #[inline]
 fn freed_inline(key: Key, call: impl Fn() -> CUresult) -> CUresult {
     gate::about_to_wait();
-    // Taken out before the driver frees it: afterwards the driver may give the same address to another thread.
+    // Removed first: once the driver has freed the address, it may give it to another thread.
     let Some(charge) = allocations::forget(key) else { return pools::freed(key, &call) };
     let result = call();
     if result.is_ok() || !allocations::remember(key, charge) {
@@ -208,7 +209,7 @@ fn freed_inline(key: Key, call: impl Fn() -> CUresult) -> CUresult {
     result
 }
 
-/// A device address, of either width.
+/// A device address of 32 or 64 bits.
 pub(crate) trait Address: Copy {
     fn wide(self) -> CUdeviceptr;
 }
@@ -225,7 +226,7 @@ impl Address for u64 {
     }
 }
 
-/// A size, of either width.
+/// A size of 32 or 64 bits.
 pub(crate) trait Size: Copy {
     fn bytes(self) -> u64;
 }
@@ -242,7 +243,7 @@ impl Size for usize {
     }
 }
 
-/// The address that a successful call has written.
+/// The key of the address that a successful call has written.
 ///
 /// # Safety
 /// The driver must have written to `address`.
@@ -264,7 +265,7 @@ pub(crate) unsafe fn alloc<A: Address, S: Size>(
     unsafe { charged_inline(Payer::current(), bytes.bytes(), || real(address, bytes), || written(address)) }
 }
 
-/// `cuMemAllocManaged`: charged to the device whose memory it can come to fill.
+/// `cuMemAllocManaged`: charged to the calling thread's device, whose memory it can fill.
 pub(crate) unsafe fn alloc_managed(
     _: NullStream,
     real: types::cuMemAllocManaged,
@@ -276,7 +277,7 @@ pub(crate) unsafe fn alloc_managed(
     unsafe { charged(Payer::of_thread(), bytes.bytes(), &|| real(address, bytes, flags), &|| written(address)) }
 }
 
-/// `cuMemAllocPitch`: charged with the pitch that the driver chose.
+/// `cuMemAllocPitch`: charged by the pitch that the driver chooses.
 pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
     _: NullStream,
     real: unsafe extern "C" fn(*mut A, *mut S, S, S, c_uint) -> CUresult,
@@ -289,7 +290,7 @@ pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
     // SAFETY: the host's call, here and below; what it writes is read only after a success.
     let call = || unsafe { real(address, pitch, width_bytes, height, element_bytes) };
     let payer = Payer::of_thread();
-    // No pitch is less than the width: what does not fit with this cannot fit.
+    // The pitch is at least the width: a request that does not fit with this size cannot fit.
     let least = match payer.charge(width_bytes.bytes().saturating_mul(height.bytes())) {
         Grant::Free => return call(),
         Grant::Refused => return refused(),
@@ -315,7 +316,7 @@ pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
     result
 }
 
-/// Frees what the driver gave and the limit forbids.
+/// Frees memory that the driver has allocated although the limit forbids it.
 #[cold]
 pub(crate) fn free_again(key: Key) {
     if let (Key::Address(address), Some(free)) = (key, crate::hooks::real!(cuMemFree_v2)) {

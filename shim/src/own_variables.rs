@@ -1,9 +1,9 @@
-//! Variables of a library that are named as the driver's functions.
+//! Variables of a library that have the names of driver functions.
 //!
 //! A library that loads the driver by itself may keep its function pointers under the functions' own names (`cuInit =
 //! dlsym(driver, "cuInit")`). If these variables are exported, the loader finds the shim's function of that name first,
-//! and the library would write into code. Without the shim it is bound to its own variable, as no driver is loaded yet.
-//! So such references are put right before the driver is opened: nothing uses the variables earlier.
+//! and the library would write into code. Without the shim the library is bound to its own variable, because no driver
+//! is loaded yet. So such references are corrected before the driver is opened: the variables are not used earlier.
 
 use crate::deep_binding;
 use crate::linkmap;
@@ -11,8 +11,8 @@ use crate::lookup::Wanted;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::Ordering;
 
-/// Binds the libraries' references to their own variables of hooked names to these variables, if `path` leads to the
-/// driver or NVML.
+/// If `path` leads to the driver or NVML: binds libraries' references to hooked names to their own variables of these
+/// names, where they have any.
 ///
 /// # Safety
 /// `path` must be null or NUL-terminated.

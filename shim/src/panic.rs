@@ -1,7 +1,7 @@
 //! Panics are impossible, and the linker checks it.
 
 unsafe extern "C" {
-    /// Defined nowhere: with `-z defs`, code from which a panic can be reached does not link.
+    /// Not defined anywhere: with `-z defs`, code that can reach a panic does not link.
     fn aliquot_shim_must_not_be_able_to_panic() -> !;
 }
 
@@ -11,6 +11,6 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { aliquot_shim_must_not_be_able_to_panic() }
 }
 
-// Without link-time optimisation, as in the dev profile, parts of libcore that are never run name Rust's unwinding
-// routine. Hidden, so that a host that has the real one keeps it.
+// Without link-time optimisation, as in the dev profile, parts of libcore that never run refer to Rust's unwinding
+// routine. Hidden, so that a host keeps its real one.
 core::arch::global_asm!(".hidden rust_eh_personality", ".weak rust_eh_personality", "rust_eh_personality:");

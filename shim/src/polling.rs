@@ -1,10 +1,10 @@
-//! Programs that ask again and again whether work is done, rather than wait for it.
+//! Programs that query again and again whether work is done, in place of a wait.
 //!
-//! A thread that does nothing else waits: what it has launched must have a marker, and where events stand for markers
-//! nobody but this process sees that they are done. But most queries are none of that. PyTorch's allocator, for one, asks
-//! for events at each allocation, between launches, and a marker at each would cost more than the launches. So a thread is
-//! taken for one that waits when it has asked for the same for a while and launched nothing meanwhile; and a closed gate
-//! is reason enough, as what runs on must be seen then.
+//! A thread that does nothing but query is waiting. Then its launches need a marker, and if events take the place of
+//! markers, only this process can see that they are done. But most queries are not of this kind. PyTorch's allocator,
+//! for example, queries events at each allocation, between launches; a marker at each query would cost more than the
+//! launches. So a thread counts as waiting if it has repeated the same query for a while without a launch in between.
+//! At a closed gate one query is enough to mark its launches, because the manager must see what is still running.
 
 use crate::clock;
 use crate::gate;
@@ -14,28 +14,29 @@ use crate::sys;
 use aliquot_abi::region;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Threads are spread over so many notes. Where two meet that ask in turns, each looks like one that asks for something
-/// new.
+/// Number of records over which threads are spread. If two threads that query in turns share one record, each query
+/// looks like a new one.
 const POLLS: usize = 32;
-/// A thread that has asked for the same for so long waits. Less than what the manager takes for the end of a lease's work.
+/// A thread counts as waiting after this time. Less than the arbiter's idle grace: otherwise the manager would take the
+/// lease's work for finished.
 const WAITS_NS: u64 = 100_000;
-/// At a closed gate somebody else waits for the device.
+/// As [`WAITS_NS`], at a closed gate: another container waits for the device.
 const WAITS_AT_CLOSED_GATE_NS: u64 = 20_000;
 
-/// What a thread has asked for last. All zero: nothing.
+/// The last query of a thread. All zero: none.
 #[repr(C)]
 struct Poll {
-    /// The thread, what it asked for, and its launches without markers, in one number.
+    /// A hash of the thread, the handle, and the number of the thread's launches without markers.
     question: AtomicU64,
-    /// Since when it asks that, or has been seen to wait.
+    /// When this query was first made, or when the thread was last found waiting.
     since_ns: AtomicU64,
 }
 
-/// What threads have asked for last. All zero: nothing.
+/// The last queries of all threads. All zero: none.
 #[repr(C)]
 pub(crate) struct Polls([Poll; POLLS]);
 
-/// The calling thread is about to ask whether the work is done that a handle stands for.
+/// To be called before the calling thread queries whether the work that `handle` stands for is done.
 #[inline]
 pub(crate) fn about_to_ask(handle: usize) {
     if let Some(process) = Process::if_attached()
@@ -67,7 +68,7 @@ fn ask(process: &'static Process, handle: usize) {
     }
 }
 
-/// A number whose lowest bits depend on all of `number`.
+/// A number whose lowest bits depend on all bits of `number`.
 fn mixed(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
 }

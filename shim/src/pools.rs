@@ -1,13 +1,13 @@
-//! Pools of stream-ordered memory: charged for what they have in reserve (see `reserve`), not for what is asked of
-//! them.
+//! Pools of stream-ordered memory: charged for what they have in reserve (see `reserve`), not for the sizes that are
+//! requested.
 //!
-//! A pool is charged to the device or host that it was made for, whichever device is current when it is used. The
-//! driver's default pools are met at their first use. A pool that another process shares is free here: nothing can be
-//! allocated from it.
+//! A pool is charged to the device or host for which it was made, whichever device is current when it is used. The
+//! driver's default pools become known at their first use. A pool that another process shares is free here: nothing can
+//! be allocated from it.
 //!
-//! A pool shrinks when it is trimmed, when it is destroyed, and at synchronisations, if something was freed before;
-//! those are hooked and settle it. The hooks of synchronisations cost a load where no pool is used. While a stream is
-//! captured, allocations in it become nodes of the graph and no pool grows.
+//! A pool shrinks when it is trimmed, when it is destroyed and, if something was freed before, at synchronisations. All
+//! these calls are hooked and settle the pool. In a process without pools, the hooks of synchronisations cost one load.
+//! While a stream is being captured, allocations in it become nodes of the graph, and no pool grows.
 
 use crate::allocations::{Key, Pooled};
 use crate::gate;
@@ -28,55 +28,55 @@ use aliquot_abi::cuda::{
 use aliquot_abi::region::HOST_ACCOUNT;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Pools that are charged as a whole. Allocations from those beyond are charged one by one.
+/// The most pools that are charged as a whole. Allocations from further pools are charged one by one.
 const POOLS_MAX: usize = 1024;
-/// So often a thread that destroys a pool lets others run that ask about it.
+/// How often a thread that destroys a pool yields to threads that query the pool.
 const READERS_WAIT_MAX: u32 = 1 << 14;
-/// A pool takes physical memory in multiples of this at least.
+/// A pool takes physical memory in multiples of at least this.
 const PIECE_BYTES: u64 = 2 << 20;
 
 /// The pools of a process; all zero: none.
 #[repr(C)]
 pub(crate) struct Pools {
-    /// From handles to the number of their pool plus one.
+    /// The number of each pool plus one, by handle.
     numbers: Radix<0, 12, 4>,
     pools: [Pool; POOLS_MAX],
-    /// No pool from this number on was ever used.
+    /// All pools from this number on are unused and always were.
     end: AtomicU32,
-    /// Not zero: something was freed, so that a pool can shrink at a synchronisation.
+    /// Not zero: something was freed, so a pool may shrink at a synchronisation.
     watched: AtomicU32,
 }
 
 #[repr(C)]
 struct Pool {
-    /// Its handle, or one of the numbers below, which are no handles.
+    /// The pool's handle, or one of the values below, which are no handles.
     handle: AtomicU64,
-    /// Number of the account that it is charged to, or [`Pool::STRANGER`].
+    /// Number of the account to which the pool is charged, or [`Pool::STRANGER`].
     account: AtomicU32,
-    /// Bytes of allocations that were not freed yet.
+    /// Bytes of allocations that have not been freed.
     live_bytes: AtomicU64,
-    /// Threads that ask the driver about it now.
+    /// Number of threads that are making a driver call with the handle.
     readers: AtomicU32,
     reserve: Reserve,
 }
 
 impl Pool {
-    /// No pool has this place.
+    /// The entry is unused.
     const FREE: u64 = 0;
-    /// A pool is about to have this place.
+    /// A thread is filling the entry, or emptying it.
     const CLAIMED: u64 = 1;
-    /// The handle is gone, and what is charged is still in use.
+    /// The handle is gone, but charged memory of the pool is still in use.
     const DESTROYED: u64 = 2;
-    /// In place of an account: memory of a device that the slice has no part of.
+    /// In place of an account: memory of a device of which the slice has no part.
     const STRANGER: u32 = u32::MAX;
 
-    /// The account that it is charged to; `None`: the slice has no such memory.
+    /// The account to which the pool is charged; `None`: the slice has no such memory.
     fn account(&self) -> Option<usize> {
         let account = self.account.load(Ordering::Relaxed);
         (account != Self::STRANGER).then_some(account as usize)
     }
 
-    /// Calls the driver with the handle, which stays valid meanwhile. `None` if the pool has none.
+    /// Calls `call` with the handle, which stays valid meanwhile. `None` if the pool has none.
     fn with_handle<T>(&self, call: impl FnOnce(CUmemoryPool) -> Option<T>) -> Option<T> {
         self.readers.fetch_add(1, Ordering::AcqRel);
         let handle = self.handle.load(Ordering::Acquire);
@@ -85,7 +85,7 @@ impl Pool {
         answer
     }
 
-    /// One of the pool's figures in bytes.
+    /// One of the driver's figures about the pool, in bytes.
     fn attribute(&self, attribute: c_uint) -> Option<u64> {
         let get = real!(cuMemPoolGetAttribute)?;
         self.with_handle(|handle| {
@@ -95,8 +95,8 @@ impl Pool {
         })
     }
 
-    /// Begins a request for `bytes`: charges what the pool must take for it beside what it has. `false` if the limit
-    /// forbids it.
+    /// Begins a request for `bytes`: charges the memory that the pool must take from the device for it. `false` if the
+    /// limit forbids it.
     fn begin_request(&self, process: &'static Process, account: usize, bytes: u64) -> bool {
         let begin = |used| {
             let reserved = self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
@@ -107,9 +107,10 @@ impl Pool {
         if begin(used_bytes()) || try_again(process, account, &|| begin(used_bytes())) {
             return true;
         }
-        // To a stream, what it has freed but not come to yet is free. The driver gives it that before it takes more; if
-        // it does take more, that is found out afterwards. If this were not counted as free, a program that frees and
-        // allocates again without a synchronisation would be refused at half its limit.
+        // Memory whose free has been queued in a stream, but is not done yet, is free for later requests in this
+        // stream. The driver uses it before it takes more; if it does take more, settling finds out afterwards. If such
+        // memory were not counted as free, a program that frees and allocates again without a synchronisation would be
+        // refused at half its limit.
         let live = self.live_bytes.load(Ordering::Relaxed);
         live < used_bytes() && begin(live)
     }
@@ -120,7 +121,7 @@ impl Pool {
         self.reserve.settle(process, account, settler, process.limit_bytes(account), &reserved)
     }
 
-    /// Makes the pool give back all that is not in use.
+    /// Makes the pool give back its unused memory.
     fn trim(&self, process: &'static Process) {
         let Some(trim) = real!(cuMemPoolTrimTo) else { return };
         gate::mark_all(process);
@@ -129,7 +130,7 @@ impl Pool {
         self.settle(process, Settler::Observer);
     }
 
-    /// Ends the life of a destroyed pool of which nothing is in use any more.
+    /// Frees the entry of a destroyed pool of which nothing is in use any more.
     fn retire(&self, process: &'static Process) {
         let unused = self.live_bytes.load(Ordering::Acquire) == 0;
         if unused
@@ -143,7 +144,8 @@ impl Pool {
     }
 }
 
-/// What a pool takes for a request of `bytes` where it has `reserved` and `used` of it is used.
+/// The bytes that a pool takes from the device for a request of `bytes`, if it has `reserved` bytes of which `used` are
+/// in use.
 pub(crate) fn missing_bytes(bytes: u64, reserved: u64, used: u64) -> u64 {
     let missing = bytes.saturating_sub(reserved.saturating_sub(used));
     missing.saturating_add(PIECE_BYTES - 1) & !(PIECE_BYTES - 1)
@@ -154,7 +156,7 @@ fn handle_of(handle: u64) -> CUmemoryPool {
 }
 
 impl Pools {
-    /// The pool that `handle` names, and its number. `None`: it is charged allocation by allocation.
+    /// The pool that `handle` names, and its number. `None`: its allocations are charged one by one.
     fn find(&'static self, process: &'static Process, handle: CUmemoryPool) -> Option<(u16, &'static Pool)> {
         let number = match self.numbers.existing(handle.0.addr() as u64).map_or(0, |word| word.load(Ordering::Acquire))
         {
@@ -164,7 +166,7 @@ impl Pools {
         Some((number, self.pools.get(usize::from(number))?))
     }
 
-    /// Makes a pool for `handle`. Returns its number.
+    /// Makes an entry for `handle`. Returns its number.
     fn insert(&self, handle: CUmemoryPool, account: u32) -> Option<u16> {
         let handle = handle.0.expose_provenance() as u64;
         let number = self.numbers.entry(handle)?;
@@ -183,7 +185,7 @@ impl Pools {
                 pool.handle.store(handle, Ordering::Release);
                 Some(place as u16)
             }
-            // Another thread has met it at the same time.
+            // Another thread has made an entry for it at the same time.
             Err(first) => {
                 pool.handle.store(Pool::FREE, Ordering::Release);
                 Some((first - 1) as u16)
@@ -196,7 +198,7 @@ impl Pools {
     }
 }
 
-/// The account of the device of which `handle` is the default pool.
+/// The account of the device whose default pool is `handle`, if it is a default pool.
 fn account_of_default(process: &'static Process, handle: CUmemoryPool) -> Option<u32> {
     let get = real!(cuDeviceGetDefaultMemPool)?;
     let is_default = |&ordinal: &CUdevice| {
@@ -211,7 +213,7 @@ fn account_of_device(process: &'static Process, ordinal: CUdevice) -> u32 {
     process.part(ordinal).map_or(Pool::STRANGER, |part| part.index as u32)
 }
 
-/// Whether work that is put into `stream` now becomes a part of a graph, or the driver will refuse it.
+/// Whether an operation on `stream` would now become part of a graph, or be refused by the driver.
 fn is_captured(stream: CUstream) -> bool {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the pointer is valid; the driver checks the handle.
@@ -249,8 +251,8 @@ fn allocate(
         settled = Settled::ForOthers;
     }
     if settled == Settled::OverLimit && result.is_ok() {
-        // The pool has taken larger pieces than it needed, and the limit forbids it. The request is under way until
-        // they are given back: nobody who looks meanwhile charges them.
+        // The pool has taken larger pieces than it needed, and the limit forbids that. The request counts as under way
+        // until they are given back, so that no other thread charges them meanwhile.
         if let Some(free) = real!(cuMemFreeAsync) {
             // SAFETY: the memory was allocated in this stream just now, and the host does not know it yet.
             let _ = unsafe { free(*address, stream) };
@@ -272,7 +274,7 @@ fn allocate(
     result
 }
 
-/// Makes a call that frees what `key` names, which was not charged by itself.
+/// Makes a call that frees `key`, which was not charged on its own.
 #[inline(never)]
 pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
     let Key::Address(address) = key else { return call() };
@@ -286,17 +288,17 @@ pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
     result
 }
 
-/// An allocation of a pool is gone. The pool keeps its memory until a synchronisation, or longer.
+/// To be called when an allocation of a pool is freed. The pool keeps its memory until a synchronisation, or longer.
 pub(crate) fn gone(pooled: Pooled) {
     let Some(process) = Process::attached() else { return };
     let Some(pool) = process.pools.pools.get(usize::from(pooled.pool)) else { return };
-    // Saturating: a free that was captured is not seen here.
+    // Saturating: a free in a stream capture is not seen here.
     let less = |live: u64| Some(live.saturating_sub(pooled.bytes));
     let _ = pool.live_bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
     process.pools.watched.store(1, Ordering::Release);
 }
 
-/// Makes the charges what the driver says is in reserve.
+/// Sets the charges to what the driver has in reserve.
 pub(crate) fn settle_all(process: &'static Process) {
     for pool in process.pools.all() {
         pool.settle(process, Settler::Observer);
@@ -304,7 +306,7 @@ pub(crate) fn settle_all(process: &'static Process) {
     graph_memory::settle_all(process);
 }
 
-/// After a synchronisation, at which the driver gives back what is in reserve beyond the pools' thresholds.
+/// To be called after a synchronisation: there the driver gives back reserves beyond the pools' thresholds.
 #[inline]
 pub(crate) fn settle_synchronized(process: &'static Process) {
     if process.pools.watched.load(Ordering::Relaxed) != 0 {
@@ -321,20 +323,20 @@ fn settle_watched(process: &'static Process) {
         pool.retire(process);
         is_empty &= pool.reserve.charged_bytes() == 0;
     }
-    // What is left can shrink at the next synchronisation: another stream's frees may be under way.
+    // The remaining reserves may shrink at a later synchronisation: frees in other streams may still be queued.
     if !is_empty {
         process.pools.watched.store(1, Ordering::Release);
     }
 }
 
-/// Before a refusal: does as the driver does before it says that there is no memory. Pools that have shrunk are
-/// settled; then they are trimmed. `attempt` is made again after each step that may help it, and while memory of
-/// processes that have ended is still in the books.
+/// Before a refusal: does what the driver does before it reports that there is no memory. It settles pools that have
+/// shrunk, then trims the pools. Repeats `attempt` after each step that may help it, and while memory of processes that
+/// have ended is still in the books.
 #[cold]
 pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
     let Some((books, _)) = process.books(account) else { return false };
     let attempt = || {
-        // The refusal before was not the last word, and does not count.
+        // The refusal before this attempt was not final, and does not count.
         books.refused.fetch_sub(1, Ordering::Relaxed);
         attempt()
     };
@@ -371,7 +373,7 @@ pub(crate) unsafe fn alloc_async(
         Err(unattached) => return unattached.answer(CUresult::OUT_OF_MEMORY, &call),
     };
     let (Ok(ordinal), Some(get)) = (ordinal_of_stream(process, stream), real!(cuDeviceGetMemPool)) else {
-        // No context, or no such stream: the driver says so better.
+        // No context, or no such stream: the driver returns its own error.
         return call();
     };
     let mut pool = CUmemoryPool::NULL;
@@ -415,7 +417,7 @@ pub(crate) unsafe fn free_async(
     memory::freed(Key::Address(address), &call)
 }
 
-/// `cuMemPoolCreate`: known by the location that its properties name.
+/// `cuMemPoolCreate`: the location in the properties tells the account.
 pub(crate) unsafe fn pool_create(
     _: NullStream,
     real: types::cuMemPoolCreate,
@@ -435,7 +437,7 @@ pub(crate) unsafe fn pool_create(
     }
 }
 
-/// `cuMemGetDefaultMemPool` and `cuMemGetMemPool`: pools of a location, which may be the host.
+/// `cuMemGetDefaultMemPool` and `cuMemGetMemPool`: the pool of a location, which may be the host.
 pub(crate) unsafe fn pool_of_location(
     _: NullStream,
     real: types::cuMemGetMemPool,
@@ -455,7 +457,8 @@ pub(crate) unsafe fn pool_of_location(
     }
 }
 
-/// Notes whom the pool is charged to. One without a place, as of managed memory, is charged allocation by allocation.
+/// Records the account to which the pool is charged. If its location has none, as for managed memory, its allocations
+/// are charged one by one.
 fn learn(process: &'static Process, pool: CUmemoryPool, location: CUmemLocation) {
     let account = match payer_at(location) {
         Payer::Part(part) => part.index as u32,
@@ -466,27 +469,26 @@ fn learn(process: &'static Process, pool: CUmemoryPool, location: CUmemLocation)
     process.pools.insert(pool, account);
 }
 
-/// `cuMemPoolDestroy`: what is still in use of it stays until it is freed, and charged until the synchronisation after.
+/// `cuMemPoolDestroy`: memory in use stays until it is freed, and is charged until the next synchronisation after that.
 pub(crate) unsafe fn pool_destroy(_: NullStream, real: types::cuMemPoolDestroy, handle: CUmemoryPool) -> CUresult {
     // SAFETY: the host's call.
     let call = || unsafe { real(handle) };
     let Some(process) = Process::attached() else { return call() };
     gate::mark_all(process);
     if account_of_default(process, handle).is_some() {
-        // The driver refuses to destroy a default pool, which must then be as it was: nothing of it may be trimmed
-        // below.
+        // The driver refuses to destroy a default pool and leaves it unchanged, so it must not be trimmed below.
         return call();
     }
     let word = process.pools.numbers.existing(handle.0.addr() as u64);
     let number = word.map_or(0, |word| word.swap(0, Ordering::AcqRel));
     let known = (number as usize).checked_sub(1).and_then(|number| process.pools.pools.get(number));
     let (Some(word), Some(pool)) = (word, known) else { return call() };
-    // A pool that is destroyed keeps what is in use, and no figure can be asked for then.
+    // A destroyed pool keeps its memory in use, and the driver answers no more queries about it.
     pool.trim(process);
     let in_use = pool.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != Some(0);
-    // Taken out before: the driver may give the handle to another pool as soon as this one is gone.
+    // Removed first: the driver may give the handle to another pool as soon as this one is gone.
     let handle = pool.handle.swap(Pool::DESTROYED, Ordering::AcqRel);
-    // They only ask for a figure. One that was cancelled in the middle of it is not waited for.
+    // These threads only make short driver calls. A thread that was cancelled in one of them is not waited for.
     for _ in 0..READERS_WAIT_MAX {
         if pool.readers.load(Ordering::Acquire) == 0 {
             break;

@@ -1,8 +1,9 @@
 //! This process's attachment to its container's region.
 //!
-//! All that belongs to one process lies in one page-aligned block that the kernel wipes in a forked child: a child
-//! finds it off, and attaches for itself, with a slot of its own, when it first uses CUDA. A process that never does
-//! never gets here. So a fork is noticed without a handler, and without a system call in each hook.
+//! All state that belongs to one process is in one page-aligned block, which the kernel wipes in a forked child. A
+//! child finds the state "off" and attaches for itself, with a slot of its own, at its first use of CUDA. A process
+//! that never uses CUDA never gets here. So a fork is noticed without a handler, and without a system call in each
+//! hook.
 
 use crate::clock;
 use crate::gate::{self, Shard};
@@ -23,57 +24,58 @@ use aliquot_abi::region::{
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Devices that a process can see.
+/// The most devices that a process can see.
 const ORDINALS_MAX: usize = 64;
-/// Threads that launch at once share these: see [`Shard`].
+/// Number of shards of one device, over which threads and streams are spread: see [`Shard`].
 pub(crate) const SHARDS: usize = 128;
 
-/// A process waits so long for a slot when it attaches. After that it is refused what it asks for while there is none.
+/// The longest time for which a process waits for a slot when it attaches. After that, its requests are refused while
+/// it has none.
 const SLOT_WAIT_NS_MAX: u64 = 5_000_000_000;
-/// Between two looks for one.
+/// Interval at which it looks for a slot meanwhile.
 const SLOT_INTERVAL_NS: u64 = 50_000_000;
 
 const OFF: u32 = 0;
 const ATTACHING: u32 = 1;
 const ATTACHED: u32 = 2;
 
-/// A process's own state; all zero is the state "off".
+/// A process's own state. All zero is the state "off".
 #[repr(C, align(4096))]
 pub(crate) struct Process {
-    /// The limits of the only device that the process sees; null unless there is only one, and it is part of the slice.
+    /// The limits of the device, if the process sees only one and that is part of the slice; otherwise null.
     only: AtomicPtr<DeviceLimits>,
-    /// Index of that part.
+    /// Index of the part that this device is.
     only_index: AtomicU32,
     state: AtomicU32,
-    /// The thread that attaches, or did so: its thread pointer.
+    /// The thread that attaches or attached the process, by its thread pointer.
     attaching: AtomicUsize,
     /// Number of devices that the process sees.
     ordinals: AtomicU32,
     limits: AtomicPtr<Limits>,
     ledger: AtomicPtr<Ledger>,
     slot: AtomicPtr<Slot>,
-    /// [`NO_SLOT`]: there was none.
+    /// [`NO_SLOT`]: the process has no slot.
     slot_index: AtomicU32,
     slot_generation: AtomicU32,
-    /// Not zero while a thread looks for a slot.
+    /// Not zero while a thread searches for a slot.
     seeks_slot: AtomicU32,
-    /// For each device that the process sees, the index of its part in the region plus one; 0: no part.
+    /// For each device that the process sees, the index of its part in the region plus one; 0: it has no part.
     parts: [AtomicU32; ORDINALS_MAX],
-    /// The known references to each of those devices' primary contexts.
+    /// The counted references to the primary context of each device.
     primary_references: [References; ORDINALS_MAX],
     marker_page: MarkerPage,
-    /// Rings that the manager was not to be reached with, since it last was.
+    /// Number of rings in a row that could not be sent.
     unheard: AtomicU32,
-    /// Threads that put markers into streams that are not those of a call of theirs.
+    /// Number of threads that are putting markers into streams which the current call did not name.
     marking: AtomicU32,
-    /// Not zero: some thread may have made launches that no marker stands for.
+    /// Not zero: some thread may have made launches without a marker.
     unmarked: AtomicU32,
     polls: Polls,
     flights: [Flight; DEVICES_MAX],
     pub(crate) pools: Pools,
     pub(crate) graph_memory: GraphMemory,
     shards: [[Shard; SHARDS]; DEVICES_MAX],
-    /// What stands for the slot while there is none. Nothing is ever reserved in it.
+    /// Takes the place of the slot while the process has none. Nothing is ever reserved in it.
     no_slot: Slot,
 }
 
@@ -88,7 +90,7 @@ pub(crate) struct Part {
 }
 
 impl Process {
-    /// This process's attachment, if it can be made: for calls that are refused by nothing.
+    /// This process's attachment, if it can be made. For calls that are never refused.
     #[inline]
     pub(crate) fn attached() -> Option<&'static Process> {
         #[cold]
@@ -102,28 +104,29 @@ impl Process {
         }
     }
 
-    /// This process's attachment, made at the first call after the driver was initialised; else what becomes of the
-    /// call.
+    /// This process's attachment, made at the first call after the driver was initialised. The error tells how to
+    /// answer the call without one.
     #[inline]
     pub(crate) fn for_call() -> Result<&'static Process, Unattached> {
         Process::if_attached().map_or_else(Process::attach, Ok)
     }
 
-    /// This process's attachment, if it has been made. It is two loads, and a wiped block reads as `None`.
+    /// This process's attachment, if it has been made. Two loads; a wiped block reads as `None`.
     #[inline]
     pub(crate) fn if_attached() -> Option<&'static Process> {
-        // SAFETY: what is stored here is mapped for ever.
+        // SAFETY: the block that is stored here is mapped for ever.
         let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }?;
         // Pairs with the store at the end of `attach`.
         (process.state.load(Ordering::Acquire) == ATTACHED).then_some(process)
     }
 
-    /// The attachment of a process that sees one device, and the limits of that device. `None` says nothing.
+    /// The attachment of a process that sees only one device, and the limits of that device. `None`: the caller must
+    /// use another way to find out.
     ///
-    /// Launches begin here: it is two loads, and a wiped block reads as null.
+    /// Launches begin here. Two loads; a wiped block reads as null.
     #[inline]
     pub(crate) fn with_one_device() -> Option<(&'static Process, &'static DeviceLimits)> {
-        // SAFETY: what is stored here is mapped for ever.
+        // SAFETY: the block that is stored here is mapped for ever.
         let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }?;
         // SAFETY: as above. Pairs with the store in `attach`: the rest of the block is complete.
         let limits = unsafe { process.only.load(Ordering::Acquire).as_ref() }?;
@@ -144,7 +147,7 @@ impl Process {
             match process.state.compare_exchange(OFF, ATTACHING, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => break,
                 Err(ATTACHED) => return Ok(process),
-                // The driver calls back: what a callback does meanwhile goes to the driver as it is.
+                // The driver has called back into the program: calls from such a callback go to the driver unchanged.
                 Err(_) if process.attaching.load(Ordering::Relaxed) == sys::thread_pointer() => {
                     return Err(Unattached::Free);
                 }
@@ -162,15 +165,15 @@ impl Process {
         done.then_some(process).ok_or(Unattached::Free)
     }
 
-    /// The block, made at the first call.
+    /// The block, mapped at the first call.
     fn block() -> Result<&'static Process, Unattached> {
         const BYTES: usize = size_of::<Process>();
         let mut block = PROCESS.load(Ordering::Acquire);
         if block.is_null() {
             let fresh = sys::map_anonymous(BYTES).map_err(|_| Unattached::Refused)?;
-            // SAFETY: the mapping is new; zeros in a child are what this is for.
+            // SAFETY: the mapping is new, and is meant to read as zero in a child.
             if unsafe { sys::wipe_on_fork(fresh, BYTES) }.is_err() {
-                // A kernel before 4.14: a child could not be told from its parent, and both would use one slot.
+                // A kernel before 4.14: a child would take itself for its parent, and both would use one slot.
                 return Err(region::give_up(
                     Unattached::Free,
                     b"aliquot: the kernel lacks MADV_WIPEONFORK: the GPU is not limited in this process\n",
@@ -184,7 +187,7 @@ impl Process {
             ) {
                 Ok(_) => fresh.cast(),
                 Err(first) => {
-                    // SAFETY: nobody else knows this mapping.
+                    // SAFETY: no other code knows this mapping.
                     unsafe { sys::unmap(fresh, BYTES) };
                     first
                 }
@@ -194,7 +197,7 @@ impl Process {
         unsafe { block.as_ref() }.ok_or(Unattached::Refused)
     }
 
-    /// Finds out which of the devices that the process sees is which part of the slice.
+    /// Finds the part of the slice that each visible device is.
     fn find_parts(&self, limits: &'static Limits) -> Option<()> {
         let mut count = 0;
         let get_count = real!(cuDeviceGetCount)?;
@@ -213,7 +216,7 @@ impl Process {
         Some(())
     }
 
-    /// Takes a slot, and waits a while for one if there is none.
+    /// Takes a slot. If none is free, waits for one for [`SLOT_WAIT_NS_MAX`].
     fn take_slot(&'static self, region: Region) {
         self.ledger.store(core::ptr::from_ref(region.ledger).cast_mut(), Ordering::Relaxed);
         self.slot.store(core::ptr::from_ref(&self.no_slot).cast_mut(), Ordering::Relaxed);
@@ -228,8 +231,8 @@ impl Process {
         );
     }
 
-    /// Whether this process has a slot, now or from now on. Without one nothing that it does can be counted: it is
-    /// refused memory and launches.
+    /// Whether this process has a slot, perhaps since this call. Without a slot nothing that the process does can be
+    /// counted, so it is refused memory and launches.
     #[inline]
     pub(crate) fn has_slot(&'static self) -> bool {
         self.slot_index.load(Ordering::Acquire) as usize != NO_SLOT || self.seek_slot()
@@ -241,7 +244,7 @@ impl Process {
         if self.seeks_slot.swap(1, Ordering::Acquire) != 0 {
             return false;
         }
-        // Another thread may have found one meanwhile. To seek again would give that back.
+        // Another thread may have found a slot meanwhile. A second claim would reclaim that slot.
         let found = self.slot_index.load(Ordering::Relaxed) as usize != NO_SLOT || self.claim_slot().is_some();
         self.seeks_slot.store(0, Ordering::Release);
         found
@@ -260,7 +263,8 @@ impl Process {
         self.slot_generation.store(claimed.generation, Ordering::Relaxed);
         // Pairs with the load in `has_slot`.
         self.slot_index.store(claimed.index as u32, Ordering::Release);
-        // One that was not heard says it again when it waits, and is found when the manager looks through the ledger.
+        // If the message could not be sent, the thread rings when it waits, and the manager finds the slot when it
+        // searches the ledger.
         self.unheard.store(u32::from(!self.send(AttachMessage::ATTACH, 0)), Ordering::Relaxed);
         self.note_only_device();
         Some(())
@@ -273,7 +277,7 @@ impl Process {
         }
     }
 
-    /// Tells the manager; whether it was told.
+    /// Sends a message to the manager. Returns whether it could be sent.
     pub(crate) fn send(&self, kind: u32, device: usize) -> bool {
         Region::send(AttachMessage {
             magic: AttachMessage::MAGIC,
@@ -298,66 +302,66 @@ impl Process {
         self.limits().flags.load(Ordering::Relaxed) & FLAG_DISABLED != 0
     }
 
-    /// Whether progress markers are to be events.
+    /// Whether progress markers must be events.
     pub(crate) fn marks_by_events(&self) -> bool {
         self.limits().flags.load(Ordering::Relaxed) & FLAG_EVENTS != 0
     }
 
-    /// `CLOCK_MONOTONIC` in nanoseconds of the manager's last sign of life.
+    /// When the manager last wrote its heartbeat: `CLOCK_MONOTONIC` in nanoseconds.
     pub(crate) fn heartbeat_ns(&self) -> u64 {
         self.limits().heartbeat_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether every device that the process sees is part of the slice, and not shared in time for now. Never so without
-    /// a slot.
+    /// Whether every device that the process sees is part of the slice and currently not shared in time. `false`
+    /// without a slot.
     pub(crate) fn has_free_gates(&'static self) -> bool {
         let is_free = |part: Part| gate::is_free(part.limits.gate.load(Ordering::Acquire));
         self.has_slot() && (0..self.ordinals()).all(|ordinal| self.part(ordinal).is_some_and(is_free))
     }
 
-    /// The number of rings that the manager was not to be reached with, since it last was.
+    /// Number of rings in a row that could not be sent.
     pub(crate) fn unheard(&self) -> &AtomicU32 {
         &self.unheard
     }
 
-    /// The number of threads that put markers into streams that are not those of a call of theirs.
+    /// Number of threads that are putting markers into streams which the current call did not name.
     pub(crate) fn marking(&self) -> &AtomicU32 {
         &self.marking
     }
 
-    /// What threads have asked for last.
+    /// The last queries of threads.
     pub(crate) fn polls(&self) -> &Polls {
         &self.polls
     }
 
-    /// Whether some thread may have made launches that no marker stands for. The calling thread's own are never missed.
+    /// Whether some thread may have made launches without a marker. Never `false` if the calling thread has made some.
     #[inline]
     pub(crate) fn may_have_unmarked(&self) -> bool {
         self.unmarked.load(Ordering::Relaxed) != 0
     }
 
-    /// Launches may be made that no marker stands for.
+    /// To be called before launches without a marker may be made.
     pub(crate) fn note_unmarked(&self) {
-        // Reads what is there, so that whoever forgets several notes at once sees what was done before each.
+        // A read-modify-write, so that a thread that resets several such notes at once sees what was done before each.
         self.unmarked.fetch_or(1, Ordering::Release);
     }
 
-    /// All launches are about to be looked at: what is noted from now on stays noted.
+    /// To be called before all launches are looked at: a later note stays set.
     pub(crate) fn forget_unmarked(&self) {
         self.unmarked.swap(0, Ordering::Acquire);
     }
 
-    /// Where the device writes this process's markers.
+    /// The registration of the page into which the device writes this process's markers.
     pub(crate) fn marker_page(&self) -> &MarkerPage {
         &self.marker_page
     }
 
-    /// The known references to the primary context of device `ordinal`.
+    /// The counted references to the primary context of device `ordinal`.
     pub(crate) fn primary_references(&self, ordinal: CUdevice) -> Option<&References> {
         self.primary_references.get(ordinal as usize)
     }
 
-    /// The part that is device `ordinal`; `None` if the slice has no part of it.
+    /// The part that is device `ordinal`; `None` if the slice has no part of that device.
     #[inline]
     pub(crate) fn part(&'static self, ordinal: CUdevice) -> Option<Part> {
         let index = self.parts.get(ordinal as usize)?.load(Ordering::Relaxed).checked_sub(1)? as usize;
@@ -376,7 +380,7 @@ impl Process {
         self.all_devices().iter().enumerate().map(move |(index, limits)| Part { process: self, index, limits })
     }
 
-    /// The container's and this process's books for account `number`: that of a part, or
+    /// The container's account number `number`, and this process's word for it. The account is that of a part, or
     /// [`HOST_ACCOUNT`](aliquot_abi::region::HOST_ACCOUNT). `None` in a process without a slot.
     #[inline(never)]
     pub(crate) fn books(&'static self, number: usize) -> Option<(&'static Account, &'static AtomicU64)> {
@@ -391,14 +395,14 @@ impl Process {
         unsafe { &*self.ledger.load(Ordering::Relaxed) }
     }
 
-    /// This process's slot.
+    /// This process's slot or, if it has none, the block's replacement for it.
     #[inline]
     pub(crate) fn slot(&self) -> &'static Slot {
         // SAFETY: an attached process's pointers are set and valid for ever.
         unsafe { &*self.slot.load(Ordering::Relaxed) }
     }
 
-    /// Bytes of page-locked host memory that the container may use.
+    /// The container's limit of page-locked host memory, in bytes.
     pub(crate) fn host_memory_limit_bytes(&self) -> u64 {
         match self.limits().host_memory_limit_bytes.load(Ordering::Relaxed) {
             0 => u64::MAX,
@@ -407,7 +411,7 @@ impl Process {
         }
     }
 
-    /// Bytes that the container may use of account number `account` beside what its ledger does not know.
+    /// The bytes that the ledger may reserve in account number `account`: the limit minus the overhead.
     pub(crate) fn limit_bytes(&'static self, account: usize) -> u64 {
         match self.limits().devices.get(account) {
             Some(limits) => Part { process: self, index: account, limits }.memory_limit_bytes(),
@@ -420,7 +424,7 @@ impl Process {
         self.ordinals.load(Ordering::Relaxed) as CUdevice
     }
 
-    /// The ordinal of the device that is part number `index`; `None` if the process does not see it.
+    /// The ordinal of the device that is part number `index`; `None` if the process does not see that device.
     pub(crate) fn ordinal_of(&self, index: usize) -> Option<CUdevice> {
         let is_it = |part: &AtomicU32| part.load(Ordering::Relaxed) as usize == index + 1;
         self.parts.iter().position(is_it).map(|ordinal| ordinal as CUdevice)
@@ -442,7 +446,7 @@ pub(crate) fn current_ordinal() -> Result<CUdevice, CUresult> {
     if result.is_ok() { Ok(device) } else { Err(result) }
 }
 
-/// The ordinal of the device whose work is put into `stream`.
+/// The ordinal of the device on which `stream` runs.
 pub(crate) fn ordinal_of_stream(process: &Process, stream: CUstream) -> Result<CUdevice, CUresult> {
     // The default streams are those of the calling thread's context.
     if process.ordinals() == 1 || [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream) {
@@ -455,7 +459,7 @@ pub(crate) fn ordinal_of_stream(process: &Process, stream: CUstream) -> Result<C
             return Ok(device);
         }
     }
-    // Drivers before CUDA 12.8.
+    // For drivers before CUDA 12.8.
     let (mut context, mut popped) = (CUcontext::NULL, CUcontext::NULL);
     let get = real!(cuStreamGetCtx).ok_or(CUresult::NOT_FOUND)?;
     let (push, pop) = (real!(cuCtxPushCurrent_v2), real!(cuCtxPopCurrent_v2));
@@ -468,7 +472,7 @@ pub(crate) fn ordinal_of_stream(process: &Process, stream: CUstream) -> Result<C
             return Err(found);
         }
         let mut current = CUcontext::NULL;
-        // Nearly always.
+        // The usual case.
         if get_current(&raw mut current).is_ok() && current == context {
             return current_ordinal();
         }
@@ -483,7 +487,7 @@ pub(crate) fn ordinal_of_stream(process: &Process, stream: CUstream) -> Result<C
 }
 
 impl Part {
-    /// The container's and this process's books for this device's memory.
+    /// The container's account for this device's memory, and this process's word for it.
     #[inline]
     pub(crate) fn books(&self) -> Option<(&'static Account, &'static AtomicU64)> {
         self.process.books(self.index)
@@ -495,13 +499,13 @@ impl Part {
         self.process.slot()
     }
 
-    /// What this process does on this device.
+    /// This process's counters for this device.
     #[inline]
     pub(crate) fn work(&self) -> Option<&'static SlotDevice> {
         self.slot().devices.get(self.index)
     }
 
-    /// The cells that this device writes this process's markers into.
+    /// The cells into which this device writes this process's markers.
     #[inline]
     pub(crate) fn row(&self) -> Option<&'static [AtomicU64]> {
         self.slot().row(self.index)
@@ -529,7 +533,7 @@ impl Part {
         self.process.send(AttachMessage::RING, self.index)
     }
 
-    /// Bytes that the container may use beside what its ledger does not know.
+    /// The bytes that the ledger may reserve of this device's memory: the limit minus the overhead.
     #[inline]
     pub(crate) fn memory_limit_bytes(&self) -> u64 {
         if self.process.is_disabled() {
@@ -552,8 +556,8 @@ fn uuid(ordinal: CUdevice) -> Option<CUuuid> {
     found.then_some(uuid)
 }
 
-/// Whether a process of this pid namespace lives. A pid that another process has been given since is left to the
-/// manager.
+/// Whether a process with this pid lives in this pid namespace. If the pid has been given to another process since, the
+/// manager must notice that.
 pub(crate) fn is_alive(other: Identity) -> bool {
     sys::process_exists(other.pid)
 }
@@ -563,7 +567,8 @@ fn start_time(path: &CStr) -> Option<u64> {
     let mut buffer = [0_u8; 512];
     let length = File::open(path, Access::ReadOnly).ok()?.read(&mut buffer).ok()?;
     let line = buffer.get(..length)?;
-    // The second field is the program's name in parentheses and can hold anything; the third follows the last one.
+    // The second field is the program's name in parentheses, which can contain anything. The third field follows the
+    // last closing parenthesis.
     let end_of_name = line.iter().rposition(|&byte| byte == b')')?;
     let field = line.get(end_of_name..)?.split(|&byte| byte == b' ').nth(22 - 2)?;
     field.iter().try_fold(0_u64, |number, &byte| {

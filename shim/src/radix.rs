@@ -1,8 +1,8 @@
-//! A table from 48-bit numbers to words: addresses and handles to what they were charged.
+//! A table from 48-bit numbers to words, for what addresses and handles were charged.
 //!
-//! A tree of fixed depth whose nodes are never moved or freed: look-up, insertion and removal are a few dependent
-//! loads, the same with one entry or a million, and need no lock. A number beyond the table's range is not stored; the
-//! caller passes such an allocation through.
+//! A tree of fixed depth whose nodes are never moved or freed. Look-up, insertion and removal are a few dependent
+//! loads, whether the table has one entry or a million, and need no lock. A number outside the table's range is not
+//! stored; the caller lets such an allocation pass.
 
 use crate::arena::Arena;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ pub(crate) struct Radix<const SHIFT: u32, const BITS: u32, const LEVELS: u32> {
     arena: Arena,
 }
 
-/// A node: `2^BITS` entries; in an inner node pointers to nodes, in a leaf the words.
+/// A node: `2^BITS` entries, which are pointers to nodes in an inner node and words in a leaf.
 type Node = AtomicU64;
 
 impl<const SHIFT: u32, const BITS: u32, const LEVELS: u32> Radix<SHIFT, BITS, LEVELS> {
@@ -23,13 +23,13 @@ impl<const SHIFT: u32, const BITS: u32, const LEVELS: u32> Radix<SHIFT, BITS, LE
         Radix { root: AtomicPtr::new(core::ptr::null_mut()), arena: Arena::new() }
     }
 
-    /// The entry of `key`, made if it is not there; `None` if `key` is out of range or the kernel has no memory.
+    /// The entry of `key`, created if it does not exist; `None` if `key` is out of range or the kernel has no memory.
     #[inline]
     pub(crate) fn entry(&self, key: u64) -> Option<&AtomicU64> {
         self.walk(key, |pointer| self.grow(pointer))
     }
 
-    /// The entry of `key`, if there is one.
+    /// The entry of `key`, if it exists.
     #[inline]
     pub(crate) fn existing(&self, key: u64) -> Option<&AtomicU64> {
         self.walk(key, |_| core::ptr::null_mut())
@@ -68,7 +68,7 @@ impl<const SHIFT: u32, const BITS: u32, const LEVELS: u32> Radix<SHIFT, BITS, LE
         if fresh.is_null() {
             return fresh;
         }
-        // A thread that comes second leaves its node unused: a few kilobytes that were never touched.
+        // The node of a thread that comes second stays unused: a few kilobytes that were never touched.
         match pointer.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
             Err(first) => first,
@@ -99,9 +99,9 @@ impl<const SHIFT: u32, const BITS: u32, const LEVELS: u32> Radix<SHIFT, BITS, LE
     }
 }
 
-/// An inner node's entry.
+/// An entry of an inner node, as the pointer that it is.
 fn as_pointer(entry: &AtomicU64) -> &AtomicPtr<Node> {
     const { assert!(size_of::<AtomicPtr<Node>>() == size_of::<AtomicU64>()) };
-    // SAFETY: same size and alignment; an inner node's entries are used as pointers only.
+    // SAFETY: same size and alignment; the entries of inner nodes are used as pointers only.
     unsafe { &*core::ptr::from_ref(entry).cast() }
 }

@@ -1,32 +1,32 @@
 //! References to a device's primary context that this process is known to hold.
 //!
-//! Libraries take and give up a reference around each operation. Only the last one's release ends the context, and what
-//! an end costs must not be paid at the others: so the references are counted, never too many of them. Those that green
-//! contexts hold, and those from before this process's attachment, are not counted.
+//! Libraries take and give up a reference around each operation. Only the release of the last reference ends the
+//! context, and the other releases must not pay the cost of an end. So references are counted, and never too many of
+//! them. References of green contexts, and those from before this process's attachment, are not counted.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The known references to one primary context. All zero: none.
+/// The counted references to one primary context. All zero: none.
 #[repr(C)]
 pub(crate) struct References {
-    /// Bits 0 to 31: how many; bits 32 to 63: how often a reset has made them void.
+    /// Bits 0 to 31: number of references; bits 32 to 63: the epoch, which each reset advances.
     word: AtomicU64,
-    /// Releases under way of which it is known that they are not the last.
+    /// Number of releases under way that are known not to be the last one.
     harmless: AtomicU32,
 }
 
-/// What [`References::word`] was: a reference that was taken before a reset is not counted after it.
+/// The epoch in [`References::word`]: a reference that was taken before a reset is not counted after it.
 #[derive(Clone, Copy)]
 pub(crate) struct Epoch(u64);
 
-/// A release that is about to be made.
+/// A release whose driver call is about to be made.
 pub(crate) struct Release<'a> {
     references: &'a References,
     epoch: Epoch,
-    /// Counted references that it gives up.
+    /// Number of counted references that it gives up.
     taken: u64,
-    /// Whether a reference is left for certain: the release does not end the context.
+    /// Whether a reference is certainly left, so that the release does not end the context.
     pub(crate) is_harmless: bool,
 }
 
@@ -37,40 +37,40 @@ fn epoch_of(word: u64) -> u64 {
 }
 
 impl References {
-    /// Call before a reference is taken.
+    /// To be called before a reference is taken.
     pub(crate) fn epoch(&self) -> Epoch {
         Epoch(epoch_of(self.word.load(Ordering::Acquire)))
     }
 
-    /// Whether a reference is known.
+    /// Whether a counted reference exists.
     pub(crate) fn is_held(&self) -> bool {
         self.word.load(Ordering::Acquire) & COUNT != 0
     }
 
-    /// A reference was taken since `epoch`.
+    /// Counts a reference that was taken after `epoch` was read.
     pub(crate) fn taken_since(&self, epoch: Epoch) {
         self.add(epoch, 1);
     }
 
     fn add(&self, Epoch(epoch): Epoch, count: u64) {
         let more = |word: u64| (epoch_of(word) == epoch && word & COUNT < COUNT).then(|| word.wrapping_add(count));
-        // Fails when a reset came between.
+        // Has no effect if a reset came in between.
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
     }
 
-    /// Call before and after a reset: after it nobody holds a reference.
+    /// To be called before and after a reset, which makes all references void.
     pub(crate) fn void(&self) {
         let void = |word: u64| Some(epoch_of(word).wrapping_add(COUNT + 1));
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, void);
     }
 
-    /// Call before `taken` (0 or 1) of the counted references are given up; 0 where an uncounted one is.
+    /// To be called before a reference is given up. `taken` is 1 if it is a counted one, otherwise 0.
     ///
-    /// They leave the count before the call. So beside a harmless release one reference is counted at least, which only
-    /// a release that is not harmless can take; and that waits here until the harmless ones are through. The last to
-    /// reach the driver is never harmless.
+    /// Counted references leave the count before the driver's call. So while a harmless release is under way, at least
+    /// one reference is still counted. Only a release that is not harmless can take that one, and it waits here until
+    /// the harmless ones are done. So the last release to reach the driver is never a harmless one.
     pub(crate) fn release(&self, taken: u64) -> Release<'_> {
-        // Before the count is taken down, for whoever then finds it too low.
+        // Before the count decreases, so that a thread that then finds it too low waits for this release.
         self.harmless.fetch_add(1, Ordering::AcqRel);
         let mut word = self.word.load(Ordering::Acquire);
         let (taken, is_harmless) = loop {
@@ -89,7 +89,7 @@ impl References {
     }
 
     fn wait_for_harmless(&self) {
-        /// Many times what such a call takes: a thread that was cancelled in one never comes back from it.
+        /// Many times the length of such a call. A thread that was cancelled in one never comes back from it.
         const YIELDS_MAX: u32 = 10_000;
         for _ in 0..YIELDS_MAX {
             if self.harmless.load(Ordering::Acquire) == 0 {
@@ -101,7 +101,7 @@ impl References {
 }
 
 impl Release<'_> {
-    /// The driver has answered. What was not given up counts again.
+    /// To be called when the driver has answered. If the reference was not given up, it counts again.
     pub(crate) fn finish(self, given_up: bool) {
         if !given_up {
             self.references.add(self.epoch, self.taken);

@@ -1,10 +1,11 @@
 //! The region of this process's container: found beside the library itself, mapped once.
 //!
-//! The region is in the directory that this library was loaded from. The host cannot choose another one: the tenant
+//! The region is in the directory from which this library was loaded, so the host cannot choose another one. A tenant
 //! could change an environment variable, and a fixed path would need a mount namespace.
 //!
-//! A region that is there and cannot be used refuses the device to the process, whatever the reason: otherwise who
-//! spoils a file of it would be rid of the limits. A library with nothing of a region beside it leaves calls alone.
+//! If there is a region and it cannot be used, the process is refused the device, whatever the reason: otherwise a
+//! tenant who damages one of its files would be rid of the limits. If there is no region beside the library, calls pass
+//! unchanged.
 
 use crate::linkmap;
 use crate::sys::{self, Access, Errno, File};
@@ -16,7 +17,7 @@ use aliquot_abi::region::{
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// The two files, mapped for as long as the process lives.
+/// The two files, mapped as long as the process lives.
 #[derive(Clone, Copy)]
 pub(crate) struct Region {
     pub(crate) limits: &'static Limits,
@@ -25,21 +26,21 @@ pub(crate) struct Region {
 
 static LIMITS: AtomicPtr<Limits> = AtomicPtr::new(core::ptr::null_mut());
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
-/// What was found out for good, in children too: not zero once there is no region, or none that can be used.
+/// Not zero: the final finding, also for children, that there is no region or that it cannot be used.
 static VERDICT: AtomicU32 = AtomicU32::new(0);
 
-/// What becomes of the calls of a process that has no region.
+/// How the calls of a process without a region are answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Unattached {
-    /// They go to the driver as they are: the driver is not initialised, or this is a library without a region.
+    /// They go to the driver unchanged: the driver is not initialised, or the library has no region beside it.
     Free = 1,
-    /// They are refused: there is a region, and it cannot be used.
+    /// They are refused: there is a region, but it cannot be used.
     Refused,
 }
 
 impl Unattached {
-    /// Makes a call of such a process, or answers it with `refusal`.
+    /// Makes the call, or answers it with `refusal`.
     #[cold]
     #[inline(never)]
     pub(crate) fn answer(self, refusal: CUresult, call: &dyn Fn() -> CUresult) -> CUresult {
@@ -53,7 +54,7 @@ impl Region {
         Region::mapped().ok_or(()).or_else(|()| Region::map())
     }
 
-    /// The region, if it is mapped already.
+    /// The region, if it has been mapped.
     #[inline]
     fn mapped() -> Option<Region> {
         if VERDICT.load(Ordering::Relaxed) != 0 {
@@ -61,12 +62,12 @@ impl Region {
         }
         // Pairs with the store in `try_map`: the ledger is stored first.
         let limits = LIMITS.load(Ordering::Acquire);
-        // SAFETY: what is stored here is mapped for ever, as the type that it is.
+        // SAFETY: the files that are stored here stay mapped for ever, with these types.
         unsafe { Some(Region { limits: limits.as_ref()?, ledger: LEDGER.load(Ordering::Relaxed).as_ref()? }) }
     }
 
-    /// Maps the region while its files can be found, for a process that may never use it: what is wrong is said when it
-    /// does.
+    /// Maps the region while its files can be found, for a process that may never use it. Errors are reported only when
+    /// it does.
     pub(crate) fn map_ahead() {
         if Region::mapped().is_none() && VERDICT.load(Ordering::Relaxed) == 0 {
             let _ = Region::try_map();
@@ -94,7 +95,7 @@ impl Region {
     fn try_map() -> Result<Region, Unusable> {
         let (limits, ledger) = (open(LIMITS_FILE, Access::ReadOnly), open(LEDGER_FILE, Access::ReadWrite));
         if let (Err(Unusable::Missing), Err(Unusable::Missing)) = (&limits, &ledger) {
-            // A region that was deleted took the library's own file with it.
+            // If a region was deleted, the library's own file was deleted with it.
             let library = library().ok_or(Unusable::Closed)?;
             File::open(library, Access::ReadOnly).map_err(|error| Unusable::after(error).of_a_region())?;
             return Err(Unusable::Missing);
@@ -106,22 +107,22 @@ impl Region {
                 // SAFETY: mapped just now, and the reference is not used again.
                 unsafe { sys::unmap(core::ptr::from_ref(limits).cast_mut().cast(), LIMITS_FILE_BYTES) };
             })?;
-        // Threads that get here together each map; the last one's mappings are used, all are the same files.
+        // Each thread that races here maps the files. The last mappings are used; all are of the same files.
         LEDGER.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Relaxed);
         LIMITS.store(core::ptr::from_ref(limits).cast_mut(), Ordering::Release);
         Ok(Region { limits, ledger })
     }
 
-    /// Sends `message` to the manager, if it is there. Never waits. Whether it was sent. The socket is used for one
-    /// message only: hosts close descriptors that they do not know, and a number that is then used again would be
-    /// somebody else's file.
+    /// Sends `message` to the manager, if it is there. Never waits. Returns whether it was sent. Each message uses a
+    /// new socket: hosts close descriptors that they do not know, and a number that is used again would be another file
+    /// of the host.
     pub(crate) fn send(message: AttachMessage) -> bool {
         let path = Path::beside_this_library(ATTACH_SOCKET);
         File::connect(path.as_c_str()).is_ok_and(|socket| socket.send(&message.to_bytes()).is_ok())
     }
 }
 
-/// Decides what becomes of calls from now on, in this process and its children, and says why, once.
+/// Decides how calls are answered from now on, in this process and its children, and reports the reason once.
 pub(crate) fn give_up(verdict: Unattached, reason: &[u8]) -> Unattached {
     if VERDICT.swap(verdict as u32, Ordering::Relaxed) == 0 {
         sys::warn(reason);
@@ -129,7 +130,7 @@ pub(crate) fn give_up(verdict: Unattached, reason: &[u8]) -> Unattached {
     verdict
 }
 
-/// What the limits and the ledger have in common.
+/// The two files of a region.
 trait RegionFile {
     fn header(&self) -> &Header;
 }
@@ -146,14 +147,14 @@ impl RegionFile for Ledger {
     }
 }
 
-/// Why a file of the region is not used.
+/// Why a file of the region cannot be used.
 enum Unusable {
     /// Descriptors or memory are short, or a signal came: this call is refused, and the next one tries again. If such
-    /// calls passed, a program could keep its descriptors used up and run without limits.
+    /// calls passed, a program could run without limits by using up its descriptors.
     Now,
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It cannot be opened, or is not what it should be.
+    /// It cannot be opened, or has the wrong contents.
     Closed,
 }
 
@@ -166,7 +167,7 @@ impl Unusable {
         }
     }
 
-    /// The same where there is a region: none of its files may be missing.
+    /// The same if there is a region: then none of its files may be missing.
     fn of_a_region(self) -> Unusable {
         if let Unusable::Missing = self { Unusable::Closed } else { self }
     }
@@ -178,29 +179,29 @@ fn open(name: &str, access: Access) -> Result<File, Unusable> {
 
 fn map_file<T: RegionFile>(file: &File, bytes: usize, magic: u64, access: Access) -> Result<&'static T, Unusable> {
     let failed = |error| Unusable::after(error).of_a_region();
-    // What is shorter could be mapped, and would end the process when it is read.
+    // A shorter file could be mapped, but reading beyond its end would kill the process.
     if file.size_bytes().map_err(failed)? < bytes as u64 {
         return Err(Unusable::Closed);
     }
     let start = file.map(bytes, access).map_err(failed)?;
-    // SAFETY: the mapping is `bytes` long, which is more than the type, and is never unmapped unless refused below; the
-    // type is integers and atomics of them, valid whatever the bytes are.
+    // SAFETY: the mapping has `bytes` bytes, which is at least the size of the type, and is never unmapped unless
+    // refused below. The type consists of integers and atomics of them, which are valid for all bytes.
     let mapped = unsafe { &*start.cast::<T>() };
     mapped.header().check(magic, bytes).map_err(|_| {
-        // SAFETY: the reference ends here.
+        // SAFETY: the reference is not used after this.
         unsafe { sys::unmap(start, bytes) };
         Unusable::Closed
     })?;
     Ok(mapped)
 }
 
-/// The file that this library was loaded from, as the loader says.
+/// The file from which this library was loaded, as the loader reports it.
 fn library() -> Option<&'static CStr> {
-    /// The loader's own copy of the path, which it keeps as long as the library is loaded.
+    /// The loader's own copy of the path, which lives as long as the library is loaded.
     static FILE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
     let mut file = FILE.load(Ordering::Relaxed);
     if file.is_null() {
-        // Once only: the loader's lock, which this takes, may be held for ever in a forked child.
+        // Only once, because it takes the loader's lock, which may be held for ever in a forked child.
         let here = Region::get as *const () as usize;
         file = linkmap::find(|object| object.image.contains(here).then(|| object.path.as_ptr().cast_mut()))?;
         FILE.store(file, Ordering::Relaxed);
@@ -209,11 +210,12 @@ fn library() -> Option<&'static CStr> {
     Some(unsafe { CStr::from_ptr(file) })
 }
 
-/// A path built without a heap. Longer ones than a Unix socket's can be are found, so that the files at least are.
+/// A path that is built without a heap. It may be longer than a Unix socket's path can be: then at least the files are
+/// found.
 struct Path([u8; 512]);
 
 impl Path {
-    /// The file `name` in the directory of this library; empty if that is too long, or the loader does not say.
+    /// The file `name` in the directory of this library; empty if the path is too long or the loader does not tell it.
     #[inline(never)]
     fn beside_this_library(name: &str) -> Path {
         let library = library().unwrap_or(c"").to_bytes();
@@ -221,12 +223,12 @@ impl Path {
         let mut path = Path([0; _]);
         let mut room = path.0.iter_mut();
         for from in [library.get(..directory_bytes).unwrap_or_default(), name.as_bytes()] {
-            // In this order: the shorter one is asked first, so that no byte of the room is skipped at its end.
+            // The order matters: `zip` asks the first iterator first, so no byte of `room` is lost when `from` ends.
             for (&from, to) in from.iter().zip(room.by_ref()) {
                 *to = from;
             }
         }
-        // One byte stays for the NUL.
+        // One byte must remain for the NUL.
         if room.next().is_none() {
             path.0[0] = 0;
         }

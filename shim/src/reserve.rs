@@ -1,48 +1,48 @@
-//! What the driver keeps in reserve: the memory of a pool, charged as a whole.
+//! Memory that the driver keeps in reserve: a pool, charged as a whole.
 //!
-//! A pool takes physical memory from the device in pieces of its own choice, keeps what is freed for a while, and gives
-//! it back when it sees fit; so no request's size says what it costs. The charge follows the driver's own figure: a
-//! request that may make the pool grow is charged ahead, by what it can take at most of what is not there yet; after
-//! it, and whenever the pool may have shrunk, the charge is [settled](Reserve::settle): made equal to what the driver
-//! says.
+//! A pool takes physical memory from the device in pieces whose size it chooses, keeps freed memory for a while, and
+//! gives it back when it sees fit. So the size of a request does not tell its cost, and the charge follows the driver's
+//! own figure. A request that may make the pool grow is charged ahead, by the most that it can take beyond the reserve.
+//! After the request, and whenever the pool may have shrunk, the charge is [settled](Reserve::settle): set to the
+//! driver's figure.
 //!
-//! Threads do this at once without a lock. Beside the charge stands a count of changes, so that a figure that was asked
-//! for before another thread's request never replaces one that was asked for after it; and while another thread's
-//! request is under way a charge only grows, since the driver may not have taken yet what was charged ahead. The last
-//! request to end settles the rest.
+//! Threads do this concurrently, without a lock. A count of changes stands beside the charge: a figure that was read
+//! before another thread's request never replaces one that was read after it. While another thread's request is under
+//! way a charge only grows, because the driver may not have taken yet what was charged ahead. The last request to end
+//! settles the rest.
 
 use crate::allocations::Charge;
 use crate::process::Process;
 use aliquot_abi::ledger::{self, BYTES_MASK};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The charge for one reserve; all zero: nothing.
+/// The charge for one reserve. All zero: nothing is charged.
 #[repr(C)]
 pub(crate) struct Reserve {
     /// Bytes that are charged, in the low 48 bits; above them a count of changes, which wraps.
     charged: AtomicU64,
-    /// Requests under way that can make it grow.
+    /// Number of requests under way that can make the reserve grow.
     requests: AtomicU32,
 }
 
 const CHANGE: u64 = 1 << 48;
 
-/// Who settles.
+/// The caller of [`Reserve::settle`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settler {
-    /// A request under way, after the driver's call. Growth is charged if the limit allows.
+    /// A request under way, after the driver's call. Growth is charged if the limit allows it.
     Request,
-    /// Anybody else. Growth is left to the requests under way; where there is none, the memory is taken, and the books
-    /// must say so.
+    /// Any other caller. Growth is left to the requests under way. If there are none, the memory has been taken, and is
+    /// charged even beyond the limit.
     Observer,
 }
 
-/// What became of settling.
+/// The result of [`Reserve::settle`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// The charge is what the driver says.
+    /// The charge is the driver's figure.
     Exactly,
-    /// It may be more, for the requests under way.
+    /// The charge may be greater than the driver's figure, because other requests are under way.
     ForOthers,
     /// The reserve has grown by more than the limit allows.
     OverLimit,
@@ -54,7 +54,7 @@ impl Reserve {
         self.charged.load(Ordering::Relaxed) & BYTES_MASK
     }
 
-    /// Charges `ahead_bytes` for a request that is about to be made. `false` if the limit forbids it; otherwise the
+    /// Charges `ahead_bytes` for a request whose driver call follows. `false` if the limit forbids it; otherwise the
     /// request is under way until [`Reserve::end_request`].
     #[inline(never)]
     pub(crate) fn begin_request(
@@ -68,20 +68,20 @@ impl Reserve {
         if ahead_bytes > 0 && ledger::reserve(books, part, ahead_bytes, limit_bytes).is_err() {
             return false;
         }
-        // Counted before the charge is: who settles reads them in the other order.
+        // Counted before the charge grows: `settle` reads the two in the opposite order.
         self.requests.fetch_add(1, Ordering::AcqRel);
         self.charged.fetch_add(CHANGE + ahead_bytes, Ordering::AcqRel);
         true
     }
 
-    /// The request is over, whatever came of it.
+    /// To be called when the request is over, whether it succeeded or not.
     pub(crate) fn end_request(&self) {
         self.charged.fetch_add(CHANGE, Ordering::AcqRel);
         self.requests.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Makes the charge what the driver says it has in reserve: `reserved_bytes`, which is asked for anew until nobody
-    /// has changed the charge meanwhile; `None` leaves the charge as it is.
+    /// Sets the charge to the driver's figure `reserved_bytes`. The figure is read again if another thread has changed
+    /// the charge meanwhile. If it is `None`, the charge stays as it is.
     #[inline(never)]
     pub(crate) fn settle(
         &self,
@@ -108,8 +108,8 @@ impl Reserve {
                 return settled;
             }
             if reserved > charged {
-                // A request that made it grow after the charge was read has charged that itself, before it did: with it
-                // the same bytes would stand in the books twice, until the exchange below failed.
+                // If another request changed the charge after it was read, the growth may be its own, and charged
+                // already. Then the same bytes would be in the books twice until the exchange below failed.
                 if self.charged.load(Ordering::Acquire) != before {
                     continue;
                 }

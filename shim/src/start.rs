@@ -12,7 +12,7 @@ use aliquot_abi::cuda::{
 use core::ffi::CStr;
 use core::sync::atomic::AtomicPtr;
 
-/// `cuInit`: attaches, so that the first allocation or launch does not have to.
+/// `cuInit`: attaches the process, so that the first allocation or launch does not have to.
 pub(crate) unsafe fn init(_: NullStream, real: types::cuInit, flags: c_uint) -> CUresult {
     deep_binding::catch_up();
     // SAFETY: the host's call.
@@ -23,7 +23,7 @@ pub(crate) unsafe fn init(_: NullStream, real: types::cuInit, flags: c_uint) -> 
     result
 }
 
-/// `cuGetProcAddress` of CUDA 11.3.
+/// `cuGetProcAddress`, the version of CUDA 11.3.
 pub(crate) unsafe fn get_proc_address(
     form: NullStream,
     real: types::cuGetProcAddress,
@@ -32,14 +32,14 @@ pub(crate) unsafe fn get_proc_address(
     version: c_int,
     flags: u64,
 ) -> CUresult {
-    // SAFETY: the host's call; a success says that the pointers were valid.
+    // SAFETY: the host's call; after a success the pointers are valid.
     unsafe {
         let result = real(name, address, version, flags);
         replace(result, name, address, version, wants_per_thread(form, flags))
     }
 }
 
-/// `cuGetProcAddress` of CUDA 12.
+/// `cuGetProcAddress`, the version of CUDA 12.
 pub(crate) unsafe fn get_proc_address_v2(
     form: NullStream,
     real: types::cuGetProcAddress_v2,
@@ -49,15 +49,15 @@ pub(crate) unsafe fn get_proc_address_v2(
     flags: u64,
     status: *mut c_uint,
 ) -> CUresult {
-    // SAFETY: the host's call; a success says that the pointers were valid.
+    // SAFETY: the host's call; after a success the pointers are valid.
     unsafe {
         let result = real(name, address, version, flags, status);
         replace(result, name, address, version, wants_per_thread(form, flags))
     }
 }
 
-/// Whether a look-up with these `flags`, by the look-up function of this `form`, is for functions with per-thread default
-/// streams.
+/// Whether a look-up with these `flags`, by the look-up function of this `form`, asks for functions with per-thread
+/// default streams.
 fn wants_per_thread(form: NullStream, flags: u64) -> bool {
     match flags {
         CU_GET_PROC_ADDRESS_LEGACY_STREAM => false,
@@ -66,7 +66,7 @@ fn wants_per_thread(form: NullStream, flags: u64) -> bool {
     }
 }
 
-/// Puts the hook of exactly the function that the driver returned in its place, if there is one.
+/// Replaces the function that the driver returned by its hook, if it has one.
 unsafe fn replace(
     result: CUresult,
     name: *const c_char,
@@ -89,7 +89,7 @@ unsafe fn replace(
     result
 }
 
-/// `chroot`: the region cannot be found by its path afterwards, so it is mapped before.
+/// `chroot`: maps the region first, because it cannot be found by its path afterwards.
 ///
 /// # Safety
 /// As the C library's function.

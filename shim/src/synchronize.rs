@@ -1,10 +1,10 @@
-//! Synchronisations: the host has waited for the device, so what it waited for has just been done.
+//! Synchronisations: the host has waited for the device, so the work for which it waited has just been done.
 //!
-//! Some calls wait for the device without saying so, such as the end of a module: what the calling thread has launched
-//! is marked before.
+//! Only then is the end of work known exactly without a query. Pools may also have shrunk. If the device is not shared
+//! in time and no pool is used, a synchronisation costs a few more loads.
 //!
-//! That is the one moment at which the end of work is known exactly without asking, and at which pools may have shrunk.
-//! Where the device is not shared in time and no pool is used, a synchronisation costs a few loads more.
+//! Some calls wait for the device implicitly, such as the unloading of a module. Before them, the calling thread's
+//! launches are marked.
 
 use crate::clock;
 use crate::gate;
@@ -15,7 +15,7 @@ use crate::pools;
 use crate::process::Process;
 use aliquot_abi::cuda::{CUcontext, CUevent, CUlibrary, CUmodule, CUresult, CUstream, NullStream};
 
-/// Calls what waits for all that a stream, or more, holds.
+/// Makes a call that waits for the work of a stream or a context, or up to an event.
 #[inline]
 fn synchronize(call: impl FnOnce() -> CUresult) -> CUresult {
     look_at_work();
@@ -28,31 +28,31 @@ fn synchronize(call: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// A copy of so many bytes takes next to no time: the host has waited for what came before it.
+/// A copy of at most this size takes next to no time: the host has waited for the work before it.
 const QUICK_COPY_BYTES: u64 = 256 << 10;
 
-/// The host waits for the device, for a copy at least.
+/// A wait of the host for the device, at least for a copy.
 pub(crate) struct Wait {
     start_ns: u64,
 }
 
 impl Wait {
-    /// Out of line, as many hooks begin to wait.
+    /// Not inlined, because many hooks use it.
     #[inline(never)]
     pub(crate) fn begin() -> Wait {
         look_at_work();
         Wait { start_ns: clock::now_ns() }
     }
 
-    /// The end of the wait for a copy of so many bytes. Returns how long it was, in nanoseconds.
+    /// Ends the wait for a copy of `bytes`. Returns its length in nanoseconds.
     pub(crate) fn end(self, bytes: u64) -> u64 {
         note_progress(if bytes <= QUICK_COPY_BYTES { Look::AfterWait } else { Look::Anytime });
         clock::now_ns().saturating_sub(self.start_ns)
     }
 }
 
-/// Before a wait: what is done by now was so before, and what is left behind must be seen while the thread does not
-/// launch.
+/// To be called before a wait. Work that is done now was done before the wait. The thread's launches are marked, so
+/// that they are seen while it waits.
 #[inline]
 fn look_at_work() {
     if let Some(process) = Process::if_attached()
@@ -63,7 +63,7 @@ fn look_at_work() {
     }
 }
 
-/// After a wait.
+/// To be called after a wait.
 #[inline]
 fn note_progress(when: Look) {
     if let Some(process) = Process::if_attached()
@@ -105,20 +105,20 @@ pub(crate) unsafe fn context(_: NullStream, real: types::cuCtxSynchronize) -> CU
     synchronize(|| unsafe { real() })
 }
 
-/// `cuCtxSynchronize` of CUDA 13, which names the context.
+/// `cuCtxSynchronize_v2` of CUDA 13, which takes the context.
 pub(crate) unsafe fn named_context(_: NullStream, real: types::cuCtxSynchronize_v2, context: CUcontext) -> CUresult {
     // SAFETY: the host's call.
     synchronize(|| unsafe { real(context) })
 }
 
-/// `cuModuleUnload`: waits for all that runs.
+/// `cuModuleUnload`: waits for all running work.
 pub(crate) unsafe fn unload_module(_: NullStream, real: types::cuModuleUnload, module: CUmodule) -> CUresult {
     gate::about_to_wait();
     // SAFETY: the host's call.
     unsafe { real(module) }
 }
 
-/// `cuLibraryUnload`, likewise.
+/// `cuLibraryUnload`: waits for all running work.
 pub(crate) unsafe fn unload_library(_: NullStream, real: types::cuLibraryUnload, library: CUlibrary) -> CUresult {
     gate::about_to_wait();
     // SAFETY: the host's call.

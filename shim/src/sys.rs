@@ -1,7 +1,7 @@
 //! System calls, made directly.
 //!
 //! The C library's wrappers would set the host's `errno`, could be interposed by the host, and would tie the library to
-//! their symbol versions. The shim needs no symbol that is newer than glibc 2.17. Only what the shim needs is here.
+//! their symbol versions. The shim needs no symbol newer than glibc 2.17. There are only the calls that the shim needs.
 
 mod standard_error;
 
@@ -29,7 +29,7 @@ impl Errno {
     const ENOSYS: Errno = Errno(-38);
     const EOPNOTSUPP: Errno = Errno(-95);
 
-    /// Whether the same call may go through later.
+    /// Whether the error is temporary, so that the same call may succeed later.
     pub(crate) fn is_passing(self) -> bool {
         matches!(self, Errno::EINTR | Errno::ENOMEM | Errno::ENFILE | Errno::EMFILE)
     }
@@ -150,7 +150,7 @@ const MAP_NORESERVE: usize = 0x4000;
 const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
 const FUTEX_WAIT: usize = 0;
-/// The clocks' numbers.
+/// Numbers of clocks.
 pub(crate) const CLOCK_REALTIME: i32 = 0;
 pub(crate) const CLOCK_MONOTONIC: i32 = 1;
 
@@ -169,13 +169,13 @@ impl File {
         unsafe { syscall(nr::OPENAT, [AT_FDCWD, path.as_ptr() as usize, flags, 0, 0, 0]) }.map(File)
     }
 
-    /// Reads from the start of a file that was just opened into `buffer`; the number of bytes read.
+    /// Reads from the start of a file that was just opened into `buffer`. Returns the number of bytes read.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.
         unsafe { syscall(nr::READ, [self.0, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
     }
 
-    /// Maps the first `bytes` of the file, shared, for ever.
+    /// Maps the first `bytes` of the file as shared memory, for ever.
     pub(crate) fn map(&self, bytes: usize, access: Access) -> Result<*mut c_void, Errno> {
         let write = if access == Access::ReadWrite { PAGE_PROTECTION_WRITE } else { 0 };
         // SAFETY: the kernel chooses a place that is free.
@@ -183,8 +183,8 @@ impl File {
             .map(core::ptr::with_exposed_provenance_mut)
     }
 
-    /// The size of a file in bytes, whose position is at its end afterwards. An old call, which the strictest filters
-    /// allow.
+    /// The size of the file in bytes. Moves the file's position to its end. `lseek` is an old call, which even the
+    /// strictest filters allow.
     pub(crate) fn size_bytes(&self) -> Result<u64, Errno> {
         const SEEK_END: usize = 2;
         // SAFETY: no pointers.
@@ -218,7 +218,7 @@ impl File {
         Ok(socket)
     }
 
-    /// Sends `bytes` on a socket, without waiting, and without a signal if nobody is there to read it.
+    /// Sends `bytes` on a socket, without waiting, and without a signal if no process reads from it.
     pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         const MSG_DONTWAIT: usize = 0x40;
         const MSG_NOSIGNAL: usize = 0x4000;
@@ -235,7 +235,7 @@ fn write(descriptor: usize, bytes: &[u8]) -> Result<usize, Errno> {
 
 const AT_EMPTY_PATH: usize = 0x1000;
 
-/// The beginning of the kernel's `struct statx`; the rest is room.
+/// The beginning of the kernel's `struct statx`; `rest` makes room for the other fields.
 #[repr(C)]
 struct Statx {
     mask: u32,
@@ -272,12 +272,12 @@ fn statx(directory: usize, path: &CStr, flags: usize) -> Result<Statx, Errno> {
     Ok(found)
 }
 
-/// The inode number of the file at `path`, links followed.
+/// The inode number of the file at `path`; follows links.
 pub(crate) fn inode(path: &CStr) -> Result<u64, Errno> {
     Ok(statx(AT_FDCWD, path, 0)?.inode)
 }
 
-/// Maps `bytes` of zeroed private memory, which takes nothing until it is touched.
+/// Maps `bytes` of zeroed private memory, which uses no memory until it is touched.
 pub(crate) fn map_anonymous(bytes: usize) -> Result<*mut c_void, Errno> {
     let protection = PAGE_PROTECTION_READ | PAGE_PROTECTION_WRITE;
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -286,13 +286,13 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<*mut c_void, Errno> {
         .map(core::ptr::with_exposed_provenance_mut)
 }
 
-/// Keeps huge pages out of a private mapping: tables of which a word here and there is used would fill two megabytes
-/// each.
+/// Keeps huge pages out of a private mapping: sparsely used tables would otherwise take two megabytes for each used
+/// word.
 ///
 /// # Safety
 /// `start` and `bytes` must be a mapping of [`map_anonymous`].
 pub(crate) unsafe fn avoid_huge_pages(start: *mut c_void, bytes: usize) {
-    // SAFETY: vouched for by the caller. A kernel without huge pages refuses, and needs it not.
+    // SAFETY: vouched for by the caller. A kernel without huge pages refuses the call, and does not need it.
     let _ = unsafe { syscall(nr::MADVISE, [start as usize, bytes, MADV_NOHUGEPAGE, 0, 0, 0]) };
 }
 
@@ -314,21 +314,21 @@ pub(crate) unsafe fn unmap(start: *mut c_void, bytes: usize) {
     let _ = unsafe { syscall(nr::MUNMAP, [start as usize, bytes, 0, 0, 0, 0]) };
 }
 
-/// Lets pages of an object be written, or only read.
+/// Makes pages of an object writable, or read-only.
 pub(crate) fn protect(pages: &Range<usize>, writable: bool) -> Result<(), Errno> {
     let protection = PAGE_PROTECTION_READ | if writable { PAGE_PROTECTION_WRITE } else { 0 };
-    // SAFETY: the caller means pages of data, whose contents stay as they are.
+    // SAFETY: the caller passes pages of data, whose contents do not change.
     unsafe { syscall(nr::MPROTECT, [pages.start, pages.len(), protection, 0, 0, 0]) }.map(drop)
 }
 
-/// Whether the page of `word` can be written, found out without writing it: the kernel is asked to set no bit of it.
+/// Whether the page of `word` is writable. Found out without a change: the kernel is asked to set no bit of the word.
 pub(crate) fn is_writable(word: *const AtomicU32) -> bool {
     const FUTEX_WAKE_OP: usize = 5 | FUTEX_PRIVATE;
     const FUTEX_PRIVATE: usize = 128;
     const OR_NOTHING: usize = 2 << 28;
     let woken = AtomicU32::new(0);
     let arguments = [woken.as_ptr() as usize, FUTEX_WAKE_OP, 0, 0, word as usize, OR_NOTHING];
-    // SAFETY: the kernel checks the addresses, and wakes nobody.
+    // SAFETY: the kernel checks the addresses, and wakes no thread.
     unsafe { syscall(nr::FUTEX, arguments) }.err() != Some(Errno::EFAULT)
 }
 
@@ -343,9 +343,9 @@ pub(crate) const AT_PHDR: usize = 3;
 /// Number of the program's headers.
 pub(crate) const AT_PHNUM: usize = 5;
 
-/// A value that the kernel tells every program at its start.
+/// A value that the kernel passes to every program at its start.
 pub(crate) fn auxiliary(kind: usize) -> usize {
-    // SAFETY: no pointers; errno is touched only for what the kernel has not told.
+    // SAFETY: no pointers; errno is touched only for a value that the kernel has not passed.
     unsafe { getauxval(kind) }
 }
 
@@ -355,7 +355,7 @@ pub(crate) fn pid() -> u32 {
     unsafe { syscall(nr::GETPID, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// The address of the calling thread's control block, which no other live thread has.
+/// The address of the calling thread's control block, which is unique among live threads.
 #[inline]
 pub(crate) fn thread_pointer() -> usize {
     let pointer: usize;
@@ -378,9 +378,9 @@ pub(crate) fn yield_now() {
     let _ = unsafe { syscall(nr::SCHED_YIELD, [0; 6]) };
 }
 
-/// Whether there is a process with this id in this process's pid namespace, whoever's it is.
+/// Whether a process with this id exists in this process's pid namespace, whichever user it belongs to.
 pub(crate) fn process_exists(pid: u32) -> bool {
-    // SAFETY: signal 0 is sent to nobody.
+    // SAFETY: signal 0 is not delivered.
     unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) }.err() != Some(Errno::ESRCH)
 }
 
@@ -401,8 +401,8 @@ impl Timespec {
     }
 }
 
-/// Waits until `word` is not `value`, somebody wakes the waiters of `word`, or `timeout_ns` is over. The word may be in
-/// a shared mapping that is read-only here.
+/// Waits until `word` is not `value`, its waiters are woken, or `timeout_ns` is over. The word may be in a shared
+/// mapping that is read-only here.
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: u64) {
     let timeout = Timespec::from_ns(timeout_ns);
     let arguments = [word.as_ptr() as usize, FUTEX_WAIT, value as usize, &raw const timeout as usize, 0, 0];
@@ -417,17 +417,17 @@ pub(crate) fn read_clock(clock: i32, time: &mut Timespec) {
     let _ = unsafe { syscall(nr::CLOCK_GETTIME, arguments) };
 }
 
-/// Whether there is memory for these words, two at least, which then hold something else. The kernel writes them: where a
-/// file has no memory for its page, that fails, and a write of the process's own would end it with SIGBUS.
+/// Whether `words` are backed by memory. Overwrites the first two of them. The kernel writes them: if a file has no
+/// memory for their page, the call fails, whereas a write by the process itself would kill it with SIGBUS.
 pub(crate) fn can_write(words: &[AtomicU64; MARKER_CELLS]) -> bool {
     // SAFETY: the kernel writes a `struct timespec`, which is two words; they are atomics.
     unsafe { syscall(nr::CLOCK_GETTIME, [CLOCK_MONOTONIC as usize, words.as_ptr() as usize, 0, 0, 0, 0]) }.is_ok()
 }
 
-/// Sleeps.
+/// Sleeps for `ns` nanoseconds.
 pub(crate) fn sleep_ns(ns: u64) {
     let time = Timespec::from_ns(ns);
-    // SAFETY: the kernel reads the time; the null pointer says that the rest of an interrupted sleep is not wanted.
+    // SAFETY: the kernel reads the time; with the null pointer it does not return the rest of an interrupted sleep.
     let _ = unsafe { syscall(nr::CLOCK_NANOSLEEP, [CLOCK_MONOTONIC as usize, 0, &raw const time as usize, 0, 0, 0]) };
 }
 

@@ -1,20 +1,20 @@
-//! Standing in for functions of the C library whose answers depend on who calls them.
+//! Stand-ins for functions of the C library whose answers depend on the caller.
 //!
-//! `RTLD_NEXT`, a library's search path and its namespace are the caller's, which the C library reads off the return address.
-//! So a stand-in ends with a jump to the real function: registers, stack and return address are as the host made them,
-//! and no return is taken that was not called (shadow stacks stay in step).
+//! The meaning of `RTLD_NEXT`, the search path and the namespace depend on the calling library, which the C library
+//! finds by the return address. So a stand-in ends with a jump to the real function. Registers, stack and return
+//! address are as the host made them, and there is no return without a call, so that shadow stacks stay consistent.
 
 use crate::lookup;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// What a stand-in's first part answers to let the C library do it.
+/// The answer of a stand-in's first part if the C library is to answer.
 pub(crate) const PASS: *mut c_void = core::ptr::without_provenance_mut(1);
 
-/// A function of the C library that is stood for.
+/// A function of the C library that the shim stands in for.
 #[repr(C)]
 pub(crate) struct StandIn {
-    /// The real function, once it has been found. First, because the jump goes through it.
+    /// The real function, once it has been found. The first field, because the jump reads it.
     real: AtomicPtr<c_void>,
     name: &'static CStr,
     export: unsafe extern "C" fn(),
@@ -34,17 +34,17 @@ impl StandIn {
         (self.export as *const ()).cast_mut().cast()
     }
 
-    /// The function that stands behind this one; null if there is none.
+    /// The next function of this name behind the shim; null if there is none.
     pub(crate) fn real(&self) -> *mut c_void {
         let known = self.real.load(Ordering::Relaxed);
         if known.is_null() { lookup::next_definition(&self.real, self.name, self.export as *const ()) } else { known }
     }
 }
 
-/// Exports `$name`, which asks `$answer` and, if that answers [`PASS`], jumps to the function in `$stand_in`.
+/// Exports `$name`. It calls `$answer` and, if that returns [`PASS`], jumps to the function in `$stand_in`.
 ///
-/// `$answer` is given the first three arguments and the return address. With [`PASS`] it promises that the real function has
-/// been found. What is called from there can be unwound: a library that is opened runs constructors.
+/// `$answer` gets the first three arguments and the return address. If it returns [`PASS`], it must have found the real
+/// function. The stack can be unwound during the call of `$answer`: if it opens a library, constructors run.
 macro_rules! trampoline {
     ($name:ident, $answer:ident, $stand_in:ident) => {
         #[doc = concat!("`", stringify!($name), "`, for the whole process.")]

@@ -1,10 +1,9 @@
 //! What a container sees of a device: its slice.
 //!
-//! The library that is asked answers first: what it refuses is refused the same, and then nothing is replaced. What a
-//! view shows comes from the region alone, so that all views agree, and a process that has never used CUDA sees the
-//! same as others.
+//! The real library answers first. If it refuses, that is the answer and nothing is replaced. Views are computed from
+//! the region alone. So all views agree, and a process that has never used CUDA sees the same as others.
 //!
-//! Nothing here is on anybody's fast path: it is written to be small.
+//! No hot path leads here: the code is written to be small.
 
 mod accounting;
 mod memory;
@@ -25,29 +24,29 @@ use core::sync::atomic::Ordering;
 
 /// What the container may see of an NVML device.
 enum Sight {
-    /// All of it: the shim is passive, or NVML does not say which device the handle means and will refuse the call,
-    /// too.
+    /// All of it: the shim is passive, or NVML does not tell which device the handle means and will refuse the call as
+    /// well.
     Whole,
-    /// Its part.
+    /// The slice's part of it.
     Part(Share),
-    /// Nothing: the slice has no part of it.
+    /// Nothing: the slice has no part of the device.
     Nothing,
 }
 
-/// The slice's part of an NVML device. The process may never have used CUDA: the region is enough.
+/// The slice's part of an NVML device. Needs only the region, as the process may never have used CUDA.
 struct Share {
     index: usize,
     limits: &'static DeviceLimits,
     account: &'static Account,
-    /// Device time that the container used in the last second, in thousandths of the device's.
+    /// Device time that the container used in the last second, in thousandths of the device's time.
     used_permille: u64,
     ledger: &'static Ledger,
 }
 
 impl Sight {
-    /// What is seen of `device`. The handle is asked for its UUID each time, which NVML knows without asking the
-    /// device: so a handle that means another device after NVML was started again, or loaded again, is never taken for
-    /// the old one.
+    /// What the container may see of `device`. The UUID is queried each time; NVML knows it without access to the
+    /// device. So a handle is never taken for an old one if it means another device since NVML was started or loaded
+    /// again.
     #[cold]
     #[inline(never)]
     fn of(device: nvmlDevice_t) -> Sight {
@@ -78,16 +77,16 @@ impl Share {
     }
 }
 
-/// The UUID of the device that an NVML handle means.
+/// The UUID of the device that the NVML handle means.
 fn uuid_of(device: nvmlDevice_t) -> Option<[u8; 16]> {
     let mut text = [0 as c_char; 96];
     let get = real!(nvmlDeviceGetUUID)?;
-    // SAFETY: the buffer is as long as is said.
+    // SAFETY: the buffer has the length that is passed.
     let result = unsafe { get(device, text.as_mut_ptr(), text.len() as u32) };
     if result.is_ok() { parse_uuid(&text) } else { None }
 }
 
-/// The sixteen bytes of `GPU-xxxxxxxx-…` or `MIG-xxxxxxxx-…`.
+/// The 16 bytes of the UUID in `GPU-xxxxxxxx-…` or `MIG-xxxxxxxx-…`.
 fn parse_uuid(text: &[c_char]) -> Option<[u8; 16]> {
     let digits = text.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).skip(4);
     let mut digits = digits.filter(|&byte| byte != b'-').map(|byte| (byte as char).to_digit(16));
@@ -98,13 +97,13 @@ fn parse_uuid(text: &[c_char]) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// Whether a question for the length of a list, with no room for it, was answered: the function is there, and the
-/// device is one that it knows.
+/// Whether a query for the length of a list, with no room for its elements, was answered: then the function exists, and
+/// knows the device.
 fn is_answered(result: nvmlReturn_t) -> bool {
     matches!(result, nvmlReturn_t::SUCCESS | nvmlReturn_t::INSUFFICIENT_SIZE)
 }
 
-/// A list that is written to the caller's array as far as that has room, and counted in full.
+/// A list that is written to the caller's array as far as there is room, and counted in full.
 struct Listing<'a, T> {
     count: &'a mut u32,
     array: *mut T,
@@ -115,7 +114,7 @@ impl<'a, T> Listing<'a, T> {
     /// A list in `array`, which has room for `*count` elements; `*count` becomes their number.
     ///
     /// # Safety
-    /// `array` must be null or valid for so many elements.
+    /// `array` must be null or valid for `*count` elements.
     unsafe fn begin(count: &'a mut u32, array: *mut T) -> Listing<'a, T> {
         let room = if array.is_null() { 0 } else { *count };
         *count = 0;
@@ -124,13 +123,13 @@ impl<'a, T> Listing<'a, T> {
 
     fn push(&mut self, item: T) {
         if *self.count < self.room {
-            // SAFETY: within the array, by the word of whoever began the list.
+            // SAFETY: within the array, as the caller of `begin` vouched.
             unsafe { self.array.wrapping_add(*self.count as usize).write(item) };
         }
         *self.count += 1;
     }
 
-    /// What NVML answers with the list.
+    /// The result that NVML returns with such a list.
     fn result(&self) -> nvmlReturn_t {
         if *self.count > self.room { nvmlReturn_t::INSUFFICIENT_SIZE } else { nvmlReturn_t::SUCCESS }
     }

@@ -1,12 +1,12 @@
-//! Physical memory that is created, mapped and released by itself (`cuMemCreate` and its relatives).
+//! Physical memory that is created, mapped and released in separate calls (`cuMemCreate` and its relatives).
 //!
-//! Such memory lives until its last handle is released *and* its last mapping is gone, and is charged for as long. Each
-//! piece has a record that counts both; the handle and the mappings lead to it.
+//! Such memory lives until its last handle is released *and* its last mapping is removed, and is charged until then.
+//! Each piece has a record that counts both; its handles and mappings lead to the record.
 //!
-//! A handle that was not made by `cuMemCreate` in this process is an import: free to the importer, and unknown here,
-//! unless the driver answers an import of this process's own memory with the number that it has here already. What
-//! others have imported is refunded to its maker when its own handles and mappings are gone: from then on it shows only
-//! as memory that the driver counts beyond the ledger, which the manager adds to the slice's overhead.
+//! A handle that was not made by `cuMemCreate` in this process is an import. It is free to the importer and unknown
+//! here, unless the driver answers an import of this process's own memory with the handle that it has here already.
+//! Memory that other processes have imported is refunded to its maker when the maker's own handles and mappings are
+//! gone. From then on only the driver counts it, beyond the ledger, and the manager adds it to the slice's overhead.
 
 use crate::allocations::{Charge, Mapping};
 use crate::arena::Arena;
@@ -20,17 +20,17 @@ use aliquot_abi::cuda::{
 use aliquot_abi::ledger::BYTES_MASK;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// From handles to the index of their record plus one, and from bit 32 on how often the driver has given the number
-/// out: a handle that is retained has to be released as often.
+/// For each handle: the index of its record plus one and, in the bits from 32 on, how often the driver has returned
+/// this handle. A handle that is retained must be released as often.
 static HANDLES: Radix<0, 12, 4> = Radix::new();
 const RECORD_MASK: u64 = u32::MAX as u64;
 const ONCE: u64 = 1 << 32;
 
-/// A piece of physical memory.
+/// The record of a piece of physical memory.
 struct Record {
-    /// Account and bytes that are given back at the end; in a free record the index of the next free one plus one.
+    /// Account and bytes, which are refunded at the end. In a free record: the index of the next free record plus one.
     charge: AtomicU64,
-    /// Handles in the upper half, mappings in the lower.
+    /// Number of handles in the upper half, of mappings in the lower.
     holders: AtomicU64,
 }
 
@@ -40,12 +40,12 @@ const MAPPING: u64 = 1;
 const RECORDS_PER_CHUNK: usize = 1 << 16;
 const CHUNKS: usize = 1 << 10;
 
-/// All records, in chunks that are made when they are needed.
+/// All records, in chunks that are allocated when they are needed.
 struct Records {
     chunks: [AtomicPtr<Record>; CHUNKS],
-    /// Index of the first record that was never used.
+    /// Index of the first record that has never been used.
     fresh: AtomicU32,
-    /// Index of the first free record plus one in the lower half; the upper half changes with each change of the list.
+    /// Lower half: index of the first free record plus one. Upper half: changes with each change of the list.
     free: AtomicU64,
     arena: Arena,
 }
@@ -72,11 +72,11 @@ impl Records {
                 Err(first) => first,
             };
         }
-        // SAFETY: a chunk has so many records and lives for ever.
+        // SAFETY: a chunk has `RECORDS_PER_CHUNK` records and lives for ever.
         Some(unsafe { &*records.add(index % RECORDS_PER_CHUNK) })
     }
 
-    /// A record for memory that was charged `charge`, with one handle.
+    /// Makes a record with one handle, for memory that was charged `charge`.
     fn make(&self, charge: Charge) -> Option<u32> {
         let index = match self.take_free() {
             Some(index) => index,
@@ -117,7 +117,7 @@ impl Records {
         }
     }
 
-    /// One more holder, unless the memory has none any more.
+    /// Adds a holder, unless the memory has no holder any more.
     #[must_use]
     fn hold(&self, index: u32, kind: u64) -> bool {
         let more = |holders: u64| if holders == 0 { None } else { Some(holders.wrapping_add(kind)) };
@@ -125,7 +125,7 @@ impl Records {
         record.holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
     }
 
-    /// One holder less. Gives the memory back with the last one.
+    /// Removes a holder. With the last one, refunds the memory.
     #[inline(never)]
     fn drop(&self, index: u32, kind: u64) {
         let Some(record) = self.get(index) else { return };
@@ -137,30 +137,30 @@ impl Records {
     }
 }
 
-/// The list's head with `index_plus_one` first, and told apart from every earlier head.
+/// A head of the list with the index `index_plus_one`, different from every earlier head.
 fn changed(head: u64, index_plus_one: u32) -> u64 {
     ((head >> 32).wrapping_add(1) << 32) | u64::from(index_plus_one)
 }
 
-/// The record that `handle` leads to.
+/// The record to which `handle` leads.
 fn record_of(handle: u64) -> Option<u32> {
     (HANDLES.existing(handle)?.load(Ordering::Acquire) as u32).checked_sub(1)
 }
 
-/// Lets `handle` lead to record `index` once more than it does. `false` if it cannot.
+/// Counts one more time that the driver returned `handle`, for record `index`. `false` if it cannot be recorded.
 #[inline(never)]
 fn add_handle(handle: u64, index: u32) -> bool {
     let Some(entry) = HANDLES.entry(handle) else { return false };
     let first = u64::from(index) + 1;
     let _ = entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
-        // A number that led elsewhere has been given anew.
+        // If the handle led to another record, the driver has given it out again.
         let same = word & RECORD_MASK == first;
         Some(if same { word.wrapping_add(ONCE) } else { ONCE | first })
     });
     true
 }
 
-/// Takes out one of the times that `handle` leads to its record, which is returned.
+/// Counts one time less, and returns the record to which `handle` leads.
 fn take_handle(handle: u64) -> Option<u32> {
     let entry = HANDLES.existing(handle)?;
     let less = |word: u64| match word >> ONCE.trailing_zeros() {
@@ -172,7 +172,7 @@ fn take_handle(handle: u64) -> Option<u32> {
     (word as u32).checked_sub(1)
 }
 
-/// Memory that is held by more than its handles and mappings, until this is dropped.
+/// An additional holder of a piece of memory, until this is dropped.
 pub(crate) struct Held {
     record: u32,
     kind: u64,
@@ -193,7 +193,7 @@ impl Held {
         RECORDS.get(self.record).map_or(0, |record| (record.charge.load(Ordering::Relaxed) >> 56) as usize)
     }
 
-    /// Lets something that is remembered elsewhere hold the memory.
+    /// Makes the hold permanent: it is recorded elsewhere, and ended there.
     pub(crate) fn keep(self) {
         core::mem::forget(self);
     }
@@ -205,35 +205,35 @@ impl Drop for Held {
     }
 }
 
-/// Holds the memory that `handle` names, as a mapping does.
+/// Holds the memory that `handle` names. Counts as a mapping.
 #[inline(never)]
 pub(crate) fn hold_handle(handle: u64) -> Option<Held> {
     Held::new(record_of(handle)?, MAPPING)
 }
 
-/// Holds the memory that is mapped at `address`, as a mapping does.
+/// Holds the memory that is mapped at `address`. Counts as a mapping.
 #[inline(never)]
 pub(crate) fn hold_mapped(address: u64) -> Option<Held> {
     Held::new(record_at(address)?, MAPPING)
 }
 
-/// What held the memory of record `record` as a mapping does has gone.
+/// Ends a hold on record `record` that counts as a mapping.
 pub(crate) fn let_go(record: u32) {
     RECORDS.drop(record, MAPPING);
 }
 
-/// Whose account physical memory at `location` is charged to.
+/// The payer for physical memory at `location`.
 #[inline(never)]
 pub(crate) fn payer_at(location: CUmemLocation) -> Payer {
     match (location.device(), location.kind) {
         (Some(ordinal), _) => Payer::of(ordinal),
         (None, CU_MEM_LOCATION_TYPE_HOST..=CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) => Payer::host(),
-        // A kind that the driver refuses, or one of its future.
+        // A kind that the driver refuses, or that a newer driver knows.
         _ => Payer::Nobody,
     }
 }
 
-/// `cuMemCreate`: charged to the device or host that the properties name; the calling thread needs no context.
+/// `cuMemCreate`: charged to the device or host in the properties; the calling thread needs no context.
 pub(crate) unsafe fn vmm_create(
     _: NullStream,
     real: types::cuMemCreate,
@@ -265,9 +265,9 @@ pub(crate) unsafe fn vmm_create(
     result
 }
 
-/// `cuMemRelease`: one handle less.
+/// `cuMemRelease`: removes one handle.
 pub(crate) unsafe fn vmm_release(_: NullStream, real: types::cuMemRelease, handle: u64) -> CUresult {
-    // Taken out before: the driver may give the same number to the next piece as soon as this one has no handle.
+    // Removed first: the driver may give the same number to another piece as soon as this one has no handle.
     let index = take_handle(handle);
     // SAFETY: the host's call.
     let result = unsafe { real(handle) };
@@ -279,14 +279,14 @@ pub(crate) unsafe fn vmm_release(_: NullStream, real: types::cuMemRelease, handl
     result
 }
 
-/// `cuMemRetainAllocationHandle`: one handle more, for memory that is mapped at an address.
+/// `cuMemRetainAllocationHandle`: adds one handle, for memory that is mapped at an address.
 pub(crate) unsafe fn vmm_retain(
     _: NullStream,
     real: types::cuMemRetainAllocationHandle,
     handle: *mut u64,
     address: *mut c_void,
 ) -> CUresult {
-    // Held before: afterwards another thread may have taken the mapping away.
+    // Held first: another thread may remove the mapping as soon as the driver has answered.
     let held = record_at(address.addr() as u64).and_then(|record| Held::new(record, HANDLE));
     // SAFETY: the host's call.
     let result = unsafe { real(handle, address) };
@@ -299,7 +299,7 @@ pub(crate) unsafe fn vmm_retain(
     result
 }
 
-/// `cuMemImportFromShareableHandle`: free, unless it is this process's own memory by the number that it has here.
+/// `cuMemImportFromShareableHandle`: free, unless it returns a handle of this process's own memory.
 pub(crate) unsafe fn vmm_import(
     _: NullStream,
     real: types::cuMemImportFromShareableHandle,
@@ -320,7 +320,7 @@ pub(crate) unsafe fn vmm_import(
     }
 }
 
-/// The record of what is mapped at `address`.
+/// The record of the memory that is mapped at `address`.
 fn record_at(address: u64) -> Option<u32> {
     let mapping = Mapping::at(address).or_else(|| {
         let (mut base, mut bytes) = (0, 0);
@@ -332,7 +332,7 @@ fn record_at(address: u64) -> Option<u32> {
     Some(mapping?.record)
 }
 
-/// `cuMemMap`: one mapping more.
+/// `cuMemMap`: adds one mapping.
 pub(crate) unsafe fn vmm_map(
     _: NullStream,
     real: types::cuMemMap,
@@ -342,12 +342,12 @@ pub(crate) unsafe fn vmm_map(
     handle: u64,
     flags: u64,
 ) -> CUresult {
-    // Held before: afterwards another thread may have released the handle.
+    // Held first: another thread may release the handle as soon as the driver has answered.
     let held = hold_handle(handle);
     // SAFETY: the host's call.
     let result = unsafe { real(address, bytes, offset, handle, flags) };
     if let (true, Some(held)) = (result.is_ok(), held) {
-        // A range of more than 16 TiB is found by its beginning all the same.
+        // If a range is longer than 16 TiB its length does not fit, but only its start is needed to find it.
         let units = u32::try_from((bytes as u64).div_ceil(Mapping::UNIT_BYTES)).unwrap_or(u32::MAX);
         if (Mapping { record: held.record, units }).remember(address) {
             held.keep();
@@ -356,9 +356,9 @@ pub(crate) unsafe fn vmm_map(
     result
 }
 
-/// `cuMemUnmap`: the mappings in the range are gone.
+/// `cuMemUnmap`: removes the mappings in the range.
 pub(crate) unsafe fn vmm_unmap(_: NullStream, real: types::cuMemUnmap, address: CUdeviceptr, bytes: usize) -> CUresult {
-    // Noted before: afterwards another thread may have mapped something else there.
+    // Marked first: another thread may map other memory there as soon as the driver has answered.
     Mapping::begin_unmapping(address, bytes as u64);
     // SAFETY: the host's call.
     let result = unsafe { real(address, bytes) };
@@ -366,7 +366,7 @@ pub(crate) unsafe fn vmm_unmap(_: NullStream, real: types::cuMemUnmap, address: 
     result
 }
 
-/// A mapping that is remembered no more has gone.
+/// Ends the hold of a mapping that is no longer remembered.
 pub(crate) fn unmapped(mapping: Mapping) {
     let_go(mapping.record);
 }

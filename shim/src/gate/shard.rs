@@ -30,7 +30,7 @@ pub(crate) struct Shard {
     graphs_given: AtomicU32,
     /// The thread that put the last marker, by its thread pointer.
     thread: AtomicUsize,
-    /// The stream of that marker. Null: the stream may be gone, or another thread has taken the handle to use it.
+    /// The stream of that marker. Null: it may be gone, or a thread has taken the handle to use it.
     stream: AtomicPtr<c_void>,
     /// The context of that stream if it is a default stream; otherwise null.
     context: AtomicPtr<c_void>,

@@ -25,13 +25,13 @@ pub(crate) struct MarkerPage {
     context: AtomicPtr<c_void>,
     /// Number of contexts that are about to end, and that may take the registration with them: see [`DeviceWrites`].
     pauses: AtomicU32,
-    /// How often a registration has failed.
+    /// How often a registration has failed, or a marker was refused.
     failures: AtomicU32,
 }
 
 /// The bits of [`MarkerPage::address`] that count how often it was forgotten.
 const FORGOTTEN: u64 = 0xfff;
-/// After so many failed registrations, events take the place of markers for good.
+/// After so many failures, events take the place of markers for good.
 const FAILURES_MAX: u32 = 4;
 
 impl MarkerPage {

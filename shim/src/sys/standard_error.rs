@@ -1,20 +1,19 @@
-//! A line on standard error, which never ends or disturbs the host.
+//! A line on standard error that never kills or disturbs the host.
 //!
-//! Descriptor 2 need not be standard error: hosts close it, and the next file that they open gets its number. So only
-//! what standard error is in a container is written to, a terminal or a pipe, and only if the descriptor would live
-//! through an
-//! `exec`, as one that was there at the program's start has done. A regular file or a socket may be somebody's data, and a
-//! line in there does more harm than one that is missing.
+//! Descriptor 2 need not be standard error: hosts close it, and the next file that they open gets its number. So the
+//! shim writes only to a terminal or a pipe, which is what standard error is in a container, and only if the descriptor
+//! survives an `exec`, as one has that was there at the program's start. A regular file or a socket may hold a
+//! program's data, and a line in it does more harm than a missing line.
 
 use super::{AT_EMPTY_PATH, Errno, Timespec, nr, statx, syscall};
 
 const STDERR: usize = 2;
 
-/// Writes `line` if it can be done at once.
+/// Writes `line`, if that is possible without waiting.
 pub(crate) fn warn(line: &[u8]) {
     if is_kept_at_exec() && (is_pipe() || is_terminal()) && takes_bytes() {
         without_sigpipe(|| match write_at_once(line) {
-            // A terminal, or a pipe of a kernel before 6.4: it has just said that it takes bytes.
+            // A terminal, or a pipe of a kernel before 6.4: `takes_bytes` has just found that it takes bytes.
             Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => super::write(STDERR, line),
             result => result,
         });
@@ -41,7 +40,7 @@ fn is_terminal() -> bool {
     unsafe { syscall(nr::IOCTL, [STDERR, TCGETS, settings.as_mut_ptr() as usize, 0, 0, 0]) }.is_ok()
 }
 
-/// Whether there is room, and at the other end of a pipe somebody who reads.
+/// Whether there is room and, for a pipe, a reader at the other end.
 fn takes_bytes() -> bool {
     #[repr(C)]
     struct Poll {
@@ -53,7 +52,7 @@ fn takes_bytes() -> bool {
     let mut poll = Poll { descriptor: STDERR as i32, wanted: POLLOUT, happened: 0 };
     let at_once = Timespec::from_ns(0);
     let arguments = [&raw mut poll as usize, 1, &raw const at_once as usize, 0, 0, 0];
-    // SAFETY: the kernel reads and writes one `struct pollfd` and reads the time, which may be changed, too.
+    // SAFETY: the kernel reads and writes one `struct pollfd`, and reads the time, which it may also change.
     unsafe { syscall(nr::PPOLL, arguments) }.is_ok() && poll.happened == POLLOUT
 }
 
@@ -66,7 +65,7 @@ fn write_at_once(line: &[u8]) -> Result<usize, Errno> {
     unsafe { syscall(nr::PWRITEV2, arguments) }
 }
 
-/// Makes a call that may raise SIGPIPE in this thread, without the host ever seeing that.
+/// Makes a call that may raise SIGPIPE in this thread, without any effect on the host.
 fn without_sigpipe(call: impl FnOnce() -> Result<usize, Errno>) {
     const SIG_BLOCK: usize = 0;
     const SIG_SETMASK: usize = 2;
@@ -81,7 +80,7 @@ fn without_sigpipe(call: impl FnOnce() -> Result<usize, Errno>) {
     // SAFETY: the kernel writes a signal set.
     let _ = unsafe { syscall(nr::RT_SIGPENDING, [&raw mut pending as usize, SET_BYTES, 0, 0, 0, 0]) };
     let is_raised = call() == Err(Errno::EPIPE);
-    // One that was pending before is the host's, and takes this one in.
+    // A SIGPIPE that was pending before belongs to the host, and absorbs this one.
     if is_raised && pending & SIGPIPE == 0 {
         let at_once = Timespec::from_ns(0);
         let take = [&raw const set as usize, 0, &raw const at_once as usize, SET_BYTES, 0, 0];

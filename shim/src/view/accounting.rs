@@ -1,5 +1,5 @@
-//! Accounting: NVML's record of processes that ended, which knows no containers. In a container it is seen switched
-//! off.
+//! Accounting: NVML's record of processes that have ended. It does not distinguish containers, so a container sees it
+//! switched off.
 
 use super::Sight;
 use crate::hooks::types;
@@ -21,7 +21,7 @@ pub(crate) unsafe fn accounting_mode(
     result
 }
 
-/// What NVML answers while accounting is switched off.
+/// The answer of NVML while accounting is switched off.
 fn switched_off(device: nvmlDevice_t, call: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     if let Sight::Whole = Sight::of(device) { call() } else { nvmlReturn_t::NOT_SUPPORTED }
 }

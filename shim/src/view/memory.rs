@@ -1,8 +1,8 @@
-//! How much memory there is, and how much is left.
+//! How much memory there is, and how much is free.
 //!
-//! Used is what the ledger knows and what the manager has found beside it, which is what the process lists and the
-//! manager's own reports add up to. What a stream-ordered pool says of itself (`cuMemPoolGetAttribute`) is the
-//! program's own and needs no view: a pool's reservation is charged, so it is within the slice already.
+//! Used bytes are those of the ledger and the overhead that the manager has found, as in the process lists and the
+//! manager's own reports. A stream-ordered pool's figures (`cuMemPoolGetAttribute`) belong to the program itself and
+//! need no view: a pool's reserve is charged, so it is within the slice already.
 
 use super::{Share, Sight};
 use crate::hooks::types;
@@ -16,14 +16,14 @@ use aliquot_abi::nvml::{
 use aliquot_abi::region::{Account, DeviceLimits};
 use core::sync::atomic::Ordering;
 
-/// A device's memory as the slice has it.
+/// A device's memory, as the slice limits it.
 struct Memory {
     limit_bytes: u64,
     used_bytes: u64,
 }
 
 impl Memory {
-    /// Of a device that the slice has no part of: as large as it is, and nothing left.
+    /// For a device of which the slice has no part: its real size, and no free bytes.
     const NOTHING: Memory = Memory { limit_bytes: u64::MAX, used_bytes: u64::MAX };
 
     fn of(limits: &DeviceLimits, account: &Account) -> Memory {
@@ -34,7 +34,7 @@ impl Memory {
         }
     }
 
-    /// As the CUDA driver shows it; `None`: as it is.
+    /// The memory that the CUDA driver is to show; `None`: the real one.
     fn of_payer(payer: &Payer) -> Option<Memory> {
         match payer {
             Payer::Nobody | Payer::Host(_) => None,
@@ -50,7 +50,7 @@ impl Memory {
         Some(Memory::of(part.limits, part.process.ledger().account(part.index)?))
     }
 
-    /// As NVML shows it; `None`: as it is.
+    /// The memory that NVML is to show; `None`: the real one.
     #[cold]
     #[inline(never)]
     fn of_device(device: nvmlDevice_t) -> Option<Memory> {
@@ -61,23 +61,23 @@ impl Memory {
         }
     }
 
-    /// The total to show where the device says `total`.
+    /// The total to show for a device with `total` bytes.
     fn total(&self, total: u64) -> u64 {
         self.limit_bytes.min(total)
     }
 
-    /// The free bytes to show where the device says `free`: never more than there really are.
+    /// The free bytes to show if the device has `free`: never more than there really are.
     fn free(&self, free: u64) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes).min(free)
     }
 
-    /// The used bytes to show where the device says `total`.
+    /// The used bytes to show for a device with `total` bytes.
     fn used(&self, total: u64) -> u64 {
         self.used_bytes.min(self.total(total))
     }
 }
 
-/// A size that can be written back.
+/// A size that can be written back to the caller.
 pub(crate) trait SizeOut: Size {
     fn from_bytes(bytes: u64) -> Self;
 }
@@ -94,10 +94,10 @@ impl SizeOut for usize {
     }
 }
 
-/// Replaces `*value`, if it is there.
+/// Replaces `*value` by the result of `change`, if the pointer is not null.
 ///
 /// # Safety
-/// `value` must be null or what a successful driver call has written to.
+/// `value` must be null, or a successful driver call must have written to it.
 unsafe fn update<S: SizeOut>(value: *mut S, change: impl FnOnce(u64) -> u64) {
     // SAFETY: vouched for by the caller.
     if let Some(value) = unsafe { value.as_mut() } {
@@ -147,7 +147,7 @@ pub(crate) unsafe fn total_mem<S: SizeOut>(
     result
 }
 
-/// `nvmlDeviceGetMemoryInfo` and what answers in the same structure.
+/// `nvmlDeviceGetMemoryInfo`, and another function with the same structure.
 pub(crate) unsafe fn memory_info(
     real: types::nvmlDeviceGetMemoryInfo,
     device: nvmlDevice_t,
@@ -178,21 +178,20 @@ pub(crate) unsafe fn memory_info_v2(
     if !result.is_ok() {
         return result;
     }
-    // SAFETY: the call has succeeded, so the pointer is valid, and the structure is of the version that NVML has
-    // checked.
+    // SAFETY: the call has succeeded, so the pointer is valid, and NVML has checked the version of the structure.
     if let (Some(info), Some(memory)) = (unsafe { info.as_mut() }, Memory::of_device(device)) {
         info.used = memory.used(info.total);
         info.free = memory.free(info.free);
         info.total = memory.total(info.total);
-        // What the driver keeps for itself is not the slice's.
+        // Memory that the driver keeps for itself does not belong to the slice.
         info.reserved = 0;
     }
     result
 }
 
-/// `nvmlDeviceGetBAR1MemoryInfo`: the window through which the host reaches the device's memory, so no more than there is of that.
-/// Who has mapped how much of it the driver does not say, so the others' part is not shown, and neither is the
-/// container's.
+/// `nvmlDeviceGetBAR1MemoryInfo`: the window through which the host reaches the device's memory, so it is shown no
+/// larger than that memory. The driver does not tell how much of it each process has mapped. So nothing is shown as
+/// used, neither by others nor by the container.
 pub(crate) unsafe fn bar1_memory_info(
     real: types::nvmlDeviceGetBAR1MemoryInfo,
     device: nvmlDevice_t,
@@ -212,7 +211,7 @@ pub(crate) unsafe fn bar1_memory_info(
     result
 }
 
-/// `nvmlDeviceGetAttributes`: of a MIG device.
+/// `nvmlDeviceGetAttributes`, for MIG devices.
 pub(crate) unsafe fn attributes(
     real: types::nvmlDeviceGetAttributes_v2,
     device: nvmlDevice_t,

@@ -1,4 +1,4 @@
-//! Who uses a device: the container's own processes, by the ids that they have here.
+//! The processes that use a device: the container's own, by the ids that they have in this pid namespace.
 
 use super::{Listing, Share, Sight, is_answered};
 use crate::hooks::{real, types};
@@ -11,11 +11,11 @@ use aliquot_abi::nvml::{
 use aliquot_abi::region::{NO_SLOT, SlotDevice};
 use core::sync::atomic::Ordering;
 
-/// What a process of the container uses of a device.
+/// A process of the container, and its use of a device.
 pub(crate) struct OwnProcess {
     pub(super) pid: u32,
     pub(super) memory_bytes: u64,
-    /// Device time in the last second, in thousandths of the device's.
+    /// Device time in the last second, in thousandths of the device's time.
     pub(super) used_permille: u64,
 }
 
@@ -29,8 +29,8 @@ impl OwnProcess {
     }
 }
 
-/// Shows `see` the live processes of the container that use the device. One of another pid namespace has no id here,
-/// and is left out.
+/// Calls `see` with each live process of the container that uses the device. A process of another pid namespace has no
+/// id here, and is left out.
 #[cold]
 #[inline(never)]
 pub(super) fn for_each_own_process(share: &Share, see: &mut dyn FnMut(&OwnProcess)) {
@@ -81,7 +81,7 @@ impl Entry for nvmlProcessDetail_v1_t {
     }
 }
 
-/// Which instances of its GPU a MIG device is.
+/// The instances of its GPU that a MIG device consists of.
 #[derive(Clone, Copy)]
 pub(crate) struct Instances {
     gpu: c_uint,
@@ -95,17 +95,17 @@ impl Instances {
         const NONE: c_uint = c_uint::MAX;
         let ask = |get: Option<types::nvmlDeviceGetGpuInstanceId>| {
             let mut id = NONE;
-            // SAFETY: the pointer is valid. NVML refuses the question for what is not a MIG device.
+            // SAFETY: the pointer is valid. NVML refuses the query for a device that is not a MIG device.
             get.filter(|get| unsafe { get(device, &raw mut id) }.is_ok()).map_or(NONE, |_| id)
         };
         Instances { gpu: ask(real!(nvmlDeviceGetGpuInstanceId)), compute: ask(real!(nvmlDeviceGetComputeInstanceId)) }
     }
 }
 
-/// A function that lists processes.
+/// An NVML function that lists processes.
 type List<T> = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut T) -> nvmlReturn_t;
 
-/// Answers a question for processes with those of `list`.
+/// Answers a query for processes by `list`.
 unsafe fn list_processes<T>(
     real: List<T>,
     device: nvmlDevice_t,
@@ -114,13 +114,13 @@ unsafe fn list_processes<T>(
     list: impl FnOnce(&Share, &mut c_uint) -> nvmlReturn_t,
 ) -> nvmlReturn_t {
     let sight = Sight::of(device);
-    // SAFETY: a pointer that is not null is the host's number.
+    // SAFETY: a pointer that is not null is the host's count.
     let (false, Some(count)) = (matches!(sight, Sight::Whole), (unsafe { count.as_mut() })) else {
         // SAFETY: the host's call.
         return unsafe { real(device, count, infos) };
     };
     let mut none = 0;
-    // SAFETY: the number is valid, and says that there is no room.
+    // SAFETY: the pointer to the count is valid, and the count says that there is no room.
     let answer = unsafe { real(device, &raw mut none, core::ptr::null_mut()) };
     if !is_answered(answer) {
         return answer;
@@ -141,7 +141,7 @@ pub(crate) unsafe fn compute_processes<T: Entry>(
     count: *mut c_uint,
     infos: *mut T,
 ) -> nvmlReturn_t {
-    // SAFETY: the host's pointers; `list` gets the number that belongs to the array.
+    // SAFETY: the host's pointers; `list` gets the count that belongs to the array.
     unsafe {
         list_processes(real, device, count, infos, |share, count| {
             let (instances, mut list) = (Instances::of(device), Listing::begin(count, infos));
@@ -151,8 +151,8 @@ pub(crate) unsafe fn compute_processes<T: Entry>(
     }
 }
 
-/// `nvmlDeviceGetGraphicsRunningProcesses`, `nvmlDeviceGetMPSComputeRunningProcesses` and the sessions of codecs: what the shim
-/// knows of is in the list of those that compute; others are other containers'.
+/// `nvmlDeviceGetGraphicsRunningProcesses`, `nvmlDeviceGetMPSComputeRunningProcesses` and the sessions of codecs:
+/// empty. The list of compute processes shows all processes that the shim knows of; others belong to other containers.
 pub(crate) unsafe fn no_processes<T>(
     real: List<T>,
     device: nvmlDevice_t,

@@ -1,8 +1,8 @@
-//! How busy the device is: with the container's own work, of what the container may have at most.
+//! How busy the device is with the container's own work, relative to what the container may have at most.
 //!
-//! 100 percent is the slice's core limit, so that a container that is held back by its limit sees a device that is
-//! fully busy, whatever others do beside it. How much of the time memory was read or written the device does not say
-//! for each of its users: a kernel that runs is taken to do so all the time.
+//! 100 percent is the slice's core limit: a container that is held back by its limit sees a fully busy device, whatever
+//! other containers do. The device does not tell for each user how much of the time memory was read or written, so a
+//! running kernel is taken to do so all the time.
 
 use super::processes::for_each_own_process;
 use super::{Listing, Share, Sight, is_answered};
@@ -16,7 +16,7 @@ use aliquot_abi::nvml::{
 use core::sync::atomic::Ordering;
 
 impl Share {
-    /// Device time in thousandths of the device's, in percent of what the container may have.
+    /// `used_permille`, in thousandths of the device's time, as a percentage of the container's limit.
     fn percent_of_limit(&self, used_permille: u64) -> c_uint {
         let limit_percent = u64::from(self.limits.core_limit_percent.load(Ordering::Relaxed));
         let rounded = used_permille.saturating_mul(10).saturating_add(limit_percent / 2);
@@ -25,7 +25,7 @@ impl Share {
 }
 
 impl Sight {
-    /// How busy the device is seen to be, in percent; `None`: as it is.
+    /// The utilisation to show, in percent; `None`: the real one.
     #[cold]
     #[inline(never)]
     fn percent(&self) -> Option<c_uint> {
@@ -55,7 +55,7 @@ pub(crate) unsafe fn utilization_rates(
     result
 }
 
-/// `nvmlDeviceGetDynamicPstatesInfo`: the same for each engine, of which the first two are those that a slice has a part of.
+/// `nvmlDeviceGetDynamicPstatesInfo`: the utilisation of each engine. A slice has a part of the first two engines only.
 pub(crate) unsafe fn dynamic_pstates(
     real: types::nvmlDeviceGetDynamicPstatesInfo,
     device: nvmlDevice_t,
@@ -75,7 +75,7 @@ pub(crate) unsafe fn dynamic_pstates(
     result
 }
 
-/// `nvmlDeviceGetSamples`: those of utilisation keep their times and show the present value.
+/// `nvmlDeviceGetSamples`: samples of utilisation keep their times and get the current value.
 pub(crate) unsafe fn samples(
     real: types::nvmlDeviceGetSamples,
     device: nvmlDevice_t,
@@ -94,14 +94,14 @@ pub(crate) unsafe fn samples(
     // SAFETY: the call has succeeded, so the pointer is valid.
     if let (Some(&mut count), Some(percent)) = (unsafe { count.as_mut() }, Sight::of(device).percent()) {
         for number in 0..count as usize {
-            // SAFETY: so many samples were written.
+            // SAFETY: the call has written `count` samples.
             unsafe { (*samples.wrapping_add(number)).sample_value = u64::from(percent) };
         }
     }
     result
 }
 
-/// Lists the processes that used the device in the last second: none if nothing is newer than what was seen last.
+/// Lists the processes that used the device in the last second; none if the caller has seen a newer sample.
 fn list_used_lately<T>(
     sight: &Sight,
     last_seen_us: u64,
@@ -128,13 +128,13 @@ pub(crate) unsafe fn process_utilization(
     last_seen_us: u64,
 ) -> nvmlReturn_t {
     let sight = Sight::of(device);
-    // SAFETY: a pointer that is not null is the host's number.
+    // SAFETY: a pointer that is not null is the host's count.
     let (false, Some(count)) = (matches!(sight, Sight::Whole), (unsafe { count.as_mut() })) else {
         // SAFETY: the host's call.
         return unsafe { real(device, samples, count, last_seen_us) };
     };
     let mut none = 0;
-    // SAFETY: the number is valid; with no array, only the room that is needed is told.
+    // SAFETY: the pointer to the count is valid; without an array, NVML writes only the room that is needed.
     let answer = unsafe { real(device, core::ptr::null_mut(), &raw mut none, 0) };
     if !is_answered(answer) && answer != nvmlReturn_t::NOT_FOUND {
         return answer;
