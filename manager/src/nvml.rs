@@ -267,6 +267,16 @@ impl Loaded {
             })
         };
         let mut computing = device.running_compute_processes().map_err(|error| told(uuid, &error))?;
+        // Clients of MPS are in a list of their own, and may be in the first one as well.
+        let clients = match device.mps_running_compute_processes() {
+            Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Vec::new(),
+            listed => listed.map_err(|error| told(uuid, &error))?,
+        };
+        for client in clients {
+            if computing.iter().all(|process| process.pid != client.pid) {
+                computing.push(client);
+            }
+        }
         computing.retain(is_here);
         // A process that draws as well stands in both lists, with the same memory. Not every device has the second one.
         let mut drawing = device.running_graphics_processes().unwrap_or_default();

@@ -25,7 +25,20 @@ pub(crate) fn running(handle: nvmlDevice_t) -> Done<impl Iterator<Item = Process
     Ok(processes(handle)?.filter(|process| process.contexts > 0 || process.memory_bytes > 0))
 }
 
-fn compute_processes(handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_t>> {
+/// How a process comes to the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ByItself,
+    AsMpsClient,
+}
+
+/// Those of the running processes that come to the device in this way.
+fn running_by(way: Way, handle: nvmlDevice_t) -> Done<impl Iterator<Item = ProcessUse>> {
+    let is_theirs = machine()?.config().mps_clients == (way == Way::AsMpsClient);
+    Ok(running(handle)?.filter(move |_| is_theirs))
+}
+
+fn infos(way: Way, handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_t>> {
     let Instances { gpu, compute } = instances(handle)?;
     let info = |process: ProcessUse| nvmlProcessInfo_t {
         pid: process.pid,
@@ -33,15 +46,31 @@ fn compute_processes(handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_t>> {
         gpu_instance_id: gpu,
         compute_instance_id: compute,
     };
-    Ok(running(handle)?.map(info).collect())
+    Ok(running_by(way, handle)?.map(info).collect())
+}
+
+fn infos_v1(way: Way, handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_v1_t>> {
+    let info = |process: ProcessUse| nvmlProcessInfo_v1_t { pid: process.pid, used_gpu_memory: process.memory_bytes };
+    Ok(running_by(way, handle)?.map(info).collect())
+}
+
+fn compute_processes(handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_t>> {
+    infos(Way::ByItself, handle)
 }
 
 fn compute_processes_v1(handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_v1_t>> {
-    let info = |process: ProcessUse| nvmlProcessInfo_v1_t { pid: process.pid, used_gpu_memory: process.memory_bytes };
-    Ok(running(handle)?.map(info).collect())
+    infos_v1(Way::ByItself, handle)
 }
 
-/// No process draws, and there is no MPS server.
+fn mps_clients(handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_t>> {
+    infos(Way::AsMpsClient, handle)
+}
+
+fn mps_clients_v1(handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_v1_t>> {
+    infos_v1(Way::AsMpsClient, handle)
+}
+
+/// No process draws.
 fn none<T>(handle: nvmlDevice_t) -> Done<Vec<T>> {
     index_of(handle)?;
     Ok(Vec::new())
@@ -62,9 +91,9 @@ process_lists! {
     nvmlDeviceGetGraphicsRunningProcesses: nvmlProcessInfo_v1_t = none;
     nvmlDeviceGetGraphicsRunningProcesses_v2: nvmlProcessInfo_t = none;
     nvmlDeviceGetGraphicsRunningProcesses_v3: nvmlProcessInfo_t = none;
-    nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t = none;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_t = none;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_t = none;
+    nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t = mps_clients_v1;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_t = mps_clients;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_t = mps_clients;
 }
 
 pub(crate) fn nvmlDeviceGetEncoderSessions(handle: nvmlDevice_t, count: *mut c_uint, _infos: *mut c_void) -> Done {
@@ -94,8 +123,10 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
         used_gpu_cc_protected_memory: 0,
     };
     let found = match mode {
-        NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => compute_processes(handle)?,
-        NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => Vec::new(),
+        NVML_PROCESS_MODE_COMPUTE => compute_processes(handle)?,
+        NVML_PROCESS_MODE_MPS => mps_clients(handle)?,
+        NVML_PROCESS_MODE_ALL => [compute_processes(handle)?, mps_clients(handle)?].concat(),
+        NVML_PROCESS_MODE_GRAPHICS => Vec::new(),
         _ => return Err(nvmlReturn_t::INVALID_ARGUMENT),
     };
     let count = list.wrapping_byte_add(core::mem::offset_of!(nvmlProcessDetailList_v1_t, num_proc_array_entries));
