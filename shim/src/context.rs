@@ -25,7 +25,10 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &d
         Ok(process) => process,
         Err(unattached) => return unattached.answer(CUresult::NOT_PERMITTED, call),
     };
-    let Some(part) = process.part(device) else { return call() };
+    let Some(part) = process.part(device) else {
+        // The device is not the slice's, or does not exist: then the driver returns its own error.
+        return if process.has_device(device) { CUresult::OUT_OF_MEMORY } else { call() };
+    };
     if gate::is_taken_away(&part) {
         return CUresult::NOT_PERMITTED;
     }

@@ -85,7 +85,7 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     if if heavy { shard.takes_graph(word) } else { shard.takes_one(word) } {
         return Pass::Free;
     }
-    if part.process.is_disabled() || is_capturing(stream) {
+    if is_capturing(stream) {
         return Pass::Free;
     }
     let Some(admitted) = wait_for_admission(part, stream, shard) else { return Pass::Refused };

@@ -72,9 +72,7 @@ impl Entry {
     fn of(process: &'static Process, stream: CUstream, heavy: bool) -> Entry {
         // Without a context or with an invalid stream, the driver returns its own error.
         let Ok(ordinal) = process::ordinal_of_stream(process, stream) else { return Entry::Free };
-        let Some(part) = process.part(ordinal) else {
-            return if process.is_disabled() { Entry::Free } else { Entry::Refused };
-        };
+        let Some(part) = process.part(ordinal) else { return Entry::Refused };
         match gate::pass(&part, stream, heavy) {
             Pass::Free => Entry::Free,
             Pass::Refused => Entry::Refused,
@@ -182,10 +180,11 @@ pub(crate) unsafe fn cooperative_multi(
         *stream = unsafe { (*launches.wrapping_add(number)).stream };
         *entry = Entry::of(process, *stream, true);
         if let Entry::Refused = entry {
-            return CUresult::NOT_PERMITTED;
+            break;
         }
     }
-    let result = call();
+    let is_refused = entries.iter().any(|(entry, _)| matches!(entry, Entry::Refused));
+    let result = if is_refused { CUresult::NOT_PERMITTED } else { call() };
     for (entry, stream) in &entries {
         if let Entry::Marked(part, marked) = entry {
             leave_marker(part, *stream, *marked, result);

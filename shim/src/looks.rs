@@ -8,7 +8,7 @@ use crate::clock;
 use crate::process::{self, Part, Process};
 use crate::sys;
 use aliquot_abi::ledger::{self, Identity};
-use aliquot_abi::region::{AttachMessage, HEARTBEAT_STALE_NS, NO_SLOT, SLOTS_MAX};
+use aliquot_abi::region::{AttachMessage, HEARTBEAT_STALE_NS, NO_SLOT, SLOTS_MAX, end_of_next_look};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
@@ -26,10 +26,9 @@ impl Part {
     /// Asks for a look, and waits for the end of a look that began after this call.
     pub(crate) fn await_look(&self) {
         let looks = || self.limits.memory_looks.load(Ordering::Acquire);
-        // A look that is under way may have asked the driver already.
-        let last = (looks() | 1).wrapping_add(2) & !1;
+        let end = end_of_next_look(looks());
         self.ask_for_look();
-        wait(self.process, &|| looks() < last);
+        wait(self.process, &|| looks() < end);
     }
 }
 
@@ -59,7 +58,8 @@ fn is_settling(process: &'static Process, account: usize) -> bool {
 fn ended_hold_some(process: &'static Process, account: usize) -> bool {
     let ledger = process.ledger();
     let namespace = process.slot().pid_namespace.load(Ordering::Relaxed);
-    let has_ended = |owner: Identity| owner.pid_namespace == namespace && !process::is_alive(owner);
+    // A process that does not know its namespace cannot tell whether another process has ended.
+    let has_ended = |owner: Identity| namespace != 0 && owner.pid_namespace == namespace && !process::is_alive(owner);
     (NO_SLOT + 1..SLOTS_MAX).any(|index| {
         ledger::identity(ledger, index).is_some_and(has_ended)
             && ledger

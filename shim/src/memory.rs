@@ -104,7 +104,7 @@ impl Payer {
         match process.part(ordinal) {
             Some(part) => Payer::Part(part),
             // The device does not exist: the driver returns its own error.
-            None if process.is_disabled() || !(0..process.ordinals()).contains(&ordinal) => Payer::Nobody,
+            None if !process.has_device(ordinal) => Payer::Nobody,
             None => Payer::Stranger,
         }
     }

@@ -120,10 +120,11 @@ impl<'a> Pacing<'a> {
             if !is_believed || ledger::drained(work, row) {
                 return None;
             }
-            // A pid has no meaning in another namespace.
+            // A pid has no meaning in another namespace. 0: the process does not know its namespace.
             let namespace = |slot: &Slot| slot.pid_namespace.load(Ordering::Relaxed);
-            let is_gone =
-                namespace(slot) == namespace(own) && !sys::process_exists(owner::pid(word.load(Ordering::Relaxed)));
+            let is_gone = namespace(own) != 0
+                && namespace(slot) == namespace(own)
+                && !sys::process_exists(owner::pid(word.load(Ordering::Relaxed)));
             (!is_gone).then(|| work.busy_since_ns.load(Ordering::Relaxed))
         });
         busy_since_ns.min()

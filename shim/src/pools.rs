@@ -238,9 +238,7 @@ fn allocate(
         // SAFETY: read only after a success, when the driver has written it.
         return charged(Payer::of_thread(), bytes, call, &|| Key::Address(unsafe { *address }));
     };
-    let Some(account) = pool.account() else {
-        return if process.is_disabled() { call() } else { CUresult::OUT_OF_MEMORY };
-    };
+    let Some(account) = pool.account() else { return CUresult::OUT_OF_MEMORY };
     if !pool.begin_request(process, account, bytes) {
         return CUresult::OUT_OF_MEMORY;
     }

@@ -18,8 +18,8 @@ use crate::sys::{self, Access, File};
 use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream, CUuuid};
 use aliquot_abi::ledger::{self, Identity};
 use aliquot_abi::region::{
-    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_DISABLED, FLAG_EVENTS, Ledger, Limits, NO_SLOT, Slot,
-    SlotDevice, markers_per_device,
+    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_EVENTS, Ledger, Limits, NO_SLOT, Slot, SlotDevice,
+    markers_per_device,
 };
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -296,12 +296,6 @@ impl Process {
         unsafe { &*self.limits.load(Ordering::Relaxed) }
     }
 
-    /// Whether the manager has switched enforcement off.
-    #[inline]
-    pub(crate) fn is_disabled(&self) -> bool {
-        self.limits().flags.load(Ordering::Relaxed) & FLAG_DISABLED != 0
-    }
-
     /// Whether progress markers must be events.
     pub(crate) fn marks_by_events(&self) -> bool {
         self.limits().flags.load(Ordering::Relaxed) & FLAG_EVENTS != 0
@@ -406,7 +400,6 @@ impl Process {
     pub(crate) fn host_memory_limit_bytes(&self) -> u64 {
         match self.limits().host_memory_limit_bytes.load(Ordering::Relaxed) {
             0 => u64::MAX,
-            _ if self.is_disabled() => u64::MAX,
             limit => limit,
         }
     }
@@ -422,6 +415,11 @@ impl Process {
     /// Number of devices that the process sees.
     pub(crate) fn ordinals(&self) -> CUdevice {
         self.ordinals.load(Ordering::Relaxed) as CUdevice
+    }
+
+    /// Whether the process sees a device `ordinal`, of the slice or not.
+    pub(crate) fn has_device(&self, ordinal: CUdevice) -> bool {
+        (0..self.ordinals()).contains(&ordinal)
     }
 
     /// The ordinal of the device that is part number `index`; `None` if the process does not see that device.
@@ -536,9 +534,6 @@ impl Part {
     /// The bytes that the ledger may reserve of this device's memory: the limit minus the overhead.
     #[inline]
     pub(crate) fn memory_limit_bytes(&self) -> u64 {
-        if self.process.is_disabled() {
-            return u64::MAX;
-        }
         let overhead = self.limits.memory_overhead_bytes.load(Ordering::Relaxed);
         self.limits.memory_limit_bytes.load(Ordering::Relaxed).saturating_sub(overhead)
     }

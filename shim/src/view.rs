@@ -19,7 +19,7 @@ use crate::hooks::real;
 use crate::region::{Region, Unattached};
 use aliquot_abi::cuda::c_char;
 use aliquot_abi::nvml::{nvmlDevice_t, nvmlReturn_t};
-use aliquot_abi::region::{Account, DeviceLimits, FLAG_DISABLED, Ledger};
+use aliquot_abi::region::{Account, DeviceLimits, Ledger};
 use core::sync::atomic::Ordering;
 
 /// What the container may see of an NVML device.
@@ -55,9 +55,6 @@ impl Sight {
             Err(Unattached::Free) => return Sight::Whole,
             Err(Unattached::Refused) => return Sight::Nothing,
         };
-        if region.limits.flags.load(Ordering::Relaxed) & FLAG_DISABLED != 0 {
-            return Sight::Whole;
-        }
         let Some(uuid) = uuid_of(device) else { return Sight::Whole };
         Share::of(uuid, region).map_or(Sight::Nothing, Sight::Part)
     }

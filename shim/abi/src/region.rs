@@ -148,7 +148,7 @@ pub struct Limits {
     pub heartbeat_ns: AtomicU64,
     /// Number of valid entries at the start of [`Limits::devices`]. At most [`DEVICES_MAX`]; never changes.
     pub device_count: AtomicU32,
-    /// [`FLAG_DISABLED`] and [`FLAG_EVENTS`].
+    /// [`FLAG_EVENTS`].
     pub flags: AtomicU32,
     /// Limit of page-locked host memory in bytes; 0: no limit.
     pub host_memory_limit_bytes: AtomicU64,
@@ -162,12 +162,15 @@ pub struct Limits {
     pub waits: [DeviceWaits; DEVICES_MAX],
 }
 
-/// In [`Limits::flags`]: the manager has switched enforcement off. The shim accounts, but applies no limit and delays
-/// nothing.
-pub const FLAG_DISABLED: u32 = 1;
 /// In [`Limits::flags`]: progress markers are events even where the device could write them, so that both ways can be
 /// compared.
 pub const FLAG_EVENTS: u32 = 2;
+
+/// The value of [`DeviceLimits::memory_looks`] at the end of the first look that begins after the value was `looks`. A look
+/// that is under way does not count: it may have asked the driver already.
+pub const fn end_of_next_look(looks: u64) -> u64 {
+    looks.wrapping_add(3) & !1
+}
 
 /// In [`DeviceLimits::context_bytes`]: a context takes next to nothing, or the driver does not tell how much.
 pub const CONTEXT_NEGLIGIBLE: u64 = u64::MAX;
@@ -546,6 +549,15 @@ const _: () = {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_look_that_is_under_way_is_not_the_next_one() {
+        // Even: no look is under way. The next one begins with 5 and ends with 6.
+        assert_eq!(end_of_next_look(4), 6);
+        // Odd: one is under way, and ends with 6. The next one begins with 7 and ends with 8.
+        assert_eq!(end_of_next_look(5), 8);
+        assert_eq!(end_of_next_look(0), 2);
+    }
 
     #[test]
     fn only_valid_messages_are_parsed() {

@@ -44,9 +44,6 @@ impl Memory {
     }
 
     fn of_part(part: &Part) -> Option<Memory> {
-        if part.process.is_disabled() {
-            return None;
-        }
         Some(Memory::of(part.limits, part.process.ledger().account(part.index)?))
     }
 

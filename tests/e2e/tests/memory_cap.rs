@@ -165,12 +165,10 @@ fn each_device_has_its_own_limit_and_a_device_without_a_part_has_nothing() {
         outcome.stdout,
         format!(
             "device 0: total {}, free {}, all 0, then 2, launch 0\n\
-             device 1: total {}, free {}, all 2, then 2, launch 800\n\
+             device 1: context 2\n\
              device 2: total {}, free {}, all 0, then 2, launch 0\n",
             64 * MIB,
             64 * MIB,
-            4 * GIB,
-            0,
             32 * MIB,
             32 * MIB
         )
