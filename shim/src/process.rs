@@ -160,6 +160,8 @@ impl Process {
             clock::learn_offset();
             process.take_slot(region);
         }
+        // A later attempt may be another thread's: this one must not take itself for a callback then.
+        process.attaching.store(0, Ordering::Relaxed);
         process.state.store(if done { ATTACHED } else { OFF }, Ordering::Release);
         // The driver is not initialised.
         done.then_some(process).ok_or(Unattached::Free)
