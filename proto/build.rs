@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::{env, error, fs};
 
-/// Ours, which the server tells of by reflection.
+/// Our own, which the server offers by reflection.
 const OWN: [&str; 1] = ["aliquot/node/v1/node.proto"];
-/// Kubelet's, of which we are one side each.
+/// Kubelet's; in each we implement one side.
 const KUBELET: [&str; 5] = [
     "kubelet/registration/v1.proto",
     "kubelet/dra/v1.proto",
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         println!("cargo::rerun-if-changed={contract}");
     }
     let own = protox::compile(OWN.map(|contract| root.join(contract)), [&root])?;
-    // For server reflection: the descriptors as the server hands them out.
+    // The descriptors that the server hands out by reflection.
     let encoded = prost::Message::encode_to_vec(&own);
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("descriptors.bin"), encoded)?;
     tonic_prost_build::configure().compile_fds(own)?;

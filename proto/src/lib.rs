@@ -1,7 +1,7 @@
-//! The gRPC contracts of Aliquot: every one of them, and nothing else.
+//! The gRPC contracts of Aliquot, and nothing else.
 //!
-//! The `.proto` files beside this crate are the contracts and carry their documentation; this crate is what is generated
-//! from them. It imports nothing of ours.
+//! The `.proto` files beside this crate are the contracts and carry their documentation. This crate holds the code
+//! generated from them. It imports none of our crates.
 
 /// The node manager's API, `aliquot/node/v1/node.proto`.
 pub mod node {
@@ -12,10 +12,10 @@ pub mod node {
     }
 }
 
-/// What kubelet and its plugins say to each other, `kubelet/`. The wire is Kubernetes'.
+/// The protocols between kubelet and its plugins, `kubelet/`. Kubernetes defines them.
 #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto files")]
 pub mod kubelet {
-    /// How plugins make themselves known, version 1.
+    /// How plugins register with kubelet, version 1.
     pub mod registration {
         tonic::include_proto!("pluginregistration");
     }
@@ -31,7 +31,7 @@ pub mod kubelet {
     pub mod device_plugin {
         tonic::include_proto!("v1beta1");
     }
-    /// Who has which devices, version 1.
+    /// Which pod has which devices, version 1.
     pub mod pod_resources {
         tonic::include_proto!("v1");
     }
