@@ -1,15 +1,15 @@
-//! Who is in which slice: one thread that listens on the attach sockets of all slices and holds a pidfd of every
-//! process.
+//! Tracks which processes are in which slice. One thread listens on the attach sockets of all slices and holds a pidfd
+//! of every attached process.
 //!
-//! A process that takes a slot in its ledger says so once on the slice's attach socket. From then on this thread holds
-//! a pidfd of it, and gives back what it held at the moment in which it ends, however it ends. What the thread takes
-//! for true comes from the kernel (the sender's pid, its namespace, its start time); a message that does not agree with
-//! that is dropped and counted.
+//! A process that takes a slot in its ledger reports this once on the slice's attach socket. From then on this thread
+//! holds a pidfd of the process, and gives back what it held as soon as it ends, however it ends. The thread trusts
+//! only facts from the kernel (the sender's pid, its namespace, its start time). A message that contradicts them is
+//! dropped and counted.
 //!
-//! Not every process is heard: a message is lost when the manager is not there or its socket's queue is full, and a
-//! process can be killed between taking the slot and saying so. So the ledgers are swept, at the start and every few
-//! seconds: for an owner that is not known, either the process is found in `/proc` and taken in, or the slot is given
-//! back.
+//! Some processes are missed: a message is lost when the manager is down or its socket's queue is full, and a process
+//! can be killed between taking the slot and reporting it. So the thread sweeps the ledgers at the start and every few
+//! seconds. For each slot owner that is not known, it either finds the process in `/proc` and takes it in, or gives the
+//! slot back.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,20 +34,20 @@ mod socket;
 
 use event_loop::EventLoop;
 
-/// What the thread has met.
+/// Counters of the attach thread.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Processes that were taken in.
     pub attached: AtomicU64,
-    /// Processes of which what they held was given back.
+    /// Ended processes whose memory and slot were given back.
     pub reclaimed: AtomicU64,
-    /// Messages that were not what they should be.
+    /// Messages that were malformed, or contradicted the kernel or the ledger.
     pub dropped: AtomicU64,
-    /// Times that a slice's socket was left alone for a while because too much came from it.
+    /// Times that a slice's socket was ignored for a while because too many connections came from it.
     pub floods: AtomicU64,
 }
 
-/// What the thread is told.
+/// A command to the attach thread.
 enum Command {
     Add { live: Arc<LiveSlice>, listener: OwnedFd, owner: Option<OwnedFd>, done: mpsc::Sender<io::Result<()>> },
     Remove { number: u64, done: mpsc::Sender<()> },
@@ -60,15 +60,15 @@ struct Shared {
     counters: Counters,
 }
 
-/// The thread.
+/// Handle of the attach thread.
 pub(crate) struct Attach {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Attach {
-    /// Starts the thread. It wakes `time_sharing` when processes come, wait or end, calls `memory_changed` when a process
-    /// says that its contexts have, and `owner_gone` with the name of a slice whose owner has ended.
+    /// Starts the thread. It wakes `time_sharing` when processes attach, wait or end. It calls `memory_changed` when a
+    /// process reports that its contexts have changed, and `owner_gone` with the name of a slice whose owner has ended.
     ///
     /// # Errors
     /// The kernel gives no thread or file descriptor.
@@ -96,8 +96,8 @@ impl Attach {
         Ok(Attach { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Listens for the processes of a slice, and takes in those that are in its ledger already. With an owner: until it
-    /// ends. Returns when that is done.
+    /// Starts to listen for the processes of a slice, and takes in those that are already in its ledger. If there is an
+    /// owner, watches for its end. Returns when that is done.
     ///
     /// # Errors
     /// The socket cannot be made, or the owner cannot be watched.
@@ -109,15 +109,15 @@ impl Attach {
         outcome.recv().unwrap_or_else(|_| Err(io::Error::other("the attach thread has ended")))
     }
 
-    /// Leaves a slice alone from now on. Returns when that is done.
+    /// Stops watching a slice. Returns when that is done.
     pub(crate) fn remove(&self, live: &LiveSlice) {
         let (done, outcome) = mpsc::channel();
         self.tell(Command::Remove { number: live.number, done });
-        // The thread is gone, and with it all that was to be removed.
+        // On an error the thread has ended, and nothing is watched any more.
         let _ = outcome.recv();
     }
 
-    /// What the thread has met so far.
+    /// The thread's counters so far.
     #[must_use]
     pub(crate) fn counters(&self) -> &Counters {
         &self.shared.counters
@@ -127,14 +127,14 @@ impl Attach {
     pub(crate) fn stop(&self) {
         if let Some(thread) = self.thread.lock().take() {
             self.tell(Command::Stop);
-            // A panic in it has ended the process.
+            // A panic in the thread would have ended the whole process.
             let _ = thread.join();
         }
     }
 
     fn tell(&self, command: Command) {
         self.shared.commands.lock().push_back(command);
-        // It fails only if the count is at its maximum, and then the thread is awake.
+        // The write fails only if the counter is at its maximum; then the thread is awake already.
         let _ = self.shared.wake.write(1);
     }
 }

@@ -1,14 +1,14 @@
-//! Which slice a process of this machine belongs to, whether it wants to be known or not.
+//! Finds the slice that a process of this machine belongs to, even if the process hides it.
 //!
-//! What is asked, in this order, is what a process cannot choose by itself:
+//! It asks, in this order, only for facts that a process cannot choose by itself:
 //!
 //! 1. whether it is attached (the attach thread holds a pidfd of it);
 //! 2. the mounts that it sees: a container has its region mounted, and the region's name is a secret of 128 bits;
-//! 3. its cgroup, where that is one that a container of the slice has to itself, so that leaving the container's mount
+//! 3. its cgroup, if a container of the slice has that cgroup to itself, so that leaving the container's mount
 //!    namespace does not help;
 //! 4. its ancestors: an attached process, or the owner of a slice, which is `aliquot run`.
 //!
-//! Nothing of the process's own memory or environment is believed.
+//! The process's own memory and environment are never believed.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -22,12 +22,13 @@ use crate::procfs::{self, Mapped, Stat};
 use crate::region::files::REGION_DIR;
 use crate::slices::SliceId;
 
-/// A process that is in no slice is taken to stay so for as many looks: to find out takes many questions to the kernel.
+/// A process found in no slice is not examined again for this many looks, because an examination takes many system
+/// calls.
 const OUTSIDE_LOOKS: u32 = 8;
-/// Ancestors that are looked at: more than any process has in practice.
+/// Maximum ancestors examined; no process in practice has more.
 const ANCESTORS_MAX: usize = 64;
 
-/// Names a process for as long as this boot lasts.
+/// Identifies a process within one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProcessId {
     /// In the manager's pid namespace.
@@ -36,26 +37,26 @@ pub(crate) struct ProcessId {
     pub start_time: u64,
 }
 
-/// Where a process belongs.
+/// Whether and where a process belongs to a slice.
 #[derive(Clone)]
 pub(crate) enum Place {
-    /// Into a slice.
+    /// In a slice.
     Inside {
         /// The slice.
         slice: Arc<LiveSlice>,
         /// The process as it attached; `None` if it has not.
         attached: Option<Attached>,
     },
-    /// Into none.
+    /// In no slice.
     Outside,
 }
 
-/// What was found out about processes that are not attached, so that it is found out once.
+/// Cache of results about processes that are not attached.
 #[derive(Default)]
 pub(crate) struct Attribution {
-    /// Numbers of the slices that they belong to.
+    /// Processes in a slice, with the slice's number.
     known: BTreeMap<ProcessId, u64>,
-    /// Those in no slice, and for how many looks that is believed.
+    /// Processes in no slice, and for how many more looks that is believed.
     outside: BTreeMap<ProcessId, u32>,
 }
 
@@ -65,12 +66,12 @@ pub(crate) struct Census<'a> {
     slices: BTreeMap<u64, Arc<LiveSlice>>,
     members: BTreeMap<u32, (u64, Attached)>,
     host: HostMounts,
-    /// Cgroups that containers have to themselves, with the numbers of their slices; found out when first asked for.
+    /// Cgroups that containers have to themselves, with the numbers of their slices; computed on first use.
     containers: OnceCell<Vec<(String, u64)>>,
 }
 
 impl Attribution {
-    /// Looks at the processes of `slices`.
+    /// Takes a census of the processes of `slices`.
     pub(crate) fn census(&mut self, slices: &[Arc<LiveSlice>]) -> Census<'_> {
         let member = |live: &Arc<LiveSlice>| {
             let number = live.number;
@@ -95,7 +96,7 @@ impl Attribution {
 }
 
 impl Census<'_> {
-    /// Where a process belongs.
+    /// The slice of a process, if it has one.
     pub(crate) fn place(&mut self, process: ProcessId) -> Place {
         let (number, attached) = match self.members.get(&process.pid) {
             Some((number, attached)) => (Some(*number), Some(attached.clone())),
@@ -107,7 +108,7 @@ impl Census<'_> {
         }
     }
 
-    /// The number of the slice that a process belongs to which is not attached.
+    /// The number of the slice that a process belongs to, for a process that is not attached.
     fn number_of(&mut self, process: ProcessId) -> Option<u64> {
         if let Some(number) = self.attribution.known.get(&process) {
             return Some(*number);
@@ -116,7 +117,7 @@ impl Census<'_> {
             return None;
         }
         let itself = self.by_mounts(process.pid).or_else(|| self.by_cgroup(process.pid));
-        // Last: a container that is started from within a slice is not of that slice.
+        // Ancestors come last: a container that is started from within a slice does not belong to that slice.
         let found = match itself {
             Some(number) => Some(Belonging { number, lasts: true }),
             None => self.by_ancestors(process.pid),
@@ -155,7 +156,7 @@ impl Census<'_> {
             }
         }
         if !containers.is_empty() {
-            // Where containers get no cgroup of their own, they share one with processes of the host.
+            // Where containers get no cgroup of their own, they share one with host processes.
             let is_on_host = |pid: &u32| procfs::mount_namespace(*pid).is_some_and(|of| self.host.are_of(of));
             for cgroups in procfs::pids().filter(is_on_host).filter_map(procfs::cgroups) {
                 containers.retain(|container, _| !is_within(&cgroups, container));
@@ -177,7 +178,7 @@ impl Census<'_> {
             let mut owned = self.slices.values().filter(owns);
             match (owned.next(), owned.next()) {
                 (Some(live), None) => return Some(Belonging { number: live.number, lasts: false }),
-                // One that has several slices: which of them is not known.
+                // The ancestor owns several slices, so which one is meant is unknown.
                 (Some(_), Some(_)) => return None,
                 _ => {}
             }
@@ -190,23 +191,23 @@ impl Census<'_> {
     }
 }
 
-/// Which slice a process was found to belong to.
+/// The slice that a process was found to belong to.
 struct Belonging {
     /// The slice's number.
     number: u64,
-    /// It need not be found out again. That a slice is tied to an ancestor says it of what runs today: the ancestor can
-    /// come to own another slice as well, or the process to be adopted by somebody else.
+    /// Whether the result may be cached. An owner found among the ancestors is not cached: it can come to own another
+    /// slice, or the process can be reparented.
     lasts: bool,
 }
 
-/// The pids of the processes that use the region of slice `id`: those that have its ledger mapped, and those of
+/// The pids of the processes that use the region of slice `id`: processes that have its ledger mapped, and processes of
 /// containers in which it is mounted.
 ///
 /// # Errors
 /// The processes cannot be listed.
 pub(crate) fn users_of(id: SliceId) -> io::Result<Vec<u32>> {
     let host = HostMounts::find();
-    // The second as managers made it that had no directory around the region.
+    // The second path is that of older managers, which made no directory around the region.
     let ledgers = [format!("/{id}/{REGION_DIR}/{LEDGER_FILE}"), format!("/{id}/{LEDGER_FILE}")];
     let uses = |pid: &u32| {
         let is_elsewhere = || procfs::mount_namespace(*pid).is_none_or(|of| !host.are_of(of));
@@ -216,8 +217,8 @@ pub(crate) fn users_of(id: SliceId) -> io::Result<Vec<u32>> {
     Ok(procfs::list()?.filter(uses).collect())
 }
 
-/// The mount namespaces of the host: that of its first process, and the manager's own, which is another where its
-/// service keeps parts of the file system from it.
+/// The mount namespaces of the host: that of process 1, and the manager's own, which differs where its service unit
+/// hides parts of the file system.
 struct HostMounts {
     namespaces: [Option<u64>; 2],
 }
@@ -227,20 +228,21 @@ impl HostMounts {
         HostMounts { namespaces: [1, std::process::id()].map(procfs::mount_namespace) }
     }
 
-    /// Whether `namespace` is one of them.
+    /// Whether `namespace` is a host namespace.
     fn are_of(&self, namespace: u64) -> bool {
         self.namespaces.contains(&Some(namespace))
     }
 }
 
-/// Whether `mount` is of the region of slice `id`: a line of `/proc/PID/mountinfo`, in which field 4 is what of its
-/// file system is mounted, and field 5 where.
+/// Whether `mount` shows the region of slice `id`. `mount` is a line of `/proc/PID/mountinfo`: field 4 is the mounted
+/// root within its file system, and field 5 the mount point.
 pub(crate) fn is_mount_of(mount: &str, id: SliceId) -> bool {
     let id = id.to_string();
     mount.split(' ').skip(3).take(2).any(|path| path.split('/').any(|name| name == id))
 }
 
-/// Whether a process with `cgroups` is in those of `container`, or below them: lines of `hierarchy:controllers:path`.
+/// Whether a process with `cgroups` is in the cgroups of `container`, or below them. Both are lines of
+/// `hierarchy:controllers:path`.
 pub(crate) fn is_within(cgroups: &str, container: &str) -> bool {
     let paths = |text: &str| -> BTreeMap<String, String> {
         let line = |line: &str| {
@@ -250,7 +252,7 @@ pub(crate) fn is_within(cgroups: &str, container: &str) -> bool {
         text.lines().filter_map(line).collect()
     };
     let (cgroups, container) = (paths(cgroups), paths(container));
-    // In the root of each hierarchy is everybody.
+    // Every process is in the root of each hierarchy, so the root proves nothing.
     container.values().any(|path| path != "/")
         && container.iter().all(|(hierarchy, path)| {
             let below = |found: &String| {
@@ -276,7 +278,7 @@ mod tests {
         assert!(!is_mount_of(&mount(&format!("{id}0")), id));
         assert!(!is_mount_of(&mount("x"), id));
         assert!(!is_mount_of("22 1 0:20 / /proc rw - proc proc rw", id));
-        // Anywhere else it says nothing.
+        // The name in any other field proves nothing.
         assert!(!is_mount_of(&format!("31 22 0:25 / / rw - tmpfs /{id} rw"), id));
     }
 

@@ -1,12 +1,12 @@
-//! The audit: what the driver sees, held against the ledgers.
+//! The audit: compares what the driver sees with the ledgers.
 //!
-//! Preloading is not a wall. A program that clears its environment, loads a second copy of the driver's library or
-//! speaks to the device by itself is limited by nothing. But it shows in the driver's list of processes, and the
-//! manager knows which slice it belongs to ([`attribution`](crate::attribution)). So it is named, and ended where the
-//! node's policy says so.
+//! Preloading is no security barrier. A program that clears its environment, loads a second copy of the driver's
+//! library or speaks to the device by itself is not limited. But it shows in the driver's list of processes, and the
+//! manager knows which slice it belongs to ([`attribution`](crate::attribution)). So the audit reports it, and stops it
+//! where the node's policy says so.
 //!
-//! What one look shows is judged by [`judgement`], and believed when [`suspicion`] says so; both are pure. Whether a
-//! process has the shim at work says [`registration`].
+//! [`judgement`] judges what one look shows, and [`suspicion`] decides when a judgement is believed; both are pure.
+//! [`registration`] finds out whether a process uses the shim.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -39,13 +39,13 @@ use judgement::{Facts, SliceFacts, Verdict, judge};
 use registration::Registrations;
 use suspicion::{Confirmed, Suspicions};
 
-/// Processes that were stopped are told for so long, and so many of them.
+/// Stopped processes are reported for this long, and at most this many of them.
 const STOPPED_KEPT: Duration = Duration::from_secs(600);
 const STOPPED_MAX: usize = 64;
-/// A process that keeps a device at work for less of the time is not said to work.
+/// A process that keeps a device busy for less than this part of the time does not count as working.
 const WORK_PERCENT_MIN: u32 = 10;
 
-/// What the audit has found.
+/// The audit's settings and findings.
 #[derive(Debug)]
 pub(crate) struct Audit {
     settings: AuditSettings,
@@ -61,26 +61,27 @@ impl Audit {
         Audit { settings, events, findings: Mutex::default(), stopped: AtomicU64::new(0) }
     }
 
-    /// What happens to processes that get past their slice, where the slice itself does not say.
+    /// The policy for processes that get past their slice, unless the slice has its own.
     #[must_use]
     pub(crate) fn policy(&self) -> AuditPolicy {
         self.settings.policy
     }
 
-    /// What is so now, and what was stopped lately; the oldest first.
+    /// Current findings and recently stopped processes, the oldest first.
     #[must_use]
     pub(crate) fn findings(&self) -> Vec<Finding> {
         self.findings.lock().clone()
     }
 
-    /// Processes that were stopped. What is counted here stands in [`Self::findings`] already.
+    /// Processes that were stopped. Each one counted here is already among [`Self::findings`].
     #[must_use]
     pub(crate) fn stopped(&self) -> u64 {
         self.stopped.load(Ordering::Acquire)
     }
 }
 
-/// Whether this machine's MPS server serves the device, by what was found. A tenant's own serves its slice alone.
+/// Whether the findings name this machine's MPS server on the device. A tenant's own MPS server does not count: it
+/// serves its slice alone.
 #[must_use]
 pub(crate) fn has_mps_server(findings: &[Finding], device: &DeviceUuid) -> bool {
     let serves =
@@ -88,27 +89,27 @@ pub(crate) fn has_mps_server(findings: &[Finding], device: &DeviceUuid) -> bool 
     findings.iter().any(serves)
 }
 
-/// Looks, judges and acts. Belongs to the one thread that asks the driver.
+/// Looks, judges and acts. Owned by the one thread that asks the driver.
 pub(crate) struct Auditor {
     audit: Arc<Audit>,
     suspicions: Suspicions,
     registrations: Registrations,
-    /// What the slots of processes showed at the last look.
+    /// Progress in the slots of processes at the last look.
     progress: BTreeMap<(ProcessId, DeviceUuid), Progress>,
     stopped: VecDeque<(ProcessId, Finding)>,
     stopped_total: u64,
-    /// What was to be stopped and could not be, so that it is said once.
+    /// Processes that could not be stopped, so that the error is logged once.
     unstoppable: BTreeSet<Subject>,
 }
 
-/// A process of which something is seen.
+/// A process under suspicion.
 struct Seen<'look> {
     process: &'look ProcessLook,
     may_be_stopped: bool,
 }
 
 impl Auditor {
-    /// One that writes down in `audit` what it finds.
+    /// An auditor that writes its findings to `audit`.
     #[must_use]
     pub(crate) fn new(audit: Arc<Audit>) -> Auditor {
         Auditor {
@@ -122,7 +123,7 @@ impl Auditor {
         }
     }
 
-    /// Judges what the look at `now_ns` has shown, of all devices that answered.
+    /// Judges the look taken at `now_ns`, of all devices that answered.
     pub(crate) fn look(&mut self, now_ns: u64, looks: &[DeviceLook]) {
         let now = SystemTime::now();
         let progress_before = std::mem::take(&mut self.progress);
@@ -131,7 +132,8 @@ impl Auditor {
             |process: &ProcessLook| mps_server.is_some() && procfs::program(process.id.pid) == mps_server;
         let mut seen: BTreeMap<Subject, Seen<'_>> = BTreeMap::new();
         for look in looks {
-            // Only one outside of slices: a tenant's own serves processes of its slice, which are told apart.
+            // Only a server outside of slices: a tenant's own serves processes of its slice, and those can be told
+            // apart.
             let is_outside = |process: &&ProcessLook| matches!(process.place, Place::Outside);
             let behind_mps = look.processes.iter().filter(is_outside).any(is_mps_server);
             for process in &look.processes {
@@ -159,7 +161,7 @@ impl Auditor {
         let mut findings: Vec<Finding> = Vec::new();
         for confirmed in confirmed {
             let Some(seen) = seen.get(&confirmed.subject) else { continue };
-            // It takes its time to end.
+            // Already stopped: the process takes some time to end.
             if self.stopped.iter().any(|(stopped, _)| *stopped == confirmed.subject.process) {
                 continue;
             }
@@ -173,12 +175,12 @@ impl Auditor {
         findings.extend(looks.iter().flat_map(damaged_regions));
         findings.sort_by_key(|finding| finding.since);
         *self.audit.findings.lock() = findings;
-        // After them, so that nobody hears of a stopped process that is not told of.
+        // Stored after the findings, so that no reader sees a count whose finding is missing.
         self.audit.stopped.store(self.stopped_total, Ordering::Release);
     }
 
-    /// Reports what is believed, and stops the process if it is to be. Returns the finding, unless the process was
-    /// stopped or is gone.
+    /// Reports a confirmed suspicion, and stops the process if the policy says so. Returns the finding, unless the
+    /// process was stopped or is gone.
     fn act(&mut self, confirmed: &Confirmed, seen: &Seen<'_>, now_ns: u64) -> Option<Finding> {
         let Seen { process, may_be_stopped } = *seen;
         let Subject { kind, process: id, device } = &confirmed.subject;
@@ -205,7 +207,7 @@ impl Auditor {
         if policy != AuditPolicy::Stop || !may_be_stopped {
             return Some(finding);
         }
-        // Once more: it may have attached since it was looked at.
+        // Checked once more: the process may have attached since the look.
         let registrations = &mut self.registrations;
         let is_guilty =
             || *kind != Kind::Unregistered || slice.is_some_and(|slice| !registrations.has(*id, slice, now_ns));
@@ -252,8 +254,8 @@ impl Auditor {
         })
     }
 
-    /// Whether the process has kept the device at work from the last look to this one without a lease, and with nothing
-    /// in its slot that says so.
+    /// Whether the process kept the device busy from the last look to this one without a lease, while its slot shows no
+    /// work.
     fn works_unseen(
         &mut self,
         look: &DeviceLook,
@@ -264,7 +266,7 @@ impl Auditor {
             return false;
         };
         let Some(part) = look.parts.iter().find(|part| part.slice.number == slice.number) else { return false };
-        // Launches need no lease, and leave nothing in the slot, while the device is the slice's alone.
+        // While the slice has the device to itself, launches need no lease and leave nothing in the slot.
         if slice.is_free(part.number) || slice.damage().is_some() {
             return false;
         }
@@ -276,7 +278,7 @@ impl Auditor {
     }
 }
 
-/// The slices on a device whose regions are damaged. It is so for good once it is seen.
+/// Findings for the damaged regions of slices on a device. Damage is permanent once seen.
 fn damaged_regions(look: &DeviceLook) -> impl Iterator<Item = Finding> {
     look.parts.iter().filter_map(|part| {
         Some(Finding {
@@ -292,14 +294,14 @@ fn damaged_regions(look: &DeviceLook) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// What the process's slot holds of the device.
+/// Bytes of the device that the process's slot holds.
 fn held_bytes(look: &DeviceLook, process: &ProcessLook) -> u64 {
     let Place::Inside { slice, attached: Some(Attached { slot, .. }) } = &process.place else { return 0 };
     let part = look.parts.iter().find(|part| part.slice.number == slice.number);
     part.map_or(0, |part| view::held_bytes_of(slice.region.ledger(), slot.index, part.number))
 }
 
-/// `event` about the process that a finding is of.
+/// Adds the finding's device, process and slice to `event`.
 fn event(event: Event, finding: &Finding) -> Event {
     let event = event.of_device(&finding.device).of_process(finding.pid);
     match &finding.slice {

@@ -1,14 +1,14 @@
-//! Slices as CDI devices: one specification file for each, which podman, docker, containerd and others read when they
-//! make a container with `aliquot.dev/slice=NAME`.
+//! Slices as CDI devices: one specification file for each slice. podman, docker, containerd and others read it when
+//! they make a container with `aliquot.dev/slice=NAME`.
 //!
-//! Version 0.5.0 of the format, the newest that all of them understand; one file for each slice, because a name that
-//! stands in two files of one directory cannot be resolved at all.
+//! The format is version 0.5.0, the newest that all of them understand. Each slice has a file of its own, because a
+//! name that stands in two files of one directory cannot be resolved at all.
 //!
-//! The container's processes load the shim because `/etc/ld.so.preload` names it: the slice's own file of that name
-//! lies in its region and is mounted read-only, so that no process gets rid of it by clearing its environment. A
-//! container that was made before a reboot and an upgrade also finds the new shim by it, where a variable would name
-//! a file that is gone. The configuration can choose `LD_PRELOAD` instead, or both
-//! ([`Preload`](crate::config::Preload)); a library that is named twice is loaded once.
+//! The container's processes load the shim because `/etc/ld.so.preload` names it: a file in the slice's region is
+//! mounted there read-only, so a process cannot avoid the shim by clearing its environment. It also works for a
+//! container that was made before a reboot and an upgrade: the file names the new shim, where a variable would name a
+//! file that is gone. The configuration can choose `LD_PRELOAD` instead, or both ([`Preload`](crate::config::Preload));
+//! a library that is named twice is loaded once.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -33,13 +33,13 @@ mod visible;
 
 use driver::{Finder, HostDriver};
 
-/// What slices are called in CDI.
+/// The CDI kind of slices.
 const KIND: &str = "aliquot.dev/slice";
 
 /// The file in a slice's region that is the container's `/etc/ld.so.preload`.
 const REGION_PRELOAD_FILE: &str = "ld.so.preload";
 
-/// Why a slice is not published.
+/// Why publishing or withdrawing a slice failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CdiError {
     /// The file cannot be written or removed.
@@ -60,7 +60,7 @@ pub enum CdiError {
     },
 }
 
-/// Publishes slices, if that is wanted.
+/// Publishes slices as CDI devices, if that is configured.
 #[derive(Debug)]
 pub(crate) struct Cdi {
     config: Option<CdiConfig>,
@@ -124,13 +124,13 @@ impl Mount {
 }
 
 impl Cdi {
-    /// The directory that slices are published in, if they are.
+    /// The directory in which slices are published, if they are.
     #[must_use]
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.config.as_ref().map(|config| config.dir.as_path())
     }
 
-    /// Publishes as `config` says, with what is needed of `driver` and by clients of `mps`.
+    /// Publishes as `config` says, with the files of `driver` and the settings that clients of `mps` need.
     #[must_use]
     pub(crate) fn new(config: Option<CdiConfig>, driver: DriverRoot, mps: Arc<Mps>) -> Cdi {
         Cdi { config, driver, mps }
@@ -142,14 +142,14 @@ impl Cdi {
         self.config.as_ref().map(|_| format!("{KIND}={slice}"))
     }
 
-    /// Publishes a slice, in place of what was published under its name.
+    /// Publishes a slice, replacing the specification of its name.
     ///
     /// # Errors
     /// The file cannot be written.
     pub(crate) fn publish(&self, slice: &Slice, region: &Region, inventory: &Inventory) -> Result<(), CdiError> {
         let Some(config) = &self.config else { return Ok(()) };
-        // Whatever the configuration says now: a container that was made under another one has the file mounted, and
-        // could not start without it.
+        // Independent of the current configuration: a container that was made under another one has the file mounted,
+        // and could not start without it.
         let path = region.dir().join(REGION_PRELOAD_FILE);
         write_preload_file(&path, region.preload()).map_err(|source| CdiError::Preload { path, source })?;
         let driver = HostDriver::find(slice, inventory, &self.driver);
@@ -159,12 +159,12 @@ impl Cdi {
         let preload: Vec<&Path> = region.preload().collect();
         let spec = spec(slice, region.dir(), &preload, container, &config.settings);
         let path = file(config, &slice.name);
-        // Readers take up every file whose name ends in .json or .yaml.
+        // Not named .json yet: readers take up every file whose name ends in .json or .yaml.
         let new = config.dir.join(format!(".aliquot.dev-slice-{}.new", slice.name));
         let write = || {
             DirBuilder::new().recursive(true).mode(0o755).create(&config.dir)?;
             let text = serde_json::to_vec_pretty(&spec)?;
-            // What is there needs no room on a full disk.
+            // An unchanged file needs no space on a full disk.
             if fs::read(&path).is_ok_and(|found| found == text) {
                 return Ok(());
             }
@@ -177,7 +177,7 @@ impl Cdi {
         })
     }
 
-    /// Ends the publishing of a slice, if it is published.
+    /// Removes a slice's specification, if there is one.
     ///
     /// # Errors
     /// The file cannot be removed.
@@ -191,7 +191,8 @@ impl Cdi {
     }
 }
 
-/// Writes the file unless it is there: running containers have it mounted, and would keep one that was replaced.
+/// Writes the file unless its content is right: running containers have it mounted, and would keep the old file after a
+/// replacement.
 fn write_preload_file<'a>(path: &Path, libraries: impl Iterator<Item = &'a Path>) -> io::Result<()> {
     let text: Vec<u8> = libraries.flat_map(|library| [library.as_os_str().as_bytes(), b"\n"].concat()).collect();
     if fs::read(path).is_ok_and(|found| found == text) {
@@ -199,7 +200,7 @@ fn write_preload_file<'a>(path: &Path, libraries: impl Iterator<Item = &'a Path>
     }
     let new = path.with_extension("new");
     fs::write(&new, text)?;
-    // Every user of the container reads it, whatever this process's umask is.
+    // Every user of the container must read it, whatever this process's umask is.
     fs::set_permissions(&new, Permissions::from_mode(0o444))?;
     fs::rename(&new, path)
 }
@@ -208,7 +209,7 @@ fn file(config: &CdiConfig, slice: &str) -> PathBuf {
     config.dir.join(format!("aliquot.dev-slice-{slice}.json"))
 }
 
-/// What a container gets by its devices.
+/// What a container gets besides the region.
 struct Container {
     /// Variables that say which devices it sees.
     visible: Vec<String>,
@@ -219,9 +220,9 @@ struct Container {
 fn spec(slice: &Slice, region_dir: &Path, preload: &[&Path], container: Container, settings: &CdiSettings) -> Spec {
     let Container { visible: mut env, driver, mps } = container;
     let ledger = region_dir.join(LEDGER_FILE);
-    // The directory is not writable for the container, so the limits are not; the ledger in it is.
+    // The container cannot write to the directory, and so not to the limits; the ledger in it is writable.
     let mut mounts = vec![Mount::new(region_dir, region_dir, false), Mount::new(&ledger, &ledger, true)];
-    // What stands in for the shim needs what lies beside it, as the shim does.
+    // The stand-in needs the files beside it, as the shim does.
     let beside = preload.iter().skip(1).filter_map(|library| library.parent());
     mounts.extend(beside.map(|dir| Mount::new(dir, dir, false)));
     if settings.preload.by_environment() {
@@ -250,7 +251,7 @@ fn spec(slice: &Slice, region_dir: &Path, preload: &[&Path], container: Containe
     mounts.extend(extra.map(|mount| Mount::new(&mount.host_path, mount.container_path(), mount.writable)));
     let device_nodes = driver.device_nodes.into_iter().map(|path| DeviceNode { path }).collect();
     let edits = Edits { env, device_nodes, mounts, hooks };
-    // A container that gets the slice by several of its names is edited several times, the same way.
+    // A container that requests the slice under several of its names gets the same edits several times.
     let device = |name: &str| Device { name: name.into(), container_edits: edits.clone() };
     Spec { cdi_version: "0.5.0", kind: KIND, devices: slice.cdi_names().map(device).collect() }
 }
@@ -266,7 +267,7 @@ mod tests {
     use crate::inventory::DeviceUuid;
     use crate::slices::{Part, PriorityClass, Published, SliceId};
 
-    /// What the specification of a slice with two devices says must be changed in its container.
+    /// The edits in the specification of a slice with two devices.
     fn edits(preload: Preload) -> serde_json::Value {
         let part = |uuid| Part {
             device: DeviceUuid::new(uuid),

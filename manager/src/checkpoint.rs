@@ -1,13 +1,14 @@
-//! What the manager must remember: the slices, in one file that is always whole.
+//! The manager's persistent state: the slices, in one file that is always whole.
 //!
-//! The file is written under another name, synced, and renamed; then its directory is synced. Whoever reads it finds
-//! the state before or after a change, never half of one.
+//! The file is written under another name, synced, and renamed; then its directory is synced. A reader finds the state
+//! before or after a change, never half of one. On a full disk it is written over in place instead; then its copy is
+//! whole.
 //!
-//! A slice stands in it with its phase. `making` is written before anything of a slice is made and `removing` before
-//! anything of it is removed; so after a kill at any moment, all that can be left over of a slice is known, and is
-//! removed at the next start. `ready` slices are what the manager has promised.
+//! Each slice is stored with its phase. `making` is written before anything of a slice is made, and `removing` before
+//! anything of it is removed. So after a kill at any moment all possible leftovers are known, and the next start
+//! removes them. `ready` slices are what the manager has promised.
 //!
-//! A second file holds the same. It is written after the first and read where the first is damaged or gone. Where both
+//! A second file holds a copy. It is written after the first one, and read if the first one is damaged or gone. If both
 //! are, the regions tell which slices there are: see `manager::recovery`.
 
 use std::fs::{self, File, OpenOptions};
@@ -22,17 +23,17 @@ use crate::slices::Slice;
 
 const FILE: &str = "checkpoint.json";
 const COPY: &str = "checkpoint.copy.json";
-/// Under this name a file that cannot be read is kept, for people to look at.
+/// A file that cannot be read is kept under this name, for people to look at.
 const DAMAGED: &str = "checkpoint.damaged.json";
 const VERSION: u32 = 1;
 
-/// How far a slice has got.
+/// How far the making or the removal of a slice has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Phase {
-    /// Begun, and promised to nobody yet.
+    /// Begun, and not promised to a caller yet.
     Making,
-    /// It is there.
+    /// Made and promised.
     Ready,
     /// Its removal has begun.
     Removing,
@@ -52,7 +53,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Contents {
     version: u32,
-    /// The boot during which it was written: after another one the regions are gone.
+    /// The boot during which it was written: after another boot the regions are gone.
     pub boot_id: String,
     /// The slices.
     pub slices: Vec<Entry>,
@@ -99,43 +100,43 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// Whether only room is missing: what takes no more of it can still be written.
+    /// Whether only disk space is missing: a state that needs no more space can still be written.
     #[must_use]
     pub(crate) fn is_full_disk(&self) -> bool {
         matches!(self, CheckpointError::Write { source, .. } if is_full(source))
     }
 }
 
-/// What was found at the start.
+/// What a start finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// No file: this is the first start, or somebody has deleted both.
+    /// No file: this is the first start, or both files were deleted.
     Nothing,
-    /// What was saved last.
+    /// The state that was saved last.
     Whole(Contents),
-    /// The copy of what was saved last or of what was saved before that, and what is wrong with the file itself.
+    /// The copy (the state that was saved last, or the one before it), and what is wrong with the file itself.
     Copy(Contents, String),
-    /// Neither can be read; what is wrong with them.
+    /// Neither file can be read; what is wrong with them.
     Lost(String),
 }
 
-/// The checkpoint's files, if anything is to be remembered at all.
+/// The checkpoint's files, if there is a state directory.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     dir: Option<PathBuf>,
 }
 
 impl Checkpoint {
-    /// The checkpoint in `dir`; `None`: nothing is remembered.
+    /// The checkpoint in `dir`; `None`: nothing is saved.
     #[must_use]
     pub(crate) fn new(dir: Option<PathBuf>) -> Checkpoint {
         Checkpoint { dir }
     }
 
-    /// Reads it.
+    /// Reads the checkpoint.
     ///
     /// # Errors
-    /// See [`CheckpointError`]. No file is changed by this.
+    /// See [`CheckpointError`]. Reading never changes a file.
     pub(crate) fn load(&self) -> Result<Found, CheckpointError> {
         let Some(dir) = &self.dir else { return Ok(Found::Nothing) };
         let (path, copy) = (dir.join(FILE), dir.join(COPY));
@@ -152,35 +153,35 @@ impl Checkpoint {
         })
     }
 
-    /// Keeps a file that cannot be read out of the way of the next one. Returns where.
+    /// Renames a file that cannot be read, so that the next save does not overwrite it. Returns the new path.
     pub(crate) fn set_aside(&self) -> Option<PathBuf> {
         let dir = self.dir.as_ref()?;
         let aside = dir.join(DAMAGED);
         fs::rename(dir.join(FILE), &aside).ok().map(|()| aside)
     }
 
-    /// Replaces it.
+    /// Replaces the checkpoint and its copy.
     ///
     /// # Errors
-    /// It cannot be written; what was there before is still there.
+    /// The checkpoint cannot be written; the former state is still there.
     pub(crate) fn save(&self, contents: &Contents) -> Result<(), CheckpointError> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let path = dir.join(FILE);
-        // At once: the file itself would be written token by token.
+        // In one piece: a serialiser on the file itself would write token by token.
         let mut text = serde_json::to_vec_pretty(contents)
             .map_err(|error| CheckpointError::Write { path: path.clone(), source: error.into() })?;
         text.push(b'\n');
         write(dir, &path, &text).map_err(|source| CheckpointError::Write { path, source })?;
         let copy = dir.join(COPY);
         if let Err(error) = write(dir, &copy, &text) {
-            // One that is out of date is worse than none: then the regions are asked.
+            // A stale copy is worse than none: without one, the regions are asked.
             let _ = fs::remove_file(&copy);
             warn!(copy = %copy.display(), %error, "cannot write the copy of the checkpoint; the checkpoint itself is whole");
         }
         Ok(())
     }
 
-    /// Whether nothing is remembered.
+    /// Whether nothing is saved.
     #[must_use]
     pub(crate) fn is_off(&self) -> bool {
         self.dir.is_none()
@@ -203,7 +204,7 @@ fn read(path: &Path) -> Result<Read, CheckpointError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Read::Missing),
         Err(source) => return Err(CheckpointError::Read { path: path.into(), source }),
     };
-    // First the version alone: a newer file need not look like this one in anything else.
+    // The version alone first: a newer file may differ in everything else.
     match serde_json::from_slice(&text) {
         Ok(Version { version: VERSION }) => {}
         Ok(Version { version: found }) => return Err(CheckpointError::Version { path: path.into(), found }),
@@ -220,7 +221,7 @@ fn write(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     let new = dir.join(".checkpoint.new");
     replace(dir, &new, path, text).or_else(|error| {
         let _ = fs::remove_file(&new);
-        // A slice that goes takes no room: on a full disk it can go all the same.
+        // On a full disk a slice can still be removed, because that makes the file no longer.
         if is_full(&error) && overwrite(path, text).is_ok() { Ok(()) } else { Err(error) }
     })
 }
@@ -233,7 +234,7 @@ fn replace(dir: &Path, new: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Writes over a file that is at least as long, and keeps its length. Of the two files one is whole at any time.
+/// Overwrites a file that is at least as long, and keeps its length. The other one of the two files is whole meanwhile.
 fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// A checkpoint in which `contents` were saved, and its file and its copy.
+    /// A checkpoint with `contents` saved, and the paths of its file and copy.
     fn saved(dir: &Path, contents: &Contents) -> (Checkpoint, [PathBuf; 2]) {
         let checkpoint = Checkpoint::new(Some(dir.into()));
         checkpoint.save(contents).unwrap();

@@ -1,7 +1,7 @@
-//! What the manager is told before it starts: a TOML file and flags, flags first.
+//! The manager's configuration: a TOML file and flags, of which flags take precedence.
 //!
-//! [`Settings`] is what a person writes, in the file and as flags alike; [`Config`] is what comes of it once defaults
-//! have been filled in. The rest of the manager sees only [`Config`].
+//! [`Settings`] is what a person writes, in the file or as flags. [`Config`] is the result once defaults are filled in.
+//! The rest of the manager sees only [`Config`].
 
 use std::fs;
 use std::io;
@@ -25,10 +25,11 @@ pub use audit::{AuditPolicy, AuditSettings};
 pub use kubernetes::{KubernetesConfig, KubernetesMode, KubernetesSettings, MigMode};
 pub use sharing::{DeviceSharing, MpsSettings, SharingSettings};
 
-/// What the C library's loader reads in every process: libraries to load before the program's own.
+/// The file that the C library's loader reads in every process: libraries to load before the program's own.
 pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 
-/// What can be set, in the configuration file and by flags of the same names. What is not set has a default.
+/// Everything that can be set in the configuration file, or by flags of the same names. A setting that is missing has a
+/// default.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -111,8 +112,7 @@ impl TryFrom<String> for CdiDir {
     }
 }
 
-/// What the CDI specifications say: how containers preload the shim, and what else they get, for drivers in unusual
-/// places and for simulated ones.
+/// How containers preload the shim, and what else they get, for drivers in unusual places and for simulated ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CdiSettings {
@@ -131,13 +131,13 @@ pub struct CdiSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preload {
-    /// The file `/etc/ld.so.preload`, mounted read-only. It holds for every process whatever its environment, also for
-    /// logins and set-user-ID programs, and leaves `LD_PRELOAD` to the image. An image's own file is hidden by it.
+    /// The file `/etc/ld.so.preload`, mounted read-only. It works for every process whatever its environment, also for
+    /// logins and set-user-ID programs, and leaves `LD_PRELOAD` to the image. It hides the image's own file.
     #[default]
     File,
     /// The variable `LD_PRELOAD`, in place of the image's. A program that clears its environment runs without the shim.
     Environment,
-    /// Both, for C libraries that have the file elsewhere (Nix) or do not read it (musl).
+    /// Both, for C libraries that look for the file elsewhere (Nix) or do not read it (musl).
     Both,
 }
 
@@ -159,9 +159,9 @@ impl Preload {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtraMount {
-    /// On this machine.
+    /// Path on this machine.
     pub host_path: PathBuf,
-    /// In the container; the same path if not set.
+    /// Path in the container; the same path if not set.
     pub container_path: Option<PathBuf>,
     /// Whether the container may write to it.
     #[serde(default)]
@@ -193,14 +193,14 @@ impl CdiSettings {
 }
 
 impl ExtraMount {
-    /// Where it is in the container.
+    /// Its path in the container.
     #[must_use]
     pub fn container_path(&self) -> &Path {
         self.container_path.as_deref().unwrap_or(&self.host_path)
     }
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -220,20 +220,20 @@ pub struct CdiConfig {
     pub settings: CdiSettings,
 }
 
-/// Everything the manager is told before it starts.
+/// The complete configuration of the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Directory for sockets and regions.
     pub runtime_dir: PathBuf,
-    /// Directory for the checkpoint. `None`: nothing is remembered, and slices end with the manager.
+    /// Directory for the checkpoint. `None`: nothing is saved, and slices end with the manager.
     pub state_dir: Option<PathBuf>,
     /// Unix socket to serve gRPC on.
     pub socket: PathBuf,
     /// Address to serve metrics on.
     pub metrics_address: Option<SocketAddr>,
-    /// NVML library; `None`: as the driver's loader finds it.
+    /// NVML library; `None`: the one that the driver's loader finds.
     pub nvml_library: Option<PathBuf>,
-    /// Where the node's driver lies.
+    /// Root directories of the node and of its driver.
     pub driver: DriverRoot,
     /// Publishing as CDI devices; `None`: off.
     pub cdi: Option<CdiConfig>,
@@ -241,17 +241,17 @@ pub struct Config {
     pub audit: AuditSettings,
     /// How devices are shared between slices.
     pub sharing: SharingSettings,
-    /// How pods get slices; `None`: this is no node of Kubernetes.
+    /// How pods get slices; `None`: this is not a Kubernetes node.
     pub kubernetes: Option<KubernetesConfig>,
-    /// Priority class of slices that ask for none.
+    /// Priority class of slices that do not ask for one.
     pub default_priority_class: PriorityClass,
     /// How log lines look.
     pub log_format: LogFormat,
-    /// What is logged.
+    /// Log level or filter.
     pub log_level: String,
 }
 
-/// Why there is no configuration to start with.
+/// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file that was named cannot be read.
@@ -262,7 +262,7 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// The file's contents are wrong; the parser says which key and where.
+    /// The file's contents are wrong; the parser names the key and the place.
     #[error("in the configuration file {}: {source}", path.display())]
     Parse {
         /// The file.
@@ -273,12 +273,12 @@ pub enum ConfigError {
     /// A path that must be absolute is not.
     #[error("{key} is {}, which is not an absolute path", path.display())]
     Relative {
-        /// Which.
+        /// The key.
         key: &'static str,
         /// Its value.
         path: PathBuf,
     },
-    /// The log level is none.
+    /// The log level or filter is invalid.
     #[error(transparent)]
     LogLevel(#[from] LogLevelError),
     /// An entry of `cdi.extra_env` is not `NAME=value`.
@@ -287,7 +287,7 @@ pub enum ConfigError {
         /// The entry.
         entry: String,
     },
-    /// An entry of `sharing.devices` names no device.
+    /// An entry of `sharing.devices` has an invalid device name.
     #[error(
         "sharing.devices has the uuid {uuid}, which is not of the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx; nvidia-smi -L lists them"
     )]
@@ -295,7 +295,7 @@ pub enum ConfigError {
         /// The entry's.
         uuid: DeviceUuid,
     },
-    /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would take the shim's place.
+    /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would replace the shim's preloading.
     #[error(
         "cdi.{key} sets {what}, by which containers preload the shim: set cdi.preload to {instead:?}, or leave the entry out"
     )]
@@ -307,15 +307,15 @@ pub enum ConfigError {
         /// The value of `cdi.preload` with which this entry could stay.
         instead: &'static str,
     },
-    /// The table `[kubernetes.device_plugin]`.
+    /// The table `[kubernetes.device_plugin]` is wrong.
     #[error("kubernetes.{0}")]
     DevicePlugin(#[source] aliquot_kubernetes::device_plugin::SettingsError),
-    /// Instances cannot be made for units of extended resources.
+    /// MIG instances cannot be made on demand for extended resources.
     #[error(
         "kubernetes.mig is \"dynamic\", and kubernetes.mode is not \"dra\": only claims say which instance to make"
     )]
     DynamicMigWithoutDra,
-    /// Pods get their slices as CDI devices.
+    /// Kubernetes needs CDI: pods get their slices as CDI devices.
     #[error("there is a table [kubernetes], and cdi_dir is \"off\": pods get slices as CDI devices; set cdi_dir")]
     KubernetesWithoutCdi,
     /// The loader cannot preload a library from the runtime directory.
@@ -345,12 +345,13 @@ impl Config {
     #[must_use]
     pub fn file(file: Option<&Path>) -> Option<PathBuf> {
         let default = || Paths::of_this_user().config_file;
-        // One that cannot be looked at is not taken for one that is not there.
+        // A file that cannot be examined is not treated as missing.
         let is_there = |path: &PathBuf| path.try_exists().unwrap_or(true);
         file.map(Path::to_owned).or_else(|| Some(default()).filter(is_there))
     }
 
-    /// For a manager inside another program: everything below `runtime_dir`, nothing published, nothing remembered.
+    /// For a manager inside another program: everything is below `runtime_dir`, nothing is published, and nothing is
+    /// saved.
     #[must_use]
     pub fn embedded(runtime_dir: PathBuf) -> Config {
         Config {
@@ -417,7 +418,7 @@ fn read(path: &Path) -> Result<Settings, ConfigError> {
     toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })
 }
 
-/// Regions are named by their paths in other processes, whose working directory is another.
+/// Other processes use these paths, and their working directory differs.
 fn absolute(key: &'static str, path: PathBuf) -> Result<PathBuf, ConfigError> {
     if path.is_absolute() { Ok(path) } else { Err(ConfigError::Relative { key, path }) }
 }

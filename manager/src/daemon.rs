@@ -29,22 +29,22 @@ use crate::socket::{self, Socket, SocketError};
 mod run;
 pub use run::{RunError, check, run};
 
-/// Operations under way have this long to end when the manager does.
+/// Time for running operations to finish when the manager ends.
 const OPERATION_GRACE: Duration = Duration::from_secs(2);
-/// Clients have this long to take notice.
+/// Time for clients to notice that the manager ends.
 const CLIENT_GRACE: Duration = Duration::from_millis(500);
 
 /// Why the manager does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Its directories, its checkpoint or its threads.
+    /// Its directories, checkpoint or threads.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Its socket.
+    /// Its socket cannot be served.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The address for metrics.
+    /// The address for metrics cannot be bound.
     #[error("cannot serve metrics on {address}: {source}; choose another address with --metrics-address")]
     Metrics {
         /// The address.
@@ -52,7 +52,7 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
-    /// What it is on Kubernetes.
+    /// Its Kubernetes side cannot start.
     #[error(transparent)]
     Kubernetes(#[from] KubernetesError),
     /// The kernel gives no thread.
@@ -60,7 +60,7 @@ pub enum StartError {
     Runtime(#[source] io::Error),
 }
 
-/// A manager that serves its socket. It ends when it is stopped or dropped.
+/// A manager that serves its socket. It ends when stopped or dropped.
 pub struct Daemon {
     config: Config,
     manager: Arc<Manager>,
@@ -71,8 +71,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a manager of the devices that NVML shows, in this process, and returns when it serves. It can be called
-    /// from within an asynchronous runtime and without.
+    /// Starts a manager of the devices that NVML shows, in this process, and returns once it serves. It can be called
+    /// inside an asynchronous runtime and outside of one.
     ///
     /// # Errors
     /// See [`StartError`]. A node without a driver is no error.
@@ -81,7 +81,7 @@ impl Daemon {
         Daemon::start_with(config, source)
     }
 
-    /// The same with the devices of `source`.
+    /// The same, with the devices of `source`.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -102,7 +102,7 @@ impl Daemon {
         }
         let (gone, orphans) = mpsc::unbounded_channel();
         let owner_gone = move |slice: &str| {
-            // Nobody listens any more: the manager ends.
+            // On an error the receiver is gone, because the manager ends.
             let _ = gone.send(slice.to_owned());
         };
         let manager = Arc::new(Manager::open(&config, descriptors, source, owner_gone)?);
@@ -111,7 +111,7 @@ impl Daemon {
             kubernetes.map(|config| runtime.block_on(Kubernetes::open(config, Arc::clone(&manager)))).transpose()?;
         let (ending, end) = watch::channel(false);
         let inner = Arc::clone(&manager);
-        // A thread of its own owns the runtime: one must not be dropped within another.
+        // A separate thread owns the runtime: a runtime must not be dropped inside another one.
         let servers = thread::Builder::new().name("daemon".into()).spawn(move || {
             serve(
                 runtime,
@@ -127,25 +127,25 @@ impl Daemon {
         Ok(Daemon { config, manager, ending, servers: Some(servers), metrics_address, _locks: locks })
     }
 
-    /// The socket that it serves gRPC on.
+    /// The socket on which it serves gRPC.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.config.socket
     }
 
-    /// The address that it serves metrics on.
+    /// The address on which it serves metrics.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// Returns as soon as it can do its work: waits for what an operation needs.
+    /// Returns once the manager can work: it waits for the locks that every operation needs.
     fn answer(&self) {
         let _ = self.manager.list();
     }
 
-    /// Stops it, and returns when it has ended. Regions and the checkpoint stay, and what runs in a slice stays
-    /// limited; where nothing is remembered ([`Config::state_dir`]) slices end with it.
+    /// Stops it, and returns when it has ended. Regions and the checkpoint stay, and processes in slices stay limited.
+    /// Without a state directory ([`Config::state_dir`]) slices end with it.
     pub fn stop(mut self) {
         self.end();
     }
@@ -153,7 +153,7 @@ impl Daemon {
     fn end(&mut self) {
         if let Some(servers) = self.servers.take() {
             self.ending.send_replace(true);
-            // A panic in it has ended the process.
+            // A panic in the thread would have ended the whole process.
             let _ = servers.join();
             self.manager.stop();
             info!("the node manager has ended");
@@ -171,7 +171,7 @@ fn bind_metrics(runtime: &Runtime, address: SocketAddr) -> Result<TcpListener, S
     runtime.block_on(TcpListener::bind(address)).map_err(|source| StartError::Metrics { address, source })
 }
 
-/// What others connect to.
+/// The listening sockets and their services.
 struct Served {
     listener: UnixListener,
     clients_max: usize,
@@ -208,11 +208,11 @@ fn serve(
             Server::builder()
                 .add_service(health)
                 .add_service(reflection().build_v1()?)
-                // What grpcurl and others ask for that are older than v1.
+                // Older clients of reflection, among them grpcurl, ask for v1alpha.
                 .add_service(reflection().build_v1alpha()?)
                 .add_service(NodeManagerServer::new(service))
                 .serve_with_incoming_shutdown(incoming, async move {
-                    // An error says that the sender is gone, which is the end as well.
+                    // An error means that the sender is gone; the daemon ends then too.
                     let _ = ended.wait_for(|ended| *ended).await;
                 })
                 .await?;
@@ -238,12 +238,12 @@ async fn remove_orphans(manager: Arc<Manager>, mut orphans: mpsc::UnboundedRecei
         let manager = Arc::clone(&manager);
         let remove = move || {
             info!(slice, "the owner of a slice has ended");
-            // It may have been removed meanwhile, by the owner as its last act.
+            // The slice may be gone already: the owner can remove it before it ends.
             if let Err(error) = manager.remove(&slice, true) {
                 info!(slice, %error, "a slice without owner is not removed");
             }
         };
-        // A panic in it has ended the process.
+        // A panic in the task would have ended the whole process.
         let _ = tokio::task::spawn_blocking(remove).await;
     }
 }

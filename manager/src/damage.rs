@@ -1,8 +1,8 @@
-//! What is done about a region that is damaged: its slice gets nothing more, at once and until it is made anew.
+//! Handles damaged regions: the slice of a damaged region gets nothing more, from now on and until it is made anew.
 //!
-//! Its ledger may have become one in which there is room for everything, and a program that is started now may not find
-//! what this manager looks at. So the limits become nothing, the arbiter forgets the slice, and where files are gone or
-//! were replaced there is something by which the shim refuses.
+//! The damaged ledger may appear to have room for everything, and a newly started program may see other files than this
+//! manager. So the limits become 0 and the arbiter forgets the slice. Where files are gone or were replaced, the watch
+//! makes a closed directory, which makes the shim refuse.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::live::LiveSlice;
 use crate::region::files::RegionDirs;
 use crate::time_sharing::TimeSharing;
 
-/// Looks for damage.
+/// Watches regions for damage.
 #[derive(Clone)]
 pub(crate) struct DamageWatch {
     dirs: RegionDirs,
@@ -22,14 +22,15 @@ pub(crate) struct DamageWatch {
 }
 
 impl DamageWatch {
-    /// One that takes damaged slices out of `time_sharing`, makes directories among `dirs`, and says so in `events`.
+    /// A watch that removes damaged slices from `time_sharing`, makes closed directories among `dirs`, and records
+    /// events in `events`.
     #[must_use]
     pub(crate) fn new(dirs: RegionDirs, time_sharing: Arc<TimeSharing>, events: Arc<Events>) -> DamageWatch {
         DamageWatch { dirs, time_sharing, events }
     }
 
-    /// Looks whether the region of `live` is damaged, and acts. Each time anew, also where damage is known: what can be
-    /// put right is put right each time.
+    /// Checks the region of `live` for damage, and acts on it. Does so on each call, also where damage is known: what
+    /// can be put right is put right each time.
     pub(crate) fn look(&self, live: &LiveSlice) {
         let is_leaving = live.is_leaving();
         if *is_leaving {
@@ -52,7 +53,7 @@ impl DamageWatch {
         }
     }
 
-    /// Tells of words that the sweeps put right, once each time that there come to be some.
+    /// Reports words that the sweeps put right, once for each time that they appear.
     fn note_implausible(&self, live: &LiveSlice) {
         let what = live.region.implausible();
         if live.note_implausible(what.is_some())
@@ -64,7 +65,7 @@ impl DamageWatch {
         }
     }
 
-    /// Has a slice get nothing more, because `what` has happened to its region.
+    /// Cuts the slice off, because `what` has happened to its region.
     pub(crate) fn found(&self, live: &LiveSlice, what: &str) {
         if live.note_damage(what) {
             warn!(slice = live.name, damage = what, "the region of a slice is damaged: the slice gets nothing more");
@@ -74,7 +75,7 @@ impl DamageWatch {
             for part in 0..live.region.device_count() {
                 live.set_free(part, false);
             }
-            // After the arbiter has let go of the gates.
+            // After the arbiter has released the gates.
             live.region.revoke();
         }
     }

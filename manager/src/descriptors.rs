@@ -1,10 +1,10 @@
-//! How many file descriptors this process may have open, and what they are for.
+//! How many file descriptors this process may have open, and how they are budgeted.
 //!
-//! A slice costs some, each process in one costs one (its pidfd), and clients of the sockets cost one each. What others
-//! can make this process open is bounded, so that a reserve stays: without a descriptor nobody can be accepted, nothing
-//! can be read from `/proc`, and no checkpoint can be written. A slice that could not be watched is refused; a process
-//! beyond the bound is found again by the sweeps of the ledgers. Without `/proc` the manager could not tell live
-//! processes from dead ones.
+//! A slice needs a few, each attached process one (its pidfd), and each client of the sockets one. The number that
+//! others can make this process open is bounded, so that a reserve stays: without a free descriptor the manager cannot
+//! accept a client, read `/proc` or write a checkpoint, and without `/proc` it could not tell live processes from dead
+//! ones. A slice that could not be watched is refused. The end of a process beyond the bound is found by the sweeps of
+//! the ledgers.
 
 use std::fs;
 use std::io;
@@ -13,20 +13,20 @@ use rustix::fd::{AsFd, AsRawFd};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::warn;
 
-/// What a slice keeps open: its ledger, the socket on which its processes are heard, and its owner's pidfd.
+/// Descriptors that a slice keeps open: its ledger, its attach socket, and its owner's pidfd.
 const SLICE_DESCRIPTORS: usize = 3;
-/// Processes of each slice for which descriptors are kept free.
+/// Processes of each slice for which descriptors are reserved.
 const PROCESSES_PER_SLICE: usize = 8;
-/// With room for fewer slices than that, the limit is told at the start.
+/// If fewer slices than this fit, a warning is logged at the start.
 const FEW_SLICES: usize = 32;
 
-/// The limit, and what of it is kept for what.
+/// The limit on open descriptors, and its budget.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptors {
     limit: usize,
 }
 
-/// There are too few left for another slice.
+/// Too few descriptors are left for another slice.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the manager may have {limit} files open (RLIMIT_NOFILE), has {open}, and keeps {kept} for what is there: the {needed} \
@@ -41,7 +41,7 @@ pub struct NoDescriptors {
 }
 
 impl Descriptors {
-    /// Raises the limit as far as this process may: the usual soft limit of 1024 is for programs that use `select`.
+    /// Raises the soft limit to the hard limit. The usual soft limit of 1024 exists for programs that use `select`.
     #[must_use]
     pub(crate) fn raise() -> Descriptors {
         let mut limit = getrlimit(Resource::Nofile);
@@ -51,7 +51,7 @@ impl Descriptors {
                 warn!(%error, "cannot raise the limit on open files");
             }
         }
-        // None: there is no limit.
+        // `None` means no limit.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let descriptors = Descriptors::of_limit(usize::try_from(limit).unwrap_or(usize::MAX));
         let room = descriptors.slices_beside(open());
@@ -66,7 +66,7 @@ impl Descriptors {
         descriptors
     }
 
-    /// Slices that can be watched where so many descriptors are `open` for other things.
+    /// Slices that can be watched if `open` descriptors are in use for other purposes.
     fn slices_beside(self, open: usize) -> usize {
         let left = self.limit.saturating_sub(self.reserve()).saturating_sub(open);
         left / (SLICE_DESCRIPTORS + PROCESSES_PER_SLICE)
@@ -76,18 +76,18 @@ impl Descriptors {
         Descriptors { limit }
     }
 
-    /// Clients of the manager's socket at a time. Those beyond wait.
+    /// Maximum clients of the manager's socket at the same time. Further ones wait.
     #[must_use]
     pub(crate) fn clients_max(self) -> usize {
         (self.limit / 8).clamp(4, 256)
     }
 
-    /// What slices and their processes never get: for clients, and for what is opened for a moment only.
+    /// Descriptors that slices and their processes never get: for clients, and for files that are open only briefly.
     fn reserve(self) -> usize {
         self.clients_max() + (self.limit / 8).clamp(8, 128)
     }
 
-    /// Whether a slice can be watched besides those that are there, which have so many `processes` each.
+    /// Checks whether another slice can be watched. `processes` holds the number of processes of each existing slice.
     ///
     /// # Errors
     /// See [`NoDescriptors`].
@@ -104,8 +104,8 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Whether `descriptor` can stay open without being one of the reserve. The kernel gives the lowest number that is
-    /// free, so a high one says that all below it are in use.
+    /// Whether `descriptor` may stay open without taking one of the reserve. The kernel always gives the lowest free
+    /// number, so a high number means that all below it are in use.
     #[must_use]
     pub(crate) fn can_keep(self, descriptor: impl AsFd) -> bool {
         let number = usize::try_from(descriptor.as_fd().as_raw_fd()).unwrap_or_default();
@@ -113,14 +113,14 @@ impl Descriptors {
     }
 }
 
-/// Descriptors that are open now, as good as it can be told: with none left, the list cannot be opened.
+/// Number of open descriptors. If none is left to list them, the result is the maximum.
 fn open() -> usize {
-    // The list itself is one of them.
+    // The list's own descriptor is among the entries.
     fs::read_dir("/proc/self/fd").map_or(usize::MAX, |entries| entries.count().saturating_sub(1))
 }
 
-/// Whether an operation failed for want of something that this process or the machine has none left of just now: it says
-/// nothing about what was asked for.
+/// Whether an operation failed only because this process or the machine has run out of a resource for the moment. Such
+/// a failure says nothing about the object of the operation.
 #[must_use]
 pub(crate) fn is_want(error: &io::Error) -> bool {
     use rustix::io::Errno;
@@ -131,7 +131,7 @@ pub(crate) fn is_want(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Slices of `processes` processes each that are granted one after the other, by what each then has open.
+    /// How many slices with `processes` processes each are granted one after the other.
     fn granted(limit: usize, processes: usize) -> usize {
         let descriptors = Descriptors::of_limit(limit);
         let open = |slices: usize| 30 + slices * (SLICE_DESCRIPTORS + processes);

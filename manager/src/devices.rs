@@ -1,7 +1,7 @@
-//! Watches the devices: one thread that asks the driver, so that a driver that hangs holds up nobody else.
+//! Watches the devices: one thread asks the driver, so a driver that hangs delays no other thread.
 //!
-//! From its answers come the inventory with each device's health, and [`processes`]: what slices use of a device beyond
-//! their ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
+//! Its answers feed the inventory with each device's health, and [`processes`]: the memory that slices use beyond their
+//! ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,31 +26,31 @@ use partitions::Job;
 use processes::ProcessWatch;
 pub(crate) use processes::{DeviceLook, ProcessLook, store_if_changed};
 
-/// Between two looks at the processes on the devices, while there are slices.
+/// Time between two looks at the processes on the devices, while there are slices.
 const PROCESSES_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks at memory alone, which processes can ask for at any time.
+/// Minimum time between two looks at memory alone; processes can request such looks at any time.
 const MEMORY_PAUSE: Duration = Duration::from_millis(20);
-/// Between two looks at memory that processes held which have ended.
+/// Time between two looks while the driver still holds memory of ended processes.
 const ENDED_INTERVAL: Duration = Duration::from_millis(100);
-/// Between two looks at the devices themselves.
+/// Time between two looks at the devices themselves.
 const INVENTORY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is known of the devices.
+/// The devices as last seen.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
-    /// As the driver last told it.
+    /// The driver's last answer.
     pub inventory: Arc<Inventory>,
-    /// Why the driver did not answer the last time it was asked.
+    /// Why the driver did not answer the last request; `None` if it did.
     pub problem: Option<String>,
 }
 
 impl Known {
-    /// Why a slice with these parts does not work, or may not: a device of it is ill, not there any more, or was
+    /// Why a slice with these parts does not work, or may not: one of its devices is unhealthy, gone, or was
     /// partitioned.
     #[must_use]
     pub(crate) fn problem_of(&self, parts: &[Part]) -> Option<String> {
         parts.iter().find_map(|Part { device, .. }| match self.inventory.device(device) {
-            // Nothing is known of what is gone while the driver does not answer.
+            // While the driver does not answer, a missing device may still exist.
             None if self.problem.is_some() => None,
             None => {
                 Some(format!("device {device} is not there any more: remove the slice, and make it on another one"))
@@ -68,7 +68,7 @@ impl Known {
     }
 }
 
-/// The thread.
+/// Handle of the thread that asks the driver.
 pub(crate) struct Devices {
     known: watch::Receiver<Known>,
     jobs: mpsc::Sender<Job>,
@@ -76,7 +76,7 @@ pub(crate) struct Devices {
     thread: Periodic,
 }
 
-/// What the thread is asked to look at before its time.
+/// Looks that were requested ahead of time.
 #[derive(Default)]
 struct Asked {
     processes: AtomicBool,
@@ -84,7 +84,7 @@ struct Asked {
 }
 
 impl Devices {
-    /// Asks `source` once, and starts the thread that goes on asking.
+    /// Asks `source` once, and starts the thread that keeps asking.
     ///
     /// # Errors
     /// The kernel gives no thread.
@@ -116,32 +116,32 @@ impl Devices {
         watch.look_at_devices();
         let thread = Periodic::start("devices", move || Some(watch.tick()))?;
         let alert = alert(jobs.clone(), thread.waker());
-        // When the thread has ended nobody is to be told anything.
+        // An error means that the thread has ended; then no alert is needed.
         let _ = jobs.send(Box::new(|watch| watch.source.set_alert(alert)));
         thread.wake();
         Ok(Devices { known, jobs, asked, thread })
     }
 
-    /// What is known of the devices now.
+    /// The devices as last seen.
     #[must_use]
     pub(crate) fn known(&self) -> Known {
         self.known.borrow().clone()
     }
 
-    /// What is known of the devices, now and whenever they have been looked at.
+    /// The devices as last seen, updated after each look.
     #[must_use]
     pub(crate) fn watch(&self) -> watch::Receiver<Known> {
         self.known.clone()
     }
 
-    /// Has the thread look at slices with processes now.
+    /// Makes the thread look at processes now.
     pub(crate) fn wake(&self) {
         self.asked.processes.store(true, Ordering::Release);
         self.thread.wake();
     }
 
-    /// For whoever hears of processes: has the thread look at what slices use of devices' memory, at once or a pause
-    /// after the last time.
+    /// A function for the attach thread: makes the thread look at the slices' device memory, at once or after the
+    /// minimum pause.
     pub(crate) fn memory_looks(&self) -> impl Fn() + Send + use<> {
         let (asked, thread) = (Arc::clone(&self.asked), self.thread.waker());
         move || {
@@ -151,14 +151,14 @@ impl Devices {
         }
     }
 
-    /// Ends the thread; not before an answer of the driver that it waits for.
+    /// Ends the thread, after any driver call that it is waiting for.
     pub(crate) fn stop(&self) {
         self.thread.stop();
     }
 }
 
-/// Has the devices looked at when a source says that their health may be another one: once for all that it says before
-/// the look begins.
+/// Makes the thread look at the devices when a source reports that their health may have changed. All reports that come
+/// before a look begins share that look.
 fn alert(jobs: mpsc::Sender<Job>, thread: Waker) -> Alert {
     let is_asked = Arc::new(AtomicBool::new(false));
     Arc::new(move || {
@@ -170,7 +170,7 @@ fn alert(jobs: mpsc::Sender<Job>, thread: Waker) -> Alert {
             is_asked.swap(false, Ordering::AcqRel);
             watch.look_at_devices();
         };
-        // When the thread has ended nobody wants to know.
+        // An error means that the thread has ended; then no look is needed.
         let _ = jobs.send(Box::new(look));
         thread.wake();
     })
@@ -184,7 +184,7 @@ struct Watch {
     slices: Arc<LiveSlices>,
     mps: Arc<Mps>,
     events: Arc<Events>,
-    /// What MPS was last told to grant at most.
+    /// The maximum percentage that MPS was last told.
     ceiling_percent: Option<u32>,
     processes: ProcessWatch,
     devices_seen: Instant,
@@ -193,7 +193,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Does what it was asked for, and looks at what is due. Returns how long to wait.
+    /// Carries out jobs and looks that are due. Returns how long to wait.
     fn tick(&mut self) -> Duration {
         let mut has_worked = false;
         while let Ok(job) = self.jobs.try_recv() {
@@ -210,7 +210,7 @@ impl Watch {
         if !has_worked && !is_asked && elapsed < interval {
             return self.look_at_memory().min(interval - elapsed);
         }
-        // What is asked for from here on may have come too late for this look.
+        // A request that comes from here on may be too late for this look, so it must stay set.
         self.asked.memory.store(false, Ordering::Release);
         let now = Instant::now();
         (self.processes_seen, self.memory_seen) = (now, now);
@@ -219,8 +219,8 @@ impl Watch {
         if self.processes.awaits_memory() { ENDED_INTERVAL } else { interval }
     }
 
-    /// Looks at memory if that is asked for, and not too soon after the last time: a tenant may ask as often as it likes.
-    /// Returns how long to wait.
+    /// Looks at memory if that was requested and the last look was long enough ago: a tenant may request as often as it
+    /// likes. Returns how long to wait.
     fn look_at_memory(&mut self) -> Duration {
         const UNTIL_ASKED: Duration = INVENTORY_INTERVAL;
         let pause = if self.asked.memory.load(Ordering::Acquire) {
@@ -248,14 +248,14 @@ impl Watch {
                 self.look_at_mps(&mut inventory);
                 Known { inventory: Arc::new(inventory), problem: None }
             }
-            // What was known stays, so that slices keep their devices; nothing new is given out of them.
+            // The known devices stay, so that slices keep theirs; no new slice is made on them.
             Err(error) => Known { inventory: Arc::new(silent(&before.inventory, &error.0)), problem: Some(error.0) },
         };
         report(&before, &known, &self.events);
         self.known.send_replace(known);
     }
 
-    /// Has MPS, where it is used, hold to the ceiling, which it forgets when it is restarted.
+    /// Sets MPS's ceiling again where MPS is used, because MPS forgets it when it is restarted.
     fn look_at_mps(&mut self, inventory: &mut Inventory) {
         let mut ceiling_percent = self.ceiling_wanted_percent();
         if self.mps.is_used(inventory) {
@@ -263,7 +263,7 @@ impl Watch {
                 ceiling_percent = self.ceiling_wanted_percent();
                 ceiling_percent
             };
-            // What is wrong is told as the health of the devices.
+            // The error is shown as the health of the devices.
             let _ = self.mps.hold(reckon);
         }
         self.ceiling_percent = ceiling_percent;
@@ -275,7 +275,7 @@ impl Watch {
     }
 }
 
-/// The inventory when the driver does not answer: the same devices, none of them healthy.
+/// The inventory while the driver does not answer: the same devices, all unhealthy.
 fn silent(inventory: &Inventory, reason: &str) -> Inventory {
     let mut inventory = inventory.clone();
     for device in &mut inventory.devices {
@@ -284,7 +284,7 @@ fn silent(inventory: &Inventory, reason: &str) -> Inventory {
     inventory
 }
 
-/// Logs what has changed, and takes it down.
+/// Logs and records what has changed.
 fn report(before: &Known, now: &Known, events: &Events) {
     match (&before.problem, &now.problem) {
         (before, Some(problem)) if before.as_ref() != Some(problem) => {

@@ -1,9 +1,9 @@
-//! Where the node's driver lies, for a manager that sees the node's files somewhere else: in a container of its own.
+//! Finds the node's driver, also for a manager in a container, which sees the node's files at another place.
 //!
-//! Three views of one file: its path on the node, which is what a CDI specification has to say; its path below the
-//! driver's own root, which is what the driver's loader cache says (the two differ where the driver is installed in a
-//! container); and its path as this process sees it. Links are followed below the driver's root (`openat2`): driver
-//! packages use absolute links, which would lead into the manager's own image.
+//! A file has three paths: its path on the node, which a CDI specification needs; its path below the driver's own root,
+//! which the driver's loader cache holds (the two differ if the driver is installed in a container); and its path as
+//! this process sees it. Links are followed below the driver's root (`openat2`): driver packages use absolute links,
+//! which would lead into the manager's own image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,12 +14,12 @@ use std::process::Command;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
-/// How the loader's tool calls libraries of this architecture.
+/// How `ldconfig` names this architecture.
 const OWN_KIND: &str = if cfg!(target_arch = "aarch64") { "AArch64" } else { "x86-64" };
-/// Where the loader's tool may be.
+/// Where `ldconfig` may be.
 const LDCONFIG: [&str; 2] = ["/sbin/ldconfig", "/usr/sbin/ldconfig"];
 
-/// Where the node's driver lies.
+/// Location of the node's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverRoot {
     /// The node's root directory, as this process sees it.
@@ -36,7 +36,7 @@ impl Default for DriverRoot {
 }
 
 impl DriverRoot {
-    /// The driver below `driver_root` of the node, whose own root is seen at `host_root`. Both are absolute.
+    /// The driver below `driver_root` on the node, whose own root is seen at `host_root`. Both are absolute.
     #[must_use]
     pub fn new(host_root: PathBuf, driver_root: PathBuf) -> DriverRoot {
         DriverRoot { host_root, driver_root }
@@ -47,8 +47,8 @@ impl DriverRoot {
         *self == DriverRoot::default()
     }
 
-    /// The libraries that the driver's loader knows: their names, and their paths below the driver's root. Where the
-    /// loader's tool or its cache is missing none are known.
+    /// The libraries in the cache of the driver's loader: their names, and their paths below the driver's root. Empty
+    /// if `ldconfig` or the cache is missing.
     pub(crate) fn loader_cache(&self) -> BTreeMap<String, PathBuf> {
         let output = LDCONFIG.into_iter().find_map(|tool| {
             let mut command = Command::new(tool);
@@ -61,11 +61,11 @@ impl DriverRoot {
         output.map(|output| parse(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default()
     }
 
-    /// What `path` below the driver's root is once all links have been followed, as links are followed there: its path
-    /// on the node.
+    /// Resolves all links in `path`, which is below the driver's root, as they resolve there. Returns the path on the
+    /// node.
     ///
     /// # Errors
-    /// It is not there, or not to be looked at.
+    /// The file does not exist or cannot be examined.
     pub(crate) fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         if self.is_own() {
             return fs::canonicalize(path);
@@ -78,23 +78,23 @@ impl DriverRoot {
         Ok(self.driver_root.join(below))
     }
 
-    /// Where this process sees what has the path `path` below the driver's root.
+    /// The path at which this process sees `path`, which is below the driver's root.
     pub(crate) fn seen(&self, path: impl AsRef<Path>) -> PathBuf {
         self.seen_on_node(&below_root(&self.driver_root).join(below_root(path.as_ref())))
     }
 
-    /// Where this process sees what has the path `path` on the node.
+    /// The path at which this process sees `path`, which is a path on the node.
     pub(crate) fn seen_on_node(&self, path: &Path) -> PathBuf {
         self.host_root.join(below_root(path))
     }
 }
 
-/// `path` without the slash before it.
+/// `path` without its leading slash.
 fn below_root(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
-/// Lines such as `libcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1`.
+/// Parses lines such as `libcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1`.
 fn parse(text: &str) -> BTreeMap<String, PathBuf> {
     let entry = |line: &str| {
         let (name, path) = line.split_once(" => ")?;
@@ -103,7 +103,7 @@ fn parse(text: &str) -> BTreeMap<String, PathBuf> {
     };
     let mut cache = BTreeMap::new();
     for (name, path) in text.lines().filter_map(entry) {
-        // The loader takes the first.
+        // The loader takes the first match.
         cache.entry(name).or_insert(path);
     }
     cache

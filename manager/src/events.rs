@@ -1,7 +1,7 @@
-//! What has happened on the node, for whoever asks: so much of it as a bounded memory holds.
+//! The events of the node: as many as a bounded memory holds.
 //!
-//! Tenants make events too, as many as they like: by starting processes, and by asking for memory that they may not have.
-//! So what is dropped first is the oldest event of the slice that has most; a neighbour's stay.
+//! Tenants can cause any number of events, by starting processes and by requesting memory beyond their limit. So the
+//! event dropped first is the oldest one of the slice that has the most; events of its neighbours stay.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -13,23 +13,24 @@ use tokio::sync::watch;
 use crate::clock::monotonic_ns;
 use crate::inventory::DeviceUuid;
 
-/// Events that are kept.
+/// Maximum events kept.
 const KEPT_MAX: usize = 4096;
-/// Bytes of an event's text: command lines and a driver's words can be long, and all events fit into one answer.
+/// Maximum bytes of an event's text. Command lines and driver messages can be long, and all events must fit into one
+/// answer.
 const TEXT_BYTES_MAX: usize = 512;
 
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// One more than that of the event before; 0 until it is recorded.
+    /// Ascending by 1; 0 until it is recorded.
     pub sequence: u64,
     /// When.
     pub time: SystemTime,
-    /// The same by the clock that nobody sets.
+    /// The same moment by the clock that is never set.
     pub monotonic_ns: u64,
     /// What.
     pub kind: Kind,
-    /// The slice that it has to do with.
+    /// The slice concerned.
     pub slice: Option<String>,
     /// The device.
     pub device: Option<DeviceUuid>,
@@ -40,7 +41,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// One that happens now.
+    /// An event that happens now.
     #[must_use]
     pub(crate) fn of(kind: Kind, text: impl Into<String>) -> Event {
         let mut text = text.into();
@@ -53,19 +54,19 @@ impl Event {
         Event { sequence: 0, time, monotonic_ns, kind, slice: None, device: None, pid: None, text }
     }
 
-    /// It has to do with that slice.
+    /// The event, about that slice.
     #[must_use]
     pub(crate) fn of_slice(self, name: &str) -> Event {
         Event { slice: Some(name.into()), ..self }
     }
 
-    /// It has to do with that device.
+    /// The event, about that device.
     #[must_use]
     pub(crate) fn of_device(self, uuid: &DeviceUuid) -> Event {
         Event { device: Some(uuid.clone()), ..self }
     }
 
-    /// It has to do with that process.
+    /// The event, about that process.
     #[must_use]
     pub(crate) fn of_process(self, pid: u32) -> Event {
         Event { pid: Some(pid), ..self }
@@ -77,15 +78,15 @@ struct Kept {
     /// The oldest first.
     events: VecDeque<Event>,
     recorded: u64,
-    /// How many events each slice has; those of no slice under the empty name.
+    /// How many events each slice has; events without a slice count under the empty name.
     by_slice: BTreeMap<String, usize>,
 }
 
-/// The events that are kept.
+/// The recent events.
 #[derive(Debug)]
 pub(crate) struct Events {
     kept: Mutex<Kept>,
-    /// The number of the newest one.
+    /// The number of the newest event.
     newest: watch::Sender<u64>,
 }
 
@@ -96,7 +97,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Takes down that something has happened.
+    /// Records an event.
     pub(crate) fn record(&self, event: Event) {
         let mut kept = self.kept.lock();
         kept.recorded += 1;
@@ -107,7 +108,7 @@ impl Events {
             kept.drop_one();
         }
         drop(kept);
-        // Two that are recorded at the same time may come here in the other order.
+        // Two events recorded at the same time may get here in reverse order.
         self.newest.send_if_modified(|newest| {
             let is_newer = sequence > *newest;
             *newest = (*newest).max(sequence);
@@ -115,7 +116,7 @@ impl Events {
         });
     }
 
-    /// The events after the one with that number, the oldest first: at most `count_max`.
+    /// The events after that number, the oldest first: at most `count_max`.
     #[must_use]
     pub(crate) fn after(&self, sequence: u64, count_max: usize) -> Vec<Event> {
         let kept = self.kept.lock();
@@ -132,14 +133,14 @@ impl Events {
         first.map_or(kept.recorded, |event| event.sequence - 1)
     }
 
-    /// The number of the newest event, now and whenever there is another one.
+    /// The number of the newest event, updated with each new one.
     #[must_use]
     pub(crate) fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
 }
 
-/// Whose event it is.
+/// The slice whose event it is; empty if none.
 fn owner(event: &Event) -> &str {
     event.slice.as_deref().unwrap_or_default()
 }
@@ -197,7 +198,7 @@ mod tests {
         let kept = sequences(&events);
         assert_eq!(kept.len(), KEPT_MAX);
         assert_eq!(kept[..2], [1, 2]);
-        // The newest ones, without a gap.
+        // The newest ones of the noisy slice, without a gap.
         let newest = 2 + 3 * KEPT_MAX as u64;
         assert_eq!(kept[2..], (newest - KEPT_MAX as u64 + 3..=newest).collect::<Vec<_>>());
     }

@@ -1,8 +1,8 @@
 //! What the file system of a directory means for regions in it.
 //!
-//! The device writes progress markers into a region's ledger, whose pages the driver registers for that. Linux lets a
-//! driver hold pages of memory file systems only: writing back a page of a disk would race with the device. Where the
-//! pages cannot be registered, events take the markers' place, and shares are less exact.
+//! The device writes progress markers into a region's ledger, and the driver registers the ledger's pages for that.
+//! Linux lets a driver hold pages of memory file systems only: writing a page back to a disk would race with the
+//! device. Where the pages cannot be registered, the shim uses events instead of markers, and shares are less exact.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Names of file systems on disks or elsewhere, as far as one is likely to meet them.
+/// Names of the file systems that one is likely to meet.
 const NAMES: [(u64, &str); 9] = [
     (TMPFS, "tmpfs"),
     (RAMFS, "ramfs"),
@@ -34,22 +34,22 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// The one that `path` is on.
+    /// The file system of `path`.
     ///
     /// # Errors
-    /// There is no such file, or it may not be looked at.
+    /// The file does not exist or cannot be examined.
     pub fn of(path: &Path) -> io::Result<FileSystem> {
-        // The number has 32 bits; its type is another one on each architecture.
+        // The number has 32 bits, but its type depends on the architecture.
         Ok(FileSystem { kind: statfs(path)?.f_type as u64 & 0xffff_ffff })
     }
 
-    /// Whether its files are pages of memory and nothing else, so that the driver can register them.
+    /// Whether its files consist of memory pages only, so that the driver can register them.
     #[must_use]
     pub fn is_memory(self) -> bool {
         [TMPFS, RAMFS, HUGETLBFS].contains(&self.kind)
     }
 
-    /// Its name, or its number where that is not known here.
+    /// Its name, or its number if the name is not known here.
     #[must_use]
     pub fn name(self) -> String {
         let known = NAMES.iter().find(|(kind, _)| *kind == self.kind);
@@ -57,13 +57,13 @@ impl FileSystem {
     }
 }
 
-/// Whether the driver can register pages of files in `dir`. Where it cannot be told: no.
+/// Whether the driver can register pages of files in `dir`; `false` if that cannot be found out.
 #[must_use]
 pub fn is_in_memory(dir: &Path) -> bool {
     FileSystem::of(dir).is_ok_and(FileSystem::is_memory)
 }
 
-/// Whether libraries cannot be loaded from `dir`. On several distributions /run is mounted so.
+/// Whether libraries cannot be loaded from `dir`. Several distributions mount /run this way.
 #[must_use]
 pub fn is_noexec(dir: &Path) -> bool {
     statvfs(dir).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC))

@@ -1,7 +1,7 @@
-//! What the attach thread waits for, and in which order it sees to it.
+//! The attach thread's event loop: what it waits for, and in which order it handles events.
 //!
-//! Ends of processes come first: memory that is free again must not wait behind a flood of connections. Of each socket
-//! only so many connections are taken at a time, and one from which too much comes is left alone for a while.
+//! Ends of processes come first: freed memory must not wait behind a flood of connections. Only a bounded number of
+//! connections is accepted from one socket at a time, and a socket from which too many come is ignored for a while.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -23,25 +23,25 @@ use crate::live::LiveSlice;
 use crate::procfs;
 use crate::time_sharing::TimeSharing;
 
-/// Between two sweeps of the ledgers.
+/// Time between two sweeps of all ledgers.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two sweeps of one ledger at the least, and so many times as long as the last one took: where processes come and
-/// go by the thousand, a look at all of them for each that was missed would leave time for nothing else.
+/// Minimum time between two sweeps, and its factor on the duration of the last one. Where thousands of processes come
+/// and go, a sweep for each one that was missed would take all of the thread's time.
 const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(50);
 const SWEEP_PAUSE_FACTOR: u32 = 4;
-/// Between two attempts to settle what is in doubt.
+/// Time between two attempts to settle accounts in doubt.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(5);
-/// Connections that are taken from one socket before others have their turn.
+/// Connections accepted from one socket before the next socket has its turn.
 const ACCEPTS_AT_A_TIME: usize = 64;
-/// Connections of one slice that have not sent anything yet. Well-behaved ones send at once.
+/// Maximum connections of one slice that have not sent anything yet. A well-behaved process sends at once.
 const SILENT_MAX: usize = 32;
-/// Connections from one slice within [`FLOOD_WINDOW`] that are no flood: every slot's owner attaches and rings. A ring
-/// that comes late costs nothing while the device is in use: its arbiter looks at the ledgers anyway.
+/// Connections from one slice within [`FLOOD_WINDOW`] that are still normal: the owner of every slot attaches and
+/// rings. A late ring costs nothing while the device is in use, because its arbiter reads the ledgers anyway.
 const FLOOD_CONNECTIONS: usize = 2 * SLOTS_MAX;
-/// The time over which connections are counted, and for the rest of which a flooding socket is left alone.
+/// The window in which connections are counted. A flooding socket is ignored for the rest of it.
 const FLOOD_WINDOW: Duration = Duration::from_millis(100);
 
-/// What a descriptor in the epoll set is. The key is never used again.
+/// What a descriptor in the epoll set stands for. Its key is never reused.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Wake,
@@ -75,7 +75,7 @@ pub(super) struct EventLoop {
     next_key: u64,
     slices: BTreeMap<u64, Slice>,
     next_sweep: Instant,
-    /// Before this nothing is swept.
+    /// No sweep begins before this moment.
     sweep_pause_until: Instant,
     stop: bool,
 }
@@ -111,7 +111,7 @@ impl EventLoop {
     pub(super) fn run(&mut self) {
         let mut events = [EpollEvent::empty(); 256];
         while !self.stop {
-            // Interrupted by a signal: look at the clock and wait again.
+            // Interrupted by a signal: check the time and wait again.
             let ready = self.epoll.wait(&mut events, self.timeout()).unwrap_or(0);
             let mut sources: Vec<(u64, Source)> = events[..ready]
                 .iter()
@@ -131,14 +131,14 @@ impl EventLoop {
         }
     }
 
-    /// Until when nothing needs to be done without an event; for ever on an idle node.
+    /// Time until something is due without an event; no timeout on an idle node.
     fn timeout(&self) -> EpollTimeout {
         let now = Instant::now();
         let settle = self.slices.values().any(|slice| slice.members.is_in_doubt()).then_some(now + SETTLE_INTERVAL);
         let sweep = (!self.slices.is_empty()).then_some(self.next_sweep);
         let unmute = self.slices.values().filter(|slice| slice.muted).map(|slice| slice.window + FLOOD_WINDOW);
         let Some(due) = settle.into_iter().chain(sweep).chain(unmute).min() else { return EpollTimeout::NONE };
-        // Rounded up, so that it is due when the wait ends.
+        // Rounded up, so that the work is due when the wait ends.
         let wait = due.saturating_duration_since(now).as_millis() + 1;
         EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::NONE)
     }
@@ -152,7 +152,7 @@ impl EventLoop {
         }
         for slice in self.slices.values_mut() {
             slice.members.settle();
-            // Once for all that have come and gone since the last time.
+            // Once for all processes that came or ended since the last call.
             if slice.members.publish() {
                 self.time_sharing.wake(slice.members.live());
             }
@@ -167,14 +167,14 @@ impl EventLoop {
     }
 
     fn obey(&mut self) {
-        // Only to be drained: what there is to do is in the queue.
+        // Only drains the counter: the commands are in the queue.
         let _ = self.shared.wake.read();
         loop {
-            // In a statement of its own: the queue is free for others while the command is carried out.
+            // In a statement of its own, so that the queue is unlocked while the command is carried out.
             let command = self.shared.commands.lock().pop_front();
             match command {
                 Some(Command::Add { live, listener, owner, done }) => {
-                    // Who asked may have given up waiting.
+                    // The caller may have given up waiting.
                     let _ = done.send(self.add(live, listener, owner));
                 }
                 Some(Command::Remove { number, done }) => {
@@ -195,7 +195,7 @@ impl EventLoop {
         Ok(key)
     }
 
-    /// Closing a descriptor takes it out of the set by itself; its key must not be found any more either.
+    /// Closing a descriptor removes it from the epoll set; its key must not be found any more either.
     fn forget(&mut self, key: u64) {
         self.sources.remove(&key);
     }
@@ -242,7 +242,7 @@ impl EventLoop {
 
     fn process_ended(&mut self, number: u64, pid: u32) {
         let Some(slice) = self.slices.get_mut(&number) else { return };
-        // After exec a process has a new pidfd under the same pid, and both are readable when it ends.
+        // After exec a process has a new pidfd under the same pid. Both are readable when it ends.
         let pidfd = slice.members.get(pid).and_then(|member| member.pidfd.as_ref());
         if pidfd.is_none_or(|pidfd| !socket::has_ended(pidfd)) {
             return;
@@ -261,7 +261,7 @@ impl EventLoop {
     fn owner_ended(&mut self, number: u64, key: u64) {
         self.forget(key);
         if let Some(slice) = self.slices.get_mut(&number) {
-            // Closed, or it would be reported again and again until the slice is gone.
+            // Closed here, or its end would be reported again and again until the slice is gone.
             slice.owner = None;
             (self.owner_gone)(&slice.members.live().name);
         }
@@ -285,7 +285,7 @@ impl EventLoop {
                 Ok(connection) => connection,
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(error) => {
-                    // For want of descriptors, for example: it would be reported again at once.
+                    // For example no descriptors are left: the event would be reported again at once.
                     slice.muted = true;
                     let _ = self
                         .epoll
@@ -299,12 +299,12 @@ impl EventLoop {
         }
     }
 
-    /// Takes what came over a new connection, or keeps it until something comes.
+    /// Handles the first message of a new connection, or keeps the connection until one comes.
     fn hear(&mut self, number: u64, connection: OwnedFd) {
         match socket::receive(&connection) {
             Received::Message(message) => self.message(number, &connection, &message),
             Received::Garbage => count(&self.shared.counters.dropped),
-            // Who has said nothing yet comes after those who have.
+            // A connection that has sent nothing yet must not take the last descriptors.
             Received::NotYet if !self.descriptors.can_keep(&connection) => count(&self.shared.counters.dropped),
             Received::NotYet => {
                 let Ok(key) = self.watch(&connection, Source::Connection { slice: number }) else { return };
@@ -338,14 +338,14 @@ impl EventLoop {
             (self.memory_changed)();
         }
         match outcome {
-            // One that rings and was not known was not heard when it attached.
+            // A process that rings without being known was missed when it attached.
             Outcome::Attached(pid) => self.attached(number, pid),
             Outcome::Known if message.kind == AttachMessage::RING => {
                 self.time_sharing.wake_device(slice.members.live(), message.device as usize);
             }
             Outcome::Known => {}
             Outcome::Refused => count(&self.shared.counters.dropped),
-            // No pidfd will say so: what it held is given back by a sweep.
+            // No pidfd will report its end, so a sweep must give back what it held.
             Outcome::Gone => self.next_sweep = self.next_sweep.min(self.sweep_pause_until),
         }
     }
@@ -361,7 +361,7 @@ impl EventLoop {
         self.watch_process(number, pid);
     }
 
-    /// Waits for the end of a process. Where that cannot be, the sweeps look whether it is there.
+    /// Watches for the end of a process. If that is not possible, the sweeps check whether it still runs.
     fn watch_process(&mut self, number: u64, pid: u32) {
         let key = self.next_key;
         let Some(slice) = self.slices.get_mut(&number) else { return };

@@ -1,4 +1,4 @@
-//! The processes of one slice: taking them in, giving back what they held, and finding those that were not heard.
+//! The processes of one slice: takes them in, gives back what they held, and finds those whose message was lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::live::{Attached, AttachedSlot, LiveSlice};
 use crate::procfs::{self, ProcessView};
 use crate::region::view::{self, SlotState};
 
-/// Attempts to settle what is in doubt, one after the other, until it is bounded instead: an operation is a matter of
-/// nanoseconds, unless its process was stopped in the middle of it, or the ledger was damaged.
+/// Attempts, one after the other, to settle accounts in doubt; then they are bounded instead. An operation takes
+/// nanoseconds, unless its process was stopped in the middle of it or the ledger was damaged.
 const SETTLE_ATTEMPTS: u32 = 100;
-/// As many of them as there are at least whenever something has come to be in doubt.
+/// Minimum attempts left whenever an account newly comes into doubt.
 const SETTLE_ATTEMPTS_ANEW: u32 = 10;
 
-/// A process that is held.
+/// An attached process.
 pub(super) struct Member {
     attached: Attached,
-    /// Readable when the process has ended. `None`: there was no descriptor left for it, and its end is found by a sweep.
+    /// Readable when the process has ended. `None`: no descriptor was left for it, and a sweep finds its end.
     pub(super) pidfd: Option<OwnedFd>,
 }
 
@@ -33,35 +33,35 @@ pub(super) struct Members {
     live: Arc<LiveSlice>,
     descriptors: Descriptors,
     by_pid: BTreeMap<u32, Member>,
-    /// Bit `n`: what is used by account number `n` is not certain until it is settled.
+    /// Bit `n`: the use of account `n` is uncertain until it is settled.
     in_doubt: u32,
-    /// Attempts to settle that were in vain.
+    /// Failed attempts to settle so far.
     attempts: u32,
-    /// Slots that were between two states at the last sweep, with their words.
+    /// Slots that were between two states at the last sweep, with their state words.
     between: BTreeMap<usize, u64>,
-    /// The processes are others than those that were published last.
+    /// The set of processes differs from the one published last.
     has_changed: bool,
 }
 
-/// What became of a message.
+/// Result of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A process was taken in.
+    /// The process was taken in.
     Attached(u32),
-    /// The process is in already.
+    /// The process was attached already.
     Known,
-    /// It did not agree with what the kernel and the ledger say.
+    /// The message contradicts the kernel or the ledger.
     Refused,
     /// The sender has ended.
     Gone,
 }
 
-/// What a sweep has found.
+/// Result of a sweep.
 #[derive(Default)]
 pub(super) struct Swept {
     /// Processes that were taken in.
     pub(super) found: Vec<u32>,
-    /// Processes that can be waited for from now on.
+    /// Processes that have a pidfd again and can be watched.
     pub(super) watched: Vec<u32>,
     /// Slots that were given back.
     pub(super) given_back: u64,
@@ -78,7 +78,7 @@ impl Members {
             between: BTreeMap::new(),
             has_changed: false,
         };
-        // What a manager before knew to be in doubt nobody knows any more.
+        // What was in doubt under an earlier manager is not known any more.
         members.doubt_all();
         members
     }
@@ -91,7 +91,7 @@ impl Members {
         self.by_pid.get(&pid)
     }
 
-    /// Whether some account is to be settled soon.
+    /// Whether an account must be settled soon.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt != 0 && self.attempts < SETTLE_ATTEMPTS
     }
@@ -110,7 +110,7 @@ impl Members {
         (1 << HOST_ACCOUNT) | ((1 << self.live.region.device_count()) - 1)
     }
 
-    /// Takes in the sender of `message`, if the ledger agrees that the slot is its.
+    /// Takes in the sender of `message`, if the ledger agrees that the slot belongs to it.
     pub(super) fn attach(&mut self, peer: Peer, message: &AttachMessage) -> Outcome {
         let (index, generation) = (message.slot as usize, message.generation);
         let is_waiting = message.kind == AttachMessage::RING;
@@ -122,7 +122,7 @@ impl Members {
                 }
                 return Outcome::Known;
             }
-            // After exec the same process takes a new slot, and the old one is not its any more. Two it cannot have.
+            // After exec the same process takes a new slot and no longer owns the old one. It cannot hold two.
             if self.holds(slot) {
                 return Outcome::Refused;
             }
@@ -134,7 +134,7 @@ impl Members {
             SlotState::Attached(identity, found) if found == generation && process.is(identity) => {
                 AttachedSlot { index, generation, identity }
             }
-            // Who waits at a gate uses its slot, whatever was written over the word that says so.
+            // A process that waits at a gate is using its slot, even if the slot's state word was overwritten.
             SlotState::Free if is_waiting => {
                 let slot = AttachedSlot { index, generation, identity: process.identity() };
                 if !self.restore(slot) {
@@ -151,30 +151,30 @@ impl Members {
     fn take_in(&mut self, process: ProcessView, slot: AttachedSlot, pidfd: Option<OwnedFd>) {
         let ProcessView { pid, own_pid, .. } = process;
         let attached = Attached { pid, own_pid, slot, command: procfs::command(pid), since: SystemTime::now() };
-        // One of the reserve is not kept.
+        // Not kept if only the reserve of descriptors is left.
         let pidfd = pidfd.filter(|pidfd| self.descriptors.can_keep(pidfd));
         self.by_pid.insert(pid, Member { attached, pidfd });
         self.has_changed = true;
     }
 
-    /// Writes down again whose a slot is, if that was overwritten. Returns whether it was.
+    /// Restores the owner of a slot in the ledger if it was overwritten. Returns whether it did.
     fn restore(&mut self, AttachedSlot { index, generation, identity }: AttachedSlot) -> bool {
         let restored = ledger::restore(self.live.region.ledger(), index, generation, identity);
         if restored {
-            // What it holds has not been counted meanwhile.
+            // What the slot holds was not counted while its state word was wrong.
             self.doubt_all();
         }
         restored
     }
 
-    /// The process `pid` cannot be waited for: its end is found by a sweep.
+    /// Notes that the process `pid` cannot be watched: a sweep finds its end.
     pub(super) fn unwatch(&mut self, pid: u32) {
         if let Some(member) = self.by_pid.get_mut(&pid) {
             member.pidfd = None;
         }
     }
 
-    /// Whether the ends of some processes are found by sweeps alone.
+    /// Whether some processes are unwatched, so that only sweeps find their end.
     pub(super) fn has_unwatched(&self) -> bool {
         self.by_pid.values().any(|member| member.pidfd.is_none())
     }
@@ -183,7 +183,7 @@ impl Members {
         view::slot(self.live.region.ledger(), slot.index) == SlotState::Attached(slot.identity, slot.generation)
     }
 
-    /// Gives back what the process `pid`, which has ended, held. Returns whether there was one.
+    /// Gives back what the ended process `pid` held. Returns whether it was attached.
     pub(super) fn ended(&mut self, pid: u32) -> bool {
         let Some(member) = self.by_pid.remove(&pid) else { return false };
         self.has_changed = true;
@@ -192,12 +192,12 @@ impl Members {
         true
     }
 
-    /// What a process that has ended held is overhead until the driver has it back.
+    /// Counts what an ended process held as overhead until the driver has freed it.
     fn keep_what_the_driver_has(&self, slot: AttachedSlot) {
         let (live, ledger) = (&self.live, self.live.region.ledger());
         let held_bytes = if self.holds(slot) {
             let held_bytes = view::held_bytes(ledger, slot.index, live.region.device_count());
-            // No process holds more than all of them together.
+            // One process cannot hold more than all processes together.
             let bound = |(part, bytes): (usize, u64)| bytes.min(view::account(ledger, part).used_bytes);
             held_bytes.into_iter().enumerate().map(bound).collect()
         } else {
@@ -210,7 +210,7 @@ impl Members {
         self.keep_what_the_driver_has(slot);
         let live = Arc::clone(&self.live);
         let ledger = live.region.ledger();
-        // Another process can have given the slot back, and somebody else can have it by now.
+        // Another process can have given the slot back already, and a third one can own it by now.
         if self.holds(slot) {
             self.keep_counters(slot.index);
         }
@@ -218,9 +218,9 @@ impl Members {
             Reclaimed::InDoubt { accounts } => self.doubt(accounts),
             Reclaimed::Exactly => {}
             Reclaimed::NotTheirs => {
-                // Whoever gave it back may not have been able to settle what was in doubt.
+                // The process that gave the slot back may not have been able to settle the accounts in doubt.
                 self.doubt_all();
-                // Killed while it gave the slot back itself, to run another program.
+                // The process was killed while it gave back its own slot before an exec.
                 let by_itself = owner::word(owner::RECLAIMING, slot.generation, slot.identity.pid);
                 if matches!(view::slot(ledger, slot.index), SlotState::Between { word, .. } if word == by_itself) {
                     ledger::repair(ledger, slot.index);
@@ -229,7 +229,7 @@ impl Members {
         }
     }
 
-    /// A slot's counters end with it; the slice's go on.
+    /// A slot's counters end with it; the slice keeps their sum.
     fn keep_counters(&self, index: usize) {
         for device in 0..self.live.region.device_count() {
             let sum = view::sum(self.live.region.ledger(), std::iter::once(index), device);
@@ -246,8 +246,8 @@ impl Members {
         }
     }
 
-    /// Tries to make certain again what is used. What cannot be for long is made what the living can hold at most, so that
-    /// the dead hold nothing, and tried again at the next sweep.
+    /// Tries to settle the accounts in doubt. An account that cannot be settled for long is bounded by what the live
+    /// processes can hold, so that dead ones hold nothing. The next sweep tries again.
     pub(super) fn settle(&mut self) {
         if !self.is_in_doubt() {
             return;
@@ -258,21 +258,20 @@ impl Members {
             if ledger::settle(ledger, account) {
                 self.in_doubt &= !(1 << account);
             } else if is_last {
-                // It fails only beside an operation; there is a next sweep.
+                // Bounding fails only beside a running operation; the next sweep tries again.
                 ledger::bound(ledger, account);
             }
         }
         self.attempts = if self.in_doubt == 0 { 0 } else { self.attempts + 1 };
     }
 
-    /// Looks anew whether all that is used is somebody's: whatever has become of the ledger, its accounts are right again
-    /// after the next sweep.
+    /// Doubts and settles all accounts: whatever damaged the ledger, its accounts are right again after the next sweep.
     pub(super) fn settle_anew(&mut self) {
         self.doubt_all();
         self.settle();
     }
 
-    /// The owners that the ledger names and that are not held, with their slots.
+    /// The slot owners in the ledger that are not attached, with their slots.
     pub(super) fn strangers(&self) -> Vec<(usize, SlotState)> {
         let mut is_held = [false; SLOTS_MAX];
         for slot in self.by_pid.values().map(|member| member.attached.slot.index) {
@@ -281,9 +280,9 @@ impl Members {
         view::slots(self.live.region.ledger()).filter(|&(index, _)| !is_held[index]).collect()
     }
 
-    /// Looks for `strangers` among `processes`: takes in whom it finds, gives back what the others held. The processes
-    /// must have been listed after the strangers: one who took a slot later would be missing from the list, and is
-    /// alive.
+    /// Looks for `strangers` among `processes`: takes in those found, and gives back what the others held. The
+    /// processes must have been listed after the strangers; otherwise a process that took its slot later would be
+    /// missing from the list though it is alive.
     pub(super) fn sweep(&mut self, strangers: Vec<(usize, SlotState)>, processes: &[ProcessView]) -> Swept {
         let mut swept = self.sweep_unwatched(processes);
         let between_before = std::mem::take(&mut self.between);
@@ -297,20 +296,21 @@ impl Members {
                         swept.given_back += 1;
                         continue;
                     };
-                    // A process without /proc does not know all of its identity. Which of these it is shows when it
-                    // rings.
+                    // A process without /proc does not know its whole identity, so several processes can match. Its
+                    // next ring shows which one it is.
                     if alive.next().is_some() {
                         continue;
                     }
-                    // One that has ended meanwhile is found dead at the next sweep, with a descriptor or without.
+                    // If the process has ended meanwhile, the next sweep finds that out, with a descriptor or without.
                     if !self.by_pid.contains_key(&process.pid) {
                         self.take_in(*process, slot, open(process.pid, identity));
                         swept.found.push(process.pid);
                     }
                 }
                 SlotState::Between { word, by } => {
-                    // Nobody stays between two states for long; but one who is stopped there may go on. A manager gives
-                    // slots back from this thread alone: it was the one before, which is gone.
+                    // A process stays between two states only briefly, but a stopped process may go on later. The
+                    // manager gives slots back only from this thread, so its mark is from an earlier manager, which is
+                    // gone.
                     let is_abandoned = by.pid == ledger::MANAGER_PID
                         || (between_before.get(&index) == Some(&word)
                             && !processes.iter().any(|process| process.is(by)));
@@ -329,8 +329,7 @@ impl Members {
         swept
     }
 
-    /// Sees to the processes that cannot be waited for: gives back what those held that have ended, and tries again to
-    /// watch the others.
+    /// Handles the processes without a pidfd: gives back what the ended ones held, and tries again to watch the others.
     fn sweep_unwatched(&mut self, processes: &[ProcessView]) -> Swept {
         let unwatched = self.by_pid.iter().filter(|(_, member)| member.pidfd.is_none());
         let unwatched: Vec<(u32, Identity)> =
@@ -349,7 +348,7 @@ impl Members {
         swept
     }
 
-    /// Lets others know of processes that have come or gone. Returns whether there are any.
+    /// Publishes the processes if they have changed. Returns whether they had.
     pub(super) fn publish(&mut self) -> bool {
         if self.has_changed {
             self.live.set_processes(self.by_pid.values().map(|member| member.attached.clone()).collect());
@@ -359,13 +358,13 @@ impl Members {
 }
 
 impl Member {
-    /// What it was started as.
+    /// The command line that it was started with.
     pub(super) fn command(&self) -> &str {
         self.attached.command.text()
     }
 }
 
-/// A pidfd of the process `pid`, if that is still `identity` and there are descriptors left.
+/// A pidfd of the process `pid`, if it is still the process `identity` and a descriptor is left.
 fn open(pid: u32, identity: Identity) -> Option<OwnedFd> {
     socket::open_process(pid, || ProcessView::of(pid).is_some_and(|process| process.is(identity)))
 }

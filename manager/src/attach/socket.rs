@@ -1,4 +1,4 @@
-//! The attach socket, and what the kernel says about who is at its other end.
+//! The attach socket, and what the kernel says about the peer of a connection.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,10 +15,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::procfs;
 use crate::slices::Owner;
 
-/// Connections that wait to be accepted: as many as a slice has slots, which all attach at once after a start together.
+/// Connections that may wait to be accepted: all slots of a slice, whose processes may start at the same time.
 const BACKLOG: i32 = SLOTS_MAX as i32;
 
-/// Makes the attach socket in a region's directory, in place of the one that a manager before has left.
+/// Makes the attach socket in a region's directory, replacing one left by an earlier manager.
 pub(super) fn listen(dir: &Path) -> io::Result<OwnedFd> {
     let (new, path) = (dir.join(".attach.new"), dir.join(ATTACH_SOCKET));
     match fs::remove_file(&new) {
@@ -34,24 +34,24 @@ pub(super) fn listen(dir: &Path) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// Takes a connection, if one waits.
+/// Accepts a connection, if one waits.
 pub(super) fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// What came over a connection.
+/// What a connection delivered.
 pub(super) enum Received {
     /// A message.
     Message(AttachMessage),
-    /// Something else, or nothing before the end.
+    /// Not a message, or the connection closed without one.
     Garbage,
     /// Nothing yet.
     NotYet,
 }
 
-/// Reads what has come.
+/// Reads a message without blocking.
 pub(super) fn receive(connection: &OwnedFd) -> Received {
-    // One byte more than a message, so that a longer one is not taken for one.
+    // One byte more than a message, so that a longer one is recognised as garbage.
     let mut bytes = [0; AttachMessage::BYTES + 1];
     match rustix::net::recv(connection, &mut bytes, RecvFlags::DONTWAIT) {
         Ok((read, _)) => AttachMessage::from_bytes(&bytes[..read]).map_or(Received::Garbage, Received::Message),
@@ -60,20 +60,20 @@ pub(super) fn receive(connection: &OwnedFd) -> Received {
     }
 }
 
-/// Who is at the other end.
+/// The process at the other end of a connection.
 pub(super) struct Peer {
     /// In the manager's pid namespace.
     pub(super) pid: u32,
-    /// Readable when the process has ended; `None`: there is no descriptor left for it.
+    /// Readable when the process has ended. `None`: no descriptor was left for it.
     pub(super) pidfd: Option<OwnedFd>,
 }
 
-/// Asks the kernel who is at the other end; `None` if that process is gone, or is of a namespace that cannot be seen.
+/// Asks the kernel for the peer. `None` if that process is gone, or is in a pid namespace that the manager cannot see.
 pub(super) fn peer(connection: &OwnedFd) -> Option<Peer> {
     let pid = getsockopt(connection, sockopt::PeerCredentials).ok()?.pid();
     let pid = Pid::from_raw(pid)?;
-    // Kernels before 6.5 have no such option. There a pid could have been given to another process in between; that
-    // process would have to agree with the ledger in its pid, namespace and start time to be taken for the sender.
+    // Kernels before 6.5 lack this option. There the pid could have been reused in between; but to be taken for the
+    // sender, the new process would need the pid, namespace and start time that stand in the ledger.
     let pidfd = match getsockopt(connection, sockopt::PeerPidfd) {
         Ok(pidfd) => Some(pidfd),
         Err(nix::errno::Errno::ENOPROTOOPT) => match pidfd_open(pid, PidfdFlags::empty()) {
@@ -87,7 +87,7 @@ pub(super) fn peer(connection: &OwnedFd) -> Option<Peer> {
     Some(Peer { pid: pid.as_raw_nonzero().get().cast_unsigned(), pidfd })
 }
 
-/// Opens a pidfd of the process `pid`, if `is_it` still says so once it is open.
+/// Opens a pidfd of the process `pid`, if `is_it` confirms the process after it is open.
 pub(super) fn open_process(pid: u32, is_it: impl FnOnce() -> bool) -> Option<OwnedFd> {
     let pidfd = pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()?;
     is_it().then_some(pidfd)
@@ -99,7 +99,7 @@ pub(super) fn watch_owner(owner: Owner) -> io::Result<OwnedFd> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("the owner, process {}, has ended", owner.pid)))
 }
 
-/// Whether the process of a pidfd has ended.
+/// Whether the process behind a pidfd has ended.
 pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];

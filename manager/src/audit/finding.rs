@@ -1,11 +1,11 @@
-//! What the audit finds.
+//! The kinds of findings, and their contents.
 
 use std::time::SystemTime;
 
 use crate::attribution::ProcessId;
 use crate::inventory::DeviceUuid;
 
-/// In which way the driver says otherwise than the ledgers.
+/// How the driver's view contradicts the ledgers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     /// A process of a slice uses the device without the shim.
@@ -15,19 +15,19 @@ pub(crate) enum Kind {
     /// A slice uses more than its memory limit, and the process holds more beyond the ledger than contexts and modules
     /// can be.
     MemoryBeyondLimit,
-    /// A process keeps the device at work without a lease and without work in its ledger.
+    /// A process keeps the device busy without a lease and without work in its ledger.
     TimeWithoutLease,
-    /// A process of no slice uses a device of which there are slices.
+    /// A process of no slice uses a device that has slices.
     OutsideSlices,
     /// The region of a slice is damaged.
     DamagedRegion,
-    /// An MPS server serves the device: this machine's, though the device is shared in time, or one that a tenant has
-    /// started in its slice.
+    /// An MPS server serves the device: either this machine's, though the device is shared in time, or one that a
+    /// tenant has started in its slice.
     MpsServer,
 }
 
 impl Kind {
-    /// What it is called in metrics and logs.
+    /// The name in metrics and logs.
     #[must_use]
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// What the process does.
+    /// What the process does, as part of a sentence.
     #[must_use]
     pub(super) fn in_words(self) -> &'static str {
         match self {
@@ -55,10 +55,10 @@ impl Kind {
         }
     }
 
-    /// Whether a process that is found so may be stopped at all; the [judgement](super::judgement) says which one.
+    /// Whether a process with this finding may be stopped at all; the [judgement](super::judgement) decides each case.
     ///
-    /// Time alone does not suffice: a kernel that was launched before the device was shared, or shortly before a lease
-    /// ended, can run on with no marker behind it. And what is in no slice is not the manager's to end.
+    /// Time alone is not enough evidence: a kernel that was launched before the device was shared, or shortly before a
+    /// lease ended, can run on with no marker behind it. Processes outside of slices are not the manager's to end.
     #[must_use]
     pub(super) fn may_be_stopped(self) -> bool {
         match self {
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// How long it must be seen before it is believed. Processes that are just attaching or ending are seen so for a
+    /// How long it must be seen before it is believed. A process that is just attaching or ending looks like this for a
     /// moment.
     #[must_use]
     pub(super) fn patience_ns(self) -> u64 {
@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-/// A process of which a certain thing is seen on a device.
+/// A suspicion: one kind of evidence against one process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Subject {
     pub(super) kind: Kind,
@@ -86,20 +86,20 @@ pub(super) struct Subject {
     pub(super) device: DeviceUuid,
 }
 
-/// What was found.
+/// A finding of the audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// In which way the driver says otherwise than the ledgers.
+    /// How the driver's view contradicts the ledgers.
     pub kind: Kind,
     /// The slice's name; `None`: outside of all slices.
     pub slice: Option<String>,
     /// The device.
     pub device: DeviceUuid,
-    /// In the manager's pid namespace; 0: no process in particular.
+    /// In the manager's pid namespace; 0 if the finding is about no single process.
     pub pid: u32,
     /// Its command line.
     pub command: String,
-    /// What it uses of the device; `None` where the driver does not tell.
+    /// Device memory that it uses; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
     /// When it was first seen.
     pub since: SystemTime,

@@ -1,62 +1,63 @@
-//! What is to be thought of a process on a device. Pure: all that was seen is told.
+//! Judges a process on a device. Pure: the caller passes in every fact.
 
 use crate::audit::finding::Kind;
 
-/// What one look has shown of a process on a device.
+/// What one look showed about a process on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// It runs the program of this machine's MPS server. The program's file decides: a process can choose its name, but
-    /// not the host's file.
+    /// It runs the program of this machine's MPS server. Judged by the program's file, because a process can choose its
+    /// name but not the host's file.
     pub(super) is_mps_server: bool,
-    /// Such a server, of no slice, is on the device: what the driver says of pids there means nothing.
+    /// This machine's MPS server, outside of all slices, is on the device: pids that the driver reports there mean
+    /// nothing.
     pub(super) behind_mps: bool,
-    /// The node's configuration has MPS share the device: such a server belongs there.
+    /// The node's configuration shares the device by MPS, so the machine's MPS server belongs there.
     pub(super) shared_by_mps: bool,
     /// Slices have parts of the device.
     pub(super) is_sliced: bool,
-    /// It computes on the device. One that only draws needs no CUDA, and has no shim for it.
+    /// It computes on the device. A process that only draws needs no CUDA, and so has no shim.
     pub(super) computes: bool,
-    /// Its slice; `None`: it is in no slice.
+    /// Its slice; `None` if it is in no slice.
     pub(super) slice: Option<SliceFacts>,
     /// Device memory that it uses, as the driver says.
     pub(super) memory_bytes: u64,
-    /// What of it its slot holds.
+    /// The part of it that the process's slot holds.
     pub(super) held_bytes: u64,
-    /// It has kept the device at work since the last look, without a lease, and its ledger shows no work.
+    /// It kept the device busy since the last look without a lease, while its ledger shows no work.
     pub(super) works_unseen: bool,
 }
 
-/// What one look has shown of the slice of a process.
+/// What one look showed about the slice of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SliceFacts {
     /// The slice has a part of the device.
     pub(super) has_device: bool,
     /// The process has the slice's ledger mapped, as the shim does before there can be a context.
     pub(super) is_registered: bool,
-    /// Memory of the device that all processes of the slice use, as the driver says.
+    /// Device memory that all processes of the slice use, as the driver says.
     pub(super) used_bytes: u64,
-    /// What of it the ledger knows.
+    /// The part of it that is in the ledger.
     pub(super) ledger_bytes: u64,
-    /// The ledger is damaged: what it says is not known to be true.
+    /// The ledger is damaged, so its content is not trusted.
     pub(super) is_damaged: bool,
-    /// What it may use.
+    /// The slice's memory limit.
     pub(super) limit_bytes: u64,
-    /// The most that it was ever allowed to use.
+    /// The highest memory limit that the slice ever had.
     pub(super) limit_max_bytes: u64,
     /// Processes of the slice on the device.
     pub(super) processes: u64,
 }
 
-/// What is to be thought of a process.
+/// The judgement about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// What is wrong with it.
     pub(super) kind: Kind,
-    /// What was seen suffices to stop it, where the policy says so.
+    /// The evidence is enough to stop it, if the policy says so.
     pub(super) may_be_stopped: bool,
 }
 
-/// What is wrong with a process of these facts, each of which may use `overhead_allowance_bytes` beyond its ledger.
+/// Judges a process by these facts. Each process may use `overhead_allowance_bytes` beyond its ledger.
 pub(super) fn judge(facts: &Facts, overhead_allowance_bytes: u64) -> Option<Verdict> {
     let told = |kind| Some(Verdict { kind, may_be_stopped: false });
     let accused = |kind: Kind, is_certain| {
@@ -73,7 +74,7 @@ pub(super) fn judge(facts: &Facts, overhead_allowance_bytes: u64) -> Option<Verd
         return if facts.is_sliced { told(Kind::OutsideSlices) } else { None };
     };
     if !slice.has_device {
-        // On a device that is nobody's it takes nothing from another slice.
+        // On a device without slices it takes nothing from another slice.
         return accused(Kind::ForeignDevice, facts.is_sliced);
     }
     if !slice.is_registered {
@@ -88,10 +89,10 @@ pub(super) fn judge(facts: &Facts, overhead_allowance_bytes: u64) -> Option<Verd
 
 /// Whether the process takes memory past its slice's limit: `None` if it does not, else whether that is certain.
 ///
-/// The ledger is the tenant's to write. No honest one says more than the slice was ever allowed, so nothing beyond that
-/// is believed. But what only shows against the bounded numbers is told and no more: how they came about is not known.
+/// The tenant can write the ledger. An honest ledger never shows more than the slice's highest limit, so a higher
+/// number is bounded by it. Evidence that rests on bounded numbers is only reported: how they came about is not known.
 fn memory_beyond_limit(facts: &Facts, slice: &SliceFacts, overhead_allowance_bytes: u64) -> Option<bool> {
-    // The process alone does not decide: where one serves others, it holds what stands in their slots.
+    // The process alone does not decide: an MPS server holds memory that stands in the slots of its clients.
     let is_beyond = |ledger_bytes: u64, held_bytes: u64| {
         let unledgered_bytes = slice.used_bytes.saturating_sub(ledger_bytes);
         slice.used_bytes > slice.limit_bytes
@@ -156,21 +157,21 @@ mod tests {
 
     #[test]
     fn a_process_that_goes_by_the_rules_is_accused_of_nothing() {
-        // Its contexts and modules make the slice's use greater than the limit: that is not the process's doing.
+        // Its contexts and modules lift the slice's use above the limit: that is not the process's fault.
         assert_eq!(judge(&of(honest()), GIB), None);
-        // One that loads more than is usual, within its limit.
+        // Loads more modules than usual, within its limit.
         let large = SliceFacts { used_bytes: 3 * GIB, ledger_bytes: 0, ..honest() };
         assert_eq!(judge(&of(large), GIB), None);
-        // One that holds what others have reserved.
+        // Holds memory that others have reserved.
         let server = Facts { held_bytes: 0, ..of(honest()) };
         assert_eq!(judge(&server, GIB), None);
-        // Many, each with a context.
+        // Many processes, each with a context.
         let many = SliceFacts { used_bytes: 9 * GIB, ledger_bytes: 4 * GIB, processes: 8, ..honest() };
         assert_eq!(judge(&of(many), GIB), None);
-        // One whose slice was made smaller holds on to what it has.
+        // The slice was made smaller, and the process keeps what it has.
         let smaller = SliceFacts { limit_bytes: GIB, ..honest() };
         assert_eq!(judge(&of(smaller), GIB), None);
-        // One in a slice whose ledger was damaged.
+        // The slice's ledger was damaged.
         let damaged = SliceFacts { is_damaged: true, ledger_bytes: 0, ..honest() };
         assert_eq!(judge(&of(damaged), GIB), None);
     }
@@ -188,10 +189,10 @@ mod tests {
         ];
         for (facts, expected) in cases {
             assert_eq!(judge(&facts, GIB), expected, "{facts:?}");
-            // What only draws has no shim to be without, and is told of all the same.
+            // A process that only draws has no shim to miss, but is reported all the same.
             let drawing = expected.map(|verdict| Verdict { may_be_stopped: false, ..verdict });
             assert_eq!(judge(&Facts { computes: false, ..facts }, GIB), drawing, "{facts:?}");
-            // Behind MPS nobody can be told from anybody.
+            // Behind MPS the processes cannot be told apart.
             assert_eq!(judge(&Facts { behind_mps: true, ..facts }, GIB), None, "{facts:?}");
         }
     }
@@ -200,9 +201,9 @@ mod tests {
     fn an_mps_server_is_told_of_wherever_it_is() {
         let server = Facts { is_mps_server: true, behind_mps: true, ..of_no_slice() };
         assert_eq!(judge(&server, GIB), told(Kind::MpsServer));
-        // Where it was asked for there is nothing to tell.
+        // Where the configuration wants MPS there is no finding.
         assert_eq!(judge(&Facts { shared_by_mps: true, ..server }, GIB), None);
-        // A tenant's own is not stopped, and silences nothing.
+        // A tenant's own server is not stopped, and does not suppress other findings.
         let tenants = Facts { behind_mps: false, ..server };
         let tenants = Facts { slice: Some(SliceFacts { is_registered: false, ..honest() }), ..tenants };
         assert_eq!(judge(&tenants, GIB), told(Kind::MpsServer));
@@ -214,7 +215,7 @@ mod tests {
         let elsewhere = Facts { is_sliced: false, ..of_no_slice() };
         assert_eq!(judge(&elsewhere, GIB), None);
         assert_eq!(judge(&Facts { is_mps_server: true, behind_mps: true, ..elsewhere }, GIB), None);
-        // But a slice's process should not be there.
+        // But a process of a slice should not be there.
         let foreign = Facts { is_sliced: false, ..of(SliceFacts { has_device: false, ..honest() }) };
         assert_eq!(judge(&foreign, GIB), told(Kind::ForeignDevice));
     }

@@ -1,10 +1,10 @@
-//! Whether a process has the shim at work.
+//! Whether a process uses the shim.
 //!
-//! The shim maps the slice's ledger when the driver is initialised, before there can be a context, and says so to the
-//! manager. A message can be lost; then a sweep of the ledger finds the process by its slot. So whoever has the ledger
-//! mapped is believed for as long as that can take: a child that was forked off has the mapping of its parent, and need
-//! not use the shim at all. The mapping is looked for once in each program that a process runs, so an exec that drops
-//! the shim is seen.
+//! The shim maps the slice's ledger when the driver is initialised, before there can be a context, and reports this to
+//! the manager. If the message is lost, a sweep of the ledger finds the process by its slot. Until then a process that
+//! has the ledger mapped is believed, but no longer: a forked child has its parent's mapping and need not use the shim
+//! at all. The mapping is looked up once for each program that a process runs, so an exec that drops the shim is
+//! noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,28 +15,28 @@ use crate::live::LiveSlice;
 use crate::procfs::{Mapped, ProcessView, Stat};
 use crate::region::view::{self, SlotState};
 
-/// Within this time a sweep finds whoever has a slot and was not heard.
+/// Within this time a sweep finds a process that has a slot and whose message was lost.
 const UNHEARD_NS_MAX: u64 = 12_000_000_000;
 
-/// What was found out about processes before.
+/// Cached results about processes.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
-    /// Processes that are attached and have the ledger mapped: in which program of theirs, by where its stack begins,
-    /// and of which slice.
+    /// Attached processes that have the ledger mapped: the start address of the stack, which identifies the program,
+    /// and the slice's number.
     known: BTreeMap<ProcessId, (u64, u64)>,
-    /// Since when processes have the ledger mapped and are not attached.
+    /// Since when a process has had the ledger mapped without being attached.
     unheard_since_ns: BTreeMap<ProcessId, u64>,
 }
 
 impl Registrations {
-    /// Whether the process has the shim at work, at `now_ns`. One that is ending is not spoken ill of.
+    /// Whether the process uses the shim, at `now_ns`. A process that is ending gets the benefit of the doubt.
     pub(super) fn has(&mut self, process: ProcessId, slice: &LiveSlice, now_ns: u64) -> bool {
         let Some(stat) = Stat::of(process.pid) else { return true };
         let is_attached = slice.processes().iter().any(|attached| attached.pid == process.pid);
         let program = (stat.start_stack, slice.number);
         if is_attached {
             self.unheard_since_ns.remove(&process);
-            // In each program that a process runs, it is looked for once.
+            // The mapping is looked up once for each program that a process runs.
             if stat.start_stack != 0 && self.known.get(&process) == Some(&program) {
                 return true;
             }
@@ -50,13 +50,13 @@ impl Registrations {
                 true
             }
             Mapped::Yes => {
-                // Heard or not, it has a slot: a process that cannot find out who it is, or that attached to a manager
-                // before this one, can stay unheard for good.
+                // A process with a slot is believed even if it never attaches: one that cannot find out its own
+                // identity, or that attached to an earlier manager, can stay unattached for good.
                 if has_slot(process.pid, slice) {
                     return true;
                 }
                 let since_ns = *self.unheard_since_ns.entry(process).or_insert(now_ns);
-                // Without a slot it is not found by a sweep.
+                // A process that finds no free slot cannot be found by a sweep.
                 now_ns.saturating_sub(since_ns) < UNHEARD_NS_MAX || !has_free_slot(slice)
             }
         }

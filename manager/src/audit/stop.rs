@@ -1,4 +1,4 @@
-//! Ends a process, and no other one that has got its pid meanwhile.
+//! Stops a process, and never another one that got its pid in the meantime.
 
 use std::io;
 
@@ -7,10 +7,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::attribution::ProcessId;
 use crate::procfs::Stat;
 
-/// Ends `process` with SIGKILL if `is_guilty` still says so. Returns whether it did; not if it has ended by itself.
+/// Ends `process` with SIGKILL if `is_guilty` still confirms it. Returns whether it did; `false` if it has ended by
+/// itself.
 ///
 /// # Errors
-/// The kernel refuses it.
+/// The kernel refuses.
 pub(super) fn stop(process: ProcessId, is_guilty: impl FnOnce() -> bool) -> io::Result<bool> {
     let Some(pid) = Pid::from_raw(process.pid.cast_signed()) else { return Ok(false) };
     let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -18,7 +19,7 @@ pub(super) fn stop(process: ProcessId, is_guilty: impl FnOnce() -> bool) -> io::
         Err(rustix::io::Errno::SRCH) => return Ok(false),
         Err(errno) => return Err(errno.into()),
     };
-    // From here on the descriptor names one process for good: whether it is the one that was meant is looked at now.
+    // From here on the descriptor names one process for good; now check that it is the intended one.
     let is_it = Stat::of(process.pid).is_some_and(|stat| stat.start_time == process.start_time && !stat.has_ended());
     if !is_it || !is_guilty() {
         return Ok(false);

@@ -1,15 +1,15 @@
-//! When what was seen is believed. Pure: the time is told.
+//! Decides when an observation is believed. Pure: the caller passes in the time.
 //!
-//! A look at a process that is just attaching, or has just died, can show anything. So a thing must be seen of the same
-//! process at each look over some time, and at two looks at least, before it is a finding; one look that does not show
-//! it clears the process.
+//! A look at a process that is just attaching, or has just died, can show anything. So an observation becomes a finding
+//! only if every look over some time shows it for the same process, and at least two looks do. One look that does not
+//! show it clears the process.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use crate::audit::finding::Subject;
 
-/// What was seen at the last look, and since when.
+/// What the last look showed, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Suspicions {
     suspects: BTreeMap<Subject, Suspect>,
@@ -22,18 +22,19 @@ struct Suspect {
     is_confirmed: bool,
 }
 
-/// Something that is believed.
+/// A suspicion that is believed now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Confirmed {
     pub(super) subject: Subject,
     /// When it was first seen.
     pub(super) since: SystemTime,
-    /// It was not believed before.
+    /// The previous look did not confirm it yet.
     pub(super) is_new: bool,
 }
 
 impl Suspicions {
-    /// Takes down all that the look at `now_ns`, which is `now`, has shown. Returns what of it is believed.
+    /// Records everything that the look at `now_ns` (wall-clock time `now`) has shown. Returns the suspicions that are
+    /// confirmed.
     pub(super) fn look(&mut self, now_ns: u64, now: SystemTime, seen: Vec<Subject>) -> Vec<Confirmed> {
         let mut before = std::mem::take(&mut self.suspects);
         let mut confirmed = Vec::new();
@@ -74,11 +75,11 @@ mod tests {
         let mut look = |at_ns, seen: &[Subject]| pids(&suspicions.look(at_ns, SystemTime::UNIX_EPOCH, seen.to_vec()));
         let (one, other) = (subject(Kind::Unregistered, 1, 7), subject(Kind::Unregistered, 2, 7));
         assert_eq!(look(0, &[one.clone(), other.clone()]), []);
-        // Too soon, however often.
+        // Too early, however often it is seen.
         assert_eq!(look(SECOND_NS / 2, &[one.clone(), other.clone()]), []);
         assert_eq!(look(SECOND_NS, std::slice::from_ref(&one)), [(1, true)]);
         assert_eq!(look(2 * SECOND_NS, &[one.clone(), other.clone()]), [(1, false)]);
-        // It had attached meanwhile, and begins anew.
+        // It was cleared by the look at 1 s, so its time starts again.
         assert_eq!(look(5 * SECOND_NS / 2, &[one.clone(), other.clone()]), [(1, false)]);
         assert_eq!(look(3 * SECOND_NS, &[one, other]), [(1, false), (2, true)]);
     }

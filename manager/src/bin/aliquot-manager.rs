@@ -24,11 +24,11 @@ struct Arguments {
     /// user, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Mount a memory file system on the runtime directory, unless one is mounted there, and end: for an init container
-    /// that has the node's /run with mount propagation
+    /// Mount a memory file system on the runtime directory, unless one is mounted there, and exit: for an init
+    /// container that has the node's /run with mount propagation
     #[arg(long)]
     mount_runtime_dir: bool,
-    /// Say whether the configuration can be used, with the flags that are given, and end: with status 0 if it can
+    /// Check whether the configuration and the given flags can be used, and exit: with status 0 if they can
     #[arg(long, conflicts_with = "mount_runtime_dir")]
     check_config: bool,
     #[command(flatten)]

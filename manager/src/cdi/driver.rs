@@ -1,5 +1,5 @@
-//! What of the host's driver a container needs: device nodes, libraries and programs. It is what NVIDIA's runtime gives for
-//! the capabilities *compute* and *utility*, less the programs that only a node's administrator has a use for.
+//! What a container needs of the host's driver: device nodes, libraries and programs. It is what NVIDIA's runtime gives
+//! for the capabilities *compute* and *utility*, without the programs that only a node's administrator needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use crate::driver_root::DriverRoot;
 use crate::inventory::{Device, Inventory};
 use crate::slices::Slice;
 
-/// The driver's libraries, without what follows `.so.`: a number, or the driver's version.
+/// The driver's libraries, without `.so.` and what follows it (a number or the driver's version).
 const LIBRARIES: [&str; 12] = [
     "libcuda",
     "libcudadebugger",
@@ -24,59 +24,59 @@ const LIBRARIES: [&str; 12] = [
     "libnvidia-ptxjitcompiler",
     "libnvidia-tileiras",
 ];
-/// What programs are linked to, and what they load.
+/// Names that programs load, and the names that programs are linked against.
 const LINKED: [(&str, &str); 1] = [("libcuda.so.1", "libcuda.so")];
-/// Where the loaders of Debian's and Red Hat's families look without being told.
+/// Where the loaders of the Debian and Red Hat families look by default.
 const CONTAINER_DIRS: [&str; 2] = if cfg!(target_arch = "aarch64") {
     ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"]
 } else {
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"]
 };
-/// The driver's programs that tell what a container has.
+/// The driver's programs that show a container its devices.
 const PROGRAMS: [&str; 2] = ["nvidia-smi", "nvidia-debugdump"];
-/// Where drivers have their programs.
+/// Where drivers install their programs.
 const PROGRAM_DIRS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/bin"];
 const CONTAINER_PROGRAM_DIR: &str = "/usr/bin";
-/// The socket of the daemon that keeps devices set up.
+/// The socket of the daemon that keeps devices initialised.
 const PERSISTENCE_SOCKET: &str = "/run/nvidia-persistenced/socket";
-/// NVIDIA's programs that bring a container's loader cache up to date, and how they are called.
+/// NVIDIA's programs that update a container's loader cache, and their first arguments.
 const HOOKS: [(&str, &[&str]); 3] = [
     ("/usr/bin/nvidia-cdi-hook", &["nvidia-cdi-hook", "update-ldcache"]),
     ("/usr/local/nvidia/toolkit/nvidia-cdi-hook", &["nvidia-cdi-hook", "update-ldcache"]),
     ("/usr/bin/nvidia-ctk", &["nvidia-ctk", "hook", "update-ldcache"]),
 ];
 
-/// Where the driver says which minor number of `/dev/nvidia-caps` gives the right to which MIG instance.
+/// The driver's table of minor numbers in `/dev/nvidia-caps`, which give the right to one MIG instance each.
 const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
 
-/// The parts of the driver that are there.
+/// The parts of the driver that exist on the node.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HostDriver {
     /// Device nodes.
     pub(super) device_nodes: Vec<PathBuf>,
     /// Libraries, programs and sockets: the file on the node, and its place in the container.
     pub(super) files: Vec<(PathBuf, PathBuf)>,
-    /// What finds the libraries for programs that ask the loader's cache, which does not know what is mounted: Triton,
-    /// and so torch.compile.
+    /// Helps programs that look the driver up in the loader's cache, which does not know what is mounted: Triton, and
+    /// so torch.compile.
     pub(super) finder: Option<Finder>,
 }
 
-/// How programs that ask the loader's cache find the driver.
+/// How programs that look in the loader's cache find the driver.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Finder {
-    /// A program on the node that brings the cache up to date before the container starts, with its arguments.
+    /// A program on the node that updates the cache before the container starts.
     Hook {
         /// The program.
         path: PathBuf,
         /// Its arguments, its name first.
         arguments: Vec<String>,
     },
-    /// Triton is told by a variable.
+    /// A variable for Triton.
     Variable(String),
 }
 
 impl HostDriver {
-    /// What the devices of `slice` need of the driver at `root`.
+    /// Finds what the devices of `slice` need of the driver at `root`.
     pub(super) fn find(slice: &Slice, inventory: &Inventory, root: &DriverRoot) -> HostDriver {
         let devices: Vec<&Device> = slice.parts.iter().filter_map(|part| inventory.device(&part.device)).collect();
         let minors = fs::read_to_string(MIG_MINORS).unwrap_or_default();
@@ -91,14 +91,14 @@ impl HostDriver {
     }
 }
 
-/// The device nodes that `devices` need, where `mig_minors` says which capability has which minor number.
+/// The device nodes that `devices` need. `mig_minors` maps each capability to its minor number.
 fn device_nodes(devices: &[&Device], mig_minors: &BTreeMap<String, u32>) -> Vec<PathBuf> {
     let mut nodes: Vec<String> = Vec::new();
     for device in devices {
         let Some(minor) = device.minor else { continue };
         nodes.push(format!("/dev/nvidia{minor}"));
         let Some(instance) = &device.mig_instance else { continue };
-        // Both are needed: the right to the GPU instance, and to the compute instance in it.
+        // Two rights are needed: to the GPU instance, and to the compute instance in it.
         let gpu = instance.gpu_instance.map(|gpu| format!("gpu{minor}/gi{gpu}"));
         let compute = gpu.as_ref().zip(instance.compute_instance).map(|(gpu, compute)| format!("{gpu}/ci{compute}"));
         let capabilities = [gpu, compute].into_iter().flatten();
@@ -106,12 +106,12 @@ fn device_nodes(devices: &[&Device], mig_minors: &BTreeMap<String, u32>) -> Vec<
         nodes.extend(capabilities.map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}")));
     }
     nodes.extend(["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"].map(String::from));
-    // Two instances of one GPU have its node in common.
+    // Two instances of one GPU share its node.
     let mut seen = BTreeSet::new();
     nodes.into_iter().filter(|node| seen.insert(node.clone())).map(PathBuf::from).collect()
 }
 
-/// Lines such as `gpu0/gi1/ci0/access 13`.
+/// Parses lines such as `gpu0/gi1/ci0/access 13`.
 fn mig_minors(text: &str) -> BTreeMap<String, u32> {
     let entry = |line: &str| {
         let (capability, minor) = line.split_once(' ')?;
@@ -139,8 +139,8 @@ fn program(root: &DriverRoot, name: &str) -> Option<(PathBuf, PathBuf)> {
     Some((found.next()?, Path::new(CONTAINER_PROGRAM_DIR).join(name)))
 }
 
-/// NVIDIA's program where the node has it: it runs on the node with a container's root directory, which takes care that
-/// has been taken there. Otherwise the one variable that helps Triton.
+/// NVIDIA's program if the node has it: it runs on the node with a container's root directory, and is written to do
+/// that safely. Otherwise the one variable that helps Triton.
 fn finder(exists: impl Fn(&Path) -> bool) -> Finder {
     let Some((path, arguments)) = HOOKS.into_iter().find(|(path, _)| exists(Path::new(path))) else {
         return Finder::Variable(format!("TRITON_LIBCUDA_PATH={}", CONTAINER_DIRS[1]));

@@ -1,5 +1,5 @@
-//! Specifications that a manager before has left of slices that are no more. A container that asked for such a device
-//! would be given paths that do not exist.
+//! Removes specifications that an earlier manager left behind, of slices that no longer exist. A container that asked
+//! for such a device would be given paths that do not exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ struct Mount {
 }
 
 impl Cdi {
-    /// Removes the specifications that name regions in `regions` and are of no slice that `is_known`. Those of other
-    /// managers, which have directories of their own, stay. Returns the names of the slices.
+    /// Removes the specifications that name regions in `regions` and whose slice is not `is_known`. Those of other
+    /// managers, which have their own directories, stay. Returns the names of the slices.
     pub(crate) fn remove_stale(&self, regions: &Path, is_known: impl Fn(&str) -> bool) -> Vec<String> {
         let Some(config) = &self.config else { return Vec::new() };
         let is_stale = |name: &str, path: &Path| !is_known(name) && is_of(path, regions);

@@ -1,21 +1,21 @@
 //! Which devices a container's programs see.
 //!
-//! CUDA finds the devices whose nodes a container has. So nothing needs to be said, and programs that take
-//! `CUDA_VISIBLE_DEVICES` for a list of numbers (vLLM does) start. It is said where nodes do not decide: of MIG instances
-//! CUDA takes only one, the first unless it is named; a client of MPS sees the server's devices; and where a container
-//! gets no nodes (WSL) it sees all.
+//! CUDA finds the devices whose nodes a container has. So no variable is needed, and programs that take
+//! `CUDA_VISIBLE_DEVICES` for a list of numbers (vLLM does) start. It is set only where nodes do not decide: of several
+//! MIG instances CUDA takes only one, the first unless one is named; a client of MPS sees the server's devices; and a
+//! container without nodes (WSL) sees all devices.
 
 use std::path::PathBuf;
 
 use crate::inventory::{Device, DeviceUuid, Inventory, SharingMode};
 use crate::slices::Part;
 
-/// The variables for a container that gets `nodes`, of a slice with `parts`.
+/// The variables for a container that gets `nodes`, for a slice with `parts`.
 pub(super) fn variables(parts: &[Part], inventory: &Inventory, nodes: &[PathBuf]) -> Vec<String> {
     let uuids: Vec<&str> = parts.iter().map(|part| part.device.as_str()).collect();
     let uuids = uuids.join(",");
-    // NVIDIA's runtime adds nothing to what is here, also where the image asks it for all devices. NVIDIA's own
-    // specifications say the same.
+    // `void` keeps NVIDIA's runtime from adding devices, even if the image asks for all of them. NVIDIA's own
+    // specifications set it too.
     let mut variables = vec![format!("ALIQUOT_DEVICES={uuids}"), "NVIDIA_VISIBLE_DEVICES=void".to_owned()];
     let devices: Option<Vec<&Device>> = parts
         .iter()
@@ -25,7 +25,7 @@ pub(super) fn variables(parts: &[Part], inventory: &Inventory, nodes: &[PathBuf]
         None => variables.push(format!("CUDA_VISIBLE_DEVICES={uuids}")),
         Some([_]) => {}
         Some(devices) => {
-            // By default the fastest comes first.
+            // CUDA's default order puts the fastest device first.
             variables.push("CUDA_DEVICE_ORDER=PCI_BUS_ID".to_owned());
             variables.extend(reordered(devices).map(|ordinals| format!("CUDA_VISIBLE_DEVICES={ordinals}")));
         }
@@ -40,10 +40,10 @@ fn is_told_by_node(device: &Device, nodes: &[PathBuf]) -> bool {
         && node.is_some_and(|node| nodes.contains(&node))
 }
 
-/// The devices' numbers among themselves on the bus; `None` if they stand in that order already.
+/// The devices' positions among themselves in bus order; `None` if they stand in that order already.
 fn reordered(devices: &[&Device]) -> Option<String> {
     let mut on_bus: Vec<(u32, &DeviceUuid)> = devices.iter().map(|device| (device.index, &device.uuid)).collect();
-    // NVML numbers them by their place on the bus.
+    // NVML numbers devices by their place on the bus.
     on_bus.sort_unstable();
     let ordinal = |device: &&Device| on_bus.iter().position(|(_, uuid)| *uuid == &device.uuid);
     let ordinals: Vec<usize> = devices.iter().filter_map(ordinal).collect();
@@ -76,7 +76,7 @@ mod tests {
         }
     }
 
-    /// What a container with the nodes of all GPUs is told of `devices`.
+    /// The variables for `devices` in a container with the nodes of all GPUs, without the two that are always set.
     fn told(devices: &[Device]) -> Vec<String> {
         let part = |device: &Device| Part {
             device: device.uuid.clone(),

@@ -1,4 +1,4 @@
-//! What the audit is told.
+//! Settings of the audit.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditSettings {
-    /// What happens to processes that get past their slice.
+    /// The policy for processes that get past their slice, unless the slice has its own.
     pub policy: AuditPolicy,
-    /// Device memory that one process can use beyond its ledger and still be believed: contexts, modules, the driver's
-    /// own.
+    /// Device memory that a process may use beyond its ledger without being suspected: contexts, modules, and the
+    /// driver's own.
     pub overhead_allowance_bytes: u64,
     /// The program of the MPS server on this machine.
     pub mps_server: PathBuf,
@@ -19,7 +19,7 @@ pub struct AuditSettings {
 
 impl Default for AuditSettings {
     fn default() -> AuditSettings {
-        // A context with all of a framework's libraries loaded takes about half of it.
+        // A context with all of a framework's libraries loaded takes about half of the default.
         AuditSettings {
             policy: AuditPolicy::default(),
             overhead_allowance_bytes: 2 << 30,
@@ -28,7 +28,7 @@ impl Default for AuditSettings {
     }
 }
 
-/// What happens to processes that get past their slice.
+/// What is done about processes that get past their slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditPolicy {

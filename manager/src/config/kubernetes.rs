@@ -1,4 +1,4 @@
-//! What the manager is told about Kubernetes.
+//! Settings for Kubernetes.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::procfs;
 /// The variable that a DaemonSet sets to its node's name.
 const NODE_NAME_VARIABLE: &str = "NODE_NAME";
 
-/// What a person writes about Kubernetes.
+/// What a person writes in the table `[kubernetes]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KubernetesSettings {
@@ -25,27 +25,27 @@ pub struct KubernetesSettings {
     pub kubelet_dir: PathBuf,
     /// How to reach the API server [default: as a pod does].
     pub kubeconfig: Option<PathBuf>,
-    /// What is done with GPUs in MIG mode [default: `static`].
+    /// How GPUs in MIG mode are used [default: `static`].
     #[serde(default)]
     pub mig: MigMode,
-    /// What the device plugin offers, where there is one.
+    /// What the device plugin offers, in that mode.
     #[serde(default)]
     pub device_plugin: device_plugin::Settings,
 }
 
-/// What is done with GPUs in MIG mode.
+/// How GPUs in MIG mode are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MigMode {
-    /// The instances that there are, which an administrator has made, are devices like others.
+    /// The existing instances, made by an administrator, are devices like others.
     #[default]
     Static,
-    /// What is not taken by them is divided as claims want it: an instance is made for a claim, and destroyed with it.
-    /// By claims only.
+    /// As `static`; what those instances leave free is divided as claims need it: an instance is made for a claim, and
+    /// destroyed with it. Only with claims (DRA).
     Dynamic,
 }
 
-/// In which way pods get slices. Both give out the same devices, so a node has one of them.
+/// In which way pods get slices. Both ways give out the same devices, so a node uses only one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KubernetesMode {
@@ -56,7 +56,7 @@ pub enum KubernetesMode {
     DevicePlugin,
 }
 
-/// Everything the manager is told about Kubernetes.
+/// The complete Kubernetes configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesConfig {
     /// In which way pods get slices.
@@ -67,11 +67,11 @@ pub struct KubernetesConfig {
     pub kubelet_dir: PathBuf,
     /// How to reach the API server; `None`: as a pod does.
     pub kubeconfig: Option<PathBuf>,
-    /// What is done with GPUs in MIG mode.
+    /// How GPUs in MIG mode are used.
     pub mig: MigMode,
-    /// What must be remembered.
+    /// Directory for the state that must be kept.
     pub state_dir: PathBuf,
-    /// What the device plugin offers, where there is one.
+    /// What the device plugin offers, in that mode.
     pub device_plugin: device_plugin::Config,
 }
 
@@ -80,7 +80,7 @@ fn default_kubelet_dir() -> PathBuf {
 }
 
 impl KubernetesSettings {
-    /// These settings with their defaults, if they can work beside the manager's others.
+    /// Fills in defaults and checks the settings against the manager's others.
     pub(super) fn completed(self, state_dir: &Path, is_published: bool) -> Result<KubernetesConfig, ConfigError> {
         if !is_published {
             return Err(ConfigError::KubernetesWithoutCdi);
@@ -91,13 +91,13 @@ impl KubernetesSettings {
         let node_name = self.node_name.or_else(|| env::var(NODE_NAME_VARIABLE).ok()).filter(|name| !name.is_empty());
         Ok(KubernetesConfig {
             mode: self.mode,
-            // As kubelet names a node that nobody has named.
+            // Kubelet's default: the host's name in lower case.
             node_name: node_name.unwrap_or_else(|| procfs::host_name().to_lowercase()),
             kubelet_dir: absolute("kubernetes.kubelet_dir", self.kubelet_dir)?,
             kubeconfig: self.kubeconfig.map(|path| absolute("kubernetes.kubeconfig", path)).transpose()?,
             mig: self.mig,
             state_dir: state_dir.join("kubernetes"),
-            // Also where there is none: what is wrong is wrong.
+            // Checked in every mode: an invalid table is an error even if it is not used.
             device_plugin: self.device_plugin.checked().map_err(ConfigError::DevicePlugin)?,
         })
     }

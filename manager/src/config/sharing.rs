@@ -11,11 +11,11 @@ use crate::inventory::{DeviceUuid, SharingMode};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SharingSettings {
-    /// How devices are shared that are not named in `devices`.
+    /// How devices are shared, except those in `devices`.
     pub mode: SharingMode,
-    /// Devices that are shared in another way.
+    /// Devices with a mode of their own.
     pub devices: Vec<DeviceSharing>,
-    /// The MPS of this machine.
+    /// The MPS of this machine, for devices that are shared by it.
     pub mps: MpsSettings,
 }
 
@@ -29,15 +29,15 @@ pub struct DeviceSharing {
     pub mode: SharingMode,
 }
 
-/// The MPS of this machine: one control daemon, which somebody else starts.
+/// The MPS of this machine: one control daemon, which the manager does not start.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MpsSettings {
-    /// The program that speaks to the control daemon.
+    /// The program that sends commands to the control daemon.
     pub control: PathBuf,
     /// The control daemon's `CUDA_MPS_PIPE_DIRECTORY`. Containers get it at the same path.
     pub pipe_directory: PathBuf,
-    /// The control daemon's `/dev/shm`, through which clients and server speak. Containers get it as theirs.
+    /// The control daemon's `/dev/shm`, through which clients and server communicate. Containers get it as theirs.
     pub shm_directory: PathBuf,
 }
 
@@ -52,7 +52,7 @@ impl Default for MpsSettings {
 }
 
 impl SharingSettings {
-    /// These settings, if they can work.
+    /// Checks these settings.
     pub(super) fn validated(self) -> Result<SharingSettings, ConfigError> {
         if let Some(device) = self.devices.iter().find(|device| device.uuid.bytes().is_none()) {
             return Err(ConfigError::SharedDevice { uuid: device.uuid.clone() });
@@ -66,7 +66,7 @@ impl SharingSettings {
         Ok(SharingSettings { mps, ..self })
     }
 
-    /// How `device` is shared.
+    /// The sharing mode of `device`.
     #[must_use]
     pub fn mode_of(&self, device: &DeviceUuid) -> SharingMode {
         let named = self.devices.iter().find(|sharing| sharing.uuid == *device);

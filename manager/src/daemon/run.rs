@@ -1,4 +1,4 @@
-//! The daemon's own process: from start to signal, with systemd told of both.
+//! The daemon's own process: it runs from start to signal, and notifies systemd of both.
 
 use std::io;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::manager::check_path;
 /// Why the daemon ends with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The log level is none.
+    /// The log level or filter is invalid.
     #[error(transparent)]
     LogLevel(#[from] LogLevelError),
-    /// It does not start.
+    /// The manager does not start.
     #[error(transparent)]
     Start(#[from] StartError),
     /// Signals cannot be received.
@@ -34,13 +34,13 @@ pub fn run(config: Config) -> Result<(), RunError> {
     logging::start(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Signals)?;
     runtime.block_on(async {
-        // First: whoever has had an answer from the daemon may ask it to end.
+        // First of all: a client that has an answer from the daemon may already send it a signal.
         let mut end = End::listen().map_err(RunError::Signals)?;
         let start = tokio::task::spawn_blocking(move || Daemon::start(config));
         let daemon = tokio::select! {
-            // A panic in it has ended the process.
+            // A panic in the task would have ended the whole process.
             Ok(started) = start => started?,
-            // Even if the driver never answers.
+            // Ends even if the driver never answers.
             () = end.asked_for() => std::process::exit(0),
         };
         tell_systemd(&[NotifyState::Ready]);
@@ -51,10 +51,10 @@ pub fn run(config: Config) -> Result<(), RunError> {
     })
 }
 
-/// Whether [`run`] could use `config`, as far as that can be said without doing anything.
+/// Whether [`run`] could use `config`, as far as that can be checked without changing anything.
 ///
 /// # Errors
-/// A value that can never work.
+/// A value can never work.
 pub fn check(config: &Config) -> Result<(), RunError> {
     check_path(&config.runtime_dir).map_err(|error| RunError::Start(error.into()))
 }
@@ -78,15 +78,15 @@ impl End {
     }
 }
 
-/// Until the process is asked to end.
+/// Waits until a signal asks the process to end.
 async fn wait(daemon: &Daemon, end: &mut End) {
-    // Twice within the time that systemd allows.
+    // Two notifications within systemd's timeout.
     let watchdog = sd_notify::watchdog_enabled().map(|timeout| timeout / 2);
     let mut ticks = tokio::time::interval(watchdog.unwrap_or(Duration::from_secs(3600)));
     loop {
         tokio::select! {
             () = end.asked_for() => return,
-            // If it does not answer, nothing is said, and systemd starts another one.
+            // If the manager hangs here, no notification is sent, and systemd restarts the daemon.
             _ = ticks.tick(), if watchdog.is_some() => {
                 daemon.answer();
                 tell_systemd(&[NotifyState::Watchdog]);
@@ -96,7 +96,7 @@ async fn wait(daemon: &Daemon, end: &mut End) {
 }
 
 fn tell_systemd(state: &[NotifyState]) {
-    // Not an error where systemd does not listen.
+    // Not an error: systemd may not be listening.
     if let Err(error) = sd_notify::notify(state) {
         debug!(%error, "cannot tell systemd");
     }

@@ -1,40 +1,41 @@
-//! What contexts take of each device, as processes have shown it.
+//! How much memory a context takes on each device, learned from processes.
 //!
-//! Whatever a process uses beyond its allocations when its first context has just been made is that context. Modules and
-//! stacks come later, and what a tenant writes into its slot, or takes by other ways than the driver's, changes the
-//! figure: so the least of the last few counts. What contexts take beyond it is found by looks.
+//! What a process uses beyond its allocations right after its first context was made is that context. Modules and
+//! stacks come later. A tenant can falsify the figure by writing into its slot, or by allocating past the shim. So the
+//! least of the last few figures counts. Memory of contexts beyond it is found by looks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::attribution::ProcessId;
 use crate::inventory::DeviceUuid;
 
-/// So many figures of a device are kept.
+/// Figures kept for each device.
 const KEPT: usize = 8;
-/// No context of any device takes more.
+/// Upper bound: no context of any device takes more.
 const CONTEXT_BYTES_MAX: u64 = 2 << 30;
-/// Less is no context, but an allocation that was made or freed while the driver was asked.
+/// A smaller figure is not a context, but an allocation that was made or freed while the driver was asked.
 const CONTEXT_BYTES_MIN: u64 = 1 << 20;
 
-/// What contexts take.
+/// Memory that contexts take.
 #[derive(Debug, Default)]
 pub(super) struct ContextSizes {
     figures: BTreeMap<DeviceUuid, VecDeque<u64>>,
-    /// Processes on devices that have had a context at the last look.
+    /// Processes that had a context on a device at the last look.
     met: BTreeSet<(ProcessId, DeviceUuid)>,
-    /// The same at this look.
+    /// Processes that have one at the current look.
     meeting: BTreeSet<(ProcessId, DeviceUuid)>,
 }
 
 impl ContextSizes {
-    /// A process has `contexts` on a device, and uses `bytes` there beside its allocations; `None`: that is not certain.
+    /// Records that a process has `contexts` on a device, and uses `bytes` there beyond its allocations; `None` if that
+    /// number is uncertain.
     pub(super) fn see(&mut self, process: ProcessId, device: &DeviceUuid, contexts: u64, bytes: Option<u64>) {
         if contexts == 0 {
             return;
         }
         let is_new = !self.met.contains(&(process, device.clone()));
         match bytes {
-            // It is looked at again.
+            // Not recorded, so that the next look asks again.
             None if is_new => return,
             Some(bytes) if is_new && contexts == 1 => {
                 let bytes = if bytes < CONTEXT_BYTES_MIN { 0 } else { bytes.min(CONTEXT_BYTES_MAX) };
@@ -49,12 +50,12 @@ impl ContextSizes {
         self.meeting.insert((process, device.clone()));
     }
 
-    /// All processes have been seen: those that have not been are gone.
+    /// Ends a look: processes that were not seen in it are forgotten.
     pub(super) fn finish_look(&mut self) {
         self.met = std::mem::take(&mut self.meeting);
     }
 
-    /// What a context takes of a device; `None`: not known.
+    /// The memory that a context takes on a device; `None` if unknown.
     pub(super) fn of(&self, device: &DeviceUuid) -> Option<u64> {
         self.figures.get(device)?.iter().min().copied()
     }
@@ -84,7 +85,7 @@ mod tests {
         sizes.see(process(3), &device, 1, Some(110 * MIB));
         sizes.finish_look();
         assert_eq!(sizes.of(&device), Some(100 * MIB));
-        // Modules make it more, and are no context.
+        // Later figures of the same process include modules, and do not count.
         sizes.see(process(1), &device, 1, Some(90 * MIB));
         assert_eq!((sizes.of(&device), sizes.of(&DeviceUuid::new("GPU-2"))), (Some(100 * MIB), None));
     }

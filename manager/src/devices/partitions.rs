@@ -1,16 +1,16 @@
-//! Instances of GPUs in MIG mode, made and destroyed by the thread that asks the driver: whoever wants one waits for
-//! it.
+//! Makes and destroys instances of GPUs in MIG mode. The thread that asks the driver does the work, and the caller
+//! waits for it.
 
 use std::sync::mpsc;
 
 use super::{Devices, Watch};
 use crate::inventory::{Device, DeviceUuid, Partition, SourceError};
 
-/// Something that the thread does for somebody.
+/// Work that the thread does for a caller.
 pub(super) type Job = Box<dyn FnOnce(&mut Watch) + Send>;
 
 impl Devices {
-    /// Has the devices looked at now, and returns when they were.
+    /// Makes the thread look at the devices now, and returns when it has.
     ///
     /// # Errors
     /// The driver does not answer.
@@ -21,10 +21,10 @@ impl Devices {
         })
     }
 
-    /// Makes an instance, and returns it when it is known as a device.
+    /// Makes an instance, and returns it once it is known as a device.
     ///
     /// # Errors
-    /// The driver refuses; then there is no new instance.
+    /// The driver refuses. Then there is no new instance.
     pub(crate) fn create_instance(&self, partition: &Partition) -> Result<Device, SourceError> {
         let partition = partition.clone();
         self.ask(move |watch| {
@@ -39,7 +39,7 @@ impl Devices {
         })
     }
 
-    /// Destroys an instance. That there is none is no error.
+    /// Destroys an instance. It is no error if there is none.
     ///
     /// # Errors
     /// The driver refuses.
@@ -52,14 +52,14 @@ impl Devices {
         })
     }
 
-    /// Has the thread do `work`, and waits for it: what was begun must be known to have succeeded or failed.
+    /// Makes the thread do `work`, and waits for it: the caller must know whether it succeeded or failed.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Watch) -> Result<T, SourceError> + Send + 'static,
     ) -> Result<T, SourceError> {
         let (answer, answered) = mpsc::sync_channel(1);
         let job: Job = Box::new(move |watch| {
-            // Whoever asked waits for it.
+            // The caller waits for the answer.
             let _ = answer.send(work(watch));
         });
         let ended = || SourceError("the manager is ending".into());

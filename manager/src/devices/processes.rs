@@ -1,5 +1,5 @@
-//! Looks at the processes on the devices: what they use beyond their ledgers, how much time slices use that have a
-//! device to themselves, and what the container is shown of both. The audit judges the same look.
+//! Looks at the processes on the devices: the memory that they use beyond their ledgers, the time of slices that have a
+//! device to themselves, and the figures of both that containers are shown. The audit judges the same look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::live::{Attached, LiveSlice, LiveSlices, MemorySeen};
 use crate::procfs::Stat;
 use crate::region::view::{self, ContextView};
 
-/// A slice's part of a device, when it was looked at.
+/// A slice's part of a device at the time of a look.
 pub(crate) struct PartLook {
     /// The slice.
     pub slice: Arc<LiveSlice>,
@@ -25,32 +25,32 @@ pub(crate) struct PartLook {
     pub number: usize,
     /// The slice's memory limit on the device.
     pub limit_bytes: u64,
-    /// The greatest that it has had: what was taken before a resize is held on.
+    /// The highest memory limit that the slice ever had: after a resize it keeps what it had taken before.
     pub limit_max_bytes: u64,
-    /// What its ledger said that it used, before and after the driver was asked: the greater of both, so that an
-    /// allocation between the two is no overhead.
+    /// Memory used according to the ledger: the greater of the values before and after the driver was asked, so that an
+    /// allocation between the two does not count as overhead.
     pub ledger_bytes: u64,
     /// [`LiveSlice::ends`] before the driver was asked.
     ends: u64,
-    /// What its processes said of their contexts before the driver was asked, by their pids.
+    /// What its processes reported of their contexts before the driver was asked, by pid.
     contexts: BTreeMap<u32, ContextView>,
 }
 
-/// A process on a device, when it was looked at.
+/// A process on a device at the time of a look.
 pub(crate) struct ProcessLook {
     /// The process.
     pub id: ProcessId,
-    /// Where it belongs.
+    /// Its slice, if it has one.
     pub place: Place,
-    /// What it uses of the device's memory; `None` where the driver does not tell.
+    /// Device memory that it uses; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
-    /// It computes there; `false`: it only draws.
+    /// It computes; `false`: it only draws.
     pub computes: bool,
-    /// Part of the time since the last look in which it kept the device at work.
+    /// Percentage of the time since the last look in which it kept the device busy.
     pub busy_percent: u32,
 }
 
-/// A device, when it was looked at.
+/// A device at the time of a look.
 pub(crate) struct DeviceLook {
     /// The device.
     pub device: DeviceUuid,
@@ -58,16 +58,16 @@ pub(crate) struct DeviceLook {
     pub sharing: SharingMode,
     /// The slices that have a part of it.
     pub parts: Vec<PartLook>,
-    /// The processes on it, each once.
+    /// The processes on it, each listed once.
     pub processes: Vec<ProcessLook>,
-    /// What each process that computes uses beside what the driver lists for it.
+    /// Memory that each computing process uses beyond what the driver lists for it.
     unlisted_bytes: u64,
-    /// What the driver lists for processes that have ended, by their pids.
+    /// Memory that the driver lists for processes that have ended, by pid.
     ended: BTreeMap<u32, Option<u64>>,
 }
 
 impl DeviceLook {
-    /// The processes of a slice.
+    /// The processes of `slice` on the device.
     pub(crate) fn of_slice(&self, slice: &LiveSlice) -> impl Iterator<Item = &ProcessLook> {
         let number = slice.number;
         self.processes.iter().filter(move |process| match &process.place {
@@ -82,12 +82,12 @@ pub(super) struct ProcessWatch {
     attribution: Attribution,
     auditor: Auditor,
     context_sizes: ContextSizes,
-    /// The slices, by number, of the processes that the driver has listed for each device at the last look, those that
-    /// have ended among them.
+    /// The slice numbers of the processes that the driver listed for each device at the last look, ended processes
+    /// included.
     slices_of: BTreeMap<(DeviceUuid, u32), u64>,
     /// See [`Self::awaits_memory`].
     awaits_memory: bool,
-    /// Up to when, by the driver's clock, samples of a device were taken.
+    /// The driver's time up to which samples of a device were taken.
     since_us: BTreeMap<DeviceUuid, u64>,
     /// The slices, with the number of the part, that had a device to themselves at the last look.
     free_before: BTreeSet<(u64, usize)>,
@@ -107,14 +107,14 @@ impl ProcessWatch {
         }
     }
 
-    /// Looks at all devices, `elapsed` after the last time. Asks the driver nothing where there is no slice.
+    /// Looks at all devices, `elapsed` after the last look. Does not ask the driver if there are no slices.
     pub(super) fn look(&mut self, source: &mut dyn DeviceSource, inventory: &Inventory, elapsed: Duration) {
         let slices = self.slices.all();
         self.awaits_memory = false;
         let mut parts = parts_of(&slices);
         if !slices.is_empty() {
-            // A process of a slice can be on a device of which no slice has a part. What is on a partitioned device is
-            // on one of its instances, and stands in that one's list.
+            // A process of a slice can be on a device of which no slice has a part. A partitioned device is skipped:
+            // its processes run on its instances, and stand in their lists.
             for device in inventory.devices.iter().filter(|device| !device.mig_enabled) {
                 parts.entry(device.uuid.clone()).or_default();
             }
@@ -141,8 +141,8 @@ impl ProcessWatch {
         (self.free_before, self.attribution) = (free_now, attribution);
     }
 
-    /// Looks at what slices use of devices' memory, and at nothing else: how busy processes were is told for longer
-    /// times only, and the audit counts looks.
+    /// Looks only at the device memory of slices. How busy processes were is known only for longer intervals, and the
+    /// audit counts looks.
     pub(super) fn look_at_memory(&mut self, source: &mut dyn DeviceSource, inventory: &Inventory) {
         let slices = self.slices.all();
         self.awaits_memory = false;
@@ -184,7 +184,8 @@ impl ProcessWatch {
         Some(look)
     }
 
-    /// Whether the driver still lists processes of slices that have ended: their memory is theirs until it does not.
+    /// Whether the driver still lists ended processes of slices: their memory counts for the slice until the driver
+    /// frees it.
     pub(super) fn awaits_memory(&self) -> bool {
         self.awaits_memory
     }
@@ -206,10 +207,10 @@ impl ProcessWatch {
         }
     }
 
-    /// Writes down what a slice uses of a device's memory.
+    /// Records how much of a device's memory a slice uses.
     fn take_down_memory(&mut self, look: &DeviceLook, part: &PartLook) {
         let PartLook { slice, number, .. } = part;
-        // Unregistered processes of the slice count as well: it is the slice that has the limit.
+        // Unregistered processes of the slice count too, because the limit applies to the slice.
         let used_bytes = look.of_slice(slice).try_fold(0_u64, |sum, process| {
             let unlisted_bytes = if process.computes { look.unlisted_bytes } else { 0 };
             Some(sum.saturating_add(process.memory_bytes?).saturating_add(unlisted_bytes))
@@ -230,13 +231,13 @@ impl ProcessWatch {
         slice.end_memory_look(*number, part.ends, seen);
     }
 
-    /// Learns from the processes of a slice what contexts take.
+    /// Learns the size of contexts from the processes of a slice.
     fn learn_contexts(&mut self, look: &DeviceLook, part: &PartLook) {
         let ledger = part.slice.region.ledger();
         for attached in part.slice.processes().iter() {
             let seen = look.processes.iter().find(|process| process.id.pid == attached.pid);
             let (Some(seen), Some(before)) = (seen, part.contexts.get(&attached.pid)) else { continue };
-            // What it has allocated meanwhile may stand on one side only.
+            // An allocation made meanwhile may be in only one of the two figures.
             let is_at_rest = view::contexts(ledger, attached.slot.index, part.number) == Some(*before);
             let memory_bytes = seen.memory_bytes.filter(|_| is_at_rest);
             let bytes =
@@ -245,7 +246,7 @@ impl ProcessWatch {
         }
     }
 
-    /// Writes down what a slice uses of a device's time.
+    /// Records how much of a device's time a slice uses.
     fn take_down_time(&self, look: &DeviceLook, part: &PartLook, elapsed: Duration) {
         let PartLook { slice, number, .. } = part;
         let busy_percent = look.of_slice(slice).map(|process| process.busy_percent).sum::<u32>().min(100);
@@ -258,7 +259,7 @@ impl ProcessWatch {
     }
 }
 
-/// The parts of slices, by device.
+/// The parts of all slices, by device.
 fn parts_of(slices: &[Arc<LiveSlice>]) -> BTreeMap<DeviceUuid, Vec<PartLook>> {
     let mut parts: BTreeMap<DeviceUuid, Vec<PartLook>> = BTreeMap::new();
     for live in slices {
@@ -296,7 +297,7 @@ fn ask(
             |attached: &Attached| Some((attached.pid, view::contexts(ledger, attached.slot.index, part.number)?));
         part.contexts = processes.iter().filter_map(contexts).collect();
     }
-    // Twice: what grows or shrinks meanwhile must not look like nobody's.
+    // Asked twice, so that memory allocated or freed meanwhile does not look unlisted.
     let used_before = source.used_bytes(device).ok().flatten();
     let processes = match source.processes(device) {
         Ok(processes) => processes,
@@ -309,7 +310,7 @@ fn ask(
     parts.iter_mut().for_each(|part| part.ledger_bytes = part.ledger_bytes.max(ledger_bytes(part)));
     let listed: Vec<DeviceProcess> = each_once(&processes).into_values().collect();
     let unlisted_bytes = used_bytes.map_or(0, |(before, after)| unlisted_bytes(before.min(after), &listed));
-    // One that has ended stands in the driver's list until its memory is free.
+    // An ended process stays in the driver's list until its memory is free.
     let mut ended = BTreeMap::new();
     let process = |process: DeviceProcess| {
         let DeviceProcess { pid, memory_bytes, computes } = process;
@@ -324,12 +325,12 @@ fn ask(
     Some(DeviceLook { device: device.clone(), sharing, parts, processes, unlisted_bytes, ended })
 }
 
-/// What each process that computes uses beside what the driver lists for it, where it says that `used_bytes` of the
-/// device are in use.
+/// Memory that each computing process uses beyond what the driver lists for it, if `used_bytes` of the device are in
+/// use.
 ///
-/// On an H100 the driver takes 5.6 MiB for each process and lists them for nobody. They are the slice's whose process it
-/// is: nothing needs to be kept back of a device for them, and a slice may have all of it. More than a few megabytes are
-/// something else: processes that this driver does not list, for example.
+/// On an H100 the driver takes 5.6 MiB for each process and lists them for none. They count for the slice of the
+/// process, so no memory of a device must be kept back for them, and a slice may have all of it. More than a few
+/// megabytes have another cause, for example processes that this driver does not list.
 fn unlisted_bytes(used_bytes: u64, listed: &[DeviceProcess]) -> u64 {
     const BYTES_MAX: u64 = 16 << 20;
     let listed_bytes = listed.iter().try_fold(0_u64, |sum, process| Some(sum.saturating_add(process.memory_bytes?)));
@@ -338,7 +339,7 @@ fn unlisted_bytes(used_bytes: u64, listed: &[DeviceProcess]) -> u64 {
     if each <= BYTES_MAX { each } else { 0 }
 }
 
-/// Writes into the slots of a slice's processes what the driver says of each, for the lists that the container sees.
+/// Writes the driver's memory figure of each process into its slot, for the lists that the container sees.
 fn show_memory(look: &DeviceLook, part: &PartLook) {
     let ledger = part.slice.region.ledger();
     for (attached, seen) in with_processes(look, part) {
@@ -350,7 +351,7 @@ fn show_memory(look: &DeviceLook, part: &PartLook) {
     }
 }
 
-/// The same of their time.
+/// The same for the time.
 fn show_time(look: &DeviceLook, part: &PartLook) {
     let ledger = part.slice.region.ledger();
     for (attached, seen) in with_processes(look, part) {
@@ -360,21 +361,21 @@ fn show_time(look: &DeviceLook, part: &PartLook) {
     }
 }
 
-/// The processes of a slice, each with what was seen of it.
+/// The attached processes of a slice, each with what the look shows of it.
 fn with_processes<'look>(look: &'look DeviceLook, part: &PartLook) -> Vec<(Attached, Option<&'look ProcessLook>)> {
     let seen = |attached: &Attached| look.processes.iter().find(|process| process.id.pid == attached.pid);
     part.slice.processes().iter().map(|attached| (attached.clone(), seen(attached))).collect()
 }
 
-/// A page that is only read stays clean, and its cache line with those who read it.
+/// Stores only a changed value: an unchanged page stays clean, and its cache line stays with its readers.
 pub(crate) fn store_if_changed(cell: &AtomicU64, value: u64) {
     if cell.load(Ordering::Relaxed) != value {
         cell.store(value, Ordering::Relaxed);
     }
 }
 
-/// Each process with what it uses in all; what that is is not known if the driver does not tell it of one of its
-/// entries.
+/// Each process once, with the sum of its entries. The sum is unknown if the driver does not give the memory of one
+/// entry.
 fn each_once(processes: &[DeviceProcess]) -> BTreeMap<u32, DeviceProcess> {
     let mut by_pid: BTreeMap<u32, DeviceProcess> = BTreeMap::new();
     for process in processes {
@@ -386,7 +387,7 @@ fn each_once(processes: &[DeviceProcess]) -> BTreeMap<u32, DeviceProcess> {
     by_pid
 }
 
-/// How busy each process kept the device: the mean of its samples.
+/// How busy each process kept the device: the mean of its samples, in percent.
 fn busy_percent(samples: &[UtilisationSample]) -> BTreeMap<u32, u32> {
     let mut by_pid: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for sample in samples {
@@ -420,7 +421,7 @@ mod tests {
         let listed = [process(1, Some(100 * MIB), true), process(2, Some(50 * MIB), true), process(3, Some(9), false)];
         assert_eq!(unlisted_bytes(162 * MIB + 9, &listed), 6 * MIB);
         assert_eq!(unlisted_bytes(150 * MIB, &listed), 0);
-        // Somebody whom the driver does not list.
+        // A process that the driver does not list.
         assert_eq!(unlisted_bytes(1000 * MIB, &listed), 0);
         assert_eq!(unlisted_bytes(162 * MIB, &[process(1, None, true)]), 0);
         assert_eq!(unlisted_bytes(5 * MIB, &[]), 0);
