@@ -1,8 +1,7 @@
-//! What the fuzz targets in `tests/fuzz` reach of this crate: all that reads what somebody else wrote. Only with the
-//! feature
-//! `fuzzing`, which nothing that is shipped has.
+//! The functions of this crate that the fuzz targets in `tests/fuzz` call: everything that reads foreign bytes. Only
+//! with the feature `fuzzing`, which no shipped build has.
 //!
-//! Each function takes any bytes, and panics if what is made of them breaks an invariant.
+//! Each function takes any bytes, and panics if the result breaks an invariant.
 
 use std::fs;
 use std::path::Path;
@@ -30,13 +29,13 @@ pub fn config(dir: &Path, bytes: &[u8]) {
     fs::write(&file, bytes).expect("the test's own directory can be written");
     match Config::load(Settings::default(), Some(&file)) {
         Ok(config) => assert!(config.runtime_dir.is_absolute() && config.socket.is_absolute()),
-        // What is wrong is told in one piece, with the file's name or the key.
+        // An error has a text: the parser's, with the file's name or the key.
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 
-/// Reads `bytes` as a checkpoint, which is written into `dir`. What is accepted is the same after it was written again,
-/// and can be reckoned with.
+/// Reads `bytes` as a checkpoint, which is written into `dir`. An accepted checkpoint stays the same when it is written
+/// again, and its slices can be counted without overflow.
 pub fn checkpoint(dir: &Path, bytes: &[u8]) {
     fs::write(dir.join("checkpoint.json"), bytes).expect("the test's own directory can be written");
     let checkpoint = Checkpoint::new(Some(dir.into()));
@@ -54,8 +53,8 @@ pub fn checkpoint(dir: &Path, bytes: &[u8]) {
     }
 }
 
-/// Takes `bytes` as what a client sends. The server is told as many, the same ones in whatever pieces they come, and
-/// what is changed is percent signs or their code.
+/// Takes `bytes` as what a client sends. The server must see the same number of bytes, independent of the pieces in
+/// which they come, and only percent signs or their code may change.
 pub fn client(bytes: &[u8]) {
     let told = socket::told(bytes, bytes.len().max(1));
     assert_eq!(told.len(), bytes.len());
@@ -65,7 +64,7 @@ pub fn client(bytes: &[u8]) {
     assert_eq!(socket::told(&told, bytes.len().max(1)), told);
 }
 
-/// Reads `bytes` as what the kernel says of a process, part of which the process itself chooses.
+/// Reads `bytes` as what the kernel says about a process. The process itself chooses part of it.
 pub fn processes(bytes: &[u8]) {
     if let Some(stat) = Stat::parse(bytes) {
         let _ = stat.has_ended();
@@ -75,7 +74,7 @@ pub fn processes(bytes: &[u8]) {
     let id = SliceId::from_random(0xab);
     text.lines().for_each(|line| _ = attribution::is_mount_of(line, id));
     let (cgroups, container) = text.split_once('\0').unwrap_or((&text, &text));
-    // A process in the very cgroups of a container is in the container, unless these say nothing.
+    // A process in exactly the cgroups of a container is in the container, unless the container has no cgroups.
     assert!(!attribution::is_within(cgroups, container) || !container.is_empty());
 }
 
@@ -130,7 +129,8 @@ fn inventory() -> Inventory {
     Inventory { devices: (0..DEVICES).map(device).collect(), ..Inventory::default() }
 }
 
-/// Reads `bytes` as requests of clients, and carries out those that are granted. Never is more given out than there is.
+/// Reads `bytes` as requests of clients, and carries out those that are granted. More than a device has must never be
+/// given out.
 pub fn slices(bytes: &[u8]) {
     let inventory = inventory();
     let mut slices = Slices::default();

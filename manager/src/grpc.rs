@@ -1,5 +1,5 @@
-//! The node manager's API over gRPC. What the messages mean is in the contract; here they are turned into requests to
-//! the [`Manager`], and its answers into messages.
+//! The node manager's API over gRPC. The contract defines what the messages mean; this module turns them into requests
+//! to the [`Manager`], and its answers into messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +22,17 @@ mod status;
 
 use status::{internal, no_such_slice};
 
-/// The shortest interval at which usage is told again.
+/// The shortest interval of a usage stream.
 const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
-/// Events that wait for the reader of a stream.
+/// Events buffered for the reader of a stream.
 const EVENTS_AHEAD: usize = 64;
 
-/// The service.
+/// The gRPC service.
 #[derive(Clone)]
 pub(crate) struct Service {
     manager: Arc<Manager>,
-    /// True once the manager is to end: streams that would go on for ever end then.
+    /// True once the manager is to end: endless streams end then.
     ending: watch::Receiver<bool>,
 }
 
@@ -43,7 +43,7 @@ impl Service {
         Service { manager, ending }
     }
 
-    /// Does what writes files or waits for threads where that holds up nobody.
+    /// Runs work that writes files or waits for threads where it does not block the server.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Manager) -> Result<T, Status> + Send + 'static,
@@ -53,7 +53,7 @@ impl Service {
     }
 }
 
-/// A span of time in a request; `None` if it is not set.
+/// A duration in a request; `None` if it is not set.
 fn span(duration: Option<prost_types::Duration>) -> Result<Option<Duration>, Status> {
     let read = |duration| Duration::try_from(duration);
     duration.map(read).transpose().map_err(|_| Status::invalid_argument("since must not be negative"))
@@ -63,7 +63,7 @@ fn all_known(manager: &Manager, names: &[String]) -> Result<(), Status> {
     names.iter().find(|name| !manager.has(name)).map_or(Ok(()), |name| Err(no_such_slice(name)))
 }
 
-/// What slices use, once every name is known to be one.
+/// The usage of slices, once it is known that every name is a slice's.
 fn usage_of(manager: &Manager, names: &[String]) -> Result<proto::GetUsageResponse, Status> {
     all_known(manager, names)?;
     let (slices, inventory) = (manager.live().all(), manager.devices().known().inventory);
@@ -203,7 +203,8 @@ impl NodeManager for Service {
         let (updates, stream) = mpsc::channel(EVENTS_AHEAD);
         tokio::spawn(async move {
             loop {
-                // A reader that is slow is told what is kept when it has read what it was told before.
+                // A slow reader gets further events only after it has read the earlier ones, as far as they are still
+                // kept.
                 for event in events.after(told, EVENTS_AHEAD) {
                     told = event.sequence;
                     if updates.send(Ok(event.into())).await.is_err() {
@@ -242,7 +243,7 @@ impl NodeManager for Service {
             loop {
                 tokio::select! {
                     _ = ticks.tick() => {}
-                    // An error says that the sender is gone, which is the end as well.
+                    // An error means that the sender is gone; the stream ends then too.
                     _ = ending.wait_for(|ending| *ending) => return,
                     () = updates.closed() => return,
                 }

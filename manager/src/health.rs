@@ -1,40 +1,41 @@
-//! When a device is taken for broken, and when for whole again. No clock and no driver: both are told.
+//! Decides when a device counts as broken, and when it counts as healthy again. Pure: the caller passes in time and
+//! driver answers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::inventory::{DeviceUuid, Health};
 
-/// A device with a critical error must answer for so long, with no further error, before it is given out again. Time
-/// counts, and not the number of answers: a device is looked at for many reasons.
+/// After a critical error a device must answer this long without a further error before new slices may use it. The time
+/// counts and not the number of answers, because devices are asked for many reasons.
 const TIME_TO_RECOVER: Duration = Duration::from_secs(30);
 
-/// What has been seen of the devices so far: the last critical error of each that has not recovered from it.
+/// The last critical error of each device that has not recovered from it.
 #[derive(Debug, Default)]
 pub(crate) struct HealthWatch {
     errors: BTreeMap<DeviceUuid, CriticalError>,
 }
 
-/// What a device has shown when it was asked.
+/// A device's answer to a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It answers, and the driver wants nothing done with it.
+    /// It answers, and the driver requests no recovery action.
     Well,
-    /// It answers, but the driver wants this done with it before anything new is started on it.
+    /// It answers, but the driver requests this recovery action before anything new is started on it.
     WantsRecovery(String),
-    /// It does not answer, or with this error.
+    /// It does not answer, or only with this error.
     Silence(String),
 }
 
 #[derive(Debug)]
 struct CriticalError {
     xid: u64,
-    /// When it was reported, or the device was not well after it.
+    /// When it was reported, or when the device was last found unhealthy after it.
     seen: Instant,
 }
 
 impl HealthWatch {
-    /// The driver reported error `xid` on a device. Returns whether it is one of the device.
+    /// Records that the driver reported error `xid` on a device. Returns whether it is an error of the device itself.
     pub(crate) fn xid(&mut self, uuid: &DeviceUuid, xid: u64, now: Instant) -> bool {
         let is_of_device = !is_of_the_program(xid);
         if is_of_device {
@@ -43,7 +44,7 @@ impl HealthWatch {
         is_of_device
     }
 
-    /// A device was asked. Returns its health now.
+    /// Records a device's answer. Returns its health now.
     pub(crate) fn asked(&mut self, uuid: &DeviceUuid, answer: Answer, now: Instant) -> Health {
         let error = self.errors.get_mut(uuid);
         let reason = match answer {
@@ -72,7 +73,7 @@ impl HealthWatch {
     }
 }
 
-/// Errors that a program makes on a sound device: NVIDIA's list of XIDs calls them user application errors.
+/// Errors that a program causes on a sound device: NVIDIA's list of XIDs calls them user application errors.
 fn is_of_the_program(xid: u64) -> bool {
     matches!(xid, 13 | 31 | 43 | 45 | 68 | 109)
 }

@@ -1,4 +1,4 @@
-//! The sign of life in every region, by which processes know that somebody keeps their leases.
+//! The heartbeat in every region, by which processes know that a manager grants their leases.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::clock::monotonic_ns;
 use crate::live::LiveSlices;
 use crate::periodic::Periodic;
 
-/// Starts the thread that gives it. The thread sleeps while there is no slice.
+/// Starts the heartbeat thread. It sleeps while there is no slice.
 ///
 /// # Errors
 /// The kernel gives no thread.

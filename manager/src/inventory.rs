@@ -1,4 +1,4 @@
-//! The node's devices, as types, and the border behind which they are found.
+//! The node's devices as types, and the trait behind which they are found.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ pub use aliquot_kubernetes::node::{MigProfile, Partition, Partitioning, Placemen
 pub struct DeviceUuid(String);
 
 impl DeviceUuid {
-    /// The UUID that reads `text`.
+    /// The UUID with this text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> DeviceUuid {
         DeviceUuid(text.into())
     }
 
-    /// That of the whole GPU which the CUDA driver calls so.
+    /// The UUID of a whole GPU, from the CUDA driver's bytes.
     #[must_use]
     pub fn of_gpu(bytes: [u8; 16]) -> DeviceUuid {
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -25,13 +25,13 @@ impl DeviceUuid {
         DeviceUuid(format!("GPU-{}", groups.join("-")))
     }
 
-    /// As NVML writes it.
+    /// The text, as NVML writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The sixteen bytes that the CUDA driver calls the UUID; `None` if the text does not stand for sixteen bytes.
+    /// The sixteen bytes by which the CUDA driver knows the UUID; `None` if the text does not encode sixteen bytes.
     #[must_use]
     pub fn bytes(&self) -> Option<[u8; 16]> {
         let (_, digits) = self.0.split_once('-')?;
@@ -60,14 +60,14 @@ impl fmt::Debug for DeviceUuid {
     }
 }
 
-/// Whether a device can be given out.
+/// Whether new slices may use a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     /// It answers.
     Healthy,
-    /// It does not work as it should.
+    /// It does not work properly.
     Unhealthy {
-        /// In the driver's words where there are any.
+        /// Why, in the driver's words if it gives any.
         reason: String,
     },
 }
@@ -76,10 +76,10 @@ pub enum Health {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SharingMode {
-    /// In time: one slice after the other, by leases of the manager.
+    /// In time: slices take turns, by leases of the manager.
     #[default]
     Time,
-    /// In space: NVIDIA's multi-process service gives each slice its part of the multiprocessors.
+    /// In space: NVIDIA's multi-process service (MPS) gives each slice its part of the multiprocessors.
     Mps,
 }
 
@@ -88,57 +88,57 @@ pub enum SharingMode {
 pub struct MigInstance {
     /// The GPU.
     pub gpu: DeviceUuid,
-    /// For example `3g.40gb`; empty if the driver does not tell.
+    /// For example `3g.40gb`; empty if the driver does not say.
     pub profile: String,
     /// The GPU instance's number on its GPU, if known.
     pub gpu_instance: Option<u32>,
     /// The compute instance's number in the GPU instance, if known.
     pub compute_instance: Option<u32>,
-    /// Where the GPU instance is on its GPU, if known.
+    /// Where the GPU instance lies on its GPU, if known.
     pub placement: Option<Placement>,
 }
 
 /// A device of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Names the device, here and everywhere.
+    /// Identifies the device everywhere.
     pub uuid: DeviceUuid,
-    /// NVML's index: for people, never to name a device.
+    /// NVML's index, for people to read. It can change, so it must not identify a device.
     pub index: u32,
     /// For example `NVIDIA H100 80GB HBM3`.
     pub model: String,
-    /// All its memory.
+    /// Its total memory.
     pub memory_bytes: u64,
     /// For example `00000000:3B:00.0`.
     pub pci_bus_id: String,
     /// Minor number of `/dev/nvidiaN`, if there is one.
     pub minor: Option<u32>,
-    /// The NUMA node that it hangs on, if known.
+    /// The NUMA node that it is attached to, if known.
     pub numa_node: Option<i32>,
     /// The devices that NVLink connects it to.
     pub nvlink_peers: Vec<DeviceUuid>,
     /// Major and minor number, if known.
     pub compute_capability: Option<(u32, u32)>,
-    /// Whether it is partitioned by MIG: its instances are then the devices to use.
+    /// Whether it is partitioned by MIG: then its instances are used in its place.
     pub mig_enabled: bool,
-    /// How it is partitioned; `None` if it is not, or the driver does not tell.
+    /// How it can be partitioned; `None` if it is not in MIG mode, or the driver does not say.
     pub partitioning: Option<Partitioning>,
-    /// If it is an instance of such a GPU: which.
+    /// For a MIG instance: which one it is.
     pub mig_instance: Option<MigInstance>,
-    /// Whether the driver tells how busy processes keep it. It does not of MIG instances.
+    /// Whether the driver says how busy processes keep it. It does not do so for MIG instances.
     pub tells_utilisation: bool,
     /// How it is shared between slices.
     pub sharing: SharingMode,
-    /// Whether it can be given out.
+    /// Whether new slices may use it.
     pub health: Health,
 }
 
-/// What there is on the node.
+/// The devices and versions of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// Empty if there is no driver.
     pub driver_version: String,
-    /// Of the driver, for example `13.0`; empty if there is no driver.
+    /// The CUDA version of the driver, for example `13.0`; empty if there is no driver.
     pub cuda_version: String,
     /// In NVML's order.
     pub devices: Vec<Device>,
@@ -157,7 +157,7 @@ impl Inventory {
 pub struct DeviceProcess {
     /// In the manager's pid namespace.
     pub pid: u32,
-    /// Device memory; `None` where the driver does not tell.
+    /// Device memory; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
     /// It computes; `false`: it only draws.
     pub computes: bool,
@@ -170,7 +170,7 @@ pub struct UtilisationSample {
     pub pid: u32,
     /// The driver's clock, in microseconds, at the end of the period.
     pub time_us: u64,
-    /// Part of the period in which a kernel of the process was on the device.
+    /// Percentage of the period in which a kernel of the process was on the device.
     pub busy_percent: u32,
 }
 
@@ -179,21 +179,21 @@ pub struct UtilisationSample {
 #[error("{0}")]
 pub struct SourceError(pub String);
 
-/// To be called, from any thread, when a device may have gone bad or well.
+/// A function to call, from any thread, when the health of a device may have changed.
 pub type Alert = Arc<dyn Fn() + Send + Sync>;
 
-/// Where devices are found: the border to NVML.
+/// A source of devices: the interface to NVML.
 pub trait DeviceSource: Send {
-    /// Has `alert` called when a look at the devices may show another health than the last one. A source that hears of
-    /// nothing by itself never calls it.
+    /// Registers `alert`, to be called when a look at the devices may show a different health than the last one. A
+    /// source without notifications never calls it.
     fn set_alert(&mut self, alert: Alert) {
         drop(alert);
     }
 
-    /// What there is, freshly asked, with each device's health.
+    /// The node's devices with their health, freshly asked.
     ///
     /// # Errors
-    /// The driver did not answer at all. One device that does not answer is an unhealthy device.
+    /// The driver did not answer at all. A single device that does not answer is listed as unhealthy.
     fn inventory(&mut self) -> Result<Inventory, SourceError>;
 
     /// The processes that use a device now.
@@ -202,7 +202,7 @@ pub trait DeviceSource: Send {
     /// The device does not answer, or does not tell.
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError>;
 
-    /// What is used of a device's memory now, whoever uses it; `None`: the source does not tell.
+    /// Device memory that is in use now, by whatever process; `None` if the source does not say.
     ///
     /// # Errors
     /// The device does not answer.
@@ -217,14 +217,14 @@ pub trait DeviceSource: Send {
     /// The device does not answer, or does not tell.
     fn utilisation(&mut self, uuid: &DeviceUuid, since_us: u64) -> Result<Vec<UtilisationSample>, SourceError>;
 
-    /// Makes a MIG instance at its place, ready for programs.
+    /// Makes a MIG instance at its placement, ready for programs.
     ///
     /// # Errors
-    /// The driver refuses: the place is not free, the GPU is not in MIG mode, or this user may not. Then there is no
-    /// new instance.
+    /// The driver refuses: the placement is not free, the GPU is not in MIG mode, or this user may not. Then there is
+    /// no new instance.
     fn create_instance(&mut self, partition: &Partition) -> Result<(), SourceError>;
 
-    /// Destroys the MIG instance that is at this place with this profile. That there is none is no error.
+    /// Destroys the MIG instance with this placement and profile. It is no error if there is none.
     ///
     /// # Errors
     /// The driver refuses: programs use it, or this user may not.

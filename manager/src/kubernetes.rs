@@ -1,5 +1,5 @@
-//! The manager as a node of Kubernetes: what [`aliquot_kubernetes`] needs of it, and the start of the one adapter
-//! that the configuration names.
+//! The manager as a Kubernetes node: implements what [`aliquot_kubernetes`] needs, and starts the one adapter that the
+//! configuration names.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -26,13 +26,13 @@ mod difference;
 
 use difference::difference;
 
-/// Why the manager does not start on Kubernetes.
+/// Why the manager's Kubernetes side does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum KubernetesError {
-    /// The API server is not known.
+    /// The address or credentials of the API server are unknown.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The DRA driver.
+    /// The DRA driver cannot start.
     #[error(transparent)]
     Dra(#[from] dra::StartError),
 }
@@ -46,14 +46,14 @@ pub(crate) struct Kubernetes {
     pod_resources: Arc<PodResources>,
 }
 
-/// In which way pods get slices.
+/// The way in which pods get slices.
 enum Adapter {
     Dra(DraDriver),
     DevicePlugin { config: device_plugin::Config, kubelet_dir: PathBuf, cluster: device_plugin::ApiServer },
 }
 
 impl Kubernetes {
-    /// Makes it ready. Nothing is asked of the API server yet.
+    /// Prepares the adapter. Sends no request to the API server yet.
     pub(crate) async fn open(config: &KubernetesConfig, manager: Arc<Manager>) -> Result<Kubernetes, KubernetesError> {
         let client = aliquot_kubernetes::connect(config.kubeconfig.as_deref()).await?;
         let node = Arc::new(ManagedNode::new(manager, config.mig == MigMode::Dynamic));
@@ -86,7 +86,7 @@ impl Kubernetes {
         let adapter = async {
             match adapter {
                 Adapter::Dra(driver) => {
-                    // Of the time when the node had the other mode.
+                    // Removes slices from a time when the node used the device plugin.
                     let grace = Duration::from_secs(device_plugin::Settings::default().gone_grace_seconds);
                     let left_over = until(end.clone(), device_plugin::clear_up(told, pod_resources, grace));
                     tokio::join!(driver.run(end.clone()), left_over);
@@ -101,11 +101,11 @@ impl Kubernetes {
     }
 }
 
-/// Does `work` until `end` is true.
+/// Does `work` until it ends or `end` is true.
 async fn until(mut end: watch::Receiver<bool>, work: impl Future<Output = ()>) {
     tokio::select! {
         () = work => {}
-        // An error says that the sender is gone, which is the end as well.
+        // An error means that the sender is gone; the work ends then too.
         _ = end.wait_for(|end| *end) => {}
     }
 }
@@ -114,7 +114,7 @@ async fn until(mut end: watch::Receiver<bool>, work: impl Future<Output = ()>) {
 struct ManagedNode {
     manager: Arc<Manager>,
     devices: watch::Sender<Arc<Devices>>,
-    /// Whether GPUs in MIG mode may be divided.
+    /// Whether the adapters may partition GPUs in MIG mode.
     may_partition: bool,
 }
 
@@ -124,10 +124,10 @@ impl ManagedNode {
         ManagedNode { manager, devices: watch::Sender::new(Arc::new(known)), may_partition }
     }
 
-    /// Tells of the devices as they are known now, if something about them has changed.
+    /// Publishes the devices as they are known now, if something about them has changed.
     fn tell(&self) {
         self.devices.send_if_modified(|told| {
-            // Asked for here, one after the other, so that nobody is told of what was before.
+            // Read within this closure, which runs for one caller at a time: so no older state replaces a newer one.
             let now = devices::told(&self.manager.devices().known(), self.may_partition);
             let is_new = **told != now;
             if is_new {
@@ -137,7 +137,7 @@ impl ManagedNode {
         });
     }
 
-    /// Tells of the devices whenever something about them has changed, until `end` is true.
+    /// Publishes the devices whenever they have changed, until `end` is true.
     async fn follow_devices(&self, mut end: watch::Receiver<bool>) {
         let mut known = self.manager.devices().watch();
         loop {
@@ -145,7 +145,7 @@ impl ManagedNode {
             self.tell();
             tokio::select! {
                 changed = known.changed() => if changed.is_err() { return },
-                // An error says that the sender is gone, which is the end as well.
+                // An error means that the sender is gone; the loop ends then too.
                 _ = end.wait_for(|end| *end) => return,
             }
         }
@@ -270,7 +270,7 @@ fn slice(view: SliceView) -> Slice {
     };
     Slice {
         content,
-        // The configuration demands that slices are published.
+        // The configuration ensures that slices are published.
         cdi_device: view.cdi_device.unwrap_or_default(),
         processes: view.processes,
         consumers: view.consumers.as_ref().clone(),

@@ -2,29 +2,29 @@
 //!
 //! # Bird's-eye view
 //!
-//! * **Pure**: what is wanted and whether it may be. `slices` (who has what of which device), `health` (when a device
-//!   is broken), `usage` (shares from a history); `aliquot_arbiter` (whose turn it is). They know no clock, file or
-//!   thread.
-//! * **`manager`** carries out what is asked, step by step, each of which can be undone; its `recovery` finds at the
-//!   start what was there before. Nothing else changes slices.
+//! * **Pure**: rules, without a clock, file or thread. `slices` (who has what of which device), `health` (when a device
+//!   is broken), `usage` (shares from a history); `aliquot_arbiter` (which slice is next).
+//! * **`manager`** carries out requests in steps, each of which can be rolled back; its `recovery` restores at the
+//!   start what an earlier manager has left. Nothing else changes slices.
 //! * **Borders**: `region` (the files shared with containers; nearly all `unsafe` code is there), `checkpoint`, `cdi`,
-//!   `nvml`, `procfs`, `socket`, `attribution` (whose a process is), `kubernetes` (the manager as `aliquot_kubernetes`
-//!   sees it). They hold no policy.
-//! * **`events`** keeps what all of them say has happened.
-//! * **Threads**, each with one task: `attach` (who is in which slice; gives back what the dead held), `time_sharing`
-//!   (one for each device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only one that waits for the
-//!   driver; the `audit` looks with it), and the servers' (`grpc`, `metrics`). With no slice all but `devices` sleep.
+//!   `nvml`, `procfs`, `socket`, `attribution` (which slice a process belongs to), `kubernetes` (the manager as
+//!   `aliquot_kubernetes` sees it). They hold no policy.
+//! * **`events`** keeps what the others report.
+//! * **Threads**, each with one task: `attach` (knows which processes are in which slice; gives back what ended ones
+//!   held), `time_sharing` (one for each device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only one
+//!   that waits for the driver; the `audit` runs on it), and those of the servers (`grpc`, `metrics`). Without slices
+//!   all but `devices` sleep.
 //!
 //! Entry points: [`daemon::run`] for the daemon, [`daemon::Daemon::start`] for a manager inside another program.
 //!
 //! # Invariants
 //!
-//! * The manager can be killed at any moment. What it has promised is in the checkpoint before it is promised, and
-//!   what a half-done operation leaves is removed at the next start.
-//! * What a container can write is hostile input: no value, size or timing of it ends the manager or takes from
+//! * The manager can be killed at any moment. A promise is in the checkpoint before it is given, and the next start
+//!   removes what a half-done operation has left.
+//! * Everything that a container can write is hostile input: no value, size or timing of it ends the manager or harms
 //!   another container.
-//! * On each device the guaranteed shares add up to at most 100 percent and the memory limits to at most its memory.
-//! * An operation that fails has changed nothing.
+//! * On each device the guaranteed shares add up to at most 100 percent, and the memory limits to at most its memory.
+//! * A failed operation has changed nothing.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A slice at work: its region, the processes in it, and what they are charged.
+//! A slice at work: its region, its processes, and what they have used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) struct Attached {
     pub own_pid: u32,
     /// Its slot in the ledger.
     pub slot: AttachedSlot,
-    /// What it was started as, by what the kernel said when it attached.
+    /// Its command line, as the kernel gave it when the process attached.
     pub command: CommandLine,
     /// When it attached.
     pub since: SystemTime,
@@ -40,23 +40,23 @@ pub(crate) struct Attached {
 pub(crate) struct AttachedSlot {
     /// Its number.
     pub index: usize,
-    /// With which generation it was taken.
+    /// The generation with which it was taken.
     pub generation: u32,
-    /// Whose it is.
+    /// Its owner.
     pub identity: Identity,
 }
 
-/// What has happened to a region. Its processes get nothing more.
+/// Damage to a region. The slice's processes get nothing more.
 #[derive(Clone, Debug)]
 pub(crate) struct Damage {
-    /// For people to read.
+    /// What happened, for people to read.
     pub what: String,
     /// When it was found.
     pub since: SystemTime,
 }
 
 impl Damage {
-    /// The same with what to do about it.
+    /// The damage, and what to do about it.
     #[must_use]
     pub(crate) fn problem(&self) -> String {
         format!(
@@ -66,24 +66,24 @@ impl Damage {
     }
 }
 
-/// The processes of a slice, and what is asked of them many times a second.
+/// The processes of a slice, and values derived from them that are needed many times a second.
 struct Members {
     processes: Arc<[Attached]>,
-    /// The slots that they use, each once.
+    /// The slots that they use, each listed once.
     slots: Arc<[usize]>,
-    /// How often a process has ended. What was seen of memory before such an end is not true after it.
+    /// How often a process has ended. A memory figure from before such an end is outdated after it.
     ends: u64,
-    /// The parts of which the driver told at the last look what processes use.
+    /// The parts for which the driver gave the processes' memory at the last look.
     told: BTreeSet<usize>,
 }
 
-/// What a look has shown of the memory that a slice uses of a device.
+/// What a look has shown of a slice's use of device memory.
 pub(crate) struct MemorySeen {
     /// What its processes use beyond their ledger.
     pub overhead_bytes: u64,
-    /// Whether processes that have ended hold some of it.
+    /// Whether ended processes still hold some of it.
     pub holds_ended: bool,
-    /// What contexts take on the device; `None`: not known yet.
+    /// Memory that a context takes on the device; `None`: not known yet.
     pub context_bytes: Option<u64>,
 }
 
@@ -97,34 +97,34 @@ impl Members {
 
 /// A slice at work.
 pub(crate) struct LiveSlice {
-    /// Names it within this run of the manager.
+    /// Identifies the slice within this run of the manager.
     pub number: u64,
     /// Its id.
     pub id: SliceId,
     /// Its name.
     pub name: String,
-    /// Whose end is its end.
+    /// The process with whose end the slice is removed.
     pub owner: Option<Owner>,
     users: RwLock<BTreeSet<u32>>,
-    /// What is done with processes that get past it; `None`: the node's policy.
+    /// The policy for processes that get past it; `None`: the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// Its region.
     pub region: Region,
-    /// Whose gate stands open for good, part by part.
+    /// Whether the gate stands open permanently, for each part.
     free: Vec<AtomicBool>,
-    /// Device time by the driver's newest samples, in thousandths of the device's, part by part.
+    /// Device time by the driver's newest samples, in thousandths of the device's time, for each part.
     sampled_permille: Vec<AtomicU32>,
-    /// Device time that it had used at times past, part by part.
+    /// Device time used up to certain moments in the past, for each part.
     pub history: Mutex<Vec<History>>,
-    /// What has been told of memory that it was refused.
+    /// Which refusals of memory have been reported.
     pub refusals: Mutex<Refusals>,
-    /// What it has used in the last hour, part by part.
+    /// Use in the last hour, for each part.
     pub past: Mutex<Vec<Past>>,
-    /// How it stands on each of its devices.
+    /// Its state in the time sharing of each device.
     pub turns: Turns,
     parts: RwLock<Vec<Part>>,
     priority_class: RwLock<PriorityClass>,
-    /// The greatest memory limits that it has had, part by part.
+    /// The highest memory limit so far, for each part.
     memory_limits_max_bytes: Vec<AtomicU64>,
     members: Mutex<Members>,
     consumers: RwLock<Arc<BTreeSet<Consumer>>>,
@@ -169,65 +169,64 @@ impl LiveSlice {
         }
     }
 
-    /// What it has used of its part number `part`, which must exist. Each counter is written by one thread.
+    /// Counters of what it has used of part `part`, which must exist. Each counter is written by one thread.
     #[must_use]
     pub(crate) fn counters(&self, part: usize) -> &DeviceCounters {
         self.region.counters(part)
     }
 
-    /// How it has waited for leases of its part number `part`, which must exist. Written by one thread.
+    /// Its waits for leases of part `part`, which must exist. Written by one thread.
     #[must_use]
     pub(crate) fn waits(&self, part: usize) -> &DeviceWaits {
         self.region.waits(part)
     }
 
-    /// Device time that it has used of its part number `part` in all.
+    /// Total device time that it has used of part `part`.
     #[must_use]
     pub(crate) fn core_used_ns(&self, part: usize) -> u64 {
         let counters = self.counters(part);
         counters.charged_ns.load(Ordering::Relaxed).saturating_add(counters.free_ns.load(Ordering::Relaxed))
     }
 
-    /// Whether the gate of its part number `part` stands open for good, and nobody charges it.
+    /// Whether the gate of part `part` stands open permanently, so that the arbiter does not charge it.
     #[must_use]
     pub(crate) fn is_free(&self, part: usize) -> bool {
         self.free.get(part).is_some_and(|free| free.load(Ordering::Relaxed))
     }
 
-    /// Notes whether the gate of its part number `part` stands open for good.
+    /// Notes whether the gate of part `part` stands open permanently.
     pub(crate) fn set_free(&self, part: usize, is_free: bool) {
         if let Some(free) = self.free.get(part) {
             free.store(is_free, Ordering::Relaxed);
         }
     }
 
-    /// Device time that it uses of its part number `part` by the driver's newest samples, in thousandths of the
-    /// device's.
+    /// Its use of part `part` by the driver's newest samples, in thousandths of the device's time.
     #[must_use]
     pub(crate) fn sampled_permille(&self, part: usize) -> u32 {
         self.sampled_permille.get(part).map_or(0, |permille| permille.load(Ordering::Relaxed))
     }
 
-    /// Notes what the driver's samples say of its part number `part`.
+    /// Notes the driver's samples of part `part`.
     pub(crate) fn set_sampled_permille(&self, part: usize, permille: u32) {
         if let Some(sampled) = self.sampled_permille.get(part) {
             sampled.store(permille, Ordering::Relaxed);
         }
     }
 
-    /// What it has of each device now.
+    /// Its parts as they are now.
     #[must_use]
     pub(crate) fn parts(&self) -> Vec<Part> {
         self.parts.read().clone()
     }
 
-    /// Which slice goes first, where several want a device.
+    /// Its priority class as it is now.
     #[must_use]
     pub(crate) fn priority_class(&self) -> PriorityClass {
         *self.priority_class.read()
     }
 
-    /// Takes up a resized slice.
+    /// Takes over the values of a resized slice.
     pub(crate) fn resize(&self, slice: &Slice) {
         self.region.write_limits(slice);
         for (max_bytes, part) in self.memory_limits_max_bytes.iter().zip(&slice.parts) {
@@ -238,13 +237,13 @@ impl LiveSlice {
         self.users.write().clone_from(&slice.users);
     }
 
-    /// Users of this node, beside the manager's own, who may run programs in it outside of containers.
+    /// Users of this node, besides the manager's own, who may run programs in it outside of containers.
     #[must_use]
     pub(crate) fn users(&self) -> BTreeSet<u32> {
         self.users.read().clone()
     }
 
-    /// The greatest memory limit that its part number `part` has had since it was made or taken over.
+    /// The highest memory limit of part `part` since the slice was made or taken over.
     #[must_use]
     pub(crate) fn memory_limit_max_bytes(&self, part: usize) -> u64 {
         self.memory_limits_max_bytes.get(part).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
@@ -262,8 +261,8 @@ impl LiveSlice {
         (0..slots.len()).filter_map(move |at| slots.get(at).copied())
     }
 
-    /// Says which processes are in it. With the last of them, what it used beyond its ledger is free again at once
-    /// where the driver does not tell what processes use: nobody would say so later.
+    /// Sets its processes. When the last one has ended, the overhead of each part for which the driver does not give
+    /// the processes' memory becomes 0 at once: no later look would do it.
     pub(crate) fn set_processes(&self, processes: Vec<Attached>) {
         let mut members = self.members.lock();
         if processes.is_empty() {
@@ -274,39 +273,39 @@ impl LiveSlice {
         members.set(processes);
     }
 
-    /// How often one of its processes has ended: to be asked for before the driver is.
+    /// How often one of its processes has ended. Must be read before the driver is asked.
     #[must_use]
     pub(crate) fn ends(&self) -> u64 {
         self.members.lock().ends
     }
 
-    /// A process has ended, and its slot, which says that it held so much of each part, is about to be given back. The
-    /// driver takes its time (half a second for a large process, many seconds for one with much page-locked memory):
-    /// the bytes are nobody's to take before a look has shown that they are free. Otherwise a neighbour would be
-    /// granted them and then be refused by the device.
+    /// Keeps an ended process's bytes of each part as overhead; call it before the process's slot is given back. The
+    /// driver takes its time to free them (half a second for a large process, many seconds for one with much
+    /// page-locked memory), so they stay charged until a look has shown that they are free. Otherwise a neighbour would
+    /// be granted them, and then refused by the device.
     pub(crate) fn keep_as_overhead(&self, held_bytes: &[u64]) {
         let mut members = self.members.lock();
         members.ends += 1;
         for (part, &bytes) in held_bytes.iter().enumerate().filter(|(part, _)| members.told.contains(part)) {
             let DeviceLimits { memory_overhead_bytes: overhead, memory_settling, .. } = self.region.device_limits(part);
-            // Before the slot is given back: who is about to be refused looks at the slots first.
+            // Before the slot is given back: a process that is about to be refused reads the slots first.
             memory_settling.store(1, Ordering::Release);
             overhead.store(overhead.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
         }
     }
 
-    /// A look at the memory of its part number `part`, which must exist, begins: the driver is asked after this call.
-    /// Returns [`Self::ends`].
+    /// Begins a look at the memory of part `part`, which must exist. The driver is asked after this call. Returns
+    /// [`Self::ends`].
     pub(crate) fn begin_memory_look(&self, part: usize) -> u64 {
         let looks = &self.region.device_limits(part).memory_looks;
-        // Odd in any case: a manager that was killed may have left it so.
+        // Made odd whatever it was: a manager that was killed may have left it odd.
         looks.store(looks.load(Ordering::Relaxed).wrapping_add(1) | 1, Ordering::Release);
         self.ends()
     }
 
-    /// The look that began when [`Self::ends`] was `ends` has shown what its processes use of its part number `part`,
-    /// which must exist, beyond their ledger; `None`: the driver does not tell. What was seen before a process ended is
-    /// not true any more.
+    /// Ends the look that began when [`Self::ends`] was `ends`. `seen` is what the processes use of part `part`, which
+    /// must exist, beyond their ledger; `None`: the driver does not say. If a process has ended since, the figures are
+    /// outdated and not stored.
     pub(crate) fn end_memory_look(&self, part: usize, ends: u64, seen: Option<MemorySeen>) {
         let mut members = self.members.lock();
         let DeviceLimits { memory_overhead_bytes: overhead, memory_settling, context_bytes, memory_looks, .. } =
@@ -336,37 +335,36 @@ impl LiveSlice {
         memory_looks.store(memory_looks.load(Ordering::Relaxed).wrapping_add(1) & !1, Ordering::Release);
     }
 
-    /// The containers of pods that run in it, as far as somebody said.
+    /// The containers of pods that run in it, as far as they are known.
     #[must_use]
     pub(crate) fn consumers(&self) -> Arc<BTreeSet<Consumer>> {
         Arc::clone(&self.consumers.read())
     }
 
-    /// Says which containers of pods run in it.
+    /// Sets the containers of pods that run in it.
     pub(crate) fn set_consumers(&self, consumers: BTreeSet<Consumer>) {
         *self.consumers.write() = Arc::new(consumers);
     }
 
-    /// Whether the process `pid` has the slice's ledger mapped, as the shim does when a program begins to use the
+    /// Whether the process `pid` has the slice's ledger mapped; the shim maps it when a program begins to use the
     /// driver.
     #[must_use]
     pub(crate) fn maps_ledger(&self, pid: u32) -> Mapped {
         procfs::maps(pid, &format!("/{}/{REGION_DIR}/{LEDGER_FILE}", self.id))
     }
 
-    /// Held while somebody looks whether its region is there, and set before that is removed.
+    /// Held while a thread checks whether the region exists. Set to true before the region is removed.
     pub(crate) fn is_leaving(&self) -> MutexGuard<'_, bool> {
         self.is_leaving.lock()
     }
 
-    /// Notes whether words of the ledger are implausible now. Returns whether they have just come to be.
+    /// Notes whether words of the ledger are implausible now. Returns whether they were not before.
     pub(crate) fn note_implausible(&self, is: bool) -> bool {
         !self.is_implausible.swap(is, Ordering::Relaxed) && is
     }
 
-    /// Notes what has happened to the region. Returns whether nothing was known before: what was found first stays.
-    /// Damage is not forgotten, even if the tenant makes a file look right again: what was read in between is not known
-    /// to be true.
+    /// Notes damage to the region. Returns whether none was known before; the first damage stays noted. Damage is never
+    /// forgotten, even if the tenant makes a file look right again: what was read in between may be wrong.
     pub(crate) fn note_damage(&self, what: &str) -> bool {
         let mut known = self.damage.lock();
         let is_new = known.is_none();
@@ -374,14 +372,14 @@ impl LiveSlice {
         is_new
     }
 
-    /// What has happened to the region, if it is damaged.
+    /// The damage to the region, if there is any.
     #[must_use]
     pub(crate) fn damage(&self) -> Option<Damage> {
         self.damage.lock().clone()
     }
 }
 
-/// All slices at work, by name.
+/// All slices at work.
 #[derive(Default)]
 pub(crate) struct LiveSlices {
     by_name: RwLock<BTreeMap<String, Arc<LiveSlice>>>,
@@ -394,18 +392,18 @@ impl LiveSlices {
         self.by_name.read().get(name).cloned()
     }
 
-    /// All of them, by name.
+    /// All slices, in the order of their names.
     #[must_use]
     pub(crate) fn all(&self) -> Vec<Arc<LiveSlice>> {
         self.by_name.read().values().cloned().collect()
     }
 
-    /// Takes one in.
+    /// Adds a slice.
     pub(crate) fn put(&self, slice: Arc<LiveSlice>) {
         self.by_name.write().insert(slice.name.clone(), slice);
     }
 
-    /// Takes one out.
+    /// Removes a slice.
     pub(crate) fn take(&self, name: &str) -> Option<Arc<LiveSlice>> {
         self.by_name.write().remove(name)
     }

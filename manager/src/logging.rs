@@ -1,4 +1,4 @@
-//! Log lines, to standard error.
+//! Logging to standard error.
 
 use std::io::{self, IsTerminal};
 
@@ -7,10 +7,10 @@ use tracing_subscriber::filter::{LevelFilter, ParseError};
 
 use crate::config::{Config, LogFormat};
 
-/// Why nothing can be logged as the configuration says.
+/// Why the configured log level cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LogLevelError {
-    /// A word is no level. The filter itself would take it for a part of the program, and log nothing else.
+    /// A word is not a level. The filter itself would take it for a module of the program, and log nothing else.
     #[error("log_level is {level:?}, and {word:?} is no level; {USE}")]
     NoLevel {
         /// What was given.
@@ -18,7 +18,7 @@ pub enum LogLevelError {
         /// The word.
         word: String,
     },
-    /// It is no filter.
+    /// It is not a valid filter.
     #[error("log_level is {level:?}: {source}; {USE}")]
     NoFilter {
         /// What was given.
@@ -30,14 +30,14 @@ pub enum LogLevelError {
 
 const USE: &str = "use off, error, warn, info, debug, trace, or a filter such as info,aliquot_manager::attach=debug";
 
-/// Begins to log as `config` says.
+/// Starts logging as `config` says.
 ///
 /// # Errors
-/// The level is none.
+/// The level is invalid.
 pub(crate) fn start(config: &Config) -> Result<(), LogLevelError> {
     let filter = filter(&config.log_level)?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // Whoever logged first in this process keeps doing so.
+    // An error means that this process logs already; then that stays.
     let _ = match config.log_format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).try_init(),
         LogFormat::Json => lines.json().try_init(),
@@ -45,13 +45,13 @@ pub(crate) fn start(config: &Config) -> Result<(), LogLevelError> {
     Ok(())
 }
 
-/// The filter that `level` stands for.
+/// Parses a level or filter.
 ///
 /// # Errors
-/// It stands for none.
+/// It is neither.
 pub(crate) fn filter(level: &str) -> Result<EnvFilter, LogLevelError> {
     let filter = EnvFilter::try_new(level).map_err(|source| LogLevelError::NoFilter { level: level.into(), source })?;
-    // One with a '=' or a '[' was understood as what it is.
+    // A word with '=' or '[' was parsed as a filter.
     let mut words = level.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', ']']));
     match words.find(|word| word.is_empty() || word.parse::<LevelFilter>().is_err()) {
         Some(word) => Err(LogLevelError::NoLevel { level: level.into(), word: word.into() }),

@@ -1,18 +1,18 @@
-//! Carries out what is asked: the one place where slices, regions, CDI devices, checkpoint and threads meet.
+//! Carries out requests: the one place where slices, regions, CDI devices, checkpoint and threads meet.
 //!
-//! What may be done is decided by [`slices`](crate::slices), which is pure. What is then done happens here, under one
-//! lock, in steps of which each can be undone; a step that fails undoes those before it, so an operation is done or it
-//! is not.
+//! [`slices`](crate::slices), which is pure, decides what is allowed. This module then acts, under one lock, in steps
+//! that can each be rolled back. A step that fails rolls back the steps before it, so an operation is done completely
+//! or not at all.
 //!
 //! # What a crash leaves behind
 //!
-//! A manager can be killed between any two steps. The checkpoint names a slice before anything of it is made and until
-//! all of it is removed, with its phase, so [`recovery`] finds what was begun:
+//! A manager can be killed between any two steps. The checkpoint names a slice, with its phase, before anything of it
+//! is made and until all of it is removed. So [`recovery`] finds every operation that was begun:
 //!
-//! * a slice that was `making`: its region and its CDI device are removed. Nobody was told of it;
-//! * a slice that was `removing`: the same. Whoever asked got no answer, and asking again says that it is not there;
-//! * regions that no slice has and nobody uses: they are removed. Those in use, and all of them where the checkpoint is
-//!   lost, are slices again.
+//! * A slice that was `making`: its region and its CDI device are removed. The caller had no answer yet.
+//! * A slice that was `removing`: the same. The caller had no answer, and a repeated request finds no such slice.
+//! * Regions without a slice and without users: they are removed. Those in use become slices again; if the checkpoint
+//!   is lost, all of them do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -53,7 +53,7 @@ mod recovery;
 pub(crate) use locks::Locks;
 pub(crate) use recovery::{OpenError, check_path, take_directories};
 
-/// The slices as they are to be, and why one of them does not work.
+/// The slices as decided, and the problems of those that do not work.
 struct State {
     slices: Slices,
     problems: BTreeMap<SliceId, String>,
@@ -89,25 +89,25 @@ pub(crate) struct Manager {
 /// Why a step cannot be done.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// The checkpoint.
+    /// The checkpoint cannot be written.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The region.
+    /// The region cannot be made.
     #[error(transparent)]
     Region(#[from] CreateRegionError),
-    /// It could not be watched.
+    /// Too few descriptors are left to watch it.
     #[error(transparent)]
     Descriptors(#[from] NoDescriptors),
-    /// The CDI device.
+    /// The CDI device cannot be published.
     #[error(transparent)]
     Cdi(#[from] CdiError),
-    /// MPS cannot be told the slice's share.
+    /// MPS cannot be given the slice's share.
     #[error(transparent)]
     Mps(#[from] MpsError),
-    /// Processes of the slice cannot be listened for.
+    /// The manager cannot listen for processes of the slice.
     #[error("cannot listen for processes of the slice: {0}")]
     Attach(#[source] io::Error),
-    /// No thread shares the device.
+    /// There is no thread to share the device.
     #[error("cannot start a thread to share the device: {0}")]
     TimeSharing(#[source] io::Error),
     /// The system gives no random number.
@@ -118,10 +118,10 @@ pub enum StepError {
 /// Why a slice is not made.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateSliceError {
-    /// It may not be.
+    /// The request is not allowed.
     #[error(transparent)]
     Refused(#[from] CreateError),
-    /// It cannot be.
+    /// A step failed.
     #[error(transparent)]
     Failed(#[from] StepError),
 }
@@ -129,7 +129,7 @@ pub enum CreateSliceError {
 /// Why a slice is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeSliceError {
-    /// It may not be.
+    /// The request is not allowed.
     #[error(transparent)]
     Refused(#[from] ResizeError),
     /// Its region is damaged.
@@ -140,7 +140,7 @@ pub enum ResizeSliceError {
         /// What is wrong, and what to do about it.
         problem: String,
     },
-    /// It cannot be.
+    /// A step failed.
     #[error(transparent)]
     Failed(#[from] StepError),
 }
@@ -148,15 +148,15 @@ pub enum ResizeSliceError {
 /// Why a slice is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveSliceError {
-    /// It may not be.
+    /// The request is not allowed.
     #[error(transparent)]
     Refused(#[from] RemoveError),
-    /// It cannot be.
+    /// A step failed.
     #[error(transparent)]
     Failed(#[from] StepError),
 }
 
-/// A slice as it is told to others.
+/// A slice as clients see it.
 #[derive(Clone, Debug)]
 pub(crate) struct SliceView {
     /// The slice.
@@ -165,15 +165,15 @@ pub(crate) struct SliceView {
     pub region_path: PathBuf,
     /// The library to preload; empty if the slice has no region.
     pub shim_path: PathBuf,
-    /// What is preloaded behind it; `None` if there is none.
+    /// The library to preload after it; `None` if there is none.
     pub stand_in_path: Option<PathBuf>,
     /// Its name in CDI.
     pub cdi_device: Option<String>,
-    /// Variables, each as `NAME=value`, that its processes need besides those that name devices and shim.
+    /// Variables, each as `NAME=value`, that its processes need besides those for devices and shim.
     pub environment: Vec<String>,
-    /// Processes in it now.
+    /// Number of processes attached now.
     pub processes: usize,
-    /// The containers of pods that run in it, as far as somebody said.
+    /// The containers of pods that run in it, as far as they are known.
     pub consumers: Arc<BTreeSet<Consumer>>,
     /// Why it does not work as it should.
     pub problem: Option<String>,
@@ -188,13 +188,13 @@ impl Manager {
         self.started
     }
 
-    /// The devices.
+    /// The thread that watches the devices.
     #[must_use]
     pub(crate) fn devices(&self) -> &Devices {
         &self.devices
     }
 
-    /// What the audit has found.
+    /// The audit's findings and policy.
     #[must_use]
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
@@ -206,19 +206,19 @@ impl Manager {
         &self.live
     }
 
-    /// What has happened.
+    /// The recent events.
     #[must_use]
     pub(crate) fn events(&self) -> &Arc<Events> {
         &self.events
     }
 
-    /// The directory that regions are kept below.
+    /// The directory below which regions are kept.
     #[must_use]
     pub(crate) fn runtime_dir(&self) -> &Path {
         self.dirs.runtime_dir()
     }
 
-    /// The directory that slices are published in; `None` where they are not.
+    /// The directory in which slices are published; `None` if publishing is off.
     #[must_use]
     pub(crate) fn cdi_dir(&self) -> Option<&Path> {
         self.cdi.dir()
@@ -230,7 +230,7 @@ impl Manager {
         &self.attach
     }
 
-    /// All slices, by name, and why one of them does not work.
+    /// All slices, in the order of their names.
     #[must_use]
     pub(crate) fn list(&self) -> Vec<SliceView> {
         let state = self.state.lock();
@@ -290,7 +290,7 @@ impl Manager {
     /// Makes a slice.
     ///
     /// # Errors
-    /// It may not be made, or a step fails; then nothing has changed.
+    /// It may not be made, or a step fails. Then nothing has changed.
     pub(crate) fn create(&self, request: CreateRequest) -> Result<SliceView, CreateSliceError> {
         let mut state = self.state.lock();
         let inventory = self.devices.known().inventory;
@@ -302,7 +302,7 @@ impl Manager {
         rollback.did("note the slice", || self.save(&state.slices, None));
         let region = self.dirs.create(&slice).map_err(StepError::from)?;
         rollback.did("make the region", || self.dirs.retire(slice.id).and_then(|()| self.dirs.discard(slice.id)));
-        // A ceiling that is too high for the slices that are left is lowered by the next look at it.
+        // If the slice is not made after all, the devices thread lowers the ceiling again at its next look.
         let _raised = self.raise_ceiling(&state.slices, &slice)?;
         self.cdi.publish(&slice, &region, &inventory).map_err(StepError::from)?;
         rollback.did("publish the slice", || self.cdi.withdraw(&slice.name));
@@ -320,7 +320,7 @@ impl Manager {
         Ok(self.view(&state, &slice))
     }
 
-    /// Whether another slice could be watched.
+    /// Checks whether another slice could be watched.
     fn check_descriptors(&self) -> Result<(), NoDescriptors> {
         self.descriptors.check_room(self.live.all().iter().map(|live| live.processes().len()))
     }
@@ -328,14 +328,14 @@ impl Manager {
     /// Changes a slice.
     ///
     /// # Errors
-    /// It may not be changed, or a step fails; then nothing has changed.
+    /// It may not be changed, or a step fails. Then nothing has changed.
     pub(crate) fn resize(&self, name: &str, request: &ResizeRequest) -> Result<SliceView, ResizeSliceError> {
         let mut state = self.state.lock();
         let inventory = self.devices.known().inventory;
         let slice = state.slices.resize(&inventory, name, request)?;
         let before = state.slices.get(name).map(|before| before.parts.as_slice()).unwrap_or_default();
         let stale_client = self.mps.client(before) != self.mps.client(&slice.parts);
-        // What has nothing to do with MPS can be changed while that does not answer.
+        // A change that does not concern MPS must work while MPS does not answer.
         let has_new_ceiling = self.mps.ceiling_percent(before) != self.mps.ceiling_percent(&slice.parts);
         let _raised = if has_new_ceiling { self.raise_ceiling(&state.slices, &slice)? } else { None };
         let live = self.live.get(name);
@@ -378,7 +378,8 @@ impl Manager {
         Ok(view)
     }
 
-    /// Has MPS, where the slice shares by it, grant the slice as much as it may have, until the slice is at work.
+    /// Raises MPS's ceiling to what the slice may have, if it shares by MPS. The returned guard keeps it there until
+    /// the slice is at work.
     fn raise_ceiling(&self, slices: &Slices, slice: &Slice) -> Result<Option<Raised<'_>>, StepError> {
         let Some(own_percent) = self.mps.ceiling_percent(&slice.parts) else { return Ok(None) };
         let others = slices.iter().filter(|other| other.id != slice.id);
@@ -390,7 +391,7 @@ impl Manager {
     /// Removes a slice.
     ///
     /// # Errors
-    /// It may not be removed, or a step fails; then nothing has changed.
+    /// It may not be removed, or a step fails. Then nothing has changed.
     pub(crate) fn remove(&self, name: &str, force: bool) -> Result<(), RemoveSliceError> {
         let mut state = self.state.lock();
         let live = self.live.get(name);
@@ -399,7 +400,7 @@ impl Manager {
         let inventory = self.devices.known().inventory;
         let mut rollback = Rollback::default();
         let noted = match self.save(&state.slices, Some((Phase::Removing, &slice))) {
-            // There is no room for more than there was, but for less.
+            // The disk is full, but a checkpoint without the slice is shorter and still fits.
             Err(error) if error.is_full_disk() => self.save_entries(&state.slices, |other| other.id != slice.id, None),
             outcome => outcome,
         };
@@ -425,7 +426,7 @@ impl Manager {
         }
         state.slices.take(name);
         state.problems.remove(&slice.id);
-        // The slice is gone for everybody; what fails now is repeated at the next start.
+        // From here on the slice is gone. A step that fails now is repeated at the next start.
         let finished =
             self.dirs.discard(slice.id).map_err(StepError::from).and_then(|()| Ok(self.save(&state.slices, None)?));
         if let Err(error) = finished {
@@ -437,9 +438,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes a slice to work: from here on its processes are heard and get time.
+    /// Puts a slice to work: from now on its processes can attach and get device time.
     fn start_slice(&self, live: &Arc<LiveSlice>, slice: &Slice, inventory: &Inventory) -> Result<(), StepError> {
-        // First, so that processes that are there already find a manager that is alive.
+        // First of all, so that processes that already run see a live manager.
         live.region.beat(crate::clock::monotonic_ns());
         if live.damage().is_none() {
             self.time_sharing.add(live, inventory).map_err(StepError::TimeSharing)?;
@@ -462,7 +463,7 @@ impl Manager {
         self.time_sharing.remove(live);
     }
 
-    /// Writes the checkpoint: `slices`, with `changed` in place of the one of the same id, or in addition.
+    /// Writes the checkpoint: `slices`, with `changed` added or replacing the slice of the same id.
     fn save(&self, slices: &Slices, changed: Option<(Phase, &Slice)>) -> Result<(), CheckpointError> {
         self.save_entries(slices, |slice| changed.is_none_or(|(_, changed)| changed.id != slice.id), changed)
     }
@@ -479,13 +480,13 @@ impl Manager {
         self.checkpoint.save(&Contents::new(self.boot_id.clone(), entries))
     }
 
-    /// The inventory, and what is given out of each device.
+    /// The inventory, and a copy of the slices.
     #[must_use]
     pub(crate) fn given(&self) -> (Arc<Inventory>, Slices) {
         (self.devices.known().inventory, self.state.lock().slices.clone())
     }
 
-    /// Removes all slices, if nothing is remembered: nobody could ever take them over.
+    /// Removes all slices if there is no checkpoint: no later manager could take them over.
     fn remove_what_nobody_remembers(&self) {
         if self.checkpoint.is_off() {
             for view in self.list() {
@@ -496,7 +497,7 @@ impl Manager {
         }
     }
 
-    /// Ends the threads. Regions stay as they are: what runs in them stays limited.
+    /// Ends the threads. Regions stay as they are, so processes in slices stay limited.
     pub(crate) fn stop(&self) {
         self.remove_what_nobody_remembers();
         self.attach.stop();
@@ -507,7 +508,7 @@ impl Manager {
     }
 }
 
-/// What a slice has, in words.
+/// The parts of a slice, in words.
 fn has(slice: &Slice) -> String {
     let of_part = |part: &Part| {
         format!(
@@ -521,7 +522,7 @@ fn has(slice: &Slice) -> String {
     slice.parts.iter().map(of_part).collect::<Vec<_>>().join(", ")
 }
 
-/// Ids must not be guessed: whoever can read the mounts of a process takes it for one of a slice by them.
+/// Ids must be unguessable: a process whose mounts show an id counts as one of that slice.
 fn random_id() -> io::Result<SliceId> {
     let mut bits = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bits)?;

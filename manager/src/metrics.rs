@@ -1,5 +1,5 @@
-//! What slices use and what the manager does, for Prometheus. The figures are put together when they are asked for:
-//! nothing is kept up to date for nobody.
+//! Metrics for Prometheus: what slices use, and what the manager does. They are computed at each scrape, so they cost
+//! nothing while no scraper asks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -73,7 +73,7 @@ type Seconds = Counter<f64, AtomicU64>;
 type Level = Gauge<i64, AtomicI64>;
 type Ratio = Gauge<f64, AtomicU64>;
 
-/// The metrics of this moment.
+/// The current metrics.
 #[must_use]
 pub(crate) fn text(manager: &Manager) -> String {
     let mut registry = Registry::with_prefix("aliquot");
@@ -82,7 +82,7 @@ pub(crate) fn text(manager: &Manager) -> String {
     audit(&mut registry, manager);
     own(&mut registry, manager);
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
     text
 }

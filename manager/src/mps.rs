@@ -1,20 +1,20 @@
-//! MPS: on devices where the node's configuration asks for it, NVIDIA's multi-process service sets the shares, and
-//! nobody waits for leases. Kernels of several slices then run at the same time, each on its part of the device's
+//! MPS: on devices where the node's configuration asks for it, NVIDIA's multi-process service enforces the shares in
+//! place of leases. Kernels of several slices then run at the same time, each on its part of the device's
 //! multiprocessors.
 //!
-//! # Who holds whom to what
+//! # Who enforces which limit
 //!
-//! * A slice's processes are told their share, the slice's limit, by `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`. The driver reads it
-//!   when a process begins to use CUDA; it is in the process's own hands.
-//! * The MPS server grants no client more than was set for the server. The manager sets that to the **ceiling**: the greatest
-//!   limit of all slices that share by MPS. So a tenant who changes the variable has the ceiling at most, and where all slices
-//!   have the same limit nobody gains anything.
-//! * A process that does not go through MPS is kept off the device by its compute mode `EXCLUSIVE_PROCESS`, which
-//!   the administrator sets. In another mode it has the time slices of an ordinary process.
-//! * Memory is limited by the shim, as always. Guaranteed shares are kept only as far as limits are: MPS has no priorities and
+//! * The processes of a slice get their share, which is the slice's limit, in `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`. The
+//!   driver reads it when a process begins to use CUDA. A process can change it.
+//! * The MPS server grants no client more than the server's own setting. The manager sets that to the **ceiling**: the
+//!   greatest limit of all slices that share by MPS. So a tenant that changes the variable gets at most the ceiling,
+//!   and gains nothing if all slices have the same limit.
+//! * A process that avoids MPS is kept off the device by the compute mode `EXCLUSIVE_PROCESS`, which the administrator
+//!   sets. In another mode it gets the time slices of an ordinary process.
+//! * The shim limits memory, as always. Guaranteed shares hold only as far as limits do: MPS has no priorities and
 //!   guarantees nothing.
 //!
-//! The settings of the control daemon are lost when it ends, so they are looked at again and again.
+//! The control daemon loses its settings when it ends, so the manager checks them at every look.
 
 use parking_lot::Mutex;
 use tracing::{debug, info};
@@ -33,13 +33,14 @@ pub(crate) use control::MpsError;
 pub(crate) struct Mps {
     settings: SharingSettings,
     control: Control,
-    /// Why shares cannot be set. Locked while the daemon is spoken to, so that two do not set different ceilings.
+    /// Why shares cannot be set. Locked during each conversation with the daemon, so that two threads do not set
+    /// different ceilings.
     problem: Mutex<Option<String>>,
-    /// The ceiling that a slice needs which is being made or changed, and is not reckoned with yet.
+    /// The ceiling needed by a slice that is being made or changed, and does not count yet.
     raising_percent: Mutex<Option<u32>>,
 }
 
-/// The ceiling stays as high as it was raised for as long as this lives.
+/// Keeps the ceiling at least at its raised value while it lives.
 #[derive(Debug)]
 pub(crate) struct Raised<'a>(&'a Mps);
 
@@ -54,12 +55,12 @@ impl Drop for Raised<'_> {
 pub(crate) struct Client {
     /// Variables, each as `NAME=value`.
     pub environment: Vec<String>,
-    /// Directories of this machine that containers get, each with its place there.
+    /// Directories of this machine that containers get, each with its path in the container.
     pub mounts: Vec<(std::path::PathBuf, std::path::PathBuf)>,
 }
 
 impl Mps {
-    /// The MPS of `settings`, which has not been spoken to.
+    /// The MPS of `settings`. Sends no command yet.
     #[must_use]
     pub(crate) fn new(settings: SharingSettings) -> Mps {
         let control = Control::new(settings.mps.clone());
@@ -72,10 +73,10 @@ impl Mps {
         self.settings.mode_of(device)
     }
 
-    /// What the processes of a slice with these parts need; `None` if the slice shares no device by MPS.
+    /// Variables and mounts for a slice with these parts; `None` if the slice shares no device by MPS.
     #[must_use]
     pub(crate) fn client(&self, parts: &[Part]) -> Option<Client> {
-        // The variable is the same for all devices.
+        // One variable applies to all devices, so the lowest limit counts.
         let percent = self.limits(parts).min()?;
         let mps = &self.settings.mps;
         Some(Client {
@@ -90,7 +91,7 @@ impl Mps {
         })
     }
 
-    /// The greatest limit of these parts that share by MPS; `None` if there is none.
+    /// The greatest limit among the parts that share by MPS; `None` if there are none.
     #[must_use]
     pub(crate) fn ceiling_percent(&self, parts: &[Part]) -> Option<u32> {
         self.limits(parts).max()
@@ -101,8 +102,8 @@ impl Mps {
         by_mps.map(|part| part.core_limit_percent)
     }
 
-    /// Has clients get up to `ceiling_percent`, and no more, for a slice that is not yet among those from which
-    /// ceilings are reckoned. Nobody lowers it until what is returned is dropped; one raises it at a time.
+    /// Raises the ceiling to `ceiling_percent`, for a slice that does not count in ceilings yet. It is not lowered
+    /// until the returned guard is dropped. Must not be called again before that.
     ///
     /// # Errors
     /// See [`MpsError`].
@@ -113,14 +114,14 @@ impl Mps {
         Ok(raised)
     }
 
-    /// Has no client get more than the ceiling that `reckon` says, unless it is being raised; `None`: only looks
-    /// whether there is a control daemon.
+    /// Sets the ceiling to what `reckon` returns, or to the raised value if that is higher. If both are `None`, only
+    /// checks whether there is a control daemon.
     ///
     /// # Errors
     /// See [`MpsError`].
     pub(crate) fn hold(&self, reckon: impl FnOnce() -> Option<u32>) -> Result<(), MpsError> {
         let mut problem = self.problem.lock();
-        // In this order: what is not being raised any more is reckoned with.
+        // The raised value is read before `reckon` runs: when a guard is dropped, its slice already counts in `reckon`.
         let raising_percent = *self.raising_percent.lock();
         let outcome = self.set(reckon().max(raising_percent));
         *problem = outcome.as_ref().err().map(ToString::to_string);
@@ -134,11 +135,11 @@ impl Mps {
             self.control.set_default_percentage(ceiling)?;
             info!(percent = ceiling, "the MPS servers to come grant no client more");
         }
-        // The default is for servers to come.
+        // The default applies only to servers that start later.
         for server in self.control.servers()? {
             match self.hold_server(server, ceiling) {
                 Ok(()) => {}
-                // A server ends with its last client, also while it is spoken of.
+                // A server ends with its last client, possibly during this conversation.
                 Err(error) if !self.control.servers()?.contains(&server) => {
                     debug!(server, %error, "an MPS server has ended")
                 }
@@ -162,7 +163,7 @@ impl Mps {
         inventory.devices.iter().any(|device| self.mode_of(&device.uuid) == SharingMode::Mps)
     }
 
-    /// Notes of each device how it is shared, and that it cannot be where MPS does not answer.
+    /// Notes the sharing mode of each device, and makes MPS devices unhealthy if MPS does not answer.
     pub(crate) fn note(&self, inventory: &mut Inventory) {
         let problem = self.problem.lock();
         for device in &mut inventory.devices {

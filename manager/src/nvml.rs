@@ -1,4 +1,4 @@
-//! Devices by way of NVML.
+//! Finds devices through NVML.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,13 +30,13 @@ use events::{Events, Report};
 
 /// The library, by the name under which programs load it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// NVLinks that a device can have at most.
+/// Maximum NVLinks of a device.
 const LINKS_MAX: u32 = 18;
 
 type NvmlDevice = nvml_wrapper::Device<'static>;
 
-/// Devices by way of NVML, which is loaded when it is first asked and, while that fails, again each time: a driver can
-/// be installed while the manager runs.
+/// Finds devices through NVML. NVML is loaded at the first request; if that fails, each request tries again, because a
+/// driver can be installed while the manager runs.
 pub(crate) struct Nvml {
     library: Option<PathBuf>,
     driver: DriverRoot,
@@ -60,8 +60,8 @@ impl Nvml {
         self.loaded.as_mut().ok_or_else(|| SourceError("NVML is not loaded".into()))
     }
 
-    /// What to load: the file that was named, or what this process's loader makes of the library's name, or where that
-    /// is not the driver's loader, the file that the driver's finds.
+    /// The library to load: the configured file; else, if the driver has its own loader cache, the file found there;
+    /// else the bare name, for this process's loader.
     fn library_file(&self) -> PathBuf {
         if let Some(library) = &self.library {
             return library.clone();
@@ -91,7 +91,7 @@ impl DeviceSource for Nvml {
 
     fn used_bytes(&mut self, uuid: &DeviceUuid) -> Result<Option<u64>, SourceError> {
         let device = self.load()?.open(uuid)?;
-        // Without what the driver keeps for itself.
+        // `used` does not include what the driver reserves for itself.
         device.memory_info().map(|memory| Some(memory.used)).map_err(|error| told(uuid, &error))
     }
 
@@ -114,9 +114,9 @@ impl DeviceSource for Nvml {
 
 /// The driver's management library, loaded.
 struct Loaded {
-    /// Never unloaded: the library keeps state that does not survive it.
+    /// Never unloaded: the library keeps state that does not survive unloading.
     nvml: &'static nvml_wrapper::Nvml,
-    /// Devices that have answered once, so that one that falls silent is reported rather than forgotten.
+    /// Devices that have answered once, so that a device that falls silent is reported and not forgotten.
     known: BTreeMap<DeviceUuid, Device>,
     events: Events,
     health: HealthWatch,
@@ -136,7 +136,7 @@ impl Loaded {
         })
     }
 
-    /// Takes up the driver's reports of critical errors.
+    /// Passes the driver's reports of critical errors to `health`.
     fn take_up_reports(&mut self, now: Instant) {
         for Report { gpu, gpu_instance, xid } in self.events.take() {
             let is_it = |device: &&Device| {
@@ -157,7 +157,7 @@ impl Loaded {
         self.nvml.device_by_uuid(uuid.as_str()).map_err(|error| told(uuid, &error))
     }
 
-    /// All devices that are listed: GPUs, and in place of a GPU that is partitioned, itself and its instances.
+    /// All devices that the driver lists: GPUs, and after each partitioned GPU its instances.
     fn listed(&self) -> Result<Listed, SourceError> {
         let count =
             self.nvml.device_count().map_err(|error| SourceError(format!("cannot count the devices: {error}")))?;
@@ -220,7 +220,7 @@ impl Loaded {
         let now = Instant::now();
         self.take_up_reports(now);
         for (uuid, device) in &mut self.known {
-            // One that is not listed any more has fallen off the bus.
+            // A GPU that is not listed any more has fallen off the bus.
             let why = || silent.get(&device.index).cloned().unwrap_or_else(|| "it is not listed any more".into());
             let answer = answers.remove(uuid).unwrap_or_else(|| Answer::Silence(why()));
             device.health = self.health.asked(uuid, answer, now);
@@ -244,7 +244,8 @@ impl Loaded {
         })
     }
 
-    /// An instance that its GPU, which answers, does not list any more was destroyed, or went with the GPU's MIG mode.
+    /// Forgets instances that their GPU, which answers, does not list any more: they were destroyed, or the GPU left
+    /// MIG mode.
     fn forget_destroyed(&mut self, answers: &BTreeMap<DeviceUuid, Answer>) {
         let does_answer =
             |gpu: &DeviceUuid| answers.get(gpu).is_some_and(|answer| !matches!(answer, Answer::Silence(_)));
@@ -257,7 +258,7 @@ impl Loaded {
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
         let device = self.open(uuid)?;
         let instance = self.known.get(uuid).and_then(|device| device.mig_instance.as_ref());
-        // One of an instance must not be taken for one of another that is listed with it.
+        // The driver may list processes of several instances: keep only those of this one.
         let is_same =
             |here: Option<u32>, number: Option<u32>| here.zip(number).is_none_or(|(here, number)| here == number);
         let is_here = |process: &ProcessInfo| {
@@ -278,7 +279,8 @@ impl Loaded {
             }
         }
         computing.retain(is_here);
-        // A process that draws as well stands in both lists, with the same memory. Not every device has the second one.
+        // A process that computes and draws is in both lists, with the same memory. Not every device has the second
+        // list.
         let mut drawing = device.running_graphics_processes().unwrap_or_default();
         drawing.retain(is_here);
         drawing.retain(|process| computing.iter().all(|computing| computing.pid != process.pid));
@@ -299,7 +301,7 @@ impl Loaded {
 
     fn utilisation(&mut self, uuid: &DeviceUuid, since_us: u64) -> Result<Vec<UtilisationSample>, SourceError> {
         let samples = match self.open(uuid)?.process_utilization_stats(since_us) {
-            // The driver's way to say that there is no sample in this period.
+            // The driver reports this error if there is no sample in the period.
             Err(NvmlError::NotFound) => Vec::new(),
             other => other.map_err(|error| told(uuid, &error))?,
         };
@@ -314,11 +316,11 @@ impl Loaded {
     }
 }
 
-/// What the driver lists.
+/// The devices that the driver lists.
 struct Listed {
-    /// Those that answer.
+    /// Devices that answer.
     handles: Vec<NvmlDevice>,
-    /// Why the others do not, by index.
+    /// Why the others do not answer, by index.
     silent: BTreeMap<u32, String>,
 }
 
@@ -330,7 +332,7 @@ fn mig_enabled(device: &NvmlDevice) -> bool {
     device.mig_mode().is_ok_and(|mode| mode.current != 0)
 }
 
-/// An instance is no better off than its GPU.
+/// Makes the instances of an unhealthy GPU unhealthy too.
 fn take_over_health(devices: &mut [Device]) {
     let ill: BTreeMap<DeviceUuid, String> = devices.iter().filter_map(illness).collect();
     for device in devices {
@@ -348,21 +350,21 @@ fn illness(device: &Device) -> Option<(DeviceUuid, String)> {
     }
 }
 
-/// The device as it is now; `before` is how it was at the last time.
+/// The device as it is now. `before` is its last description.
 fn describe(uuid: &DeviceUuid, handle: &NvmlDevice, before: Option<&Device>) -> Result<Device, NvmlError> {
     let memory = handle.memory_info()?;
-    // An instance has no place on the bus of its own.
+    // An instance has no PCI address of its own.
     let parent = handle.mig_parent_device().ok();
     let gpu = parent.as_ref().unwrap_or(handle);
     let (name, mig_enabled) = (handle.name()?, mig_enabled(handle));
-    // Asked once: it is a property of the device, as long as its mode does not change.
+    // Asked only once: it does not change while the device's MIG mode stays the same.
     let before = before.filter(|before| before.mig_enabled == mig_enabled);
     let pci_bus_id = gpu.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
     let capability = handle.cuda_compute_capability().ok();
     Ok(Device {
         uuid: uuid.clone(),
         index: gpu.index()?,
-        // What the driver keeps for itself is not to be given out.
+        // The driver's own reserve must not be given to slices.
         memory_bytes: memory.total.saturating_sub(memory.reserved),
         numa_node: numa_node(&pci_bus_id),
         pci_bus_id,
@@ -384,7 +386,7 @@ fn mig_instance(gpu: &NvmlDevice, handle: &NvmlDevice, name: &str) -> Result<Mig
     let (gpu_instance, compute_instance) = instance::numbers(handle);
     Ok(MigInstance {
         gpu: DeviceUuid::new(gpu.uuid()?),
-        // The name ends with it, as in `NVIDIA H100 80GB HBM3 MIG 3g.40gb`.
+        // The name ends with the profile, as in `NVIDIA H100 80GB HBM3 MIG 3g.40gb`.
         profile: name.rsplit_once(" MIG ").map(|(_, profile)| profile.to_owned()).unwrap_or_default(),
         gpu_instance,
         compute_instance,
@@ -392,18 +394,18 @@ fn mig_instance(gpu: &NvmlDevice, handle: &NvmlDevice, name: &str) -> Result<Mig
     })
 }
 
-/// Says where an instance is. Its GPU was asked before it.
+/// Sets the placement of an instance. Its GPU must be in `placements` already.
 fn place(instance: &mut MigInstance, placements: &BTreeMap<DeviceUuid, BTreeMap<u32, Placement>>) {
     let of_gpu = placements.get(&instance.gpu);
     instance.placement = of_gpu.zip(instance.gpu_instance).and_then(|(of_gpu, number)| of_gpu.get(&number).copied());
 }
 
 fn tells_utilisation(handle: &NvmlDevice) -> bool {
-    // It says that there was none just now, or which; or that it does not know.
+    // Supported if it returns samples or any other error, for example that there were none.
     !matches!(handle.process_utilization_stats(0), Err(NvmlError::NotSupported))
 }
 
-/// Where the device's NVLinks lead, as PCI bus ids, each once.
+/// The PCI bus ids at the other ends of the device's NVLinks, each listed once.
 fn linked_buses(handle: &NvmlDevice) -> Vec<String> {
     let mut buses: Vec<String> = (0..LINKS_MAX)
         .map(|link| handle.link_wrapper_for(link))
@@ -415,7 +417,7 @@ fn linked_buses(handle: &NvmlDevice) -> Vec<String> {
     buses
 }
 
-/// The NUMA node of a PCI device, from sysfs. NVML writes the domain with eight digits, the kernel with four.
+/// The NUMA node of a PCI device, from sysfs. NVML writes the PCI domain with eight digits, the kernel with four.
 fn numa_node(pci_bus_id: &str) -> Option<i32> {
     let (domain, rest) = pci_bus_id.split_once(':')?;
     let domain = domain.get(domain.len().saturating_sub(4)..)?;

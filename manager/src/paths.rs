@@ -1,4 +1,4 @@
-//! Where things lie: for the system's manager, and for an ordinary user's.
+//! Default paths, for the system's manager and for an ordinary user's.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,19 +14,19 @@ use crate::file_system;
 /// File name of the gRPC socket in the runtime directory.
 pub const SOCKET_FILE: &str = "manager.sock";
 
-/// Memory that every user can make directories in.
+/// A memory file system in which every user can make directories.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// The directories and files that are used where nothing else is configured.
+/// The default directories and files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// The configuration file, which need not exist.
     pub config_file: PathBuf,
-    /// Sockets and regions; a tmpfs.
+    /// Sockets and regions; should be a tmpfs.
     pub runtime_dir: PathBuf,
-    /// What outlives a reboot: the checkpoint.
+    /// State that outlives a reboot: the checkpoint.
     pub state_dir: PathBuf,
-    /// Where CDI specifications are published; `None` for an ordinary user, whose container runtime looks elsewhere.
+    /// The directory for CDI specifications; `None` for an ordinary user, whose container runtime looks elsewhere.
     pub cdi_dir: Option<PathBuf>,
 }
 
@@ -37,7 +37,7 @@ impl Paths {
         Paths::of(geteuid().as_raw(), |name| env::var_os(name), holds_regions(Path::new(SHARED_MEMORY)))
     }
 
-    /// The paths of the user `uid` with the environment `var`, where regions may lie in [`SHARED_MEMORY`] or not.
+    /// The paths of user `uid` with the environment `var`. `has_shared_memory`: regions can lie in [`SHARED_MEMORY`].
     fn of(uid: u32, var: impl Fn(&str) -> Option<OsString>, has_shared_memory: bool) -> Paths {
         if uid == 0 {
             return Paths {
@@ -47,10 +47,10 @@ impl Paths {
                 cdi_dir: Some("/var/run/cdi".into()),
             };
         }
-        // The XDG specification says that a relative path is to be ignored.
+        // The XDG specification requires that relative paths are ignored.
         let dir = |name| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home = dir("HOME").unwrap_or_else(|| "/".into());
-        // Everybody can make directories there: see `is_of_this_user`.
+        // Every user can make directories there; see `is_of_this_user`.
         let shared = if has_shared_memory { SHARED_MEMORY } else { "/tmp" };
         let runtime = dir("XDG_RUNTIME_DIR").map(|dir| dir.join("aliquot"));
         Paths {
@@ -68,19 +68,20 @@ impl Paths {
     }
 }
 
-/// Whether regions that this user makes in `dir` work in all ways: libraries can be loaded from them, and the driver
-/// can register their pages.
+/// Whether regions that this user makes in `dir` work fully: libraries can be loaded from them, and the driver can
+/// register their pages.
 fn holds_regions(dir: &Path) -> bool {
     access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
         && file_system::is_in_memory(dir)
         && !file_system::is_noexec(dir)
 }
 
-/// Whether nobody but this user (and root) can change what is in `dir`: it is this user's and not writable for others,
-/// and so is the link, if it is one. In a directory that everybody can write to, another user can have made it.
+/// Whether only this user (and root) can change what is in `dir`: it belongs to this user and others cannot write to
+/// it. If it is a link, the link must belong to this user or root. Needed where every user can write to the parent
+/// directory, because another user can have made `dir`.
 ///
 /// # Errors
-/// It is not there, or may not be looked at.
+/// It does not exist or cannot be examined.
 pub fn is_of_this_user(dir: &Path) -> io::Result<bool> {
     let (me, link, metadata) = (geteuid().as_raw(), fs::symlink_metadata(dir)?, fs::metadata(dir)?);
     Ok([0, me].contains(&link.uid()) && metadata.uid() == me && metadata.mode() & 0o022 == 0)
@@ -139,7 +140,7 @@ mod tests {
         let link = dir.path().join("link");
         symlink(&own, &link).unwrap();
         assert!(is_of_this_user(&link).unwrap());
-        // Only root can give files away.
+        // Only root can change a file's owner.
         if geteuid().is_root() {
             lchown(&link, Some(1), None).unwrap();
             assert!(!is_of_this_user(&link).unwrap());

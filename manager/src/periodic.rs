@@ -1,4 +1,4 @@
-//! A thread that does something again and again, can be woken before its time, and can be stopped.
+//! A thread that repeats a task, can be woken early, and can be stopped.
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ struct Shared {
     wake: Condvar,
 }
 
-/// The thread.
+/// Handle of the thread.
 pub(crate) struct Periodic {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Periodic {
-    /// Starts a thread that calls `tick`, which says how long it may sleep before the next time; `None`: until it is
+    /// Starts a thread that calls `tick`, which returns how long to sleep before the next call; `None`: until it is
     /// woken.
     ///
     /// # Errors
@@ -48,23 +48,23 @@ impl Periodic {
         Ok(Periodic { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Has it tick now, or once more if it is at it.
+    /// Makes it tick now, or once more if it is in a tick.
     pub(crate) fn wake(&self) {
         self.shared.wake();
     }
 
-    /// For others who may wake it.
+    /// A handle that others can use to wake the thread.
     #[must_use]
     pub(crate) fn waker(&self) -> Waker {
         Waker(Arc::clone(&self.shared))
     }
 
-    /// Ends the thread, after the tick that it is at.
+    /// Ends the thread, after its current tick.
     pub(crate) fn stop(&self) {
         if let Some(thread) = self.thread.lock().take() {
             self.shared.state.lock().stop = true;
             self.shared.wake.notify_one();
-            // A panic in it has ended the process.
+            // A panic in the thread would have ended the whole process.
             let _ = thread.join();
         }
     }
@@ -74,7 +74,7 @@ impl Periodic {
 pub(crate) struct Waker(Arc<Shared>);
 
 impl Waker {
-    /// See [`Periodic::wake`]. When the thread has ended nothing happens.
+    /// See [`Periodic::wake`]. Has no effect once the thread has ended.
     pub(crate) fn wake(&self) {
         self.0.wake();
     }
@@ -86,7 +86,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Sleeps. Returns whether to go on.
+    /// Sleeps. Returns whether to continue.
     fn sleep(&self, pause: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         let awake = |state: &mut State| !state.stop && !state.woken;

@@ -1,8 +1,8 @@
 //! What `/proc` says about processes.
 //!
-//! Names in it are bytes that a process chooses, so nothing is taken to be UTF-8. And where a main thread has ended
-//! before the others, the memory and most of the namespaces are gone from the process's own directory: then one of
-//! those threads is asked.
+//! A process chooses the names in it, and they can hold any bytes, so nothing is assumed to be UTF-8. If a main thread
+//! ends before the other threads, the memory and most namespaces are missing from the process's own directory. Then the
+//! directory of one of the other threads is read.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -17,26 +17,26 @@ mod command;
 
 pub(crate) use command::{CommandLine, command};
 
-/// What is read of a list that a process can make as long as it likes: its mappings, its mounts.
+/// Maximum bytes read of a list that a process can make arbitrarily long: its mappings, its mounts.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
-/// A process of this machine, as the manager sees it and as it sees itself.
+/// A process of this machine, as the manager and as the process itself sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessView {
     /// In the manager's pid namespace.
     pub pid: u32,
     /// In its own pid namespace.
     pub own_pid: u32,
-    /// Inode number of its pid namespace; `None` where the manager may not look.
+    /// Inode number of its pid namespace; `None` if the manager may not read it.
     pub pid_namespace: Option<u64>,
-    /// Field 22 of `/proc/PID/stat`, by this process's clock.
+    /// Field 22 of `/proc/PID/stat`, by the manager's clock.
     pub start_time: u64,
-    /// Whether it counts time as the manager does; it sees another start time if not.
+    /// Whether it is in the manager's time namespace; if not, it sees another start time.
     pub same_clock: bool,
 }
 
 impl ProcessView {
-    /// Looks at the process `pid`; `None` if it is gone.
+    /// Reads the process `pid`; `None` if it is gone.
     #[must_use]
     pub(crate) fn of(pid: u32) -> Option<ProcessView> {
         ProcessView::read(pid).ok().flatten()
@@ -45,7 +45,7 @@ impl ProcessView {
     /// The same.
     ///
     /// # Errors
-    /// Nothing can be read just now, which does not say that the process is gone.
+    /// Too few resources to read anything now. This does not mean that the process is gone.
     fn read(pid: u32) -> io::Result<Option<ProcessView>> {
         let Some(own_pid) = read_of(pid, "status")?.and_then(|status| own_pid_in(&status)) else { return Ok(None) };
         let Some(stat) = read_of(pid, "stat")?.and_then(|stat| Stat::parse(&stat)) else { return Ok(None) };
@@ -59,7 +59,7 @@ impl ProcessView {
         }))
     }
 
-    /// As a ledger would name it, as far as that is known here.
+    /// Its identity as a ledger would hold it, with 0 for what is unknown.
     #[must_use]
     pub(crate) fn identity(&self) -> Identity {
         Identity {
@@ -69,7 +69,7 @@ impl ProcessView {
         }
     }
 
-    /// Whether this is the process that a ledger names so. What a process could not find out about itself is 0 there.
+    /// Whether a ledger's identity names this process. What a process could not find out about itself is 0 there.
     #[must_use]
     pub(crate) fn is(&self, identity: Identity) -> bool {
         let agrees = |known: Option<u64>, said: u64| said == 0 || known.is_none_or(|known| known == said);
@@ -79,7 +79,7 @@ impl ProcessView {
     }
 }
 
-/// The process's pid in its own namespace, in what `/proc/PID/status` holds.
+/// The process's pid in its own namespace, from the content of `/proc/PID/status`.
 pub(crate) fn own_pid_in(status: &[u8]) -> Option<u32> {
     let status = String::from_utf8_lossy(status);
     status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
@@ -88,15 +88,15 @@ pub(crate) fn own_pid_in(status: &[u8]) -> Option<u32> {
 /// All processes.
 ///
 /// # Errors
-/// They cannot be read just now: then nobody is known to be gone.
+/// Too few resources to read them now. Then no process is known to be gone.
 pub(crate) fn all() -> io::Result<Vec<ProcessView>> {
     list()?.filter_map(|pid| ProcessView::read(pid).transpose()).collect()
 }
 
-/// What a file of the process `pid` holds; `None` if it is gone, or may not be read.
+/// The content of a file of the process `pid`; `None` if the process is gone, or the file may not be read.
 ///
 /// # Errors
-/// Nothing can be read just now.
+/// Too few resources to read anything now.
 fn read_of(pid: u32, file: &str) -> io::Result<Option<Vec<u8>>> {
     match fs::read(format!("/proc/{pid}/{file}")) {
         Err(error) if descriptors::is_want(&error) => Err(error),
@@ -111,19 +111,19 @@ pub(crate) fn is_gone(pid: u32, start_time: u64) -> bool {
         .is_ok_and(|stat| stat.and_then(|stat| Stat::parse(&stat)).is_none_or(|stat| stat.start_time != start_time))
 }
 
-/// What `/proc/PID/stat` says.
+/// The fields of `/proc/PID/stat` that the manager uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     /// Field 3: `R`, `S`, ...
     pub state: char,
     /// Field 4.
     pub parent: u32,
-    /// Field 20: threads that are left, with the main thread for as long as the process is there.
+    /// Field 20: remaining threads. Counts the main thread as long as the process exists.
     pub threads: u32,
     /// Field 22: when the process was started, in clock ticks since boot.
     pub start_time: u64,
-    /// Field 28: where its stack begins, which is another address in each program that it runs; 0 where the manager may
-    /// not look.
+    /// Field 28: the start address of its stack, which differs for each program that it runs; 0 if the manager may not
+    /// read it.
     pub start_stack: u64,
 }
 
@@ -138,7 +138,8 @@ impl Stat {
         Stat::parse(&fs::read(format!("{dir}/stat")).ok()?)
     }
 
-    /// The command's name is in parentheses and can hold any bytes: fields are counted after the last one.
+    /// Parses the file. The command's name is in parentheses and can hold any bytes, so fields are counted from the
+    /// last parenthesis.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Stat> {
         let text = String::from_utf8_lossy(bytes);
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
@@ -157,14 +158,14 @@ impl Stat {
     pub(crate) fn has_ended(&self) -> bool {
         match self.state {
             'X' | 'x' => true,
-            // The main thread can end before the others, which go on with all that the process holds.
+            // The main thread can end before the others, which keep everything that the process holds.
             'Z' => self.threads <= 1,
             _ => false,
         }
     }
 }
 
-/// The directories of the threads that go on where the main thread of `pid` has ended; none where it has not.
+/// The directories of the remaining threads, if the main thread of `pid` has ended; otherwise none.
 fn threads_left(pid: u32) -> impl Iterator<Item = String> {
     let is_dead = |stat: &Stat| matches!(stat.state, 'Z' | 'X' | 'x');
     let without_main = Stat::of(pid).filter(is_dead).map(|_| format!("/proc/{pid}/task"));
@@ -174,12 +175,12 @@ fn threads_left(pid: u32) -> impl Iterator<Item = String> {
         .filter(move |dir| Stat::in_dir(dir).is_some_and(|stat| !is_dead(&stat)))
 }
 
-/// What `ask` learns in the directory of the process, or of a thread of it that goes on without the main thread.
+/// The result of `ask` in the directory of the process, or in that of a remaining thread if the main thread has ended.
 fn ask<T>(pid: u32, ask: impl Fn(&str) -> Option<T>) -> Option<T> {
     ask(&format!("/proc/{pid}")).or_else(|| threads_left(pid).find_map(|dir| ask(&dir)))
 }
 
-/// Inode number of a process's namespace of this kind; `None` where the manager may not look.
+/// Inode number of a process's namespace of this kind; `None` if the manager may not read it.
 fn namespace(pid: u32, kind: &str) -> Option<u64> {
     ask(pid, |dir| fs::metadata(format!("{dir}/ns/{kind}")).ok().map(|namespace| namespace.ino()))
 }
@@ -202,7 +203,7 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     Stat::of(pid).map(|stat| stat.parent)
 }
 
-/// A file, by what no name can feign.
+/// A file's identity, which no name can fake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: u64,
@@ -217,34 +218,34 @@ impl FileId {
     }
 }
 
-/// The file of the program that a process runs; `None` where the manager may not look.
+/// The file of the program that a process runs; `None` if the manager may not read it.
 #[must_use]
 pub(crate) fn program(pid: u32) -> Option<FileId> {
     ask(pid, |dir| FileId::of(&Path::new(dir).join("exe")))
 }
 
-/// Inode number of a process's mount namespace; `None` where the manager may not look.
+/// Inode number of a process's mount namespace; `None` if the manager may not read it.
 #[must_use]
 pub(crate) fn mount_namespace(pid: u32) -> Option<u64> {
     namespace(pid, "mnt")
 }
 
-/// The first thing that `find` finds in a line of the mounts that a process sees, as the kernel lists them.
+/// The first result of `find` among the mounts that a process sees, one per line in the kernel's format.
 pub(crate) fn find_mount<T>(pid: u32, find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let mounts = ask(pid, |dir| File::open(format!("{dir}/mountinfo")).ok())?;
     find_line(BufReader::new(mounts), find).ok().flatten()
 }
 
-/// The cgroups that a process is in, as the kernel lists them.
+/// The cgroups of a process, in the kernel's format.
 #[must_use]
 pub(crate) fn cgroups(pid: u32) -> Option<String> {
     fs::read(format!("/proc/{pid}/cgroup")).ok().map(|text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The first thing that `find` finds in a line of `list`.
+/// The first result of `find` among the lines of `list`.
 ///
 /// # Errors
-/// It cannot be read, or is too long to be read to its end.
+/// The list cannot be read, or is too long.
 fn find_line<T>(list: impl BufRead, find: impl Fn(&str) -> Option<T>) -> io::Result<Option<T>> {
     let mut list = list.take(LIST_BYTES_MAX);
     let mut line = Vec::new();
@@ -278,9 +279,9 @@ pub(crate) enum Mapped {
     Yes,
     /// It is not.
     No,
-    /// The process has no memory any more: it is ending.
+    /// The process has no memory any more, because it is ending.
     Ending,
-    /// The manager may not look, or does not come to an end.
+    /// The manager may not read the list, or the list is too long.
     Unknown,
 }
 
@@ -294,7 +295,7 @@ pub(crate) fn maps(pid: u32, path_end: &str) -> Mapped {
             Err(error) => match error.kind() {
                 io::ErrorKind::PermissionDenied | io::ErrorKind::FileTooLarge => Mapped::Unknown,
                 _ if descriptors::is_want(&error) => Mapped::Unknown,
-                // Its entry is gone.
+                // The process is gone.
                 _ => Mapped::Ending,
             },
         }
@@ -303,10 +304,11 @@ pub(crate) fn maps(pid: u32, path_end: &str) -> Mapped {
     ask(pid, is_known).unwrap_or(Mapped::Ending)
 }
 
-/// The same of `maps`, as the kernel lists them. A file that was removed has a word behind its path.
+/// Whether a file whose path ends with `path_end` is in `maps`, a list in the kernel's format. The kernel appends a
+/// word to the path of a removed file.
 ///
 /// # Errors
-/// They cannot be read to their end.
+/// The list cannot be read to its end.
 pub(crate) fn mapped_in(mut maps: impl BufRead, path_end: &str) -> io::Result<Mapped> {
     if maps.fill_buf()?.is_empty() {
         return Ok(Mapped::Ending);
@@ -321,7 +323,7 @@ pub(crate) fn host_name() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().into()).unwrap_or_default()
 }
 
-/// Random at each boot of the machine.
+/// An id that is random for each boot of the machine.
 #[must_use]
 pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().into()).unwrap_or_default()
@@ -356,14 +358,14 @@ mod tests {
     #[test]
     fn a_process_whose_name_is_not_text_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        // As a longer name in two-byte letters looks when it is cut at 15 bytes.
+        // A longer name in two-byte letters, as it looks when the kernel cuts it at 15 bytes.
         let program = dir.path().join(OsStr::from_bytes(b"\xd0\xb0\xd0"));
         std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
         let mut command = Command::new(&program);
         command.args(["-c", "echo ready; read line"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let pid = child.id();
-        // Who has started a program goes on before the kernel has given it its name.
+        // The parent continues before the kernel has set the new program's name.
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert!(fs::read(format!("/proc/{pid}/comm")).unwrap().starts_with(b"\xd0\xb0\xd0"));
@@ -394,7 +396,7 @@ mod tests {
     fn a_list_without_end_is_given_up() {
         let endless = || BufReader::new(io::repeat(b'x'));
         assert_eq!(mapped_in(endless(), "/ledger").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-        // What is found before is found all the same.
+        // A match before the limit still counts.
         let maps = BufReader::new(b"7f00-7f01 r--p 0 00:00 0 /0a/ledger\n".chain(io::repeat(b'x')));
         assert_eq!(mapped_in(maps, "/0a/ledger").unwrap(), Mapped::Yes);
     }

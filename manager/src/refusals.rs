@@ -1,5 +1,5 @@
-//! Requests for memory that a slice's limit refused, as events: the first at once, those that follow within some seconds
-//! together.
+//! Reports requests for memory that a slice's limit refused as events: the first one at once, those that follow within
+//! some seconds in one event.
 
 use aliquot_abi::region::HOST_ACCOUNT;
 
@@ -9,22 +9,22 @@ use crate::live::LiveSlice;
 use crate::region::{Region, view};
 use crate::usage::SECOND_NS;
 
-/// Between two events about one account of a slice.
+/// Minimum time between two events about one account of a slice.
 const INTERVAL_NS: u64 = 10 * SECOND_NS;
 
-/// What has been told of one account.
+/// What has been reported about one account.
 #[derive(Debug)]
 struct Told {
     refused: u64,
     at_ns: Option<u64>,
 }
 
-/// What has been told of a slice's accounts: its devices', and the host's at the end.
+/// What has been reported about a slice's accounts: its devices', and the host's at the end.
 #[derive(Debug)]
 pub(crate) struct Refusals(Vec<Told>);
 
 impl Refusals {
-    /// Of a slice with this region. What was refused before is not news.
+    /// For a slice with this region. Earlier refusals are not reported again.
     #[must_use]
     pub(crate) fn from_now_on(region: &Region) -> Refusals {
         let told = |account| Told { refused: view::account(region.ledger(), account).refused, at_ns: None };
@@ -32,9 +32,9 @@ impl Refusals {
     }
 }
 
-/// Tells what is due; all that there is if the slice is about to end.
+/// Reports the refusals that are due; all of them if the slice is about to end.
 pub(crate) fn report(live: &LiveSlice, events: &Events, is_last: bool) {
-    // What a damaged ledger says is not known to be true.
+    // The numbers of a damaged ledger are not trusted.
     if live.damage().is_some() {
         return;
     }

@@ -1,20 +1,20 @@
-//! Regions: the files that this manager and the processes of a container share. See `aliquot_abi::region`.
+//! Regions: the files that the manager and the processes of a container share. See `aliquot_abi::region`.
 //!
-//! This module and those below it are the only ones in the manager with `unsafe` code, but for two below `nvml` that
-//! call the driver's library. What they give to others is safe whatever the container does to its ledger, which it can
-//! write, truncate and unmap at any time:
+//! Apart from two modules below `nvml`, which call the driver's library, only this module and those below it contain
+//! `unsafe` code. What they offer to the rest of the manager is safe whatever the container does to its ledger, which
+//! it can write, truncate and unmap at any time:
 //!
-//! * the ledger is reached only through atomics and through values that were bounded here ([`view`]);
-//! * reading a page that the container has truncated away raises SIGBUS; the handler in [`fault`] puts a page of zeros in its
-//!   place and marks the region as damaged;
-//! * a damaged region ([`damage`]) gives its processes nothing more; its slice can be described and removed.
+//! * The ledger is read only through atomics, and through values that were bounded here ([`view`]).
+//! * A page that the container has truncated away raises SIGBUS when it is read. The handler in [`fault`] maps a page
+//!   of zeros in its place and marks the region as damaged.
+//! * A damaged region ([`damage`]) gives its processes nothing more. Its slice can still be listed and removed.
 //!
 //! # What a crash leaves behind
 //!
-//! A region is made in a directory of another name (`.new-<id>`) and renamed when it is complete, and removed by first
-//! renaming it (`.old-<id>`). So whatever has a proper name is complete, and whatever has not is rubbish that
-//! [`files::RegionDirs::remove_residue`] removes at start-up. A process that still maps a removed region keeps its last
-//! limits, with a heartbeat that has stopped.
+//! A region is made in a directory of another name (`.new-<id>`) that is renamed when it is complete. To remove a
+//! region, its directory is first renamed (`.old-<id>`). So a directory with a proper name is complete, and
+//! [`files::RegionDirs::remove_residue`] removes all others at the start. A process that still maps a removed region
+//! keeps its last limits, with a heartbeat that has stopped.
 
 use std::fs::File;
 use std::io;
@@ -52,7 +52,7 @@ pub(crate) struct Region {
     limits: Mapping<Limits>,
     ledger: Mapping<Ledger>,
     ledger_file: File,
-    /// What was found at their paths when they were opened.
+    /// Identities of the files when they were opened.
     files: Files,
     device_count: usize,
 }
@@ -78,7 +78,7 @@ pub enum OpenRegionError {
         /// The size that it must have.
         expected_bytes: u64,
     },
-    /// A file is of another version, or no such file at all.
+    /// A file has another version, or is not such a file at all.
     #[error("{} cannot be understood: {}", path.display(), header(.error))]
     Header {
         /// The file.
@@ -86,16 +86,16 @@ pub enum OpenRegionError {
         /// Why.
         error: HeaderError,
     },
-    /// The files are of another slice than they should be.
+    /// The files belong to another slice.
     #[error("{} belongs to another slice", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// The region lies in a directory that everybody can reach.
+    /// The region lies in a directory that every user can reach.
     #[error("{} was made by a manager that left regions open to every user of the node", path.display())]
     Open {
-        /// The directory where it should be.
+        /// The directory where it belongs.
         path: PathBuf,
     },
     /// The directory holds no shim.
@@ -106,19 +106,19 @@ pub enum OpenRegionError {
     },
 }
 
-/// What a region's limits say of one device.
+/// A device's share in a region's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
-    /// Guaranteed share of its time.
+    /// Guaranteed share of the device's time.
     pub core_request_percent: u32,
-    /// Share of its time that is never exceeded.
+    /// Maximum share of the device's time.
     pub core_limit_percent: u32,
-    /// Its memory that is never exceeded.
+    /// Maximum memory of the device.
     pub memory_limit_bytes: u64,
 }
 
 impl OpenRegionError {
-    /// The region was made by a manager with another major version.
+    /// Whether the region was made by a manager with another major version of the layout.
     #[must_use]
     pub(crate) fn is_of_other_version(&self) -> bool {
         matches!(self, OpenRegionError::Header { error: HeaderError::WrongMajor { .. }, .. })
@@ -137,18 +137,18 @@ fn header(error: &HeaderError) -> String {
 }
 
 impl Region {
-    /// Maps the region of slice `id` in `dir`, as it was left by the manager before.
+    /// Maps the region of slice `id` in `dir`, as the previous manager left it.
     ///
     /// # Errors
     /// See [`OpenRegionError`].
     pub(crate) fn open(id: SliceId, dir: &Path) -> Result<Region, OpenRegionError> {
         let (limits, limits_file) = Mapping::<Limits>::open(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES)?;
         check(&dir.join(LIMITS_FILE), limits.header.check(LIMITS_MAGIC, LIMITS_FILE_BYTES), &limits.header, id)?;
-        // A manager with fewer fields has backed less of the file.
+        // A manager with fewer fields has allocated less of the file.
         files::back(&limits_file, size_of::<Limits>())
             .map_err(|source| OpenRegionError::Io { path: dir.join(LIMITS_FILE), source })?;
         let device_count = (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX);
-        // Nobody else sets them, and what was found out about memory is found out again.
+        // Only the manager sets them. What was known about memory is learned again.
         limits.flags.store(0, Ordering::Relaxed);
         for device in &limits.devices {
             for bytes in [&device.memory_overhead_bytes, &device.context_bytes] {
@@ -158,15 +158,15 @@ impl Region {
             }
         }
         let open = || {
-            // What is wrong with the ledger's header is damage by the container, which does not keep its limits from
-            // working.
+            // A wrong header of the ledger is not an error here: it is damage by the container, and the limits still
+            // work.
             let (ledger, ledger_file) = Mapping::<Ledger>::open(&dir.join(LEDGER_FILE), LEDGER_FILE_BYTES)?;
             let shim_path = files::find_shim(dir)?;
             let stand_in = files::find_stand_in(dir, &shim_path);
             let files = Files::at(dir, &shim_path);
             Ok((ledger, ledger_file, shim_path, stand_in, files))
         };
-        // Who runs there has these limits mapped, and nobody will ever write to them again.
+        // Processes may have these limits mapped, and no manager will write to them again.
         let opened = open().inspect_err(|_| revoke(&limits, device_count));
         let (ledger, ledger_file, shim_path, stand_in, files) = opened?;
         Ok(Region { id, dir: dir.into(), shim_path, stand_in, limits, ledger, ledger_file, files, device_count })
@@ -184,12 +184,12 @@ impl Region {
         &self.shim_path
     }
 
-    /// What to preload: the library, and behind it what stands in for it where it cannot be opened.
+    /// The libraries to preload: the shim, and after it the stand-in for processes that cannot open the shim.
     pub(crate) fn preload(&self) -> impl Iterator<Item = &Path> {
         [Some(self.shim_path()), self.stand_in()].into_iter().flatten()
     }
 
-    /// What is preloaded behind the library; `None` where the file system has no links. See [`files`].
+    /// The stand-in that is preloaded after the shim; `None` if the file system supports no links. See [`files`].
     #[must_use]
     pub(crate) fn stand_in(&self) -> Option<&Path> {
         self.stand_in.as_deref()
@@ -204,44 +204,44 @@ impl Region {
     /// The limits on device number `device`.
     ///
     /// # Panics
-    /// There is no device of this number in any region: a mistake of the caller.
+    /// No region has a device of this number, which is a mistake of the caller.
     #[must_use]
     pub(crate) fn device_limits(&self, device: usize) -> &DeviceLimits {
         &self.limits.devices[device]
     }
 
-    /// What the container has used of device number `device`.
+    /// Counters of what the container has used of device number `device`.
     ///
     /// # Panics
-    /// There is no device of this number in any region: a mistake of the caller.
+    /// No region has a device of this number, which is a mistake of the caller.
     #[must_use]
     pub(crate) fn counters(&self, device: usize) -> &DeviceCounters {
         &self.limits.counters[device]
     }
 
-    /// How the container has waited for leases of device number `device`.
+    /// The container's waits for leases of device number `device`.
     ///
     /// # Panics
-    /// There is no device of this number in any region: a mistake of the caller.
+    /// No region has a device of this number, which is a mistake of the caller.
     #[must_use]
     pub(crate) fn waits(&self, device: usize) -> &DeviceWaits {
         &self.limits.waits[device]
     }
 
-    /// The ledger, for the protocols of `aliquot_abi::ledger`. Its values are the container's: bound them, or use
+    /// The ledger, for the protocols of `aliquot_abi::ledger`. The container controls its values: bound them, or use
     /// [`view`].
     #[must_use]
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Bytes of page-locked host memory that are never exceeded; 0: no limit.
+    /// Maximum bytes of page-locked host memory; 0: no limit.
     #[must_use]
     pub(crate) fn host_memory_limit_bytes(&self) -> u64 {
         self.limits.host_memory_limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// What the limits say of each device, by the device's sixteen bytes.
+    /// The share of each device, with the device's sixteen UUID bytes.
     pub(crate) fn parts(&self) -> impl Iterator<Item = ([u8; 16], Shares)> + '_ {
         let value = |word: &AtomicU32| word.load(Ordering::Relaxed);
         self.limits.devices.iter().take(self.device_count).map(move |limits| {
@@ -254,18 +254,18 @@ impl Region {
         })
     }
 
-    /// Writes what `slice` may use.
+    /// Writes the limits of `slice`.
     pub(crate) fn write_limits(&self, slice: &Slice) {
         files::write_limits(&self.limits, slice);
     }
 
-    /// Takes away everything: nothing more can be allocated, no gate opens any more, and a process that paces itself
-    /// because the heartbeat has stopped gets no time either.
+    /// Revokes everything: no allocation succeeds, no gate opens, and a process that paces itself because the heartbeat
+    /// has stopped gets no time either.
     pub(crate) fn revoke(&self) {
         revoke(&self.limits, self.device_count);
     }
 
-    /// Whether everything was taken away: no slice has a share of nothing.
+    /// Whether everything was revoked. No slice has a limit of 0 percent otherwise.
     #[must_use]
     pub(crate) fn is_revoked(&self) -> bool {
         self.limits.devices[0].core_limit_percent.load(Ordering::Relaxed) == 0
@@ -278,17 +278,17 @@ impl Region {
             && parts.iter().zip(&self.limits.devices).all(|(part, limits)| part.device.bytes() == Some(limits.uuid))
     }
 
-    /// Gives a sign of life at `now_ns`.
+    /// Sets the heartbeat to `now_ns`.
     pub(crate) fn beat(&self, now_ns: u64) {
         self.limits.heartbeat_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Sets the gate of a device to `flags`, with a new count. Wakes all who wait for it if it is open now.
+    /// Sets the gate of a device to `flags`, with a new count. If that opens it, wakes all threads that wait for it.
     pub(crate) fn set_gate(&self, device: usize, flags: u32) {
         set_gate(&self.limits, device, flags);
     }
 
-    /// Advances the gate's count and leaves its flags.
+    /// Advances the gate's count and keeps its flags.
     pub(crate) fn tick_gate(&self, device: usize) {
         self.limits.devices[device].gate.fetch_add(gate::TICK, Ordering::Release);
     }
@@ -298,7 +298,7 @@ fn set_gate(limits: &Limits, device: usize, flags: u32) {
     let gate = &limits.devices[device].gate;
     let before = handshake::set(gate, flags);
     if flags & gate::OPEN != 0 && before & gate::OPEN == 0 {
-        // A shared futex: the waiters are other processes. It cannot fail on a word that is mapped.
+        // A shared futex, because the waiters are other processes. It cannot fail on a mapped word.
         let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
     }
 }
@@ -309,7 +309,7 @@ fn revoke(limits: &Limits, device_count: usize) {
         limits.devices[device].core_limit_percent.store(0, Ordering::Relaxed);
         set_gate(limits, device, 0);
     }
-    // The least that is a limit: 0 is none.
+    // The smallest limit, because 0 means no limit.
     limits.host_memory_limit_bytes.store(1, Ordering::Relaxed);
 }
 

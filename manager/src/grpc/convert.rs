@@ -1,4 +1,4 @@
-//! Between the manager's types and the contract's messages.
+//! Conversions between the manager's types and the contract's messages.
 
 use aliquot_proto::node::v1 as proto;
 use tonic::Status;
@@ -30,7 +30,7 @@ fn part(part: Part) -> proto::Part {
     }
 }
 
-/// `None` where the request leaves it open.
+/// The class in a request; `None` if it is unspecified.
 pub(super) fn priority_class(class: i32) -> Result<Option<PriorityClass>, Status> {
     match proto::PriorityClass::try_from(class) {
         Ok(proto::PriorityClass::Unspecified) => Ok(None),
@@ -114,7 +114,7 @@ impl From<Finding> for proto::Finding {
     }
 }
 
-/// What the audit has found in the slices `names`; everything if there are none.
+/// The audit's findings in the slices `names`; all findings if `names` is empty.
 pub(super) fn findings(audit: &Audit, names: &[String]) -> proto::ListFindingsResponse {
     let wanted =
         |finding: &Finding| names.is_empty() || finding.slice.as_ref().is_some_and(|name| names.contains(name));

@@ -1,7 +1,7 @@
-//! Whose a slice is.
+//! The owner and the users of a slice.
 //!
-//! Who may tie a slice to a process: only that process itself, its parent, its user, or root. Otherwise one user could
-//! have the manager watch another's processes.
+//! A caller may tie a slice to a process only if it is that process, its parent, its user, or root. Otherwise one user
+//! could make the manager watch another user's processes.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use tonic::Status;
 use crate::procfs;
 use crate::slices::Owner;
 
-/// The owner that a request of `peer` names with `pid`; `None` for 0.
+/// Verifies the owner `pid` that a request of `peer` names; `None` for pid 0.
 pub(super) fn verified(pid: u32, peer: Option<UCred>) -> Result<Option<Owner>, Status> {
     if pid == 0 {
         return Ok(None);
@@ -30,7 +30,7 @@ pub(super) fn verified(pid: u32, peer: Option<UCred>) -> Result<Option<Owner>, S
     Ok(Some(Owner { pid, start_time }))
 }
 
-/// Those of `users` who must be let into a slice: root and the manager's own user can enter it in any case.
+/// Those of `users` who need to be let into a slice: root and the manager's own user can enter it anyway.
 pub(super) fn users(users: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
     let own = nix::unistd::geteuid().as_raw();
     users.into_iter().filter(|&user| user != 0 && user != own).collect()

@@ -1,4 +1,4 @@
-//! Which gRPC code an error has: decided here, once, by its type.
+//! The gRPC code of each error, chosen here by its type.
 
 use tonic::{Code, Status};
 
@@ -7,7 +7,7 @@ use crate::region::admission::AdmissionError;
 use crate::region::files::CreateRegionError;
 use crate::slices::{CreateError, PartError, RemoveError, ResizeError};
 
-/// Something went wrong that the caller cannot put right.
+/// An error that the caller cannot correct.
 pub(super) fn internal(error: impl ToString) -> Status {
     Status::internal(error.to_string())
 }
@@ -50,11 +50,11 @@ impl From<RemoveSliceError> for Status {
 
 fn step(error: &StepError) -> Code {
     match error {
-        // Among these is an owner that has ended before its slice was there.
         StepError::Mps(_) | StepError::Region(CreateRegionError::Admission(AdmissionError::Unsupported { .. })) => {
             Code::FailedPrecondition
         }
         StepError::Descriptors(_) => Code::ResourceExhausted,
+        // The owner has ended before its slice was made.
         StepError::Attach(source) if source.kind() == std::io::ErrorKind::NotFound => Code::FailedPrecondition,
         _ => Code::Internal,
     }
@@ -72,7 +72,7 @@ fn create(error: &CreateError) -> Code {
         CreateError::Part(error) => part(error),
         CreateError::NoDevice | CreateError::SharedOtherwise { .. } => Code::FailedPrecondition,
         CreateError::TooFewDevices { .. } => Code::ResourceExhausted,
-        // Where one device only wants room, waiting for room can help.
+        // If one device only lacks room, waiting can help: then that error decides.
         CreateError::NoRoom { refusals } => match refusals.iter().find(|error| error.is_want_of_room()) {
             Some(error) => part(error),
             None => refusals.first().map_or(Code::ResourceExhausted, part),

@@ -1,4 +1,4 @@
-//! The node's devices, as the adapters are told of them.
+//! The node's devices, as the adapters see them.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::inventory::{self, Health};
 /// Where the kernel lists the devices of the PCI buses.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// What is known, in the adapters' words. What GPUs in MIG mode could be divided into is told if the adapters may do
-/// it.
+/// The known devices as the adapters' types. How GPUs in MIG mode can be partitioned is included only if the adapters
+/// may do so.
 #[must_use]
 pub(super) fn told(known: &Known, may_partition: bool) -> Devices {
     let inventory = &known.inventory;
@@ -23,7 +23,7 @@ pub(super) fn told(known: &Known, may_partition: bool) -> Devices {
     }
 }
 
-/// A device, in the adapters' words.
+/// A device as the adapters' type.
 pub(super) fn device(device: &inventory::Device, may_partition: bool) -> Device {
     let pci_bus_id = kernel_bus_id(&device.pci_bus_id);
     Device {
@@ -57,8 +57,7 @@ fn kernel_bus_id(nvml: &str) -> Option<String> {
     Some(format!("{domain}:{rest}").to_lowercase())
 }
 
-/// The root complex that a device hangs on: the first part of its place among the kernel's devices, for example
-/// `pci0000:3a`.
+/// The root complex of a device: the first part of its path among the kernel's devices, for example `pci0000:3a`.
 fn pcie_root(pci_devices: &Path, bus_id: &str) -> Option<String> {
     let place = fs::read_link(pci_devices.join(bus_id)).ok()?;
     let mut parts = place.iter().filter_map(|part| part.to_str());

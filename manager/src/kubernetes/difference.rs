@@ -1,11 +1,11 @@
-//! What tells a slice that there is from one that is asked for.
+//! Compares an existing slice with a requested one.
 
 use std::fmt::Debug;
 
 use aliquot_kubernetes::node::SliceRequest;
 
-/// How `found` is another slice than `asked` describes; `None` if it is that one. What is left open is no difference,
-/// and neither is the description.
+/// How `found` differs from the slice that `asked` describes; `None` if it does not. A priority class that the request
+/// leaves open is no difference, and neither is the description.
 #[must_use]
 pub(super) fn difference(asked: &SliceRequest, found: &SliceRequest) -> Option<String> {
     let class = asked.priority_class.or(found.priority_class);

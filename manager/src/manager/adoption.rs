@@ -1,8 +1,8 @@
-//! Slices that the checkpoint does not name, known from their regions.
+//! Turns regions that the checkpoint does not name into slices again.
 //!
-//! A region that processes use is never removed, whatever the checkpoint says: it holds memory and time that must not be
-//! given out again. Where the checkpoint is lost, all regions are what is left of what was promised. A region's limits name
-//! devices and shares; its manifest says the rest.
+//! A region that processes use is never removed, whatever the checkpoint says: they hold memory and time that must not
+//! be given out again. If the checkpoint is lost, the regions are all that is left of the manager's promises. A
+//! region's limits give devices and shares; its manifest gives the rest.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -17,20 +17,21 @@ use crate::region::manifest::Manifest;
 use crate::region::{Region, Shares};
 use crate::slices::{Part, PriorityClass, Published, Slice, SliceId, Slices};
 
-/// What becomes of the regions that no slice has.
+/// What became of the regions without a slice.
 #[derive(Debug, Default)]
 pub(super) struct Adopted {
-    /// The slices that were made of some.
+    /// The slices made from regions.
     pub slices: Vec<Slice>,
-    /// Those that stay although nobody knows whose they are.
+    /// Regions that stay although their slices are unknown.
     pub kept: Vec<SliceId>,
 }
 
 impl Manager {
-    /// Looks at the regions of no slice in `known`, all of which are to be slices again if the checkpoint `is_lost`.
+    /// Examines the regions whose slices are not in `known`. If the checkpoint `is_lost`, all of them become slices
+    /// again.
     ///
     /// # Errors
-    /// They cannot be listed, or one of before the last start of the machine cannot be removed.
+    /// The regions cannot be listed.
     pub(super) fn adopt(&self, known: &Slices, is_lost: bool) -> Result<Adopted, CreateRegionError> {
         let mut adopted = Adopted::default();
         let ids: BTreeSet<SliceId> = known.iter().map(|slice| slice.id).collect();
@@ -64,11 +65,11 @@ impl Manager {
         Ok(adopted)
     }
 
-    /// The slice that a region says it is of.
+    /// The slice that a region describes.
     fn slice_of_region(&self, id: SliceId) -> Option<Slice> {
         let described = self.dirs.description(id);
         if let Some(manifest) = described.as_ref().filter(|manifest| !self.is_of_this_boot(manifest)) {
-            // What runs in the slice began after that boot, in a region that is made anew.
+            // The region is from an earlier boot and is made anew, so its manifest decides.
             return Some(manifest.slice.clone());
         }
         let region = match Region::open(id, &self.dirs.region(id)) {
@@ -83,13 +84,14 @@ impl Manager {
         Some(Slice { parts, host_memory_limit_bytes: region.host_memory_limit_bytes(), ..slice })
     }
 
-    /// Whether a region was made since the machine was started.
+    /// Whether the manifest was written during this boot.
     pub(super) fn is_of_this_boot(&self, manifest: &Manifest) -> bool {
         manifest.boot_id == self.boot_id
     }
 }
 
-/// The processes that use a region; `None` if nobody does. Where it cannot be found out, somebody may.
+/// The processes that use a region; `None` if there are none. An empty list means that they cannot be found out, and
+/// there may be some.
 fn users_of(id: SliceId) -> Option<Vec<u32>> {
     let users = attribution::users_of(id).map(Some).unwrap_or_default();
     users.map_or(Some(Vec::new()), |users| Some(users).filter(|users| !users.is_empty()))
@@ -99,7 +101,7 @@ fn recovered_name(id: SliceId) -> String {
     format!("recovered-{:.8}", id.to_string())
 }
 
-/// A slice of which only the region is known.
+/// A slice of which only the region's limits are known.
 fn undescribed(id: SliceId) -> Slice {
     Slice {
         name: recovered_name(id),
@@ -126,7 +128,8 @@ fn parts_of(region: &Region, inventory: &Inventory) -> Vec<Part> {
     region.parts().map(part).collect()
 }
 
-/// The device of these bytes. One that is not there, because the driver does not answer yet, is taken for a whole GPU.
+/// The device with this UUID. A device that is not listed, because the driver does not answer yet, is assumed to be a
+/// whole GPU.
 fn device_of(uuid: [u8; 16], inventory: &Inventory) -> DeviceUuid {
     let known = inventory.devices.iter().find(|device| device.uuid.bytes() == Some(uuid));
     known.map_or_else(|| DeviceUuid::of_gpu(uuid), |device| device.uuid.clone())

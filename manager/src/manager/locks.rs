@@ -1,4 +1,4 @@
-//! Keeps a second manager out of the directories of the first.
+//! Keeps a second manager out of the directories of a running one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,22 +14,22 @@ use tracing::warn;
 use super::OpenError;
 use crate::procfs::Stat;
 
-/// A manager that was killed can leave a child that has not got as far as exec, and holds its locks until then: for
-/// long on a machine that has too much to do.
+/// A manager that was killed can leave a child that has not reached its exec yet, and holds the locks until then. On an
+/// overloaded machine that can take long.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Locks that keep a second manager out, held as long as this lives.
+/// Locks against a second manager, held until this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     files: Vec<File>,
 }
 
 impl Locks {
-    /// Locks `dir` as well.
+    /// Adds the lock of `dir`.
     ///
     /// # Errors
-    /// Another manager has it, or there can be no lock in it.
+    /// Another manager holds it, or it cannot be locked.
     pub(super) fn take(&mut self, dir: &Path) -> Result<(), OpenError> {
         let error = |source: io::Error| OpenError::Dir { path: dir.into(), source };
         let mut options = OpenOptions::new();
@@ -53,7 +53,7 @@ impl Locks {
             }
             thread::sleep(RETRY);
         }
-        // On a full disk nobody is told who holds it.
+        // On a full disk the file does not name the holder.
         let _ = Holder::this_process().map(|holder| holder.write(&file));
         self.files.push(file);
         Ok(())
@@ -61,16 +61,17 @@ impl Locks {
 }
 
 impl Drop for Locks {
-    /// By name: closing a file does not unlock it while a child that another thread is starting still has it open.
+    /// Unlocks explicitly: closing a file does not unlock it while a child that another thread is starting still has it
+    /// open.
     fn drop(&mut self) {
         for file in &self.files {
-            // What cannot be unlocked is unlocked when it is closed.
+            // If this fails, the lock ends when the file is closed.
             let _ = flock(file, FlockOperation::Unlock);
         }
     }
 }
 
-/// Who holds a lock, as its file says.
+/// The holder of a lock, as named in its file.
 struct Holder {
     pid: u32,
     start_time: u64,
@@ -90,7 +91,7 @@ impl Holder {
         Some(Holder { pid: words.next()?.parse().ok()?, start_time: words.next()?.parse().ok()? })
     }
 
-    /// Always as long: what was there before is written over.
+    /// Always the same length, so it overwrites the former text completely.
     fn write(&self, file: &File) -> io::Result<()> {
         file.write_all_at(format!("{:10} {:20}\n", self.pid, self.start_time).as_bytes(), 0)
     }

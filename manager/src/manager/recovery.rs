@@ -1,4 +1,4 @@
-//! The start: from what a manager before has left to slices at work.
+//! The start: puts the slices that an earlier manager has left to work again.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -35,29 +35,29 @@ use crate::slices::{Slice, SliceId, Slices};
 use crate::time_sharing::TimeSharing;
 use crate::{heartbeat, sampler, shim_image};
 
-/// Bytes of a Unix socket's path, without the zero at its end.
+/// Maximum bytes of a Unix socket's path, without the terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Why the manager cannot begin.
+/// Why the manager cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A directory cannot be made or locked.
     #[error("cannot use the directory {}: {source}", path.display())]
     Dir {
-        /// Which.
+        /// The directory.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// A directory is not this user's alone.
+    /// A directory belongs to another user, or others can write to it.
     #[error(
         "the directory {} belongs to user {owner} or is writable for others; choose another, or give it to this user with \
          mode 0755", path.display()
     )]
     Unsafe {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The uid of its owner.
         owner: u32,
     },
     /// Another manager uses a directory.
@@ -66,9 +66,9 @@ pub enum OpenError {
         path.display(), holder.as_ref().map(|holder| format!(": {holder}")).unwrap_or_default()
     )]
     Locked {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// The process, if it says so.
+        /// The process, if the lock's file names a live one.
         holder: Option<String>,
     },
     /// Libraries cannot be loaded from the runtime directory.
@@ -77,13 +77,13 @@ pub enum OpenError {
          a tmpfs there (the unit run-aliquot.mount does, and --mount-runtime-dir), or choose another with --runtime-dir", path.display()
     )]
     NoExec {
-        /// Which.
+        /// The directory.
         path: PathBuf,
     },
     /// The runtime directory's path cannot be used.
     #[error("the path of the runtime directory {} {what}; choose another with --runtime-dir", path.display())]
     Path {
-        /// Which.
+        /// The directory.
         path: PathBuf,
         /// What is wrong with it.
         what: &'static str,
@@ -107,7 +107,7 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
     let runtime_dir = &config.runtime_dir;
     check_path(runtime_dir)?;
     make_own_dir(runtime_dir, runtime_dir_mode(runtime_dir))?;
-    // Where it cannot be told, the first program in a slice will.
+    // If this cannot be found out, a slice's first program will fail to load the shim.
     if file_system::is_noexec(runtime_dir) {
         return Err(OpenError::NoExec { path: runtime_dir.clone() });
     }
@@ -130,15 +130,16 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
     Ok(locks)
 }
 
-/// Users who were let into a slice of root's must reach its region, and all others what stands in for its library. An
-/// ordinary user's directory is nobody else's, also where everybody can look.
+/// The mode of the runtime directory. Root's must be open: users of a slice must reach its region, and all users the
+/// stand-in library. That of an ordinary user is closed where its parent is writable for everybody.
 fn runtime_dir_mode(runtime_dir: &Path) -> u32 {
     let is_shared =
         runtime_dir.parent().and_then(|dir| fs::metadata(dir).ok()).is_some_and(|dir| dir.mode() & 0o002 != 0);
     if is_shared && !nix::unistd::geteuid().is_root() { 0o700 } else { 0o755 }
 }
 
-/// Processes connect by path, and the loader splits the list of what it preloads at spaces and colons.
+/// Checks the runtime directory's path: attach sockets below it must fit into a socket address, and the loader splits
+/// its list of preloaded libraries at spaces and colons.
 ///
 /// # Errors
 /// See [`OpenError::Path`].
@@ -165,11 +166,11 @@ fn make_own_dir(path: &Path, mode: u32) -> Result<(), OpenError> {
 }
 
 impl Manager {
-    /// A manager of the devices of `source`, with the slices of the one before. `owner_gone` is called with the name of
-    /// a slice whose owner has ended; it must not wait for the manager.
+    /// A manager of the devices of `source`, with the slices of the previous manager. `owner_gone` is called with the
+    /// name of a slice whose owner has ended; it must not wait for the manager.
     ///
     /// # Errors
-    /// See [`OpenError`]. A slice that cannot be taken over is no error: it is there, and says why it does not work.
+    /// See [`OpenError`]. A slice that cannot be taken over is not an error: it is listed, with its problem.
     pub(crate) fn open(
         config: &Config,
         descriptors: Descriptors,
@@ -229,7 +230,7 @@ impl Manager {
         let (ready, begun): (Vec<Entry>, Vec<Entry>) =
             found.slices.iter().cloned().partition(|entry| entry.phase == Phase::Ready);
         for Entry { phase, slice } in begun {
-            // A copy can be of before the last change: what it says was begun may have been done.
+            // The checkpoint's copy can be one change behind: a slice that it shows as begun may be complete.
             if is_lost && phase == Phase::Making {
                 continue;
             }
@@ -254,7 +255,7 @@ impl Manager {
                 state.slices.put(slice);
             }
         }
-        // After another boot the regions' processes are gone, and their books with them.
+        // Regions of an earlier boot are not kept: their processes are gone, and their ledgers are meaningless.
         let is_of_this_boot =
             |id: &SliceId| self.dirs.description(*id).map_or(same_boot, |found| self.is_of_this_boot(&found));
         let mut kept: Vec<SliceId> = state.slices.iter().map(|slice| slice.id).filter(is_of_this_boot).collect();
@@ -281,11 +282,11 @@ impl Manager {
         self.save_what_was_found(&state.slices)
     }
 
-    /// What the slices were by the checkpoint, and whether that cannot be relied on: then the regions tell.
+    /// The slices by the checkpoint, and whether that is unreliable. If it is, the regions decide.
     fn judge(&self, found: Found) -> (Contents, bool) {
         match found {
             Found::Whole(contents) => (contents, false),
-            // Nobody remembers: what is there is of another manager that was killed.
+            // With the checkpoint switched off, regions that exist are from a manager that was killed.
             Found::Nothing => (Contents::new(self.boot_id.clone(), Vec::new()), !self.checkpoint.is_off()),
             Found::Copy(contents, problem) => {
                 let kept_as = self.set_aside();
@@ -307,7 +308,8 @@ impl Manager {
         self.checkpoint.set_aside().map(|path| path.display().to_string())
     }
 
-    /// On a full disk the manager starts all the same: what it has found, the next one finds as well.
+    /// Saves the recovered state. On a full disk the manager starts all the same: the next start would find the same
+    /// state.
     fn save_what_was_found(&self, slices: &Slices) -> Result<(), OpenError> {
         match self.save(slices, None) {
             Err(error) if error.is_full_disk() => {
@@ -324,7 +326,7 @@ impl Manager {
         self.remove_rest(slice);
     }
 
-    /// Removes what there is of a slice that is not to be.
+    /// Removes the leftovers of a slice that must not exist any more.
     fn remove_rest(&self, slice: &Slice) {
         let step = || -> Result<(), StepError> {
             self.cdi.withdraw(&slice.name)?;
@@ -336,8 +338,8 @@ impl Manager {
         }
     }
 
-    /// Makes a region anew that a manager of another version has made. Not while anybody uses it: those processes keep
-    /// their limits in the old one, without a heartbeat, and the same could be given out twice.
+    /// Replaces a region that another version of the manager has made. Refuses while processes use it: they would keep
+    /// their limits in the old region, without a heartbeat, and the same share could be given out twice.
     fn make_again(&self, slice: &Slice, error: &OpenRegionError) -> Result<Region, String> {
         let users =
             attribution::users_of(slice.id).map_err(|error| format!("cannot look who uses the region: {error}"))?;
@@ -356,8 +358,9 @@ impl Manager {
         make().map_err(|error| error.to_string())
     }
 
-    /// The region of a slice that was not there at the start. While processes have the one that was deleted mapped, what
-    /// comes new gets nothing: the same would be given out twice.
+    /// Makes the region of a slice whose region is missing at the start. While processes still have the deleted one
+    /// mapped, it makes a closed directory instead, and new processes get nothing: the same share would be given out
+    /// twice.
     fn replace_deleted(&self, slice: &Slice) -> Result<Region, String> {
         let users = attribution::users_of(slice.id)
             .map_err(|error| format!("whether its deleted region is in use cannot be told: {error}"))?;
@@ -371,8 +374,8 @@ impl Manager {
         ))
     }
 
-    /// Takes a slice to work again, with its region where that is still there. `had_region`: it had one since the machine
-    /// was started, which nobody but this manager may have removed.
+    /// Puts a slice to work again, with its region if that still exists. `had_region`: the slice had a region during
+    /// this boot, so if it is missing, something else has deleted it.
     fn take_over(&self, slice: &Slice, had_region: bool) -> Result<(), String> {
         self.check_descriptors().map_err(|error| error.to_string())?;
         let dir = self.dirs.region(slice.id);
@@ -400,7 +403,7 @@ impl Manager {
             .damage()
             .or_else(|| region.is_revoked().then(|| "it was so before this manager was started".to_owned()));
         if damage.is_none() {
-            // The checkpoint may be ahead of the region: a resize is noted before it is done.
+            // The checkpoint can be ahead of the region, because a resize is saved before it is done.
             region.write_limits(slice);
         }
         let inventory = self.devices.known().inventory;

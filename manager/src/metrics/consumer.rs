@@ -1,5 +1,4 @@
-//! Labels that say which container of a pod has a slice, named as kubelet's own metrics and NVIDIA's exporter name
-//! them.
+//! Labels with the container of a pod that has a slice, named as in kubelet's own metrics and in NVIDIA's exporter.
 
 use aliquot_proto::node::v1 as proto;
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
@@ -19,8 +18,9 @@ impl From<&proto::Consumer> for Consumer {
     }
 }
 
-/// The labels of a slice's figures: its only container's, or none. What several containers use together is told once,
-/// and not as each one's: sums would count it several times. `aliquot_slice_consumer_info` names all of them.
+/// The labels of a slice's metrics: its container's if it has exactly one, else none. What several containers use
+/// together is reported once and not for each of them, because sums would count it several times.
+/// `aliquot_slice_consumer_info` names all containers.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct OnlyConsumer(Option<Consumer>);
 

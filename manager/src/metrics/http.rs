@@ -18,9 +18,9 @@ use tracing::debug;
 use crate::manager::Manager;
 use crate::metrics;
 
-/// Connections at a time: a few scrapers, and no more than that.
+/// Maximum connections at a time: enough for a few scrapers.
 const CONNECTIONS_MAX: usize = 16;
-/// A client that takes longer to say what it wants is let go.
+/// A client that takes longer to send its request is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves metrics on `listener` until it is dropped.

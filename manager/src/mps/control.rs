@@ -1,4 +1,4 @@
-//! A conversation with the MPS control daemon, by way of the program that NVIDIA has for it.
+//! Sends commands to the MPS control daemon, through NVIDIA's program for it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -11,17 +11,17 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use crate::config::MpsSettings;
 
-/// An answer must be there within this time. The daemon has it in memory, but its program must be started on a machine
-/// that may have much else to do.
+/// Time limit for an answer. The daemon has the answer in memory, but the program must be started, possibly on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks whether the program has ended.
+/// Time between two checks whether the program has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
-/// No answer is longer: a server's pid has ten digits at most, and each user of the machine has one server.
+/// Maximum length of an answer: a server's pid has at most ten digits, and each user of the machine has one server.
 const ANSWER_BYTES_MAX: u64 = 16 * 1024;
-/// So much of an answer stands in a message.
+/// Maximum characters of an answer that are quoted in a message.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// Why the control daemon does not do what it is told.
+/// Why a command to the control daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MpsError {
     /// Its program cannot be run.
@@ -32,33 +32,33 @@ pub enum MpsError {
         /// Why.
         source: io::Error,
     },
-    /// It does not answer.
+    /// The daemon does not answer.
     #[error(
         "the MPS control daemon at {} does not answer within {} s; restart it: echo quit | nvidia-cuda-mps-control, then \
          nvidia-cuda-mps-control -d",
         pipe_directory.display(), PATIENCE.as_secs()
     )]
     Silent {
-        /// Where it is.
+        /// The daemon's pipe directory.
         pipe_directory: PathBuf,
     },
-    /// It refuses, or is not there.
+    /// The daemon refuses, or does not run.
     #[error(
         "the MPS control daemon at {} does not do {command:?} ({status}{}); start it: \
          CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control -d",
         pipe_directory.display(), said(answer), pipe_directory.display()
     )]
     Refused {
-        /// Where it is.
+        /// The daemon's pipe directory.
         pipe_directory: PathBuf,
-        /// What it was told.
+        /// The command.
         command: String,
-        /// How its program ended.
+        /// The exit status of the program.
         status: ExitStatus,
-        /// What it answered.
+        /// The answer.
         answer: String,
     },
-    /// It answers what cannot be understood.
+    /// The answer cannot be parsed.
     #[error(
         "the MPS control daemon answers {answer:?} to {command:?}; its version may be too old: use a driver of R515 or later"
     )]
@@ -93,12 +93,12 @@ impl Control {
         Control { settings }
     }
 
-    /// The percentage of a device's threads that the clients of the next server can have at most.
+    /// The maximum percentage of a device's threads for each client of servers that start later.
     pub(super) fn default_percentage(&self) -> Result<u32, MpsError> {
         self.percentage("get_default_active_thread_percentage".into())
     }
 
-    /// The same for new clients of the server `pid`.
+    /// The maximum percentage for new clients of the given server.
     pub(super) fn percentage_of(&self, server: u32) -> Result<u32, MpsError> {
         self.percentage(format!("get_active_thread_percentage {server}"))
     }
@@ -106,7 +106,7 @@ impl Control {
     pub(super) fn set_default_percentage(&self, percent: u32) -> Result<(), MpsError> {
         let command = format!("set_default_active_thread_percentage {percent}");
         let answer = self.tell(&command)?;
-        // What it refuses it says in words: the program's status need not tell.
+        // A refusal stands in the answer's text; the program's status may still be 0. So the value is read back.
         if self.default_percentage()? == percent { Ok(()) } else { Err(unclear(command, &answer)) }
     }
 
@@ -116,7 +116,7 @@ impl Control {
         if self.percentage_of(server)? == percent { Ok(()) } else { Err(unclear(command, &answer)) }
     }
 
-    /// The pids of the servers that run.
+    /// The pids of the running servers.
     pub(super) fn servers(&self) -> Result<Vec<u32>, MpsError> {
         let command = "get_server_list";
         let answer = self.tell(command)?;
@@ -126,12 +126,12 @@ impl Control {
 
     fn percentage(&self, command: String) -> Result<u32, MpsError> {
         let answer = self.tell(&command)?;
-        // It is told with decimals, which are nought for what was set here.
+        // The answer has decimals, which are 0 for values set here.
         let percent = answer.trim().parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
         percent.map(|percent| percent.round() as u32).ok_or_else(|| unclear(command, &answer))
     }
 
-    /// Says `command`, and returns the answer.
+    /// Sends `command`, and returns the answer.
     fn tell(&self, command: &str) -> Result<String, MpsError> {
         let MpsSettings { control, pipe_directory, .. } = &self.settings;
         let failed = |source| MpsError::Run { program: control.clone(), source };
@@ -141,14 +141,14 @@ impl Control {
         program.env("CUDA_MPS_PIPE_DIRECTORY", pipe_directory).stdin(Stdio::piped()).stdout(copy()?).stderr(copy()?);
         let mut child = program.spawn().map_err(failed)?;
         if let Some(mut input) = child.stdin.take() {
-            // One that ends without reading says why by its status.
+            // If the program ends without reading, its status says why.
             let _ = writeln!(input, "{command}");
         }
         let Some(status) = wait(&mut child).map_err(failed)? else {
             return Err(MpsError::Silent { pipe_directory: pipe_directory.clone() });
         };
         let mut answer = Vec::new();
-        // The program has moved the position that it shares to where its answer ends.
+        // The program shares the file position, which is now at the end of its answer.
         let answer_bytes = output.stream_position().map_err(failed)?;
         output.rewind().and_then(|()| output.take(answer_bytes).read_to_end(&mut answer)).map_err(failed)?;
         let answer = String::from_utf8_lossy(&answer).trim().to_owned();
@@ -161,8 +161,8 @@ impl Control {
     }
 }
 
-/// A file for an answer. Not a pipe: its end does not depend on who else holds it open. It cannot grow, so that a
-/// program that never stops talking fills no memory.
+/// A file for an answer. Not a pipe, because a pipe ends only when no process holds it open. The file cannot grow, so a
+/// program that never stops writing cannot fill the memory.
 fn answer_file() -> io::Result<File> {
     let file = memfd_create("mps-control", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, ANSWER_BYTES_MAX)?;
@@ -170,7 +170,7 @@ fn answer_file() -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Waits for the program's end; `None` if it takes too long, and is killed for it.
+/// Waits for the program's end; `None` if it took too long and was killed.
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {

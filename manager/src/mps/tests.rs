@@ -6,12 +6,12 @@ use std::process::Command;
 use super::*;
 use crate::config::MpsSettings;
 
-/// A control daemon's program that does what `script` says with the line `$line`.
+/// An MPS whose control program runs `script`, with the command in `$line`.
 fn mps(dir: &Path, script: &str) -> Mps {
     let (text, control) = (dir.join("control.sh"), dir.join("control"));
     fs::write(&text, format!("#!/bin/sh\nread -r line\n{script}\n")).unwrap();
-    // By another process: a file that this one holds open for writing, even for a moment, can be held open by a child
-    // that another test is starting, and could then not be run.
+    // Copied by another process: if this process had the file open for writing even for a moment, a child that another
+    // test is starting could hold it open, and the file could not be run.
     assert!(Command::new("cp").args([&text, &control]).status().unwrap().success());
     fs::set_permissions(&control, Permissions::from_mode(0o755)).unwrap();
     let mps = MpsSettings { control, pipe_directory: dir.into(), ..MpsSettings::default() };
@@ -78,7 +78,7 @@ esac"#;
 #[test]
 fn a_server_that_ends_meanwhile_is_no_problem_and_one_that_refuses_is() {
     let dir = tempfile::tempdir().unwrap();
-    // The server is listed once only: it ends when it is spoken of.
+    // The server is listed only once: it ends during the conversation.
     let script = r#"cd "$CUDA_MPS_PIPE_DIRECTORY"
 case "$line" in
 get_default*) echo 30.0 ;;
@@ -99,7 +99,7 @@ esac"#;
 #[test]
 fn a_program_that_never_stops_talking_fills_no_memory() {
     let dir = tempfile::tempdir().unwrap();
-    // What does not fit into the answer's file is refused to it.
+    // Writes beyond the answer file's size fail.
     let script = r#"head -c 100000000 /dev/zero 2>/dev/null; wc -c </proc/$$/fd/1 >"$CUDA_MPS_PIPE_DIRECTORY/size""#;
     let error = mps(dir.path(), script).hold(|| None).unwrap_err().to_string();
     assert!(error.contains("answers") && error.len() < 2000, "{} bytes", error.len());

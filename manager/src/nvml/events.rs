@@ -1,5 +1,5 @@
-//! The driver's reports of critical errors. One thread for each GPU waits for them, since those that nobody waits for
-//! are told by the last one's number only: an error of a program would hide one of the device.
+//! The driver's reports of critical errors. One thread per GPU waits for them. Without a waiting thread the driver
+//! keeps only the last error's number, so a program's error would hide an error of the device.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,9 +15,9 @@ use tracing::{info, warn};
 use super::{NvmlDevice, instance};
 use crate::inventory::{Alert, DeviceUuid};
 
-/// How long a thread waits before it looks whether it is still wanted.
+/// How long a thread waits before it checks whether it is still needed.
 const WAIT_MS: u32 = 1000;
-/// After a failure a GPU is not listened to for so long.
+/// Time without listening to a GPU after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A critical error that the driver has reported.
@@ -25,24 +25,24 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct Report {
     /// The GPU.
     pub gpu: DeviceUuid,
-    /// The number of the GPU instance whose error it is; `None`: the error is the GPU's, and counts for all its
-    /// instances. For the error of one instance the others need not stop.
+    /// The GPU instance that has the error; `None` if the error is the GPU's and concerns all its instances. An error
+    /// of one instance does not affect the others.
     pub gpu_instance: Option<u32>,
-    /// NVIDIA's number of the error.
+    /// NVIDIA's error number.
     pub xid: u64,
 }
 
-/// Listens to the GPUs.
+/// Listens for the errors of all GPUs.
 #[derive(Default)]
 pub(super) struct Events {
     shared: Arc<Shared>,
     listeners: BTreeMap<DeviceUuid, Listener>,
 }
 
-/// Whoever listens to one GPU.
+/// How one GPU is listened to.
 enum Listener {
     Thread(JoinHandle<()>),
-    /// It makes no reports: its silence is all there is.
+    /// Not at all: the GPU makes no reports, so only its silence shows that it is broken.
     Nobody,
 }
 
@@ -53,13 +53,13 @@ struct Shared {
 }
 
 impl Events {
-    /// Has `alert` called at each report.
+    /// Registers `alert`, to be called at each report.
     pub(super) fn set_alert(&self, alert: Alert) {
-        // The first one stays.
+        // Only the first alert is kept.
         let _ = self.shared.alert.set(alert);
     }
 
-    /// Listens to a GPU that answers, if nobody does.
+    /// Starts listening to a GPU that answers, unless a thread does already.
     pub(super) fn listen(&mut self, uuid: &DeviceUuid, gpu: &NvmlDevice) {
         match self.listeners.get(uuid) {
             Some(Listener::Nobody) => return,
@@ -73,7 +73,7 @@ impl Events {
                 self.listeners.insert(uuid.clone(), Listener::Nobody);
                 return;
             }
-            // It is tried again at the next look.
+            // The next look tries again.
             Err(error) => return warn!(device = %uuid, %error, "cannot listen to the device's critical errors"),
         };
         let (shared, of) = (Arc::downgrade(&self.shared), uuid.clone());
@@ -83,7 +83,7 @@ impl Events {
         }
     }
 
-    /// What was reported since the last time, in order.
+    /// The reports since the last call, in order.
     pub(super) fn take(&self) -> Vec<Report> {
         std::mem::take(&mut *self.shared.reports.lock())
     }
@@ -94,7 +94,7 @@ fn register(gpu: &NvmlDevice) -> Result<EventSet<'static>, NvmlError> {
     gpu.register_events(EventTypes::CRITICAL_XID_ERROR, set).map_err(|failure| failure.error)
 }
 
-/// Waits for reports until nobody wants them, or the GPU does not answer.
+/// Waits for reports until the receiver is gone or the GPU does not answer.
 fn wait(set: &EventSet<'_>, gpu: &DeviceUuid, shared: &Weak<Shared>) {
     loop {
         let heard = instance::wait_for_xid(set, WAIT_MS);
@@ -107,7 +107,7 @@ fn wait(set: &EventSet<'_>, gpu: &DeviceUuid, shared: &Weak<Shared>) {
             }
             Err(NvmlError::Timeout) => {}
             Err(_) => {
-                // A look tells what is wrong.
+                // A look at the devices will show what is wrong.
                 alert();
                 drop(shared);
                 return thread::sleep(RETRY_INTERVAL);

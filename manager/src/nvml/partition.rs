@@ -1,5 +1,5 @@
-//! Dividing GPUs in MIG mode: what instances are possible and where, making one at a place, destroying it. The wrapper
-//! of NVML has nothing of this, so NVML is called by itself.
+//! Partitions GPUs in MIG mode: lists possible instances and placements, makes instances and destroys them. The wrapper
+//! of NVML lacks all of this, so NVML is called directly.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_uint};
@@ -15,22 +15,23 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::inventory::{MigProfile, Partitioning, Placement};
 
-/// Kinds of instances that are asked for: more than NVML knows today. It says itself where they end.
+/// Upper bound of the profile numbers to ask for, more than NVML knows today. NVML reports where they end.
 const KINDS_MAX: c_uint = 64;
-/// What `version` of [`nvmlGpuInstanceProfileInfo_v2_t`] must hold: its size, and the version in the highest byte.
+/// Required value of `version` in [`nvmlGpuInstanceProfileInfo_v2_t`]: its size, and the version number in the highest
+/// byte.
 const PROFILE_INFO_VERSION: c_uint = size_of::<nvmlGpuInstanceProfileInfo_v2_t>() as c_uint | 2 << 24;
-/// What NVML puts before the name of a profile.
+/// NVML's prefix of profile names.
 const NAME_PREFIX: &str = "MIG ";
 
-/// How a GPU is divided.
+/// How a GPU is partitioned.
 pub(super) struct Divided {
-    /// What is possible, and what is taken.
+    /// Possible instances, and occupied placements.
     pub partitioning: Partitioning,
-    /// Where each GPU instance is, by its number.
+    /// The placement of each GPU instance, by its number.
     pub placements: BTreeMap<u32, Placement>,
 }
 
-/// How `gpu`, which is in MIG mode, is divided; `None` where NVML does not tell, or not to this user.
+/// How `gpu`, which is in MIG mode, is partitioned; `None` if NVML does not say, or not to this user.
 pub(super) fn divided(gpu: &Device<'_>) -> Option<Divided> {
     let gpu = Gpu::of(gpu);
     let mut placements = BTreeMap::new();
@@ -46,7 +47,7 @@ pub(super) fn divided(gpu: &Device<'_>) -> Option<Divided> {
     Some(Divided { partitioning: Partitioning { profiles, occupied }, placements })
 }
 
-/// Makes a GPU instance at its place and a compute instance that takes all of it. After an error neither is there.
+/// Makes a GPU instance at its placement, and a compute instance that fills it. After an error neither exists.
 pub(super) fn create(gpu: &Device<'_>, profile: &str, at: Placement) -> Result<(), NvmlError> {
     let gpu = Gpu::of(gpu);
     let profile = gpu.profile(profile)?;
@@ -56,12 +57,12 @@ pub(super) fn create(gpu: &Device<'_>, profile: &str, at: Placement) -> Result<(
     // SAFETY: the device's handle is live, the placement is only read, and the handle is written to a live local.
     nvml_try(unsafe { create(gpu.handle, profile.info.id, &raw const at, &raw mut instance) })?;
     gpu.fill(instance, &profile).inspect_err(|_| {
-        // What is told is why it failed; an instance that cannot be destroyed either is seen in the inventory.
+        // The first error is returned. If the instance cannot be destroyed either, the inventory shows it.
         let _ = gpu.destroy(instance);
     })
 }
 
-/// Destroys the GPU instance of this profile at this place, with what is in it. That there is none is no error.
+/// Destroys the GPU instance with this profile and placement, and everything in it. It is no error if there is none.
 pub(super) fn destroy(gpu: &Device<'_>, profile: &str, at: Placement) -> Result<(), NvmlError> {
     let gpu = Gpu::of(gpu);
     let profile = gpu.profile(profile)?;
@@ -116,7 +117,7 @@ impl Profile {
     }
 }
 
-/// A GPU, and the library that it is asked through.
+/// A GPU, and the library through which it is asked.
 struct Gpu<'nvml> {
     library: &'nvml NvmlLib,
     handle: nvml_wrapper_sys::bindings::nvmlDevice_t,
@@ -136,11 +137,11 @@ impl<'nvml> Gpu<'nvml> {
             // SAFETY: a plain structure, for which zeros are valid.
             let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { MaybeUninit::zeroed().assume_init() };
             info.version = PROFILE_INFO_VERSION;
-            // SAFETY: the device's handle is live, and a live local of the version that it names is written to.
+            // SAFETY: the device's handle is live, and NVML writes to a live local, which names its own version.
             match nvml_try(unsafe { ask(self.handle, kind, &raw mut info) }) {
                 Ok(()) => profiles.push(Profile::new(info)),
                 Err(NvmlError::InvalidArg) => break,
-                // One that this GPU does not have.
+                // This GPU lacks the profile.
                 Err(_) => {}
             }
         }
@@ -151,39 +152,39 @@ impl<'nvml> Gpu<'nvml> {
         self.profiles().into_iter().find(|profile| profile.name == name).ok_or(NvmlError::NotFound)
     }
 
-    /// Where instances of a profile can be.
+    /// The possible placements of a profile's instances.
     fn placements(&self, profile: c_uint) -> Result<Vec<Placement>, NvmlError> {
         let ask = nvml_sym(self.library.nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref())?;
         let mut count = 0;
-        // SAFETY: the device's handle is live; without room for placements only their number is written.
+        // SAFETY: the device's handle is live; with a null array NVML writes only the count.
         nvml_try(unsafe { ask(self.handle, profile, ptr::null_mut(), &raw mut count) })?;
         let mut placements = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
-        // SAFETY: as above, and there is room for as many as NVML has just said.
+        // SAFETY: the device's handle is live, and the array has as many elements as NVML has just said.
         nvml_try(unsafe { ask(self.handle, profile, placements.as_mut_ptr(), &raw mut count) })?;
         placements.truncate(count as usize);
         Ok(placements.into_iter().map(placement).collect())
     }
 
-    /// The instances of a profile that there are.
+    /// The existing instances of a profile.
     fn instances(&self, profile: &Profile) -> Result<Vec<(nvmlGpuInstance_t, nvmlGpuInstanceInfo_t)>, NvmlError> {
         let list = nvml_sym(self.library.nvmlDeviceGetGpuInstances.as_ref())?;
         let describe = nvml_sym(self.library.nvmlGpuInstanceGetInfo.as_ref())?;
         let mut instances: Vec<nvmlGpuInstance_t> = vec![ptr::null_mut(); profile.info.instanceCount as usize];
         let mut count = profile.info.instanceCount;
-        // SAFETY: the device's handle is live, and there is room for as many as the profile says that there can be.
+        // SAFETY: the device's handle is live, and the array has as many elements as the profile allows instances.
         nvml_try(unsafe { list(self.handle, profile.info.id, instances.as_mut_ptr(), &raw mut count) })?;
         instances.truncate(count as usize);
         let described = instances.into_iter().map(|instance| {
             let mut info = MaybeUninit::<nvmlGpuInstanceInfo_t>::zeroed();
             // SAFETY: NVML has just given the handle, and writes to a live local.
             nvml_try(unsafe { describe(instance, info.as_mut_ptr()) })?;
-            // SAFETY: a plain structure, for which zeros are valid, too.
+            // SAFETY: a plain structure that was zeroed, and zeros are valid for it.
             Ok((instance, unsafe { info.assume_init() }))
         });
         described.collect()
     }
 
-    /// Makes the compute instance that takes all of a GPU instance.
+    /// Makes the compute instance that fills a GPU instance.
     fn fill(&self, instance: nvmlGpuInstance_t, profile: &Profile) -> Result<(), NvmlError> {
         let create = nvml_sym(self.library.nvmlGpuInstanceCreateComputeInstance.as_ref())?;
         let kinds = self.compute_profiles(instance)?;
@@ -194,7 +195,7 @@ impl<'nvml> Gpu<'nvml> {
         nvml_try(unsafe { create(instance, id, &raw mut compute) })
     }
 
-    /// Id, compute slices and greatest number of each kind of compute instance that a GPU instance can have.
+    /// Id, compute slices and maximum count of each compute profile of a GPU instance.
     fn compute_profiles(&self, instance: nvmlGpuInstance_t) -> Result<Vec<(c_uint, c_uint, c_uint)>, NvmlError> {
         let ask = nvml_sym(self.library.nvmlGpuInstanceGetComputeInstanceProfileInfo.as_ref())?;
         let mut kinds = Vec::new();
@@ -203,7 +204,7 @@ impl<'nvml> Gpu<'nvml> {
             // SAFETY: the instance's handle is live, and NVML writes to a live local.
             let outcome =
                 unsafe { ask(instance, kind, NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, info.as_mut_ptr()) };
-            // SAFETY: a plain structure, for which zeros are valid, too.
+            // SAFETY: a plain structure that was zeroed, and zeros are valid for it, whatever NVML wrote.
             let info = unsafe { info.assume_init() };
             match nvml_try(outcome) {
                 Ok(()) => kinds.push((info.id, info.sliceCount, info.instanceCount)),
@@ -220,7 +221,8 @@ impl<'nvml> Gpu<'nvml> {
         for (id, _, instances_max) in self.compute_profiles(instance)? {
             let mut of_kind: Vec<nvmlComputeInstance_t> = vec![ptr::null_mut(); instances_max as usize];
             let mut count = instances_max;
-            // SAFETY: the instance's handle is live, and there is room for as many as its profile says.
+            // SAFETY: the instance's handle is live, and the array has as many elements as the profile allows
+            // instances.
             nvml_try(unsafe { list(instance, id, of_kind.as_mut_ptr(), &raw mut count) })?;
             found.extend(of_kind.into_iter().take(count as usize));
         }

@@ -1,6 +1,6 @@
-//! What the driver wants done with a GPU before anything new is started on it.
+//! The recovery action that the driver requests for a GPU before anything new is started on it.
 //!
-//! Such a GPU is not given out, whether an error was reported or not: it would fail again, and only the driver knows
+//! Such a GPU gets no new slices, whether an error was reported or not: it would fail again, and only the driver knows
 //! which errors need a reset or a restart.
 
 use nvml_wrapper::enums::device::SampleValue;
@@ -9,8 +9,8 @@ use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
 
 use super::NvmlDevice;
 
-/// In words; `None` if that is nothing, or if the driver does not tell: those before the field was made, and those of
-/// GPUs that need no such thing.
+/// The requested action in words; `None` if there is none, or if the driver does not say (older drivers, and drivers of
+/// GPUs without recovery actions).
 pub(super) fn wanted(gpu: &NvmlDevice) -> Option<String> {
     let asked = [FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)];
     let answer = gpu.field_values_for(&asked).ok()?.pop()?.ok()?;
@@ -22,7 +22,7 @@ pub(super) fn wanted(gpu: &NvmlDevice) -> Option<String> {
     }
 }
 
-/// `nvmlDeviceGpuRecoveryAction_t`, and what NVIDIA's guide to the errors of GPU memory says of its values.
+/// Words for `nvmlDeviceGpuRecoveryAction_t`, after NVIDIA's guide to GPU memory errors.
 fn in_words(action: u64) -> Option<String> {
     let words = match action {
         0 => return None,

@@ -1,9 +1,9 @@
-//! What a process was started as.
+//! The command line of a process.
 //!
-//! The kernel reads a command line from the memory of the process itself, and waits for a page of it as the process
-//! would: for ever, if the page is of a file whose file system does not answer, which a process of a container can
-//! arrange. So it is read on a thread of its own, for which nobody waits long. The short name is the kernel's own and
-//! always there.
+//! The kernel reads a command line from the process's own memory, and waits for its pages as the process would. It
+//! waits for ever if a page belongs to a file whose file system does not answer, and a process in a container can
+//! arrange that. So a separate thread reads it, and the manager waits only briefly. The short name is the kernel's own
+//! and always available.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,36 +14,36 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Characters of a command line that are kept.
+/// Maximum characters kept of a command line.
 const CHARS_MAX: usize = 256;
-/// Bytes of a command line that are read.
+/// Maximum bytes read of a command line.
 const BYTES_MAX: u64 = 4096;
-/// How long a command line is waited for.
+/// How long the caller waits for a command line.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Threads that wait for command lines at most; each has cost [`PATIENCE`] once.
+/// Maximum threads that wait for command lines. Each of them has delayed a caller by [`PATIENCE`] once.
 const PENDING_MAX: usize = 8;
 
-/// The processes whose command lines are waited for: each by one thread only, however often it is asked for.
+/// The processes whose command lines are being read, each by a single thread, however often they are requested.
 static PENDING: Pending = Pending(Mutex::new(BTreeSet::new()));
 
-/// What a process was started as.
+/// The command line of a process, or its name until it has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommandLine {
-    /// In brackets; empty if the process was gone.
+    /// The name in brackets; empty if the process was gone.
     name: String,
-    /// Empty until it has been read; `None`: there is none.
+    /// Empty until the line has been read; `None`: the process has none.
     line: Arc<OnceLock<Option<String>>>,
 }
 
 impl CommandLine {
-    /// Its command line, from when that is known, or else its name in brackets; empty if it was gone.
+    /// The command line once it has been read, until then the name in brackets; empty if the process was gone.
     #[must_use]
     pub(crate) fn text(&self) -> &str {
         self.line.get().and_then(Option::as_deref).unwrap_or(&self.name)
     }
 }
 
-/// The command line of a process. It is waited for for a while; what comes later is known from then on.
+/// Reads the command line of a process. Waits for a short while; a line that comes later is visible from then on.
 #[must_use]
 pub(crate) fn command(pid: u32) -> CommandLine {
     let name = fs::read(format!("/proc/{pid}/comm")).ok();
@@ -58,8 +58,8 @@ pub(crate) fn command(pid: u32) -> CommandLine {
     CommandLine { name, line }
 }
 
-/// The words of `line` as text for terminals and logs: it was written by whoever runs in the container. `None` if there
-/// are none.
+/// The words of `line`, made safe for terminals and logs, because the process in the container chose them. `None` if
+/// there are none.
 fn readable(line: &[u8]) -> Option<String> {
     let words: Vec<_> =
         line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy).collect();
@@ -68,12 +68,12 @@ fn readable(line: &[u8]) -> Option<String> {
     (!text.is_empty()).then(|| text.chars().map(letter).take(CHARS_MAX).collect())
 }
 
-/// The processes of which something is asked that may never be answered.
+/// The processes for which a read is under way that may never end.
 struct Pending(Mutex<BTreeSet<u32>>);
 
 impl Pending {
-    /// What `read` reads of the process `pid`, as soon as it has; it is waited for for a while. Nobody is asked if the
-    /// process or too many others are waited for already.
+    /// Runs `read` for the process `pid` on a thread, and waits a short while for the result. Starts nothing if a read
+    /// for the process is under way already, or if too many others are.
     fn ask<T: Send + Sync + 'static>(
         &'static self,
         pid: u32,
@@ -89,17 +89,17 @@ impl Pending {
         let (done, is_done) = mpsc::sync_channel(1);
         let late = Arc::clone(&answer);
         let reader = thread::Builder::new().name("cmdline".into()).spawn(move || {
-            // Nobody else sets it.
+            // This thread alone sets it.
             let _ = late.set(read());
             self.0.lock().remove(&pid);
-            // Who asked may have given up waiting.
+            // The caller may have given up waiting.
             let _ = done.send(());
         });
         if reader.is_err() {
             self.0.lock().remove(&pid);
             return answer;
         }
-        // If it is not there then, it comes later, or never.
+        // After the timeout the result comes later, or never.
         let _ = is_done.recv_timeout(PATIENCE);
         answer
     }
@@ -133,11 +133,11 @@ mod tests {
             let answer = PENDING.ask(pid, move || hung.recv().is_err());
             assert_eq!(answer.get(), None);
             waited_for.push((hang, answer));
-            // It is asked once: the second time there is nothing to wait for.
+            // A read is under way, so the second one is not started.
             let asked = asked.clone();
             assert!(PENDING.ask(pid, move || asked.send(pid)).get().is_none());
         }
-        // Too many are waited for.
+        // Too many reads are under way.
         assert!(PENDING.ask(u32::MAX, move || asked.send(u32::MAX)).get().is_none());
         assert_eq!(asked_for.recv(), Err(mpsc::RecvError));
         let (hang, answers): (Vec<_>, Vec<_>) = waited_for.into_iter().unzip();
@@ -147,7 +147,7 @@ mod tests {
                 thread::yield_now();
             }
         }
-        // As soon as they are answered, there is room again.
+        // Finished reads make room for new ones.
         while PENDING.ask(u32::MAX, || 7).get() != Some(&7) {
             thread::yield_now();
         }

@@ -1,9 +1,9 @@
-//! Who gets through the directory around a region.
+//! Decides which users can pass through the directory around a region.
 //!
-//! Its owner does, this manager's user. Others are let in one by one, by entries of the directory's access control list
-//! that allow nothing but to pass. A group would let in whoever else is in it; and the directory is given to nobody,
-//! because its owner could put another region in the place of the one in it. Where the file system has no access
-//! control lists, a slice for other users is refused.
+//! Its owner, the manager's user, can. Other users are admitted one by one, by entries in the directory's access
+//! control list that allow only passing through. A group is not used, because it may have other members. The directory
+//! is not given to another user either, because its owner could replace the region in it. Where the file system has no
+//! access control lists, a slice for other users is refused.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 /// Why a user cannot be let into a slice.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmissionError {
-    /// The file system keeps no such lists.
+    /// The file system has no access control lists.
     #[error(
         "the file system of {} keeps no access control lists, so that user {user} cannot be let into the slice and everybody else \
          kept out; mount a tmpfs on the manager's runtime_dir, choose another with --runtime-dir, or run a manager as user {user}", path.display()
@@ -36,21 +36,21 @@ pub enum AdmissionError {
     },
 }
 
-/// Lets `users` pass through `dir`, and nobody else but its owner.
+/// Lets `users` pass through `dir`, and no other user but its owner.
 ///
 /// # Errors
 /// See [`AdmissionError`].
 pub(super) fn admit(dir: &Path, users: &BTreeSet<u32>) -> Result<(), AdmissionError> {
     match (setxattr(dir, "system.posix_acl_access", &list(users), XattrFlags::empty()), users.first()) {
-        // Where there are no lists nobody is named in one.
+        // Without access control lists and without users there is nothing to do.
         (Ok(()), _) | (Err(Errno::OPNOTSUPP), None) => Ok(()),
         (Err(Errno::OPNOTSUPP), Some(&user)) => Err(AdmissionError::Unsupported { path: dir.into(), user }),
         (Err(errno), _) => Err(AdmissionError::Io { path: dir.into(), source: errno.into() }),
     }
 }
 
-/// The list in the kernel's format (`struct posix_acl_xattr_header` and its entries), in which the order of the kinds is
-/// fixed.
+/// The list in the kernel's format (`struct posix_acl_xattr_header` and its entries), which fixes the order of the
+/// kinds of entries.
 fn list(users: &BTreeSet<u32>) -> Vec<u8> {
     const VERSION: u32 = 2;
     const NO_ID: u32 = u32::MAX;
@@ -68,7 +68,8 @@ fn list(users: &BTreeSet<u32>) -> Vec<u8> {
     list.extend(entry(OWNER, ALL, NO_ID));
     list.extend(users.iter().flat_map(|&user| entry(USER, PASS, user)));
     list.extend(entry(GROUP, 0, NO_ID));
-    // It bounds what those named may do. Without any of them the kernel keeps the directory's mode and no list.
+    // The mask bounds the rights of named users. Without named users the kernel stores only the directory's mode, and
+    // no list.
     if !users.is_empty() {
         list.extend(entry(MASK, PASS, NO_ID));
     }
@@ -90,7 +91,8 @@ mod tests {
         let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777;
         admit(dir.path(), &BTreeSet::new()).unwrap();
         assert_eq!(mode(), 0o700);
-        // The kernel takes no list that is not in order, and shows the most that anybody named may do as the group's rights.
+        // The kernel refuses an unordered list, and shows the mask, the most that a named user may do, as the group's
+        // rights.
         admit(dir.path(), &[4711, 7, 1000].into()).unwrap();
         assert_eq!(mode(), 0o710);
         admit(dir.path(), &BTreeSet::new()).unwrap();
