@@ -1,22 +1,22 @@
-//! Steps of which each can be undone: all are done, or none.
+//! Steps that can be rolled back: all are done, or none.
 
 use tracing::error;
 
 type Undo<'a> = Box<dyn FnOnce() -> Result<(), String> + 'a>;
 
-/// The steps done so far. Dropped before [`Rollback::commit`], it undoes them, the last one first.
+/// The steps done so far. If it is dropped before [`Rollback::commit`], it undoes them, the last one first.
 #[derive(Default)]
 pub(crate) struct Rollback<'a> {
     steps: Vec<(&'static str, Undo<'a>)>,
 }
 
 impl<'a> Rollback<'a> {
-    /// Notes that a step was done, and how it is undone.
+    /// Records that a step was done, and how to undo it.
     pub(crate) fn did<E: ToString>(&mut self, step: &'static str, undo: impl FnOnce() -> Result<(), E> + 'a) {
         self.steps.push((step, Box::new(move || undo().map_err(|error| error.to_string()))));
     }
 
-    /// All steps are done: nothing is to be undone any more.
+    /// Declares all steps done, so that none is undone.
     pub(crate) fn commit(mut self) {
         self.steps.clear();
     }
@@ -25,7 +25,7 @@ impl<'a> Rollback<'a> {
 impl Drop for Rollback<'_> {
     fn drop(&mut self) {
         while let Some((step, undo)) = self.steps.pop() {
-            // What stays is removed at the next start: the checkpoint says that it was begun.
+            // The next start removes what stays, because the checkpoint says that the operation was begun.
             if let Err(reason) = undo() {
                 error!(step, reason, "cannot undo a step");
             }

@@ -1,4 +1,4 @@
-//! The memory file system on the runtime directory, where no service manager mounts it.
+//! Mounts the memory file system on the runtime directory, where no service manager does it.
 
 use std::fs;
 use std::io;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::MountFlags;
 
-/// As in the unit `run-aliquot.mount`. Not noexec: programs load the shim from it.
+/// As in the unit `run-aliquot.mount`. Not noexec, because programs load the shim from it.
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const OPTIONS: &std::ffi::CStr = c"mode=0755,size=4G";
 
-/// Why nothing is mounted.
+/// Why the file system cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The directory cannot be made or looked at.
     #[error("cannot use the runtime directory {}: {source}", path.display())]
     Directory {
-        /// Which.
+        /// The directory.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -32,8 +32,8 @@ pub enum MountError {
     },
 }
 
-/// Mounts a memory file system on `runtime_dir`, which is made if it is missing. What is mounted there already is left
-/// alone, whatever it is: containers use it.
+/// Mounts a memory file system on `runtime_dir`, which is made if it is missing. An existing mount stays, whatever it
+/// is, because containers use it.
 ///
 /// # Errors
 /// See [`MountError`].
@@ -47,7 +47,7 @@ pub fn mount(runtime_dir: &Path) -> Result<(), MountError> {
         .map_err(|error| MountError::Refused { path: runtime_dir.into(), source: error.into() })
 }
 
-/// Whether another file system begins at `dir` than the one above it.
+/// Whether `dir` is on another file system than its parent directory.
 fn is_mount_point(dir: &Path) -> io::Result<bool> {
     let above = dir.parent().map(fs::metadata).transpose()?;
     let own = fs::metadata(dir)?;

@@ -1,4 +1,4 @@
-//! Takes down what slices have used, and looks whether their regions are sound.
+//! Records what slices have used, and checks whether their regions are damaged.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::periodic::Periodic;
 use crate::refusals;
 use crate::usage::{self, SAMPLE_INTERVAL, SECOND_NS};
 
-/// Starts the thread that does it. The thread sleeps while there is no slice.
+/// Starts the sampler thread. It sleeps while there is no slice.
 ///
 /// # Errors
 /// The kernel gives no thread.
@@ -33,8 +33,8 @@ fn sample(live: &LiveSlice) {
     for (part, history) in live.history.lock().iter_mut().enumerate() {
         let used_ns = live.core_used_ns(part);
         history.record(now_ns, used_ns);
-        // While a slice has the device to itself its time is added up once a second: the driver's own figure is the
-        // steadier one.
+        // While a slice has the device to itself, its time is added up only once a second; the driver's own figure is
+        // steadier.
         let used_permille = match live.is_free(part) {
             true => live.sampled_permille(part),
             false => history.share_millipercent(now_ns, used_ns, SECOND_NS) / 100,

@@ -1,4 +1,4 @@
-//! The shim, as it is built into the manager: what the node runs is what was tested together.
+//! The shim, embedded in the manager, so that a node runs versions that were tested together.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,8 @@ pub fn bytes() -> &'static [u8] {
     include_bytes!(env!("ALIQUOT_SHIM_PATH"))
 }
 
-/// The library's file name, which says its contents: versions of it lie beside each other while slices use them.
+/// The library's file name, which contains a hash of its content: several versions can lie side by side while slices
+/// use them.
 #[must_use]
 pub fn file_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A number of bytes that is written with the greatest binary unit of which there is at least one: exactly where it is
-/// a whole number of it, with up to two decimals and the bytes otherwise.
+/// A number of bytes, displayed in the greatest binary unit of which it has at least one: exactly if it is a whole
+/// number of units, otherwise with two decimals and the number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub u64);
 

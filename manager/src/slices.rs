@@ -1,7 +1,7 @@
-//! What is given out: the slices of this node, and the rules by which one is made, changed and removed.
+//! The slices of this node, and the rules by which one is made, changed and removed.
 //!
-//! Everything here is a pure function of the slices that there are, the devices, and a request. A function either
-//! returns the slice as it is to be, or says why not; it changes nothing. Whoever carries it out then calls
+//! Everything here is a pure function of the existing slices, the devices, and a request. A function either returns the
+//! resulting slice, or the reason against it; it changes nothing. The caller that carries it out then calls
 //! [`Slices::put`] or [`Slices::take`].
 //!
 //! Invariant: on each device the guaranteed shares add up to at most 100 percent, and the memory limits to at most its
@@ -27,26 +27,27 @@ pub use priority::PriorityClass;
 mod published;
 pub(crate) use published::{Published, VariableError};
 
-/// Names a slice for ever: 128 random bits, written as 32 hexadecimal digits. Names its region's directory, too.
+/// Identifies a slice permanently: 128 random bits, written as 32 hexadecimal digits. The region's directory has this
+/// name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SliceId(u128);
 
 impl SliceId {
-    /// The id made of these random bits.
+    /// The id with these bits.
     #[must_use]
     pub fn from_random(bits: u128) -> SliceId {
         SliceId(bits)
     }
 
-    /// The id that reads `text`.
+    /// Parses an id.
     #[must_use]
     pub fn parse(text: &str) -> Option<SliceId> {
         let canonical = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         if canonical { u128::from_str_radix(text, 16).ok().map(SliceId) } else { None }
     }
 
-    /// The number that the region's files carry.
+    /// The number that the region's files contain.
     #[must_use]
     pub fn region_id(self) -> u64 {
         self.0 as u64
@@ -79,20 +80,20 @@ impl TryFrom<String> for SliceId {
     }
 }
 
-/// What a slice has of one device.
+/// A slice's part of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     /// The device.
     pub device: DeviceUuid,
-    /// Guaranteed share of its time.
+    /// Guaranteed share of the device's time.
     pub core_request_percent: u32,
-    /// Share of its time that is never exceeded.
+    /// Maximum share of the device's time.
     pub core_limit_percent: u32,
-    /// Its memory that is never exceeded.
+    /// Maximum memory of the device.
     pub memory_limit_bytes: u64,
 }
 
-/// A process with whose end a slice ends.
+/// A process with whose end a slice is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     /// In the manager's pid namespace.
@@ -101,91 +102,91 @@ pub(crate) struct Owner {
     pub start_time: u64,
 }
 
-/// One container's parts of devices.
+/// A container's parts of devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slice {
     /// Unique on the node.
     pub name: String,
-    /// Unique for ever.
+    /// Never reused.
     pub id: SliceId,
-    /// At least one, each of another device. The devices of a slice never change.
+    /// At least one, each on a different device. The devices of a slice never change.
     pub parts: Vec<Part>,
-    /// Page-locked host memory that is never exceeded; 0: no limit. Checkpoints of before there was one lack it.
+    /// Maximum page-locked host memory; 0: no limit. Missing in checkpoints from before this limit existed.
     #[serde(default)]
     pub host_memory_limit_bytes: u64,
-    /// Which slice goes first. Checkpoints of before there were classes lack it.
+    /// Missing in checkpoints from before priority classes existed.
     #[serde(default)]
     pub priority_class: PriorityClass,
-    /// What is done with processes that get past it; `None`: the node's policy.
+    /// The policy for processes that get past it; `None`: the node's policy.
     #[serde(default)]
     pub audit_policy: Option<AuditPolicy>,
-    /// How containers get it besides by its name.
+    /// Further names and variables by which containers get it.
     #[serde(default)]
     pub published: Published,
     /// When it was made.
     pub created: SystemTime,
     /// For people to read.
     pub description: String,
-    /// Whose end is its end.
+    /// The process with whose end the slice is removed.
     pub owner: Option<Owner>,
-    /// Users of this node, beside the manager's own, who may run programs in it outside of containers.
+    /// Users of this node, besides the manager's own, who may run programs in it outside of containers.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub users: BTreeSet<u32>,
 }
 
 impl Slice {
-    /// The names of its CDI device, its own first.
+    /// The names of its CDI device, the slice's name first.
     pub(crate) fn cdi_names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.name).chain(&self.published.aliases).map(String::as_str)
     }
 }
 
-/// What is asked for of one device; 0 and `None` mean that the manager fills it in.
+/// A request for a part of one device. 0 and `None` leave the value to the manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartRequest {
-    /// The device; `None`: one that has room.
+    /// The device; `None`: any device that has room.
     pub device: Option<DeviceUuid>,
     /// Guaranteed share in percent.
     pub core_request_percent: u32,
-    /// Share that is never exceeded; 0: the same as the guaranteed one.
+    /// Maximum share in percent; 0: equal to the guaranteed share.
     pub core_limit_percent: u32,
-    /// Memory limit; 0: the same part of the memory as of the time.
+    /// Memory limit; 0: the same fraction of the memory as the guaranteed share.
     pub memory_limit_bytes: u64,
 }
 
-/// A slice that is asked for.
+/// A request for a new slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CreateRequest {
-    /// Empty: one is made from the id.
+    /// Empty: a name is derived from the id.
     pub name: String,
     /// One for each device.
     pub parts: Vec<PartRequest>,
-    /// Page-locked host memory that is never exceeded; 0: no limit.
+    /// Maximum page-locked host memory; 0: no limit.
     pub host_memory_limit_bytes: u64,
     /// `None`: the node's default.
     pub priority_class: Option<PriorityClass>,
-    /// What is done with processes that get past it; `None`: the node's policy.
+    /// The policy for processes that get past it; `None`: the node's policy.
     pub audit_policy: Option<AuditPolicy>,
-    /// How containers get it besides by its name.
+    /// Further names and variables by which containers get it.
     pub published: Published,
     /// For people to read.
     pub description: String,
-    /// Whose end is to be its end.
+    /// The process with whose end the slice is to be removed.
     pub owner: Option<Owner>,
-    /// Users of this node, beside the manager's own, who may run programs in it outside of containers.
+    /// Users of this node, besides the manager's own, who may run programs in it outside of containers.
     pub users: BTreeSet<u32>,
 }
 
-/// Changes of a slice that are asked for.
+/// A request to change a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResizeRequest {
-    /// Fields that are 0 stay; a change without a device changes all parts.
+    /// Fields that are 0 keep their values. A change without a device applies to all parts.
     pub parts: Vec<PartRequest>,
-    /// A new limit on page-locked host memory, 0 for none; `None`: it stays.
+    /// A new limit on page-locked host memory, 0 for none; `None`: unchanged.
     pub host_memory_limit_bytes: Option<u64>,
-    /// `None`: it stays.
+    /// `None`: unchanged.
     pub priority_class: Option<PriorityClass>,
-    /// Users of this node who may run programs in it outside of containers, beside those who may already.
+    /// Users of this node who may run programs in it outside of containers, besides those who already may.
     pub users: BTreeSet<u32>,
 }
 
@@ -198,7 +199,7 @@ impl ResizeRequest {
     }
 }
 
-/// What is given out of one device.
+/// How much of one device is given to slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Given {
     /// Sum of the guaranteed shares.
@@ -211,18 +212,18 @@ pub(crate) struct Given {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slices {
     by_name: BTreeMap<String, Slice>,
-    /// The class of a slice that asks for none.
+    /// The class of a slice that does not ask for one.
     default_priority_class: PriorityClass,
 }
 
-/// Bytes that a description may have.
+/// Maximum bytes of a description.
 pub(crate) const DESCRIPTION_BYTES_MAX: usize = 1024;
 
-/// The greatest limit on host memory: a ledger counts no further.
+/// The greatest limit on host memory: a ledger cannot count further.
 pub(crate) const HOST_MEMORY_BYTES_MAX: u64 = BYTES_MAX;
 
 impl Slices {
-    /// No slices yet; one that asks for no priority class gets `default_priority_class`.
+    /// No slices. A slice that does not ask for a priority class gets `default_priority_class`.
     #[must_use]
     pub(crate) fn new(default_priority_class: PriorityClass) -> Slices {
         Slices { by_name: BTreeMap::new(), default_priority_class }
@@ -234,22 +235,22 @@ impl Slices {
         self.by_name.get(name)
     }
 
-    /// All slices, by name.
+    /// All slices, in the order of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Slice> {
         self.by_name.values()
     }
 
-    /// Takes in a slice, in place of the one of the same name if there is one.
+    /// Adds a slice, replacing the one of the same name if there is one.
     pub(crate) fn put(&mut self, slice: Slice) {
         self.by_name.insert(slice.name.clone(), slice);
     }
 
-    /// Takes out a slice.
+    /// Removes a slice.
     pub(crate) fn take(&mut self, name: &str) -> Option<Slice> {
         self.by_name.remove(name)
     }
 
-    /// What is given out of `device`, other than to the slice `except`.
+    /// How much of `device` is given to slices other than `except`.
     #[must_use]
     pub(crate) fn given(&self, device: &DeviceUuid, except: Option<SliceId>) -> Given {
         let slices = self.by_name.values().filter(|slice| Some(slice.id) != except);
@@ -260,7 +261,7 @@ impl Slices {
         })
     }
 
-    /// The slice that answers `request`, with the new id `id`.
+    /// The slice for `request`, with the new id `id`.
     ///
     /// # Errors
     /// See [`CreateError`].
@@ -299,7 +300,7 @@ impl Slices {
         })
     }
 
-    /// Of the names by which a new slice is to be published, one that another slice has, or that it has twice.
+    /// A name of the new slice that another slice has, or that it has twice.
     fn taken(&self, name: &str, published: &Published) -> Option<String> {
         let is_taken = |name: &&str| self.iter().flat_map(Slice::cdi_names).any(|taken| taken == *name);
         let twice = published.aliases.get(name).map(String::as_str);
@@ -307,8 +308,8 @@ impl Slices {
         names.find(is_taken).or(twice).map(ToOwned::to_owned)
     }
 
-    /// Finds a device for each part. Those that name theirs come first, so that no other part takes it; of the others
-    /// the greatest first, which leaves the least behind.
+    /// Finds a device for each part. Parts that name their device come first, so that no other part takes it. Then come
+    /// the others, the greatest first, which wastes the least room.
     fn place(&self, inventory: &Inventory, requests: &[PartRequest]) -> Result<Vec<Part>, CreateError> {
         let mut order: Vec<usize> = (0..requests.len()).collect();
         order.sort_by_key(|&at| {
@@ -321,7 +322,7 @@ impl Slices {
         });
         let mut placed: Vec<Option<Part>> = vec![None; requests.len()];
         let mut taken: Vec<DeviceUuid> = Vec::new();
-        // A process is a client of MPS with all its devices or with none.
+        // A process uses MPS on all its devices or on none.
         let mut sharing: Option<SharingMode> = None;
         for at in order {
             let request = &requests[at];
@@ -346,7 +347,8 @@ impl Slices {
         Ok(placed.into_iter().flatten().collect())
     }
 
-    /// The part on the device with the least room that is enough, among those that are shared like the slice's others.
+    /// The part on the device with the least sufficient room, among devices with the same sharing mode as the slice's
+    /// other parts.
     fn best_fit(
         &self,
         inventory: &Inventory,
@@ -373,7 +375,7 @@ impl Slices {
         best.map(|(_, _, part)| part).ok_or_else(|| CreateError::none(inventory, taken.len(), refusals))
     }
 
-    /// The part that answers `shares` on `device`, where all of it but what `except` has is given out.
+    /// The part with `shares` on `device`, if it fits. The slice `except` does not count as given.
     fn fit(&self, device: &Device, shares: &Shares, except: Option<SliceId>) -> Result<Part, PartError> {
         let uuid = || device.uuid.clone();
         if device.mig_enabled {
@@ -409,7 +411,7 @@ impl Slices {
         })
     }
 
-    /// The slice `name` as `request` wants it.
+    /// The slice `name`, changed by `request`.
     ///
     /// # Errors
     /// See [`ResizeError`].
@@ -447,7 +449,7 @@ impl Slices {
         Ok(slice)
     }
 
-    /// The slice `name`, if it may be removed now that `attached` processes use it.
+    /// The slice `name`, if it may be removed while `attached` processes use it.
     ///
     /// # Errors
     /// See [`RemoveError`].
@@ -460,7 +462,8 @@ impl Slices {
     }
 }
 
-/// It is not given out of anything: what of the machine's memory a container may use at all is the kernel's to limit.
+/// Checks a host memory limit. It is not deducted from the machine's memory: the kernel limits what a container may use
+/// of that.
 fn checked_host_memory(limit_bytes: u64) -> Result<u64, HostMemoryError> {
     if limit_bytes > HOST_MEMORY_BYTES_MAX {
         return Err(HostMemoryError { found_bytes: limit_bytes });
@@ -468,7 +471,7 @@ fn checked_host_memory(limit_bytes: u64) -> Result<u64, HostMemoryError> {
     Ok(limit_bytes)
 }
 
-/// Shares that are right in themselves, whatever the device.
+/// Shares that are valid in themselves, independent of the device.
 struct Shares {
     core_request_percent: u32,
     core_limit_percent: u32,
@@ -484,7 +487,7 @@ impl Shares {
         Shares::checked(request.core_request_percent, limit, request.memory_limit_bytes)
     }
 
-    /// A limit that was the same as the request stays so.
+    /// A limit that equals the request follows the request.
     fn changed(part: &Part, change: &PartRequest) -> Result<Shares, PartError> {
         let or = |new, old| if new == 0 { old } else { new };
         let request = or(change.core_request_percent, part.core_request_percent);

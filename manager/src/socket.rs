@@ -1,4 +1,4 @@
-//! The socket that gRPC is served on.
+//! The Unix socket on which gRPC is served.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -23,19 +23,19 @@ pub(crate) use connection::told;
 /// Members of this group may use the system's manager without being root.
 const GROUP: &str = "aliquot";
 
-/// Until a connection that could not be accepted is tried again, for want of descriptors for example.
+/// Pause after a failed accept, for example when no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Somebody listens on it.
+    /// A process listens on it.
     #[error("another manager serves {}; stop it, or choose another socket with --socket", path.display())]
     InUse {
         /// The socket.
         path: PathBuf,
     },
-    /// Something else has its name.
+    /// Another kind of file has its name.
     #[error("{} exists and is no socket; move it away, or choose another socket with --socket", path.display())]
     NoSocket {
         /// The file.
@@ -51,14 +51,14 @@ pub enum SocketError {
     },
 }
 
-/// A socket that is listened on, and removed when this is dropped.
+/// A socket that is listened on. It is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Socket {
     path: PathBuf,
 }
 
 impl Socket {
-    /// Listens on `path`, in place of a socket there on which nobody does.
+    /// Listens on `path`, replacing a socket there on which no process listens.
     ///
     /// # Errors
     /// See [`SocketError`].
@@ -72,7 +72,7 @@ impl Socket {
             }
             Ok(_) => match UnixStream::connect(path) {
                 Ok(_) => return Err(SocketError::InUse { path: path.into() }),
-                // What a manager leaves that was killed.
+                // Left behind by a manager that was killed.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(error) => return Err(at(error)),
             },
@@ -87,7 +87,7 @@ impl Socket {
             }
             let listener = UnixListener::bind(&new)?;
             listener.set_nonblocking(true)?;
-            // Under another name until it is open to exactly those to whom it should be.
+            // It gets its final name only after its permissions are set.
             admit(&new)?;
             fs::rename(&new, path)?;
             Ok(listener)
@@ -100,8 +100,8 @@ impl Socket {
     }
 }
 
-/// The connections of those who come to `listener`, of which `clients_max` are there at a time. It goes on whatever goes
-/// wrong with one of them, where the server itself would end for good.
+/// The connections of clients of `listener`, at most `clients_max` at a time. A failed accept is retried, where the
+/// server itself would end permanently.
 pub(crate) fn connections(
     listener: tokio::net::UnixListener,
     clients_max: usize,
@@ -131,7 +131,7 @@ pub(crate) fn connections(
     ReceiverStream::new(connections)
 }
 
-/// Root's socket is open to the group, an ordinary user's to that user.
+/// Sets the permissions: root's socket is open to the group, an ordinary user's only to that user.
 fn admit(path: &Path) -> io::Result<()> {
     if !geteuid().is_root() {
         return fs::set_permissions(path, Permissions::from_mode(0o600));
@@ -144,7 +144,7 @@ fn admit(path: &Path) -> io::Result<()> {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // It may be gone with its directory.
+        // It may be gone already, with its directory.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -159,8 +159,8 @@ mod tests {
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        // One on which nobody has listened: a listener is still there while a child has it that another test is
-        // starting.
+        // A socket on which no process has ever listened. A closed listener could still be held by a child that another
+        // test is starting.
         let stale = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         bind(&stale, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         assert!(path.exists());

@@ -1,11 +1,11 @@
-//! Drives the arbiters: one thread for each device of which there are slices.
+//! Drives the arbiters, with one thread for each device that has had a slice.
 //!
-//! The policy is in `aliquot_arbiter` and knows neither clock nor memory. A thread here tells it the time and what the
-//! regions show, and carries out what it decides: gates, ticks, wake-ups. It sleeps until the policy wants to look
-//! again; where nobody runs or waits that is until it is woken, by a process that attaches, rings or ends, or by a
-//! change of a slice.
+//! The policy is in `aliquot_arbiter` and knows neither clock nor memory. A thread here passes it the time and what the
+//! regions show, and carries out its decisions: gates, ticks, wake-ups. It sleeps until the policy wants to look again.
+//! If no process runs or waits, it sleeps until it is woken by a process that attaches, rings or ends, or by a change
+//! of a slice.
 //!
-//! A device that is shared by MPS has no thread: the gates of its slices stand open for good.
+//! A device that is shared by MPS has no thread: the gates of its slices stand open permanently.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,23 +27,23 @@ pub(crate) use turns::Turns;
 
 use device_thread::{Command, DeviceThread};
 
-/// The threads.
+/// The threads of all devices.
 pub(crate) struct TimeSharing {
     mps: Arc<Mps>,
     devices: Mutex<BTreeMap<DeviceUuid, DeviceThread>>,
 }
 
 impl TimeSharing {
-    /// No threads yet, and none ever for devices that `mps` shares.
+    /// No threads yet. Devices that `mps` shares never get one.
     #[must_use]
     pub(crate) fn new(mps: Arc<Mps>) -> TimeSharing {
         TimeSharing { mps, devices: Mutex::default() }
     }
 
-    /// Begins to share the slice's devices with it. `inventory` says what is known of them.
+    /// Begins to share the slice's devices with it. `inventory` describes the devices.
     ///
     /// # Errors
-    /// The kernel gives no thread; nothing has changed then.
+    /// The kernel gives no thread; then nothing has changed for the slice.
     pub(crate) fn add(&self, live: &Arc<LiveSlice>, inventory: &Inventory) -> io::Result<()> {
         let mut devices = self.devices.lock();
         let parts = live.parts();
@@ -68,7 +68,7 @@ impl TimeSharing {
         Ok(())
     }
 
-    /// Takes up the shares and the priority of a slice that was resized. When this returns they hold.
+    /// Applies the shares and the priority of a resized slice. They are in force when this returns.
     pub(crate) fn resize(&self, live: &LiveSlice) {
         let devices = self.devices.lock();
         for part in live.parts() {
@@ -79,7 +79,7 @@ impl TimeSharing {
         }
     }
 
-    /// Takes a slice out. When this returns its gates are not touched any more.
+    /// Takes a slice out. Its gates are not touched any more when this returns.
     pub(crate) fn remove(&self, live: &LiveSlice) {
         let devices = self.devices.lock();
         for part in live.parts() {
@@ -89,7 +89,7 @@ impl TimeSharing {
         }
     }
 
-    /// Has the arbiters of all devices of a slice look at it: processes have come or gone.
+    /// Wakes the arbiters of all devices of a slice, because processes have come or gone.
     pub(crate) fn wake(&self, live: &LiveSlice) {
         let devices = self.devices.lock();
         for part in live.parts() {
@@ -99,7 +99,7 @@ impl TimeSharing {
         }
     }
 
-    /// Has the arbiter of the slice's device number `device` look at it: somebody waits.
+    /// Wakes the arbiter of the slice's device number `device`, because a process waits.
     pub(crate) fn wake_device(&self, live: &LiveSlice, device: usize) {
         if let Some(thread) =
             live.parts().get(device).and_then(|part| self.devices.lock().get(&part.device).map(DeviceThread::waker))
@@ -108,7 +108,7 @@ impl TimeSharing {
         }
     }
 
-    /// Ends the threads. Gates stay as they are: from now on processes pace themselves.
+    /// Ends the threads. Gates stay as they are; from now on processes pace themselves.
     pub(crate) fn stop(&self) {
         for (_, thread) in std::mem::take(&mut *self.devices.lock()) {
             thread.stop();

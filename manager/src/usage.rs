@@ -1,4 +1,4 @@
-//! What slices use: kept as a short history, and put together for whoever asks.
+//! The use of slices: recorded as a short history, and assembled for clients.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,33 +18,33 @@ use crate::size::Bytes;
 mod past;
 pub(crate) use past::{Past, history_of_slices, totals};
 
-/// Between two entries of the history.
+/// Time between two entries of the history.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A second in nanoseconds.
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
-/// The longest time over which a share is told.
+/// The longest time over which a share is computed.
 const HISTORY_NS: u64 = 60 * SECOND_NS;
 
-/// How much device time had been used at times past.
+/// Device time used up to certain moments in the past.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// Pairs of time and use, both in nanoseconds and both never falling; the oldest first.
+    /// Pairs of time and use, both in nanoseconds and never decreasing; the oldest first.
     samples: VecDeque<(u64, u64)>,
 }
 
 impl History {
-    /// Takes down that `used_ns` had been used at `now_ns`.
+    /// Records that `used_ns` had been used by `now_ns`.
     pub(crate) fn record(&mut self, now_ns: u64, used_ns: u64) {
         self.samples.push_back((now_ns, used_ns));
-        // One is kept from before the longest window, to reckon from.
+        // One entry from before the longest window stays, as the base of the computation.
         while self.samples.get(1).is_some_and(|(at_ns, _)| at_ns + HISTORY_NS <= now_ns) {
             self.samples.pop_front();
         }
     }
 
-    /// The share of the last `window_ns` in thousandths of a percent, with `used_ns` used by `now_ns`; of the time
-    /// since the history began where that is shorter.
+    /// The share of the last `window_ns` in thousandths of a percent, with `used_ns` used by `now_ns`. If the history
+    /// is shorter than the window, the share since its beginning.
     #[must_use]
     pub(crate) fn share_millipercent(&self, now_ns: u64, used_ns: u64, window_ns: u64) -> u32 {
         let before = self.samples.iter().rev().find(|(at_ns, _)| at_ns + window_ns <= now_ns);
@@ -87,7 +87,7 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
             memory_overhead_bytes: overhead_bytes,
             ..proto::PartUsage::default()
         };
-        // What a damaged ledger says is not known to be true, and is not told.
+        // The numbers of a damaged ledger are not trusted, so they stay 0.
         if damage.is_none() {
             let books = view::account(ledger, number);
             let sum = view::sum(ledger, live.slots(), number);
@@ -143,7 +143,7 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
     }
 }
 
-/// The containers of pods that run in a slice, as they are told.
+/// The containers of pods that run in a slice, as messages.
 #[must_use]
 pub(crate) fn consumers(consumers: &BTreeSet<Consumer>) -> Vec<proto::Consumer> {
     let told = |Consumer { namespace, pod, container }: &Consumer| proto::Consumer {
@@ -157,12 +157,12 @@ pub(crate) fn consumers(consumers: &BTreeSet<Consumer>) -> Vec<proto::Consumer> 
 fn waits(waits: &DeviceWaits) -> proto::WaitHistogram {
     let counts = waits.by_length.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     let (total_ns, longest_ns) = (waits.waited_ns.load(Ordering::Relaxed), waits.longest_ns.load(Ordering::Relaxed));
-    // A wait that is being added may be told as the longest, and not be in the sum yet.
+    // A wait that is just being added can be the longest already, and not be in the sum yet.
     let total_ns = total_ns.max(longest_ns);
     proto::WaitHistogram { bounds_ns: WAIT_BOUNDS_NS.to_vec(), counts, total_ns, longest_ns }
 }
 
-/// What a slice's user should know although nothing is wrong: it holds more than its limit, which was lowered.
+/// Warnings for a slice's user although nothing is wrong: it holds more than its limit, which was lowered.
 #[must_use]
 pub(crate) fn warnings(live: &LiveSlice) -> Vec<String> {
     if live.damage().is_some() {
@@ -191,7 +191,7 @@ pub(crate) fn warnings(live: &LiveSlice) -> Vec<String> {
     of_devices.chain(of_host).collect()
 }
 
-/// What the slices use now, by name; only those of `names` if there are any.
+/// The present use of the slices in `names`; of all slices if `names` is empty.
 #[must_use]
 pub(crate) fn of_slices(
     slices: &[std::sync::Arc<LiveSlice>],
@@ -215,7 +215,7 @@ mod tests {
     fn a_share_is_what_was_used_over_the_window() {
         let mut history = History::default();
         assert_eq!(history.share_millipercent(SECOND_NS, 5, SECOND_NS), 0);
-        // Half of the device for 100 s, then nothing for 5 s, a sample every quarter of a second.
+        // Half of the device for 100 s, then nothing for 5 s, with a sample every 250 ms.
         let used = |at_ns: u64| at_ns.min(100 * SECOND_NS) / 2;
         let end = 105 * SECOND_NS;
         for step in 0..=420 {
@@ -234,7 +234,7 @@ mod tests {
         history.record(1000, 0);
         assert_eq!(history.share_millipercent(1000, 0, SECOND_NS), 0);
         assert_eq!(history.share_millipercent(2000, 300, 60 * SECOND_NS), 30_000);
-        // More than all of it is a mistake of measurement.
+        // A share above 100 % is a measurement error.
         assert_eq!(history.share_millipercent(2000, 3000, 60 * SECOND_NS), 100_000);
     }
 }

@@ -1,9 +1,9 @@
-//! What can have happened to a region, by its own processes or by others who may write to the node's directories.
+//! Damage to a region, by its own processes or by others who may write to the node's directories.
 //!
-//! A damaged region is never trusted again, even if it looks right again: what was granted in between is not known. So
-//! whoever finds damage takes everything away ([`Region::revoke`]), and the slice must be made anew: a container that
-//! keeps a removed directory mounted cannot be given another one. What is put right is what would harm somebody else,
-//! or end the slice's own processes when they touch it.
+//! A damaged region is never trusted again, even if it looks right again: what was granted in between is unknown. So
+//! when damage is found, everything is revoked ([`Region::revoke`]) and the slice must be made anew; a container that
+//! keeps a removed directory mounted cannot be given another one. Only two kinds of damage are repaired: those that
+//! would harm others, and those that would kill the slice's own processes on access.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -14,10 +14,10 @@ use aliquot_abi::region::{LEDGER_BACKED_BYTES, LEDGER_FILE, LEDGER_FILE_BYTES, L
 
 use crate::region::{Region, files, header, view};
 
-/// A file, by what no name can feign; `None`: there is none.
+/// A file's identity, which no name can fake; `None` if there is no file.
 type Inode = Option<(u64, u64)>;
 
-/// The files of a region.
+/// The identities of a region's files.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Files {
     dir: Inode,
@@ -27,7 +27,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those that are there now.
+    /// The files that exist now.
     pub(super) fn at(dir: &Path, shim_path: &Path) -> Files {
         let inode = |path: &Path| fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
         Files {
@@ -38,7 +38,7 @@ impl Files {
         }
     }
 
-    /// What of them is gone or another one, of which `now` was found.
+    /// Describes the first of these files that is gone or differs in `now`.
     fn missing_from(&self, now: &Files) -> Option<String> {
         let files = [
             ("directory", self.dir, now.dir),
@@ -53,16 +53,16 @@ impl Files {
 }
 
 impl Region {
-    /// Which of its files was deleted or replaced: new processes would not find what this manager looks at. `None` if all
-    /// are there.
+    /// Describes the file that was deleted or replaced, so that new processes would not find the files that this
+    /// manager uses. `None` if all are in place.
     #[must_use]
     pub(crate) fn displacement(&self) -> Option<String> {
         self.files.missing_from(&Files::at(&self.dir, &self.shim_path))
     }
 
-    /// What the container has done to its ledger that it should not have: `None` if nothing is seen. Everything is taken
-    /// away then, and a ledger that was made longer or shorter gets its size again: longer, it would fill the file system
-    /// that all regions are on; shorter, it would end the processes that have it mapped.
+    /// Checks what the container has done to its ledger; `None` if no damage is found. On damage everything is revoked,
+    /// and a ledger of the wrong size gets its size again: a longer one could fill the file system of all regions, and
+    /// a shorter one would kill the processes that have it mapped.
     #[must_use]
     pub(crate) fn damage(&self) -> Option<String> {
         let found = self.resized().or_else(|| self.overwritten());
@@ -80,7 +80,7 @@ impl Region {
             Ok(metadata) => metadata.len(),
             Err(error) => return Some(format!("the ledger cannot be looked at: {error}")),
         };
-        // First: in a ledger of zeros there is room for everything.
+        // Revoked first: a ledger of zeros appears to have room for everything.
         self.revoke();
         let how = if found_bytes < LEDGER_FILE_BYTES as u64 { "truncated" } else { "extended" };
         let outcome = match restore_size(&self.ledger_file) {
@@ -90,7 +90,7 @@ impl Region {
         Some(format!("the ledger was {how} to {found_bytes} bytes by a process of the slice, and {outcome}"))
     }
 
-    /// Which file was shorter when it was read or written.
+    /// The file of which a page was missing when it was read or written.
     fn lost_pages(&self) -> Option<&'static str> {
         if self.limits.is_damaged() {
             return Some("the limits file was truncated");
@@ -108,8 +108,8 @@ impl Region {
         None
     }
 
-    /// Words of the ledger that the protocol never writes. They are no damage: a program that writes where it should not
-    /// may have hit them, and the sweeps of the ledger put them right.
+    /// Words of the ledger that the protocol never writes. They do not count as damage: a program's stray write may
+    /// have caused them, and the sweeps of the ledger put them right.
     #[must_use]
     pub(crate) fn implausible(&self) -> Option<String> {
         view::implausible(&self.ledger, self.device_count)

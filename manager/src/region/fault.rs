@@ -1,15 +1,15 @@
-//! Survives the loss of pages of a shared file: whoever can write a file can also truncate it, and reading what is gone
-//! raises SIGBUS.
+//! Survives the loss of pages of a shared file: a process that can write a file can also truncate it, and reading a
+//! page beyond its end raises SIGBUS.
 //!
-//! The handler looks whether the address lies in a mapping that is registered here. If so it maps a page of zeros there
-//! and returns: the access is repeated and finds zeros, and the mapping is marked as damaged. If not, it puts the
-//! former action back and returns: the access is repeated and ends as it would have ended without this handler.
+//! The handler checks whether the address lies in a mapping that is registered here. If so, it maps a page of zeros
+//! there, marks the mapping as damaged and returns; the access is repeated and finds zeros. If not, it restores the
+//! former action and returns; the access is repeated and ends as it would have without this handler.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{io, mem, ptr};
 
-/// Mappings that can be registered at a time: two for each slice, of which a node of 16 devices has at most 1,600.
+/// Maximum registered mappings: two for each slice, and a node of 16 devices has at most 1,600 slices.
 const MAPPINGS_MAX: usize = 4096;
 const PAGE_BYTES: usize = 4096;
 
@@ -31,16 +31,16 @@ static FORMER: OnceLock<Result<Former, i32>> = OnceLock::new();
 
 struct Former(libc::sigaction);
 
-/// Registers a mapping for as long as it lives.
+/// The registration of a mapping. It ends with [`Guard::release`].
 pub(super) struct Guard {
     entry: &'static Entry,
 }
 
 impl Guard {
-    /// Registers the pages from `start` on.
+    /// Registers the `bytes` bytes from `start` on.
     ///
     /// # Errors
-    /// Too many mappings, or the handler cannot be set.
+    /// Too many mappings are registered, or the handler cannot be set.
     pub(super) fn new(start: usize, bytes: usize) -> io::Result<Guard> {
         if let Err(number) = FORMER.get_or_init(install) {
             return Err(io::Error::from_raw_os_error(*number));
@@ -60,7 +60,7 @@ impl Guard {
         self.entry.damaged.load(Ordering::Relaxed)
     }
 
-    /// Takes the mapping out of the register. It must not be read any more.
+    /// Ends the registration. The mapping must not be accessed any more.
     pub(super) fn release(&mut self) {
         self.entry.start.store(0, Ordering::Release);
     }
@@ -80,7 +80,7 @@ fn install() -> Result<Former, i32> {
     Ok(Former(former))
 }
 
-/// Reads atomics and makes system calls; allocates nothing, takes no lock.
+/// Handles SIGBUS. It only reads atomics and makes system calls; it allocates nothing and takes no lock.
 extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid structure to a handler with SA_SIGINFO, and for SIGBUS it holds an address.
     let address = unsafe { (*info).si_addr() } as usize;
@@ -93,17 +93,17 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc:
         entry.damaged.store(true, Ordering::Relaxed);
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-        // SAFETY: the page lies in a mapping that is registered, hence ours and only reached through atomics, and it
-        // has no contents any more that could be lost.
+        // SAFETY: the page lies in a registered mapping, so it is ours and only reached through atomics. Its content is
+        // gone already, so none is lost.
         if unsafe { libc::mmap(page as *mut libc::c_void, PAGE_BYTES, protection, flags, -1, 0) } != libc::MAP_FAILED {
             return;
         }
     }
     if let Some(Ok(former)) = FORMER.get() {
-        // SAFETY: the action as the kernel gave it.
+        // SAFETY: the action is the one that the kernel returned.
         unsafe { libc::sigaction(libc::SIGBUS, &raw const former.0, ptr::null_mut()) };
     } else {
-        // Within `install`, before the former action is stored: none of our mappings exists yet.
+        // The signal came within `install`, before the former action was stored: none of our mappings exists yet.
         // SAFETY: ends the process with the signal's default action, which `abort` is for.
         unsafe { libc::abort() };
     }

@@ -1,32 +1,32 @@
 //! Makes, finds and removes the files of regions.
 //!
 //! ```text
-//! <runtime>/lib/libaliquot-<hash>.so             the shim of this manager, and those that regions have links of
+//! <runtime>/lib/libaliquot-<hash>.so             this manager's shim, and older ones that regions still link to
 //! <runtime>/lib/limits                           empty: see below
-//! <runtime>/slices/<id>/                         closed to all but this manager and the slice's users; slice.json
+//! <runtime>/slices/<id>/                         only for this manager and the slice's users; holds slice.json
 //! <runtime>/slices/<id>/region/                  a region: limits, ledger, attach.sock, libaliquot-<hash>.so
-//! <runtime>/slices/.new-<id>/ .old-<id>/         one that is being made or removed
+//! <runtime>/slices/.new-<id>/ .old-<id>/         a region that is being made or removed
 //! ```
 //!
 //! # Who can open a region's files
 //!
 //! Only the processes of its slice, whichever user they run as. In a container that can be any user, so the files' own
-//! modes are open to all; the way to the files is closed. A container has the region bind-mounted, which needs no right
-//! to the directories above it. On the node the directory around the region lets through only its owner, this manager's
-//! user, and the users that the slice was made for ([`admission`](super::admission)). So a stranger cannot connect,
-//! even if `/proc/net/unix` shows the socket's path. A user who may trace a process of the slice can reach the files by
-//! `/proc/PID/root`, but could act as that process anyhow.
+//! modes are open to all users, and the path to the files is closed instead. A container has the region bind-mounted,
+//! which needs no right to the directories above it. On the node, the directory around the region lets only its owner
+//! (the manager's user) and the users of the slice pass ([`admission`](super::admission)). So other users cannot
+//! connect to the socket, even if `/proc/net/unix` shows its path. A user who may trace a process of the slice can
+//! reach the files by `/proc/PID/root`, but could act as that process anyway.
 //!
-//! A region is no sealed memory file: that cannot be bind-mounted, and handing it to each new process would need a
-//! manager that is alive. So a tenant can truncate the ledger of its slice, and harms only itself
-//! ([`fault`](super::fault)).
+//! A region is not a sealed memory file: that cannot be bind-mounted, and a live manager would be needed to pass it to
+//! each new process. So a tenant can truncate the ledger of its slice, and harms only itself ([`fault`](super::fault)).
 //!
 //! # The stand-in
 //!
-//! The loader ignores a library that it cannot open: a program that has become another user, or whose region was
-//! deleted, would run without limits. So `lib` has an empty limits file: what loads the shim from there finds a region
-//! that is damaged, and gets nothing. It is preloaded behind the slice's own, which is a link to the same file: where that
-//! can be opened, the loader takes the second name for the first library.
+//! The loader ignores a library that it cannot open. So a program that has changed its user, or whose region was
+//! deleted, would run without limits. Therefore `lib` holds an empty limits file: a shim that is loaded from `lib`
+//! finds a damaged region, and refuses everything. This stand-in is preloaded after the slice's own shim, which is a
+//! link to the same file. Where the slice's own can be opened, the loader recognises the second name as the same
+//! library.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -50,17 +50,17 @@ use crate::region::{OpenRegionError, Region};
 use crate::shim_image;
 use crate::slices::{Part, Slice, SliceId};
 
-/// Launches between two progress markers of one thread at most. Threads share the words of markers: with 64, the shim
+/// Maximum launches of one thread between two progress markers. Threads share the words of markers: with 64, the shim
 /// added 8 ns to a launch by one thread, and 16 ns to launches by two.
 const MARKER_LAUNCHES_MAX: u32 = 256;
-/// Work in flight that a launch may add to: small against a lease, and long enough that the device stays at work while
-/// the launching thread sleeps or waits for a processor.
+/// Maximum work in flight at which a launch may add more, in nanoseconds: small compared with a lease, and long enough
+/// to keep the device busy while the launching thread sleeps or waits for a processor.
 const INFLIGHT_NS_MAX: u32 = 4_000_000;
 
-/// The region's own directory, in the one that is named after its slice.
+/// The region's own directory, inside the directory that is named after its slice.
 pub(crate) const REGION_DIR: &str = "region";
 
-/// The directories that regions live in.
+/// The directories that hold regions.
 #[derive(Clone, Debug)]
 pub(crate) struct RegionDirs {
     runtime_dir: PathBuf,
@@ -69,7 +69,7 @@ pub(crate) struct RegionDirs {
     shim: PathBuf,
 }
 
-/// Why a region is not made.
+/// Why a region cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateRegionError {
     /// A file cannot be made.
@@ -80,10 +80,10 @@ pub enum CreateRegionError {
         /// Why.
         source: io::Error,
     },
-    /// It was made, but cannot be used.
+    /// It was made, but cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenRegionError),
-    /// A user cannot be let in.
+    /// A user cannot be admitted.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
 }
@@ -93,7 +93,7 @@ fn io_at(path: &Path) -> impl Fn(io::Error) -> CreateRegionError + '_ {
 }
 
 impl RegionDirs {
-    /// The directory that they are all below.
+    /// The directory above all of them.
     #[must_use]
     pub(crate) fn runtime_dir(&self) -> &Path {
         self.slices.parent().unwrap_or(&self.slices)
@@ -105,11 +105,12 @@ impl RegionDirs {
     /// A directory or the shim's file cannot be made.
     pub(crate) fn prepare(runtime_dir: &Path) -> Result<RegionDirs, CreateRegionError> {
         let (slices, lib) = (runtime_dir.join("slices"), runtime_dir.join("lib"));
-        // Not to be listed: which slices there are is nobody's business.
+        // Not listable, so that other users cannot see which slices exist.
         make_dir(&slices, 0o711)?;
         make_dir(&lib, 0o755)?;
         let shim = lib.join(shim_image::file_name());
-        // Its name says its contents, but a file that was cut short by a full disk has the same name.
+        // Its name contains its hash, but a file cut short by a full disk has the same name. So the content is
+        // compared.
         if fs::read(&shim).ok().as_deref() != Some(shim_image::bytes()) {
             let new = lib.join(".new");
             write_file(&new, shim_image::bytes(), 0o555)?;
@@ -121,35 +122,35 @@ impl RegionDirs {
         Ok(dirs)
     }
 
-    /// Removes the shims of other versions that no region has a link of any more.
+    /// Removes other versions of the shim that no region links to any more.
     fn drop_unused_shims(&self) {
         let entries = fs::read_dir(&self.lib).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| entry.path() != self.shim && entry.file_name() != LIMITS_FILE) {
             if entry.metadata().is_ok_and(|file| file.nlink() <= 1) {
-                // It is in nobody's way, and is tried again.
+                // A failure does no harm, and the next call tries again.
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 
-    /// The directory of the region of slice `id`, whether there is one or not.
+    /// The directory of the region of slice `id`, whether it exists or not.
     #[must_use]
     pub(crate) fn region(&self, id: SliceId) -> PathBuf {
         self.around(id).join(REGION_DIR)
     }
 
-    /// The directory around it.
+    /// The directory around the region of slice `id`.
     fn around(&self, id: SliceId) -> PathBuf {
         self.slices.join(id.to_string())
     }
 
-    /// Where all regions are.
+    /// The directory that holds all regions.
     #[must_use]
     pub(crate) fn slices(&self) -> &Path {
         &self.slices
     }
 
-    /// Writes down what the limits do not say of `slice`, beside its region.
+    /// Writes the manifest of `slice` beside its region: what the limits do not contain.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -158,21 +159,21 @@ impl RegionDirs {
         Manifest { boot_id: procfs::boot_id(), slice: slice.clone() }.write(&dir).map_err(io_at(&dir))
     }
 
-    /// Lets the users of `slice` come to its region, and no others.
+    /// Lets the users of `slice` reach its region, and no others.
     ///
     /// # Errors
-    /// The file system keeps no access control lists.
+    /// The file system has no access control lists, or the list cannot be written.
     pub(crate) fn admit(&self, slice: &Slice) -> Result<(), CreateRegionError> {
         Ok(admit(&self.around(slice.id), &slice.users)?)
     }
 
-    /// What was written down of slice `id`.
+    /// The manifest of slice `id`.
     #[must_use]
     pub(crate) fn description(&self, id: SliceId) -> Option<Manifest> {
         Manifest::read(&self.around(id), id)
     }
 
-    /// The regions that are there.
+    /// The ids of all existing regions.
     ///
     /// # Errors
     /// They cannot be listed.
@@ -181,8 +182,9 @@ impl RegionDirs {
         Ok(entries.filter_map(|entry| SliceId::parse(entry.file_name().to_str()?)).collect())
     }
 
-    /// Whether a manager that made regions without a directory around them has left one of slice `id`. It is closed to
-    /// strangers then: containers have it mounted, and others that use it have it mapped.
+    /// Whether there is a region of slice `id` from an older manager, which made regions without a directory around
+    /// them. If so, closes it to other users; containers have it mounted, and other processes of the slice have it
+    /// mapped.
     ///
     /// # Errors
     /// It cannot be closed.
@@ -210,7 +212,7 @@ impl RegionDirs {
     pub(crate) fn create(&self, slice: &Slice) -> Result<Region, CreateRegionError> {
         let (new, around) = (self.new_region(slice.id), self.around(slice.id));
         let make = || {
-            // What a manager before could neither finish nor remove.
+            // Leftovers that an earlier manager could neither finish nor remove.
             remove_all(&new)?;
             self.make_around(&new, &slice.users)?;
             self.fill(&new.join(REGION_DIR), slice)?;
@@ -225,16 +227,16 @@ impl RegionDirs {
         })
     }
 
-    /// Makes a directory that only this manager and `users` get through, and one in it for a region.
+    /// Makes a directory that only this manager and `users` can pass, with a directory for a region in it.
     fn make_around(&self, around: &Path, users: &BTreeSet<u32>) -> Result<(), CreateRegionError> {
         make_dir(around, 0o700)?;
         make_dir(&around.join(REGION_DIR), 0o755)?;
         Ok(admit(around, users)?)
     }
 
-    /// Puts one that gives nothing in the place of the region of slice `id`, of which a file is gone or is another one:
-    /// what is started there now must not take it for no region, or use what somebody has put there. Nothing is done
-    /// where such a one is already.
+    /// Replaces the region of slice `id`, of which a file is gone or was replaced, by a closed one that gives nothing.
+    /// A program that starts there now must not conclude that there is no region, or use what someone else has put
+    /// there. Does nothing if the closed region exists already.
     ///
     /// # Errors
     /// It cannot be made, for example because the disk is full.
@@ -249,7 +251,7 @@ impl RegionDirs {
             return Ok(());
         }
         let make = || {
-            // They may have been deleted with all that is in them.
+            // The directories may have been deleted with everything in them.
             if !self.runtime_dir.exists() {
                 make_dir(&self.runtime_dir, 0o755)?;
             }
@@ -271,13 +273,13 @@ impl RegionDirs {
     }
 
     fn link_shim(&self, from: &Path, to: &Path) -> Result<(), CreateRegionError> {
-        // A copy where links are not possible.
+        // A copy where the file system supports no links.
         fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop)).map_err(io_at(to))
     }
 
     fn fill(&self, dir: &Path, slice: &Slice) -> Result<(), CreateRegionError> {
         let id = slice.id.region_id();
-        // Writable for its owner, this manager: the next one maps it again without being root.
+        // Writable for its owner, the manager's user: the next manager maps it again and may not be root.
         make_shared(&dir.join(LIMITS_FILE), LIMITS_FILE_BYTES, size_of::<Limits>(), 0o644, |file| {
             write_uuids(file, &slice.parts)?;
             let limits = Mapping::<Limits>::new(file, LIMITS_FILE_BYTES)?;
@@ -294,10 +296,10 @@ impl RegionDirs {
         self.link_shim(&self.shim, &dir.join(shim_image::file_name()))
     }
 
-    /// Takes the region of slice `id` out of the way, if there is one, as the first step of its removal.
+    /// Moves the region of slice `id` out of the way, if there is one, as the first step of its removal.
     ///
     /// # Errors
-    /// It cannot be renamed: the file system is read-only.
+    /// It cannot be renamed, for example because the file system is read-only.
     pub(crate) fn retire(&self, id: SliceId) -> Result<(), CreateRegionError> {
         let around = self.around(id);
         match fs::rename(&around, self.retired(id)) {
@@ -306,7 +308,7 @@ impl RegionDirs {
         }
     }
 
-    /// Deletes what [`RegionDirs::retire`] has left.
+    /// Deletes what [`RegionDirs::retire`] has moved away.
     ///
     /// # Errors
     /// It cannot be deleted.
@@ -316,8 +318,8 @@ impl RegionDirs {
         Ok(())
     }
 
-    /// Removes what a manager that was killed has left half made or half removed, and regions that no slice of `known`
-    /// has. Returns the names of what it removed.
+    /// Removes what a manager that was killed has left half made or half removed, and the regions of slices that are
+    /// not in `known`. Returns the names of what it removed.
     ///
     /// # Errors
     /// Something cannot be removed.
@@ -335,7 +337,7 @@ impl RegionDirs {
     }
 }
 
-/// The shim in the directory of a region, made by whatever version of the manager.
+/// The shim in a region's directory, of whatever version.
 pub(super) fn find_shim(dir: &Path) -> Result<PathBuf, OpenRegionError> {
     let entries = fs::read_dir(dir).map_err(|source| OpenRegionError::Io { path: dir.into(), source })?;
     let is_shim = |name: &str| name.starts_with("libaliquot-") && name.ends_with(".so");
@@ -343,14 +345,14 @@ pub(super) fn find_shim(dir: &Path) -> Result<PathBuf, OpenRegionError> {
     shim.map(|entry| entry.path()).ok_or_else(|| OpenRegionError::NoShim { path: dir.into() })
 }
 
-/// The library that is preloaded behind `shim` of the region in `dir`, if there is one: another name of the same file.
+/// The library that is preloaded after `shim` of the region in `dir`, if there is one: another name of the same file.
 pub(super) fn find_stand_in(dir: &Path, shim: &Path) -> Option<PathBuf> {
     let runtime_dir = dir.ancestors().nth(3)?;
     let stand_in = runtime_dir.join("lib").join(shim.file_name()?);
     (FileId::of(&stand_in)? == FileId::of(shim)?).then_some(stand_in)
 }
 
-/// Gives `dir` an empty limits file, if it has none: a shim that is loaded from there refuses everything.
+/// Gives `dir` an empty limits file, unless it has one: a shim that is loaded from there refuses everything.
 fn close(dir: &Path) -> Result<(), CreateRegionError> {
     if has_empty_limits(dir) { Ok(()) } else { write_file(&dir.join(LIMITS_FILE), &[], 0o444) }
 }
@@ -366,7 +368,7 @@ fn remove_all(dir: &Path) -> Result<(), CreateRegionError> {
     }
 }
 
-/// Writes a slice's limits, each of which a running container takes up on its own.
+/// Writes a slice's limits. Each value takes effect in running containers independently of the others.
 pub(super) fn write_limits(limits: &Limits, slice: &Slice) {
     for (device, part) in limits.devices.iter().zip(&slice.parts) {
         device.core_request_percent.store(part.core_request_percent, Ordering::Relaxed);
@@ -378,7 +380,7 @@ pub(super) fn write_limits(limits: &Limits, slice: &Slice) {
     limits.host_memory_limit_bytes.store(slice.host_memory_limit_bytes, Ordering::Relaxed);
 }
 
-/// Devices' UUIDs never change: they are written before the file is mapped by anybody.
+/// Writes the devices' UUIDs. They never change, and are written before any process maps the file.
 fn write_uuids(mut file: &File, parts: &[Part]) -> io::Result<()> {
     use std::io::{Seek, SeekFrom};
     use std::mem::offset_of;
@@ -391,8 +393,8 @@ fn write_uuids(mut file: &File, parts: &[Part]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a file of `file_bytes` of which the first `backed_bytes` are backed: a full disk is an error here, and not a
-/// signal in a process that maps it.
+/// Makes a file of `file_bytes` bytes, of which the first `backed_bytes` are allocated. So a full disk is an error
+/// here, and not a signal in a process that maps the file.
 fn make_shared(
     path: &Path,
     file_bytes: usize,
@@ -405,13 +407,13 @@ fn make_shared(
         file.set_len(file_bytes as u64)?;
         back(&file, backed_bytes)?;
         fill(&file)?;
-        // After the creation, where the umask would take bits away.
+        // Set afterwards, because the umask would remove bits at the creation.
         file.set_permissions(Permissions::from_mode(mode))
     };
     make().map_err(io_at(path))
 }
 
-/// Backs the file's first `bytes`; what is backed already stays as it is.
+/// Allocates the file's first `bytes`. What is allocated already stays unchanged.
 pub(super) fn back(file: &File, bytes: usize) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::empty(), 0, bytes as u64)?)
 }
@@ -429,7 +431,7 @@ fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CreateRegionEr
     write().map_err(io_at(path))
 }
 
-/// Makes a directory with exactly this mode, if it is not there.
+/// Makes a directory, or takes an existing one, and gives it exactly this mode.
 fn make_dir(path: &Path, mode: u32) -> Result<(), CreateRegionError> {
     let make = || {
         match DirBuilder::new().mode(0o700).create(path) {

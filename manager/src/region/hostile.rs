@@ -1,4 +1,4 @@
-//! A ledger in which a tenant has written what it likes, for the fuzz target.
+//! A ledger with arbitrary content from a tenant, for the fuzz target.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::region::map::Mapping;
 use crate::region::view::{self, SlotState};
 
-/// A ledger that is mapped as a region's is.
+/// A ledger, mapped as that of a region.
 pub struct HostileLedger {
     file: File,
     ledger: Mapping<Ledger>,
@@ -32,7 +32,7 @@ impl HostileLedger {
     /// Empties it.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses.
     pub fn clear(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.set_len(LEDGER_FILE_BYTES as u64)
@@ -41,12 +41,12 @@ impl HostileLedger {
     /// Writes `value` at `offset`, as the tenant does: anywhere in the file.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses.
     pub fn write(&self, offset: u64, value: u64) -> io::Result<()> {
         self.file.write_all_at(&value.to_ne_bytes(), offset % (LEDGER_FILE_BYTES as u64 - 7))
     }
 
-    /// Reads all that the manager reads.
+    /// Reads everything that the manager reads.
     ///
     /// # Panics
     /// A value is out of its bounds.
@@ -69,10 +69,10 @@ impl HostileLedger {
         }
     }
 
-    /// Gives every slot back, as the manager does when all processes are gone.
+    /// Gives all slots back, as the manager does when all processes have ended.
     ///
     /// # Panics
-    /// A slot, or what it held, is still there.
+    /// A slot is still in use, or its memory is still counted.
     pub fn reclaim(&self) {
         let ledger: &Ledger = &self.ledger;
         let slots: Vec<(usize, SlotState)> = view::slots(ledger).collect();

@@ -1,4 +1,4 @@
-//! A shared file, mapped as the type that it holds.
+//! A shared file, mapped as the type that it contains.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Deref;
@@ -13,17 +13,18 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::region::OpenRegionError;
 use crate::region::fault::Guard;
 
-/// What a region's files hold.
+/// A type that a region's file contains.
 ///
 /// # Safety
-/// The type is `repr(C)`, any bytes are a value of it, and those of its fields that another process may change while it
-/// is mapped are atomics.
+/// The type is `repr(C)`, any bytes are a valid value of it, and all fields that another process may change while it is
+/// mapped are atomics.
 pub(super) unsafe trait Shared {}
 
-// SAFETY: integers and atomics of them only. What is not atomic is written by nobody but the maker of the file, before
-// it is published.
+// SAFETY: it consists of integers and atomic integers. Only the maker of the file writes those that are not atomic,
+// before the file is published.
 unsafe impl Shared for Limits {}
-// SAFETY: integers and atomics of them only. What is not atomic is reserved: nobody reads or writes it.
+// SAFETY: it consists of integers and atomic integers. Those that are not atomic are reserved: no process reads or
+// writes them.
 unsafe impl Shared for Ledger {}
 
 /// A shared, writable mapping of a file that holds a `T`.
@@ -35,15 +36,15 @@ pub(super) struct Mapping<T: Shared> {
 
 // SAFETY: a mapping belongs to the whole process, and `T` is reached through atomics.
 unsafe impl<T: Shared> Send for Mapping<T> {}
-// SAFETY: as above.
+// SAFETY: a mapping belongs to the whole process, and `T` is reached through atomics.
 unsafe impl<T: Shared> Sync for Mapping<T> {}
 
 impl<T: Shared> Mapping<T> {
-    /// Opens the file `path` and maps its first `bytes` bytes, which it must have.
+    /// Opens the file `path` and maps its first `bytes` bytes; it must be at least that long.
     pub(super) fn open(path: &Path, bytes: usize) -> Result<(Mapping<T>, File), OpenRegionError> {
         let io = |source| OpenRegionError::Io { path: path.into(), source };
         let mut options = OpenOptions::new();
-        // A container may have put anything in the file's place.
+        // A container may have replaced the file by anything.
         options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let file = options.open(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
@@ -62,21 +63,21 @@ impl<T: Shared> Mapping<T> {
         if bytes < size_of::<T>() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
         let address =
             unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)? };
         let address = NonNull::new(address).ok_or(io::ErrorKind::OutOfMemory)?;
         match Guard::new(address.as_ptr() as usize, bytes) {
             Ok(guard) => Ok(Mapping { address: address.cast(), bytes, guard }),
             Err(error) => {
-                // SAFETY: mapped above, and nothing refers to it.
+                // SAFETY: it was mapped above, and nothing refers to it.
                 let _ = unsafe { munmap(address.as_ptr(), bytes) };
                 Err(error)
             }
         }
     }
 
-    /// Whether a page of the mapping was found to be gone.
+    /// Whether an access has found a page of the mapping missing.
     pub(super) fn is_damaged(&self) -> bool {
         self.guard.is_damaged()
     }
@@ -86,17 +87,17 @@ impl<T: Shared> Deref for Mapping<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: mapped for as long as `self` lives, page-aligned, at least as long as a `T`, and any bytes are a `T`
-        // by the trait's contract. A page that is gone is replaced before the access returns.
+        // SAFETY: the memory is mapped as long as `self` lives, page-aligned, and at least as long as a `T`; any bytes
+        // are a `T` by the trait's contract. A missing page is replaced before the access completes.
         unsafe { self.address.as_ref() }
     }
 }
 
 impl<T: Shared> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // First, so that the handler never touches an address that the kernel has given to somebody else.
+        // First, so that the handler never touches an address that the kernel has given to another mapping.
         self.guard.release();
-        // SAFETY: mapped in `new`, and no reference outlives `self`.
+        // SAFETY: it was mapped in `new`, and no reference outlives `self`.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.bytes) };
     }
 }

@@ -89,7 +89,7 @@ fn a_region_of_a_manager_that_counted_no_waits_is_taken_over() {
     let (id, dir) = (slice().id, region.dir().to_owned());
     drop(region);
     let limits = OpenOptions::new().write(true).open(dir.join(LIMITS_FILE)).unwrap();
-    // As an earlier version made it: what came later is a hole in the file.
+    // As an earlier version made it: the fields added later lie in a hole of the file.
     limits.write_at(&0_u32.to_ne_bytes(), 12).unwrap();
     limits.set_len(std::mem::offset_of!(Limits, waits) as u64).unwrap();
     limits.set_len(LIMITS_FILE_BYTES as u64).unwrap();
@@ -135,18 +135,18 @@ fn a_ledger_that_is_truncated_while_it_is_mapped_is_survived_and_reported() {
     let (_dir, _, region) = region();
     region.ledger().slots[400].devices[0].memory.store(5, Ordering::Relaxed);
     tenant(&region).set_len(0).unwrap();
-    // Every page is gone: reads find zeros, writes go nowhere.
+    // Every page is missing: reads return zeros, and writes are lost.
     assert_eq!(view::account(region.ledger(), 0).used_bytes, 0);
     assert_eq!(view::held_bytes(region.ledger(), 400, 1), [0]);
     assert_eq!(view::slots(region.ledger()).count(), 0);
     assert!(ledger::settle(region.ledger(), 0));
     assert!(region.damage().unwrap().contains("truncated"));
-    // Making it long again does not undo it.
+    // Making the ledger longer again does not undo the damage.
     tenant(&region).set_len(LEDGER_FILE_BYTES as u64).unwrap();
     assert!(region.damage().unwrap().contains("truncated"));
 }
 
-/// Something that is done to a region, with its name or with what is said of it.
+/// Harm that is done to a region, with its name or the expected text.
 type Harm = (&'static str, fn(&Region));
 
 #[test]
@@ -162,7 +162,7 @@ fn damage_takes_everything_away() {
         harm(&region);
         assert!(region.damage().is_some() && region.is_revoked(), "{what}");
         assert_eq!(region.device_limits(0).memory_limit_bytes.load(Ordering::Relaxed), 0, "{what}");
-        // Whoever has it mapped finds all of its pages.
+        // A process that has it mapped finds all pages again.
         assert_eq!(tenant(&region).metadata().unwrap().len(), LEDGER_FILE_BYTES as u64, "{what}");
     }
 }
@@ -199,7 +199,7 @@ fn what_is_gone_or_replaced_is_named_and_closed() {
         harm(&region);
         assert_eq!(region.displacement().unwrap(), expected);
         let shim = region.shim_path().file_name().unwrap();
-        // Again and again: it is found as long as the slice is there.
+        // Repeatedly, because the watch calls it at each look as long as the slice exists.
         for _ in 0..2 {
             dirs.make_closed(slice().id, &BTreeSet::new(), shim).unwrap();
             let mut files: Vec<_> = fs::read_dir(region.dir()).unwrap().map(|file| file.unwrap().file_name()).collect();
@@ -221,7 +221,7 @@ fn what_stands_in_for_a_shim_is_the_same_file_beside_no_limits() {
     assert_eq!(FileId::of(&stand_in), FileId::of(region.shim_path()));
     assert_eq!(region.preload().collect::<Vec<_>>(), [region.shim_path(), &*stand_in]);
     assert_eq!(fs::metadata(stand_in.with_file_name(LIMITS_FILE)).unwrap().len(), 0);
-    // One of another version stays as long as a region has it.
+    // A shim of another version stays as long as a region links to it.
     let old = stand_in.with_file_name("libaliquot-0.so");
     fs::rename(&stand_in, &old).unwrap();
     RegionDirs::prepare(dir.path()).unwrap();
@@ -260,7 +260,7 @@ fn a_ledger_full_of_any_byte_breaks_nothing() {
         let _ = view::sum(ledger, 0..SLOTS_MAX, 0);
         assert!(view::account(ledger, 0).used_bytes <= ledger::BYTES_MASK);
         for device in 0..DEVICES_MAX {
-            // Whether it can depends on the byte; that it ends is what counts.
+            // Whether it succeeds depends on the byte; it must return.
             let _ = ledger::settle(ledger, device);
         }
     }
@@ -279,7 +279,7 @@ fn a_single_forged_value_is_seen() {
         forge(region.ledger());
         let seen = region.implausible().unwrap();
         assert!(seen.contains(expected), "{seen}");
-        // The sweeps put it right.
+        // The sweeps put it right, so it is not damage.
         assert_eq!(region.damage(), None);
     }
     let (_dir, _, region) = region();
@@ -336,7 +336,7 @@ fn what_no_slice_has_is_removed_at_the_start() {
 fn a_region_that_cannot_be_made_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = RegionDirs::prepare(dir.path()).unwrap();
-    // Something else has the region's place.
+    // Another directory is in the region's place.
     fs::create_dir_all(dirs.region(slice().id).with_file_name("occupied")).unwrap();
     assert!(dirs.create(&slice()).is_err());
     assert_eq!(fs::read_dir(dir.path().join("slices")).unwrap().count(), 1);

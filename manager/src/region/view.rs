@@ -1,79 +1,79 @@
-//! What the manager reads from a ledger. All of it was written by processes of the container, and every value is
-//! bounded here before anybody acts on it.
+//! Reads the manager's values from a ledger. Processes of the container have written them, so every value is bounded
+//! here before it is used.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_abi::ledger::{self, BYTES_MASK, Identity, MANAGER_PID, OPERATION};
 use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, HOST_ACCOUNT, Ledger, NO_SLOT, SLOTS_MAX, SlotDevice, owner};
 
-/// What a container uses of one memory, by its ledger.
+/// A container's use of one memory, by its ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AccountView {
     /// Bytes in use.
     pub used_bytes: u64,
-    /// The most there have been.
+    /// The greatest value so far.
     pub peak_bytes: u64,
     /// Requests that were refused because of the limit.
     pub refused: u64,
 }
 
-/// What a container's processes together have done on one device, and what they do there now.
+/// The work of all processes of a container on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotSum {
     /// Threads that wait at the gate.
     pub waiting: u64,
-    /// Time that launches of the processes that are there now have waited.
+    /// Time that launches of the present processes have waited.
     pub throttled_ns: u64,
     /// Their launches.
     pub launches: u64,
     /// Their copies and memsets.
     pub copies: u64,
-    /// Bytes that those moved.
+    /// Bytes that these moved.
     pub copied_bytes: u64,
-    /// Time that their threads waited for those to be done.
+    /// Time that their threads waited for these to finish.
     pub copy_ns: u64,
 }
 
 /// A slot's work on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkView {
-    /// Somebody waits at the gate.
+    /// A thread waits at the gate.
     pub waiting: bool,
     /// All marked work is done.
     pub drained: bool,
     /// Number of the newest marker.
     pub marker_submitted: u64,
-    /// When work began that has not been drained since.
+    /// Since when work has been in flight without a drain.
     pub busy_since_ns: u64,
 }
 
-/// What a slot shows of its owner's work on one device, to see whether there was any.
+/// A slot's work counters for one device, compared between two looks to find out whether there was work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// All marked work is done, and nobody waits.
+    /// All marked work is done, and no thread waits.
     pub is_drained: bool,
     marker_submitted: u64,
     launches: u64,
     copies: u64,
 }
 
-/// Whether the slot that `index` names is in use, and by whom.
+/// Whether a slot is in use, and by which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
     /// Free.
     Free,
-    /// In use by this process, with this generation.
+    /// In use by this process, taken with this generation.
     Attached(Identity, u32),
-    /// In the middle of being taken or given back.
+    /// Being taken or given back.
     Between {
-        /// The word, to see whether it changes.
+        /// The slot's state word, to see whether it changes.
         word: u64,
-        /// By whom. What the ledger does not say is 0.
+        /// The process that does it. What the ledger does not say is 0.
         by: Identity,
     },
 }
 
-/// The slot's state.
+/// The state of the slot `index`.
 #[must_use]
 pub(crate) fn slot(ledger: &Ledger, index: usize) -> SlotState {
     let Some(word) = ledger.owners.get(index) else { return SlotState::Free };
@@ -83,15 +83,17 @@ pub(crate) fn slot(ledger: &Ledger, index: usize) -> SlotState {
             Some(identity) => SlotState::Attached(identity, owner::generation(word)),
             None => SlotState::Free,
         },
-        // Who takes a slot has not written all of its identity yet.
+        // A process that is taking a slot has not written its whole identity yet.
         owner::CLAIMED => SlotState::Between { word, by: someone(owner::pid(word), 0) },
-        // Only processes of the dead one's namespace can tell that it is dead.
+        // Only a process in the same pid namespace can find out that the owner is dead, so the namespace is the
+        // owner's.
         owner::RECLAIMING => {
             let namespace = ledger.slots.get(index).map_or(0, |slot| slot.pid_namespace.load(Ordering::Relaxed));
             SlotState::Between { word, by: someone(owner::pid(word), namespace) }
         }
         owner::FREE => SlotState::Free,
-        // No state of the protocol: whatever has written it, nobody will end it.
+        // Not a state of the protocol: whatever wrote it, no process will complete it. So it counts as abandoned by a
+        // manager.
         _ => SlotState::Between { word, by: someone(MANAGER_PID, 0) },
     }
 }
@@ -100,12 +102,12 @@ fn someone(pid: u32, pid_namespace: u64) -> Identity {
     Identity { pid, start_time: 0, pid_namespace }
 }
 
-/// The slots that are in use. The others are not touched: they may have no memory.
+/// The slots in use. The others are not touched, because their memory may not be allocated.
 pub(crate) fn slots(ledger: &Ledger) -> impl Iterator<Item = (usize, SlotState)> + '_ {
     (NO_SLOT + 1..SLOTS_MAX).map(|index| (index, slot(ledger, index))).filter(|(_, state)| *state != SlotState::Free)
 }
 
-/// The books of account number `number`.
+/// The values of account number `number`.
 #[must_use]
 pub(crate) fn account(ledger: &Ledger, number: usize) -> AccountView {
     let Some(account) = ledger.account(number) else { return AccountView::default() };
@@ -117,19 +119,19 @@ pub(crate) fn account(ledger: &Ledger, number: usize) -> AccountView {
     }
 }
 
-/// Bytes that the owner of slot `index` holds of each of the first `device_count` devices.
+/// Bytes that the owner of slot `index` holds on each of the first `device_count` devices.
 #[must_use]
 pub(crate) fn held_bytes(ledger: &Ledger, index: usize, device_count: usize) -> Vec<u64> {
     let Some(slot) = ledger.slots.get(index) else { return vec![0; device_count] };
     slot.devices.iter().take(device_count).map(|part| ledger::held_bytes(&part.memory)).collect()
 }
 
-/// What a slot says of its owner's contexts on one device.
+/// A slot's information on its owner's contexts on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContextView {
-    /// How many there are.
+    /// Number of contexts.
     pub count: u64,
-    /// What its owner holds, less what was reserved for them.
+    /// Bytes that its owner holds, minus those reserved for contexts.
     pub other_bytes: u64,
 }
 
@@ -137,7 +139,7 @@ pub(crate) struct ContextView {
 #[must_use]
 pub(crate) fn contexts(ledger: &Ledger, index: usize, device: usize) -> Option<ContextView> {
     let part = ledger.slots.get(index)?.devices.get(device)?;
-    // In this order: a context that is counted has been made.
+    // In this order, so that the memory of each counted context is already in the figures.
     let count = part.contexts.load(Ordering::Acquire);
     let other_bytes = ledger::held_bytes(&part.memory).saturating_sub(part.context_bytes.load(Ordering::Relaxed));
     Some(ContextView { count, other_bytes })
@@ -149,7 +151,8 @@ pub(crate) fn held_bytes_of(ledger: &Ledger, index: usize, number: usize) -> u64
     ledger.slots.get(index).and_then(|slot| slot.memory(number)).map_or(0, ledger::held_bytes)
 }
 
-/// Sums over the slots `indices` on device number `device`. The counters saturate: a forged one must not wrap the sum.
+/// Sums over the slots `indices` on device number `device`. The sums saturate, so that a forged counter cannot make
+/// them wrap.
 #[must_use]
 pub(crate) fn sum(ledger: &Ledger, indices: impl Iterator<Item = usize>, device: usize) -> SlotSum {
     let parts = indices.filter_map(|index| ledger.slots.get(index)?.devices.get(device));
@@ -170,8 +173,8 @@ pub(crate) fn work(ledger: &Ledger, index: usize, device: usize) -> Option<WorkV
     let slot = ledger.slots.get(index)?;
     let (part, row) = (slot.devices.get(device)?, slot.row(device)?);
     let marker_submitted = part.marker_submitted.load(Ordering::Acquire);
-    // No more markers are in flight than the row has cells: a number beyond that was not counted by the protocol, and no
-    // marker of that number will ever be written.
+    // At most as many markers are in flight as the row has cells. A higher number does not come from the protocol, and
+    // no marker with that number will ever be written.
     let is_counted = || {
         let written = row.iter().map(|cell| cell.load(Ordering::Acquire)).max().unwrap_or(0);
         marker_submitted <= written.saturating_add(row.len() as u64)
@@ -184,7 +187,7 @@ pub(crate) fn work(ledger: &Ledger, index: usize, device: usize) -> Option<WorkV
     })
 }
 
-/// What slot `index` shows of its owner's work on device number `device`.
+/// The work counters of slot `index` on device number `device`.
 #[must_use]
 pub(crate) fn progress(ledger: &Ledger, index: usize, device: usize) -> Option<Progress> {
     let (work, part) = (work(ledger, index, device)?, ledger.slots.get(index)?.devices.get(device)?);
@@ -196,8 +199,8 @@ pub(crate) fn progress(ledger: &Ledger, index: usize, device: usize) -> Option<P
     })
 }
 
-/// Where the owner of slot `index` is shown what the manager knows of it on device number `device`, if that is `owner`
-/// still.
+/// The part of slot `index` in which the manager shows the slot's owner its figures for device number `device`, if the
+/// owner is still `owner`.
 #[must_use]
 pub(crate) fn shown(ledger: &Ledger, index: usize, owner: Identity, device: usize) -> Option<&SlotDevice> {
     if ledger::identity(ledger, index) != Some(owner) {
@@ -206,7 +209,7 @@ pub(crate) fn shown(ledger: &Ledger, index: usize, owner: Identity, device: usiz
     ledger.slots.get(index)?.devices.get(device)
 }
 
-/// Says what in the ledger cannot have come about by the protocol.
+/// Describes the first value in the ledger that the protocol cannot have produced.
 #[must_use]
 pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String> {
     let accounts = || (0..ACCOUNTS).filter(|&number| number == HOST_ACCOUNT || number < device_count.min(DEVICES_MAX));
@@ -220,7 +223,7 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
         if owner::state(word) > owner::RECLAIMING {
             return Some(format!("owner {word:#x} of slot {index}"));
         }
-        // The page of one that is being taken may not be backed yet.
+        // The page of a slot that is being taken may not be allocated yet.
         if !matches!(owner::state(word), owner::ATTACHED | owner::RECLAIMING) {
             continue;
         }
@@ -234,7 +237,8 @@ pub(crate) fn implausible(ledger: &Ledger, device_count: usize) -> Option<String
     None
 }
 
-/// Bytes that a container can use at most: more than any machine has.
+/// Upper bound of the bytes that a container can use; no machine has more.
 pub(super) const USED_BYTES_MAX: u64 = 1 << 46;
-/// Operations that one slot can have under way at most: more threads than a process can have would be needed for more.
+/// Upper bound of the operations that one slot can have under way; more would need more threads than a process can
+/// have.
 const OPERATIONS_MAX: u64 = 1 << 15;

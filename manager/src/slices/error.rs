@@ -1,4 +1,4 @@
-//! Why a slice is not made, changed or removed: what was wrong, with which value, and what to do.
+//! Why a slice cannot be made, changed or removed: what is wrong, with which value, and what to do.
 
 use crate::inventory::{DeviceUuid, Inventory};
 use crate::size::Bytes;
@@ -6,7 +6,7 @@ use crate::slices::name::Quoted;
 use crate::slices::{DESCRIPTION_BYTES_MAX, HOST_MEMORY_BYTES_MAX, NameError, VariableError};
 use aliquot_abi::region::DEVICES_MAX;
 
-/// Why a part cannot be given on a device.
+/// Why a device cannot provide a part.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartError {
     /// The guaranteed share is out of range.
@@ -21,7 +21,7 @@ pub enum PartError {
         /// In percent.
         found: u32,
     },
-    /// The limit takes away from the guarantee.
+    /// The limit is below the guaranteed share.
     #[error("gpu-core-limit is {limit}, below gpu-core, which is {request}; give a limit of at least {request}")]
     LimitBelowRequest {
         /// In percent.
@@ -32,15 +32,15 @@ pub enum PartError {
     /// There is no such device.
     #[error("there is no device {device}; {}", list(known))]
     Unknown {
-        /// What was named.
+        /// The requested device.
         device: DeviceUuid,
-        /// What there is.
+        /// The node's devices.
         known: Vec<DeviceUuid>,
     },
-    /// The device cannot be given out now.
+    /// No new slice may use the device now.
     #[error("device {device} is unhealthy: {reason}; use another device, or this one when it has recovered")]
     Unhealthy {
-        /// Which.
+        /// The device.
         device: DeviceUuid,
         /// Why.
         reason: String,
@@ -48,41 +48,41 @@ pub enum PartError {
     /// The device is partitioned.
     #[error("device {device} is partitioned by MIG; use one of its instances")]
     Partitioned {
-        /// Which.
+        /// The device.
         device: DeviceUuid,
     },
-    /// The device's UUID is in no known form.
+    /// The device's UUID has an unknown form.
     #[error("device {device} has a UUID that is not 16 bytes; the driver is too old or too new for this version")]
     Unnameable {
-        /// Which.
+        /// The device.
         device: DeviceUuid,
     },
-    /// More memory than the device has.
+    /// The request exceeds the device's memory.
     #[error("gpu-memory is {}; device {device} has {}", Bytes(*.asked), Bytes(*.has))]
     MemoryMax {
-        /// Which.
+        /// The device.
         device: DeviceUuid,
         /// In bytes.
         asked: u64,
         /// In bytes.
         has: u64,
     },
-    /// Not so much time is left.
+    /// Too little of the device's time is left.
     #[error(
         "gpu-core {asked} does not fit on device {device}: {free} percent are not given out; ask for less, or remove or resize a slice"
     )]
     CoreRoom {
-        /// Which.
+        /// The device.
         device: DeviceUuid,
         /// In percent.
         asked: u32,
         /// In percent.
         free: u32,
     },
-    /// Not so much memory is left.
+    /// Too little of the device's memory is left.
     #[error("gpu-memory {} does not fit on device {device}: {} are not given out; ask for less, or remove or resize a slice", Bytes(*.asked), Bytes(*.free))]
     MemoryRoom {
-        /// Which.
+        /// The device.
         device: DeviceUuid,
         /// In bytes.
         asked: u64,
@@ -97,7 +97,7 @@ impl PartError {
         PartError::Unknown { device: device.clone(), known }
     }
 
-    /// Whether it is for want of room: the same request can succeed later.
+    /// Whether only room is missing, so that the same request can succeed later.
     #[must_use]
     pub fn is_want_of_room(&self) -> bool {
         matches!(self, PartError::CoreRoom { .. } | PartError::MemoryRoom { .. })
@@ -111,7 +111,7 @@ fn list(known: &[DeviceUuid]) -> String {
     }
 }
 
-/// The limit on host memory is one that no ledger can keep.
+/// A limit on host memory that is too great for a ledger.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("host-memory is {}; at most {} can be counted: ask for less, or for no limit", Bytes(*.found_bytes), Bytes(HOST_MEMORY_BYTES_MAX))]
 pub struct HostMemoryError {
@@ -119,19 +119,19 @@ pub struct HostMemoryError {
     pub found_bytes: u64,
 }
 
-/// Why a slice is not made.
+/// Why a slice cannot be made.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// The name.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// There is one of that name.
+    /// The name is taken.
     #[error("a slice named {} exists; choose another name, or remove it", Quoted(name))]
     Exists {
         /// The name.
         name: String,
     },
-    /// A variable for its containers.
+    /// A variable for its containers is invalid.
     #[error(transparent)]
     Variable(#[from] VariableError),
     /// The description is too long.
@@ -140,51 +140,51 @@ pub enum CreateError {
         /// Its length.
         found_bytes: usize,
     },
-    /// The limit on host memory.
+    /// The limit on host memory is too great.
     #[error(transparent)]
     HostMemory(#[from] HostMemoryError),
     /// Too few or too many parts.
     #[error("a slice of {found} devices is not possible; ask for 1 to {DEVICES_MAX}")]
     PartCount {
-        /// How many.
+        /// Their number.
         found: usize,
     },
-    /// Two parts of one device.
+    /// Two parts on one device.
     #[error("device {device} is named twice; each part must be of another device")]
     DeviceTwice {
-        /// Which.
+        /// The device.
         device: DeviceUuid,
     },
-    /// Some devices of the slice are shared in time and others by MPS.
+    /// Some devices of the slice are shared in time, and others by MPS.
     #[error(
         "device {device} is not shared in the same way as the slice's other devices (in time, or by MPS); `aliquot nodes` shows how each is"
     )]
     SharedOtherwise {
-        /// Which.
+        /// The device.
         device: DeviceUuid,
     },
-    /// One part cannot be given.
+    /// A part cannot be provided.
     #[error(transparent)]
     Part(#[from] PartError),
-    /// This node has no device at all.
+    /// This node has no device.
     #[error("this node has no device; run `aliquot doctor` to see why")]
     NoDevice,
     /// More parts than devices.
     #[error("the slice asks for more devices than this node has, which is {has}; ask for fewer")]
     TooFewDevices {
-        /// How many there are.
+        /// The number of devices.
         has: usize,
     },
-    /// No device will do.
+    /// No device can provide a part.
     #[error("no device has room: {}", .refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     NoRoom {
-        /// Why not, device by device.
+        /// The reason of each device.
         refusals: Vec<PartError>,
     },
 }
 
 impl CreateError {
-    /// Whether the same request can succeed later: for want of room, or because a device is ill.
+    /// Whether the same request can succeed later: room is missing, or a device is unhealthy.
     #[must_use]
     pub fn can_pass(&self) -> bool {
         let passes = |error: &PartError| error.is_want_of_room() || matches!(error, PartError::Unhealthy { .. });
@@ -196,7 +196,7 @@ impl CreateError {
         }
     }
 
-    /// Why no device would do for a part, with `taken` devices given to other parts.
+    /// Why no device can provide a part, with `taken` devices used by other parts.
     pub(super) fn none(inventory: &Inventory, taken: usize, mut refusals: Vec<PartError>) -> CreateError {
         match refusals.len() {
             0 if inventory.devices.is_empty() => CreateError::NoDevice,
@@ -207,16 +207,16 @@ impl CreateError {
     }
 }
 
-/// Why a slice is not changed.
+/// Why a slice cannot be changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
-    /// There is none of that name.
+    /// There is no slice of that name.
     #[error("there is no slice named {}; `aliquot slice ls` shows those that there are", Quoted(name))]
     NotFound {
         /// The name.
         name: String,
     },
-    /// Nothing is asked.
+    /// The request is empty.
     #[error(
         "nothing to change in slice {name:?}; give gpu-core, gpu-core-limit, gpu-memory, host-memory or a priority class"
     )]
@@ -232,18 +232,18 @@ pub enum ResizeError {
         /// The device.
         device: DeviceUuid,
     },
-    /// The limit on host memory.
+    /// The limit on host memory is too great.
     #[error(transparent)]
     HostMemory(#[from] HostMemoryError),
-    /// One part cannot be changed so.
+    /// A part cannot be changed as requested.
     #[error(transparent)]
     Part(#[from] PartError),
 }
 
-/// Why a slice is not removed.
+/// Why a slice cannot be removed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoveError {
-    /// There is none of that name.
+    /// There is no slice of that name.
     #[error("there is no slice named {}; `aliquot slice ls` shows those that there are", Quoted(name))]
     NotFound {
         /// The name.

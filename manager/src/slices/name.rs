@@ -1,11 +1,11 @@
-//! What a slice may be called. The name stands in file names, host names, CDI device names and metric labels.
+//! Checks names of slices. A name appears in file names, host names, CDI device names and metric labels.
 
 use std::fmt;
 
-/// Characters that a name may have.
+/// Maximum characters of a name.
 const NAME_CHARS_MAX: usize = 63;
 
-/// A name in a message. It can be anything that somebody asked for, of any length.
+/// A name quoted in a message. A client can send any text of any length.
 pub(super) struct Quoted<'name>(pub(super) &'name str);
 
 impl fmt::Display for Quoted<'_> {
@@ -28,7 +28,7 @@ pub enum NameError {
         /// Its length.
         found: usize,
     },
-    /// It is not made as it should be.
+    /// It contains invalid characters, or an invalid label.
     #[error(
         "the slice name {} is not valid: use lower-case letters, digits, '-' and '.', with a letter or digit at \
          both ends and beside each '.'",

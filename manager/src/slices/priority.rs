@@ -1,18 +1,18 @@
-//! Which slice goes first where several want a device.
+//! The order of slices that want the same device.
 
 use std::fmt;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A slice's priority class. It takes from nobody what they requested: it decides among those within their requests,
-/// and about what is left over.
+/// A slice's priority class. It never takes what another slice has requested: it orders slices within their requests,
+/// and the distribution of what is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum PriorityClass {
-    /// Gets the device within one shortest lease plus one kernel of its holder, within its request.
+    /// Gets the device after at most one shortest lease plus one kernel of the holder, while it is within its request.
     LatencyCritical,
-    /// The usual one.
+    /// The default.
     #[default]
     Standard,
     /// Goes after the others.
@@ -20,7 +20,7 @@ pub enum PriorityClass {
 }
 
 impl PriorityClass {
-    /// The priority by which an arbiter compares; the greater goes first.
+    /// The arbiter's priority; greater goes first.
     #[must_use]
     pub(crate) fn priority(self) -> i32 {
         match self {
@@ -30,7 +30,7 @@ impl PriorityClass {
         }
     }
 
-    /// Its name, as it is written everywhere.
+    /// Its name in configuration and output.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

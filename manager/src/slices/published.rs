@@ -1,4 +1,4 @@
-//! How containers get a slice besides by its name, and what else they get with it.
+//! Further names and variables by which containers get a slice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{NameError, name};
 
-/// Variables that say which devices a container has, and what it preloads.
+/// Variables that the manager sets itself: devices, and libraries to preload.
 const OWN_VARIABLES: [&str; 5] =
     ["ALIQUOT_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"];
 
-/// How containers get a slice besides by its name, and what else they get with it.
+/// Further names and variables by which containers get a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Published {
     /// Further names of its CDI device.

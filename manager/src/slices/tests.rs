@@ -154,7 +154,7 @@ fn a_resize_changes_what_it_names_and_nothing_else() {
     assert_eq!(shares(&slice), [(40, 60, 1), (40, 40, 1)]);
     let slice = slices.resize(&inventory, "a", &resized(vec![part(Some(1), 0, 0, 2 * GIB)])).unwrap();
     assert_eq!(shares(&slice), [(30, 60, 1), (30, 30, 2)]);
-    // All of the device is there for the one who has it.
+    // The slice itself may use the whole device.
     let slice = slices.resize(&inventory, "a", &resized(vec![part(None, 100, 100, 80 * GIB)])).unwrap();
     assert_eq!(shares(&slice), [(100, 100, 80), (100, 100, 80)]);
     for (changes, expected) in [
@@ -196,7 +196,7 @@ fn host_memory_has_a_limit_of_its_own_that_is_given_changed_and_taken_away() {
     assert_eq!((resized.host_memory_limit_bytes, resized.parts[0].core_request_percent), (0, 20));
     let error = slices.resize(&inventory, "a", &change(u64::MAX, vec![])).unwrap_err();
     assert_eq!(error, ResizeError::HostMemory(HostMemoryError { found_bytes: u64::MAX }));
-    // What is not named stays.
+    // A limit that the request leaves out stays.
     let other = ResizeRequest { parts: vec![part(None, 30, 0, 0)], ..ResizeRequest::default() };
     assert_eq!(slices.resize(&inventory, "a", &other).unwrap().host_memory_limit_bytes, GIB);
 }
@@ -295,7 +295,7 @@ proptest! {
     }
 }
 
-/// The slice that answers `request`, on a node with one device.
+/// The slice for `request`, on a node with one device.
 fn made_of(slices: &Slices, request: CreateRequest) -> Result<Slice, CreateError> {
     slices.create(&inventory(1), request, SliceId::from_random(1), SystemTime::UNIX_EPOCH)
 }

@@ -1,4 +1,4 @@
-//! A client's connection, with what the server would refuse of it for no good reason made good.
+//! A client's connection. It corrects a header that the server would refuse without good reason.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,17 +11,17 @@ use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use super::header_block;
 
-/// What every client of HTTP/2 begins with.
+/// The first bytes that every client of HTTP/2 sends.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes before what a frame holds.
+/// Bytes of a frame's header.
 const FRAME_HEADER_BYTES: usize = 9;
-/// What a frame may hold by the settings that the server sends.
+/// Maximum payload of a frame by the server's settings.
 const FRAME_BYTES_MAX: usize = 1 << 14;
 /// The type of frames that begin a header block.
 const HEADERS: u8 = 1;
 const FLAG_PADDED: u8 = 0x8;
 const FLAG_PRIORITY: u8 = 0x20;
-/// Bytes before the header block, by flag.
+/// Bytes before the header block, for each flag.
 const PAD_LENGTH_BYTES: usize = 1;
 const PRIORITY_BYTES: usize = 5;
 const READ_BYTES: usize = 8 << 10;
@@ -31,27 +31,27 @@ const READ_BYTES: usize = 8 << 10;
 pub(crate) struct Connection {
     stream: UnixStream,
     frames: Frames,
-    /// It is one of so many at a time.
+    /// One of the limited number of permits.
     _client: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    /// The connection of a client that has just come.
+    /// The connection of a new client.
     #[must_use]
     pub(crate) fn new(stream: UnixStream, client: OwnedSemaphorePermit) -> Connection {
         Connection { stream, frames: Frames::default(), _client: client }
     }
 }
 
-/// What has come, as far as it was looked through and beyond.
+/// Received bytes, up to and after the point that was examined.
 #[derive(Debug, Default)]
 struct Frames {
     bytes: Vec<u8>,
-    /// Bytes at the front that were looked through.
+    /// Bytes at the front that were examined.
     looked_through: usize,
-    /// Of those, what the server has.
+    /// Number of those that the server has read.
     taken: usize,
-    /// Bytes to come of a frame that need not be looked at.
+    /// Remaining bytes of a frame that need not be examined.
     rest: usize,
     stage: Stage,
 }
@@ -61,12 +61,12 @@ enum Stage {
     #[default]
     Preface,
     Frames,
-    /// It is no HTTP/2, or is at its end: the server is told all of it.
+    /// Not HTTP/2, or at its end: everything passes unchanged.
     Other,
 }
 
 impl Frames {
-    /// Takes in what has come; nothing: it was the end.
+    /// Adds received bytes; an empty slice means the end.
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.looked_through -= self.taken;
@@ -78,12 +78,12 @@ impl Frames {
         while self.step() {}
     }
 
-    /// What the server may have now.
+    /// What the server may read now.
     fn ready(&self) -> &[u8] {
         &self.bytes[self.taken..self.looked_through]
     }
 
-    /// Looks through the next piece; `false` if more must come first.
+    /// Examines the next piece. Returns `false` if more bytes are needed first.
     fn step(&mut self) -> bool {
         let left = &mut self.bytes[self.looked_through..];
         let seen = match self.stage {
@@ -109,7 +109,7 @@ impl Frames {
                 if left.len() < FRAME_HEADER_BYTES {
                     return false;
                 }
-                // One that is too long ends the connection: it is not waited for.
+                // A frame that is too long makes the server close the connection, so it is not collected.
                 if kind != HEADERS || length > FRAME_BYTES_MAX {
                     self.rest = length;
                     FRAME_HEADER_BYTES
@@ -128,7 +128,7 @@ impl Frames {
     }
 }
 
-/// The header block in what a HEADERS frame holds.
+/// The header block in the payload of a HEADERS frame.
 fn header_block_in(payload: &mut [u8], flags: u8) -> Option<&mut [u8]> {
     let is = |flag: u8| flags & flag != 0;
     let padding = if is(FLAG_PADDED) { usize::from(*payload.first()?) } else { 0 };
@@ -190,7 +190,7 @@ impl Connected for Connection {
     }
 }
 
-/// What the server is told when `sent` comes in pieces of `size` bytes.
+/// What the server reads when `sent` comes in pieces of `size` bytes.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn told(sent: &[u8], size: usize) -> Vec<u8> {
     let (mut frames, mut told) = (Frames::default(), Vec::new());
@@ -220,7 +220,7 @@ mod tests {
                 PREFACE,
                 &frame(4, 0, &[0; 6]),
                 &frame(HEADERS, 4, &block),
-                // Data that looks like a header block is data.
+                // A data frame that looks like a header block stays unchanged.
                 &frame(0, 1, &[0x41, 1, b'%']),
                 &frame(HEADERS, 4 | FLAG_PADDED | FLAG_PRIORITY, &padded),
                 &frame(HEADERS, 4, &[]),
@@ -238,7 +238,7 @@ mod tests {
         let odd = [
             b"GET / HTTP/1.1\r\nHost: %2F\r\n\r\n".to_vec(),
             PREFACE[..7].to_vec(),
-            // Frames that are cut off, too long, or padded with more than there is.
+            // Frames that are cut off, too long, or padded with more than their length.
             [PREFACE, &frame(HEADERS, 4, b"\x41\x01%")[..11]].concat(),
             [PREFACE, &[0xff, 0xff, 0xff, HEADERS, 4, 0, 0, 0, 1], b"\x41\x01%"].concat(),
             [PREFACE, &frame(HEADERS, 4 | FLAG_PADDED, b"\xff\x41\x01%")].concat(),

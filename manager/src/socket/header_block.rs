@@ -1,33 +1,33 @@
-//! The one thing that is changed in what clients send: percent signs in `:authority`.
+//! The one change to what clients send: percent signs in `:authority`.
 //!
-//! gRPC's C core, which Python, Ruby, C++ and others are built on, sends the percent-encoded path of a Unix socket as the
-//! authority of its requests (`%2Frun%2Faliquot%2Fmanager.sock`). A percent sign may stand there by RFC 3986, but the
-//! server's library takes none and resets the stream with a protocol error. Nobody reads the authority of a Unix
-//! socket, so each percent sign in it becomes a minus sign before the server sees it.
+//! gRPC's C core, on which Python, Ruby, C++ and others are built, sends the percent-encoded path of a Unix socket as
+//! the authority of its requests (`%2Frun%2Faliquot%2Fmanager.sock`). RFC 3986 allows percent signs there, but the
+//! server's library refuses them and resets the stream with a protocol error. The authority of a Unix socket has no
+//! use, so each percent sign in it is replaced by a minus sign before the server sees it.
 //!
-//! The two signs have codes of the same length in HPACK's Huffman code (RFC 7541, appendix B). So a header block keeps its
-//! length, the entries of the dynamic table keep their sizes, and nothing needs to be decoded that was encoded before.
-//! An authority whose name is an entry of the dynamic table is not found; encoders take the static table's.
+//! Both signs have codes of the same length in HPACK's Huffman code (RFC 7541, appendix B). So the header block keeps
+//! its length, the entries of the dynamic table keep their sizes, and nothing must be decoded and encoded again. An
+//! authority whose name is an entry of the dynamic table is not found; encoders use the static table's entry.
 
-/// `:authority` in the static table.
+/// The index of `:authority` in the static table.
 const AUTHORITY_INDEX: usize = 1;
 const AUTHORITY: &[u8] = b":authority";
-/// The same in the Huffman code.
+/// `:authority` in the Huffman code.
 const AUTHORITY_IN_CODE: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
-/// The code of `%`, and what of it is different in that of `-`.
+/// The code of `%`, and the bits in which the code of `-` differs.
 const PERCENT_CODE: u32 = 0b01_0101;
 const PERCENT_BITS: usize = 6;
 const DIFFERENT_BITS: std::ops::Range<usize> = 4..6;
 
-/// How many letters have a code of so many bits. Codes of one length follow each other, and those of the next length
-/// follow them, so this says where each code ends.
+/// The number of symbols for each code length in bits. Codes of one length are consecutive, and the codes of the next
+/// length follow them, so these numbers determine where each code ends.
 const CODES_OF_BITS: [u32; 31] =
     [0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29, 0, 4];
 
-/// Replaces percent signs in the `:authority` of a header block, which may be cut off at its end.
+/// Replaces percent signs in the `:authority` of a header block, which may be incomplete at its end.
 pub(super) fn replace_percent_signs(block: &mut [u8]) {
-    // A block that ends early, or that is none, is the server's to judge.
+    // An incomplete or invalid block is left to the server.
     if let Some(authority) = find_authority(block) {
         let bytes = &mut block[authority.at..authority.end];
         if authority.is_in_code {
@@ -50,7 +50,7 @@ fn find_authority(block: &[u8]) -> Option<Text> {
     loop {
         let first = *block.get(at)?;
         let index_bits = match first {
-            // Only an index, or a new size of the table: nothing follows.
+            // An indexed field, or a table size update: no string follows.
             0b1000_0000.. => {
                 integer(block, &mut at, 7)?;
                 continue;
@@ -77,7 +77,7 @@ fn find_authority(block: &[u8]) -> Option<Text> {
     }
 }
 
-/// The string at `at`, which is moved behind it; `None` if the block ends before it does.
+/// The string at `at`, which is moved past it; `None` if the block ends before the string does.
 fn text(block: &[u8], at: &mut usize) -> Option<Text> {
     let is_in_code = block.get(*at)? & 0b1000_0000 != 0;
     let length = integer(block, at, 7)?;
@@ -86,8 +86,8 @@ fn text(block: &[u8], at: &mut usize) -> Option<Text> {
     (text.end <= block.len()).then_some(text)
 }
 
-/// The number that begins in the last `bits` bits of the byte at `at`, which is moved behind it; `None` if the block ends
-/// before it does, or if no block is as long.
+/// The number that begins in the last `bits` bits of the byte at `at`, which is moved past it; `None` if the block ends
+/// before the number does, or if the number exceeds any block's length.
 fn integer(block: &[u8], at: &mut usize, bits: u32) -> Option<usize> {
     const BYTES_MAX: u32 = 3;
     let full = (1 << bits) - 1;
@@ -107,7 +107,7 @@ fn integer(block: &[u8], at: &mut usize, bits: u32) -> Option<usize> {
     None
 }
 
-/// Replaces percent signs in a string in the Huffman code.
+/// Replaces percent signs in a Huffman-coded string.
 fn replace_codes(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some((code, bits)) = code_at(bytes, at) {
@@ -152,7 +152,7 @@ mod tests {
         [&[bytes.len() as u8 | if is_in_code { 0x80 } else { 0 }], bytes].concat()
     }
 
-    /// A POST to `/%2F` with the authority as `field`, and a header after it.
+    /// A POST to `/%2F` with `value` as the authority, encoded by `field`, and a header after it.
     fn block(field: &[u8], value: &[u8], is_in_code: bool) -> Vec<u8> {
         let path = [&[0x44], &string(b"/%2F", false)[..]].concat();
         let other = [&[0x00], &string(b"note", false)[..], &string(b"100%", false)].concat();
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn each_letter_has_a_code() {
         assert_eq!(CODES_OF_BITS.iter().sum::<u32>(), 257);
-        // The end of a string is filled up with ones, which are the beginning of the longest code.
+        // A string is padded with ones, which are the beginning of the longest code.
         assert_eq!(code_at(&[0xff, 0xff, 0xff, 0xff], 0), Some((0x3fff_ffff, 30)));
         assert_eq!(code_at(&[0xff], 0), None);
     }

@@ -23,16 +23,16 @@ mod inherited;
 
 use inherited::Inherited;
 
-/// The thread's nice value: before all ordinary programs.
+/// The thread's nice value, which puts it before all ordinary programs.
 const NICE: i32 = -20;
 
-/// Between two looks at the least.
+/// Minimum time between two polls.
 const POLL_INTERVAL_NS_MIN: u64 = 50_000;
 
-// The region has a counter for each length that the arbiter tells apart.
+// The region has one counter for each wait length that the arbiter distinguishes.
 const _: () = assert!(WAIT_LENGTHS == WAIT_BOUNDS_NS.len() + 1);
 
-/// What the thread is told.
+/// A command to the thread.
 pub(super) enum Command {
     Add { live: Arc<LiveSlice>, part: usize, share: Share },
     Resize { number: u64, share: Share, done: Sender<()> },
@@ -40,14 +40,15 @@ pub(super) enum Command {
     Stop,
 }
 
-/// The thread, seen from outside.
+/// Handle of the thread.
 pub(super) struct DeviceThread {
     commands: Sender<Command>,
     thread: JoinHandle<()>,
 }
 
 impl DeviceThread {
-    /// Starts the thread of a device. `charges_all`: nobody else tells how much it is used.
+    /// Starts the thread of a device. `charges_all`: the driver does not say how busy the device is, so all use is
+    /// charged.
     pub(super) fn start(device: &DeviceUuid, charges_all: bool) -> io::Result<DeviceThread> {
         let (commands, inbox) = mpsc::channel();
         let device = device.clone();
@@ -57,7 +58,7 @@ impl DeviceThread {
     }
 
     pub(super) fn tell(&self, command: Command) {
-        // The thread ends only when it is told to, as the last thing.
+        // The receiver lives as long as the thread, which ends only on the last command.
         let _ = self.commands.send(command);
         self.wake();
     }
@@ -78,7 +79,7 @@ impl DeviceThread {
 
     pub(super) fn stop(self) {
         self.tell(Command::Stop);
-        // A panic in it has ended the process.
+        // A panic in the thread would have ended the whole process.
         let _ = self.thread.join();
     }
 }
@@ -88,9 +89,9 @@ struct Member {
     live: Arc<LiveSlice>,
     part: usize,
     processes: u32,
-    /// What of the arbiter's account is in the slice's counters.
+    /// The part of the arbiter's account that is in the slice's counters already.
     published: Usage,
-    /// Work that was there already.
+    /// Work in flight from before this manager.
     inherited: Inherited,
 }
 
@@ -98,7 +99,7 @@ impl Member {
     fn new(live: Arc<LiveSlice>, part: usize) -> Member {
         let ledger = live.region.ledger();
         let in_flight = view::slots(ledger).filter_map(|(index, state)| {
-            // One that is being taken has no work, and its page may not be backed yet.
+            // A slot that is being taken has no work, and its page may not be allocated yet.
             let SlotState::Attached(..) = state else { return None };
             let work = view::work(ledger, index, part)?;
             (!work.drained).then_some((index, work.marker_submitted))
@@ -107,7 +108,7 @@ impl Member {
         Member { live, part, processes: 0, published: Usage::default(), inherited }
     }
 
-    /// What the slice's ledger shows of this device. It is the container's word; the policy is made for that.
+    /// What the slice's ledger shows for this device. The container can forge it; the policy allows for that.
     fn observe(&mut self, container: ContainerId, now_ns: u64) -> Observation {
         let siblings = self.live.turns.siblings(self.part);
         let mut seen = Observation { container, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0, siblings };
@@ -124,7 +125,7 @@ impl Member {
                 };
                 seen.in_flight += 1;
             } else if seen.in_flight == 0 {
-                // What was done since the last look began with the newest work.
+                // Work that ended since the last look has begun with the newest start that is seen.
                 seen.busy_since_ns = seen.busy_since_ns.max(work.busy_since_ns);
             }
         }
@@ -136,7 +137,7 @@ impl Member {
         self.live.region.set_gate(self.part, flags);
     }
 
-    /// Whether the gate is closed, and if so whether those who wait at it know that they are watched.
+    /// If the gate is closed, whether the processes that wait at it know that they are watched; `None` if it is open.
     fn closed_gate(&self) -> Option<Watch> {
         let word = self.live.region.device_limits(self.part).gate.load(Ordering::Relaxed);
         match (word & gate::OPEN != 0, word & gate::WATCHED != 0) {
@@ -146,14 +147,14 @@ impl Member {
         }
     }
 
-    /// Adds to the slice's counters what has come to the arbiter's account: the counters are older than this arbiter.
+    /// Adds the growth of the arbiter's account to the slice's counters, which are older than this arbiter.
     fn publish(&mut self, usage: Usage) {
         if usage == self.published {
             return;
         }
         let (counters, waits) = (self.live.counters(self.part), self.live.waits(self.part));
         let published = &self.published;
-        // First, so that nobody reads of a wait that was longer than the longest.
+        // First, so that no reader sees a wait that is longer than the longest.
         waits.longest_ns.fetch_max(usage.longest_wait_ns, Ordering::Relaxed);
         let lengths = waits.by_length.iter().zip(usage.waits).zip(published.waits);
         let sums = [
@@ -173,21 +174,21 @@ impl Member {
     }
 }
 
-/// What those who wait at a closed gate can rely on.
+/// What the processes that wait at a closed gate can rely on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
-    /// This thread looks at them by itself.
+    /// This thread looks at them without being woken.
     On,
     /// They must ring.
     Off,
 }
 
 fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
-    // Sleeps here are a fraction of a millisecond: the kernel's usual slack would be a good part of them.
+    // Sleeps here take a fraction of a millisecond, so the kernel's default slack would matter.
     if let Err(error) = nix::sys::prctl::set_timerslack(1) {
         debug!(%device, %error, "timers are less exact");
     }
-    // This thread does little, and what it does late is time that no container uses. Only a privileged manager may do
+    // This thread does little, and while it is late no container uses the device. Only a privileged manager may set
     // this.
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
         debug!(%device, %error, "time sharing runs at the usual priority");
@@ -206,7 +207,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
                 }
                 Command::Resize { number, share, done } => {
                     arbiter.resize(ContainerId(number), share);
-                    // Who asked may have given up waiting.
+                    // The caller may have given up waiting.
                     let _ = done.send(());
                 }
                 Command::Remove { number, done } => {
@@ -214,7 +215,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
                     if let Some(member) = members.remove(&ContainerId(number)) {
                         member.live.turns.leave(member.part);
                     }
-                    // Who asked may have given up waiting.
+                    // The caller may have given up waiting.
                     let _ = done.send(());
                 }
                 Command::Stop => return,
@@ -222,11 +223,11 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
         }
         let next_poll_ns = poll(&mut arbiter, &mut members);
         let polled_ns = monotonic_ns();
-        // A wake-up that came meanwhile is not lost: parking returns at once then.
+        // A wake-up that came in the meantime is not lost: parking then returns at once.
         match next_poll_ns {
             None => {
                 if set_watch(&members, Watch::Off) {
-                    // Who came to a gate before it said so has not rung: they are seen by one more look.
+                    // A process that came to a gate before the change has not rung. One more poll sees it.
                     continue;
                 }
                 thread::park();
@@ -239,7 +240,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
                 }
             }
         }
-        // However often a container rings, this thread does not take a processor for itself.
+        // However often a container rings, this thread never uses up a processor.
         let rest_ns = (polled_ns + POLL_INTERVAL_NS_MIN).saturating_sub(monotonic_ns());
         if rest_ns > 0 {
             thread::sleep(Duration::from_nanos(rest_ns));
@@ -247,7 +248,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
     }
 }
 
-/// Looks, lets the policy decide, and does it. Returns when to look again; `None`: not before something happens.
+/// Observes, lets the policy decide, and carries out the plan. Returns when to poll again; `None`: when woken.
 fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> Option<u64> {
     for (&container, member) in members.iter_mut() {
         let processes = u32::try_from(member.live.processes().len()).unwrap_or(u32::MAX);
@@ -266,7 +267,7 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> O
             Action::OpenFree { container } => {
                 act(members, container, |member| member.set_gate(gate::OPEN | gate::FREE))
             }
-            // A poll follows, to see the work drain.
+            // Watched, because further polls follow to see the work drain.
             Action::Close { container } => act(members, container, |member| member.set_gate(gate::WATCHED)),
             Action::Tick { container } => act(members, container, |member| member.live.region.tick_gate(member.part)),
         }
@@ -280,7 +281,7 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> O
     plan.next_poll_ns
 }
 
-/// Tells those who wait at closed gates whether they must ring. Returns whether any had been told otherwise.
+/// Tells processes at closed gates whether they must ring. Returns whether this changed any gate.
 fn set_watch(members: &BTreeMap<ContainerId, Member>, watch: Watch) -> bool {
     let mut changed = false;
     for member in members.values().filter(|member| member.closed_gate().is_some_and(|found| found != watch)) {

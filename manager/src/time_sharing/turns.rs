@@ -1,11 +1,11 @@
-//! How a slice with several devices stands on each of them: written by that device's thread, read by the others.
+//! A slice's state on each of its devices: written by that device's thread, read by the other devices' threads.
 
 use std::thread::Thread;
 
 use aliquot_arbiter::{Siblings, Turn};
 use parking_lot::Mutex;
 
-/// A slice's turns, part by part.
+/// A slice's turns, one for each part.
 pub(crate) struct Turns {
     parts: Vec<Mutex<PartTurn>>,
 }
@@ -13,33 +13,32 @@ pub(crate) struct Turns {
 #[derive(Default)]
 struct PartTurn {
     turn: Turn,
-    /// The thread that shares the part's device; `None`: nobody does.
+    /// The thread that shares the part's device; `None`: no thread does.
     thread: Option<Thread>,
 }
 
 impl Turns {
-    /// The turns of a slice with so many parts, which is on none of their devices yet.
+    /// The turns of a slice with `parts` parts, which no thread shares yet.
     pub(crate) fn new(parts: usize) -> Turns {
         Turns { parts: (0..parts).map(|_| Mutex::default()).collect() }
     }
 
-    /// From now on `thread` tells of part number `part`, and is woken when there is news of another one.
+    /// From now on `thread` publishes the turn of part `part`, and is woken by news of the other parts.
     pub(super) fn join(&self, part: usize, thread: Thread) {
         self.set(part, PartTurn { turn: Turn::Absent, thread: Some(thread) });
     }
 
-    /// Nobody tells of part number `part` any more.
+    /// Nothing is published for part `part` any more.
     pub(super) fn leave(&self, part: usize) {
         self.set(part, PartTurn::default());
     }
 
-    /// How the slice stands on its devices other than that of part number `part`; `None` if there are none.
+    /// The slice's turns on its devices other than that of part `part`; `None` if it has only one device.
     pub(super) fn siblings(&self, part: usize) -> Option<Siblings> {
         (self.parts.len() > 1).then(|| Siblings::of(self.others(part).map(|other| other.lock().turn)))
     }
 
-    /// Tells how it stands on the device of part number `part`, and wakes the others' threads if they should look at
-    /// once.
+    /// Publishes the turn of part `part`, and wakes the other devices' threads if they should look at once.
     pub(super) fn publish(&self, part: usize, turn: Turn) {
         let Some(own) = self.parts.get(part).filter(|_| self.parts.len() > 1) else { return };
         let before = std::mem::replace(&mut own.lock().turn, turn);

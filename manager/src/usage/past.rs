@@ -1,4 +1,4 @@
-//! What slices have used in the last hour, in pieces of ten seconds: as much as is kept, and how it is told.
+//! What slices have used in the last hour, in pieces of ten seconds.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::region::view;
 
 /// The length of a piece.
 const PAST_INTERVAL_NS: u64 = 10 * SECOND_NS;
-/// Pieces that are kept: an hour.
+/// Maximum pieces kept: one hour.
 const POINTS_MAX: usize = 360;
 
-/// What a part of a slice has used in all, and holds, at a moment.
+/// Totals of a part of a slice at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     core_used_ns: u64,
@@ -25,13 +25,13 @@ pub(crate) struct Totals {
     waited_ns: u64,
     memory_refused: u64,
     memory_used_bytes: u64,
-    /// The most that its ledger has had since the slice was made.
+    /// The greatest memory in its ledger since the slice was made.
     ledger_peak_bytes: u64,
-    /// What it holds beyond its ledger.
+    /// Its memory beyond the ledger.
     memory_overhead_bytes: u64,
 }
 
-/// What `live` has used of its part number `part`, which must exist. What a damaged ledger says is left out.
+/// The totals of part `part` of `live`, which must exist. Numbers of a damaged ledger are left 0.
 #[must_use]
 pub(crate) fn totals(live: &LiveSlice, part: usize) -> Totals {
     let counters = live.counters(part);
@@ -52,7 +52,7 @@ pub(crate) fn totals(live: &LiveSlice, part: usize) -> Totals {
     totals
 }
 
-/// A piece.
+/// The use in one piece of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Point {
     begin_ns: u64,
@@ -65,9 +65,9 @@ struct Point {
 }
 
 impl Point {
-    /// Between two moments.
+    /// The use between two moments.
     fn between((begin_ns, before): (u64, Totals), (end_ns, now): (u64, Totals)) -> Point {
-        // A peak that was not there at the begin was in this piece; otherwise only what is seen at its ends is known.
+        // If the ledger's peak has grown, the peak was in this piece. Otherwise only the values at both ends are known.
         let new_peak_bytes = match now.ledger_peak_bytes > before.ledger_peak_bytes {
             true => now.ledger_peak_bytes.saturating_add(now.memory_overhead_bytes),
             false => 0,
@@ -83,7 +83,7 @@ impl Point {
         }
     }
 
-    /// Two that follow each other as one.
+    /// Joins two consecutive pieces.
     fn and(self, next: Point) -> Point {
         Point {
             begin_ns: self.begin_ns,
@@ -97,22 +97,22 @@ impl Point {
     }
 }
 
-/// What is kept of a part.
+/// The recorded pieces of a part.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     points: VecDeque<Point>,
-    /// Where the piece that is not complete begins.
+    /// Where the incomplete piece begins.
     begun: Option<(u64, Totals)>,
 }
 
 impl Past {
-    /// Whether a piece is complete at `now_ns`, and is to be recorded.
+    /// Whether a piece is complete at `now_ns`, and must be recorded.
     #[must_use]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.begun.is_none_or(|(begin_ns, _)| now_ns.saturating_sub(begin_ns) >= PAST_INTERVAL_NS)
     }
 
-    /// Ends a piece with what `now` says, and begins the next one.
+    /// Ends a piece with the totals `now`, and begins the next one.
     pub(crate) fn record(&mut self, now_ns: u64, now: Totals) {
         let end = (now_ns, now);
         if let Some(begin) = self.begun.replace(end) {
@@ -123,7 +123,7 @@ impl Past {
         }
     }
 
-    /// What was used in the last `since_ns` before `now_ns`, up to what `now` says, in at most `points_max` pieces.
+    /// The use in the last `since_ns` before `now_ns`, up to the totals `now`, in at most `points_max` pieces.
     fn told(&self, now_ns: u64, now: Totals, since_ns: u64, points_max: usize) -> Vec<Point> {
         let begun = self.begun.map(|begin| Point::between(begin, (now_ns, now)));
         let first_end_ns = now_ns.saturating_sub(since_ns);
@@ -134,7 +134,7 @@ impl Past {
     }
 }
 
-/// What the slices have used in the last `since`, by name; only those of `names` if there are any.
+/// The use in the last `since` of the slices in `names`; of all slices if `names` is empty.
 #[must_use]
 pub(crate) fn history_of_slices(
     slices: &[Arc<LiveSlice>],
@@ -183,7 +183,7 @@ mod tests {
         Totals { core_used_ns, memory_used_bytes, ledger_peak_bytes, ..Totals::default() }
     }
 
-    /// A past in which in piece number `n` so many nanoseconds were used.
+    /// A past with `n` nanoseconds used in piece number `n`.
     fn past(pieces: u64) -> Past {
         let (mut past, mut used_ns) = (Past::default(), 0);
         for piece in 0..=pieces {
@@ -202,7 +202,7 @@ mod tests {
         let past = past(1000);
         let now = past.begun.unwrap();
         let points = past.told(now.0, now.1, u64::MAX, usize::MAX);
-        // And the piece that has just begun.
+        // Including the piece that has just begun.
         assert_eq!(points.len(), POINTS_MAX + 1);
         assert_eq!((points[0].core_used_ns, points[359].core_used_ns, points[360].core_used_ns), (641, 1000, 0));
         assert_eq!(points[359].end_ns - points[0].begin_ns, 3600 * SECOND_NS);

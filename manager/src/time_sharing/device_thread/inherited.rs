@@ -1,14 +1,14 @@
-//! Work that was in flight already when this manager began to look.
+//! Work that was already in flight when this manager took over the slice.
 //!
-//! Whether it ends shows in its markers, and of those that a manager before has left nobody knows whether they will ever be
-//! written: the ledger may have been damaged. They are waited for as long as a manager may take to begin, and charged as
-//! long; a slice whose processes cannot come to the device because of them would else stay so through every restart. No
-//! process can bring this about: it does not start managers.
+//! Markers show when work ends. For markers from the time of an earlier manager it is unknown whether they will ever be
+//! written, because the ledger may have been damaged. They are waited for and charged for as long as the start of a
+//! manager may take. Otherwise a slice whose processes cannot get the device because of them would stay blocked through
+//! every restart. No process can cause this situation, because no process can start managers.
 
 use std::collections::BTreeMap;
 
-/// So long such work is taken for work. A kernel that is longer, and was there before the manager, is charged by its next
-/// marker again.
+/// How long such work is believed to run. A longer kernel from before the manager's start is charged again from its
+/// next marker on.
 const BELIEVED_NS: u64 = 2_000_000_000;
 
 /// The newest markers of the slots that had work in flight.
@@ -18,12 +18,13 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// What is in flight at `now_ns`: slots with their newest markers.
+    /// The work in flight at `now_ns`: slots with their newest markers.
     pub(super) fn new(now_ns: u64, in_flight: impl Iterator<Item = (usize, u64)>) -> Inherited {
         Inherited { begun_ns: now_ns, markers: in_flight.collect() }
     }
 
-    /// Whether what is in flight of slot `slot`, whose newest marker has the number `marker`, is not waited for any more.
+    /// Whether the work in flight of `slot` is not waited for any more. `marker` is the number of the slot's newest
+    /// marker.
     pub(super) fn is_abandoned(&mut self, slot: usize, marker: u64, now_ns: u64) -> bool {
         if self.markers.get(&slot).is_some_and(|&inherited| inherited != marker) {
             self.markers.remove(&slot);
@@ -44,7 +45,7 @@ mod tests {
         assert!(!inherited.is_abandoned(7, 5, START_NS + BELIEVED_NS - 1));
         assert!(inherited.is_abandoned(7, 5, START_NS + BELIEVED_NS));
         assert!(inherited.is_abandoned(7, 5, START_NS + 100 * BELIEVED_NS));
-        // A new marker is new work, and that one is not inherited.
+        // A new marker is new work, which is not inherited.
         assert!(!inherited.is_abandoned(7, 6, START_NS + 100 * BELIEVED_NS));
         assert!(!inherited.is_abandoned(7, 5, START_NS + 200 * BELIEVED_NS));
     }
