@@ -1,4 +1,4 @@
-//! The arbiter of one device: from what is seen at a poll to what is done to the gates.
+//! The arbiter of one device: turns the observations of a poll into actions on the gates.
 
 use std::collections::BTreeMap;
 
@@ -16,110 +16,111 @@ use crate::usage::Usage;
 /// What to do to a container's gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Open the gate and wake who waits at it.
+    /// Open the gate and wake the threads that wait at it.
     Open {
-        /// Whose gate.
+        /// The container with the gate.
         container: ContainerId,
     },
-    /// Open the gate for a container that is alone on the device, which needs no ticks and no markers; wake who waits.
+    /// Open the gate for a container that is alone on the device, and so needs no ticks and no markers. Wake the
+    /// threads that wait at it.
     OpenFree {
-        /// Whose gate.
+        /// The container with the gate.
         container: ContainerId,
     },
     /// Close the gate.
     Close {
-        /// Whose gate.
+        /// The container with the gate.
         container: ContainerId,
     },
-    /// Change the counting part of the open gate.
+    /// Change the counter in the word of the open gate.
     Tick {
-        /// Whose gate.
+        /// The container with the gate.
         container: ContainerId,
     },
 }
 
-/// What a poll decided.
+/// The decisions of a poll.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Plan {
     /// To be carried out in this order: a gate is closed before another one is opened.
     pub actions: Vec<Action>,
-    /// When to poll again at the latest; `None`: not before something happens.
+    /// The latest time for the next poll; `None`: no poll is needed before something happens.
     pub next_poll_ns: Option<u64>,
 }
 
 /// Shares one device's time between containers.
 ///
-/// After each change ([`Arbiter::add`], [`Arbiter::remove`], [`Arbiter::resize`], [`Arbiter::set_processes`]), and when
-/// a thread says that it waits at a gate, the caller polls soon; else at [`Plan::next_poll_ns`]. Being late costs
-/// accuracy and nothing else.
+/// The caller polls soon after each change ([`Arbiter::add`], [`Arbiter::remove`], [`Arbiter::resize`],
+/// [`Arbiter::set_processes`]) and when a thread reports that it waits at a gate; otherwise at [`Plan::next_poll_ns`].
+/// A late poll costs only accuracy.
 #[derive(Debug, Default)]
 pub struct Arbiter {
     containers: BTreeMap<ContainerId, Container>,
     clock: VirtualClock,
     polled_ns: u64,
-    /// Nobody runs free.
+    /// Whether no container ever runs free.
     charges_all: bool,
-    /// Since when the device is kept empty for a container whose other devices are about to be ready.
+    /// Since when the device has been kept empty for a container whose other devices are about to be ready.
     kept_empty_since_ns: Option<u64>,
 }
 
 impl Arbiter {
-    /// An arbiter without containers. `now_ns` is the time from which on it counts, in any steady clock.
+    /// An arbiter without containers. `now_ns` is the present time of any steady clock.
     #[must_use]
     pub fn new(now_ns: u64) -> Self {
         Self { polled_ns: now_ns, ..Self::default() }
     }
 
-    /// The same for a device of which nobody else tells how much it is used: a container that is alone there gets
-    /// leases, too, so that it is charged for what it uses.
+    /// The same for a device whose use no driver reports: a container that is alone there gets leases too, so that it
+    /// is charged for its use.
     #[must_use]
     pub fn charging_all(now_ns: u64) -> Self {
         Self { charges_all: true, ..Self::new(now_ns) }
     }
 
-    /// Adds a container, whose gate may stand in any way: the next poll sets it. It has no processes yet. A container
-    /// that was there before begins anew.
+    /// Adds a container without processes. Its gate may be in any state: the next poll sets it. A container that exists
+    /// already starts from the beginning.
     pub fn add(&mut self, container: ContainerId, share: Share) {
         self.containers.insert(container, Container::new(container, share, self.clock.now_ns()));
     }
 
-    /// Forgets a container; its gate is left as it is. Returns what it has used, or `None` if there is no such
-    /// container.
+    /// Forgets a container and leaves its gate as it is. Returns its usage, or `None` if there is no such container.
     pub fn remove(&mut self, container: ContainerId) -> Option<Usage> {
         self.containers.remove(&container).map(|container| container.usage)
     }
 
-    /// Changes a container's share. What it has used and owes stays. Returns whether there is such a container.
+    /// Changes a container's share; usage and debt stay. Returns whether there is such a container.
     pub fn resize(&mut self, container: ContainerId, share: Share) -> bool {
         self.containers.get_mut(&container).map(|container| container.resize(share)).is_some()
     }
 
-    /// Says how many processes of a container are attached to the device; at 0 its lease ends and nothing of its work
-    /// is left. Returns whether there is such a container.
+    /// Sets the number of a container's processes attached to the device. At 0 its lease ends, and its work in flight
+    /// is forgotten. Returns whether there is such a container.
     pub fn set_processes(&mut self, container: ContainerId, processes: u32) -> bool {
         self.containers.get_mut(&container).map(|container| container.processes = processes).is_some()
     }
 
-    /// What a container has used up to the last poll.
+    /// A container's usage up to the last poll.
     #[must_use]
     pub fn usage(&self, container: ContainerId) -> Option<Usage> {
         self.containers.get(&container).map(|container| container.usage)
     }
 
-    /// How a container with several devices stood on this one at the last poll. The arbiters of its other devices are
-    /// to be told ([`Observation::siblings`]), and polled soon where it [is news](Turn::is_news_after).
+    /// The state on this device, at the last poll, of a container with several devices. The caller must pass it to the
+    /// arbiters of the other devices ([`Observation::siblings`]), and poll them soon if it [is
+    /// news](Turn::is_news_after).
     #[must_use]
     pub fn turn(&self, container: ContainerId) -> Turn {
         self.containers.get(&container).map_or(Turn::Absent, |container| container.turn)
     }
 
-    /// The containers, in the order of their numbers.
+    /// The containers, in the order of their ids.
     pub fn containers(&self) -> impl Iterator<Item = ContainerId> {
         self.containers.keys().copied()
     }
 
-    /// Takes in what is seen now and decides. Each container should be in `observed` once; one that is not counts as
-    /// drained and not waiting. A `now_ns` before that of the last poll counts as that.
+    /// Takes in the observations and decides. `observed` should contain each container once; a missing one counts as
+    /// drained and not waiting. A `now_ns` before that of the last poll is replaced by that.
     pub fn poll(&mut self, now_ns: u64, observed: &[Observation]) -> Plan {
         let before_ns = self.polled_ns;
         let now_ns = now_ns.max(before_ns);
@@ -138,7 +139,7 @@ impl Arbiter {
         plan
     }
 
-    /// Takes in the observations and charges for the time since the last poll.
+    /// Takes in the observations, and charges for the time since the last poll.
     fn observe(&mut self, before_ns: u64, now_ns: u64, observed: &[Observation]) {
         let mut spans: Vec<Span> = Vec::new();
         for container in self.containers.values_mut() {
@@ -157,7 +158,8 @@ impl Arbiter {
         }
     }
 
-    /// Ends leases whose work is done or whose processes are gone, and lets overdue work no longer keep others out.
+    /// Ends leases whose work is done or whose processes are gone. Marks work that is overdue, so that it no longer
+    /// keeps other containers out.
     fn end_drains(&mut self, now_ns: u64, plan: &mut Plan) {
         for container in self.containers.values_mut() {
             match container.phase {
@@ -181,13 +183,13 @@ impl Arbiter {
         }
     }
 
-    /// Updates virtual time, and who contends.
+    /// Updates virtual time, and which containers contend.
     fn admit(&mut self) {
         let alone = self.present() <= 1;
         for container in self.containers.values_mut() {
             let may = lease::held_since_ns(container).is_some() || budget_wait_ns(container, alone) == Some(0);
             container.contending = container.wants() && may;
-            // A moment in which its threads are between two launches is no absence.
+            // A short moment between two launches does not count as absence.
             let absent = container.idle || (container.waiting && !may);
             if container.absent && !absent {
                 self.clock.admit(container);
@@ -198,7 +200,7 @@ impl Arbiter {
         self.give_precedence();
     }
 
-    /// Lets containers that are summoned go before others of their class, unless they are too far ahead of them.
+    /// Gives summoned containers precedence over others of their class, unless they are too far ahead of them.
     fn give_precedence(&mut self) {
         if self.containers.values().all(|container| container.siblings.is_none()) {
             return;
@@ -218,7 +220,7 @@ impl Arbiter {
         self.containers.values().filter(|container| container.contending)
     }
 
-    /// Whether all who want the device have one priority.
+    /// Whether all contending containers have the same priority.
     fn same_priority(&self) -> bool {
         let first = self.contending().next().map(|container| container.share.priority);
         self.contending().all(|container| Some(container.share.priority) == first)
@@ -229,7 +231,7 @@ impl Arbiter {
         self.containers.values().filter(|container| container.wants() || container.in_flight > 0).count()
     }
 
-    /// The container that has the device for itself: no other one has processes, and it is not limited.
+    /// The container that has the device to itself: no other one has processes, and it is not limited.
     fn alone(&self) -> Option<ContainerId> {
         if self.charges_all {
             return None;
@@ -250,9 +252,9 @@ impl Arbiter {
         None
     }
 
-    /// Shares the device between containers. Returns when to look again for another reason than a drain.
+    /// Shares the device between containers. Returns when to poll again for any other reason than a drain.
     fn share(&mut self, now_ns: u64, plan: &mut Plan) -> Option<u64> {
-        // Who was free until now holds the device: its lease begins.
+        // A container that ran free until now holds the device: its lease begins.
         for container in self.containers.values_mut().filter(|container| container.phase == Phase::Free) {
             container.grant(now_ns);
             plan.actions.push(Action::Open { container: container.id });
@@ -293,7 +295,7 @@ impl Arbiter {
         Some(now_ns + SHORT_LEASE_POLL_NS)
     }
 
-    /// Until when the device is kept empty to see whether the work of the last lease ends on other devices, too.
+    /// Until when the device stays empty to see whether the work of the last lease ends on the other devices too.
     fn joint_drain_until_ns(&self, now_ns: u64) -> Option<u64> {
         let waiting_ns = self.containers.values().filter_map(|container| {
             let until_ns = container.drained_ns.saturating_add(GANG_DRAIN_NS);
@@ -303,12 +305,12 @@ impl Arbiter {
         waiting_ns.max()
     }
 
-    /// Until when the device is kept empty for `held`, which is held back; `None` if `best` has it meanwhile, or if
-    /// that was long enough.
+    /// Until when the device stays empty for `held`, which is held back; `None` if `best` gets it in the meantime, or
+    /// if it has been empty for long enough.
     fn keep_empty(&mut self, held: Claim, best: Option<Claim>, now_ns: u64) -> Option<u64> {
         let ready_ns = self.containers.get(&held.container)?.siblings_ready_ns(now_ns);
         if best.is_none() {
-            // Only its own limit speaks against letting it in now.
+            // Only the limit of `held` could stop it from being let in now.
             return Some(ready_ns.min(now_ns + TICK_NS));
         }
         if ready_ns.saturating_sub(now_ns) > GANG_GAP_NS {
@@ -319,7 +321,7 @@ impl Arbiter {
         (now_ns < until_ns).then_some(until_ns.min(ready_ns))
     }
 
-    /// Has the siblings of the next one summoned.
+    /// Summons the siblings of the next holder.
     fn summon(&mut self, next: Claim, now_ns: u64) {
         if let Some(container) = self.containers.get_mut(&next.container) {
             container.lead(now_ns);
@@ -365,7 +367,7 @@ impl Arbiter {
         None
     }
 
-    /// Who competes for the device with `holder`, or for a device that nobody holds.
+    /// The containers that compete with `holder` for the device, or for a free device if it is `None`.
     fn rivals(&self, holder: Option<ContainerId>, now_ns: u64) -> Rivals {
         let same_priority = self.same_priority();
         let drain_ns =
@@ -389,7 +391,7 @@ impl Arbiter {
         }
     }
 
-    /// Notes how the containers with several devices stand here, for the arbiters of the others.
+    /// Notes the turns of containers with several devices, for the arbiters of their other devices.
     fn take_turns(&mut self, now_ns: u64) {
         if self.containers.values().all(|container| container.siblings.is_none()) {
             return;
@@ -412,14 +414,14 @@ impl Arbiter {
         }
     }
 
-    /// When the first container that only lacks budget will have it.
+    /// When the first container that only lacks budget will have enough.
     fn next_budget_ns(&self, now_ns: u64) -> Option<u64> {
         let waiting = self.containers.values().filter(|container| container.wants());
         let alone = self.present() <= 1;
         waiting.filter_map(|container| budget_wait_ns(container, alone)).min().map(|ns| now_ns.saturating_add(ns))
     }
 
-    /// When to see whether work in flight of closed containers is done.
+    /// When to check whether the work in flight of closed containers is done.
     fn next_drain_poll_ns(&self, now_ns: u64) -> Option<u64> {
         self.containers.values().filter_map(|container| drain_poll_in_ns(container, now_ns)).min().map(|ns| now_ns + ns)
     }
@@ -427,8 +429,8 @@ impl Arbiter {
 
 /// How long a container must wait until it has the budget for a lease; `None`: for ever.
 ///
-/// A container that has the device to itself opens at half of what its budget moves by in a lease, so that its use is
-/// centred on its limit. Among others it is virtual time that does this.
+/// A limited container without competitors begins a lease once it has half of the budget that a lease consumes, so that
+/// its use is centred on its limit. Among competitors virtual time has this effect.
 fn budget_wait_ns(container: &Container, alone: bool) -> Option<u64> {
     if !container.is_limited() {
         return Some(0);
@@ -437,29 +439,29 @@ fn budget_wait_ns(container: &Container, alone: bool) -> Option<u64> {
     container.cap.time_to_ns(BUDGET_OPEN_NS.max(centred_ns))
 }
 
-/// Whether the work of `container`, which goes on for too long, still keeps out `next`: with somebody beside it, it
-/// would get no more than its part of the device's time, even where it deserves more.
+/// Whether the overrunning work of `container` still keeps `next` out. It does if `container` has the better claim:
+/// with `next` beside it, it would get only a part of the device's time although it deserves more.
 fn overrun_keeps_out(container: &Container, closed_ns: u64, next: Claim, same_priority: bool, now_ns: u64) -> bool {
     now_ns.saturating_sub(closed_ns) < OVERRUN_LAST_NS
         && container.id != next.container
         && fair::claim(container, same_priority) < next
 }
 
-/// How long the container's work would be expected to keep others out if they were to be let in now.
+/// How long the container's work is expected to keep others out from now on.
 fn drain_left_ns(container: &Container, now_ns: u64) -> u64 {
     match container.phase {
         Phase::Open { .. } => container.expected_drain_ns,
         Phase::Draining { closed_ns } => {
             let elapsed_ns = now_ns.saturating_sub(closed_ns);
-            // What is overdue may go on for as long again.
+            // Overdue work may go on for as long again as it is overdue.
             container.expected_drain_ns.abs_diff(elapsed_ns)
         }
         _ => 0,
     }
 }
 
-/// The closer work is to the time at which it is expected to be done, the more often it is looked at: the device is
-/// empty from its end to the next look.
+/// Time until the next drain poll. The closer work is to its expected end, the more often it is polled: the device is
+/// empty from the end of the work to the next poll.
 fn drain_poll_in_ns(container: &Container, now_ns: u64) -> Option<u64> {
     let (Phase::Draining { closed_ns } | Phase::Overrunning { closed_ns }) = container.phase else {
         return None;

@@ -1,8 +1,8 @@
 //! A token bucket of device time.
 
-/// Device time that may be used, earned at a rate in percent. Less than nothing is debt.
+/// Device time that may be used, earned at a rate in percent. A negative balance is debt.
 ///
-/// The balance is kept in hundredths of a nanosecond, so that a percentage of any time is exact.
+/// The balance is stored in hundredths of a nanosecond, so that a percentage of any time is exact.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     rate_percent: u32,
@@ -21,12 +21,12 @@ impl Bucket {
         self.rate_percent = rate_percent;
     }
 
-    /// What is earned in `elapsed_ns`.
+    /// The time earned in `elapsed_ns`.
     pub(crate) fn earned_ns(&self, elapsed_ns: u64) -> u64 {
         elapsed_ns / 100 * u64::from(self.rate_percent) + elapsed_ns % 100 * u64::from(self.rate_percent) / 100
     }
 
-    /// Earns for `elapsed_ns`, as long as there is less than `capacity_ns`.
+    /// Earns for `elapsed_ns`; afterwards the balance is at most `capacity_ns`.
     pub(crate) fn refill(&mut self, elapsed_ns: u64, capacity_ns: u64) {
         let earned = i64::try_from(elapsed_ns).unwrap_or(i64::MAX).saturating_mul(i64::from(self.rate_percent));
         self.balance = self.balance.saturating_add(earned).min(scaled(capacity_ns));
@@ -41,7 +41,7 @@ impl Bucket {
         self.balance = self.balance.max(-scaled(debt_ns));
     }
 
-    /// What may be used; 0 while there is debt.
+    /// The time that may be used; 0 if there is debt.
     pub(crate) fn balance_ns(&self) -> u64 {
         u64::try_from(self.balance / SCALE).unwrap_or(0)
     }
@@ -50,7 +50,7 @@ impl Bucket {
         self.balance < 0
     }
 
-    /// Time until there is `target_ns`: 0 if there is, `None` if that is never.
+    /// Time until the balance is `target_ns`: 0 if it is already, `None` if it never will be.
     pub(crate) fn time_to_ns(&self, target_ns: u64) -> Option<u64> {
         let missing = u64::try_from(scaled(target_ns).saturating_sub(self.balance)).unwrap_or(0);
         missing.checked_add(u64::from(self.rate_percent).saturating_sub(1))?.checked_div(u64::from(self.rate_percent))

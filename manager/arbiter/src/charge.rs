@@ -1,4 +1,4 @@
-//! Who pays for a stretch of time in which one or several containers had work on the device.
+//! Splits the charge for time in which one or several containers had work on the device.
 
 use crate::container::ContainerId;
 
@@ -8,16 +8,16 @@ pub(crate) struct Span {
     pub(crate) container: ContainerId,
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
-    /// Processes with work there: the device switches between processes, giving each the same time.
+    /// Processes with work there. The device switches between processes, and gives each the same time.
     pub(crate) processes: u32,
-    /// The work should have been done long ago, and may not be work at all: nobody else pays less for it.
+    /// The work should have ended long ago, and may not be work at all: others do not pay less because of it.
     pub(crate) overdue: bool,
 }
 
-/// Calls `charge` with what each container has to pay.
+/// Calls `charge` with the time that each container must pay.
 ///
-/// Time in which only one had work is its own; other time is split by numbers of processes. The sum of all charges is
-/// the time in which anybody had work, to the nanosecond; what is overdue pays besides.
+/// A container pays fully for time in which only it had work. Other time is split by numbers of processes. The sum of
+/// all charges is exactly the time in which any container had work; overdue work pays in addition.
 pub(crate) fn split(spans: &[Span], mut charge: impl FnMut(ContainerId, u64)) {
     if let [only] = spans {
         return charge(only.container, only.end_ns.saturating_sub(only.start_ns));
@@ -37,7 +37,7 @@ pub(crate) fn split(spans: &[Span], mut charge: impl FnMut(ContainerId, u64)) {
     }
 }
 
-/// Splits a stretch of time between those who had work in all of it.
+/// Splits a stretch of time between the containers that had work throughout it.
 fn split_evenly<'a>(
     length_ns: u64,
     present: impl Iterator<Item = &'a Span> + Clone,
@@ -47,7 +47,7 @@ fn split_evenly<'a>(
     let mut rest = length_ns;
     for span in present {
         let own = u64::from(span.processes.max(1));
-        // Dividing what is left by who is left loses nothing to rounding.
+        // Dividing the remaining time among the remaining processes loses nothing to rounding.
         let part = u64::try_from(u128::from(rest) * u128::from(own) / u128::from(processes)).unwrap_or(rest);
         processes -= own;
         rest -= part;

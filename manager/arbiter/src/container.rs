@@ -1,4 +1,4 @@
-//! One container on the device: what it may use, what is known of its work, what it was charged.
+//! One container on the device: its share, the state of its work, and its charges.
 
 use crate::bucket::Bucket;
 use crate::charge::Span;
@@ -9,19 +9,19 @@ use crate::timing::{
 };
 use crate::usage::Usage;
 
-/// Names a container to its arbiter. The caller chooses the number.
+/// Identifies a container to its arbiter. The caller chooses the number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContainerId(pub u64);
 
-/// A container's part of the device's time.
+/// A container's share of the device's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// What is guaranteed while others want the device too, in percent. The requests of one device's containers should
-    /// not add up to more than 100. A container with a request of 0 gets what others leave, and an eighth of a percent.
+    /// Guaranteed share while others want the device too, in percent. The requests on one device should add up to at
+    /// most 100. A container with a request of 0 has the weight of an eighth of a percent.
     pub request_percent: u32,
-    /// What is never exceeded, in percent. 0 counts as 1, more than 100 as 100.
+    /// Maximum share, in percent. 0 counts as 1, and more than 100 as 100.
     pub limit_percent: u32,
-    /// Among containers within their requests, and for what is left over, the greater goes first.
+    /// Among containers within their requests, and for time that is left over, the greater priority goes first.
     pub priority: i32,
 }
 
@@ -35,36 +35,36 @@ impl Share {
     }
 }
 
-/// What a container's part of the region shows at a poll.
+/// What a container's region shows at a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Observation {
-    /// Whose region it is.
+    /// The container with the region.
     pub container: ContainerId,
     /// A thread waits at the gate.
     pub waiting: bool,
-    /// Processes whose marked work on the device is not done; 0: drained.
+    /// Processes whose marked work on the device is not done; 0 means drained.
     pub in_flight: u32,
-    /// The numbers of the processes' newest markers, added up: it changes when work is submitted.
+    /// Sum of the numbers of the processes' newest markers. It changes when work is submitted.
     pub markers: u64,
-    /// When the oldest of the work in flight was submitted after all before it was done; of no account for a
+    /// When the present work began: the submission that came after all earlier work was done. Meaningless for a
     /// container that has submitted nothing lately.
     pub busy_since_ns: u64,
-    /// How the container stands on its other devices; `None` if it has only this one.
+    /// The container's state on its other devices; `None` if it has only this one.
     pub siblings: Option<Siblings>,
 }
 
-/// What the container's gate is, and why.
+/// The state of the container's gate, and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// The gate is closed and all work done, as far as is known.
+    /// The gate is closed, and all work is done as far as is known.
     Closed,
-    /// It holds the lease; the quantum began at `since_ns`, the gate last changed at `ticked_ns`.
+    /// The container holds the lease. Its quantum began at `since_ns`; the gate last changed at `ticked_ns`.
     Open { since_ns: u64, ticked_ns: u64 },
-    /// It is alone on the device: the gate is open for good.
+    /// The container is alone on the device, and its gate stays open.
     Free,
-    /// The gate is closed; its work keeps others out.
+    /// The gate is closed, and the container's work keeps others out.
     Draining { closed_ns: u64 },
-    /// The gate is closed; its work has been there for too long to keep others out.
+    /// The gate is closed, and the container's work has been there too long to keep others out.
     Overrunning { closed_ns: u64 },
 }
 
@@ -74,66 +74,66 @@ pub(crate) struct Container {
     pub(crate) share: Share,
     pub(crate) processes: u32,
     pub(crate) phase: Phase,
-    /// Whether the arbiter knows how the gate stands: not before it has set it once.
+    /// Whether the arbiter knows the gate's state; it does once it has set it.
     pub(crate) gate_known: bool,
     pub(crate) usage: Usage,
 
-    /// What it may use up to its limit.
+    /// Budget of its limit.
     pub(crate) cap: Bucket,
-    /// What it may use of its request.
+    /// Budget of its request.
     pub(crate) guarantee: Bucket,
-    /// What it was charged over its weight: see `fair`.
+    /// Charged time over weight; see `fair`.
     pub(crate) virtual_ns: u64,
     /// It wants the device and may have it.
     pub(crate) contending: bool,
-    /// It is idle or kept away by its own limit: virtual time passes without it.
+    /// It is idle, or kept away by its own limit: virtual time passes without it.
     pub(crate) absent: bool,
-    /// It began to want the device after having been idle, and has had no lease since.
+    /// It began to want the device after being idle, and has had no lease since.
     pub(crate) woke: bool,
 
-    /// What a lease of its is charged, drain included, by experience.
+    /// Expected charge of one of its leases, drain included, from experience.
     pub(crate) expected_lease_ns: u64,
-    /// How long its work goes on after its gate was closed, by experience.
+    /// Expected time from the closing of its gate to the end of its work, from experience.
     pub(crate) expected_drain_ns: u64,
-    /// Charged, but not paid for yet.
+    /// Charged, but not paid yet.
     unpaid_ns: u64,
     /// Charged since the quantum began.
     pub(crate) lease_charged_ns: u64,
-    /// How long it may do nothing before it loses its lease to another one.
+    /// How long it may do nothing before it loses its lease to another container.
     pub(crate) idle_grace_ns: u64,
 
-    /// How long it may wait at its own open gate while others wait for the device.
+    /// How long it may wait at its own open gate while other containers wait for the device.
     pub(crate) patience_ns: u64,
     /// It has had no work since the lease was granted.
     pub(crate) unused: bool,
 
     pub(crate) waiting: bool,
-    /// It did at the look before.
+    /// It was waiting at the previous poll.
     pub(crate) waited: bool,
     pub(crate) in_flight: u32,
     markers: Option<u64>,
     /// It had work between the last two polls.
     active: bool,
-    /// It neither has nor wants anything, and this is not just a pause.
+    /// It neither has work nor wants any, for longer than a short pause.
     pub(crate) idle: bool,
-    /// When it was last seen with work or waiting.
+    /// When it was last seen working or waiting.
     pub(crate) last_active_ns: u64,
     /// When its work was done, if it is.
     pub(crate) drained_ns: u64,
 
-    /// How it stands on its other devices, if it has any.
+    /// Its state on its other devices, if it has any.
     pub(crate) siblings: Option<Siblings>,
-    /// How it stands here, for its siblings.
+    /// Its state on this device, for its siblings.
     pub(crate) turn: Turn,
-    /// Since when its siblings are summoned from here.
+    /// Since when its siblings have been summoned from here.
     pub(crate) session_ns: Option<u64>,
-    /// What it has before virtual time because of its siblings.
+    /// Precedence over virtual time because of its siblings.
     pub(crate) precedence: Precedence,
-    /// Since its lease began it was seen open on all devices that it wants.
+    /// Since its lease began, it was seen open on all devices that it wants.
     pub(crate) together: bool,
-    /// It wants this device when it has its others, by experience.
+    /// From experience it wants this device when it has its others.
     pub(crate) follows: bool,
-    /// It is summoned, and will want this device.
+    /// It is summoned, and is expected to want this device.
     pub(crate) is_expected: bool,
     /// Its lease lets work on another device end.
     pub(crate) recalled: bool,
@@ -186,7 +186,7 @@ impl Container {
         self.guarantee.set_rate(share.request());
     }
 
-    /// The request in eighths of a percent, at least one.
+    /// The weight: its request in eighths of a percent, at least 1.
     pub(crate) fn weight(&self) -> u64 {
         (u64::from(self.share.request()) * 8).max(1)
     }
@@ -199,22 +199,24 @@ impl Container {
         matches!(self.phase, Phase::Open { .. } | Phase::Free)
     }
 
-    /// It would launch work if it could, or does.
+    /// It launches work, or would if it could.
     pub(crate) fn wants(&self) -> bool {
         self.processes > 0 && (self.waiting || self.is_expected || matches!(self.phase, Phase::Open { .. }))
     }
 
-    /// The part of its own running time that it does not earn back meanwhile.
+    /// The part of `ns` of running time that its limit does not refill in the same time.
     pub(crate) fn net_of_limit_ns(&self, ns: u64) -> u64 {
         ns.saturating_sub(self.cap.earned_ns(ns))
     }
 
-    /// Half of what its budget moves by in one lease: around this much budget its use is centred on its limit.
+    /// Half of the budget that a lease consumes. With leases that begin at this budget, its use is centred on its
+    /// limit.
     pub(crate) fn half_swing_ns(&self) -> u64 {
         self.net_of_limit_ns(self.expected_lease_ns) / 2
     }
 
-    /// Takes in what was seen at `now_ns`, the first time since `before_ns`. Returns when in between it had work.
+    /// Takes in what was seen at `now_ns`; the last poll was at `before_ns`. Returns the time in between in which it
+    /// had work.
     pub(crate) fn observe(&mut self, before_ns: u64, now_ns: u64, seen: Option<&Observation>) -> Option<Span> {
         let alive = seen.filter(|_| self.processes > 0);
         let in_flight = alive.map_or(0, |seen| seen.in_flight.min(self.processes));
@@ -237,7 +239,7 @@ impl Container {
             return None;
         }
 
-        // A holder that never pauses for longer than a poll is taken to have worked all the time.
+        // A holder that never pauses for longer than a poll interval counts as working all the time.
         let start_ns = if was_busy || (was_active && open) { before_ns } else { begun_ns };
         let end_ns = match (in_flight > 0, submitted) {
             (true, _) => now_ns,
@@ -256,7 +258,7 @@ impl Container {
         Some(Span { container: self.id, start_ns, end_ns, processes, overdue })
     }
 
-    /// Keeps track of activity, waits and overruns; called after [`Container::observe`].
+    /// Updates activity, waits and overruns. Called after [`Container::observe`].
     pub(crate) fn account(&mut self, before_ns: u64, now_ns: u64) {
         if self.active || self.waiting {
             let paused = now_ns.saturating_sub(self.last_active_ns) > now_ns.saturating_sub(before_ns);
@@ -286,20 +288,20 @@ impl Container {
         }
     }
 
-    /// Books `ns` of device time; [`Container::settle`] makes it pay.
+    /// Books `ns` of device time, to be paid in [`Container::settle`].
     pub(crate) fn charge(&mut self, ns: u64) {
         self.unpaid_ns += ns;
     }
 
-    /// Pays for what was charged, and earns budget, for the time from `before_ns` to `now_ns`, in which several
-    /// containers had work on the device if it was `shared`.
+    /// Pays the charges and earns budget for the time from `before_ns` to `now_ns`. `shared`: several containers had
+    /// work on the device in that time.
     pub(crate) fn settle(&mut self, before_ns: u64, now_ns: u64, shared: bool) {
         let (charged_ns, elapsed_ns) = (std::mem::take(&mut self.unpaid_ns), now_ns.saturating_sub(before_ns));
         self.usage.charged_ns += charged_ns;
         self.lease_charged_ns += charged_ns;
         self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(charged_ns));
 
-        // What goes before the first look that finds it waiting was its own pause, however long ago the look before
+        // The time before the first poll that finds it waiting was its own pause, however long ago the previous poll
         // was.
         let held_off = (self.waited && !self.is_open()) || (self.in_flight > 0 && shared);
         let half_swing_ns = self.half_swing_ns();
@@ -309,8 +311,8 @@ impl Container {
             } else if self.idle {
                 idle_ns
             } else {
-                // Who uses little of its lease must not save up more than one that is idle; who was held off keeps what
-                // it saved.
+                // A container that uses little of its lease must not save more than an idle one. A container that was
+                // held off keeps its savings.
                 bucket.balance_ns().max(idle_ns)
             };
             bucket.spend(charged_ns);
@@ -318,11 +320,11 @@ impl Container {
         };
         pass(&mut self.cap, BURST_NS.max(half_swing_ns));
         pass(&mut self.guarantee, QUANTUM_MAX_NS);
-        // What it used of what others left is not held against its request later.
+        // Time that it used of what others left must not count against its request later.
         self.guarantee.forgive_beyond(self.expected_lease_ns.max(QUANTUM_MAX_NS));
     }
 
-    /// Device time over weight: a container with a request of 100 has a virtual clock that runs as the real one.
+    /// Device time over weight. With a request of 100, virtual time equals device time.
     pub(crate) fn weighted_ns(&self, ns: u64) -> u64 {
         ns.saturating_mul(800) / self.weight()
     }
@@ -341,7 +343,7 @@ impl Container {
         self.recalled = self.is_awaited_elsewhere();
     }
 
-    /// Gives it the device for itself.
+    /// Lets it run free.
     pub(crate) fn set_free(&mut self, now_ns: u64) {
         self.phase = Phase::Free;
         self.session_ns = None;
@@ -349,32 +351,32 @@ impl Container {
         self.woke = false;
     }
 
-    /// Ends the lease; its work may still be there.
+    /// Ends the lease. Its work may still be in flight.
     pub(crate) fn close(&mut self, now_ns: u64) {
         self.session_ns = None;
         self.phase = Phase::Draining { closed_ns: now_ns };
     }
 
-    /// Hands the lease back because nothing was done with it.
+    /// Hands the lease back because its holder does nothing.
     pub(crate) fn hand_back(&mut self, now_ns: u64) {
         self.idle_grace_ns = (self.idle_grace_ns / 2).max(IDLE_GRACE_MIN_NS);
         self.follows &= !(self.unused && self.together);
         self.close(now_ns);
     }
 
-    /// Ends a lease that was waited for and not used. Others could not use the time either: it counts in their favour,
-    /// and the next such lease is shorter.
+    /// Ends a lease that was waited for and not used. The other containers could not use that time either, so it counts
+    /// in their favour, and the next such lease is shorter.
     pub(crate) fn forfeit(&mut self, since_ns: u64, now_ns: u64) {
         let held_ns = self.weighted_ns(now_ns.saturating_sub(since_ns));
         self.virtual_ns = self.virtual_ns.saturating_add(held_ns);
-        // The container pays for the lease. It may have used time that it did not show, and a container that hides its
-        // work must gain nothing.
+        // The container pays for the lease: it may have used time without showing it, and hiding work must gain
+        // nothing.
         self.cap.spend(now_ns.saturating_sub(since_ns));
         self.patience_ns = (self.patience_ns / 2).max(QUANTUM_MIN_NS);
         self.close(now_ns);
     }
 
-    /// Its work is done: the lease is over, and something was learnt.
+    /// Its work is done: ends the lease, and learns from it.
     pub(crate) fn drained(&mut self, closed_ns: u64) {
         if self.drained_ns > closed_ns {
             let drain_ns = (self.drained_ns - closed_ns).min(EXPECTED_MAX_NS);
@@ -395,7 +397,7 @@ impl Container {
     fn learn_lease(&mut self) {
         if self.lease_charged_ns > 0 {
             let lease_ns = std::mem::take(&mut self.lease_charged_ns).min(EXPECTED_MAX_NS);
-            // Remembers the long ones: it is their debt that must stay within bounds.
+            // Falls slowly from long leases, because it is their debt that must stay bounded.
             self.expected_lease_ns =
                 lease_ns.max(self.expected_lease_ns - self.expected_lease_ns.saturating_sub(lease_ns) / 16);
         }

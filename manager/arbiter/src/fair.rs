@@ -1,14 +1,14 @@
-//! Whose turn it is: weighted fair queueing in virtual time, below priorities.
+//! Decides which container is next: by class, then by weighted fair queueing in virtual time.
 //!
-//! Each container has a virtual clock that advances by what it is charged, over its request. Who wants the device and
-//! is furthest behind is next, where *behind* is measured in the middle of the lease that it would get: so a container
-//! with long kernels is as far ahead of its share after a lease as it was behind before, and whenever one looks, it is
-//! off by half a kernel at most.
+//! Each container has a virtual clock that advances by its charges over its weight. Among those that want the device,
+//! the container furthest behind is next. It is compared by its virtual time in the middle of the lease that it would
+//! get. So after a lease a container with long kernels is as far ahead of its share as it was behind before, and it is
+//! never off by more than half a kernel.
 
 use crate::container::{Container, ContainerId};
 use crate::gang::Precedence;
 
-/// A claim to the next lease. The least has it.
+/// A claim to the next lease. The least claim wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Claim {
     pub(crate) class: Class,
@@ -18,15 +18,15 @@ pub(crate) struct Claim {
     pub(crate) container: ContainerId,
 }
 
-/// What goes before virtual time; the lesser goes first.
+/// The part of a claim that is compared before virtual time; the lesser goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Class {
     beyond_request: bool,
     rank: i64,
 }
 
-/// A container's class. Where all who want the device have the same priority, all are of one class: virtual time alone
-/// is fairer.
+/// A container's class. If all contending containers have the same priority, all are in one class, because virtual time
+/// alone is fairer.
 pub(crate) fn class(container: &Container, same_priority: bool) -> Class {
     if same_priority {
         return Class { beyond_request: false, rank: 0 };
@@ -39,7 +39,7 @@ pub(crate) fn claim(container: &Container, same_priority: bool) -> Claim {
     Claim { precedence: container.precedence, ..claim_by_time(container, same_priority) }
 }
 
-/// The claim of a container that holds no lease, whether it is summoned or not.
+/// The same claim without the precedence of summoned containers.
 pub(crate) fn claim_by_time(container: &Container, same_priority: bool) -> Claim {
     let half_ns = container.weighted_ns(container.expected_lease_ns / 2);
     Claim {
@@ -50,7 +50,8 @@ pub(crate) fn claim_by_time(container: &Container, same_priority: bool) -> Claim
     }
 }
 
-/// The claim of the holder to another quantum of `quantum_ns`: the work that it has in flight is its own in any case.
+/// The holder's claim to another quantum of `quantum_ns`. Its work in flight counts in addition, because the holder
+/// pays for it in any case.
 pub(crate) fn renewal(holder: &Container, quantum_ns: u64, same_priority: bool) -> Claim {
     let ahead_ns = holder.weighted_ns(holder.expected_drain_ns.saturating_add(quantum_ns / 2));
     Claim {
@@ -61,8 +62,8 @@ pub(crate) fn renewal(holder: &Container, quantum_ns: u64, same_priority: bool) 
     }
 }
 
-/// The virtual time of the device: that of the container which is furthest behind among those that use or want it. It
-/// never goes back.
+/// The virtual time of the device: that of the container furthest behind among those that use or want it. It never goes
+/// back.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualClock {
     now_ns: u64,
@@ -79,9 +80,9 @@ impl VirtualClock {
         }
     }
 
-    /// Lets a container join those who contend. Time in which it did not want the device, or was kept away by its own
-    /// limit, is no credit, but for half a lease: else a container with long leases would be put back each time that it
-    /// wakes.
+    /// Lets a container join the contenders. Time in which it did not want the device, or was kept away by its own
+    /// limit, gives no credit beyond half a lease. Without that half, a container with long leases would be set back
+    /// each time it wakes.
     pub(crate) fn admit(&self, container: &mut Container) {
         let credit_ns = container.weighted_ns(container.expected_lease_ns / 2);
         container.virtual_ns = container.virtual_ns.max(self.now_ns.saturating_sub(credit_ns));

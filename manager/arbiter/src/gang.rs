@@ -1,28 +1,30 @@
-//! Containers with several devices: their leases come and go together.
+//! Containers with several devices: their leases begin and end together.
 //!
-//! Work that waits for a peer on another device keeps its own device busy until the peer's lease has come. So the
-//! arbiters of a container's devices look at each other, through their caller: each says how the container stands there
-//! ([`Turn`]), and sees what the others say ([`Siblings`]).
+//! Work that waits for a peer on another device keeps its own device busy until the peer has its lease. So the arbiters
+//! of a container's devices exchange information through their caller: each publishes the container's state on its
+//! device ([`Turn`]), and sees the states on the others ([`Siblings`]).
 //!
-//! * An arbiter whose next holder is such a container leads a **session** of it: the others are *summoned*. On each device the
-//!   container of the oldest session goes before others of its class, as long as it is not ahead of them by more than a credit
-//!   of [`GANG_CREDIT_NS`]; so shares stay what they are, and of two containers that want the same devices one
-//!   has both. Sessions are ordered by their beginning, then by the container: nobody waits for anybody in a circle.
-//! * The device that will be ready last closes its gate first. Until then the others' holders go on, and a device that is
-//!   ready too soon is lent out or, for [`GANG_GAP_NS`] at most, kept empty.
-//! * When the lease ends on one device, it ends on all where somebody else wants the device or a limit counts.
-//! * Work may then be left whose peer was not launched any more. Where the container has drained while a sibling has not, it is
-//!   **recalled**: let in until the sibling has drained, too. Two containers whose work is left on each other's devices would keep
-//!   each other out: after [`GANG_STUCK_NS`] the older one is let in beside the other.
+//! * An arbiter whose next holder is such a container leads a **session** of it: it *summons* the siblings on the other
+//!   devices. On each device the container of the oldest session goes before others of its class, as long as it is
+//!   ahead of them by at most a credit of [`GANG_CREDIT_NS`]. So shares stay the same, and of two containers that want
+//!   the same devices one gets both. Sessions are ordered by their beginning, then by container, so there is no
+//!   circular waiting.
+//! * The device that will be ready last closes its gate first. Until then the holders of the others go on. A device
+//!   that is ready too early is lent out, or kept empty for at most [`GANG_GAP_NS`].
+//! * When the lease ends on one device, it ends on all devices that another container wants or on which a limit
+//!   applies.
+//! * Work can be left over whose peer was not launched in time. Where the container has drained but a sibling has not,
+//!   it is **recalled**: let in until the sibling has drained too. Two containers with work left on each other's
+//!   devices would keep each other out; after [`GANG_STUCK_NS`] the older one is let in beside the other.
 //!
-//! A container that is recalled launches what it likes, and not only what is waited for. So where each device has a
-//! process of its own whose kernels wait for peers, new such work is left behind again and again: such programs
-//! progress, but do as little as a fifth of what they could, and several of them on overlapping sets of devices cost
-//! neighbours a part of their shares. Programs that launch on all devices from one thread lose little.
+//! A recalled container can launch anything, not only the peer that is waited for. So if each device has a process of
+//! its own whose kernels wait for peers, new work is left over again and again. Such programs make progress, but may
+//! run at a fifth of their possible speed, and several of them on overlapping sets of devices cost neighbours a part of
+//! their shares. Programs that launch on all devices from one thread lose little.
 //!
-//! Nothing of this is waited for without bound: after [`GANG_HOLD_MAX_NS`] each device goes its own way, and so it does
-//! as long as the container is behind its share there ([`GANG_OWED_NS`]): shares may differ from device to device, and
-//! so may the work.
+//! All these waits are bounded. After [`GANG_HOLD_MAX_NS`] each device goes on without the others. It also does so as
+//! long as the container is behind its share there ([`GANG_OWED_NS`]), because shares and work may differ between
+//! devices.
 
 use crate::bucket::Bucket;
 use crate::container::{Container, Phase};
@@ -34,13 +36,13 @@ use crate::timing::{
     TICK_NS,
 };
 
-/// How a container stands on one device, for the arbiters of its other devices.
+/// A container's state on one device, for the arbiters of its other devices.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Turn {
-    /// It wants nothing there.
+    /// It does not want the device.
     #[default]
     Absent,
-    /// It wants nothing there, but will by experience when it has its other devices.
+    /// It does not want the device now, but from experience will when it has its other devices.
     Expected {
         /// When its gate could be opened, as things stand; `u64::MAX`: others go first.
         ready_ns: u64,
@@ -49,15 +51,15 @@ pub enum Turn {
     Waiting {
         /// When its gate could be opened, as things stand; `u64::MAX`: others go first.
         ready_ns: u64,
-        /// Since when that device's arbiter has summoned its siblings, if it does.
+        /// Since when that device's arbiter has summoned its siblings, if it has.
         session_ns: Option<u64>,
     },
     /// Its gate is open.
     Open {
-        /// Since when that device's arbiter has summoned its siblings, if it does.
+        /// Since when that device's arbiter has summoned its siblings, if it has.
         session_ns: Option<u64>,
     },
-    /// Its gate was closed and its work is not done yet.
+    /// Its gate was closed, and its work is not done yet.
     Draining {
         /// When it was closed.
         since_ns: u64,
@@ -65,7 +67,7 @@ pub enum Turn {
 }
 
 impl Turn {
-    /// Whether the siblings' arbiters should look at it at once, where `before` is what they know.
+    /// Whether the siblings' arbiters should look at it at once. `before` is the turn that they know.
     #[must_use]
     pub fn is_news_after(self, before: Turn) -> bool {
         let (now_ready_ns, ready_ns) = (self.ready_ns(), before.ready_ns());
@@ -96,7 +98,7 @@ impl Turn {
     }
 }
 
-/// What goes before virtual time among containers of one class; the lesser goes first.
+/// The part of a claim that is compared before virtual time within a class; the lesser goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Precedence {
     /// Its work on another device may wait for launches here.
@@ -109,27 +111,27 @@ pub(crate) enum Precedence {
         /// When the session began.
         since_ns: u64,
     },
-    /// Nothing.
+    /// No precedence.
     None,
 }
 
-/// How a container stands on its other devices.
+/// A container's combined state on its other devices.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Siblings {
-    /// The beginning of the oldest session that one of them leads.
+    /// The beginning of the oldest session that one of its siblings leads.
     pub(crate) session_ns: Option<u64>,
-    /// When the last one of those that wait for their lease will have it.
+    /// When the last of the waiting siblings will have its lease.
     pub(crate) ready_ns: u64,
-    /// The gate is open on one of them at least.
+    /// The gate is open on at least one other device.
     pub(crate) open: bool,
-    /// One of them waits for its lease, or for its work to be done after one.
+    /// It waits on another device for its lease, or for the end of its work after a lease.
     pub(crate) apart: bool,
-    /// When the first gate was closed of those behind which work is not done yet.
+    /// When the first of the gates was closed behind which work is not done yet.
     pub(crate) draining_since_ns: Option<u64>,
 }
 
 impl Siblings {
-    /// What the turns on the other devices come to.
+    /// Combines the turns on the other devices.
     #[must_use]
     pub fn of(turns: impl IntoIterator<Item = Turn>) -> Self {
         turns.into_iter().fold(Self::default(), |all, turn| Self {
@@ -142,9 +144,9 @@ impl Siblings {
     }
 }
 
-/// What a container is to its siblings on other devices.
+/// The parts of a container's policy that concern its other devices.
 impl Container {
-    /// Takes in how it stands on its other devices.
+    /// Takes in its state on its other devices.
     pub(crate) fn meet(&mut self, siblings: Option<Siblings>) {
         self.siblings = siblings.filter(|_| !self.is_owed());
         self.together |= self.is_open() && siblings.is_some_and(|siblings| siblings.open && !siblings.apart);
@@ -155,7 +157,7 @@ impl Container {
         }
     }
 
-    /// Whether it is so far behind its share of this device that it does not wait for the others any more.
+    /// Whether it is so far behind its share of this device that it no longer waits for the others.
     fn is_owed(&self) -> bool {
         let owes = |bucket: &Bucket| {
             let idle_ns = QUANTUM_MAX_NS.saturating_add(self.half_swing_ns());
@@ -164,26 +166,27 @@ impl Container {
         owes(&self.guarantee) || (self.is_limited() && owes(&self.cap))
     }
 
-    /// It is this device's choice: summons its siblings, if none of them has summoned it.
+    /// Called when it is this device's choice: summons its siblings, unless one of them has summoned it.
     pub(crate) fn lead(&mut self, now_ns: u64) {
         if self.siblings.is_some_and(|siblings| siblings.session_ns.is_none()) {
             self.session_ns.get_or_insert(now_ns);
         }
     }
 
-    /// Since when it has been summoned, by this device's arbiter or another one's.
+    /// Since when it has been summoned, by this device's arbiter or another one.
     pub(crate) fn summoned_since_ns(&self) -> Option<u64> {
         [self.session_ns, self.siblings.and_then(|siblings| siblings.session_ns)].into_iter().flatten().min()
     }
 
-    /// Until when its siblings' leases are to be waited for.
+    /// Until when to wait for its siblings' leases.
     pub(crate) fn siblings_ready_ns(&self, now_ns: u64) -> u64 {
         let Some(siblings) = self.siblings.filter(|_| !self.is_awaited_elsewhere()) else { return 0 };
         let since_ns = self.summoned_since_ns().unwrap_or(now_ns);
         siblings.ready_ns.min(since_ns.saturating_add(GANG_HOLD_MAX_NS))
     }
 
-    /// Whether what its lease was good for is over: it was ended on another device, or was given to let work end there.
+    /// Whether its lease has lost its purpose: it was ended on another device, or was given to let work end there and
+    /// that work has ended.
     pub(crate) fn has_parted(&self) -> bool {
         if self.recalled { !self.is_awaited_elsewhere() } else { self.together && self.is_awaited_elsewhere() }
     }
@@ -197,7 +200,7 @@ impl Container {
         self.siblings?.draining_since_ns
     }
 
-    /// What goes before its virtual time, by which it is `ahead_ns` ahead of the others of its class.
+    /// Its precedence, if it is `ahead_ns` of virtual time ahead of the others in its class.
     pub(crate) fn precedence(&self, ahead_ns: u64) -> Precedence {
         match (self.awaited_since_ns(), self.summoned_since_ns()) {
             (Some(since_ns), _) if ahead_ns <= self.weighted_ns(OVERRUN_MAX_NS) => Precedence::Awaited { since_ns },
@@ -206,8 +209,8 @@ impl Container {
         }
     }
 
-    /// Whether its work, whose gate was closed at `closed_ns`, may wait for a device on which work waits for `next`
-    /// here.
+    /// Whether its work, whose gate was closed at `closed_ns`, may wait for another device on which work waits for
+    /// `next` to be let in here.
     pub(crate) fn is_stuck(&self, closed_ns: u64, next: Claim, now_ns: u64) -> bool {
         self.siblings.is_some()
             && self.id != next.container
@@ -215,12 +218,12 @@ impl Container {
             && now_ns.saturating_sub(closed_ns) >= GANG_STUCK_NS
     }
 
-    /// Whether it is only kept from using this device by not having its others.
+    /// Whether it does not use this device only because it lacks its others.
     pub(crate) fn is_kept_elsewhere(&self) -> bool {
         self.follows && self.siblings.is_some_and(|siblings| siblings.open || siblings.apart)
     }
 
-    /// How it stands here; it waits with `ready_ns` if it waits.
+    /// Its state here. `ready_ns` is used if it waits.
     pub(crate) fn turn(&self, ready_ns: u64) -> Turn {
         match self.phase {
             Phase::Free => Turn::Open { session_ns: None },

@@ -1,42 +1,42 @@
-//! When the holder's lease ends.
+//! Decides when the holder's lease ends.
 
 use crate::container::{Container, Phase};
 use crate::fair::{self, Claim};
 use crate::timing::{CYCLE_NS, IDLE_GRACE_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS, QUANTUM_WAKING_NS, TICK_NS};
 
-/// Those who wait for the holder's lease.
+/// The containers that wait for the holder's lease.
 pub(crate) struct Rivals {
-    /// The best claim among them, if there are any, without those that are held back.
+    /// The best claim among those that are not held back, if there are any.
     pub(crate) best: Option<Claim>,
-    /// The best claim among those that are held back until their other devices are ready.
+    /// The best claim among those held back until their other devices are ready.
     pub(crate) held: Option<Claim>,
-    /// The best claim among those who were idle before they began to wait.
+    /// The best claim among those that were idle before they began to wait.
     pub(crate) best_woken: Option<Claim>,
-    /// Sum of the weights of all who want the device, the holder's included.
+    /// Sum of the weights of all containers that want the device, including the holder's.
     pub(crate) weights: u64,
-    /// The longest drain to be expected of any of them.
+    /// The longest expected drain among them.
     pub(crate) longest_drain_ns: u64,
-    /// Whether all who want the device have one priority.
+    /// Whether they all have the same priority.
     pub(crate) same_priority: bool,
 }
 
-/// What becomes of a lease now.
+/// The decision on a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It goes on, and is looked at again at the time given, if nothing happens before.
+    /// It goes on. The next decision is due at `until_ns`, unless something happens before.
     Goes { until_ns: u64 },
     /// It goes on with a new quantum.
     Renewed {
         /// When the new quantum ends.
         until_ns: u64,
-        /// Somebody who is held back would have had the device, and is to be got ready on its other devices.
+        /// A container that is held back would have been next, and must be made ready on its other devices.
         summons: bool,
     },
-    /// It ends because its holder does nothing with it.
+    /// It ends because its holder does nothing.
     HandedBack,
-    /// It ends because nothing was done with it, and somebody else waits.
+    /// It ends because it was never used, and another container waits or the holder is limited.
     NotUsed,
-    /// It ends because the holder's budget is used up, or because somebody else has the better claim.
+    /// It ends because the holder's budget is used up, or because another container has the better claim.
     Ended,
 }
 
@@ -56,8 +56,8 @@ pub(crate) fn verdict(holder: &Container, since_ns: u64, rivals: &Rivals, now_ns
         return Verdict::Ended;
     }
     if holder.unused {
-        // Its threads are still waking up: ending the lease now would make them wait for the next one, and so on. But
-        // they may be stopped, or not exist.
+        // Its threads may still be waking up; if the lease ended now, they would wait for the next one, and so on. But
+        // they may also be stopped, or not exist.
         let patience_end_ns = since_ns.saturating_add(holder.patience_ns);
         return match (now_ns < patience_end_ns, rivals.best) {
             (false, Some(_)) => Verdict::NotUsed,
@@ -81,18 +81,19 @@ pub(crate) fn verdict(holder: &Container, since_ns: u64, rivals: &Rivals, now_ns
     Verdict::Renewed { until_ns: until_ns.min(now_ns.saturating_add(gate_open_ns(holder, quantum_ns))), summons }
 }
 
-/// When a gate must close so that the work that is in flight then uses up the rest of the holder's budget.
+/// When the gate must close so that the work then in flight uses up the rest of the holder's budget; `None`: it is used
+/// up already.
 fn budget_spent_ns(holder: &Container, now_ns: u64) -> Option<u64> {
     if !holder.is_limited() {
         return Some(u64::MAX);
     }
     let kept_ns = holder.net_of_limit_ns(holder.expected_drain_ns);
     let left_ns = holder.cap.balance_ns().checked_sub(kept_ns)?;
-    // While it runs it earns, too; looking again when what it has now is spent is soon enough.
+    // It earns while it runs. It is enough to look again when its present balance is spent.
     Some(now_ns.saturating_add(left_ns))
 }
 
-/// Who would have the device next if that were decided now; `None`: `holder` again.
+/// The container that would be next if it were decided now; `None`: `holder` again.
 pub(crate) fn next(holder: Option<&Container>, rivals: &Rivals) -> Option<Claim> {
     let renewal = holder.map(|holder| fair::renewal(holder, quantum_ns(holder, rivals), rivals.same_priority));
     let first = [rivals.best, rivals.held].into_iter().flatten().min()?;
@@ -101,13 +102,13 @@ pub(crate) fn next(holder: Option<&Container>, rivals: &Rivals) -> Option<Claim>
 
 /// The holder's part of a cycle, by weight.
 fn quantum_ns(holder: &Container, rivals: &Rivals) -> u64 {
-    // Where kernels are long, a cycle is long whatever the quanta: then short ones would only add switches.
+    // Long kernels make a cycle long whatever the quanta are. Short quanta would then only add switches.
     let cycle_ns = CYCLE_NS.max(rivals.longest_drain_ns.saturating_mul(2));
     let part_ns = cycle_ns.saturating_mul(holder.weight()) / rivals.weights.max(holder.weight());
     part_ns.clamp(QUANTUM_MIN_NS, QUANTUM_MAX_NS)
 }
 
-/// The quantum, shortened for a container that was idle and now waits with the better claim.
+/// The quantum, shortened if a container that was idle now waits with the better claim.
 fn curtailed_ns(holder: &Container, quantum_ns: u64, rivals: &Rivals) -> u64 {
     let renewal = fair::renewal(holder, quantum_ns, rivals.same_priority);
     match rivals.best_woken {
@@ -117,12 +118,12 @@ fn curtailed_ns(holder: &Container, quantum_ns: u64, rivals: &Rivals) -> u64 {
     }
 }
 
-/// How long the gate stays open in a quantum, so that the drain still belongs to it.
+/// How long the gate stays open in a quantum, so that the quantum includes the drain.
 fn gate_open_ns(holder: &Container, quantum_ns: u64) -> u64 {
     quantum_ns.saturating_sub(holder.expected_drain_ns).max(TICK_NS)
 }
 
-/// Whether a container holds the lease, and since when its quantum runs.
+/// Since when the container's quantum has run, if it holds the lease.
 pub(crate) fn held_since_ns(container: &Container) -> Option<u64> {
     match container.phase {
         Phase::Open { since_ns, .. } => Some(since_ns),

@@ -1,7 +1,6 @@
-//! What a container has used of the device, waited for and overrun.
+//! A container's use of the device, its waits and its overruns.
 
-/// Upper bounds, each included, of the buckets of [`Usage::waits`]; what is longer than the last one is in a bucket of
-/// its own.
+/// Inclusive upper bounds of the buckets of [`Usage::waits`]. Longer waits have a bucket of their own.
 pub const WAIT_BOUNDS_NS: [u64; 13] = [
     100_000,
     250_000,
@@ -18,24 +17,25 @@ pub const WAIT_BOUNDS_NS: [u64; 13] = [
     1_000_000_000,
 ];
 
-/// What a container has used, waited for and overrun, since it was added.
+/// A container's use of the device, its waits and its overruns, since it was added.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Usage {
-    /// Device time that was charged, in nanoseconds.
+    /// Charged device time, in nanoseconds.
     pub charged_ns: u64,
-    /// Since when it has waited for the lease that it waits for now.
+    /// Since when it has waited for its next lease, if it waits.
     pub waiting_since_ns: Option<u64>,
-    /// Time in which it waited for leases, without the wait that is under way, in nanoseconds.
+    /// Time that it waited for leases, in nanoseconds, without the present wait.
     pub waited_ns: u64,
     /// The longest wait for a lease, in nanoseconds.
     pub longest_wait_ns: u64,
-    /// Number of waits for leases, without the one that is under way, by length: see [`WAIT_BOUNDS_NS`].
+    /// Number of waits for leases by length, without the present wait; see [`WAIT_BOUNDS_NS`].
     pub waits: [u64; WAIT_BOUNDS_NS.len() + 1],
-    /// Leases granted; a renewal is no new lease.
+    /// Leases granted; a renewal does not count.
     pub leases: u64,
-    /// Leases after whose end work stayed longer than [`OVERRUN_REPORTED_NS`](crate::timing::OVERRUN_REPORTED_NS).
+    /// Leases whose work lasted longer than [`OVERRUN_REPORTED_NS`](crate::timing::OVERRUN_REPORTED_NS) after the gate
+    /// was closed.
     pub overruns: u64,
-    /// How much longer, in nanoseconds.
+    /// The total excess over that time, in nanoseconds.
     pub overrun_ns: u64,
 }
 
@@ -66,7 +66,7 @@ mod tests {
         for (waited_ns, bucket) in [(0, 0), (100_000, 0), (100_001, 1), (1_000_000_000, 12), (1_000_000_001, 13)] {
             let before = usage.waits[bucket];
             usage.begin_wait(0);
-            // A wait goes on from its beginning, however often it is seen.
+            // A wait counts from its beginning, however often it is reported.
             usage.begin_wait(waited_ns);
             usage.end_wait(waited_ns);
             usage.end_wait(waited_ns);

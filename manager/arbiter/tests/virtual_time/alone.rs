@@ -7,7 +7,7 @@ use crate::world::MS;
 const ONLY: ContainerId = ContainerId(0);
 const WHOLE: Share = Share { request_percent: 100, limit_percent: 100, priority: 0 };
 
-/// What is done to the gate of a container without a limit, the only one there, that wants to launch.
+/// The actions on the gate of an unlimited container that is alone and wants to launch.
 fn first_actions(mut arbiter: Arbiter) -> Vec<Action> {
     arbiter.add(ONLY, WHOLE);
     arbiter.set_processes(ONLY, 1);

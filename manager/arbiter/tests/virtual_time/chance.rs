@@ -1,5 +1,5 @@
-//! Thousands of short lives of a device: containers, kernels, arrivals, deaths, resizes and restarts of the manager by
-//! chance.
+//! Thousands of short random runs of a device, with random containers, kernels, starts, deaths, resizes and restarts of
+//! the manager.
 
 use aliquot_arbiter::{ContainerId, Share, timing};
 
@@ -10,8 +10,8 @@ const RUNS: u64 = 5_000;
 const RUN_NS: u64 = 120 * MS;
 const US: u64 = 1_000;
 
-/// Lengths that kernels may have. None is longer than the first overrun bound, so that work is never beside other work
-/// for longer than it takes by itself.
+/// Possible kernel lengths. None exceeds the first overrun bound, so work is never beside other work for longer than it
+/// takes by itself.
 const LENGTHS_NS: [u64; 6] = [100 * US, 300 * US, MS, 3 * MS, 10 * MS, 30 * MS];
 const LONGEST_NS: u64 = 30 * MS;
 const PROCESSES_MAX: u64 = 2;
@@ -20,7 +20,7 @@ struct Life {
     world: World,
     containers: u64,
     request_left: u32,
-    /// The requests that they began with.
+    /// The requests that the containers began with.
     granted: [u32; 4],
     least_request: [u32; 4],
     greatest_limit: [u32; 4],
@@ -99,7 +99,7 @@ impl Life {
                 self.world.resize(0, container, Share { request_percent, limit_percent, ..before });
             }
             8 if !own.is_empty() => {
-                // Stopped by a debugger, say: it never wakes up again.
+                // As if a debugger had stopped it: it never wakes up again.
                 let deaf = *self.world.random.pick(&own);
                 self.world.processes[deaf].as_mut().unwrap().deaf = true;
             }
@@ -116,7 +116,7 @@ impl Life {
             let container = ContainerId(number);
             let record = self.world.record(0, container);
             let share = record.share.unwrap();
-            // What one lease can take beyond what was meant: the work in flight of each process, and a poll or two.
+            // What one lease can take beyond its plan: the work in flight of each process, and a poll or two.
             let lease_ns = PROCESSES_MAX * (LONGEST_NS + 2 * MS) + 2 * MS;
             let limit = u64::from(self.greatest_limit[number as usize]);
 
@@ -130,7 +130,7 @@ impl Life {
                 record.excess_ns
             );
 
-            // Everybody else's lease, then its own debt, paid off at the least of its rates.
+            // The leases of all others, then its own debt, paid off at its lowest rate.
             let rate = u64::from(self.least_request[number as usize]);
             let bound_ns = self.containers * (lease_ns + timing::QUANTUM_MAX_NS) + 2 * lease_ns * 100 / rate;
             let wait_ns = self.world.longest_wait_ns(0, container);
@@ -178,11 +178,11 @@ fn charged_is_used() {
             let record = life.world.record(0, container);
             let (charged_ns, used_ns) = (life.world.charged_ns(0, container), record.used_ns - record.used_free_ns);
             total_ns += charged_ns;
-            // The end of work is known to half a poll, and what a burst does after its last marker is not seen.
+            // The end of work is known to half a poll interval, and work after a burst's last marker is not seen.
             let unmarked_ns = life.world.usage(0, container).leases * MARKED_MAX_NS;
             let error_ns = used_ns / 8 + unmarked_ns + 4 * MS;
             assert!(charged_ns + error_ns >= used_ns, "seed {seed}: {charged_ns} charged for {used_ns}");
-            // Shorter pauses of a holder count as used.
+            // Pauses of a holder that are shorter than this count as used.
             let own = || life.world.processes.iter().flatten().filter(|process| process.container == container);
             if own().all(|process| process.program.pause_ns >= 2 * timing::TICK_NS) {
                 assert!(charged_ns <= used_ns + error_ns, "seed {seed}: {charged_ns} charged for {used_ns}");

@@ -8,12 +8,12 @@ use crate::world::{MS, SECOND, World};
 
 const US: u64 = 1_000;
 
-/// Who makes the launches of a gang.
+/// How the launches of a gang are made.
 #[derive(Clone, Copy, Debug)]
 enum Launches {
-    /// One thread, device by device.
+    /// One thread launches on one device after the other.
     OneThread,
-    /// A process for each device; one of so many kernels waits for its peers.
+    /// One process for each device; every `meets_every`th kernel waits for its peers.
     Processes { meets_every: u64 },
 }
 
@@ -34,18 +34,18 @@ struct Single {
     kernel_ns: u64,
 }
 
-/// Containers that are always busy, the gangs first.
+/// Containers that are always busy; the gangs come first.
 #[derive(Clone, Debug, Default)]
 struct Crowd {
     gangs: Vec<Gang>,
     singles: Vec<Single>,
 }
 
-/// A crowd at work.
+/// A crowd that is running.
 struct Run {
     world: World,
     crowd: Crowd,
-    /// A process of each gang.
+    /// One process of each gang.
     processes: Vec<usize>,
 }
 
@@ -78,14 +78,14 @@ impl Run {
         ContainerId((self.crowd.gangs.len() + number) as u64)
     }
 
-    /// What gang number `number` has done on each of its devices so far.
+    /// Device time that gang number `number` has used on each of its devices so far.
     fn done_ns(&self, number: usize) -> u64 {
         let process = self.world.processes[self.processes[number]].as_ref().unwrap();
         process.kernels_done * self.crowd.gangs[number].kernel_ns
     }
 
-    /// Asserts that each gang has done at least `least_percent` of what it could have done with `ideal` percent of the
-    /// time, and that its neighbours have had what they requested, but for so many hundredths of a percent.
+    /// Asserts that each gang has done at least `least_percent` of what is possible in `ideal` percent of the time, and
+    /// that its neighbours have got their requests, less `off_bp` hundredths of a percent.
     fn assert_after(&self, ideal: &[u64], least_percent: u64, off_bp: u64) {
         let now_ns = self.world.now_ns;
         for (number, ideal) in ideal.iter().enumerate() {
@@ -146,7 +146,7 @@ fn two_gangs_on_the_same_devices_take_turns() {
 fn three_gangs_in_a_ring_do_not_wait_for_each_other_in_a_circle() {
     for kernel_ns in KERNELS_NS {
         let gangs = [[0, 1], [1, 2], [2, 0]].map(|devices| gang(&devices, 50, kernel_ns, Launches::OneThread));
-        // Any two of them have a device in common: one runs at a time.
+        // Any two of them share a device, so only one runs at a time.
         assert_progress(&Crowd { gangs: gangs.to_vec(), singles: Vec::new() }, &[33; 3], 90, 0);
     }
 }
@@ -165,7 +165,7 @@ fn a_gang_of_four_devices_beside_another_one_and_neighbours_with_long_kernels() 
     }
 }
 
-/// Each of a container's processes launches on one device, and every kernel, or every tenth one, waits for its peer.
+/// Each process of a container launches on one device, and every kernel, or every tenth one, waits for its peer.
 #[test]
 fn processes_whose_kernels_wait_for_a_peer_make_progress() {
     for (kernel_ns, meets_every) in KERNELS_NS.into_iter().flat_map(|kernel_ns| [(kernel_ns, 1), (kernel_ns, 10)]) {
@@ -178,7 +178,7 @@ fn processes_whose_kernels_wait_for_a_peer_make_progress() {
     }
 }
 
-/// Shares may differ from device to device, and each device may have work of its own.
+/// Shares may differ between devices, and each device may have work of its own.
 #[test]
 fn devices_without_common_work_have_their_own_shares() {
     let mut world = World::new(1, 2);
@@ -193,7 +193,7 @@ fn devices_without_common_work_have_their_own_shares() {
     }
 }
 
-/// Two gangs over two devices each, of four, beside neighbours.
+/// Two gangs on two of four devices each, beside neighbours.
 fn any_crowd(seed: u64) -> Crowd {
     let mut random = crate::random::Random::new(seed);
     let mut left = [100_u32; 4];

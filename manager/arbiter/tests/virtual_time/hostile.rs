@@ -1,4 +1,4 @@
-//! Observations come from memory that containers write: whatever is in them, the policy stands.
+//! Observations come from memory that containers write: the policy must hold for any content.
 
 use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share};
 
@@ -64,8 +64,8 @@ fn any_observation_is_taken() {
     }
 }
 
-/// Two containers; the first one shows what `lie` makes up. Returns what the second one was charged in five seconds: it
-/// is busy whenever it may.
+/// Runs two containers, of which the first one shows what `lie` returns, and the second one is busy whenever it may be.
+/// Returns the second one's charge after five seconds.
 fn charged_beside(lie: impl Fn(u64) -> Observation) -> u64 {
     let mut arbiter = Arbiter::new(0);
     for container in [LIAR, HONEST] {

@@ -1,4 +1,4 @@
-//! How long those wait who want little.
+//! How long containers wait that want little time.
 
 use aliquot_arbiter::{ContainerId, Share, Usage, WAIT_BOUNDS_NS, timing};
 
@@ -9,7 +9,7 @@ use crate::world::{MS, SECOND, World};
 const BATCH: ContainerId = ContainerId(0);
 const SERVICE: ContainerId = ContainerId(1);
 
-/// Work in flight at the end of a lease, besides one kernel, and how late things are seen.
+/// Work in flight at the end of a lease besides one kernel, and the lateness of polls.
 const SLACK_NS: u64 = 3 * MS;
 
 fn beside_a_batch(batch_kernel_ns: u64, service: Share) -> World {
@@ -32,13 +32,13 @@ fn a_service_of_higher_priority_waits_for_the_shortest_lease_and_one_kernel() {
     }
 }
 
-/// Part of the waits that were no longer than `bound_ns`, one of the histogram's, in hundredths of a percent.
+/// The part of waits of at most `bound_ns`, which is a bound of the histogram, in hundredths of a percent.
 fn waits_within_bp(usage: &Usage, bound_ns: u64) -> u64 {
     let buckets = WAIT_BOUNDS_NS.iter().position(|&bound| bound == bound_ns).unwrap() + 1;
     usage.waits[..buckets].iter().sum::<u64>() * 10_000 / usage.waits.iter().sum::<u64>().max(1)
 }
 
-/// A service with priority beside three containers with kernels of 20 ms that are always busy, for twenty seconds.
+/// Runs a service for twenty seconds beside three containers that are always busy with kernels of 20 ms.
 fn beside_three_batches(seed: u64, service: Share, program: Program) -> World {
     let mut world = World::new(seed, 1);
     for (number, percent) in [(0, 30), (2, 20), (3, 20)] {
@@ -53,10 +53,10 @@ fn beside_three_batches(seed: u64, service: Share, program: Program) -> World {
 
 #[test]
 fn requests_that_come_at_any_time_wait_for_a_quantum_and_a_kernel() {
-    // Requests of different lengths drift past the batches' kernels.
+    // Requests of different lengths, so that they shift against the batches' kernels.
     let requests = [700_000, MS, 1_300_000];
     for seed in 0..10 {
-        // One request at a time, and bursts of them; within what is requested.
+        // Single requests and bursts, both within the container's share.
         for (burst, pause_ns) in [(1, 17 * MS), (20, 130 * MS)] {
             let program = Program { kernels_ns: requests.to_vec(), burst, pause_ns };
             let world = beside_three_batches(seed, Share { priority: 1, ..burstable(30) }, program);
@@ -115,7 +115,7 @@ fn a_lease_is_handed_back_early() {
         let wait_ns = world.longest_wait_ns(0, container);
         assert!(wait_ns <= timing::IDLE_GRACE_NS + MS + SLACK_NS, "{wait_ns}");
         let (charged_ns, used_ns) = (world.charged_ns(0, container), world.record(0, container).used_ns);
-        // One kernel at a time can be measured to half a poll only.
+        // With one kernel at a time, work can be measured only to half a poll interval.
         assert!(charged_ns.abs_diff(used_ns) <= used_ns / 4, "{charged_ns} charged for {used_ns}");
     }
 }

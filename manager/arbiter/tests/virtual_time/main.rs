@@ -1,4 +1,4 @@
-//! The arbiter drives simulated devices in virtual time; each run is reproducible from its seed.
+//! The arbiter controls simulated devices in virtual time; each run is reproducible from its seed.
 
 mod alone;
 mod chance;

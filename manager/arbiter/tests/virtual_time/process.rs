@@ -1,4 +1,5 @@
-//! A process as the shim makes it behave: it stops at a closed gate, bounds its work in flight, and marks its progress.
+//! A process that behaves as the shim makes it: it stops at a closed gate, bounds its work in flight, and marks its
+//! progress.
 
 use std::collections::VecDeque;
 
@@ -6,33 +7,33 @@ use aliquot_arbiter::ContainerId;
 
 use crate::random::Random;
 
-/// Work in flight that a launch may add to.
+/// Work in flight at which a launch may still add more.
 const INFLIGHT_MAX_NS: u64 = 2_000_000;
-/// Work that a marker may stand for: the number of launches between two markers is adapted to this.
+/// Maximum work for one marker; the number of launches between two markers adapts to this.
 pub(crate) const MARKED_MAX_NS: u64 = 250_000;
-/// What a launch takes on the processor.
+/// Processor time of a launch.
 const LAUNCH_NS: u64 = 5_000;
-/// Depth of the driver's queue, which alone bounds the work in flight of a process that runs free.
+/// Depth of the driver's queue, the only bound on the work in flight of a process that runs free.
 const QUEUE_MAX: usize = 64;
 
-/// What a process does with the device.
+/// How a process uses the device.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// Lengths of its kernels: each launch picks one.
+    /// Lengths of its kernels; each launch picks one at random.
     pub(crate) kernels_ns: Vec<u64>,
-    /// After so many launches it waits until they are done, ...
+    /// After this many launches it waits until they are done.
     pub(crate) burst: u64,
-    /// ... and then for this long on something else.
+    /// Then it pauses for this long.
     pub(crate) pause_ns: u64,
 }
 
 impl Program {
-    /// Launches without end and never waits.
+    /// Launches endlessly and never waits.
     pub(crate) fn endless(kernels_ns: &[u64]) -> Self {
         Self { kernels_ns: kernels_ns.to_vec(), burst: u64::MAX, pause_ns: 0 }
     }
 
-    /// Waits for each kernel, and then `pause_ns`.
+    /// Waits for each kernel, then pauses for `pause_ns`.
     pub(crate) fn synchronous(kernel_ns: u64, pause_ns: u64) -> Self {
         Self { kernels_ns: vec![kernel_ns], burst: 1, pause_ns }
     }
@@ -40,9 +41,9 @@ impl Program {
 
 pub(crate) struct Kernel {
     pub(crate) left_ns: u64,
-    /// Number of the marker behind it.
+    /// Number of the marker behind it, if there is one.
     marker: Option<u64>,
-    /// For a kernel that runs only while the peer's kernel of the same number runs: that number.
+    /// Set for a kernel that runs only while the peers' kernels of the same number run: that number.
     pub(crate) collective: Option<u64>,
 }
 
@@ -52,9 +53,9 @@ enum State {
     Running(u64),
     /// It waits at the gate.
     AtGate,
-    /// The gate was opened; it wakes up at this time.
+    /// The gate was opened, and it wakes up at this time.
     Waking(u64),
-    /// It has as much work in flight as it may have.
+    /// It has the maximum work in flight.
     Full,
     /// It waits until all its work is done.
     Synchronizing,
@@ -66,13 +67,13 @@ pub(crate) struct Process {
     pub(crate) device: usize,
     pub(crate) container: ContainerId,
     pub(crate) program: Program,
-    /// The processes on other devices with which some of its kernels run together, ...
+    /// The processes on other devices with which some of its kernels run together.
     pub(crate) peers: Vec<usize>,
-    /// ... namely one of so many.
+    /// One kernel in this many does so.
     pub(crate) meets_every: u64,
-    /// It does not wake up any more when its gate is opened.
+    /// It no longer wakes up when its gate is opened.
     pub(crate) deaf: bool,
-    /// Of one thread that launches on several devices in turn: the process that it launches for just before.
+    /// For one thread that launches on several devices in turn: the process for which it launches just before this one.
     pub(crate) after: Option<usize>,
     pub(crate) queue: VecDeque<Kernel>,
     state: State,
@@ -83,11 +84,11 @@ pub(crate) struct Process {
     submitted: u64,
     done: u64,
     busy_since_ns: u64,
-    /// Kernels that are done.
+    /// Finished kernels.
     pub(crate) kernels_done: u64,
 }
 
-/// How the gate of a container stands.
+/// The state of a container's gate.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Gate {
     pub(crate) open: bool,
@@ -134,7 +135,7 @@ impl Process {
         self.busy_since_ns
     }
 
-    /// When it does something by itself.
+    /// When it next acts by itself.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         match self.state {
             State::Running(at_ns) | State::Waking(at_ns) => Some(at_ns),
@@ -148,19 +149,19 @@ impl Process {
         }
     }
 
-    /// Its thread is busy with another device.
+    /// Notes that its thread is busy with another device.
     pub(crate) fn leave(&mut self) {
         self.state = State::Elsewhere;
     }
 
-    /// Its thread is done with another device.
+    /// Notes that its thread is done with another device.
     pub(crate) fn come_back(&mut self, now_ns: u64) {
         if self.state == State::Elsewhere {
             self.state = State::Running(now_ns + LAUNCH_NS);
         }
     }
 
-    /// It is its turn on the processor. Returns whether it begins to wait at the gate.
+    /// Runs it at this time. Returns whether it begins to wait at the gate.
     pub(crate) fn run(&mut self, now_ns: u64, gate: Gate, random: &mut Random) -> bool {
         if !gate.open {
             self.mark(now_ns);
@@ -197,7 +198,7 @@ impl Process {
         false
     }
 
-    /// Puts a marker behind the newest kernel, if it has none.
+    /// Puts a marker behind the newest kernel, unless it has one.
     pub(crate) fn mark(&mut self, now_ns: u64) {
         let Some(kernel) = self.queue.back_mut().filter(|kernel| kernel.marker.is_none()) else { return };
         if self.done == self.submitted {
@@ -208,7 +209,7 @@ impl Process {
         kernel.marker = Some(self.submitted);
     }
 
-    /// The kernel at the head of the queue is done.
+    /// Notes that the kernel at the head of the queue is done.
     pub(crate) fn complete(&mut self, now_ns: u64) {
         let Some(kernel) = self.queue.pop_front() else { return };
         self.kernels_done += 1;

@@ -1,4 +1,4 @@
-//! Random numbers from a seed: the same ones on every machine.
+//! Pseudo-random numbers from a seed, the same on every machine.
 
 /// SplitMix64.
 pub(crate) struct Random(u64);

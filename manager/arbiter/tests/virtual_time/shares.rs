@@ -1,4 +1,4 @@
-//! Programs that are always busy get exactly their shares, from the first second, whatever their kernels.
+//! Programs that are always busy get exactly their shares from the first second on, whatever their kernels are.
 
 use aliquot_arbiter::{ContainerId, Share, timing};
 
@@ -8,7 +8,7 @@ use crate::world::{MS, SAMPLE_NS, SECOND, World};
 
 const US: u64 = 1_000;
 
-/// Lengths of kernels: of one length, and mixed.
+/// Kernel lengths, uniform and mixed.
 pub(crate) const KERNELS: [&[u64]; 6] = [
     &[50 * US],
     &[MS],
@@ -26,19 +26,19 @@ pub(crate) fn burstable(percent: u32) -> Share {
     Share { limit_percent: 100, ..capped(percent) }
 }
 
-/// Hundredths of a percent that `ns` is of `of_ns`.
+/// The ratio of `ns` to `of_ns` in hundredths of a percent.
 fn basis_points(ns: u64, of_ns: u64) -> i64 {
     i64::try_from(ns * 10_000 / of_ns).unwrap()
 }
 
-/// Largest deviation from `percent` in any second, in hundredths of a percent.
+/// The greatest deviation from `percent` in any second, in hundredths of a percent.
 fn worst_second_bp(samples: &[u64], percent: u32) -> i64 {
     let second = (SECOND / SAMPLE_NS) as usize;
     let seconds = samples.iter().zip(&samples[second..]);
     seconds.map(|(from, to)| (basis_points(to - from, SECOND) - i64::from(percent) * 100).abs()).max().unwrap()
 }
 
-/// One container with `programs` runs alone under a limit for ten seconds.
+/// Runs one container with `programs` alone under a limit for ten seconds.
 fn assert_capped(percent: u32, programs: &[Program]) {
     let longest_ns = programs.iter().flat_map(|program| &program.kernels_ns).max().unwrap();
     let what = format!("{percent} % of {programs:?}");
@@ -59,7 +59,8 @@ fn assert_capped(percent: u32, programs: &[Program]) {
     let kernels = basis_points(*longest_ns * programs.len() as u64, SECOND);
     assert!(first.abs() <= 100 + kernels, "{what}: off by {first} bp in the first second");
     let worst = worst_second_bp(&record.samples, percent);
-    // Use is centred on the limit: a second can begin with half a long kernel's budget, and end with a kernel too many.
+    // Use is centred on the limit: a second can begin with half a long kernel's budget and end with one kernel too
+    // many.
     let forced = basis_points(*longest_ns * programs.len() as u64 * 3 / 2, SECOND);
     assert!(worst <= 300 + forced, "{what}: off by {worst} bp in a second");
     assert!(charged_ns.abs_diff(record.used_ns) <= 50 * MS, "{what}: {charged_ns} charged for {}", record.used_ns);
@@ -88,7 +89,7 @@ fn four_processes_under_one_limit() {
     }
 }
 
-/// Containers that are always busy, each with kernels drawn from the seed, for ten seconds.
+/// Runs containers that are always busy for ten seconds, each with kernels picked by the seed.
 fn assert_shares(seed: u64, percents: &[u32], share: fn(u32) -> Share) {
     let mut world = World::new(seed, 1);
     let mut what = format!("seed {seed}:");
@@ -107,7 +108,7 @@ fn assert_shares(seed: u64, percents: &[u32], share: fn(u32) -> Share) {
         let charged_ns = world.charged_ns(0, ContainerId(number));
         assert!(charged_ns.abs_diff(record.used_ns) <= 50 * MS, "{what}: {charged_ns} charged for {}", record.used_ns);
     }
-    // The more containers, the more switches, each of which leaves the device empty for a moment.
+    // More containers mean more switches, each of which leaves the device empty for a moment.
     let busy = world.busy_bp(0);
     assert!(
         busy >= if percents.len() <= 3 { 9_850 } else { 9_700 },
@@ -196,7 +197,7 @@ fn alone_and_unlimited_costs_nothing() {
     assert_eq!(world.usage(0, container).charged_ns, 0);
     assert!(world.polls(0) <= 3 && world.busy_bp(0) >= 9_990, "{} polls", world.polls(0));
 
-    // Somebody else comes: from now on the device is shared, whatever lies in the queue.
+    // Another container starts: from now on the device is shared, whatever is in the queue.
     let used_ns = world.record(0, container).used_ns;
     world.start(0, ContainerId(1), Program::endless(&[MS]));
     world.run_until(2 * SECOND);
@@ -212,7 +213,7 @@ fn what_was_queued_by_who_ran_free_is_charged_and_keeps_nobody_out_for_long() {
         for container in [old, new] {
             world.add_container(0, container, burstable(50));
         }
-        // As many as the driver's queue takes: a second of work.
+        // The driver's queue gets full: a second of work.
         world.start(0, old, Program::endless(&[16 * MS]));
         world.run_until(SECOND);
         let used_ns = world.record(0, old).used_ns;

@@ -1,7 +1,7 @@
 //! Devices, processes and the loop that drives arbiters, in virtual time and from a seed.
 //!
-//! A device runs all processes that have work at once, each at its part of the speed, as time slicing does seen from
-//! far enough. Polls come late and gates are seen late, at random, as by real threads.
+//! A device runs all processes with work at the same time, each at its part of the speed, which approximates time
+//! slicing. Polls are late and gates are seen late by random amounts, as with real threads.
 
 use std::collections::BTreeMap;
 
@@ -10,36 +10,36 @@ use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Siblings
 use crate::process::{Gate, Process, Program};
 use crate::random::Random;
 
-/// How late a poll can be.
+/// Maximum lateness of a poll.
 const LATENESS_MAX_NS: u64 = 200_000;
-/// How often what is used is written down.
+/// Interval at which used time is recorded.
 pub(crate) const SAMPLE_NS: u64 = 10_000_000;
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000 * MS;
 
-/// What is known of a container from outside the arbiter.
+/// A container as seen from outside the arbiter.
 #[derive(Default)]
 pub(crate) struct Record {
     gate: Gate,
-    /// How it stands here, for its other devices.
+    /// Its state on this device, for its other devices.
     turn: Turn,
     pub(crate) share: Option<Share>,
-    /// Device time that its processes really had, in nanoseconds.
+    /// Device time that its processes really got, in nanoseconds.
     pub(crate) used_ns: u64,
-    /// The same while it ran free, which is not charged.
+    /// The part of it in which it ran free, which is not charged.
     pub(crate) used_free_ns: u64,
-    /// Charged by arbiters that are no more.
+    /// Charges of former arbiters.
     charged_before_ns: u64,
     /// `used_ns` at each multiple of [`SAMPLE_NS`].
     pub(crate) samples: Vec<u64>,
-    /// Most that it used beyond its limit in any stretch of time that begins and ends at polls.
+    /// The greatest use beyond its limit in any interval that begins and ends at polls.
     pub(crate) excess_ns: i64,
-    /// In hundredths of a nanosecond: use beyond the limit since the beginning, and the least that it has been.
+    /// In hundredths of a nanosecond: use beyond the limit since the beginning, and the least value so far.
     balance: i64,
     least_balance: i64,
     balance_used_ns: u64,
-    /// Longest wait before the manager was restarted.
+    /// Longest wait before the manager was last restarted.
     longest_wait_ns: u64,
 }
 
@@ -93,15 +93,15 @@ impl World {
         device.poll_ns = Some(self.now_ns);
     }
 
-    /// Starts a process; returns its number.
+    /// Starts a process, and returns its number.
     pub(crate) fn start(&mut self, device: usize, container: ContainerId, program: Program) -> usize {
         self.processes.push(Some(Process::new(device, container, program, self.now_ns)));
         self.attached(device, container);
         self.processes.len() - 1
     }
 
-    /// A process on each of the devices; one of `meets_every` kernels runs together with its peers or not at all.
-    /// Returns the processes' numbers.
+    /// Starts a process on each of the devices. Every `meets_every`th kernel runs only together with its peers. Returns
+    /// the processes' numbers.
     pub(crate) fn start_gang(
         &mut self,
         container: ContainerId,
@@ -119,7 +119,7 @@ impl World {
         numbers
     }
 
-    /// The same with kernels that all have peers, and one thread that makes all launches, device by device.
+    /// The same, with peers for all kernels, and one thread that makes all launches, one device after the other.
     pub(crate) fn start_gang_of_one_thread(
         &mut self,
         container: ContainerId,
@@ -138,7 +138,7 @@ impl World {
     fn is_elsewhere(&self, number: usize) -> bool {
         let launches = |number: usize| self.processes[number].as_ref().map_or(u64::MAX, |process| process.launches);
         let Some(before) = self.processes[number].as_ref().and_then(|process| process.after) else { return false };
-        // The devices of a thread come in the order of their processes' numbers.
+        // The thread visits its devices in the order of their processes' numbers.
         launches(before) < launches(number) + u64::from(before < number)
     }
 
@@ -162,7 +162,7 @@ impl World {
             .filter(move |process| process.device == device && process.container == container)
     }
 
-    /// The manager is killed and started again: a new policy, and gates as they stand.
+    /// Restarts the manager: the arbiter is new, and the gates stay as they are.
     pub(crate) fn restart_manager(&mut self, device: usize) {
         let now_ns = self.now_ns;
         let mut arbiter = Arbiter::new(now_ns);
@@ -197,7 +197,7 @@ impl World {
         self.record(device, container).longest_wait_ns.max(wait_ns(&usage, self.now_ns))
     }
 
-    /// Part of the time so far in which the device was in use, in hundredths of a percent.
+    /// Part of the time so far in which the device was busy, in hundredths of a percent.
     pub(crate) fn busy_bp(&self, device: usize) -> u64 {
         self.devices[device].used_ns * 10_000 / self.now_ns
     }
@@ -227,7 +227,8 @@ impl World {
         }
     }
 
-    /// For each process: among how many its device is divided, and the same for how fast its kernel advances (0: not).
+    /// For each process: the number of processes that share its device, and the divisor of its kernel's speed (0: it
+    /// stands still).
     fn rates(&self) -> Vec<(u64, u64)> {
         let mut busy = vec![0; self.devices.len()];
         for process in self.processes.iter().flatten().filter(|process| !process.queue.is_empty()) {
@@ -304,7 +305,7 @@ impl World {
             if process.run(now_ns, gate, &mut self.random) {
                 let heard_ns = now_ns + self.random.between(20_000, 150_000);
                 device.poll_by(heard_ns);
-                // A thread that begins to wait leaves nothing without a marker, on none of its devices.
+                // A thread that begins to wait leaves no work without a marker on any of its devices.
                 let others = if process.after.is_some() { process.peers.clone() } else { Vec::new() };
                 for peer in others {
                     self.processes[peer].as_mut().into_iter().for_each(|peer| peer.mark(now_ns));
@@ -320,7 +321,7 @@ impl World {
         }
     }
 
-    /// The numbers of the container's other devices.
+    /// The container's other devices.
     fn siblings_of(&self, device: usize, container: ContainerId) -> Vec<usize> {
         (0..self.devices.len())
             .filter(|&other| other != device && self.devices[other].records.contains_key(&container))
@@ -383,7 +384,7 @@ impl World {
         }
     }
 
-    /// Lets the arbiters of a container's other devices know how it stands here.
+    /// Publishes the container's state on this device to the arbiters of its other devices.
     fn tell_siblings(&mut self, number: usize, container: ContainerId) {
         let device = &mut self.devices[number];
         let turn = device.arbiter.turn(container);
@@ -402,7 +403,7 @@ impl Device {
         self.poll_ns = Some(self.poll_ns.map_or(by_ns, |poll_ns| poll_ns.min(by_ns)));
     }
 
-    /// Writes down by how much containers are beyond their limits.
+    /// Records by how much containers exceed their limits.
     fn watch_limits(&mut self, now_ns: u64) {
         let elapsed_ns = (now_ns - self.polled_ns) as i64;
         self.polled_ns = now_ns;
@@ -410,7 +411,7 @@ impl Device {
             let used_ns = (record.used_ns - record.balance_used_ns) as i64;
             record.balance_used_ns = record.used_ns;
             let limit = i64::from(record.share.unwrap().limit_percent);
-            // Use comes in one piece, somewhere within the interval.
+            // All use of the interval may come at once, anywhere in it.
             record.excess_ns = record.excess_ns.max((record.balance + used_ns * 100 - record.least_balance) / 100);
             record.balance += used_ns * 100 - elapsed_ns * limit;
             record.least_balance = record.least_balance.min(record.balance);
