@@ -1,4 +1,4 @@
-//! What a user can do to whom the manager's socket is not open.
+//! What a user can do who has no access to the manager's socket.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,20 +6,20 @@ use std::path::Path;
 
 use nix::unistd::{Gid, Group, Uid, User};
 
-/// The group to which root's manager opens its socket, if there is one of that name when it starts.
+/// The group to which root's manager opens its socket, if the group exists when the manager starts.
 const MANAGER_GROUP: &str = "aliquot";
 
-/// To whom a socket is open.
+/// The owners of a socket.
 struct Owners {
     user: String,
     is_root: bool,
-    /// The group that may use it; not root's own, which is nobody's to join.
+    /// The group that may use it, if there is one that a user can join (not root's).
     group: Option<String>,
 }
 
-/// What to do about a socket that is closed to this user.
+/// What to do about a socket that this user cannot access.
 pub(crate) fn remedy(socket: &Path) -> String {
-    // Below a directory that is closed nothing can be seen.
+    // Below a closed directory nothing can be examined.
     let owners = fs::metadata(socket).ok().map(|metadata| {
         let user = User::from_uid(Uid::from_raw(metadata.uid())).ok().flatten();
         let is_open_to_group = metadata.mode() & 0o020 != 0 && metadata.gid() != 0;

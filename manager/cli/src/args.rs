@@ -21,10 +21,10 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().effects(Effects::BOLD))
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// Gives commands and containers exact parts of a GPU: so many percent of its time, so many bytes of its memory.
+/// Gives commands and containers exact parts of a GPU: a percentage of its time, and a number of bytes of its memory.
 ///
 /// A part is called a slice. It is enforced for unmodified programs, on any NVIDIA GPU. The node manager,
-/// aliquot-manager, keeps the slices of a machine; `run` and `demo` do without it where it does not run.
+/// aliquot-manager, keeps the slices of a machine; where it does not run, `run` and `demo` work without it.
 #[derive(Parser, Debug)]
 #[command(
     name = "aliquot",
@@ -61,7 +61,7 @@ pub(crate) struct Cli {
         value_parser = OsStringValueParser::new().try_map(socket_path)
     )]
     pub(crate) socket: Option<PathBuf>,
-    /// Give up if the node manager has not answered for so long [default: 5 for questions, 30 for changes]
+    /// Give up if the node manager has not answered for this long [default: 5 for questions, 30 for changes]
     #[arg(long, global = true, value_name = "SECONDS", help_heading = "Global options", value_parser = interval)]
     pub(crate) timeout: Option<Duration>,
     #[command(subcommand)]
@@ -75,7 +75,7 @@ fn socket_path(path: OsString) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether a slice may be called so is for the manager to say.
+/// Accepts any name that is not empty: the manager checks the rest.
 fn slice_name(name: &str) -> Result<String, String> {
     match name.is_empty() {
         true => {
@@ -93,7 +93,7 @@ fn device_uuid(uuid: &str) -> Result<String, String> {
     }
 }
 
-/// What to do.
+/// The commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     Run(RunArgs),
@@ -112,7 +112,7 @@ pub(crate) enum Command {
     /// A worker of `aliquot demo`: a plain driver-API program.
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
-    /// The child of `aliquot doctor` that says which libraries it was started with.
+    /// The child of `aliquot doctor` that reports with which libraries it was started.
     #[command(hide = true)]
     DoctorProbe,
 }
@@ -120,8 +120,8 @@ pub(crate) enum Command {
 /// Run a command in a slice of its own.
 ///
 /// Creates a slice, runs the command in it, and removes the slice when the command has ended, however it ends. Standard
-/// input, output, the terminal, signals and the exit status pass through. Where no node manager runs, one is embedded
-/// for this run; its limits hold for what runs below it, and ALIQUOT_SOCKET tells the command where it is.
+/// input, output, the terminal, signals and the exit status pass through. If no node manager runs, one is embedded for
+/// this run; its limits hold for everything that the command starts, and ALIQUOT_SOCKET tells the command where it is.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -137,14 +137,14 @@ Exit status:
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) share: ShareArgs,
-    /// Name of the slice [default: one is made up]
+    /// Name of the slice [default: a generated name]
     #[arg(long, value_name = "NAME", value_parser = slice_name)]
     pub(crate) name: Option<String>,
-    /// Let this user, by name or number, run programs in the slice as well, such as those that the command starts by su or
-    /// that change their user; may be given several times. Whoever is not let in is refused the GPU there
+    /// Let this user, by name or number, run programs in the slice too, for example programs that the command starts
+    /// with su or that change their user; may be given several times. Other users are refused the GPU there
     #[arg(long, value_name = "USER")]
     pub(crate) allow_user: Vec<User>,
-    /// Use a simulated GPU, and an embedded node manager: kernels take their time and memory is counted, but nothing is
+    /// Use a simulated GPU and an embedded node manager: kernels take their time and memory is counted, but nothing is
     /// computed
     #[arg(long)]
     pub(crate) simulated: bool,
@@ -153,10 +153,10 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Run a command in a slice that is there.
+/// Run a command in an existing slice.
 ///
-/// The slice stays as it is when the command has ended; its other programs share it with the command. Standard input,
-/// output, the terminal, signals and the exit status pass through, as with `aliquot run`, which makes a slice of its own.
+/// The slice stays when the command has ended; its other programs share it with the command. Standard input, output,
+/// the terminal, signals and the exit status pass through, as with `aliquot run`, which makes a slice of its own.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -173,30 +173,31 @@ pub(crate) struct ExecArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What a slice is to have.
+/// The share that a slice is to have.
 #[derive(Args, Debug)]
 pub(crate) struct ShareArgs {
-    /// Share of each device's time that is guaranteed, in percent: 30 or 30%
+    /// Guaranteed share of each device's time, in percent: 30 or 30%
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core: CorePercent,
-    /// Share that is never exceeded, also when the device is idle [default: the same as --gpu-core]
+    /// Maximum share, which holds also when the device is idle [default: the same as --gpu-core]
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core_limit: Option<CorePercent>,
-    /// Memory of each device that is never exceeded: 4GiB, 512MiB, 4GB, or 25% of the device [default: the same part as
+    /// Maximum memory on each device: 4GiB, 512MiB, 4GB, or 25% of the device [default: the same percentage as
     /// --gpu-core]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) gpu_memory: Option<Memory>,
-    /// Page-locked host memory that is never exceeded: 4GiB, 512MiB, 4GB [default: no limit]
+    /// Maximum page-locked host memory: 4GiB, 512MiB, 4GB [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) host_memory: Option<HostMemory>,
-    /// Priority class. It takes from nobody what they requested: it decides who goes first among containers within
-    /// their requests, and who gets what is left over [default: standard, or what the manager's configuration says]
+    /// Priority class. It decides who goes first among containers within their requests, and who gets what is left
+    /// over; it never takes what another container has requested [default: standard, or what the manager's
+    /// configuration says]
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
-    /// How many devices to have such a share of; the manager chooses those that have room
+    /// Number of devices to have this share of; the manager chooses devices that have room
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), conflicts_with = "device")]
     pub(crate) devices: u8,
-    /// UUID of a device, or its beginning if no other begins so; may be given several times
+    /// UUID of a device, or its beginning if that is unique; may be given several times
     #[arg(long, value_name = "UUID", value_parser = device_uuid)]
     pub(crate) device: Vec<String>,
 }
@@ -233,8 +234,8 @@ pub(crate) struct SliceCreateArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) share: ShareArgs,
-    /// Let this user, by name or number, run programs in the slice outside of containers, as the user who creates it can;
-    /// may be given several times. In containers every user can
+    /// Let this user, by name or number, run programs in the slice outside of containers, as the user who creates it
+    /// can; may be given several times. In containers every user can
     #[arg(long, value_name = "USER")]
     pub(crate) allow_user: Vec<User>,
     /// What runs in it, for people to read
@@ -245,11 +246,11 @@ pub(crate) struct SliceCreateArgs {
     pub(crate) json: bool,
 }
 
-/// Change what a slice has, also while programs run in it.
+/// Change a slice, also while programs run in it.
 ///
-/// What is not given stays as it is, but a core limit that is the same as the guaranteed share goes with it. The change
-/// holds when the command ends. A limit on memory below what is in use takes nothing away: nothing more is given until
-/// less is in use.
+/// What is not given stays as it is, except that a core limit equal to the guaranteed share changes with it. The change
+/// is in force when the command ends. A memory limit below what is in use takes nothing away: nothing more is given
+/// until less is in use.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "aliquot slice resize [OPTIONS] <NAME>",
@@ -273,7 +274,7 @@ pub(crate) struct SliceResizeArgs {
     /// New guaranteed share in percent
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core: Option<CorePercent>,
-    /// New share that is never exceeded, in percent
+    /// New maximum share, in percent
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core_limit: Option<CorePercent>,
     /// New limit on the memory of each device: 4GiB, 512MiB, 4GB, or 25% of the device
@@ -285,7 +286,8 @@ pub(crate) struct SliceResizeArgs {
     /// New priority class
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
-    /// Let this user, too, by name or number, run programs in the slice outside of containers; may be given several times
+    /// Let this user too, by name or number, run programs in the slice outside of containers; may be given several
+    /// times
     #[arg(long, value_name = "USER")]
     pub(crate) allow_user: Vec<User>,
     /// Change core and memory only of the slice's part of this device; may be given several times [default: of all its
@@ -299,8 +301,8 @@ pub(crate) struct SliceResizeArgs {
 
 /// Remove slices.
 ///
-/// Refused while programs run in a slice, unless forced: they can then use nothing more. Of several slices, those that
-/// can be removed are, whatever there is against the others.
+/// Refused while programs run in a slice, unless forced; these can then use no more memory and no more device time. Of
+/// several slices, those that can be removed are removed, even if others cannot.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -310,7 +312,7 @@ pub(crate) struct SliceRmArgs {
     /// Names of the slices
     #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices), required = true)]
     pub(crate) names: Vec<String>,
-    /// Also while programs run in them
+    /// Remove them also while programs run in them
     #[arg(long, short)]
     pub(crate) force: bool,
     /// Print JSON
@@ -333,12 +335,12 @@ pub(crate) struct SliceLsArgs {
     pub(crate) json: bool,
 }
 
-/// Show who uses what: slices, their devices, and what they use of them.
+/// Show the slices, their devices, and what they use of them.
 ///
-/// CORE is the share of the device's time in the last 10 seconds, in percent, with what is guaranteed and what is never
-/// exceeded. WAIT P99 is the time within which 99 of 100 waits for a lease of the device ended, since the slice was
-/// made. The wide table also has the shares of the last 1, 10 and 60 seconds, the time that threads were throttled for,
-/// the leases granted, and how often work outlasted its lease.
+/// CORE is the share of the device's time in the last 10 seconds, in percent, with the guaranteed share and the limit.
+/// WAIT P99 is the time within which 99 of 100 waits for a lease of the device ended, since the slice was made. The
+/// wide table also shows the shares of the last 1, 10 and 60 seconds, the time for which threads were throttled, the
+/// leases granted, and how often work outlasted its lease.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -357,7 +359,7 @@ pub(crate) struct PsArgs {
     /// Name each process that uses a device outside of slices
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// Show what was used in this time, instead of now: 10m, 1h; the manager keeps an hour
+    /// Show the use during this time instead of now: 10m, 1h; the manager keeps an hour
     #[arg(long, value_name = "TIME", conflicts_with_all = ["wide", "all"])]
     pub(crate) since: Option<Span>,
     /// Print JSON, with exact figures
@@ -365,10 +367,10 @@ pub(crate) struct PsArgs {
     pub(crate) json: bool,
 }
 
-/// Watch who uses what.
+/// Watch what slices use.
 ///
 /// Draws, until q is pressed, the share of each slice over time, as far back as the terminal is wide, with its request
-/// and its limit, and how much of the time it waits for the device. Where standard output is no terminal, prints a
+/// and its limit, and how much of the time it waits for the device. If standard output is not a terminal, prints a
 /// table at each interval.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
@@ -385,16 +387,16 @@ pub(crate) struct TopArgs {
     /// Only these slices
     #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) names: Vec<String>,
-    /// Seconds between two pictures
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub(crate) interval: Duration,
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long, conflicts_with = "iterations")]
     pub(crate) once: bool,
-    /// Print so many tables and end
+    /// Print this many tables and exit
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
-    /// Print JSON, with exact figures: an object at each interval, on a line of its own
+    /// Print JSON, with exact figures: one object per line at each interval
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -407,11 +409,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Show what has happened on this node.
+/// Show events on this node.
 ///
-/// Slices that were made, changed and removed, processes that came, ended or were stopped, requests for memory that were
-/// refused, what the audit has found, and the health of devices: since the manager was started, as far as it keeps it.
-/// Where a slice has made more events than that, the oldest of its own are left out, and it is said how many.
+/// Slices that were made, changed and removed, processes that attached, ended or were stopped, requests for memory that
+/// were refused, findings of the audit, and the health of devices: since the manager was started, as far back as it
+/// keeps them. If a slice has more events than that, its own oldest ones are left out, and their number is shown.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -420,21 +422,21 @@ Examples:
   aliquot events -f
   aliquot events --json | jq -r 'select(.kind == \"memory_refused\") | .slice'")]
 pub(crate) struct EventsArgs {
-    /// Only what has to do with these slices, also if they are not there any more
+    /// Only events of these slices, which need not exist any more
     #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) names: Vec<String>,
-    /// Go on with what happens from now on, until Ctrl-C
+    /// Continue with new events, until Ctrl-C
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Only what has happened in this time: 30s, 10m, 1h
+    /// Only events of this time: 30s, 10m, 1h
     #[arg(long, value_name = "TIME")]
     pub(crate) since: Option<Span>,
-    /// Print JSON, an object for each event on a line of its own
+    /// Print JSON, one object per line for each event
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Show everything about a slice: what it may use, what it uses, its processes, and how to run something in it.
+/// Show everything about a slice: its limits, its use, its processes, and how to run something in it.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -449,7 +451,7 @@ pub(crate) struct DescribeArgs {
     pub(crate) json: bool,
 }
 
-/// Show this node's devices: what is given to slices, what is free.
+/// Show this node's devices: what is given to slices, and what is free.
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "node",
@@ -466,7 +468,7 @@ pub(crate) struct NodesArgs {
 
 /// Check what works on this machine, and say what to do about the rest.
 ///
-/// Looks at the driver, NVML, the shim, the C library, permissions, the kernel, the node manager and the container
+/// Checks the driver, NVML, the shim, the C library, permissions, the kernel, the node manager and the container
 /// runtimes. Changes nothing. Exits with 1 if something that is needed does not work.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
@@ -479,11 +481,11 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// See it work: two programs share one GPU 30/70, a third is refused the memory it has no right to.
+/// See it work: two programs share one GPU 30/70, and a third is refused memory beyond its limit.
 ///
-/// Starts real programs, each in a slice of its own, measures what they get without trusting the manager's books, and
-/// compares it with what was asked for. Uses a real GPU where there is one, else a simulated one. Exits with 1 if a
-/// promise does not hold.
+/// Starts real programs, each in a slice of its own, measures independently of the manager what they get, and compares
+/// it with their requests. Uses a real GPU if there is one, else a simulated one. Exits with 1 if a promise does not
+/// hold.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -494,7 +496,7 @@ pub(crate) struct DemoArgs {
     /// How long to measure
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=600))]
     pub(crate) seconds: u64,
-    /// Use the simulated GPU also where there is a real one
+    /// Use the simulated GPU even if there is a real one
     #[arg(long)]
     pub(crate) simulated: bool,
     /// Print the result as JSON; progress goes to standard error
@@ -502,10 +504,10 @@ pub(crate) struct DemoArgs {
     pub(crate) json: bool,
 }
 
-/// Keep the device busy and hold memory of it, to try slices out.
+/// Keep the device busy and hold some of its memory, to try slices out.
 ///
-/// A plain CUDA program, which uses the first device that it sees: start it in a slice, with `aliquot run` or
-/// `aliquot exec`, and watch with `aliquot top` what it gets. Its kernels take their time and compute nothing.
+/// A plain CUDA program that uses the first device that it sees. Start it in a slice, with `aliquot run` or `aliquot
+/// exec`, and watch with `aliquot top` what it gets. Its kernels take their time and compute nothing.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -513,16 +515,16 @@ Examples:
   aliquot exec train -- aliquot load --busy 60 --memory 1GiB
   aliquot exec train -- aliquot load --kernel-ms 20 --seconds 30")]
 pub(crate) struct LoadArgs {
-    /// For how much of the time the device is to be busy with it, in percent
+    /// How much of the time it keeps the device busy, in percent
     #[arg(long, value_name = "PERCENT", default_value = "100", allow_hyphen_values = true)]
     pub(crate) busy: CorePercent,
-    /// Device memory to hold: 1GiB, 512MiB, or 25% of what it sees [default: none but a context's]
+    /// Device memory to hold: 1GiB, 512MiB, or 25% of what it sees [default: only its context]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<Memory>,
     /// How long each kernel takes, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub(crate) kernel_ms: u64,
-    /// End after so many seconds [default: with Ctrl-C]
+    /// End after this many seconds [default: with Ctrl-C]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: Option<u64>,
 }
@@ -542,7 +544,7 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: Shell,
 }
 
-/// What a worker of the demonstration is told.
+/// The arguments of a worker of the demonstration.
 #[derive(Args, Debug)]
 pub(crate) struct DemoWorkerArgs {
     /// Duration of one kernel

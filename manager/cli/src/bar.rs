@@ -1,24 +1,24 @@
-//! Bars and small charts of characters.
+//! Bars and small charts made of characters.
 
-/// Columns that a bar fills, between its ends.
+/// Columns between the ends of a bar.
 const WIDTH: u64 = 10;
-/// Blocks that fill a column from the left by so many eighths.
+/// Blocks that fill 0 to 7 eighths of a column, from the left.
 const LEFT_EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-/// Blocks that fill a column from below by so many eighths.
+/// Blocks that fill 1 to 8 eighths of a column, from below.
 const LOWER_EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// How much of `whole` `part` is: `▕███▌      ▏`.
+/// A bar that shows `part` of `whole`: `▕███▌      ▏`.
 pub(crate) fn bar(part: u64, whole: u64) -> String {
     let eighths = u128::from(part) * u128::from(WIDTH * 8) / u128::from(whole.max(1));
     let eighths = (eighths as u64).min(WIDTH * 8);
-    // What is there is seen, however little it is.
+    // A part above 0 is always visible, however small it is.
     let eighths = if part > 0 { eighths.max(1) } else { 0 };
     let filled = "█".repeat((eighths / 8) as usize) + LEFT_EIGHTHS[(eighths % 8) as usize];
     let blank = " ".repeat((WIDTH - eighths.div_ceil(8)) as usize);
     format!("▕{filled}{blank}▏")
 }
 
-/// A column for each of `values`, the greatest that can be being `whole`; a blank for one that is 0.
+/// A chart with one column for each of `values`; `whole` has full height, and 0 is blank.
 pub(crate) fn columns(values: impl IntoIterator<Item = u64>, whole: u64) -> String {
     let column = |value: u64| match u128::from(value) * 8 / u128::from(whole.max(1)) {
         _ if value == 0 => ' ',

@@ -1,4 +1,4 @@
-//! The way to the node manager: gRPC over its Unix socket.
+//! The connection to the node manager: gRPC over its Unix socket.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -22,19 +22,19 @@ use crate::error::{Failure, Result, with_causes};
 /// A connection to a node manager.
 pub(crate) type Client = NodeManagerClient<Deadlines>;
 
-/// The socket of the system's manager, which an ordinary user with the right to it uses too.
+/// The socket of the system's manager, which ordinary users with access use too.
 const SYSTEM_SOCKET: &str = "/run/aliquot/manager.sock";
 
-/// A manager that has ended is started again by systemd, and goes on where it was: for so long who watches it waits.
+/// How long a watching command waits for a manager that has ended: systemd restarts it, and it goes on where it was.
 pub(crate) const RESTART_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two tries to reach the manager again.
+/// Time between two attempts to reach the manager again.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What many slices have used over time is more than gRPC takes where nothing is said.
+/// The history of many slices is larger than gRPC's default limit for a message.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Between two looks whether a manager lives from which an answer is awaited.
+/// Time between two checks that the manager is alive while an answer is awaited.
 const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An async runtime for a command that talks to the manager.
@@ -45,25 +45,25 @@ pub(crate) fn runtime() -> Result<Runtime> {
         .map_err(|error| Failure::new(format!("cannot set up the connection to the node manager: {error}")))
 }
 
-/// What stands in the way to a manager.
+/// Why no manager can be reached.
 #[derive(Debug)]
 pub(crate) enum Absent {
-    /// Nothing listens: these sockets were tried.
+    /// Nothing listens on any of these sockets.
     NotRunning(Vec<PathBuf>),
     /// There is a socket that this user cannot connect to.
     Unreachable(PathBuf, io::Error),
-    /// The directory where this user's socket should be is another user's.
+    /// The directory for this user's socket belongs to another user.
     Foreign(PathBuf),
 }
 
-/// The socket of a manager that runs: `socket` if it is given, else this user's, else the system's.
+/// The socket of a running manager: `socket` if it is given, else this user's, else the system's.
 pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent> {
     let candidates = match socket {
         Some(socket) => vec![socket.to_owned()],
         None => {
             let own = Paths::of_this_user();
-            // A manager says which library is to be preloaded. In a directory that everybody can write to it can be
-            // anybody's.
+            // The manager decides which library is preloaded, so it must be trusted. In a directory that every user can
+            // write to, it could be another user's.
             if matches!(is_of_this_user(&own.runtime_dir), Ok(false)) {
                 return Err(Absent::Foreign(own.runtime_dir));
             }
@@ -75,7 +75,7 @@ pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent
     for candidate in &candidates {
         match dial(candidate, deadline::of_question()) {
             Ok(_) => return Ok(candidate.clone()),
-            // No socket, or one that a manager left behind that was killed.
+            // No socket, or one left behind by a manager that was killed.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
             Err(error) => return Err(Absent::Unreachable(candidate.clone(), error)),
         }
@@ -83,8 +83,8 @@ pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent
     Err(Absent::NotRunning(candidates))
 }
 
-/// Connects to `socket`. Where too many wait for the manager to take their connections, one more waits with them, but not
-/// for ever.
+/// Connects to `socket`. If the manager's queue of connections is full, waits for a place in it, but at most for
+/// `limit`.
 pub(crate) fn dial(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = UnixAddr::new(socket)?;
     let stream = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -129,7 +129,7 @@ pub(crate) async fn connect(socket: &Path) -> Result<Client> {
         Failure::new(format!("cannot connect to the node manager on {}: {}", socket.display(), with_causes(&error)))
             .hint("is it a node manager that listens there? see: aliquot doctor")
     };
-    // The address is only the authority that is sent; where the connection goes is the connector's business.
+    // The address is only sent as the authority; the connector decides where the connection goes.
     let endpoint = Endpoint::from_static("http://localhost")
         .http2_keep_alive_interval(SIGN_OF_LIFE_INTERVAL)
         .keep_alive_timeout(deadline::of_question());
@@ -137,7 +137,7 @@ pub(crate) async fn connect(socket: &Path) -> Result<Client> {
     let connector = tower::service_fn(move |_| {
         let path = path.clone();
         async move {
-            // Waits in the kernel, and no longer than for an answer; nothing else is to be done here meanwhile.
+            // Blocks in the kernel for at most the time limit of an answer; there is nothing else to do here meanwhile.
             let stream = dial(&path, deadline::of_question())?;
             stream.set_nonblocking(true)?;
             tokio::net::UnixStream::from_std(stream).map(TokioIo::new)
@@ -147,13 +147,13 @@ pub(crate) async fn connect(socket: &Path) -> Result<Client> {
     Ok(NodeManagerClient::new(Deadlines::new(channel, socket)).max_decoding_message_size(ANSWER_BYTES_MAX))
 }
 
-/// The failure of who has watched a manager that has ended.
+/// The failure for a user who was watching a manager that has ended.
 pub(crate) fn gone() -> Failure {
     Failure::new(format!("the node manager has ended, and there is no other one for {} s", RESTART_PATIENCE.as_secs()))
         .hint("see its log: journalctl -u aliquot-manager")
 }
 
-/// Connects to the manager that runs here.
+/// Connects to the running manager.
 pub(crate) async fn connect_to_running(socket: Option<&Path>) -> Result<Client> {
     connect(&find(socket)?).await
 }

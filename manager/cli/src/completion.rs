@@ -1,5 +1,4 @@
-//! Completion on the shell's command line: of commands and options, and of the names of slices, for which the manager is
-//! asked.
+//! Completion on the shell's command line: of commands, of options, and of slice names, for which the manager is asked.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -14,17 +13,17 @@ use crate::args::Cli;
 use crate::error::{Failure, Result};
 use crate::{client, deadline};
 
-/// By it the script of a shell says that it asks for completions.
+/// The variable by which a shell's script asks for completions.
 const VARIABLE: &str = "COMPLETE";
-/// A shell is held up no longer by a manager that does not answer.
+/// How long a manager that does not answer may delay a shell.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Answers a shell that asks for completions, and ends the program then.
+/// If a shell asks for completions, answers it and ends the program.
 pub(crate) fn answer() {
     CompleteEnv::with_factory(Cli::command).var(VARIABLE).complete();
 }
 
-/// The script by which `shell` asks.
+/// The completion script for `shell`.
 pub(crate) fn script(shell: Shell) -> Result<String> {
     let failed = |why: String| Failure::new(format!("cannot write the completion script for {shell}: {why}"));
     let name = shell.to_string();
@@ -37,7 +36,7 @@ pub(crate) fn script(shell: Shell) -> Result<String> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// Names of slices that begin with `begun`; none if the manager does not say.
+/// Names of slices that begin with `begun`; none if the manager does not answer.
 pub(crate) fn slices(begun: &OsStr) -> Vec<CompletionCandidate> {
     deadline::set(Some(PATIENCE));
     let begun = begun.to_string_lossy();

@@ -7,7 +7,7 @@ pub(crate) fn name(consumer: &Consumer) -> String {
     format!("{}/{}/{}", consumer.namespace, consumer.pod, consumer.container)
 }
 
-/// The containers in a slice, in short; `None` if nobody is known to run in it.
+/// The containers in a slice, in short; `None` if none is known.
 pub(crate) fn summary(slice: &SliceUsage) -> Option<String> {
     match slice.consumers.as_slice() {
         [] => None,

@@ -1,7 +1,7 @@
-//! How long the node manager may take to answer, and what is said of one that does not.
+//! Time limits for the node manager's answers, and the messages if it does not answer.
 //!
-//! A manager that was stopped still accepts connections: the kernel does it for its socket. So every call has a deadline, and
-//! on a connection over which something is awaited the manager is asked for a sign of life.
+//! A manager that was stopped still accepts connections, because the kernel does that for its socket. So every call has
+//! a deadline, and keep-alive checks run on a connection while an answer is awaited.
 
 use std::fs;
 use std::future::Future;
@@ -22,24 +22,24 @@ use crate::client::dial;
 use crate::error::Failure;
 
 const QUESTION: Duration = Duration::from_secs(5);
-/// A change writes files, and waits for the threads that carry it out.
+/// Longer, because a change writes files, and waits for the threads that carry it out.
 const CHANGE: Duration = Duration::from_secs(30);
 
-/// To find out who it is that does not answer.
+/// Time limit for finding out which process does not answer.
 const PEER_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What the command line says; it holds for all calls of this program.
+/// The time limit from the command line; it applies to all calls of this program.
 static GIVEN: OnceLock<Duration> = OnceLock::new();
 
-/// Takes up what the command line says.
+/// Sets the time limit from the command line.
 pub(crate) fn set(given: Option<Duration>) {
     if let Some(given) = given {
-        // Only the first call of a program counts, and there is one.
+        // Only the first call in a program counts, and there is only one.
         let _ = GIVEN.set(given);
     }
 }
 
-/// How long an answer to a question may take.
+/// Time limit for the answer to a question.
 pub(crate) fn of_question() -> Duration {
     GIVEN.get().copied().unwrap_or(QUESTION)
 }
@@ -56,7 +56,7 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// `channel`, which leads to the manager that serves `socket`.
+    /// `channel`, which is connected to the manager that serves `socket`.
     pub(crate) fn new(channel: Channel, socket: &Path) -> Deadlines {
         Deadlines { channel, socket: socket.to_owned() }
     }
@@ -84,7 +84,7 @@ impl Service<Request<Body>> for Deadlines {
     }
 }
 
-/// Whether the method at `path` changes something: those that do not say so by their name.
+/// Whether the method at `path` changes something. Methods that do not are known by their names.
 fn is_change(path: &str) -> bool {
     let method = path.rsplit('/').next().unwrap_or(path);
     !["Get", "List", "Watch"].iter().any(|question| method.starts_with(question))
@@ -93,7 +93,7 @@ fn is_change(path: &str) -> bool {
 /// A manager that does not answer.
 struct Silence {
     socket: PathBuf,
-    /// The process that listens on the socket, and whether it is stopped, as far as that can be told.
+    /// The process that listens on the socket, and whether it is stopped, if that can be found out.
     process: Option<(i32, bool)>,
 }
 
@@ -133,14 +133,14 @@ impl Silence {
     }
 }
 
-/// What `/proc` says of the process.
+/// Whether `/proc` shows the process as stopped.
 fn is_stopped(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
     matches!(state, Some('T' | 't'))
 }
 
-/// Separates, in the status that a call ends with here, what is wrong from what to do.
+/// Separates the message from the remedy in the status of a call that ended here.
 const REMEDY_BEGINS: &str = "\nhint: ";
 
 fn status(silence: &Silence, limit: Duration, is_change: bool) -> Status {
@@ -151,18 +151,18 @@ fn status(silence: &Silence, limit: Duration, is_change: bool) -> Status {
     Status::deadline_exceeded(format!("{}{REMEDY_BEGINS}{remedy}", silence.message(limit)))
 }
 
-/// How a stream ends on which nothing has come from the manager that serves `socket` for `limit`.
+/// The status of a stream on which nothing has come for `limit` from the manager that serves `socket`.
 pub(crate) fn silent_stream(socket: &Path, limit: Duration) -> Status {
     status(&Silence::of(socket), limit, false)
 }
 
-/// The failure of a call that had no answer in time; `None` if `status` says something else.
+/// The failure of a call without an answer in time; `None` if `status` means something else.
 pub(crate) fn failure(status: &Status) -> Option<Failure> {
     let (message, remedy) = status.message().split_once(REMEDY_BEGINS)?;
     (status.code() == Code::DeadlineExceeded).then(|| Failure::new(message).hint(remedy))
 }
 
-/// The failure to find a manager that takes connections on `socket`: too many wait for it already.
+/// The failure for a manager whose queue of connections on `socket` is full.
 pub(crate) fn not_accepted(socket: &Path) -> Failure {
     Failure::new(format!(
         "the node manager on {} takes no connection any more: too many wait for it; it is stopped, hangs, or has too much to do",

@@ -1,8 +1,8 @@
-//! `aliquot demo`: two programs share one device 30/70, a third is refused the memory it has no right to.
+//! `aliquot demo`: two programs share one device 30/70, and a third is refused memory beyond its limit.
 //!
-//! The programs are real processes, started in slices as `aliquot run` does it. What they get is counted by themselves
-//! (kernels completed, times the kernels' duration) and compared with what was asked for, and with the manager's own
-//! books.
+//! The programs are real processes, started in slices as `aliquot run` does it. They count what they get themselves
+//! (completed kernels times a kernel's duration). That is compared with their requests, and with the manager's own
+//! figures.
 
 mod checks;
 mod program;
@@ -28,7 +28,7 @@ use crate::run::{Manager, Supervisor};
 use crate::simulated::SimulatedGpu;
 use stage::Stage;
 
-/// Shows it, and says whether it holds.
+/// Runs the demonstration, and reports whether every promise held.
 pub(crate) fn demo(socket: Option<&Path>, args: &DemoArgs) -> Result<ExitCode> {
     let choice = match (args.simulated, real_gpu()) {
         (true, _) => Gpu::SimulatedAsAsked,
@@ -36,7 +36,7 @@ pub(crate) fn demo(socket: Option<&Path>, args: &DemoArgs) -> Result<ExitCode> {
         (false, false) => Gpu::SimulatedForLack,
     };
     let simulated = (choice != Gpu::Real).then(SimulatedGpu::set_up).transpose()?;
-    // Before any thread starts, as for `aliquot run`.
+    // Before any thread starts, as in `aliquot run`.
     let supervisor = Supervisor::new()?;
     let manager = Manager::find_or_embed(socket.filter(|_| simulated.is_none()), simulated.as_ref())?;
     let runtime = client::runtime()?;
@@ -57,7 +57,7 @@ fn real_gpu() -> bool {
     nvml_wrapper::Nvml::init().and_then(|nvml| nvml.device_count()).is_ok_and(|count| count > 0)
 }
 
-/// Where the demonstration takes place, and why there.
+/// The GPU of the demonstration, and why it was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gpu {
     Real,

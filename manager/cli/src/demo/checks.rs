@@ -1,24 +1,24 @@
-//! What the demonstration promises, and whether it held.
+//! Checks the promises of the demonstration.
 
 use super::protocol::Filled;
 use super::stage::{Cast, Sharer, Shown, share_millipercent};
 use crate::quantity::{bytes_exact, millipercent_human};
 
-/// A share may be off by so much.
+/// Maximum error of a share.
 const SHARE_ERROR_MAX_MILLIPERCENT: u64 = 2_000;
-/// Programs that always have work keep a device in use for at least so much of the time, unless they get too little of
-/// a processor to launch it.
+/// Programs that always have work keep a device in use for at least this part of the time, unless they get too little
+/// processor time to launch.
 const DEVICE_USED_MIN_MILLIPERCENT: u64 = 80_000;
-/// A device that is in use for so much of the time is fully used: there is nothing to say about the rest.
+/// From this use on the device counts as fully used, and no remark on the rest is needed.
 const DEVICE_FULLY_USED_MILLIPERCENT: u64 = 98_000;
-/// Real drivers hand memory out in pieces of this size: so much of a limit may stay unused, and so much more than was asked
-/// for may the last allocation take.
+/// Real drivers hand out memory in pieces of this size. So up to this much of a limit may stay unused, and the last
+/// allocation may take this much more than was requested.
 const MEMORY_PIECE_BYTES: u64 = 2 << 20;
 
-/// The answer that makes frameworks free what they can and try again.
+/// The answer on which frameworks free what they can and try again.
 const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
-/// What a promise is about.
+/// The subject of a promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Topic {
     Time,
@@ -28,10 +28,10 @@ pub(super) enum Topic {
 }
 
 impl Topic {
-    /// All of them, in the order in which they are told.
+    /// All topics, in the order of the report.
     pub(super) const ALL: [Topic; 4] = [Topic::Time, Topic::Books, Topic::Memory, Topic::Room];
 
-    /// What is so if all its promises hold.
+    /// The statement that is reported if all promises of the topic hold.
     pub(super) fn kept(self) -> &'static str {
         match self {
             Topic::Time => "time: each has the part of the device's time that it asked for, and no more",
@@ -45,15 +45,15 @@ impl Topic {
 /// A promise.
 #[derive(Debug)]
 pub(super) struct Check {
-    /// What it is about.
+    /// Its subject.
     pub(super) topic: Topic,
-    /// What is promised, with what was seen.
+    /// The promise, with what was observed.
     pub(super) text: String,
     /// Whether it held.
     pub(super) holds: bool,
 }
 
-/// All promises.
+/// All promises, checked.
 pub(super) fn of(shown: &Shown) -> Vec<Check> {
     let together = Together::of(&shown.sharers);
     let mut checks = vec![device_used(&together)];
@@ -91,10 +91,10 @@ pub(super) fn of(shown: &Shown) -> Vec<Check> {
     checks
 }
 
-/// What the sharers asked for, used and were charged together, in thousandths of a percent of the device's time.
+/// What the sharers requested, used and were charged together, in thousandths of a percent of the device's time.
 ///
-/// On a machine that is busy with other things, programs cannot always launch, and device time is lost to all of them.
-/// How it is shared is then seen by what each has of the time that was used.
+/// On a machine that is busy with other work, programs cannot always launch, and all of them lose device time. How the
+/// device is shared then shows in the parts of the time that was used.
 pub(super) struct Together {
     asked: u64,
     used: u64,
@@ -111,12 +111,12 @@ impl Together {
         }
     }
 
-    /// Whether there is nothing to say about time that nobody used.
+    /// Whether the unused time is too little for a remark.
     pub(super) fn used_it_fully(&self) -> bool {
         self.used >= DEVICE_FULLY_USED_MILLIPERCENT
     }
 
-    /// Whether the device was in use for long enough to judge how it was shared.
+    /// Whether the device was in use long enough to judge how it was shared.
     pub(super) fn kept_it_busy(&self) -> bool {
         self.used >= DEVICE_USED_MIN_MILLIPERCENT
     }
@@ -154,7 +154,7 @@ fn device_used(together: &Together) -> Check {
     Check { topic: Topic::Time, text, holds: together.kept_it_busy() }
 }
 
-/// Never more than the limit, and of what was used the part that was asked for.
+/// At most the limit; and of the used time the part that was requested.
 fn share(sharer: &Sharer, together: &Together) -> Check {
     let (asked, got) = (asked_millipercent(sharer), used_millipercent(sharer));
     let of_used = share_millipercent(got, together.used);
@@ -171,8 +171,8 @@ fn share(sharer: &Sharer, together: &Together) -> Check {
     }
 }
 
-/// The manager charges no less than what was used, to each its part. It may charge more: a lease whose holder is late
-/// to launch keeps the device from others.
+/// The manager charges at least what was used, and each program its part. It may charge more: a lease whose holder
+/// launches late keeps the device from others.
 fn books(sharer: &Sharer, together: &Together) -> Check {
     let (measured, charged) = (used_millipercent(sharer), charged_millipercent(sharer));
     let of_charged = share_millipercent(charged, together.charged);
@@ -190,7 +190,7 @@ fn books(sharer: &Sharer, together: &Together) -> Check {
     }
 }
 
-/// The whole limit is given, a byte more is refused as frameworks expect it, and the program sees it so.
+/// The whole limit is given, one byte more is refused as frameworks expect it, and the program sees these figures.
 fn memory(cast: Cast, filled: &Filled, used_bytes: u64) -> Check {
     let exact = used_bytes.abs_diff(cast.memory_bytes) < MEMORY_PIECE_BYTES && filled.allocated_bytes <= used_bytes;
     let context_bytes = used_bytes.saturating_sub(filled.allocated_bytes);
@@ -237,7 +237,7 @@ mod tests {
         assert!(!memory(CAST, &Filled { total_bytes: 80 << 30, ..full(GIB) }, GIB).holds);
     }
 
-    /// Two sharers that asked for 30 and 70, with thousandths of a percent that each used and was charged.
+    /// Two sharers that requested 30 % and 70 %, with thousandths of a percent that each used and was charged.
     fn sharers(used: [u64; 2], charged: [u64; 2]) -> [Sharer; 2] {
         [0, 1].map(|index| Sharer {
             cast: Cast { name: "x", core_percent: [30, 70][index], memory_bytes: 0 },
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_never_exceeded_whatever_the_other_gets() {
-        // Together they use more than there is: in the right proportion, and yet too much.
+        // Together they use more than there is: the proportion is right, but it is too much.
         assert_eq!(shares_hold([32_500, 75_000]), [false, false]);
     }
 

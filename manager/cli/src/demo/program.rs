@@ -1,4 +1,4 @@
-//! A worker as the demonstration sees it: a process in a slice of its own.
+//! A worker of the demonstration, seen from outside: a process in a slice of its own.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -10,13 +10,13 @@ use super::protocol::{Event, Filled, Order, Progress};
 use crate::error::{Failure, Result, exit};
 use crate::run::{OwnSlice, Supervisor, command_in};
 
-/// How long a worker may take to answer. Long: the driver may compile the kernel first, and time may be short in a
-/// slice.
+/// Time limit for a worker's answer. Long, because the driver may compile the kernel first, and time in a slice may be
+/// short.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often the demonstration looks whether it is asked to end.
+/// How often the demonstration checks whether it is asked to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A worker that is killed when this is dropped, and then its slice is removed.
+/// A worker. When this is dropped, it is killed, and then its slice is removed.
 pub(super) struct Program<'stage> {
     child: Child,
     orders: ChildStdin,
@@ -24,7 +24,7 @@ pub(super) struct Program<'stage> {
     supervisor: &'stage Supervisor,
     /// The newest report.
     pub(super) progress: Progress,
-    /// The worker's slice. After `child`: what is dropped first must be the process.
+    /// The worker's slice. Declared after `child`, because the process must end first.
     pub(super) slice: OwnSlice<'stage>,
 }
 
@@ -66,12 +66,12 @@ impl<'stage> Program<'stage> {
         Ok((program, total_bytes))
     }
 
-    /// Tells the worker to keep the device busy.
+    /// Makes the worker keep the device busy.
     pub(super) fn launch(&mut self) -> Result<()> {
         self.order(Order::Launch)
     }
 
-    /// Lets the worker ask for memory at once: the driver's refusal, or `None` if it was given.
+    /// Makes the worker request memory in one piece. Returns the driver's refusal, or `None` if it was given.
     pub(super) fn take(&mut self, bytes: u64) -> Result<Option<String>> {
         self.order(Order::Take { bytes })?;
         self.wait_for(|event| match event {
@@ -80,7 +80,7 @@ impl<'stage> Program<'stage> {
         })
     }
 
-    /// Lets the worker take all the memory that it is given.
+    /// Makes the worker take all memory that it is given.
     pub(super) fn fill(&mut self) -> Result<Filled> {
         self.order(Order::Fill)?;
         self.wait_for(|event| match event {
@@ -104,12 +104,12 @@ impl<'stage> Program<'stage> {
         let line = format!("{}\n", serde_json::to_string(&order).map_err(|error| self.failed(&error.to_string()))?);
         match self.orders.write_all(line.as_bytes()) {
             Ok(()) => Ok(()),
-            // It has ended; what it said last says why.
+            // The worker has ended; its last event says why.
             Err(_) => self.wait_for(|_| None),
         }
     }
 
-    /// Waits for the event that `wanted` finds, and keeps account of progress meanwhile.
+    /// Waits for the event that `wanted` accepts, and records progress meanwhile.
     fn wait_for<T>(&mut self, wanted: impl Fn(Event) -> Option<T>) -> Result<T> {
         let mut deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
@@ -118,7 +118,7 @@ impl<'stage> Program<'stage> {
                 Ok(Event::Failed { message }) => return Err(self.failed(&message)),
                 Ok(event) => {
                     if let Event::Progress(progress) = event {
-                        // As long as kernels complete it lives, and waiting has a reason.
+                        // While kernels complete the worker is alive, so waiting is justified.
                         deadline = Instant::now() + ANSWER_TIMEOUT;
                         self.progress = progress;
                     }
@@ -134,7 +134,7 @@ impl<'stage> Program<'stage> {
                     );
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    // What the terminal sends to this process it sends to the worker too.
+                    // A terminal sends its signals to this process and to the worker.
                     self.end_if_asked_for()?;
                     let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
                     return Err(self.failed(&format!("it ended early: {status}")));

@@ -1,24 +1,24 @@
-//! What the demonstration and its workers say to each other: one JSON object a line, orders on the worker's standard
+//! The protocol between the demonstration and its workers: one JSON object a line, orders on the worker's standard
 //! input, events on its standard output.
 
 use serde::{Deserialize, Serialize};
 
-/// What a worker is told to do.
+/// An order to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(super) enum Order {
     /// Keep the device busy from now on.
     Launch,
-    /// Take so many bytes of memory at once, and give them back.
+    /// Allocate this many bytes in one piece, and free them.
     Take {
         /// How many.
         bytes: u64,
     },
-    /// Take memory until not a byte more is to be had, and keep it.
+    /// Allocate memory until not one byte more is given, and keep it.
     Fill,
 }
 
-/// What a worker has done.
+/// A worker's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event {
@@ -38,7 +38,7 @@ pub(super) enum Event {
     },
     /// The answer to [`Order::Fill`].
     Filled(Filled),
-    /// It cannot go on.
+    /// The worker cannot continue.
     Failed {
         /// Why.
         message: String,
@@ -57,12 +57,12 @@ pub(super) struct Progress {
 /// Memory that a worker has taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Filled {
-    /// What it was given in all.
+    /// The total that was given.
     pub(super) allocated_bytes: u64,
-    /// The driver's name for its refusal of one byte more.
+    /// The driver's name for the refusal of one more byte.
     pub(super) refusal: String,
-    /// What the driver says is free afterwards.
+    /// Free memory afterwards, as the driver says.
     pub(super) free_bytes: u64,
-    /// What the driver says the device has.
+    /// Total memory of the device, as the driver says.
     pub(super) total_bytes: u64,
 }

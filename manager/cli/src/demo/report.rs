@@ -1,4 +1,4 @@
-//! The demonstration's result, for people and for programs.
+//! The report of the demonstration, for people and for programs.
 
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ fn percent(used_ns: u64, window_ns: u64) -> String {
     format!("{} %", millipercent_human(share_millipercent(used_ns, window_ns)))
 }
 
-/// The same, exactly.
+/// The same with exact figures, as JSON.
 pub(super) fn json(shown: &Shown, checks: &[Check], simulated: bool) -> Value {
     let sharer = |sharer: &Sharer| {
         json!({
