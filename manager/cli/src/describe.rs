@@ -22,7 +22,7 @@ pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Resu
     let usage = client.get_usage(GetUsageRequest { slices: vec![args.name.clone()] }).await?.into_inner();
     let usage = match usage.slices.into_iter().next() {
         Some(usage) => usage,
-        // One that the manager could not take over is not at work, and uses nothing.
+        // A slice that the manager could not take over is not at work, and has no usage.
         None if !slice.problem.is_empty() => SliceUsage { name: slice.name.clone(), ..SliceUsage::default() },
         None => {
             return Err(Failure::new(format!("the slice {:?} was removed just now", args.name))
@@ -168,7 +168,7 @@ fn processes(processes: &[Process]) -> String {
     table.render()
 }
 
-/// The command lines that start something in the slice.
+/// The command lines that start a program in the slice.
 fn ways(slice: &Slice) -> String {
     let uuids: Vec<_> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
     let more: String = slice.environment.iter().map(|entry| format!("{entry} ")).collect();

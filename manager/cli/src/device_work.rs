@@ -1,4 +1,4 @@
-//! Work for a device: kernels that take a certain time and do nothing else, and memory.
+//! Work for a device: memory, and kernels that take a certain time and do nothing else.
 
 mod cuda;
 
@@ -14,16 +14,16 @@ const SPIN_PTX: &CStr = match CStr::from_bytes_with_nul(concat!(include_str!("de
     Err(_) => panic!("the PTX text holds a NUL"),
 };
 const SPIN_KERNEL: &CStr = c"spin_ns";
-/// Kernels in flight: enough that the device never waits for the launching thread, few enough that a stop comes soon.
+/// Kernels in flight: enough that the device never waits for the launching thread, and few enough to stop soon.
 const IN_FLIGHT: usize = 4;
 
-/// A plain driver-API program that launches kernels of one duration, and knows nothing of slices.
+/// A plain driver-API program that launches kernels of one duration, and knows nothing about slices.
 pub(crate) struct DeviceWork {
     /// The device.
     pub(crate) cuda: Cuda,
     kernel: Kernel,
     kernel_ns: u64,
-    /// Events to record, and those that are recorded, oldest first.
+    /// Free events, and recorded ones, the oldest first.
     idle: Vec<Event>,
     recorded: VecDeque<Event>,
     completed: u64,
@@ -38,7 +38,7 @@ impl DeviceWork {
         Ok(DeviceWork { cuda, kernel, kernel_ns, idle, recorded: VecDeque::new(), completed: 0 })
     }
 
-    /// Puts a kernel in flight; if there are enough, waits for the oldest first.
+    /// Launches a kernel. If enough are in flight, waits for the oldest one first.
     pub(crate) fn launch_one(&mut self) -> Result<(), CudaError> {
         let event = match self.idle.pop() {
             Some(event) => event,

@@ -1,6 +1,6 @@
-//! `aliquot doctor`: what works on this machine, and what to do about the rest.
+//! `aliquot doctor`: checks what works on this machine, and says what to do about the rest.
 //!
-//! It tries things rather than looking at version numbers, where it can, and changes nothing.
+//! Where possible it tries a feature instead of comparing version numbers. It changes nothing.
 
 mod containers;
 mod driver;
@@ -24,7 +24,7 @@ use driver::Gpus;
 use finding::{Finding, Status};
 use manager::Manager;
 
-/// Looks at everything, and says what it found.
+/// Runs all checks, and prints the findings.
 pub(crate) fn doctor(socket: Option<&Path>, args: &DoctorArgs) -> Result<ExitCode> {
     let (gpus, mut findings) = driver::findings();
     findings.push(shim::finding());

@@ -1,4 +1,4 @@
-//! A node manager inside this process, for a machine where none runs.
+//! A node manager inside this process, for a machine on which none runs.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -14,21 +14,21 @@ use tempfile::TempDir;
 
 use crate::error::{Failure, Result};
 
-/// A node manager that ends, and leaves nothing behind, when this is dropped. It publishes and remembers nothing.
+/// A node manager that ends when this is dropped, and leaves nothing behind. It publishes nothing and saves nothing.
 pub(crate) struct Embedded {
     /// `None` only while it is dropped.
     daemon: Option<Daemon>,
-    /// Dropped after the daemon: it holds the regions.
+    /// Dropped after the daemon, because it holds the regions.
     _dir: TempDir,
 }
 
 impl Embedded {
-    /// Starts one that finds its devices through `nvml_library`, or the system's NVML.
+    /// Starts a manager that finds its devices through `nvml_library`, or through the system's NVML.
     pub(crate) fn start(nvml_library: Option<PathBuf>) -> Result<Embedded> {
         let base = runtime_base()?;
         let dir = tempfile::Builder::new()
             .prefix("aliquot-")
-            // What runs in the slice may have dropped its privileges and must still reach its region.
+            // A program in the slice may have dropped its privileges, and must still reach its region.
             .permissions(Permissions::from_mode(0o755))
             .tempdir_in(&base)
             .map_err(|error| Failure::new(format!("cannot make a directory in {}: {error}", base.display())))?;
@@ -53,8 +53,9 @@ impl Drop for Embedded {
     }
 }
 
-/// A directory for the regions: this user can write to it, and libraries can be loaded from it. One in memory comes
-/// first, wherever it stands among the candidates: the driver can register pages of no other.
+/// A directory for the regions: this user can write to it, and libraries can be loaded from it. A directory in memory
+/// is preferred, wherever it is among the candidates, because the driver can register pages of memory file systems
+/// only.
 pub(crate) fn runtime_base() -> Result<PathBuf> {
     let candidates = [
         env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
@@ -62,7 +63,7 @@ pub(crate) fn runtime_base() -> Result<PathBuf> {
         Some(env::temp_dir()),
         Some("/dev/shm".into()),
         Some("/var/tmp".into()),
-        // In the image, whose root file system is read-only, there is no other.
+        // In the container image, whose root file system is read-only, there is no other one.
         Some(Paths::of_this_user().runtime_dir),
     ];
     let candidates: Vec<PathBuf> = candidates.into_iter().flatten().filter(|dir| dir.is_absolute()).collect();
@@ -83,7 +84,7 @@ fn usable(dir: &Path) -> bool {
     fs::metadata(dir).is_ok_and(|metadata| metadata.is_dir())
         && access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
         && !is_noexec(dir)
-        // The loader splits LD_PRELOAD at these.
+        // The loader splits LD_PRELOAD at these characters.
         && !dir.to_string_lossy().contains([':', ' ', '\t', '\n'])
 }
 

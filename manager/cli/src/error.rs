@@ -1,4 +1,4 @@
-//! What a command failed with, as a person reads it: one line that says what is wrong, one that says what to do.
+//! The failure of a command, as a person reads it: one line with what is wrong, and one with what to do.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use crate::deadline;
 use crate::quantity::QuantityError;
 
-/// Exit codes: what a script can tell from them.
+/// Exit codes, for scripts.
 pub(crate) mod exit {
-    /// The command did not do what it was asked to.
+    /// The command failed.
     pub(crate) const FAILED: u8 = 1;
     /// The command line is wrong.
     pub(crate) const USAGE: u8 = 2;
@@ -19,7 +19,7 @@ pub(crate) mod exit {
     /// The command of `aliquot run` was not found.
     pub(crate) const NOT_FOUND: u8 = 127;
 
-    /// The exit code by which shells tell that a program was ended by the signal with this number.
+    /// The exit code that shells use for a program that was ended by this signal.
     pub(crate) const fn of_signal(signal: u8) -> u8 {
         128 + signal
     }
@@ -33,7 +33,7 @@ pub(crate) struct Failure {
     exit: u8,
 }
 
-/// What commands return.
+/// The result of a command.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
@@ -42,17 +42,17 @@ impl Failure {
         Failure { message: message.into(), hint: None, exit: exit::FAILED }
     }
 
-    /// Says what to do about it.
+    /// Adds what to do about it.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Failure {
         Failure { hint: Some(hint.into()), ..self }
     }
 
-    /// Ends the program with `exit`.
+    /// Sets the exit code.
     pub(crate) fn exit(self, exit: u8) -> Failure {
         Failure { exit, ..self }
     }
 
-    /// Whether the exit code says no more than that the command failed.
+    /// Whether the exit code only says that the command failed.
     pub(crate) fn is_general(&self) -> bool {
         self.exit == exit::FAILED || self.exit == exit::USAGE
     }
@@ -74,7 +74,7 @@ impl Failure {
 }
 
 impl fmt::Display for Failure {
-    /// The lines that are printed, without the closing line end.
+    /// The lines to print, without the final line end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error: {}", one_line(&self.message))?;
         match &self.hint {
@@ -95,8 +95,8 @@ fn one_line(text: &str) -> String {
 }
 
 impl From<tonic::Status> for Failure {
-    /// The manager's messages say themselves what was wrong and what to do; only where the manager itself is the
-    /// trouble there is something to add.
+    /// The manager's messages already say what is wrong and what to do. A hint is added only if the manager itself is
+    /// the problem.
     fn from(status: tonic::Status) -> Failure {
         if let Some(failure) = deadline::failure(&status) {
             return failure;
@@ -105,7 +105,7 @@ impl From<tonic::Status> for Failure {
             "" => format!("the node manager answers {}: {}", status.code(), status.code().description()),
             message => message.to_owned(),
         });
-        // What the manager itself answers has no source; a broken connection has.
+        // An answer of the manager has no source; a broken connection has one.
         if std::error::Error::source(&status).is_some() {
             return failure.hint("is it a node manager that listens there, and does it live? see: aliquot doctor");
         }

@@ -1,4 +1,4 @@
-//! `aliquot events`: what has happened on this node.
+//! `aliquot events`: the events of this node.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,13 +15,13 @@ use crate::ps::short_uuid;
 use crate::table::printable;
 use crate::{json, moment, output};
 
-/// Between two looks whether somebody still reads.
+/// Time between two checks that output is still read.
 const READER_INTERVAL: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Columns of an event's kind.
 const KIND_WIDTH: usize = "device_unhealthy".len();
 
-/// Prints what has happened, and what happens.
+/// Prints past events, and new ones if requested.
 pub(crate) async fn events(socket: Option<&Path>, args: &EventsArgs) -> Result<()> {
     let socket = client::find(socket)?;
     let mut client = client::connect(&socket).await?;
@@ -44,14 +44,14 @@ fn since(args: &EventsArgs) -> Option<Duration> {
     args.since.map(|since| Duration { seconds: since.duration().as_secs() as i64, nanos: 0 })
 }
 
-/// Prints until nobody reads. A manager that is started again is waited for.
+/// Prints until the reader is gone. If the manager is restarted, waits for the new one.
 async fn follow(socket: &Path, mut client: Client, printer: &mut Printer<'_>) -> Result<()> {
     let (mut run, mut lost_since): (Option<Timestamp>, _) = (None, None);
     loop {
         match relay(&mut client, printer, &mut run, &mut lost_since).await {
             Ok(Ok(Reader::Gone)) => return Ok(()),
             Ok(Err(failure)) => return Err(failure),
-            // What the manager itself answers has no source; a broken connection has.
+            // An answer of the manager has no source; a broken connection has one.
             Err(status) if std::error::Error::source(&status).is_none() => return Err(status.into()),
             Ok(Ok(Reader::Reads)) | Err(_) => {}
         }
@@ -65,7 +65,7 @@ async fn follow(socket: &Path, mut client: Client, printer: &mut Printer<'_>) ->
     }
 }
 
-/// Prints what the manager tells, from where an earlier stream ended, until this one does.
+/// Prints the manager's events, from where an earlier stream ended, until this stream ends.
 async fn relay(
     client: &mut Client,
     printer: &mut Printer<'_>,
@@ -75,14 +75,14 @@ async fn relay(
     let started = client.get_node(GetNodeRequest {}).await?.into_inner().manager_started;
     let is_first = run.is_none();
     if *run != started {
-        // Another one counts from 1 again.
+        // A new manager counts from 1 again.
         (*run, printer.told) = (started, 0);
     }
     let since = since(printer.args).filter(|_| is_first);
     let request = WatchEventsRequest { since, after_sequence: printer.told };
     let mut events = client.watch_events(request).await?.into_inner();
     loop {
-        // Between two events whoever has read may go away.
+        // The reader may go away between two events.
         let event = match tokio::time::timeout(READER_INTERVAL, events.message()).await {
             Ok(event) => event?,
             Err(_) if output::has_no_reader() => return Ok(Ok(Reader::Gone)),
@@ -97,16 +97,16 @@ async fn relay(
     }
 }
 
-/// Puts events into words, one after the other.
+/// Formats consecutive events.
 struct Printer<'args> {
     args: &'args EventsArgs,
     colours: bool,
-    /// The number of the event before; 0 if there was none.
+    /// The number of the previous event; 0 if there was none.
     told: u64,
 }
 
 impl Printer<'_> {
-    /// The lines about an event; none if it is not asked for.
+    /// The lines about an event; none if it was not requested.
     fn text(&mut self, event: &Event) -> String {
         let missing = event.sequence.saturating_sub(self.told + 1);
         let is_gap = self.told > 0 && missing > 0;

@@ -1,4 +1,4 @@
-//! `aliquot exec`: a command in a slice that is there.
+//! `aliquot exec`: runs a command in an existing slice.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,9 +13,9 @@ use crate::error::{Failure, Result};
 use crate::run::{Supervisor, command_in};
 use crate::table::printable;
 
-/// Runs the command and returns its exit status as this program's.
+/// Runs the command, and returns its exit status.
 pub(crate) fn exec(socket: Option<&Path>, args: &ExecArgs) -> Result<ExitCode> {
-    // Before any thread starts: each inherits the blocked signals.
+    // Before any thread starts, because each thread inherits the blocked signals.
     let supervisor = Supervisor::new()?;
     let (slice, node) = client::runtime()?.block_on(async {
         let mut client = client::connect_to_running(socket).await?;
@@ -37,7 +37,7 @@ pub(crate) fn exec(socket: Option<&Path>, args: &ExecArgs) -> Result<ExitCode> {
     supervisor.run(command_in(&slice, &node, &args.command[0], &args.command[1..], [])?)
 }
 
-/// Whether the slice's files cannot be reached, because its directory lets through only those whom it names.
+/// Whether this user cannot reach the slice's files, because only the users of the slice can pass its directory.
 fn is_closed_to_this_user(shim: &Path) -> bool {
     fs::metadata(shim).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }

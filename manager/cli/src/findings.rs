@@ -1,4 +1,4 @@
-//! What the audit has found, in words.
+//! Formats findings of the audit.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use crate::quantity::bytes_human;
 
 /// A line for each finding.
 pub(crate) fn lines(findings: &[Finding]) -> String {
-    // What is wrong with a slice itself is told as its problem.
+    // A damaged region is shown as the slice's problem.
     findings.iter().filter(|finding| finding.kind() != FindingKind::DamagedRegion).map(line).collect()
 }
 
-/// The same with all that runs outside of slices in one line: on a machine that others use too there may be much of it.
+/// The same, with all processes outside of slices in one line: on a machine with other users there may be many.
 pub(crate) fn summary(findings: &[Finding]) -> String {
     let is_outside = |finding: &&Finding| finding.kind() == FindingKind::OutsideSlices;
     let outside: Vec<&Finding> = findings.iter().filter(is_outside).collect();

@@ -1,4 +1,4 @@
-//! The manager's answers as JSON documents: exact figures, units in the names, fields named as in the gRPC contract.
+//! The manager's answers as JSON: exact figures, units in the names, and fields named as in the gRPC contract.
 
 use aliquot_proto::node::v1::{
     Consumer, Device, DeviceHealth, Event, Finding, GetUsageHistoryResponse, GetUsageResponse, HostMemoryUsage, Node,
@@ -95,7 +95,7 @@ fn part(part: &Part) -> Value {
     })
 }
 
-/// What slices use.
+/// The use of slices.
 pub(crate) fn usage(usage: &GetUsageResponse) -> Value {
     json!({
         "time": time(usage.time.as_ref()),
@@ -103,7 +103,7 @@ pub(crate) fn usage(usage: &GetUsageResponse) -> Value {
     })
 }
 
-/// What a slice uses.
+/// The use of a slice.
 pub(crate) fn slice_usage(usage: &SliceUsage) -> Value {
     json!({
         "name": usage.name,
@@ -166,7 +166,7 @@ fn host_memory(usage: &HostMemoryUsage) -> Value {
     })
 }
 
-/// Something that the audit has found.
+/// A finding of the audit.
 pub(crate) fn finding(finding: &Finding) -> Value {
     let kind = finding.kind().as_str_name();
     json!({
@@ -181,7 +181,7 @@ pub(crate) fn finding(finding: &Finding) -> Value {
     })
 }
 
-/// Something that has happened.
+/// An event.
 pub(crate) fn event(event: &Event) -> Value {
     json!({
         "sequence": event.sequence,
@@ -195,13 +195,13 @@ pub(crate) fn event(event: &Event) -> Value {
     })
 }
 
-/// What kind of event it is, in one word.
+/// The kind of an event in one word.
 pub(crate) fn event_kind(event: &Event) -> String {
     let kind = event.kind().as_str_name();
     kind.strip_prefix("EVENT_KIND_").unwrap_or(kind).to_ascii_lowercase()
 }
 
-/// What slices have used over time.
+/// The use of slices over time.
 pub(crate) fn usage_history(history: &GetUsageHistoryResponse) -> Value {
     let point = |point: &UsagePoint| {
         json!({

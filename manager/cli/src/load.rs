@@ -1,4 +1,4 @@
-//! `aliquot load`: a program that keeps a device busy and holds memory of it, to see what slices do.
+//! `aliquot load`: a program that keeps a device busy and holds some of its memory, to see the effect of slices.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::error::{Failure, Result};
 use crate::output;
 use crate::quantity::{bytes_human, millipercent_human};
 
-/// Work that was held up is made good for so long; what is longer ago is forgotten.
+/// Maximum backlog of delayed work that is made up for; the rest is dropped.
 const MADE_GOOD_NS_MAX: u64 = 100_000_000;
 
 impl From<CudaError> for Failure {
@@ -21,7 +21,7 @@ impl From<CudaError> for Failure {
     }
 }
 
-/// Keeps the device busy until it is told to end.
+/// Keeps the device busy until the time is over or a signal ends it.
 pub(crate) fn load(args: &LoadArgs) -> Result<()> {
     let kernel_ns = args.kernel_ms * 1_000_000;
     let mut work = DeviceWork::open(kernel_ns)?;
@@ -69,16 +69,16 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// When the next kernel is due.
+/// Decides when the next kernel is due.
 struct Pace {
     busy_percent: u64,
     launched_ns: u64,
-    /// Work that was due and could not be done in time.
+    /// Work that was due and was dropped.
     forgotten_ns: u64,
 }
 
 impl Pace {
-    /// How long to wait before the next kernel, `elapsed_ns` after the begin.
+    /// How long to wait before the next kernel, `elapsed_ns` after the beginning.
     fn wait_ns(&mut self, elapsed_ns: u64) -> u64 {
         if self.busy_percent >= 100 {
             return 0;
@@ -100,7 +100,7 @@ mod tests {
         let mut pace = Pace { busy_percent: 25, launched_ns: 0, forgotten_ns: 0 };
         assert_eq!(pace.wait_ns(0), 0);
         pace.launched_ns += 1_000_000;
-        // A quarter of the time: 1 ms of work in 4 ms.
+        // A quarter of the time means 1 ms of work in 4 ms.
         assert_eq!(pace.wait_ns(0), 4_000_000);
         assert_eq!(pace.wait_ns(1_000_000), 3_000_000);
         assert_eq!(pace.wait_ns(4_000_000), 0);
@@ -110,7 +110,7 @@ mod tests {
     fn what_was_held_up_for_long_is_not_made_good() {
         let mut pace = Pace { busy_percent: 50, launched_ns: 0, forgotten_ns: 0 };
         assert_eq!(pace.wait_ns(10_000_000_000), 0);
-        // 100 ms of work are still due; then it goes on as ever.
+        // 100 ms of work are still due; then the normal pace continues.
         pace.launched_ns += 100_000_000;
         assert_eq!(pace.wait_ns(10_000_000_000), 0);
         pace.launched_ns += 1_000_000;

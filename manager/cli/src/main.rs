@@ -1,8 +1,8 @@
 //! `aliquot`: exact parts of a GPU, from the command line.
 //!
-//! A client of the node manager. [`args`] says what there is; a file for each command does it; [`client`] is the way to
-//! the manager and [`embedded`] the manager of a run on a machine where none runs; [`quantity`] is the one place where
-//! quantities are read.
+//! A client of the node manager. [`args`] defines the commands, and each command has a file. [`client`] connects to the
+//! manager; [`embedded`] is the manager of a run on a machine where none runs. [`quantity`] is the one place where
+//! quantities are parsed.
 
 mod access;
 mod args;
@@ -87,7 +87,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers a command line that asks for help or is wrong.
+/// Handles a command line that asks for help or is wrong.
 fn usage(refusal: &clap::Error) -> ExitCode {
     shorten::print(refusal);
     match refusal.use_stderr() {
@@ -97,8 +97,8 @@ fn usage(refusal: &clap::Error) -> ExitCode {
     }
 }
 
-/// Whether a command line that is otherwise wrong asks for `aliquot run` or `aliquot exec`, whose own failures have an exit
-/// code of their own.
+/// Whether a command line that is otherwise wrong is one of `aliquot run` or `aliquot exec`, whose own failures have a
+/// separate exit code.
 fn asks_to_run(args: impl Iterator<Item = OsString>) -> bool {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(args);
     matches.is_ok_and(|matches| matches!(matches.subcommand_name(), Some("run" | "exec")))

@@ -1,8 +1,8 @@
-//! Times of day for people to read.
+//! Formats times for people.
 
 use prost_types::Timestamp;
 
-/// A time to the second, in UTC: `2026-11-23 04:23:46Z`; `-` if it is not known.
+/// A time to the second, in UTC: `2026-11-23 04:23:46Z`; `-` if it is unknown.
 pub(crate) fn human(time: Option<&Timestamp>) -> String {
     let text = time.map(|time| Timestamp { nanos: 0, ..*time }.to_string());
     text.map_or_else(|| "-".to_owned(), |text| text.replacen('T', " ", 1))

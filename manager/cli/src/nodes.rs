@@ -1,4 +1,4 @@
-//! `aliquot nodes`: this node's devices, what is given and what is free.
+//! `aliquot nodes`: this node's devices, what is given to slices and what is free.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ fn text(node: &Node, look: Look) -> String {
         ("HEALTH", Align::Left),
     ]);
     for device in &node.devices {
-        // Of a GPU that is partitioned nothing is given out: its instances are.
+        // Nothing is given of a partitioned GPU itself, only of its instances.
         let given = |text: String| if device.mig_enabled { "-".to_owned() } else { text };
         table.row([
             format!("{} {}", device.index, device.uuid).into(),
@@ -78,7 +78,7 @@ fn health(device: &Device) -> String {
     }
 }
 
-/// How a healthy device is used, where that is not the usual way.
+/// How a healthy device is used, if that is unusual.
 fn healthy(device: &Device) -> &'static str {
     if device.mig_enabled {
         "healthy, partitioned by MIG"

@@ -8,21 +8,21 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{Failure, Result};
 
-/// Prints `text` on standard output. A reader that has gone away, as `head` does, is no failure.
+/// Prints `text` on standard output. It is no failure if the reader is gone, for example `head`.
 pub(crate) fn print(text: &str) -> Result<()> {
     print_to_reader(text).map(drop)
 }
 
-/// Whether somebody reads what is printed.
+/// Whether output is still read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// As far as is known.
+    /// It is, as far as is known.
     Reads,
-    /// It has gone away: nothing that is printed from now on is for anybody.
+    /// The reader is gone: further output would be lost.
     Gone,
 }
 
-/// The same for what goes on for ever: says whether to go on.
+/// The same for endless output: returns whether to continue.
 pub(crate) fn print_to_reader(text: &str) -> Result<Reader> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -32,7 +32,7 @@ pub(crate) fn print_to_reader(text: &str) -> Result<Reader> {
     }
 }
 
-/// Whether the reader of standard output has gone away, as far as can be told without printing.
+/// Whether the reader of standard output is gone, as far as can be found out without printing.
 pub(crate) fn has_no_reader() -> bool {
     let out = io::stdout();
     let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
@@ -48,35 +48,35 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<()> {
 /// A colour of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colour {
-    /// Well.
+    /// All is well.
     Green,
-    /// To be looked at.
+    /// Needs attention.
     Yellow,
-    /// Wrong.
+    /// Something is wrong.
     Red,
     /// A heading.
     Bold,
 }
 
-/// How text looks: for people at a terminal, or plain for pipes and files.
+/// The style of output: for people at a terminal, or plain for pipes and files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     /// With colours.
     pub(crate) colours: bool,
     /// With bars.
     pub(crate) bars: bool,
-    /// Columns that there are, if that is known.
+    /// Width of the terminal in columns, if known.
     pub(crate) width: Option<usize>,
 }
 
-/// A terminal that is narrower has no room for bars.
+/// The minimum width of a terminal for bars.
 const WIDTH_WITH_BARS_MIN: usize = 120;
 
 impl Look {
     /// For pipes and files.
     pub(crate) const PLAIN: Look = Look { colours: false, bars: false, width: None };
 
-    /// For where standard output goes.
+    /// The style for standard output.
     pub(crate) fn of_stdout() -> Look {
         if !io::stdout().is_terminal() {
             return Look::PLAIN;
@@ -98,13 +98,13 @@ pub(crate) fn stderr_has_colours() -> bool {
     colours_wanted() && io::stderr().is_terminal()
 }
 
-/// Whether the environment lets programs use colours.
+/// Whether the environment allows colours.
 pub(crate) fn colours_wanted() -> bool {
     env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
         && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// `text` in `colour` if `colours` are to be used.
+/// `text` in `colour`, if `colours` is true.
 pub(crate) fn paint(text: &str, colour: Colour, colours: bool) -> String {
     let code = match colour {
         Colour::Green => 32,

@@ -1,4 +1,4 @@
-//! From what is asked for on the command line to the parts of a slice.
+//! Turns the request on the command line into the parts of a slice.
 
 use std::ffi::OsStr;
 
@@ -9,8 +9,8 @@ use crate::error::{Failure, Result, exit};
 use crate::quantity::{CorePercent, Memory};
 use crate::visible;
 
-/// The parts of the slice that `share` asks for on `node`. Where it names no devices, they are among those that `shown`, a
-/// value of `CUDA_VISIBLE_DEVICES`, shows.
+/// The parts of the slice that `share` requests on `node`. If it names no devices, they are chosen from those that
+/// `shown`, a value of `CUDA_VISIBLE_DEVICES`, shows.
 pub(crate) fn of_share(share: &ShareArgs, shown: Option<&OsStr>, node: &Node) -> Result<Vec<Part>> {
     check_limit(Some(share.gpu_core), share.gpu_core_limit)?;
     let part = |device: Option<&Device>| {
@@ -33,7 +33,7 @@ pub(crate) fn of_share(share: &ShareArgs, shown: Option<&OsStr>, node: &Node) ->
     devices(&share.device, node)?.into_iter().map(|device| part(Some(device))).collect()
 }
 
-/// The changes that `slice resize` asks for; what is not named stays as it is.
+/// The changes that `slice resize` requests; everything else stays.
 pub(crate) fn of_change(
     core: Option<CorePercent>,
     core_limit: Option<CorePercent>,
@@ -69,13 +69,13 @@ fn check_limit(core: Option<CorePercent>, limit: Option<CorePercent>) -> Result<
     }
 }
 
-/// The failure of a node on which there is nothing to share.
+/// The failure for a node without devices.
 pub(crate) fn no_devices() -> Failure {
     Failure::new("this node has no GPU that the manager can see")
         .hint("see: aliquot doctor; to try it without a GPU: aliquot demo, or aliquot run --simulated …")
 }
 
-/// `memory` in bytes on `device`, or on any device of `node`; 0 if nothing is asked for.
+/// `memory` in bytes on `device`, or on any device of `node`; 0 if nothing is requested.
 fn memory_bytes(memory: Option<Memory>, device: Option<&Device>, node: &Node) -> Result<u64> {
     let Some(memory) = memory else { return Ok(0) };
     if let Some(device) = device {
@@ -93,7 +93,7 @@ fn memory_bytes(memory: Option<Memory>, device: Option<&Device>, node: &Node) ->
     Ok(memory.of_device(greatest)?)
 }
 
-/// The devices of `node` whose UUIDs begin with `prefixes`, one each.
+/// The devices of `node` whose UUIDs begin with `prefixes`, one for each prefix.
 fn devices<'node>(prefixes: &[String], node: &'node Node) -> Result<Vec<&'node Device>> {
     let mut found: Vec<&Device> = Vec::with_capacity(prefixes.len());
     for prefix in prefixes {

@@ -14,10 +14,10 @@ use crate::{bar, json, output};
 
 /// Columns of the chart.
 const CHART_WIDTH: usize = 30;
-/// Pieces of the past that are asked for as JSON: all of them for a few slices, and never more than an answer holds.
+/// Maximum points requested for JSON: all of them for a few slices, and never more than an answer can hold.
 const JSON_POINTS_MAX: u32 = 120;
 
-/// Prints what was used in the last `since`.
+/// Prints the use in the last `since`.
 pub(crate) async fn print(client: &mut Client, args: &PsArgs, since: Span) -> Result<()> {
     let request = GetUsageHistoryRequest {
         slices: args.names.clone(),
@@ -31,7 +31,7 @@ pub(crate) async fn print(client: &mut Client, args: &PsArgs, since: Span) -> Re
     }
 }
 
-/// What a part has used in all the pieces together.
+/// The use of a part in all points together.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sum {
     length_ns: u64,
@@ -55,7 +55,7 @@ impl Sum {
     }
 }
 
-/// Thousandths of a percent that `core_used_ns` is of `length_ns`.
+/// The ratio of `core_used_ns` to `length_ns` in thousandths of a percent.
 fn share_millipercent(core_used_ns: u64, length_ns: u64) -> u64 {
     let share = u128::from(core_used_ns) * 100_000 / u128::from(length_ns.max(1));
     share.min(100_000) as u64
@@ -116,7 +116,7 @@ fn cells(part: &PartHistory) -> [Cell; 11] {
     ]
 }
 
-/// A column for each piece, the limit being as high as can be.
+/// A chart with one column for each point; the limit has full height.
 fn chart(part: &PartHistory) -> String {
     let limit = u64::from(part.core_limit_percent) * 1000;
     format!("▕{}▏", bar::columns(shares(part), limit))

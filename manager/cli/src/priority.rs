@@ -1,15 +1,15 @@
-//! Priority classes as they are written on the command line.
+//! Priority classes on the command line.
 
 use aliquot_proto::node::v1::PriorityClass;
 use clap::ValueEnum;
 
-/// Which slice goes first where several want a device. It takes from nobody what they requested.
+/// The order of slices that want the same device. A class never takes what another slice has requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Priority {
-    /// Gets the device within one shortest lease (2 ms) plus one kernel of its holder, as long as it is within its
+    /// Gets the device after at most one shortest lease (2 ms) plus one kernel of the holder, while it is within its
     /// request
     LatencyCritical,
-    /// The usual one
+    /// The default
     Standard,
     /// Goes after the others
     Batch,
@@ -25,15 +25,15 @@ impl From<Priority> for PriorityClass {
     }
 }
 
-/// The number that stands for `priority` in a request; what is not asked for is left open.
+/// The value of `priority` in a request; unspecified if it is not given.
 pub(crate) fn in_request(priority: Option<Priority>) -> i32 {
     priority.map_or(PriorityClass::Unspecified, PriorityClass::from).into()
 }
 
-/// The name of `class`, as it is written here.
+/// The name of `class` on the command line.
 pub(crate) fn name(class: PriorityClass) -> &'static str {
     match class {
-        // What a manager of before there were classes says.
+        // Unspecified comes from managers that had no priority classes yet.
         PriorityClass::Unspecified | PriorityClass::Standard => "standard",
         PriorityClass::LatencyCritical => "latency-critical",
         PriorityClass::Batch => "batch",

@@ -1,4 +1,4 @@
-//! `aliquot ps`: who uses what.
+//! `aliquot ps`: the slices and what they use.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::{Align, Cell, Table, cut};
 use crate::{bar, consumers, findings, json, output, past, priority, waits};
 
-/// So much more than its request a share is by the way it is measured.
+/// By this much a share may exceed its request because of measurement errors.
 const CORE_TOLERANCE_MILLIPERCENT: u64 = 2_000;
 
 /// Prints what the slices use.
@@ -26,7 +26,7 @@ pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
     let usage = client.get_usage(GetUsageRequest { slices: args.names.clone() }).await?.into_inner();
     let found = match client.list_findings(ListFindingsRequest { slices: args.names.clone() }).await {
         Ok(answer) => answer.into_inner().findings,
-        // A manager of before there was an audit.
+        // A manager from before there was an audit.
         Err(status) if status.code() == Code::Unimplemented => Vec::new(),
         Err(status) => return Err(status.into()),
     };
@@ -42,14 +42,14 @@ pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
     output::print(&(table + &problems(&usage) + &found))
 }
 
-/// A line for each slice with which something is wrong.
+/// A line for each slice that has a problem.
 fn problems(usage: &GetUsageResponse) -> String {
     let ill = usage.slices.iter().filter(|slice| !slice.problem.is_empty());
     ill.map(|slice| format!("! {}: {}\n", slice.name, slice.problem)).collect()
 }
 
-/// A line for each slice and device; a line with blanks for what continues the slice above. A mark stands behind the
-/// name of a slice in which the audit has found something.
+/// A line for each slice and device. A line that continues the slice above has no name. A mark follows the name of a
+/// slice that has a problem or findings of the audit.
 pub(crate) fn table(usage: &GetUsageResponse, look: Look) -> String {
     if usage.slices.is_empty() {
         return "No slices. Make one: aliquot run --gpu-core 30 --gpu-memory 4GiB -- CMD, or aliquot slice create --help\n".to_owned();
@@ -91,7 +91,7 @@ pub(crate) fn table(usage: &GetUsageResponse, look: Look) -> String {
     table.render_as(look)
 }
 
-/// Green within the request, yellow for what others have left over.
+/// Green within the request, yellow above it.
 fn core_colour(part: &PartUsage) -> Option<Colour> {
     match u64::from(part.core_used_10s_millipercent) {
         0 => None,
@@ -102,7 +102,7 @@ fn core_colour(part: &PartUsage) -> Option<Colour> {
     }
 }
 
-/// Yellow where little is left, red where nothing is.
+/// Yellow if little is left, red if nothing is.
 fn memory_colour(part: &PartUsage) -> Option<Colour> {
     let permille = u128::from(part.memory_used_bytes) * 1000 / u128::from(part.memory_limit_bytes.max(1));
     match permille {
@@ -113,7 +113,7 @@ fn memory_colour(part: &PartUsage) -> Option<Colour> {
     }
 }
 
-/// The same with all that is known of time.
+/// The same with all figures on time.
 fn wide_table(usage: &GetUsageResponse, look: Look) -> String {
     if usage.slices.is_empty() {
         return table(usage, look);
@@ -160,18 +160,18 @@ fn wide_table(usage: &GetUsageResponse, look: Look) -> String {
     table.render_as(look)
 }
 
-/// Whether anybody is known to run in a slice: on Kubernetes. Elsewhere there is no column for it.
+/// Whether any container is known to run in a slice, as on Kubernetes. Otherwise there is no column for containers.
 fn has_consumers(usage: &GetUsageResponse) -> bool {
     usage.slices.iter().any(|slice| !slice.consumers.is_empty())
 }
 
-/// The headings of what [`whose`] tells.
+/// The headings of the cells from [`whose`].
 fn heading(with_consumers: bool) -> impl Iterator<Item = (&'static str, Align)> {
     let consumers = with_consumers.then_some(("CONTAINER", Align::Left));
     [("SLICE", Align::Left)].into_iter().chain(consumers)
 }
 
-/// A slice's name and the containers in it; blanks for what continues the slice above.
+/// The cells with a slice's name and its containers; blank if the line continues the slice above.
 fn whose(slice: &SliceUsage, index: usize, with_consumers: bool) -> impl Iterator<Item = Cell> {
     let of_slice = |text: &dyn Fn() -> String| if index == 0 { text() } else { String::new() };
     let containers = || of_slice(&|| consumers::summary(slice).unwrap_or_else(|| "-".to_owned()));
@@ -180,7 +180,7 @@ fn whose(slice: &SliceUsage, index: usize, with_consumers: bool) -> impl Iterato
     [name].into_iter().chain(with_consumers.then(containers).map(Cell::from))
 }
 
-/// A slice's name, with a mark if something is wrong with it, or the audit has found something in it.
+/// A slice's name, with a mark if it has a problem or findings of the audit.
 fn marked_name(slice: &SliceUsage) -> String {
     let mark = if slice.findings.is_empty() && slice.problem.is_empty() { "" } else { " !" };
     format!("{}{mark}", slice.name)
@@ -196,19 +196,19 @@ fn processes(slice: &SliceUsage) -> String {
     }
 }
 
-/// A device in few characters: its index to find it, the beginning of its UUID to name it.
+/// A device in few characters: its index, and the beginning of its UUID.
 pub(crate) fn short_device(part: &PartUsage) -> String {
     format!("{} {}", part.device_index, short_uuid(&part.device_uuid))
 }
 
-/// The beginning of a UUID: enough to name a device of one node.
+/// The beginning of a UUID, enough to distinguish the devices of one node.
 pub(crate) fn short_uuid(uuid: &str) -> &str {
     const PREFIX: usize = "GPU-01234567".len();
-    // Drivers before R470 name an instance after its GPU, and tell instances apart at the end of the name only.
+    // Drivers before R470 name an instance after its GPU, and only the end of the name distinguishes instances.
     if uuid.starts_with("MIG-GPU-") { uuid } else { uuid.get(..PREFIX).unwrap_or(uuid) }
 }
 
-/// The program of a command line without its directory, and as much of its arguments as a table has room for.
+/// The program of a command line without its directory, and as many of its arguments as a table has room for.
 pub(crate) fn short_command(command: &str) -> String {
     const CHARACTERS_MAX: usize = 40;
     let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));

@@ -1,4 +1,4 @@
-//! The course of the demonstration.
+//! The steps of the demonstration.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -20,16 +20,16 @@ use crate::{bar, client, parts};
 
 /// Duration of one kernel.
 const KERNEL_NS: u64 = 1_000_000;
-/// Time for the shares to settle, and for the manager to learn what contexts take, before anything is measured.
+/// Time for the shares to settle, and for the manager to learn the size of contexts, before the measurement.
 const SETTLE_NS: u64 = 1_500_000_000;
 /// Time between two lines of progress.
 const TICK_NS: u64 = 1_000_000_000;
-/// Lines that tell how far a measurement is.
+/// Number of progress lines during a measurement.
 const PROGRESS_LINES: u64 = 5;
-/// What the fourth slice asks for beside two that have the whole device.
+/// The share that the fourth slice requests while two slices have the whole device.
 const FOURTH_PERCENT: u32 = 10;
 
-/// What a slice of the demonstration is to have.
+/// The request of a slice of the demonstration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cast {
     /// Its name.
@@ -40,55 +40,55 @@ pub(super) struct Cast {
     pub(super) memory_bytes: u64,
 }
 
-/// What two slices that share the device got.
+/// The result of one of the two slices that share the device.
 pub(super) struct Sharer {
-    /// What was asked for.
+    /// The request.
     pub(super) cast: Cast,
     /// Kernels completed in the window, times their duration.
     pub(super) kernel_ns: u64,
-    /// The window by the worker's reports.
+    /// The window, by the worker's reports.
     pub(super) window_ns: u64,
-    /// Device time that the manager has charged in its window.
+    /// Device time that the manager charged in its window.
     pub(super) charged_ns: u64,
-    /// The window by the manager's answers.
+    /// The window, by the manager's answers.
     pub(super) charged_window_ns: u64,
-    /// What it got of memory.
+    /// The memory that it got.
     pub(super) filled: Filled,
-    /// What the manager says about it at the end of the window.
+    /// The manager's figures at the end of the window.
     pub(super) usage: PartUsage,
 }
 
-/// What the third got.
+/// The result of the third slice.
 pub(super) struct Third {
-    /// What was asked for.
+    /// The request.
     pub(super) cast: Cast,
-    /// What it tried to take at once, beyond its limit although the device has it.
+    /// Memory that it requested in one piece: beyond its limit, although the device has it.
     pub(super) grab_bytes: u64,
     /// The driver's refusal, if it refused.
     pub(super) grab_refusal: Option<String>,
-    /// The device's memory as the third sees it.
+    /// The device's memory as the third slice sees it.
     pub(super) seen_total_bytes: u64,
-    /// What it got of memory.
+    /// The memory that it got.
     pub(super) filled: Filled,
-    /// What the manager says about it.
+    /// The manager's figures.
     pub(super) usage: PartUsage,
 }
 
-/// What has been shown.
+/// The results of the demonstration.
 pub(super) struct Shown {
-    /// On this device.
+    /// The device.
     pub(super) device: Device,
-    /// How long was measured.
+    /// Duration of the measurement.
     pub(super) seconds: u64,
-    /// The two that share.
+    /// The two slices that share the device.
     pub(super) sharers: [Sharer; 2],
-    /// The one that wants more than it may have.
+    /// The slice that wants more memory than its limit.
     pub(super) third: Third,
     /// The manager's refusal of a slice for which there is no room; `None` if it made one.
     pub(super) fourth_refusal: Option<String>,
 }
 
-/// Where the demonstration takes place.
+/// The environment of the demonstration.
 pub(super) struct Stage<'run> {
     supervisor: &'run Supervisor,
     runtime: &'run Runtime,
@@ -116,17 +116,17 @@ impl<'run> Stage<'run> {
         Ok(Stage { supervisor, runtime, socket, simulated, seconds: args.seconds, json: args.json, device })
     }
 
-    /// Tells what goes on; on standard error if the result is for a program.
+    /// Prints what is going on; to standard error if the result is JSON.
     pub(super) fn say(&self, text: &str) {
         if self.json {
             eprint!("{text}");
         } else {
-            // A reader that has gone away learns the verdict from the exit code.
+            // If the reader is gone, the exit code still tells the result.
             let _ = crate::output::print(text);
         }
     }
 
-    /// Tells how far a measurement is: in one line that changes where a person sees it, else in a few lines.
+    /// Prints the progress of a measurement: on a terminal in one line that is updated, else in a few lines.
     fn say_progress(&self, line: &str, second: u64) {
         let is_last = second == self.seconds;
         if !self.json && std::io::stdout().is_terminal() {
@@ -136,7 +136,7 @@ impl<'run> Stage<'run> {
         }
     }
 
-    /// Shows it all.
+    /// Runs all steps.
     pub(super) fn show(&self) -> Result<Shown> {
         let [small, large, third] = casts(self.device.memory_bytes);
         let mut programs = [self.start(small)?.0, self.start(large)?.0];
@@ -166,7 +166,7 @@ impl<'run> Stage<'run> {
             })
         };
         let sharers = [sharer(0, small, small_filled)?, sharer(1, large, large_filled)?];
-        // Makes room for the third, which comes while the first still runs.
+        // Makes room for the third slice, which starts while the first one still runs.
         let [_first, second] = programs;
         drop(second);
         let third = self.third(third)?;
@@ -192,7 +192,7 @@ impl<'run> Stage<'run> {
         })
     }
 
-    /// Watches for the time that was asked for: what had been done at its begin, and at its end.
+    /// Measures for the requested time. Returns the state at its beginning and at its end.
     fn measure(&self, programs: &mut [Program; 2], casts: [Cast; 2]) -> Result<[Snapshot; 2]> {
         self.say(&format!(
             "Measuring for {} s what part of the device's time each has, by kernels completed\n",
@@ -229,7 +229,7 @@ impl<'run> Stage<'run> {
         })
     }
 
-    /// Asks for a slice of a device that is given away whole; returns the refusal.
+    /// Requests a slice of a device that is given away completely. Returns the refusal.
     fn fourth(&self) -> Result<Option<String>> {
         let cast = Cast { name: "demo-fourth", core_percent: FOURTH_PERCENT, memory_bytes: 1 << 30 };
         let share = self.share(cast)?;
@@ -250,7 +250,7 @@ impl<'run> Stage<'run> {
     }
 }
 
-/// What had been done at a moment.
+/// The state at one moment.
 struct Snapshot {
     progress: [Progress; 2],
     usage: GetUsageResponse,
@@ -264,7 +264,7 @@ fn part_of<'usage>(usage: &'usage GetUsageResponse, slice: &str) -> Result<&'usa
     found.ok_or_else(|| Failure::new(format!("the node manager does not know the slice {slice:?} any more")))
 }
 
-/// A device that nobody has a part of: the demonstration needs all of its time.
+/// A device of which no slice has a part, because the demonstration needs all of its time.
 fn free_device(node: &Node) -> Result<Device> {
     let healthy = |device: &&Device| device.health() == DeviceHealth::Healthy;
     if node.devices.is_empty() {
@@ -277,7 +277,7 @@ fn free_device(node: &Node) -> Result<Device> {
     })
 }
 
-/// The slices: limits that a small device can keep too, and no more than a demonstration needs.
+/// The requests: limits that fit on a small device, and no larger than a demonstration needs.
 fn casts(device_bytes: u64) -> [Cast; 3] {
     const GIB: u64 = 1 << 30;
     let part = |of: u64, most: u64| (device_bytes / of).min(most) >> 20 << 20;
@@ -288,7 +288,7 @@ fn casts(device_bytes: u64) -> [Cast; 3] {
     ]
 }
 
-/// Thousandths of a percent that `used_ns` is of `window_ns`.
+/// The ratio of `used_ns` to `window_ns` in thousandths of a percent.
 pub(super) fn share_millipercent(used_ns: u64, window_ns: u64) -> u64 {
     (u128::from(used_ns) * 100_000 / u128::from(window_ns.max(1))) as u64
 }

@@ -1,4 +1,4 @@
-//! A worker of the demonstration: a plain driver-API program that knows nothing of slices.
+//! A worker of the demonstration: a plain driver-API program that knows nothing about slices.
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::error::exit;
 
 /// Time between two reports.
 const REPORT_NS: u64 = 20_000_000;
-/// The first request when memory is filled; each refusal halves it.
+/// The first request when filling memory; each refusal halves it.
 const FILL_BYTES_FIRST: u64 = 1 << 30;
 
 /// Runs until standard input ends.
@@ -21,7 +21,7 @@ pub(crate) fn work(args: &DemoWorkerArgs) -> ExitCode {
     match Worker::start(args.kernel_ns).and_then(Worker::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If nobody listens any more there is nobody to tell.
+            // The write fails if the reader is gone; then there is nothing else to do.
             let _ = say(&Event::Failed { message: error.to_string() });
             ExitCode::from(exit::FAILED)
         }
@@ -40,7 +40,7 @@ impl Worker {
         let (sender, orders) = mpsc::channel();
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines() {
-                // What is no order ends the worker, as the end of the input does.
+                // An invalid order ends the worker, as the end of the input does.
                 let Some(order) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { return };
                 if sender.send(order).is_err() {
                     return;
@@ -57,7 +57,7 @@ impl Worker {
         }
         let mut reported_ns = 0;
         loop {
-            // While it launches it looks for orders between kernels; otherwise it has nothing else to do.
+            // While it launches, it polls for orders between kernels; otherwise it blocks.
             let timeout = if self.launching { Duration::ZERO } else { Duration::from_secs(3600) };
             let said = match self.orders.recv_timeout(timeout) {
                 Ok(order) => self.obey(order)?.map_or(Ok(()), |event| say(&event)),
@@ -100,7 +100,7 @@ impl Worker {
         }
     }
 
-    /// Takes memory in ever smaller pieces, so that what is left in the end is less than the least piece.
+    /// Takes memory in ever smaller pieces, until not even one byte is given.
     fn fill(&self) -> Result<Filled, CudaError> {
         let (mut piece_bytes, mut allocated_bytes) = (FILL_BYTES_FIRST, 0);
         loop {

@@ -1,4 +1,4 @@
-//! As much of the CUDA driver API as is used here, found as any program finds it: by `dlopen`.
+//! The part of the CUDA driver API that is used here, loaded as in any program: with `dlopen`.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
@@ -13,7 +13,7 @@ const LIBRARY: &str = "libcuda.so.1";
 const EVENT_BLOCKING_SYNC: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
 
-/// Why the work cannot go on.
+/// Why the work cannot continue.
 #[derive(Debug)]
 pub(crate) enum CudaError {
     /// The driver's library cannot be loaded.
@@ -51,8 +51,8 @@ macro_rules! driver {
         impl Driver {
             fn of(library: &Library) -> Result<Driver, CudaError> {
                 Ok(Driver {
-                    // SAFETY: the signatures are those of NVIDIA's documentation for exactly these symbols; the library
-                    // is never unloaded: its handle lives as long as the process (see `Cuda::open`).
+                    // SAFETY: the signatures are those in NVIDIA's documentation of exactly these symbols. The library
+                    // is never unloaded, because its handle is leaked (see `Cuda::open`).
                     $($name: unsafe { *library.get($symbol.to_bytes_with_nul()).map_err(|_| CudaError::Function(stringify!($name)))? },)*
                 })
             }
@@ -94,22 +94,22 @@ pub(crate) struct Cuda {
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel(CUfunction);
 
-/// A mark in the stream that can be waited for.
+/// A marker in the stream that can be waited for.
 #[derive(Clone, Copy)]
 pub(crate) struct Event(CUevent);
 
 impl Cuda {
     /// Loads the driver and opens the first device.
     pub(crate) fn open() -> Result<Cuda, CudaError> {
-        // SAFETY: the driver's initialisers are made to run in any process; nothing else of this process depends on
+        // SAFETY: the driver's initialisers are made to run in any process, and nothing else in this process depends on
         // them.
         let library = unsafe { Library::new(LIBRARY) }.map_err(CudaError::Library)?;
         let driver = Driver::of(&library)?;
-        // The functions must outlive every use, at exit too.
+        // Leaked, because the functions must outlive every use, also at exit.
         std::mem::forget(library);
         let (mut device, mut context, mut stream) = (0, CUcontext::NULL, CUstream::NULL);
-        // SAFETY: each pointer is to a live local of the type that the call writes; the calls come in the order that
-        // the driver asks for: initialise, device, context, make it current, then what needs a context.
+        // SAFETY: each pointer refers to a live local of the type that the call writes. The calls come in the order
+        // that the driver requires: initialise, device, context, make it current, then what needs a context.
         unsafe {
             check("cuInit", (driver.init)(0))?;
             check("cuDeviceGet", (driver.device_get)(&mut device, 0))?;
@@ -131,7 +131,7 @@ impl Cuda {
         Ok(Kernel(function))
     }
 
-    /// Makes an event on which a thread sleeps rather than spins.
+    /// Makes an event on which a waiting thread sleeps and does not spin.
     pub(crate) fn event(&self) -> Result<Event, CudaError> {
         let mut event = CUevent(ptr::null_mut());
         // SAFETY: a context is current; the output is a live local.
@@ -156,13 +156,13 @@ impl Cuda {
         }
     }
 
-    /// Waits until all that was launched before `event` was recorded is done.
+    /// Waits until everything launched before `event` was recorded is done.
     pub(crate) fn wait(&self, event: Event) -> Result<(), CudaError> {
         // SAFETY: the event belongs to the current context.
         check("cuEventSynchronize", unsafe { (self.driver.event_synchronize)(event.0) })
     }
 
-    /// Takes device memory. The inner result is the driver's answer where it refuses.
+    /// Allocates device memory. The error is the driver's answer.
     pub(crate) fn allocate(&self, bytes: u64) -> Result<CUdeviceptr, CUresult> {
         let mut pointer = 0;
         // SAFETY: a context is current; the output is a live local.
@@ -172,9 +172,9 @@ impl Cuda {
         }
     }
 
-    /// Gives device memory back.
+    /// Frees device memory.
     pub(crate) fn free(&self, pointer: CUdeviceptr) -> Result<(), CudaError> {
-        // SAFETY: the pointer came from `allocate` and nothing uses the memory: kernels here touch none.
+        // SAFETY: the pointer came from `allocate`, and nothing uses the memory: the kernels here access none.
         check("cuMemFree", unsafe { (self.driver.mem_free)(pointer) })
     }
 

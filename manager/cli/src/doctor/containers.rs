@@ -1,4 +1,4 @@
-//! Container runtimes that can give a slice to a container, by CDI.
+//! Checks the container runtimes, which give slices to containers by CDI.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::finding::Finding;
 use super::manager::Manager;
 
-/// A container tool, and since when it knows CDI.
+/// A container tool, and the first version that supports CDI.
 struct Tool {
     program: &'static str,
     cdi_since: (u32, u32),
@@ -28,12 +28,12 @@ const TOOLS: [Tool; 4] = [
     Tool { program: "nerdctl", cdi_since: (2, 0), remedy: "2.0 or later gives slices to containers" },
 ];
 
-/// Directories that runtimes look for CDI devices in.
+/// Directories in which runtimes look for CDI devices.
 const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 const CDI: &str = "CDI";
 
-/// All about containers.
+/// Findings about containers.
 pub(super) fn findings(manager: &Manager) -> Vec<Finding> {
     let mut findings: Vec<Finding> = TOOLS.iter().filter_map(tool).collect();
     if findings.is_empty() {
@@ -42,14 +42,14 @@ pub(super) fn findings(manager: &Manager) -> Vec<Finding> {
         return vec![Finding::warn("containers", "no container runtime found", remedy)];
     }
     findings.push(match manager.node() {
-        // One of another version does not say where it publishes.
+        // A manager of another version does not report where it publishes.
         Some(node) if !node.runtime_dir.is_empty() => cdi_directory_of(&node.cdi_dir),
         _ => cdi_directories(&CDI_DIRS),
     });
     findings
 }
 
-/// `None` if it is not installed.
+/// The finding about one tool; `None` if it is not installed.
 fn tool(tool: &Tool) -> Option<Finding> {
     let output =
         Command::new(tool.program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
@@ -70,7 +70,7 @@ fn version(line: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// Where the manager that runs publishes slices.
+/// The finding about the directory in which the running manager publishes slices.
 fn cdi_directory_of(dir: &str) -> Finding {
     const SET_DIR: &str = "set cdi_dir in the manager's configuration to one of those that the container runtimes read";
     match dir {

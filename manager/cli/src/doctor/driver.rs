@@ -19,17 +19,17 @@ const NVML: &str = "NVML";
 const INSTALL_DRIVER: &str =
     "install NVIDIA's driver: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide";
 const NO_GPU: &str = "nothing to do: this machine has no NVIDIA GPU; where it should have one, look at: lspci -d 10de:";
-/// Stream memory operations are on by default from here on.
+/// From this CUDA version on, stream memory operations are enabled by default.
 const CUDA_WANTED: c_int = 11_070;
 
-/// What GPUs there are.
+/// The kind of GPUs on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gpus {
-    /// By NVIDIA.
+    /// NVIDIA GPUs.
     Real,
-    /// Of `aliquot run --simulated`.
+    /// The simulated GPU of `aliquot run --simulated`.
     Simulated,
-    /// Neither.
+    /// No GPU.
     None,
 }
 
@@ -43,7 +43,7 @@ fn nvidia_gpu_on_bus() -> bool {
     })
 }
 
-/// All about driver and devices, and what GPUs there are.
+/// The kind of GPUs, and findings about driver and devices.
 pub(super) fn findings() -> (Gpus, Vec<Finding>) {
     let (cuda, nvml) = (cuda_version(), Nvml::init());
     let seen = nvml.as_ref().is_ok_and(|nvml| nvml.device_count().is_ok_and(|count| count > 0));
@@ -89,7 +89,7 @@ fn findings_of(gpus: Gpus, cuda: Result<c_int, String>, nvml: Result<Nvml, NvmlE
     findings
 }
 
-/// Where there is no GPU there is nothing wrong with the driver's absence.
+/// Findings for a machine without a GPU, where a missing driver is no failure.
 pub(super) fn findings_without_gpu(reason: &str) -> Vec<Finding> {
     vec![Finding::warn("GPU", format!("none by NVIDIA on this machine ({reason})"), NO_GPU)]
 }
@@ -102,14 +102,14 @@ fn cuda_text(version: c_int) -> String {
 fn cuda_version() -> Result<c_int, String> {
     // SAFETY: the driver's initialisers are made to run in any process.
     let library = unsafe { Library::new("libcuda.so.1") }.map_err(|error| with_causes(&error))?;
-    // SAFETY: the signature is that of NVIDIA's documentation.
+    // SAFETY: the signature is that in NVIDIA's documentation.
     let get_version = unsafe {
         library.get::<unsafe extern "C" fn(*mut c_int) -> CUresult>(c"cuDriverGetVersion".to_bytes_with_nul())
     };
     let get_version = get_version.map_err(|error| error.to_string())?;
     let mut version = 0;
-    // SAFETY: the output is a live local; the call is allowed before cuInit; the library is loaded until the end of the
-    // block.
+    // SAFETY: the output is a live local, the call is allowed before cuInit, and the library stays loaded until the end
+    // of the block.
     match unsafe { get_version(&mut version) } {
         CUresult::SUCCESS => Ok(version),
         error => Err(format!("cuDriverGetVersion answers {}", error.0)),
@@ -178,7 +178,8 @@ fn unwell(what: String, error: &NvmlError) -> Finding {
     )
 }
 
-/// Leases hold under MPS, as they hold up launches. But the driver does not tell apart what the server's clients use.
+/// Warns about MPS. Leases hold under MPS, because they hold up launches. But the driver does not distinguish what the
+/// server's clients use.
 fn mps() -> Option<Finding> {
     let running = fs::read_dir("/proc").ok()?.flatten().any(|process| {
         fs::read_to_string(process.path().join("comm")).is_ok_and(|command| command.starts_with("nvidia-cuda-mps"))

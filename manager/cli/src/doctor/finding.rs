@@ -1,11 +1,11 @@
-//! What was found: how it is, and what to do.
+//! The result of a check: the state, and what to do.
 
 use serde_json::{Value, json};
 
 use crate::output::{Colour, paint};
 use crate::table::printable;
 
-/// How something is.
+/// The state of something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     /// It works.
@@ -16,12 +16,12 @@ pub(super) enum Status {
     Fail,
 }
 
-/// A thing that was looked at.
+/// The result of one check.
 #[derive(Debug)]
 pub(super) struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub(super) what: String,
-    /// How it is.
+    /// Its state.
     pub(super) status: Status,
     value: String,
     remedy: Option<String>,
@@ -33,7 +33,7 @@ impl Finding {
         Finding { what: what.into(), status: Status::Ok, value: value.into(), remedy: None }
     }
 
-    /// It is worth a look.
+    /// It should be looked at.
     pub(super) fn warn(what: impl Into<String>, value: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { what: what.into(), status: Status::Warn, value: value.into(), remedy: Some(remedy.into()) }
     }
@@ -57,7 +57,7 @@ impl Finding {
         }
     }
 
-    /// The same for a program.
+    /// The same as JSON.
     pub(super) fn json(&self) -> Value {
         let status = match self.status {
             Status::Ok => "ok",

@@ -1,4 +1,4 @@
-//! What is asked of the kernel and the C library: each is tried.
+//! Checks the kernel and the C library by trying the features that are needed.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,12 +13,12 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::finding::Finding;
 
-/// The shim's floor.
+/// The oldest version with which the shim works.
 const GLIBC_LEAST: (u32, u32) = (2, 17);
 /// `SO_PEERPIDFD`, since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// All about kernel and C library.
+/// Findings about kernel and C library.
 pub(super) fn findings() -> Vec<Finding> {
     vec![glibc(), pidfd(), peer_pidfd(), futex()]
 }
@@ -38,7 +38,7 @@ fn glibc() -> Finding {
 
 fn pidfd() -> Finding {
     const WHAT: &str = "pidfd";
-    // SAFETY: pidfd_open takes two integers; what it returns is checked below before it is used.
+    // SAFETY: pidfd_open takes two integers. Its result is checked below before it is used.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(std::process::id()), 0) };
     if fd < 0 {
         let error = io::Error::last_os_error();
@@ -79,7 +79,7 @@ fn peer_pidfd() -> Finding {
     }
 }
 
-/// The shim waits on a word of the limits file, which it can only read.
+/// Tries what the shim does: it waits on a word of the limits file, which it can only read.
 fn futex() -> Finding {
     const WHAT: &str = "futex";
     match futex_through_read_only_mapping() {
@@ -94,17 +94,17 @@ fn futex_through_read_only_mapping() -> std::result::Result<(), String> {
     let failed = |error: nix::Error| format!("cannot be tried: {error}");
     let file = memfd_create(c"aliquot-doctor", MFdFlags::MFD_CLOEXEC).map_err(failed)?;
     nix::unistd::ftruncate(&file, BYTES.get() as i64).map_err(failed)?;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists; the file has the mapped
+    // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists. The file has the mapped
     // size.
     let map = |protection| unsafe { mmap(None, BYTES, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) };
     let ours = map(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).map_err(failed)?;
     let theirs = map(ProtFlags::PROT_READ).map_err(failed)?;
-    // SAFETY: both mappings hold a whole page, are aligned to one, and stay until after the last use of these
-    // references; the second is only read, which a load does. All accesses are atomic.
+    // SAFETY: both mappings hold a whole page, are page-aligned, and stay until after the last use of these references.
+    // The second one is only read, and a load only reads. All accesses are atomic.
     let (ours_word, theirs_word) = unsafe { (ours.cast::<AtomicU32>().as_ref(), theirs.cast::<AtomicU32>().as_ref()) };
     let result = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| wait(theirs_word, PATIENCE));
-        // The change alone is enough if the waiter comes late: it is woken by a wake, or finds another value.
+        // If the waiter comes late, the changed value alone is enough: it either is woken, or finds another value.
         let deadline = Instant::now() + PATIENCE;
         while wake(ours_word) == 0 && !waiter.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -123,7 +123,7 @@ fn futex_through_read_only_mapping() -> std::result::Result<(), String> {
 
 fn wait(word: &AtomicU32, patience: Duration) -> std::result::Result<(), String> {
     let timeout = libc::timespec { tv_sec: patience.as_secs() as libc::time_t, tv_nsec: 0 };
-    // SAFETY: the word is mapped and aligned, the timeout a live local.
+    // SAFETY: the word is mapped and aligned, and the timeout is a live local.
     let result =
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, 0, &raw const timeout, 0, 0) };
     match (result, io::Error::last_os_error()) {
@@ -133,7 +133,7 @@ fn wait(word: &AtomicU32, patience: Duration) -> std::result::Result<(), String>
     }
 }
 
-/// How many were woken.
+/// Wakes the waiters, and returns how many there were.
 fn wake(word: &AtomicU32) -> i64 {
     // SAFETY: the word is mapped and aligned.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) }

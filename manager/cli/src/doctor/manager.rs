@@ -1,4 +1,4 @@
-//! The node manager: whether it runs and is of this version, and what its audit has found.
+//! Checks whether the node manager runs and has this version, and what its audit has found.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::error::{Failure, Result};
 
 const WHAT: &str = "node manager";
 
-/// What there is of a manager.
+/// The manager, as far as it can be reached.
 pub(super) struct Manager {
     state: State,
     /// The socket that was tried, or the one that it serves.
@@ -19,15 +19,15 @@ pub(super) struct Manager {
 }
 
 enum State {
-    /// It answers: the node, and what it has found, if it knows that call.
+    /// It answers: the node, and its findings, if it knows that call.
     Answers(Box<Node>, Option<ListFindingsResponse>),
-    /// It is there, and something stands in the way.
+    /// It exists, but does not answer.
     Silent(Failure),
     NotRunning,
 }
 
 impl Manager {
-    /// Asks the manager for its version, its directories, and for what it has found.
+    /// Asks the manager for its version, its directories and its findings.
     pub(super) fn ask(socket: Option<&Path>) -> Result<Manager> {
         let usual = || socket.map_or_else(|| Paths::of_this_user().socket(), Path::to_owned);
         let path = match client::find(socket) {
@@ -44,7 +44,7 @@ impl Manager {
         let asked = client::runtime()?.block_on(async {
             let mut client = client::connect(&path).await?;
             let node = client.get_node(GetNodeRequest {}).await?.into_inner();
-            // One of another version may not know this call.
+            // A manager of another version may not know this call.
             let audit = client.list_findings(ListFindingsRequest::default()).await.ok();
             Ok::<_, Failure>((Box::new(node), audit.map(tonic::Response::into_inner)))
         });
@@ -60,7 +60,7 @@ impl Manager {
         }
     }
 
-    /// All about the manager.
+    /// Findings about the manager.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let own = env!("CARGO_PKG_VERSION");
         match &self.state {
@@ -89,7 +89,7 @@ impl Manager {
     }
 }
 
-/// Whether every process on the devices keeps to a slice.
+/// The finding about the audit: whether every process on the devices keeps to a slice.
 fn audit(answer: &ListFindingsResponse) -> Finding {
     const WHAT: &str = "audit";
     let policy = match answer.policy() {

@@ -1,4 +1,4 @@
-//! Whether this user may do what is to be done.
+//! Checks whether this user has the necessary permissions.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -13,9 +13,9 @@ use super::manager::Manager;
 use crate::access::remedy;
 use crate::embedded::runtime_base;
 
-/// All about permissions.
+/// Findings about permissions.
 pub(super) fn findings(manager: &Manager) -> Vec<Finding> {
-    // One of another version does not say where it keeps regions.
+    // A manager of another version does not report where it keeps regions.
     let in_use = manager.node().map(|node| node.runtime_dir.as_str()).filter(|dir| !dir.is_empty());
     let runtime_directory = match in_use {
         Some(dir) => directory_in_use(Path::new(dir)),
@@ -31,13 +31,13 @@ const RUNTIME_DIRECTORY: &str = "runtime directory";
 const RUNTIME_DIRECTORY_REMEDY: &str =
     "mount a tmpfs there (the unit run-aliquot.mount does), or give aliquot-manager another one (runtime_dir)";
 
-/// Where the manager that runs keeps the regions. It can write there.
+/// The directory in which the running manager keeps regions. That manager can write there.
 fn directory_in_use(dir: &Path) -> Finding {
     let value = format!("{}, of the manager that runs", dir.display());
     on_file_system(RUNTIME_DIRECTORY, value, dir, RUNTIME_DIRECTORY_REMEDY)
 }
 
-/// Where a manager of this user would keep the regions.
+/// The directory in which a manager of this user would keep regions.
 fn runtime_directory(dir: &Path) -> Finding {
     const WHAT: &str = RUNTIME_DIRECTORY;
     let existing = dir.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/"));
@@ -61,7 +61,7 @@ fn runtime_directory(dir: &Path) -> Finding {
     }
 }
 
-/// Where `aliquot run` keeps the region if it embeds a manager.
+/// The directory in which `aliquot run` keeps the region if it embeds a manager.
 fn embedded() -> Finding {
     const WHAT: &str = "embedded manager";
     match runtime_base() {
@@ -77,7 +77,7 @@ fn embedded() -> Finding {
     }
 }
 
-/// The finding that `value` is well, unless regions in `dir` would be on a disk.
+/// The finding that `value` is fine, unless regions in `dir` would be on a disk.
 fn on_file_system(what: &'static str, value: String, dir: &Path, remedy: &str) -> Finding {
     match FileSystem::of(dir) {
         Ok(found) if found.is_memory() => Finding::ok(what, format!("{value} ({})", found.name())),
@@ -106,7 +106,7 @@ fn socket_file(socket: PathBuf) -> Option<Finding> {
     })
 }
 
-/// The driver's device nodes, where there are any.
+/// The driver's device nodes, if there are any.
 fn device_nodes() -> Option<Finding> {
     const WHAT: &str = "/dev/nvidia*";
     let nodes: Vec<PathBuf> = fs::read_dir("/dev")

@@ -1,4 +1,4 @@
-//! Whether the shim can be preloaded: tried on a child.
+//! Checks whether the shim can be preloaded, by trying it on a child.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -48,7 +48,7 @@ fn preloaded_into_child() -> std::result::Result<usize, String> {
     }
 }
 
-/// The child: says which files are mapped into it.
+/// Runs in the child: prints which files are mapped into it.
 pub(crate) fn probe() -> Result<()> {
     let maps = fs::read_to_string("/proc/self/maps")
         .map_err(|error| Failure::new(format!("cannot read /proc/self/maps: {error}")))?;
