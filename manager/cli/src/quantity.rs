@@ -1,7 +1,8 @@
 //! Quantities as people write them: `30`, `30%`, `4GiB`, `25%`.
 //!
-//! The one place where they are read. Reading is strict: a quantity that could mean two things is refused and the error
-//! says what is accepted. No floating point: `1.1GiB` is exactly the greatest whole number of bytes that it can mean.
+//! This is the one place where they are parsed. Parsing is strict: a quantity with two possible meanings is refused,
+//! and the error says what is accepted. There is no floating point: a fraction such as `1.1GiB` is rounded down to
+//! whole bytes exactly.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +32,7 @@ const MEMORY_ACCEPTED: &str =
 const HOST_MEMORY_ACCEPTED: &str = "write a number with its unit, such as 512MiB, 1.5GiB or 4GB, or none";
 
 const SPAN_ACCEPTED: &str = "write a number with its unit, such as 30s, 10m, 1h or 1h30m";
-/// A century, more than any manager keeps.
+/// A century, which is more than any manager keeps.
 const SPAN_SECONDS_MAX: u64 = 100 * 366 * 86_400;
 
 /// A share of one device's time, in whole percent from 1 to 100.
@@ -74,9 +75,9 @@ impl FromStr for CorePercent {
 /// An amount of one device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// So many bytes, never 0.
+    /// This many bytes, never 0.
     Bytes(u64),
-    /// A part of the device's memory, in billionths; never 0, at most the whole.
+    /// A part of the device's memory, in billionths: more than 0, at most the whole.
     Part {
         /// Billionths of the device's memory.
         billionths: u64,
@@ -87,10 +88,10 @@ pub(crate) enum Memory {
 const WHOLE_BILLIONTHS: u64 = 1_000_000_000;
 
 impl Memory {
-    /// The amount in bytes on a device that has `device_bytes`.
+    /// The amount in bytes on a device with `device_bytes`.
     ///
     /// # Errors
-    /// It is more than the device has, or a part so small that it is less than a byte.
+    /// It exceeds the device's memory, or is a part of less than one byte.
     pub(crate) fn of_device(self, device_bytes: u64) -> Result<u64, QuantityError> {
         let refuse = |problem: String| QuantityError { problem, accepted: MEMORY_ACCEPTED };
         match self {
@@ -153,14 +154,14 @@ impl FromStr for Memory {
 /// A limit on page-locked host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostMemory {
-    /// There is none.
+    /// No limit.
     Unlimited,
-    /// So many bytes, never 0.
+    /// This many bytes, never 0.
     Bytes(u64),
 }
 
 impl HostMemory {
-    /// The limit as the manager's contract has it: 0 for none.
+    /// The limit in the manager's API: 0 for none.
     pub(crate) fn limit_bytes(self) -> u64 {
         match self {
             HostMemory::Unlimited => 0,
@@ -232,11 +233,11 @@ impl FromStr for Span {
 
 /// Why a unit is refused.
 enum UnitProblem {
-    /// There is none.
+    /// It is missing.
     Missing,
-    /// It has two meanings; the field holds the two ways to write them.
+    /// It has two meanings; the field holds both ways to write them.
     Ambiguous(&'static str),
-    /// It is none of those that are known.
+    /// It is not a known unit.
     Unknown,
 }
 
@@ -271,14 +272,14 @@ fn unit_bytes(unit: &str) -> Result<u64, UnitProblem> {
     })
 }
 
-/// A number with a decimal point, exactly: `digits` divided by ten to the power of `decimals`.
+/// An exact decimal number: `digits / 10^decimals`.
 struct Decimal {
     digits: u64,
     decimals: u32,
 }
 
 impl Decimal {
-    /// Digits after the point at most; with them a part is exact to a billionth of a device.
+    /// Maximum digits after the point: enough for a billionth of a device.
     const DECIMALS_MAX: usize = 9;
 
     fn parse(text: &str) -> Option<Decimal> {
@@ -306,14 +307,14 @@ impl Decimal {
 
 const UNITS: [(u64, &str); 5] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
 
-/// Bytes for people to read, with at most one digit after the point: `4 GiB`, `1.5 GiB`, `0 B`.
+/// Bytes for people, with at most one digit after the point: `4 GiB`, `1.5 GiB`, `0 B`.
 pub(crate) fn bytes_human(bytes: u64) -> String {
     let unit = UNITS.iter().position(|&(unit_bytes, _)| bytes >= unit_bytes).unwrap_or(UNITS.len() - 1);
     let tenths = |unit: usize| {
         let unit_bytes = u128::from(UNITS[unit].0);
         (u128::from(bytes) * 10 + unit_bytes / 2) / unit_bytes
     };
-    // 1023.96 MiB are 1 GiB.
+    // 1023.96 MiB are shown as 1 GiB.
     let unit = if tenths(unit) >= 10_240 { unit.saturating_sub(1) } else { unit };
     let (tenths, name) = (tenths(unit), UNITS[unit].1);
     match tenths % 10 {
@@ -322,20 +323,20 @@ pub(crate) fn bytes_human(bytes: u64) -> String {
     }
 }
 
-/// The same where it matters how many they are: with their number if the text before it is rounded.
+/// The same where the exact number matters: followed by the number of bytes if the text is rounded.
 pub(crate) fn bytes_exact(bytes: u64) -> String {
     let text = bytes_human(bytes);
     let read_back = text.replace(' ', "").parse();
     if bytes == 0 || read_back == Ok(Memory::Bytes(bytes)) { text } else { format!("{text} ({bytes} bytes)") }
 }
 
-/// Thousandths of a percent for people to read: `29.9`.
+/// Thousandths of a percent for people: `29.9`.
 pub(crate) fn millipercent_human(millipercent: u64) -> String {
     let tenths = (millipercent + 50) / 100;
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// A span of time for people to read: `0 s`, `3.2 ms`, `4.5 s`, `2 min 5 s`.
+/// A time span for people: `0 s`, `3.2 ms`, `4.5 s`, `2 min 5 s`.
 pub(crate) fn duration_human(ns: u64) -> String {
     match ns {
         0 => "0 s".to_owned(),
@@ -512,7 +513,7 @@ mod tests {
         assert_eq!(bytes_exact(4 << 30), "4 GiB");
         assert_eq!(bytes_exact(3 << 29), "1.5 GiB");
         assert_eq!(bytes_exact(0), "0 B");
-        // Written so, it is this number.
+        // Read back, this text gives the same number.
         assert_eq!(bytes_exact(858_993_459), "819.2 MiB");
         assert_eq!(bytes_exact(858_993_460), "819.2 MiB (858993460 bytes)");
         assert_eq!(bytes_exact((1 << 30) - 1), "1 GiB (1073741823 bytes)");

@@ -1,4 +1,4 @@
-//! `aliquot run`: a command in a slice of its own.
+//! `aliquot run`: runs a command in a slice of its own.
 
 mod launch;
 mod status;
@@ -23,10 +23,10 @@ use crate::quantity::HostMemory;
 use crate::simulated::SimulatedGpu;
 use crate::{parts, priority, user, visible};
 
-/// Runs the command and returns its exit status as this program's.
+/// Runs the command, and returns its exit status.
 pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
     let simulated = args.simulated.then(SimulatedGpu::set_up).transpose()?;
-    // Before any thread starts: each inherits the blocked signals.
+    // Before any thread starts, because each thread inherits the blocked signals.
     let supervisor = Supervisor::new()?;
     let manager = Manager::find_or_embed(socket, simulated.as_ref())?;
     let runtime = client::runtime()?;
@@ -42,18 +42,19 @@ pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
 /// The node manager that keeps the slices of a run.
 pub(crate) struct Manager {
     socket: PathBuf,
-    /// The one in this process, if it is there; it ends when this is dropped.
+    /// The manager in this process, if there is one; it ends when this is dropped.
     embedded: Option<Embedded>,
 }
 
 impl Manager {
-    /// The manager that runs here or serves `socket`; where none runs, or for the simulated GPU, one in this process.
+    /// The manager that serves `socket` or runs here. If none runs, or for the simulated GPU, a manager in this
+    /// process.
     pub(crate) fn find_or_embed(socket: Option<&Path>, simulated: Option<&SimulatedGpu>) -> Result<Manager> {
         if simulated.is_none() {
             match client::find(socket) {
                 Ok(running) => return Ok(Manager { socket: running, embedded: None }),
-                // Where a certain manager is asked for, another one will not do; and beside one that is only closed to
-                // this user, a second one would give the same devices away again.
+                // A manager that was named cannot be replaced by another one. Beside a manager that is only closed to
+                // this user, a second one would give out the same devices again.
                 Err(absent @ Absent::NotRunning(_)) if socket.is_some() => return Err(absent.into()),
                 Err(absent @ (Absent::Unreachable(..) | Absent::Foreign(_))) => return Err(absent.into()),
                 Err(Absent::NotRunning(_)) => {}
@@ -63,7 +64,7 @@ impl Manager {
         Ok(Manager { socket: embedded.socket(), embedded: Some(embedded) })
     }
 
-    /// The variable by which an `aliquot` that the command starts finds a manager that lies in no usual place.
+    /// The variable by which an `aliquot` that the command starts finds an embedded manager.
     fn environment(&self) -> Option<(OsString, OsString)> {
         self.embedded.as_ref().map(|_| ("ALIQUOT_SOCKET".into(), self.socket.clone().into()))
     }
@@ -74,7 +75,8 @@ impl Manager {
     }
 }
 
-/// A slice that is removed when this is dropped, and also when this process is killed: the manager watches it.
+/// A slice that is removed when this is dropped. It is also removed when this process is killed, because the manager
+/// watches the process.
 pub(crate) struct OwnSlice<'manager> {
     /// The slice.
     pub(crate) slice: Slice,
@@ -87,7 +89,7 @@ pub(crate) struct OwnSlice<'manager> {
 impl<'manager> OwnSlice<'manager> {
     fn create(runtime: &'manager Runtime, socket: &'manager Path, args: &RunArgs) -> Result<OwnSlice<'manager>> {
         let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
-        // It speaks of this machine's devices, not of simulated ones.
+        // The variable names this machine's devices, not simulated ones.
         let shown = env::var_os(visible::VARIABLE).filter(|_| !args.simulated);
         let request = CreateSliceRequest {
             name: args.name.clone().unwrap_or_default(),
@@ -98,7 +100,7 @@ impl<'manager> OwnSlice<'manager> {
         Self::of_shown(runtime, socket, request, &args.share, shown.as_deref())
     }
 
-    /// Creates a slice called `name` with `share`, through the manager that serves `socket`.
+    /// Creates a slice with this name and share, through the manager that serves `socket`.
     pub(crate) fn of_share(
         runtime: &'manager Runtime,
         socket: &'manager Path,
@@ -110,8 +112,8 @@ impl<'manager> OwnSlice<'manager> {
         Self::of_shown(runtime, socket, request, share, None)
     }
 
-    /// Creates what `request` asks for with `share` on devices that `shown`, a value of `CUDA_VISIBLE_DEVICES`, shows, unless
-    /// `share` names others.
+    /// Creates the slice of `request` with `share`. Its devices are chosen from those that `shown`, a value of
+    /// `CUDA_VISIBLE_DEVICES`, shows, unless `share` names devices.
     fn of_shown(
         runtime: &'manager Runtime,
         socket: &'manager Path,
@@ -138,8 +140,8 @@ impl<'manager> OwnSlice<'manager> {
 impl Drop for OwnSlice<'_> {
     fn drop(&mut self) {
         let request = RemoveSliceRequest { name: self.slice.name.clone(), force: true };
-        // A connection of its own: the first one has slept for as long as the command ran. What fails here is made good
-        // by the manager, which removes the slice when this process has ended.
+        // A new connection, because the first one was idle while the command ran. If this fails, the manager removes
+        // the slice when this process has ended.
         let _ = self.runtime.block_on(async {
             let mut client = client::connect(self.socket).await?;
             client.remove_slice(request).await?;
@@ -148,7 +150,7 @@ impl Drop for OwnSlice<'_> {
     }
 }
 
-/// `failure` with the exit code by which a caller tells it from a failure of the command that was to run.
+/// `failure`, with an exit code that distinguishes it from a failure of the command.
 pub(crate) fn own_failure(failure: Failure) -> Failure {
     match failure.is_general() {
         true => failure.exit(exit::RUN_FAILED),

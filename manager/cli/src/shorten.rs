@@ -1,4 +1,4 @@
-//! What this program was told, as it is repeated in messages: not endless.
+//! Shortens arguments of this program that are repeated in messages.
 
 use std::ffi::OsString;
 
@@ -6,10 +6,10 @@ use clap::error::ErrorKind;
 
 use crate::output;
 
-/// Characters of an argument that are repeated.
+/// Maximum characters of an argument that are repeated.
 const CHARACTERS_MAX: usize = 64;
 
-/// `text` with every one of `arguments` that is too long, and every value in one, cut.
+/// `text`, in which every one of `arguments` that is too long, and every long value in one, is cut.
 pub(crate) fn arguments(text: &str, arguments: impl Iterator<Item = OsString>) -> String {
     let mut long: Vec<String> = arguments
         .map(|argument| argument.to_string_lossy().into_owned())
@@ -20,7 +20,7 @@ pub(crate) fn arguments(text: &str, arguments: impl Iterator<Item = OsString>) -
         .flatten()
         .filter(|argument| argument.chars().count() > CHARACTERS_MAX)
         .collect();
-    // One that contains another is cut as a whole.
+    // Longest first, so that an argument that contains another one is cut as a whole.
     long.sort_by_key(|argument| std::cmp::Reverse(argument.len()));
     long.iter().fold(text.to_owned(), |text, argument| text.replace(argument.as_str(), &cut(argument)))
 }
@@ -33,7 +33,7 @@ fn cut(argument: &str) -> String {
 /// Prints the answer to a command line that asks for help or is wrong.
 pub(crate) fn print(answer: &clap::Error) {
     if matches!(answer.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // If nobody reads it there is nobody to tell.
+        // The write fails if the reader is gone; then there is nothing else to do.
         let _ = answer.print();
         return;
     }

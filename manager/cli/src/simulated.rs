@@ -1,7 +1,7 @@
-//! A simulated GPU for one run: our own CUDA driver and NVML instead of NVIDIA's.
+//! A simulated GPU for one run: our own CUDA driver and NVML in place of NVIDIA's.
 //!
-//! Kernels take their time and memory is counted and limited as on a real device, but nothing is computed. The
-//! simulated device exists for one run of this program and what it starts.
+//! Kernels take their time, and memory is counted and limited as on a real device, but nothing is computed. The
+//! simulated device exists for one run of this program and for what it starts.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,17 +19,17 @@ const CUDA_LIBRARY: &str = "libaliquot_fake_cuda.so";
 const NVML_LIBRARY: &str = "libaliquot_fake_nvml.so";
 /// The variable by which the simulated libraries find their machine.
 const CONFIG_VARIABLE: &str = "ALIQUOT_FAKE_GPU";
-/// Names by which programs ask for the two libraries.
+/// Names under which programs load the two libraries.
 const CUDA_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 const NVML_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-/// A machine with one simulated GPU. It is gone when this is dropped.
+/// A machine with one simulated GPU. It disappears when this is dropped.
 pub(crate) struct SimulatedGpu {
     dir: TempDir,
 }
 
 impl SimulatedGpu {
-    /// Sets the machine up, and makes it the one that this process sees when it loads [`SimulatedGpu::nvml_library`].
+    /// Sets up the machine, so that this process sees it when it loads [`SimulatedGpu::nvml_library`].
     pub(crate) fn set_up() -> Result<SimulatedGpu> {
         let libraries = libraries()?;
         let base = runtime_base()?;
@@ -50,12 +50,12 @@ impl SimulatedGpu {
         Ok(gpu)
     }
 
-    /// The NVML that sees the simulated GPU.
+    /// The NVML library that shows the simulated GPU.
     pub(crate) fn nvml_library(&self) -> PathBuf {
         self.library_dir().join(NVML_NAMES[0])
     }
 
-    /// The variables with which a program is started that is to use the simulated GPU.
+    /// The variables with which a program must be started to use the simulated GPU.
     pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
         let mut search = self.library_dir().into_os_string();
         if let Some(users) = env::var_os("LD_LIBRARY_PATH").filter(|users| !users.is_empty()) {
@@ -75,11 +75,11 @@ impl SimulatedGpu {
 }
 
 fn config(state: &Path) -> String {
-    // A path quoted as Rust does is a TOML basic string, for all that runtime_base lets through.
+    // Rust's quoting of a path is a valid TOML basic string for every path that runtime_base accepts.
     format!("state = {state:?}\n\n[[device]]\nname = \"Simulated GPU\"\nmemory = \"80GiB\"\n")
 }
 
-/// Whether this process was shown a simulated GPU by an `aliquot` that started it.
+/// Whether this process sees a simulated GPU of an `aliquot` that started it.
 pub(crate) fn is_shown() -> bool {
     env::var_os(CONFIG_VARIABLE).is_some_and(|config| !config.is_empty())
 }
@@ -90,12 +90,13 @@ fn set_own_variable(name: &str, value: &Path) -> Result<()> {
     if threads != 1 {
         return Err(Failure::new("the simulated GPU must be set up before this process has threads"));
     }
-    // SAFETY: this is the only thread, as just seen, so nobody reads or writes the environment at the same time.
+    // SAFETY: this is the only thread, as checked above, so no other one reads or writes the environment at the same
+    // time.
     unsafe { env::set_var(name, value) };
     Ok(())
 }
 
-/// The directory of the two libraries; builds them where that is possible.
+/// The directory of the two libraries. Builds them if possible.
 fn libraries() -> Result<PathBuf> {
     let exe = env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find out where this program lies: {error}")))?;
@@ -120,7 +121,7 @@ fn libraries() -> Result<PathBuf> {
     )))
 }
 
-/// How the libraries are built beside this executable.
+/// How to build the libraries beside this executable.
 struct Build {
     workspace: PathBuf,
     target_dir: PathBuf,
@@ -130,7 +131,7 @@ struct Build {
 impl Build {
     const PACKAGES: [&'static str; 4] = ["-p", "aliquot-fake-cuda", "-p", "aliquot-fake-nvml"];
 
-    /// `None` if the executable does not lie in cargo's target directory of a checkout of this workspace.
+    /// `None` if the executable is not in cargo's target directory of a checkout of this workspace.
     fn of(exe_dir: &Path) -> Option<Build> {
         let target_dir = exe_dir.parent()?;
         if !target_dir.join(".rustc_info.json").is_file() {
@@ -160,7 +161,7 @@ impl Build {
             .arg("--target-dir")
             .arg(&self.target_dir)
             .current_dir(&self.workspace)
-            // What cargo says is progress, no result.
+            // Cargo's output is progress and not a result.
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status();

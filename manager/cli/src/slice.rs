@@ -1,4 +1,4 @@
-//! `aliquot slice`: slices that stay until they are removed.
+//! `aliquot slice`: manages slices that stay until they are removed.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::quantity::{HostMemory, bytes_human};
 use crate::table::{Align, Table, printable};
 use crate::{json, output, parts, priority, user};
 
-/// Does what `command` says.
+/// Runs `command`.
 pub(crate) async fn slice(socket: Option<&Path>, command: &SliceCommand) -> Result<()> {
     let mut client = client::connect_to_running(socket).await?;
     match command {
@@ -104,7 +104,7 @@ async fn list(client: &mut Client, args: &SliceLsArgs) -> Result<()> {
     output::print(&table(&slices, Look::of_stdout()))
 }
 
-/// What a slice has, in a sentence for each part.
+/// The parts of a slice, in a sentence each.
 fn said(slice: &Slice, node: &Node) -> String {
     let parts = slice.parts.iter().map(|part| {
         let memory = format!("{} of {}", bytes_human(part.memory_limit_bytes), part.device_uuid);

@@ -2,16 +2,16 @@
 
 use crate::output::{Colour, Look, paint};
 
-/// How the cells of a column are aligned.
+/// The alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// What stands in one place of a table.
+/// A cell of a table.
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
     text: String,
@@ -40,7 +40,7 @@ pub(crate) struct Table {
 
 /// Spaces between two columns.
 const GAP: usize = 2;
-/// The last column is not cut to less than this, nor than its heading.
+/// The last column is not made narrower than this, nor than its heading.
 const LAST_WIDTH_MIN: usize = 16;
 
 impl Table {
@@ -61,7 +61,7 @@ impl Table {
         self.render_as(Look::PLAIN)
     }
 
-    /// The table as it is to look. On a terminal the last column is cut to the width that is left.
+    /// The table in the given style. On a terminal the last column is cut to the remaining width.
     pub(crate) fn render_as(&self, look: Look) -> String {
         let headings: Vec<Cell> =
             self.columns.iter().map(|&(heading, _)| Cell::coloured(heading, Colour::Bold)).collect();
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-/// `text` in at most so many columns.
+/// `text` cut to at most `width_max` columns.
 pub(crate) fn cut(text: &str, width_max: usize) -> String {
     if width(text) <= width_max {
         return text.to_owned();
@@ -105,17 +105,17 @@ pub(crate) fn cut(text: &str, width_max: usize) -> String {
     text.chars().take(width_max.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Width on a terminal. All that is printed here is one column wide for each character.
+/// Width on a terminal, assuming one column per character.
 fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// `text` without characters that steer a terminal: command lines and descriptions come from anybody.
+/// `text` without control characters: command lines and descriptions are foreign text and could control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Lines of `name  value`, the values aligned; an indented continuation has an empty name.
+/// Lines of `name  value` with aligned values. A continuation line has an empty name.
 pub(crate) fn definitions(lines: &[(&str, String)]) -> String {
     let name_width = lines.iter().map(|(name, _)| width(name)).max().unwrap_or(0) + GAP;
     lines

@@ -1,4 +1,4 @@
-//! `aliquot top`: who uses what, over time.
+//! `aliquot top`: the slices and what they use, over time.
 
 mod chart;
 mod history;
@@ -22,13 +22,13 @@ use crate::{client, deadline, json, moment, output, ps};
 use history::History;
 use screen::Screen;
 
-/// How often the keyboard and the stream are looked at.
+/// How often the keyboard and the stream are checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// An answer that is later than its interval and this is missed.
+/// An answer counts as missing when it is later than its interval plus this.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// Shows it until it is told to end.
+/// Shows the use of slices until a key or the reader ends it.
 pub(crate) fn top(socket: Option<&Path>, args: &TopArgs) -> Result<()> {
     let socket = client::find(socket)?;
     if args.once {
@@ -56,15 +56,15 @@ pub(crate) fn top(socket: Option<&Path>, args: &TopArgs) -> Result<()> {
     result
 }
 
-/// What the manager says.
+/// An answer of the manager.
 enum Said {
-    /// Of its devices, whenever it was reached.
+    /// The devices, after each connection.
     Devices(Vec<Device>),
-    /// Of its slices, at each interval.
+    /// The use of slices, at each interval.
     Usage(GetUsageResponse),
 }
 
-/// Prints a table for each answer, or an object on a line of its own.
+/// Prints a table, or a line with a JSON object, for each answer.
 fn tables(answers: &Receiver<Result<Said>>, iterations: Option<u64>, json: bool) -> Result<()> {
     let mut left = iterations;
     while left != Some(0) {
@@ -114,7 +114,7 @@ fn pictures(terminal: &mut DefaultTerminal, answers: &Receiver<Result<Said>>, in
     }
 }
 
-/// Does what a key asks for; whether it asks to end.
+/// Handles a key. Returns whether it ends the display.
 fn screen_ends_with(screen: &mut Screen, key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return true,
@@ -133,17 +133,18 @@ struct Watched {
     socket: PathBuf,
     slices: Vec<String>,
     interval: Duration,
-    /// A picture says itself that it is old, and goes on with a manager that answers again.
+    /// Whether to go on when the manager is silent: the screen shows that its picture is old, and the manager may
+    /// answer again.
     outlives_silence: bool,
 }
 
-/// Receives the manager's answers on a thread of its own, until the receiver is dropped.
+/// Receives the manager's answers on a separate thread, until the receiver is dropped.
 fn watch(watched: Watched) -> Receiver<Result<Said>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let result = client::runtime().and_then(|runtime| runtime.block_on(stream(&watched, &sender)));
         if let Err(failure) = result {
-            // Whoever has stopped to listen does not want to know.
+            // If this fails, the receiver is gone and needs no failure.
             let _ = sender.send(Err(failure));
         }
     });
@@ -157,7 +158,7 @@ async fn stream(watched: &Watched, sender: &Sender<Result<Said>>) -> Result<()> 
         let failure = match relay(&mut client, watched, sender, &mut lost_since).await {
             Ok(Relayed::NobodyListens) => return Ok(()),
             Ok(Relayed::ManagerEnded) => client::gone(),
-            // What the manager itself answers has no source; a broken connection has.
+            // An answer of the manager has no source; a broken connection has one.
             Err(status) if std::error::Error::source(&status).is_some() => client::gone(),
             Err(status) => match deadline::failure(&status) {
                 Some(failure) if watched.outlives_silence && lost_since.is_some() => failure,
@@ -172,20 +173,20 @@ async fn stream(watched: &Watched, sender: &Sender<Result<Said>>) -> Result<()> 
     }
 }
 
-/// Why a stream of answers has come to its end.
+/// Why a stream of answers has ended.
 enum Relayed {
     ManagerEnded,
     NobodyListens,
 }
 
-/// Passes the manager's answers on to `sender`; each says that the manager is not lost.
+/// Passes the manager's answers on to `sender`. Each answer shows that the manager is alive.
 async fn relay(
     client: &mut Client,
     watched: &Watched,
     sender: &Sender<Result<Said>>,
     lost_since: &mut Option<Instant>,
 ) -> std::result::Result<Relayed, tonic::Status> {
-    // Of a part of the slices nothing can be added up.
+    // Sums over a device need all of its slices.
     if watched.slices.is_empty() {
         let node = client.get_node(GetNodeRequest {}).await?.into_inner();
         if sender.send(Ok(Said::Devices(node.devices))).is_err() {

@@ -1,4 +1,4 @@
-//! A command as it is started in a slice.
+//! Prepares a command to run in a slice.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use aliquot_proto::node::v1::{Node, Slice};
 use crate::error::{Failure, Result};
 use crate::visible;
 
-/// `program` with `args`, to be started in `slice` on `node`, with `environment` added to this process's own.
+/// `program` with `args`, to be started in `slice` on `node`. `environment` is added to this process's own.
 pub(crate) fn command_in(
     slice: &Slice,
     node: &Node,
@@ -29,7 +29,7 @@ pub(crate) fn command_in(
     Ok(command)
 }
 
-/// `LD_PRELOAD` with the shim, and what stands in for it, in front of what the user preloads.
+/// `LD_PRELOAD` with the shim and its stand-in, followed by the user's own libraries.
 fn preload(shim_path: &str, stand_in_path: &str, users: Option<&OsStr>) -> Result<OsString> {
     if shim_path.is_empty() {
         return Err(Failure::new("the node manager names no library to preload for the slice")
@@ -42,12 +42,12 @@ fn preload(shim_path: &str, stand_in_path: &str, users: Option<&OsStr>) -> Resul
         .hint("set the manager's runtime_dir to a path without colons and spaces"));
     }
     let mut list = OsString::from(shim_path);
-    // A manager of before there was one names none. Its path has the same directory at its beginning.
+    // Older managers name no stand-in. The path is safe for the loader because it begins with the same directory.
     if !stand_in_path.is_empty() {
         list.push(":");
         list.push(stand_in_path);
     }
-    // The loader splits the list at both.
+    // The loader splits the list at colons and spaces.
     let entries = users.map_or(&[][..], OsStrExt::as_bytes).split(|byte| matches!(byte, b':' | b' '));
     for entry in entries.filter(|entry| !entry.is_empty()).map(OsStr::from_bytes) {
         if entry != stand_in_path && !is_shim_of_a_slice(Path::new(entry), shim_path) {
@@ -58,8 +58,8 @@ fn preload(shim_path: &str, stand_in_path: &str, users: Option<&OsStr>) -> Resul
     Ok(list)
 }
 
-/// Whether `library` is the shim of another slice of the same manager, in which this program itself runs: a command is in
-/// one slice.
+/// Whether `library` is the shim of another slice of the same manager, in which this program itself runs. It is left
+/// out, because a command is in one slice only.
 fn is_shim_of_a_slice(library: &Path, shim_path: &str) -> bool {
     // <runtime>/slices/<id>/region/<library>
     let slices = |shim: &Path| Some((shim.ancestors().nth(3)?.to_owned(), shim.file_name()?.to_owned()));

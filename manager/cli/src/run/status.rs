@@ -1,4 +1,4 @@
-//! From how a command ended to how `aliquot run` ends.
+//! Turns the end of a command into the exit code of `aliquot run`.
 
 use std::io;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use nix::sys::wait::WaitStatus;
 
 use crate::error::exit;
 
-/// The exit code of a command that ended by itself or by a signal; `None` while it has not ended.
+/// The exit code of a command that exited or was ended by a signal; `None` if it has not ended.
 pub(super) fn of_wait(status: WaitStatus) -> Option<ExitCode> {
     match status {
         WaitStatus::Exited(_, code) => Some(ExitCode::from(code as u8)),
@@ -17,7 +17,7 @@ pub(super) fn of_wait(status: WaitStatus) -> Option<ExitCode> {
     }
 }
 
-/// The exit code by which shells tell that a command was ended by `signal`.
+/// The exit code that shells use for a command that was ended by `signal`.
 pub(super) fn of_signal(signal: Signal) -> ExitCode {
     exit::of_signal(signal as u8).into()
 }
@@ -36,7 +36,7 @@ mod tests {
 
     use super::*;
 
-    /// [`ExitCode`] cannot be compared, only shown.
+    /// [`ExitCode`] can only be compared by its debug text.
     fn shown(code: Option<ExitCode>) -> String {
         format!("{code:?}")
     }

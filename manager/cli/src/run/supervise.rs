@@ -1,11 +1,11 @@
-//! The parent of a command: hands signals on, follows its stops, waits for its end.
+//! The parent of a command: forwards signals, follows its stops, and waits for its end.
 //!
-//! The command stays in this process's group, as with `nice` or `env`: so job control, pipelines and the terminal's
-//! foreground group are as if the shell had started it itself. What the terminal sends goes to the whole group, and the
-//! command has it already; what somebody sends to this process alone is handed on.
+//! The command stays in this process's group, as with `nice` or `env`. So job control, pipelines and the terminal's
+//! foreground group work as if the shell had started the command itself. Signals from the terminal go to the whole
+//! group, so the command gets them anyway. Signals to this process alone are forwarded.
 //!
-//! What the command leaves behind becomes a child of this process, as it otherwise would of the machine's first one: so
-//! that daemons stay descendants of the slice's owner, by which the manager knows whose they are.
+//! Orphans of the command become children of this process, and not of the machine's process 1. So daemons stay
+//! descendants of the slice's owner, and the manager knows that they belong to the slice.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ use nix::unistd::Pid;
 use super::status;
 use crate::error::{Failure, Result, exit};
 
-/// Signals that are handed on.
+/// Signals that are forwarded.
 const FORWARDED: [Signal; 9] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -37,17 +37,18 @@ const FORWARDED: [Signal; 9] = [
     Signal::SIGTSTP,
 ];
 
-/// Receives this process's signals on behalf of a command. Of all threads that start later, too.
+/// Receives this process's signals on behalf of a command, also for all threads that start later.
 pub(crate) struct Supervisor {
     signals: SignalFd,
-    /// What was blocked before, and is again for the command.
+    /// The signal mask of this process before; the command gets it.
     inherited_mask: SigSet,
-    /// The limit on open files, which a manager in this process raises. Programs that use `select` break with a high one.
+    /// The limit on open files before, which an embedded manager raises. The command gets it, because programs that use
+    /// `select` break with a high limit.
     inherited_files: (rlim_t, rlim_t),
 }
 
 impl Supervisor {
-    /// Begins to hold signals back, so that none ends this process while it has something to clean up.
+    /// Blocks the signals, so that none ends this process before it has cleaned up.
     pub(crate) fn new() -> Result<Supervisor> {
         let failed = |error: Errno| Failure::new(format!("cannot receive signals: {error}"));
         let mut mask: SigSet = FORWARDED.into_iter().collect();
@@ -59,7 +60,7 @@ impl Supervisor {
         Ok(Supervisor { signals, inherited_mask, inherited_files })
     }
 
-    /// A signal that has asked this process to end before there was a command to hand it on to.
+    /// A signal that asked this process to end before there was a command to forward it to.
     pub(crate) fn end_asked_for(&self) -> Result<Option<Signal>> {
         while let Some(info) = self.next()? {
             match signal_of(&info) {
@@ -72,7 +73,7 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Starts `command`, with the signals blocked and the limit on open files that this program was started with.
+    /// Starts `command` with the signal mask and the limit on open files that this program was started with.
     pub(crate) fn spawn(&self, mut command: Command) -> Result<Child> {
         let (mask, (soft, hard)) = (self.inherited_mask, self.inherited_files);
         let prepare = move || {
@@ -80,7 +81,7 @@ impl Supervisor {
             Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?)
         };
         // SAFETY: between fork and exec the closure only makes the system calls setrlimit and sigprocmask, which are
-        // async-signal-safe; it allocates nothing and takes no lock.
+        // async-signal-safe. It allocates nothing and takes no lock.
         unsafe { command.pre_exec(prepare) };
         command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy();
@@ -95,7 +96,7 @@ impl Supervisor {
 
     /// Runs `command` to its end.
     pub(crate) fn run(&self, command: Command) -> Result<ExitCode> {
-        // Kernels without it leave daemons to the first process, and the manager to what it finds out without
+        // If the kernel lacks this, daemons become children of process 1, and the manager must attribute them without
         // ancestors.
         let _ = set_child_subreaper(true);
         let child = self.spawn(command)?;
@@ -110,10 +111,10 @@ impl Supervisor {
                         }
                         reap_adopted(pid);
                     }
-                    // From the terminal, so to the whole group. A window's size may be asked for at any time: that is
-                    // harmless.
+                    // From the terminal, so the whole group has got it. A change of the window size may also come from
+                    // another process; losing that one is harmless.
                     Some(_) if info.ssi_code == libc::SI_KERNEL => {}
-                    // It may have just ended: then there is nobody to hand it to, and SIGCHLD is on its way.
+                    // If the command has just ended, the signal goes nowhere, and SIGCHLD follows.
                     Some(signal) => drop(kill(pid, signal)),
                     None => {}
                 }
@@ -123,7 +124,7 @@ impl Supervisor {
 
     fn wait_readable(&self) -> Result<()> {
         match poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
-            // A stop and its end interrupt the call.
+            // A stop, and the continuation after it, interrupt the call.
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(Failure::new(format!("cannot wait for signals: {error}"))),
         }
@@ -138,8 +139,8 @@ fn signal_of(info: &siginfo) -> Option<Signal> {
     Signal::try_from(info.ssi_signo as i32).ok()
 }
 
-/// Takes the entries of adopted children that have ended. It stops at the first one that it cannot take, which may be
-/// the command itself: that one is left to [`follow`], to which the next signal leads.
+/// Reaps adopted children that have ended. Stops at the first one that it cannot reap, which may be the command itself:
+/// [`follow`] reaps that one, at the next signal.
 fn reap_adopted(command: Pid) {
     while let Ok(Some(ended)) =
         waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT).map(|status| status.pid())
@@ -148,15 +149,15 @@ fn reap_adopted(command: Pid) {
     {}
 }
 
-/// Takes note of all that has happened to the command: its exit code if it has ended, a stop of this process if job
-/// control has stopped it, so that the shell sees the job stopped.
+/// Handles all state changes of the command. Returns its exit code if it has ended. If job control has stopped it,
+/// stops this process too, so that the shell sees the job stopped.
 fn follow(pid: Pid) -> Result<Option<ExitCode>> {
     loop {
         match waitpid(pid, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
             Ok(WaitStatus::StillAlive) => return Ok(None),
             Ok(WaitStatus::Stopped(_, Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)) => {
                 let stopped = raise(Signal::SIGSTOP).and_then(|()| kill(pid, Signal::SIGCONT));
-                // It may have been ended while it was stopped: the next turn of the loop tells.
+                // It may have been ended while it was stopped; the next iteration finds that out.
                 if let Err(error) = stopped
                     && error != Errno::ESRCH
                 {

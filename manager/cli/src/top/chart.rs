@@ -1,50 +1,50 @@
-//! The picture of a share over time: a column for each point, with lines at the request and at the limit.
+//! Draws a share over time: a column for each point, with lines at the request and at the limit.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
-/// Blocks that fill a cell from below by so many eighths.
+/// Blocks that fill 0 to 8 eighths of a cell, from below.
 const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// Where a line runs behind a full cell, the cell is of this kind, so that the line is seen without colours too.
+/// The symbol of a full cell on a line, so that the line is visible without colours too.
 const FULL_ON_LINE: &str = "▓";
 const LIMIT_LINE: &str = "━";
 const REQUEST_LINE: &str = "┈";
-/// Width of the labels of the lines, with the space before them.
+/// Width of the lines' labels, with the space before them.
 const LABELS_WIDTH: u16 = 13;
 
 /// A chart. All figures are in thousandths of a percent of the device's time.
 pub(super) struct Chart<'points> {
-    /// The points, oldest first; the newest is drawn at the right.
+    /// The points, the oldest first; the newest one is drawn at the right.
     pub(super) shares: &'points [u64],
-    /// Where the request's line is drawn.
+    /// The share at which the request's line is drawn.
     pub(super) request: u64,
-    /// Where the limit's line is drawn.
+    /// The share at which the limit's line is drawn.
     pub(super) limit: u64,
-    /// The greatest limit of all charts on the screen: they have the same scale.
+    /// The greatest limit of all charts on the screen, so that they have the same scale.
     pub(super) greatest_limit: u64,
-    /// Of a column within the request.
+    /// The style of a column within the request.
     pub(super) within: Style,
-    /// Of a column beyond it.
+    /// The style of a column beyond the request.
     pub(super) beyond: Style,
 }
 
-/// How many points a chart of this width shows.
+/// How many points a chart of this width can show.
 pub(super) fn points(width: u16) -> u16 {
     width.saturating_sub(LABELS_WIDTH)
 }
 
 impl Chart<'_> {
-    /// The height of `share` in eighths of a cell, where the chart is `rows` high. The greatest limit ends below the
-    /// highest row, so that its line runs free above the columns.
+    /// The height of `share` in eighths of a cell, in a chart of `rows` rows. The greatest limit ends below the highest
+    /// row, so that its line runs above the columns.
     fn eighths(&self, share: u64, rows: u16) -> u64 {
         let rows_at_limit = u64::from(rows.saturating_sub(1).max(1));
         let eighths = u128::from(share) * u128::from(rows_at_limit * 8) / u128::from(self.greatest_limit.max(1));
         u64::try_from(eighths).unwrap_or(u64::MAX).min(u64::from(rows) * 8)
     }
 
-    /// The row, from below, in which a line at `share` runs: the first that a column of this height leaves free.
+    /// The row, counted from below, of a line at `share`: the first one that a column of this height leaves free.
     fn line_row(&self, share: u64, rows: u16) -> u64 {
         self.eighths(share, rows).div_ceil(8).min(u64::from(rows.saturating_sub(1)))
     }
