@@ -1,4 +1,4 @@
-//! Users, named as people do.
+//! Parses users on the command line.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ pub(crate) struct User {
 impl FromStr for User {
     type Err = String;
 
-    /// By name, or by number: in an image nobody need have a name.
+    /// By name, or by number: in a container image a user need not have a name.
     fn from_str(text: &str) -> Result<User, String> {
         let named = nix::unistd::User::from_name(text).map_err(|error| format!("cannot look for the user: {error}"))?;
         match (named, text.parse()) {
@@ -22,7 +22,7 @@ impl FromStr for User {
     }
 }
 
-/// Their numbers.
+/// The uids of `users`.
 pub(crate) fn ids(users: &[User]) -> Vec<u32> {
     users.iter().map(|user| user.id).collect()
 }

@@ -1,4 +1,4 @@
-//! `CUDA_VISIBLE_DEVICES`: what a command in a slice is told by it, and what it tells this program.
+//! `CUDA_VISIBLE_DEVICES`: its value for a command in a slice, and its meaning for this program.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,14 +7,14 @@ use aliquot_proto::node::v1::{Device, Node, SharingMode, Slice};
 
 use crate::error::{Failure, Result};
 
-/// The variable that limits what CUDA sees.
+/// The variable that limits which devices CUDA sees.
 pub(crate) const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The variables by which a command sees the devices of `slice`, in its order.
+/// The variables by which a command sees the devices of `slice`, in the slice's order.
 ///
-/// Numbers where they name a device for certain, because some programs understand no others (vLLM, for example): those
-/// of the bus, which are NVML's. Not where CUDA numbers otherwise: beside MIG instances, under MPS, and for a command
-/// that has nodes of other devices than the manager.
+/// The devices are named by numbers where these are certain, because some programs understand only numbers (vLLM, for
+/// example). The numbers are those of the bus, which are NVML's too. UUIDs are used where CUDA numbers devices
+/// differently: beside MIG instances, under MPS, and for a command that has nodes of other devices than the manager.
 pub(crate) fn variables(slice: &Slice, node: &Node) -> Vec<(&'static str, String)> {
     named(slice, node, &device_nodes())
 }
@@ -41,7 +41,7 @@ fn named(slice: &Slice, node: &Node, device_nodes: &[String]) -> Vec<(&'static s
     variables
 }
 
-/// The nodes of GPUs that this process has.
+/// The GPU device nodes that this process has.
 fn device_nodes() -> Vec<String> {
     let is_gpu = |name: &String| {
         let number = name.strip_prefix("nvidia");
@@ -51,8 +51,9 @@ fn device_nodes() -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(is_gpu).collect()
 }
 
-/// `count` of the devices of `node` that `variable`, which this program was started with, shows: those of which least
-/// is given out. Whoever was given devices by it (by Slurm, for example) does not mean others.
+/// Chooses `count` devices of `node`, among those that `variable`, from this program's environment, shows: those of
+/// which the least is given to slices. A user to whom a job scheduler such as Slurm has assigned devices means only
+/// these.
 pub(crate) fn chosen_from<'node>(variable: &OsStr, count: usize, node: &'node Node) -> Result<Vec<&'node Device>> {
     let variable = variable.to_string_lossy();
     let mut shown: Vec<&Device> = Vec::new();
@@ -61,7 +62,7 @@ pub(crate) fn chosen_from<'node>(variable: &OsStr, count: usize, node: &'node No
             Ok(index) => device.index == index && device.mig_gpu_uuid.is_empty(),
             Err(_) => !entry.is_empty() && device.uuid.to_lowercase().starts_with(&entry.to_lowercase()),
         };
-        // As CUDA does: what stands behind an entry that names nothing does not count.
+        // As in CUDA, an entry that names no device ends the list.
         let Some(device) = node.devices.iter().find(is_named) else { break };
         if !shown.iter().any(|other| other.uuid == device.uuid) {
             shown.push(device);
@@ -74,7 +75,7 @@ pub(crate) fn chosen_from<'node>(variable: &OsStr, count: usize, node: &'node No
         ))
         .hint("name the devices with --device, or unset the variable"));
     }
-    // In the variable's order where nothing speaks for one of them.
+    // A stable sort, so that equal devices stay in the variable's order.
     shown.sort_by_key(|device| (device.core_requested_percent, device.memory_given_bytes));
     shown.truncate(count);
     Ok(shown)

@@ -1,10 +1,10 @@
-//! How long containers wait for their leases: percentiles, and a picture.
+//! Percentiles and bars of the waits for leases.
 
 use aliquot_proto::node::v1::{PartUsage, WaitHistogram};
 
 use crate::quantity::duration_human;
 
-/// Characters of the longest bar.
+/// Width of the longest bar in characters.
 const BAR_WIDTH: u64 = 32;
 
 /// Number of waits.
@@ -12,8 +12,8 @@ pub(crate) fn count(waits: &WaitHistogram) -> u64 {
     waits.counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
 }
 
-/// The time that `percent` percent of the waits did not exceed, as far as it can be told: within a bucket waits are
-/// taken to be spread evenly. `None` without waits.
+/// The time that `percent` percent of the waits did not exceed, estimated by assuming that waits are spread evenly
+/// within a bucket. `None` without waits.
 pub(crate) fn percentile_ns(waits: &WaitHistogram, percent: u64) -> Option<u64> {
     let total = u128::from(count(waits));
     let rank = (total * u128::from(percent)).div_ceil(100).max(1);
@@ -30,7 +30,7 @@ pub(crate) fn percentile_ns(waits: &WaitHistogram, percent: u64) -> Option<u64> 
     None
 }
 
-/// Between which times the waits of bucket `index` were.
+/// The bounds of the waits in bucket `index`.
 fn bounds_ns(waits: &WaitHistogram, index: usize) -> (u64, u64) {
     let from_ns = index.checked_sub(1).and_then(|index| waits.bounds_ns.get(index)).copied().unwrap_or(0);
     let to_ns = waits.bounds_ns.get(index).copied().unwrap_or(u64::MAX);
@@ -43,7 +43,7 @@ pub(crate) fn p99(part: &PartUsage) -> String {
     p99_ns.map_or_else(|| "-".to_owned(), duration_human)
 }
 
-/// Number, percentiles and the longest in a line.
+/// Number, percentiles and maximum in one line.
 pub(crate) fn summary(waits: &WaitHistogram) -> String {
     let percentile = |percent| percentile_ns(waits, percent).map(duration_human).unwrap_or_default();
     match count(waits) {
@@ -58,7 +58,7 @@ pub(crate) fn summary(waits: &WaitHistogram) -> String {
     }
 }
 
-/// A line with a bar for each bucket, from the first to the last in which there is any.
+/// A line with a bar for each bucket, from the first to the last one that is not empty.
 pub(crate) fn bars(waits: &WaitHistogram) -> Vec<String> {
     let used = |count: &u64| *count > 0;
     let (Some(first), Some(last)) = (waits.counts.iter().position(used), waits.counts.iter().rposition(used)) else {
@@ -78,7 +78,7 @@ pub(crate) fn bars(waits: &WaitHistogram) -> Vec<String> {
     (first..=last).map(|index| line(index, waits.counts[index])).collect()
 }
 
-/// A bound without the decimal that says nothing.
+/// A bound, without a decimal that is 0.
 fn bound(ns: u64) -> String {
     duration_human(ns).replace(".0 ", " ")
 }

@@ -1,19 +1,20 @@
-//! What the slices used over time, as far back as a wide terminal shows.
+//! What the slices used over time, for as many points as a wide terminal can show.
 
 use std::collections::{HashMap, VecDeque};
 
 use aliquot_proto::node::v1::{GetUsageResponse, PartUsage};
 use prost_types::Timestamp;
 
-/// Points that are kept of each slice and device.
+/// Maximum points kept for each slice and device.
 const POINTS_MAX: usize = 512;
-/// From so long an interval on, a share is reckoned over the whole of it: the manager's own is of the last second.
+/// From this interval on, a share is computed over the whole interval, because the manager's own figure covers only the
+/// last second.
 const LONG_INTERVAL_NS: u64 = 2_000_000_000;
 
-/// A slice's part of a device, for as long as the slice lives.
+/// A slice's part of a device: the slice's id, and the device's UUID.
 type PartKey = (String, String);
 
-/// What the manager has answered.
+/// The manager's answers so far.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// The newest answer.
@@ -21,10 +22,10 @@ pub(super) struct History {
     parts: HashMap<PartKey, Past>,
 }
 
-/// What is kept of one slice's part of a device.
+/// The history of one slice's part of a device.
 #[derive(Debug, Default)]
 struct Past {
-    /// Device time used in thousandths of a percent, oldest first.
+    /// Device time used, in thousandths of a percent, the oldest first.
     shares: VecDeque<u64>,
     /// Part of the last interval in which it waited for leases, in thousandths.
     waited_permille: u64,
@@ -33,7 +34,7 @@ struct Past {
 }
 
 impl History {
-    /// Takes in an answer. What is not in it any more is forgotten.
+    /// Adds an answer. Slices that are no longer in it are forgotten.
     pub(super) fn add(&mut self, answer: GetUsageResponse) {
         let elapsed_ns = match (&self.newest.time, &answer.time) {
             (Some(before), Some(now)) => u64::try_from(nanoseconds(now) - nanoseconds(before)).unwrap_or(0),
@@ -51,7 +52,7 @@ impl History {
         self.newest = answer;
     }
 
-    /// The newest `count` shares of a slice's part in thousandths of a percent, oldest first.
+    /// The newest `count` shares of a slice's part in thousandths of a percent, the oldest first.
     pub(super) fn newest_shares(&self, slice_id: &str, device_uuid: &str, count: usize) -> Vec<u64> {
         let skip = |past: &Past| past.shares.len().saturating_sub(count);
         self.part(slice_id, device_uuid)
@@ -69,7 +70,7 @@ impl History {
 }
 
 impl Past {
-    /// With what `part` says `elapsed_ns` after the answer before; 0 where there was none.
+    /// Adds the figures of `part`, `elapsed_ns` after the previous answer; 0 if there was none.
     fn and(mut self, part: &PartUsage, elapsed_ns: u64) -> Past {
         let waited_ns = part.lease_waits.as_ref().map_or(0, |waits| waits.total_ns);
         let of_elapsed = |ns: u64, whole: u64| {

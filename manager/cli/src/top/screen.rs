@@ -1,4 +1,4 @@
-//! The picture: for each slice and device the share over time, and what is to be known beside it.
+//! The screen: for each slice and device the share over time, and figures beside it.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::printable;
 use crate::{bar, consumers, priority, waits};
 
-/// Lines of one part: a heading, the chart, a line of figures.
+/// Lines of one part: a heading, the chart, and a line of figures.
 const PART_LINES_MIN: u16 = 5;
 const PART_LINES_MAX: u16 = 20;
 
-/// In what order parts are shown.
+/// The order of the parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As the manager tells them.
+    /// The manager's order, by name.
     Name,
-    /// Who uses most of its device first.
+    /// The greatest share first.
     Share,
-    /// Who waits most first.
+    /// The longest waiting first.
     Wait,
-    /// Who has most memory in use first.
+    /// The most memory in use first.
     Memory,
 }
 
 impl Order {
-    /// The order that comes after this one.
+    /// The next order.
     pub(super) fn next(self) -> Order {
         match self {
             Order::Name => Order::Share,
@@ -56,17 +56,17 @@ impl Order {
     }
 }
 
-/// What is seen of the history.
+/// The state of the display.
 pub(super) struct Screen {
-    /// The picture stands still.
+    /// Whether the picture stands still.
     pub(super) held: bool,
-    /// For how long the manager has not answered, if that is longer than it should be: the picture is so old.
+    /// How long the manager has been silent, if that is longer than expected; the picture is as old as that.
     pub(super) silent_for: Option<Duration>,
-    /// The node's devices, for what is used of each in all; none if only some slices are shown.
+    /// The node's devices, for the totals of each; empty if only some slices are shown.
     pub(super) devices: Vec<Device>,
-    /// The first part that is seen.
+    /// The first visible part.
     pub(super) first: usize,
-    /// In what order.
+    /// The order of the parts.
     pub(super) order: Order,
     interval: Duration,
     colours: bool,
@@ -112,8 +112,7 @@ impl Screen {
         colour.add_modifier(Modifier::BOLD)
     }
 
-    /// A line for each device that slices have parts of: what all of them use of it together. They take at most a quarter
-    /// of the screen.
+    /// A line for each device with slices: their total use of it. The lines take at most a quarter of the screen.
     fn totals(&self, history: &History, area: Rect) -> Vec<Line<'static>> {
         let slices = &history.newest.slices;
         let totals = self.devices.iter().filter_map(|device| Total::of(device, slices));
@@ -197,7 +196,7 @@ fn millipercent(percent: u32) -> u64 {
     u64::from(percent) * 1000
 }
 
-/// What a part does now, in words.
+/// The state of a part in words.
 fn state(part: &PartUsage, waited_permille: u64) -> String {
     match (part.waiting, waited_permille.div_ceil(10)) {
         (false, 0) if part.core_used_1s_millipercent == 0 => "idle".to_owned(),
@@ -208,7 +207,8 @@ fn state(part: &PartUsage, waited_permille: u64) -> String {
     }
 }
 
-/// What a part is, in `width` columns. Where it is known who runs in it, that says more than the slice's name.
+/// The title of a part in `width` columns. If containers in the slice are known, they come first, because they say more
+/// than the slice's name.
 fn title(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
     let consumers = consumers::summary(slice);
     let slice_name = consumers.as_ref().map(|_| format!(" in {}", printable(&slice.name)));
@@ -222,7 +222,7 @@ fn title(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
     line_of(words, " ", width.saturating_sub(1)) + " "
 }
 
-/// What a part uses, in `width` columns.
+/// The figures of a part in `width` columns.
 fn figures(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
     let share = |millipercent: u32| millipercent_human(millipercent.into());
     let figures = [
@@ -239,7 +239,7 @@ fn figures(slice: &SliceUsage, part: &PartUsage, width: u16) -> String {
     line_of(figures, "   ", width)
 }
 
-/// A line of as many words as there is room for, the most wanted first.
+/// As many of the words as fit into a line of `width` columns; the most important ones come first.
 fn line_of(words: impl IntoIterator<Item = String>, between: &str, width: u16) -> String {
     let mut line = String::new();
     for word in words {
@@ -253,7 +253,7 @@ fn line_of(words: impl IntoIterator<Item = String>, between: &str, width: u16) -
     line
 }
 
-/// So many of what one is called so.
+/// `count` with the singular or plural of `one`.
 fn counted(count: usize, one: &str) -> String {
     match (count, one.ends_with('s')) {
         (1, _) => format!("1 {one}"),
@@ -262,7 +262,7 @@ fn counted(count: usize, one: &str) -> String {
     }
 }
 
-/// What all slices use of a device together.
+/// The use of a device by all slices together.
 struct Total {
     name: String,
     core_used_millipercent: u64,
@@ -274,7 +274,7 @@ struct Total {
 }
 
 impl Total {
-    /// `None` if no slice has a part of it.
+    /// `None` if no slice has a part of the device.
     fn of(device: &Device, slices: &[SliceUsage]) -> Option<Total> {
         let mut total = Total {
             name: format!("{} {}", device.index, short_uuid(&device.uuid)),
@@ -316,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    /// A slice of 30 to 60 percent that has used `share` and waits for 700 ms of each second.
+    /// A slice of 30 to 60 percent that has used `share`, and waits for 700 ms of each second.
     fn slice(name: &str, share: u32, seconds: u64) -> SliceUsage {
         let part = PartUsage {
             device_uuid: "GPU-a110c07a-5130".to_owned(),
@@ -380,7 +380,7 @@ mod tests {
             " 0 GPU-a110c07a ▕██████████▏   120.0 % used   60 % requested   memory 2 GiB used   8 GiB given of 80 GiB";
         assert!(text.contains(expected), "{text}");
         assert!(!text.contains("GPU-unused"), "{text}");
-        // Where there is little room it is left to the slices.
+        // On a small screen the slices come first.
         assert!(!picture(&mut screen, &history(&["train"]), 110, 3).contains("requested"));
     }
 

@@ -1,4 +1,4 @@
-//! `aliquot demo` from beginning to end, on the simulated GPU, and what it says when something goes wrong.
+//! `aliquot demo` from beginning to end on the simulated GPU, and its messages when something goes wrong.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -11,13 +11,13 @@ use tempfile::TempDir;
 
 use crate::support::{aliquot, entries, output, stderr, stdout};
 
-/// One demonstration at a time: what is measured is time.
+/// Runs one demonstration at a time, because they measure time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where a process was held up by a busy machine, the others have had its time; over a longer time that is less.
+/// If a busy machine held up one process, the others have had its time. Over a longer measurement that matters less.
 #[test]
 fn it_shares_limits_and_leaves_nothing_behind() {
     let _alone = alone();
@@ -27,8 +27,8 @@ fn it_shares_limits_and_leaves_nothing_behind() {
     );
 }
 
-/// Whether the shares of a demonstration that is so long are right, as far as they can be judged. All else that it
-/// shows must be.
+/// Runs a demonstration of this length. Returns whether the shares are right, as far as they can be judged. All other
+/// checks must hold.
 fn shares_hold(seconds: &str) -> bool {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut command = aliquot(["demo", "--simulated", "--seconds", seconds, "--json"]);
@@ -36,7 +36,8 @@ fn shares_hold(seconds: &str) -> bool {
     let text = stdout(&ended);
     let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}{}", stderr(&ended)));
     assert_eq!(value["device"]["simulated"], true);
-    // What a program is given, and its context beside it, are the whole limit, but for a piece that the driver rounds to.
+    // The program's memory and its context together take the whole limit, except for less than one piece of the
+    // driver's rounding.
     for program in value["sharers"].as_array().unwrap().iter().chain([&value["third"]]) {
         let bytes = |key: &str| program[key].as_u64().unwrap_or_else(|| panic!("{key}: {text}"));
         assert!(bytes("memory_given_bytes") < bytes("memory_limit_bytes"), "{text}");
@@ -46,8 +47,8 @@ fn shares_hold(seconds: &str) -> bool {
     assert!(value["fourth_slice_refusal"].is_string());
     assert!(stderr(&ended).contains("demo-large ▕"), "{}", stderr(&ended));
     assert_eq!(entries(dir.path(), ""), Vec::<String>::new());
-    // A machine that is busy with other tests may not keep the device busy; shares then judge nothing, and the exit
-    // code says what the text says.
+    // If the machine is busy with other tests, the device may not be kept busy; then shares prove nothing. The exit
+    // code must agree with the text.
     let checks = value["checks"].as_array().unwrap();
     assert_eq!(value["holds"], checks.iter().all(|check| check["holds"] == true), "{text}");
     assert_eq!(ended.status.code(), Some(if value["holds"] == true { 0 } else { 1 }), "{text}");
@@ -101,7 +102,7 @@ impl Measuring {
         children.collect()
     }
 
-    /// The exit code and what was said on standard error; nothing is left behind.
+    /// The exit code, and the text on standard error. Checks that nothing is left behind.
     fn end(mut self) -> (Option<i32>, String) {
         std::io::copy(&mut self.lines, &mut std::io::sink()).unwrap();
         let ended = self.child.wait_with_output().unwrap();

@@ -1,4 +1,4 @@
-//! `aliquot doctor`: helpful on any machine.
+//! `aliquot doctor` must be helpful on any machine.
 
 use serde_json::Value;
 

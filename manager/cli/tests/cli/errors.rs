@@ -1,4 +1,4 @@
-//! What is wrong, and what to do: one line each.
+//! Error messages: one line with what is wrong, and one with what to do.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
@@ -9,7 +9,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind};
 
 use crate::support::{aliquot, output, stderr};
 
-/// The exit code and what is said on standard error.
+/// The exit code, and the text on standard error.
 fn refused(args: &[&str]) -> (Option<i32>, String) {
     let refused = output(&mut aliquot(args.iter().copied()));
     (refused.status.code(), stderr(&refused))
@@ -46,7 +46,8 @@ fn no_manager() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("manager.sock");
     let socket = socket.to_str().unwrap();
-    // One on which nobody has listened: a listener is still there while a child that another test is starting has it.
+    // A socket on which no process has ever listened. A closed listener could still be held by a child that another
+    // test is starting.
     let unheard =
         nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     bind(unheard.as_raw_fd(), &UnixAddr::new(socket).unwrap()).unwrap();
@@ -76,7 +77,7 @@ fn no_manager() {
                 "{args:?}: {text}"
             );
         }
-        // The manager that is asked for is not replaced by another one.
+        // A manager that was named is not replaced by another one.
         let (code, text) = refused(&["--socket", socket, "run", "--gpu-core", "30", "--", "true"]);
         assert_eq!(code, Some(125));
         assert!(text.contains("no node manager runs here"), "{text}");
@@ -89,7 +90,7 @@ fn something_else_listens() {
     let socket = dir.path().join("manager.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let answers = std::thread::spawn(move || {
-        // The first connection only looks whether somebody is there, the second is told nonsense.
+        // The first connection only checks whether a process listens; the second one gets nonsense.
         drop(listener.accept());
         let (mut stream, _) = listener.accept().unwrap();
         std::io::Write::write_all(&mut stream, b"220 mail.example.org ESMTP\r\n").unwrap();

@@ -1,10 +1,11 @@
-//! `aliquot exec`: a command in a slice that is there.
+//! `aliquot exec`: a command in an existing slice.
 
 use crate::support::{output, simulated_run, stderr, stdout};
 
 const ALIQUOT: &str = env!("CARGO_BIN_EXE_aliquot");
 
-/// What a script says that is run on a simulated machine with a slice `other`, with `aliquot` as its first argument.
+/// The exit code and output of `script`, which runs on a simulated machine with a slice `other`. `$1` is the path of
+/// `aliquot`.
 fn beside_another_slice(script: &str) -> (Option<i32>, String, String) {
     let script = format!("set -e\n$1 slice create other --gpu-core 20 --gpu-memory 1GiB > /dev/null\n{script}");
     let ended = output(&mut simulated_run(["sh", "-c", &script, "sh", ALIQUOT]));
@@ -20,7 +21,7 @@ fn the_command_is_in_that_slice_alone() {
     assert_eq!(code, Some(0), "{errors}");
     let (environment, shim) = text.split_once('\n').unwrap();
     let shim = shim.split('"').nth(3).unwrap();
-    // The slice's own library and what stands in for it; not that of the slice from which it was started.
+    // The slice's own library and its stand-in, but not the library of the slice from which it was started.
     assert_eq!(environment, format!("{shim} 2 0"), "{text}");
     assert_eq!(errors, "");
 }

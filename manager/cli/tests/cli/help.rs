@@ -41,7 +41,7 @@ fn the_version() {
     assert_eq!(stdout(&version), format!("aliquot {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// What bash offers for the last of `words`, beside a manager with the slices `test` and `other`.
+/// The completions that bash offers for the last of `words`, with a manager that has the slices `test` and `other`.
 fn completed(words: &[&str]) -> Vec<String> {
     let aliquot = std::path::Path::new(env!("CARGO_BIN_EXE_aliquot"));
     let script = format!(
@@ -70,7 +70,7 @@ fn a_shell_completes_commands_options_and_slices() {
         assert_eq!(completed(&[before, &["o"]].concat()), ["other"], "{before:?}");
         assert_eq!(completed(&[before, &["te"]].concat()), ["test"], "{before:?}");
     }
-    // A new slice has a new name.
+    // A new slice needs a new name.
     assert!(completed(&["aliquot", "slice", "create", "o"]).is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! The built `aliquot`, as a person or a script uses it.
+//! The built `aliquot`, used as by a person or a script.
 
 mod demo;
 mod doctor;

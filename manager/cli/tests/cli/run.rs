@@ -1,4 +1,4 @@
-//! `aliquot run`: what it runs sees nothing of it but its slice.
+//! `aliquot run`: its command notices nothing of it except its slice.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,26 +41,26 @@ fn the_slice_is_in_the_environment() {
         "-c",
         "echo $LD_PRELOAD; echo $CUDA_VISIBLE_DEVICES; echo $NVIDIA_VISIBLE_DEVICES; ls $(dirname ${LD_PRELOAD%%:*})",
     ]);
-    // libm is on every system that has a shell; it is preloaded without harm.
+    // libm is on every system that has a shell, and preloading it does no harm.
     let ended = output(command.env("LD_PRELOAD", "libm.so.6"));
     let text = stdout(&ended);
     let lines: Vec<_> = text.lines().collect();
     assert!(lines.len() >= 6, "{text}{}", stderr(&ended));
     assert!(lines[0].contains("/slices/") && lines[0].ends_with(".so:libm.so.6"), "{text}");
-    // Some programs take no UUID for a device.
+    // A number, because some programs accept no UUID.
     assert!(lines[1] == "0" && lines[2].starts_with("GPU-"), "{text}");
     assert!(lines[3..].contains(&"limits") && lines[3..].contains(&"ledger"), "{text}");
     assert_eq!(stderr(&ended), "", "nothing is printed beside the command's own output");
 }
 
-/// By the lines of the READMEs that install programs, with what cargo has built for this test.
+/// Runs the install commands of the READMEs, with the files that cargo has built for this test.
 #[test]
 fn an_installed_program_finds_the_simulated_gpu() {
-    // Builds the simulated GPU where it is not there yet.
+    // Builds the simulated GPU if it is missing.
     assert!(output(&mut simulated_run(["true"])).status.success());
     let (prefix, program) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_BIN_EXE_aliquot")));
     fs::create_dir(prefix.path().join("bin")).unwrap();
-    // The repository's and the manager's.
+    // The repository's README and the manager's.
     let readmes = ["../../README.md", "../README.md"]
         .map(|readme| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(readme)).unwrap());
     let lines = readmes.iter().flat_map(|text| text.lines()).filter_map(|line| line.strip_prefix("sudo "));
@@ -84,7 +84,7 @@ fn an_installed_program_finds_the_simulated_gpu() {
     assert_eq!(stdout(&ended), "ran\n", "{}", stderr(&ended));
 }
 
-/// Programs that use `select` break with more.
+/// Programs that use `select` break with a higher limit.
 #[test]
 fn the_limit_on_open_files_is_the_users() {
     let limited = simulated_run(["sh", "-c", "ulimit -Sn; ulimit -Hn"]);
@@ -96,7 +96,7 @@ fn the_limit_on_open_files_is_the_users() {
 
 #[test]
 fn nothing_is_left_behind() {
-    // In memory: others are not taken while there is any.
+    // In memory, because other directories are not used while there is one in memory.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     for words in [&["true"][..], &["false"], &["/nonexistent/command"]] {
         output(simulated_run(words.iter().copied()).env("XDG_RUNTIME_DIR", dir.path()));
@@ -123,7 +123,7 @@ fn closed_standard_streams_are_fine() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("done");
     let mut command = simulated_run(["sh", "-c", "echo done > \"$1\"; exit 7", "sh", file.to_str().unwrap()]);
-    // SAFETY: close is async-signal-safe, and nothing of this process is touched after the fork.
+    // SAFETY: close is async-signal-safe, and the child touches no data of this process.
     unsafe {
         command.pre_exec(|| {
             for stream in 0..=2 {
@@ -136,7 +136,8 @@ fn closed_standard_streams_are_fine() {
     assert_eq!(std::fs::read_to_string(file).unwrap(), "done\n");
 }
 
-/// A test run in the background may ignore these signals, and a shell cannot trap what was ignored when it started.
+/// Resets signals to their defaults: a test run in the background may ignore them, and a shell cannot trap a signal
+/// that was ignored when it started.
 fn with_default_signals(command: &mut Command) {
     // SAFETY: signal is async-signal-safe.
     unsafe {
@@ -149,12 +150,12 @@ fn with_default_signals(command: &mut Command) {
     }
 }
 
-/// Starts a shell that says its pid, then what it does on signals.
+/// Starts a shell with these traps, and waits until it is ready.
 fn trapping(traps: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let script = format!("{traps} echo ready; while :; do sleep 0.05; done");
     let mut command = simulated_run(["sh", "-c", &script]);
-    // A group of its own with a parent outside it: an orphaned group, which a test run without a terminal may be, is
-    // never stopped by SIGTSTP.
+    // In a process group of its own, with a parent outside it. Otherwise, without a terminal, the group could be
+    // orphaned, and SIGTSTP never stops an orphaned group.
     command.stdout(Stdio::piped()).process_group(0);
     with_default_signals(&mut command);
     let mut child = command.spawn().unwrap();
@@ -220,7 +221,7 @@ fn the_terminal_s_keys_reach_the_command_once() {
     with_default_signals(&mut command);
     let stream = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
     command.stdin(stream(&pty.slave)).stdout(stream(&pty.slave)).stderr(stream(&pty.slave));
-    // SAFETY: setsid and ioctl are async-signal-safe; the descriptor is open in the child, which has a copy of it.
+    // SAFETY: setsid and ioctl are async-signal-safe. The descriptor is open in the child, which has a copy of it.
     unsafe {
         command.pre_exec(move || {
             if libc::setsid() < 0 || libc::ioctl(slave_fd, libc::TIOCSCTTY, 0) < 0 {

@@ -1,4 +1,4 @@
-//! A manager that is stopped: connections to it are accepted, for the kernel does that, and nothing is answered.
+//! A stopped manager: the kernel still accepts connections to it, but nothing is answered.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;

@@ -1,9 +1,9 @@
-//! Starts `aliquot` and looks at what it says.
+//! Starts `aliquot` and reads its output.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// `aliquot` with `args`, without what the tester's own environment says.
+/// `aliquot` with `args`, without variables from the tester's environment.
 pub(crate) fn aliquot<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot"));
     command.args(args).stdin(Stdio::null());

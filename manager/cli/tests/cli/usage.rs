@@ -1,4 +1,4 @@
-//! What the manager tells, asked by an `aliquot` inside a run: there the socket is the embedded manager's.
+//! Queries to the manager by an `aliquot` inside a run, where the socket is that of the embedded manager.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::support::{output, simulated_run, stderr, stdout};
 
 const ALIQUOT: &str = env!("CARGO_BIN_EXE_aliquot");
 
-/// What `aliquot` with `args` says inside a run.
+/// The output of `aliquot` with `args` inside a run.
 fn inside(args: &[&str]) -> String {
     let ended = output(&mut simulated_run([&[ALIQUOT][..], args].concat()));
     assert!(ended.status.success(), "{args:?}: {}", stderr(&ended));
@@ -115,7 +115,7 @@ fn what_was_used_lately_is_told() {
         part["points"].as_array().unwrap().iter().map(|point| point[key].as_u64().unwrap()).sum()
     };
     assert!(sum("core_used_ns") > 0 && sum("core_used_ns") < sum("length_ns"), "{part}");
-    // A context lies beside what was asked for.
+    // A context takes memory in addition to the requested amount.
     let peaks = part["points"].as_array().unwrap().iter().map(|point| point["memory_peak_bytes"].as_u64().unwrap());
     let peak = peaks.max().unwrap();
     assert!((512 << 20..=4 << 30).contains(&peak), "{part}");
@@ -163,7 +163,7 @@ fn doctor_says_where_the_manager_that_runs_keeps_its_files() {
 
 #[test]
 fn doctor_says_what_the_audit_has_found() {
-    // It fails where something that has nothing to do with it does not work on the machine.
+    // Its exit status is not checked, because other things on the machine may not work.
     let text = stdout(&output(&mut simulated_run([ALIQUOT, "doctor"])));
     assert!(text.contains("audit") && text.contains("nothing found"), "{text}");
 }
