@@ -1,21 +1,21 @@
-//! Which devices will do for a wish.
+//! Which devices may serve a wish.
 
-/// What is asked of the devices. Without any of it, every device will do.
+/// Conditions on the devices of a wish. The default allows every device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Constraints {
-    /// Another scheduler has decided: these and no others, in this order.
+    /// Another scheduler has chosen exactly these devices, in this order.
     pub decided: Option<Decided>,
-    /// The model's name has one of these in it, whatever the case; none: any model.
+    /// The model's name contains one of these, ignoring case; empty: any model.
     pub models: Vec<String>,
-    /// The model's name has none of these in it.
+    /// The model's name contains none of these.
     pub not_models: Vec<String>,
-    /// One of these; none: any device.
+    /// The device is one of these; empty: any device.
     pub uuids: Vec<String>,
-    /// None of these.
+    /// The device is none of these.
     pub not_uuids: Vec<String>,
-    /// All devices of the container on one NUMA node.
+    /// All devices of the container are on one NUMA node.
     pub one_numa_node: bool,
-    /// A MIG instance of this profile, for example `3g.40gb`.
+    /// The device is a MIG instance of this profile, for example `3g.40gb`.
     pub mig_profile: Option<String>,
 }
 
@@ -24,25 +24,25 @@ pub struct Constraints {
 pub enum Decided {
     /// By UUID.
     Uuids(Vec<String>),
-    /// By their numbers on the node, as NVML counts.
+    /// By index on the node, as NVML counts.
     Indexes(Vec<u32>),
 }
 
-/// What constraints ask about a device.
+/// The facts of a device that constraints are checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceFacts<'a> {
     /// Its UUID.
     pub uuid: &'a str,
-    /// Its number on the node.
+    /// Its index on the node, as NVML counts.
     pub index: u32,
     /// Its model.
     pub model: &'a str,
-    /// The profile, if it is a MIG instance.
+    /// Its profile, if it is a MIG instance.
     pub mig_profile: Option<&'a str>,
 }
 
 impl Constraints {
-    /// Whether this device will do, looked at alone.
+    /// Whether this device meets the constraints. `one_numa_node` concerns several devices and is not checked here.
     #[must_use]
     pub fn allow(&self, device: &DeviceFacts<'_>) -> bool {
         let decided = match &self.decided {

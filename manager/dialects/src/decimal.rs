@@ -1,11 +1,11 @@
-//! Decimal numbers as people write them, without a floating-point number.
+//! Decimal numbers as people write them, read without floating point.
 
-/// The digits that a number may have, leading zeros not counted: more cannot change what is given out.
+/// The most digits that a number may have, leading zeros not counted. More digits cannot change an amount given out.
 const DIGITS_MAX: usize = 24;
-/// The exponent that a number may have.
+/// The largest exponent that a number may have.
 const EXPONENT_MAX: i32 = 24;
 
-/// A number that is not negative: `digits` times ten to the power of `exponent`.
+/// A non-negative number: `digits · 10^exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decimal {
     digits: u128,
@@ -13,8 +13,8 @@ pub(crate) struct Decimal {
 }
 
 impl Decimal {
-    /// The number that `text` begins with, and what stands behind it: `1.5Gi` is 1.5 and `Gi`. An exponent is part of
-    /// the number (`5e-1`), but a lone `E` is not: that is a suffix.
+    /// The number that `text` begins with, and the rest of the text: `1.5Gi` is 1.5 and `Gi`. An exponent is part of
+    /// the number (`5e-1`); a lone `E` is not, it is a suffix.
     pub(crate) fn parse_prefix(text: &str) -> Option<(Decimal, &str)> {
         let text = text.strip_prefix('+').unwrap_or(text);
         let (whole, rest) = split_digits(text);
@@ -37,7 +37,7 @@ impl Decimal {
         Some((Decimal { digits, exponent }, rest))
     }
 
-    /// The number times `factor`, rounded down, and whether that is exact; `None` if it is too large.
+    /// The number times `factor`, rounded down, and whether the result is exact; `None` if it is too large.
     pub(crate) fn times(self, factor: u64) -> Option<(u64, bool)> {
         let product = self.digits.checked_mul(u128::from(factor))?;
         if self.exponent >= 0 {
@@ -56,7 +56,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// The exponent that `text` begins with, 0 if there is none, and the rest.
+/// The exponent that `text` begins with (0 if it has none), and the rest.
 fn split_exponent(text: &str) -> Option<(i32, &str)> {
     let Some(rest) = text.strip_prefix(['e', 'E']) else { return Some((0, text)) };
     let (negative, unsigned) = match rest.strip_prefix('-') {

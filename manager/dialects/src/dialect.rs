@@ -1,4 +1,4 @@
-//! The systems whose words are understood.
+//! The systems whose requests the node understands.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::request::Request;
 use crate::systems::{cgpu, elastic_gpu, gpu_manager, gpushare, hami, kai, nvidia, own, qgpu, volcano};
 use crate::wish::Wish;
 
-/// A system in whose words a pod can ask for devices.
+/// A system whose resource names and annotations a pod can use to ask for devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dialect {
     /// Aliquot's own; every node speaks it.
@@ -34,63 +34,63 @@ pub enum Dialect {
     ElasticGpu,
 }
 
-/// Who decides which device a container is placed on.
+/// Which component chooses the device of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// kube-scheduler counts what the node advertises, and the node chooses the device.
     Node,
-    /// The system's own scheduler, if it runs: the node keeps to what this annotation says. Without it as
-    /// [`Placement::Node`].
+    /// The system's own scheduler, if it runs: the node uses the devices that it wrote into this annotation. Without
+    /// the annotation as [`Placement::Node`].
     Theirs {
-        /// In it, or in what begins so, their scheduler writes its decision.
+        /// The annotation's name, or its prefix.
         annotation: &'static str,
     },
-    /// Aliquot's scheduler alone: a pod asks for nothing that kubelet knows.
+    /// Aliquot's scheduler only: the pod requests no resource that kubelet knows.
     Scheduler,
 }
 
 /// A resource that a node advertises to kubelet for a dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertised {
-    /// Its name; what all names begin with for [`Unit::MigInstance`].
+    /// Its name; for [`Unit::MigInstance`] the prefix of all names.
     pub resource: &'static str,
-    /// What one of it is.
+    /// The amount that one unit of the resource stands for.
     pub unit: Unit,
 }
 
-/// What one unit of an advertised resource is.
+/// The amount that one unit of an advertised resource stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// One percent of a device's time.
     CorePercent,
-    /// So much memory.
+    /// This number of bytes of memory.
     MemoryBytes(u64),
-    /// Room for one container, of so many on a device. What the container gets there is said elsewhere.
+    /// Room for one container on a device. Other resources or annotations say how much of the device it gets.
     Slot {
-        /// How many a device has.
+        /// The number of slots of a device.
         per_device: u32,
     },
-    /// A whole device that is no MIG instance.
+    /// A whole device that is not a MIG instance.
     Device,
     /// A whole MIG instance; the resource's name ends with its profile.
     MigInstance,
 }
 
-/// One system: how it is recognised and translated.
+/// One system: how its requests are recognised and translated.
 pub(crate) struct System {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) placement: Placement,
-    /// Whether a resource is one of its.
+    /// Whether the resource of this name belongs to the system.
     pub(crate) is_resource: fn(&str) -> bool,
-    /// The annotation by which this container asks without a resource.
+    /// The annotation with which this container asks for devices without a resource.
     pub(crate) annotation: fn(&Request<'_>) -> Option<&'static str>,
     pub(crate) translate: fn(&Request<'_>) -> Result<Wish, Refusal>,
     pub(crate) advertised: fn(&NodeFacts) -> Vec<Advertised>,
 }
 
 impl Dialect {
-    /// All of them.
+    /// All dialects.
     pub const ALL: [Dialect; 10] = [
         Dialect::Own,
         Dialect::Nvidia,
@@ -131,13 +131,13 @@ impl Dialect {
         self.system().title
     }
 
-    /// Who decides where its containers go.
+    /// Which component chooses the devices of its containers.
     #[must_use]
     pub fn placement(self) -> Placement {
         self.system().placement
     }
 
-    /// What a node that speaks it advertises.
+    /// The resources that a node which speaks this dialect advertises.
     #[must_use]
     pub fn advertised(self, node: &NodeFacts) -> Vec<Advertised> {
         (self.system().advertised)(node)

@@ -1,19 +1,19 @@
-//! The variables that programs written for other systems read, with the values that those systems would give.
+//! The environment variables that programs written for other systems read, with the values those systems would set.
 
 use crate::wish::{MILLION, Part, Wish};
 
-/// A part that was given, and the device that it is of.
+/// A part that was given to a container, with its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The device's number on the node, as NVML counts.
+    /// The device's index on the node, as NVML counts.
     pub device_index: u32,
-    /// What the device has.
+    /// The memory of the whole device.
     pub device_memory_bytes: u64,
-    /// What the container has of it.
+    /// The container's part of it.
     pub part: Part,
 }
 
-/// A variable whose value may depend on where the container is placed.
+/// An environment variable whose value may depend on the container's devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
@@ -22,15 +22,15 @@ pub(crate) struct Variable {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// The same wherever it is placed.
+    /// The same on every device.
     Text(String),
-    /// The devices' numbers, with commas.
+    /// The indexes of the devices, separated by commas.
     DeviceIndexes,
-    /// What the first device has, in units of so many bytes.
+    /// The memory of the whole first device, in this unit.
     DeviceMemory { unit_bytes: u64 },
-    /// The container's part of the first device's memory, for example 0.25.
+    /// The container's share of the first device's memory, for example 0.25.
     MemoryPortion,
-    /// One variable for each device, `NAME_0` and so on: the container's memory there in MiB, with an `m`.
+    /// One variable for each device, `NAME_0` and so on: the container's memory there in MiB, followed by `m`.
     EachMemoryMib,
 }
 
@@ -45,7 +45,7 @@ impl Variable {
 }
 
 impl Wish {
-    /// The variables to set in a container that has these parts, in the order of its devices.
+    /// The variables to set in a container that was given these parts. `placed` is in the order of its devices.
     #[must_use]
     pub fn environment(&self, placed: &[Placed]) -> Vec<(String, String)> {
         let mut found = Vec::new();
@@ -75,7 +75,7 @@ impl Wish {
     }
 }
 
-/// The part of its device's memory, rounded down to a millionth and without zeros at its end.
+/// The part's share of the device's memory, rounded down to a millionth, without trailing zeros.
 fn portion(placed: &Placed) -> String {
     let (part, whole) = (u128::from(placed.part.memory_bytes), u128::from(placed.device_memory_bytes.max(1)));
     let millionths = (part * u128::from(MILLION) / whole).min(u128::from(MILLION));

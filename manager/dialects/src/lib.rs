@@ -1,28 +1,28 @@
-//! What pods ask for in the resource names and annotations of other systems, translated into one kind of [`Wish`].
+//! Translates requests in the resource names and annotations of other systems into one kind of [`Wish`].
 //!
-//! Pure: from what a pod says, and what the node's configuration says, to a wish or a reason. Each system has one file;
-//! what each of them means by its words is written there.
+//! The translation is pure: a pod and the node's configuration go in, a wish or a reason for refusal comes out. Each
+//! system has one file, which explains the meaning of its resources and annotations.
 //!
-//! | dialect | what asks | who decides on which device |
+//! | dialect | resources or annotations | what chooses the device |
 //! | --- | --- | --- |
 //! | `aliquot` | `aliquot.dev/gpu-core`, `/gpu-memory`, `/gpu` | kube-scheduler counts, the node chooses |
 //! | `nvidia` | `nvidia.com/gpu`, `/gpu.shared`, `/mig-PROFILE` | as `aliquot` |
-//! | `gpu-manager` | `tencent.com/vcuda-core`, `/vcuda-memory` | gpu-admission, if it has; else as `aliquot` |
-//! | `gpushare` | `aliyun.com/gpu-mem` | its extender, if it has; else as `aliquot` |
+//! | `gpu-manager` | `tencent.com/vcuda-core`, `/vcuda-memory` | gpu-admission, if it has decided; else as `aliquot` |
+//! | `gpushare` | `aliyun.com/gpu-mem` | its extender, if it has decided; else as `aliquot` |
 //! | `cgpu` | `aliyun.com/gpu-mem`, `/gpu-core.percentage` | as `aliquot` |
 //! | `qgpu` | `tke.cloud.tencent.com/qgpu-core`, `-memory`, `-core-greedy` | as `aliquot` |
 //! | `hami` | `nvidia.com/gpu`, `/gpumem`, `/gpumem-percentage`, `/gpucores` | its extender, or see below |
 //! | `volcano` | `volcano.sh/vgpu-number` and its kind, `/gpu-memory`, `/gpu-number` | Volcano, or see below |
-//! | `kai` | annotations `gpu-fraction`, `gpu-memory` | Aliquot's scheduler: such pods ask kubelet for nothing |
-//! | `elastic-gpu` | `gpu-core`, `gpu-memory` in three spellings | its extender, if it has; else as `aliquot` |
+//! | `kai` | annotations `gpu-fraction`, `gpu-memory` | Aliquot's scheduler: such pods request nothing from kubelet |
+//! | `elastic-gpu` | `gpu-core`, `gpu-memory` in three spellings | its extender, if it has decided; else as `aliquot` |
 //!
-//! What HAMi's and Volcano's users ask for is of each device, which kube-scheduler cannot count. Where it decides
-//! alone, it counts containers per device; the node chooses the device, and refuses who finds no room. Of the other
-//! names it must be told that it is to ignore them (an extender's `managedResources` with `ignoredByScheduler`, as
-//! those systems have it): no node offers them, and their pods would wait for ever. How the schedulers of cGPU and qGPU
-//! write their decisions is not public, so nothing of them is read.
+//! Requests of HAMi and Volcano are per device, which kube-scheduler cannot count. Where kube-scheduler decides alone,
+//! it counts containers per device; the node chooses the device, and refuses a container for which it has no room.
+//! kube-scheduler must be told to ignore the other resource names of these systems (with `ignoredByScheduler` in an
+//! extender's `managedResources`, as they configure it): no node advertises them, so their pods would wait for ever.
+//! How the schedulers of cGPU and qGPU write their decisions is not public, so the node does not read them.
 //!
-//! Never more is wished for than was asked for: what must be rounded is rounded down.
+//! A wish never exceeds the request: amounts that must be rounded are rounded down.
 
 #![forbid(unsafe_code)]
 

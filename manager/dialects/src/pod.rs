@@ -1,4 +1,4 @@
-//! What is known of a pod and of the node when a request is translated.
+//! The facts about a pod and a node that a translation uses.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Pod {
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Its containers in their order, without init containers.
+    /// Its containers in order, without init containers.
     pub containers: Vec<Container>,
 }
 
@@ -16,24 +16,25 @@ pub struct Pod {
 pub struct Container {
     /// Its name.
     pub name: String,
-    /// Its limits, as quantities: an extended resource is requested exactly to its limit.
+    /// Its limits, as quantities. For an extended resource the request always equals the limit.
     pub resources: BTreeMap<String, String>,
 }
 
-/// What the node's configuration says of the dialects that it speaks.
+/// The settings of the node's configuration that the dialects depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// How much memory one `aliquot.dev/gpu-memory` is.
+    /// The bytes that one `aliquot.dev/gpu-memory` stands for.
     pub memory_unit_bytes: u64,
-    /// Whether devices are given out as a whole, too, as `aliquot.dev/gpu`.
+    /// Whether whole devices are also advertised, as `aliquot.dev/gpu`.
     pub whole_devices: bool,
-    /// How much memory one `aliyun.com/gpu-mem` is for `GPUShare`: a GiB or a MiB. For cGPU it is a GiB.
+    /// The bytes that one `aliyun.com/gpu-mem` stands for in `GPUShare`: a GiB or a MiB. In cGPU it is always a GiB.
     pub gpushare_unit_bytes: u64,
     /// The node's label `tke.cloud.tencent.com/qgpu-schedule-policy`.
     pub qgpu_policy: QgpuPolicy,
-    /// How many containers may be on one device for HAMi and Volcano, 1 to 100.
+    /// The number of containers that may share one device for HAMi and Volcano, 1 to 100.
     pub slots_per_device: u32,
-    /// How many `nvidia.com/gpu.shared` one device is, 1 to 100; 1: devices are whole, and there is no such resource.
+    /// The number of `nvidia.com/gpu.shared` that one device counts as, 1 to 100. 1: devices are whole, and this
+    /// resource is not advertised.
     pub nvidia_replicas: u32,
 }
 
@@ -53,17 +54,17 @@ impl Default for NodeFacts {
 /// How qGPU shares the time of a node's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QgpuPolicy {
-    /// `best-effort`: nobody is limited. What is asked for is guaranteed all the same, which there it is not.
+    /// `best-effort`: no container is limited. Aliquot guarantees the request all the same, which qGPU does not.
     #[default]
     BestEffort,
-    /// `fixed-share`: what is asked for, and never more.
+    /// `fixed-share`: the request is also the limit.
     FixedShare,
-    /// `burst-share`: what is asked for, and what others leave.
+    /// `burst-share`: the request is guaranteed, and time that other containers leave may be used.
     BurstShare,
 }
 
 impl QgpuPolicy {
-    /// The policy that a label's value names, long or short.
+    /// The policy that a label's value names, in its long or short form.
     #[must_use]
     pub fn parse(label: &str) -> Option<QgpuPolicy> {
         Some(match label {

@@ -2,7 +2,7 @@
 
 use crate::decimal::Decimal;
 
-/// A text that is no quantity, or one that is not a whole number.
+/// A text that is not a quantity, or not a whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a whole number, for example 4 or 2Gi, that is not negative and below 2^64")]
 pub struct QuantityError;
@@ -20,7 +20,7 @@ pub fn whole(text: &str) -> Result<u64, QuantityError> {
     }
 }
 
-/// What a suffix multiplies by, and divides by.
+/// The multiplier and the divisor that a suffix stands for.
 fn scale(suffix: &str) -> Option<(u64, u64)> {
     Some(match suffix {
         "" => (1, 1),

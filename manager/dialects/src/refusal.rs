@@ -1,41 +1,41 @@
-//! Why a container's request is not translated: what was wrong, with which value, and what to do.
+//! Why a container's request is not translated: the wrong value, and what to do about it.
 
 use crate::dialect::Dialect;
 
 /// Why a container gets no part of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// One value can never be right.
+    /// A value that is not valid.
     #[error("{key} is {value:?}; it must be {must}")]
     Value {
-        /// The resource or annotation.
+        /// The resource or annotation that has it.
         key: String,
-        /// What it says.
+        /// The value.
         value: String,
-        /// What it must be.
+        /// What values are valid.
         must: String,
     },
-    /// Two things that say different things about the same.
+    /// Two requests that contradict each other.
     #[error("{first} and {second} cannot be asked for together; {advice}")]
     Together {
         /// A resource or annotation.
         first: String,
-        /// Another one of the same system.
+        /// Another one, of the same system.
         second: String,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
-    /// Something that means nothing by itself.
+    /// A resource or annotation that is not valid without another one.
     #[error("{key} means nothing without {needs}; {advice}")]
     Alone {
-        /// The resource or annotation.
+        /// The one that is there.
         key: String,
-        /// What is missing.
+        /// The one that is missing.
         needs: &'static str,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
-    /// Resources of two systems.
+    /// Resources of two systems in one container.
     #[error(
         "{first} ({}) and {second} ({}) are of two systems; ask in the words of one",
         .first_dialect.title(),
@@ -51,7 +51,7 @@ pub enum Refusal {
         /// Its system.
         second_dialect: Dialect,
     },
-    /// The node does not speak it.
+    /// A request of a system that the node does not speak.
     #[error(
         "{key} is a request in the words of {}, which this node does not speak; add {:?} to the node's dialects, \
          or ask for aliquot.dev/gpu-core and aliquot.dev/gpu-memory",
@@ -67,7 +67,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// A value that must be something else.
+    /// Refuses a value, and says what values are valid.
     pub(crate) fn value(key: impl Into<String>, value: impl ToString, must: impl Into<String>) -> Refusal {
         Refusal::Value { key: key.into(), value: value.to_string(), must: must.into() }
     }

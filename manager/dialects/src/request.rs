@@ -1,4 +1,4 @@
-//! One container's request, as the translators read it: values are checked as they are taken.
+//! The request of one container, as the translators read it. Values are checked when they are read.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -11,16 +11,16 @@ use crate::quantity;
 use crate::refusal::Refusal;
 use crate::wish::{Memory, Share, Wish};
 
-/// A MiB, in which many systems count memory.
+/// The unit of memory of many systems.
 pub(crate) const MIB: u64 = 1 << 20;
-/// A GiB, in which others do.
+/// The unit of memory of the others.
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// The container that asks, with all that is known around it.
+/// A container with its pod and node.
 pub(crate) struct Request<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) container: &'a Container,
-    /// Its place among the pod's containers.
+    /// The container's index in the pod.
     pub(crate) index: usize,
     pub(crate) node: &'a NodeFacts,
 }
@@ -31,7 +31,7 @@ impl<'a> Request<'a> {
         self.container.resources.contains_key(resource)
     }
 
-    /// A resource's whole number, 0 included.
+    /// A resource's whole number; it may be 0.
     pub(crate) fn number(&self, resource: &str) -> Result<Option<u64>, Refusal> {
         let Some(text) = self.container.resources.get(resource) else { return Ok(None) };
         let number = quantity::whole(text).map_err(|must| Refusal::value(resource, text, must.to_string()))?;
@@ -55,12 +55,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A number of devices, 1 if it is not said.
+    /// A number of devices, 1 by default.
     pub(crate) fn devices(&self, resource: &str) -> Result<u32, Refusal> {
         Ok(self.amount_within(resource, 1..=u32::from(u16::MAX))?.unwrap_or(1))
     }
 
-    /// A resource that counts memory in units of so many bytes.
+    /// A resource that counts memory in units of `unit_bytes`.
     pub(crate) fn memory(&self, resource: &str, unit_bytes: u64) -> Result<Option<Memory>, Refusal> {
         let Some(units) = self.amount(resource)? else { return Ok(None) };
         match units.checked_mul(unit_bytes) {
@@ -69,7 +69,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Percent of one device below 100 (in steps), or a multiple of 100, which is so many whole devices.
+    /// A resource in percent: below 100 a part of one device, in steps of `step`; a multiple of 100 that number of
+    /// whole devices.
     pub(crate) fn percent_or_devices(&self, resource: &str, step: u32) -> Result<Option<Percent>, Refusal> {
         let Some(percent) = self.amount_within(resource, 1..=100 * u32::from(u16::MAX))? else { return Ok(None) };
         match percent {
@@ -85,7 +86,7 @@ impl<'a> Request<'a> {
         self.pod.annotations.get(key).map(String::as_str)
     }
 
-    /// An annotation that lists things with commas; blanks and empty entries do not count.
+    /// The entries of a comma-separated annotation, without surrounding blanks and empty entries.
     pub(crate) fn list(&self, key: &str) -> Vec<String> {
         let entries = self.annotation(key).unwrap_or_default().split(',').map(str::trim);
         entries.filter(|entry| !entry.is_empty()).map(str::to_owned).collect()
@@ -103,7 +104,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The devices' numbers that an annotation lists: another scheduler's decision.
+    /// The device indexes that an annotation lists: another scheduler's decision.
     pub(crate) fn decided_indexes(&self, key: &str) -> Result<Option<Decided>, Refusal> {
         let Some(text) = self.annotation(key) else { return Ok(None) };
         let indexes: Result<Vec<u32>, _> = text.split(',').map(|index| index.trim().parse()).collect();
@@ -113,17 +114,17 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A wish without constraints and variables.
+    /// A wish with the default constraints and no variables.
     pub(crate) fn wish(&self, dialect: Dialect, devices: u32, share: Share) -> Wish {
         Wish { dialect, devices, share, priority: None, constraints: Default::default(), variables: Vec::new() }
     }
 }
 
-/// What a resource in percent of a device asks for.
+/// The meaning of a resource that counts percent of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Percent {
-    /// A part of one, 1 to 99.
+    /// A part of one device, 1 to 99 percent.
     Part(u32),
-    /// So many devices.
+    /// This number of whole devices.
     Devices(u32),
 }

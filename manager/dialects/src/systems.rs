@@ -1,4 +1,4 @@
-//! One file for each system.
+//! The translators, one file for each system.
 
 pub(crate) mod cgpu;
 pub(crate) mod elastic_gpu;

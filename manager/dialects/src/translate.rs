@@ -1,4 +1,4 @@
-//! From a container to a wish: whose words it asks in, and what that system makes of them.
+//! Translates a container's request: finds the dialect, and has its system make the wish.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::wish::Wish;
 
-/// The dialects that a node speaks. Its own is always among them.
+/// The dialects that a node speaks, always including its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spoken(BTreeSet<Dialect>);
 
@@ -20,7 +20,7 @@ pub struct Clash {
     pub first: Dialect,
     /// The other one.
     pub second: Dialect,
-    /// What they share.
+    /// The resource of both.
     pub resource: &'static str,
 }
 
@@ -30,7 +30,7 @@ const CLASHES: [Clash; 2] = [
 ];
 
 impl Spoken {
-    /// These, and Aliquot's own.
+    /// These dialects and Aliquot's own.
     ///
     /// # Errors
     /// The same name means different things in two of them.
@@ -41,16 +41,15 @@ impl Spoken {
         clash.map_or(Ok(Spoken(spoken)), Err)
     }
 
-    /// Those that are spoken, in a fixed order.
+    /// The dialects, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = Dialect> {
         self.0.iter().copied()
     }
 
-    /// What the container at this place among the pod's containers asks for; `None` if it asks for no device, or there
-    /// is no such container.
+    /// The wish of the container with this index; `None` if it asks for no device, or if there is no such container.
     ///
     /// # Errors
-    /// What it asks for cannot be given, or not by this node. See [`Refusal`].
+    /// The request is not valid, or this node does not speak its dialect. See [`Refusal`].
     pub fn translate(&self, pod: &Pod, index: usize, node: &NodeFacts) -> Result<Option<Wish>, Refusal> {
         let Some(container) = pod.containers.get(index) else { return Ok(None) };
         let request = Request { pod, container, index, node };
@@ -75,7 +74,7 @@ impl Spoken {
     }
 }
 
-/// Something that asks for devices, and the dialects that it is a word of: at least one.
+/// A resource or annotation that asks for devices, and the dialects that it belongs to: at least one.
 struct Key {
     name: String,
     dialects: Vec<Dialect>,

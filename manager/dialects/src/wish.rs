@@ -1,24 +1,24 @@
-//! What a container is to get, whoever's words it was asked in.
+//! What a container is to get, in the same form for every dialect.
 
 use crate::constraints::Constraints;
 use crate::dialect::Dialect;
 use crate::environment::Variable;
 
-/// A millionth is the finest part of a device's memory that can be asked for.
+/// The finest part of a device's memory that can be requested is a millionth.
 pub const MILLION: u32 = 1_000_000;
 
 /// A wish for equal parts of one or several devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// Whose words it was asked in.
+    /// The dialect of the request.
     pub dialect: Dialect,
-    /// Of how many devices, at least 1; each another one.
+    /// The number of devices, at least 1, all different.
     pub devices: u32,
-    /// What of each.
+    /// The share of each device.
     pub share: Share,
-    /// Who goes first, if it was said.
+    /// The priority, if the request names one.
     pub priority: Option<Priority>,
-    /// Which devices will do.
+    /// The conditions on the devices.
     pub constraints: Constraints,
     /// The variables that programs written for that system read.
     pub(crate) variables: Vec<Variable>,
@@ -27,19 +27,19 @@ pub struct Wish {
 /// A part of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// All of it, and nobody else on it.
+    /// The whole device, exclusively.
     Whole,
     /// A part of its time, and the same part of its memory.
     ByCore(Core),
-    /// A part of its memory, and the same part of its time guaranteed; at least one percent, since a slice without any
+    /// A part of its memory, and the same part of its time guaranteed: at least 1 percent, since a slice without any
     /// would never run.
     ByMemory {
         /// The memory.
         memory: Memory,
-        /// Share of its time that is never exceeded, 1 to 100; `None`: what is guaranteed.
+        /// The limit on time in percent, 1 to 100; `None`: equal to the guarantee.
         core_limit_percent: Option<u32>,
     },
-    /// Both were said.
+    /// A part of its time, and a part of its memory.
     Both {
         /// The time.
         core: Core,
@@ -51,9 +51,9 @@ pub enum Share {
 /// A part of a device's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Guaranteed, 1 to 100.
+    /// The guarantee, 1 to 100.
     pub request_percent: u32,
-    /// Never exceeded, request to 100.
+    /// The limit, request to 100.
     pub limit_percent: u32,
 }
 
@@ -62,35 +62,35 @@ pub struct Core {
 pub enum Memory {
     /// In bytes.
     Bytes(u64),
-    /// In millionths of what the device has, at most a million.
+    /// In millionths of the device's memory, at most a million.
     PartsPerMillion(u32),
 }
 
-/// Which container goes first on a device.
+/// The order in which containers get the time of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     /// Before the others, within its request.
     LatencyCritical,
-    /// As most do.
+    /// The default.
     Standard,
     /// After the others.
     Batch,
 }
 
-/// A share in the figures of one device.
+/// A share of one device, in figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Guaranteed share of its time, 1 to 100.
     pub core_request_percent: u32,
-    /// Share that is never exceeded, request to 100.
+    /// Limit on its time, request to 100.
     pub core_limit_percent: u32,
-    /// Memory that is never exceeded; more than the device has if that was asked for.
+    /// Limit on its memory. It exceeds the device's memory if the request does.
     pub memory_bytes: u64,
 }
 
 impl Share {
-    /// What this is on a device of that memory. Rounded down, so that all parts of a device that add up to the whole of
-    /// it fit.
+    /// The share in figures for a device with this memory. Rounded down, so that parts which add up to the whole device
+    /// fit on it.
     #[must_use]
     pub fn on(&self, device_memory_bytes: u64) -> Part {
         let (core, memory_bytes) = match *self {
@@ -114,13 +114,13 @@ impl Core {
     /// All of a device's time.
     pub const FULL: Core = Core { request_percent: 100, limit_percent: 100 };
 
-    /// So much, and never more.
+    /// A limit that equals the guarantee.
     #[must_use]
     pub(crate) fn exactly(percent: u32) -> Core {
         Core { request_percent: percent, limit_percent: percent }
     }
 
-    /// At least so much, and what others leave.
+    /// A guarantee, and all time that others leave.
     #[must_use]
     pub(crate) fn at_least(percent: u32) -> Core {
         Core { request_percent: percent, limit_percent: 100 }
@@ -128,7 +128,7 @@ impl Core {
 }
 
 impl Memory {
-    /// All that a device has.
+    /// All memory of a device.
     pub const ALL: Memory = Memory::PartsPerMillion(MILLION);
 
     fn on(self, device_memory_bytes: u64) -> u64 {

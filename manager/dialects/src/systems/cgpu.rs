@@ -1,8 +1,8 @@
 //! Alibaba Cloud's cGPU.
 //!
-//! `aliyun.com/gpu-mem` is memory of one device in GiB, `aliyun.com/gpu-core.percentage` percent of its time, from 5 in
-//! steps of 5. With memory alone, time is not limited; here it is guaranteed in proportion. That jobs with and without
-//! a limit on time must not meet on a node there is no rule here.
+//! `aliyun.com/gpu-mem` is memory of one device in GiB. `aliyun.com/gpu-core.percentage` is percent of its time, from 5
+//! in steps of 5. With memory alone, time is not limited; Aliquot guarantees it in proportion to the memory. cGPU's
+//! rule that jobs with and without a limit on time must not run on the same node does not apply here.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::environment::Variable;

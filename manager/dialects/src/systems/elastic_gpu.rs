@@ -1,10 +1,11 @@
 //! Elastic GPU.
 //!
-//! `gpu-core` is percent of a device, or a multiple of 100 for whole devices, and `gpu-memory` memory of one. They are
-//! spelt in three ways: under `elasticgpu.com` (memory in MiB), under `elasticgpu.io` (in MB, a million bytes) and
-//! under `gpushare.provisioner.elasticgpu.io` (in GiB).
+//! `gpu-core` is percent of a device, or a multiple of 100 for whole devices. `gpu-memory` is memory of one device.
+//! They are spelt in three ways: under `elasticgpu.com` (memory in MiB), under `elasticgpu.io` (in MB, a million bytes)
+//! and under `gpushare.provisioner.elasticgpu.io` (in GiB).
 //!
-//! Its agent's variables (`GPU`, `NVIDIA_VISIBLE_DEVICES=none`) are for its own container hook, not for programs.
+//! The variables of its agent (`GPU`, `NVIDIA_VISIBLE_DEVICES=none`) are meant for its own container hook, not for
+//! programs, so they are not set.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::refusal::Refusal;
@@ -26,7 +27,7 @@ static SPELLINGS: [Spelling; 3] = [
         unit_bytes: GIB,
     },
 ];
-/// Followed by the container's name: the devices' numbers, with commas.
+/// The prefix, followed by the container's name. The value lists the device indexes, separated by commas.
 const DECIDED: &str = "elasticgpu.io/container-";
 
 pub(crate) const SYSTEM: System = System {

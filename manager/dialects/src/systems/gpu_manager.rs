@@ -1,11 +1,11 @@
 //! gpu-manager with gpu-admission (vCUDA).
 //!
-//! `tencent.com/vcuda-core` is percent of a device, below 100 with memory, or a multiple of 100 for whole devices, for
-//! which memory does not matter. `tencent.com/vcuda-memory` counts 256 MiB. The pod's annotation
-//! `tencent.com/vcuda-core-limit` is how far it may go beyond what it asks for.
+//! `tencent.com/vcuda-core` is percent of a device. Below 100 it needs `tencent.com/vcuda-memory`, in units of 256 MiB.
+//! A multiple of 100 means whole devices, for which the memory is ignored. The pod's annotation
+//! `tencent.com/vcuda-core-limit` is the limit on time of a part; by default it equals the request.
 //!
-//! Of the variables that gpu-manager sets, `NVIDIA_VISIBLE_DEVICES` is not needed beside CDI, and `LD_LIBRARY_PATH` would
-//! point at a folder of gpu-manager's own libraries, which is not mounted here.
+//! Of the variables that gpu-manager sets, `NVIDIA_VISIBLE_DEVICES` is not needed with CDI, and `LD_LIBRARY_PATH` would
+//! name a folder of gpu-manager's own libraries, which is not mounted here.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::refusal::Refusal;
@@ -15,7 +15,7 @@ use crate::wish::{Core, Share, Wish};
 const CORE: &str = "tencent.com/vcuda-core";
 const MEMORY: &str = "tencent.com/vcuda-memory";
 const CORE_LIMIT: &str = "tencent.com/vcuda-core-limit";
-/// Followed by the container's place in the pod: the devices' numbers, with commas.
+/// The prefix, followed by the container's index in the pod. The value lists the device indexes, separated by commas.
 const DECIDED: &str = "tencent.com/predicate-gpu-idx-";
 const UNIT_BYTES: u64 = 256 * MIB;
 

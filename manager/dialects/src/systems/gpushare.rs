@@ -1,9 +1,9 @@
 //! Alibaba's open `GPUShare`.
 //!
-//! `aliyun.com/gpu-mem` is memory of one device, in GiB or MiB as the node's plugin was started. Time is not limited
-//! there; here it is guaranteed in proportion, and what others leave may be used.
+//! `aliyun.com/gpu-mem` is memory of one device, in GiB or MiB as the node's plugin was configured. `GPUShare` does not
+//! limit time. Aliquot guarantees it in proportion to the memory, and the container may use time that others leave.
 //!
-//! Programs read how much of which device they may use from variables, since nothing there keeps them to it.
+//! Programs read their device and their memory limit from variables, since `GPUShare` does not enforce the limit.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::environment::{Value, Variable};
@@ -13,7 +13,7 @@ use crate::request::Request;
 use crate::wish::{Share, Wish};
 
 pub(super) const MEMORY: &str = "aliyun.com/gpu-mem";
-/// The device's number; written as -1 where there is none yet.
+/// Its value is the device's index, or -1 if none has been chosen yet.
 const DECIDED: &str = "ALIYUN_COM_GPU_MEM_IDX";
 
 pub(crate) const SYSTEM: System = System {
@@ -41,7 +41,7 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     Ok(wish)
 }
 
-/// What the container may use of which device, in the units in which it asks.
+/// The variables for the container's device and memory, in the unit of the request.
 pub(super) fn memory_variables(request: &Request<'_>, unit_bytes: u64) -> Result<Vec<Variable>, Refusal> {
     Ok(vec![
         Variable::new("ALIYUN_COM_GPU_MEM_IDX", Value::DeviceIndexes),
@@ -50,7 +50,7 @@ pub(super) fn memory_variables(request: &Request<'_>, unit_bytes: u64) -> Result
     ])
 }
 
-/// What all containers of the pod ask for together.
+/// The sum of the requests of all containers of the pod.
 fn of_pod(request: &Request<'_>) -> Result<u64, Refusal> {
     let mut quantities = request.pod.containers.iter().filter_map(|container| container.resources.get(MEMORY));
     quantities.try_fold(0_u64, |sum, text| {

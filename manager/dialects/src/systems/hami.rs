@@ -1,12 +1,12 @@
 //! HAMi.
 //!
-//! `nvidia.com/gpu` is a number of devices (1 if it is not said), and of each of them so many MiB (`gpumem`) or percent
-//! (`gpumem-percentage`) of its memory, and so many percent of its time (`gpucores`). Annotations of the pod say which
-//! devices will do.
+//! `nvidia.com/gpu` is a number of devices (1 by default). The other resources hold for each of them: `gpumem` is MiB
+//! and `gpumem-percentage` percent of its memory, `gpucores` percent of its time. Annotations of the pod say which
+//! devices are suitable.
 //!
-//! Only the number of containers per device is advertised to kubelet, as HAMi does: kube-scheduler could not count what
-//! is asked for per device. So without HAMi's extender a container can come to a node where there is no room for it,
-//! and is refused there with a reason.
+//! Like HAMi, the node advertises only a number of containers per device to kubelet, because kube-scheduler could not
+//! count requests per device. So without HAMi's extender a container can be sent to a node that has no room for it; the
+//! node then refuses it with a reason.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::environment::Variable;
@@ -45,7 +45,7 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
         return Err(Refusal::value(MODE, mode, "hami-core, or left out: this node shares its devices itself"));
     }
     wish.variables = per_device::limit_variables(request, &NAMES)?;
-    // 0 is the high one there, 1 the low one; who says nothing stands with the low ones.
+    // In HAMi 0 is the high priority and 1 the low one. A container that names none counts as low.
     match request.number(PRIORITY)? {
         None => {}
         Some(priority @ (0 | 1)) => {

@@ -1,12 +1,11 @@
 //! KAI.
 //!
-//! The pod's annotation `gpu-fraction` is a part of a device, `gpu-memory` MiB of one, `gpu-fraction-num-devices` of
-//! how many; it is for the pod's first container, or the one that `gpu-fraction-container-name` names. Nothing there
-//! keeps a program to its part of the time; here it is guaranteed in proportion to the memory, and what others leave
-//! may be used.
+//! Annotations of the pod make the request: `gpu-fraction` is a part of a device, `gpu-memory` MiB of one, and
+//! `gpu-fraction-num-devices` the number of devices. They hold for the pod's first container, or for the one that
+//! `gpu-fraction-container-name` names. KAI does not limit time. Aliquot guarantees it in proportion to the memory, and
+//! the container may use time that others leave.
 //!
-//! Kubelet is asked for nothing, so no device plugin ever hears of such a pod: it is for a scheduler that translates
-//! it.
+//! Such a pod requests nothing from kubelet, so no device plugin learns of it. Aliquot's scheduler translates it.
 
 use crate::decimal::Decimal;
 use crate::dialect::{Dialect, Placement, System};
@@ -19,7 +18,7 @@ const FRACTION: &str = "gpu-fraction";
 const MEMORY: &str = "gpu-memory";
 const DEVICES: &str = "gpu-fraction-num-devices";
 const CONTAINER: &str = "gpu-fraction-container-name";
-/// A hundredth, the least part of a device's time that can be guaranteed, in millionths.
+/// 1 percent in millionths: the smallest share of a device's time that can be guaranteed.
 const FRACTION_MIN: u32 = MILLION / 100;
 
 pub(crate) const SYSTEM: System = System {

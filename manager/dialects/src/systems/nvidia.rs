@@ -1,9 +1,9 @@
 //! NVIDIA's device plugin.
 //!
 //! `nvidia.com/gpu` is whole devices, `nvidia.com/mig-PROFILE` whole MIG instances. `nvidia.com/gpu.shared` is a device
-//! that several containers use in turns, without any limit there; here each has its part of the memory, the same part
-//! of the time guaranteed, and may use what others leave. As NVIDIA's configuration can demand, only one of it may be
-//! asked for: more never gave more.
+//! that several containers use in turns, without any limit in NVIDIA's plugin. Aliquot gives each container its part of
+//! the memory and guarantees the same part of the time; the container may use time that others leave. Only one
+//! `gpu.shared` may be requested, as NVIDIA's configuration can demand: more never gave a container more.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::pod::NodeFacts;
@@ -47,7 +47,7 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     Ok(wish)
 }
 
-/// The profile that a resource's name ends with: what has a `+` there (`1g.10gb+me`) has a dot in the name.
+/// The profile that a resource's name ends with. A `+` of the profile (`1g.10gb+me`) is a dot in the name.
 fn profile(name: &str) -> String {
     match name.strip_suffix(".me") {
         Some(profile) => format!("{profile}+me"),

@@ -1,9 +1,9 @@
-//! Aliquot's own words.
+//! Aliquot's own resources.
 //!
 //! `aliquot.dev/gpu-core` is percent of one device's time: up to 100, or a multiple of 100 for several whole devices.
-//! `aliquot.dev/gpu-memory` counts the node's memory unit. What is not asked for is the same part as what is.
-//! `aliquot.dev/gpu` is whole devices. Parts of several devices, and each container's own limit or class, are for
-//! claims.
+//! `aliquot.dev/gpu-memory` counts the node's memory unit. If only one of the two is requested, the other is given in
+//! the same proportion. `aliquot.dev/gpu` is whole devices. Parts of several devices, or a limit or class of each
+//! container of a pod, need a `ResourceClaim`.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::pod::NodeFacts;
@@ -14,7 +14,7 @@ use crate::wish::{Core, Memory, Priority, Share, Wish};
 const CORE: &str = "aliquot.dev/gpu-core";
 const MEMORY: &str = "aliquot.dev/gpu-memory";
 const WHOLE: &str = "aliquot.dev/gpu";
-/// Share of the device's time that is never exceeded, in percent, for each container of the pod.
+/// The limit on the device's time in percent, for each container of the pod.
 const CORE_LIMIT: &str = "aliquot.dev/gpu-core-limit";
 /// `latency-critical`, `standard` or `batch`, for each container of the pod.
 const PRIORITY_CLASS: &str = "aliquot.dev/priority-class";

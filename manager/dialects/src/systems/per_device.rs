@@ -1,4 +1,4 @@
-//! What HAMi and Volcano have in common: so many devices, and so much of each.
+//! The common part of HAMi and Volcano: a number of devices, and a request that holds for each of them.
 
 use crate::constraints::Decided;
 use crate::environment::{Value, Variable};
@@ -6,9 +6,9 @@ use crate::refusal::Refusal;
 use crate::request::{MIB, Request};
 use crate::wish::{Core, MILLION, Memory, Share};
 
-/// How a system calls it.
+/// The names of the resources in one system.
 pub(super) struct Names {
-    /// MiB of each device.
+    /// MiB of each device's memory.
     pub(super) memory: &'static str,
     /// Percent of each device's memory.
     pub(super) memory_percentage: &'static str,
@@ -16,8 +16,8 @@ pub(super) struct Names {
     pub(super) cores: &'static str,
 }
 
-/// What is asked for of each device. Time that is not named is not limited, and guaranteed in proportion to memory;
-/// memory that is not named is all of it.
+/// The request for each device. If only memory is requested, time is not limited, and guaranteed in proportion to the
+/// memory. If only time is requested, the part has all of the memory.
 pub(super) fn share(request: &Request<'_>, names: &Names) -> Result<Share, Refusal> {
     let cores = request.amount_within(names.cores, 1..=100)?;
     let percentage = request.amount_within(names.memory_percentage, 1..=100)?;
@@ -39,8 +39,8 @@ pub(super) fn share(request: &Request<'_>, names: &Names) -> Result<Share, Refus
     })
 }
 
-/// The devices that an annotation gives to this container: `UUID,type,memory,cores` with a colon behind each device and
-/// a semicolon behind each container. `None` if it says nothing of this container.
+/// The devices that an annotation gives to this container: `UUID,type,memory,cores`, with a colon after each device and
+/// a semicolon after each container. `None` if it gives this container none.
 pub(super) fn decided(request: &Request<'_>, key: &str) -> Result<Option<Decided>, Refusal> {
     let Some(text) = request.annotation(key) else { return Ok(None) };
     let of_container = text.split(';').nth(request.index).unwrap_or_default();
@@ -58,9 +58,9 @@ pub(super) fn decided(request: &Request<'_>, key: &str) -> Result<Option<Decided
     }
 }
 
-/// The limits, in the variables that tell them to programs.
+/// The variables that tell the limits to programs.
 pub(super) fn limit_variables(request: &Request<'_>, names: &Names) -> Result<Vec<Variable>, Refusal> {
-    // 0 is how they write that time is not limited.
+    // Both systems write unlimited time as 0.
     let cores = request.amount(names.cores)?.unwrap_or(0);
     Ok(vec![
         Variable::new("CUDA_DEVICE_MEMORY_LIMIT", Value::EachMemoryMib),

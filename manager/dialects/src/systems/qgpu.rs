@@ -1,12 +1,12 @@
 //! Tencent Cloud's qGPU.
 //!
-//! `qgpu-core` is percent of a device's time in steps of 5, or a multiple of 100 for whole devices; `qgpu-memory` is
-//! GiB. Whether what is asked for is a limit, too, is the node's policy, which its configuration says: the labels of
-//! nodes and namespaces by which Tencent's own scheduler knows it are not read, as that takes a right to read them all.
-//! What is *online* asks for memory only and goes first; what is *offline* asks for `qgpu-core-greedy`, up to which it
-//! may use what others leave.
+//! `qgpu-core` is percent of a device's time in steps of 5, or a multiple of 100 for whole devices. `qgpu-memory` is
+//! GiB. Whether a request for time is also a limit depends on the node's policy, which the node's configuration names:
+//! Tencent's own scheduler knows it from labels of nodes and namespaces, but reading those needs the right to read all
+//! of them. *Online* work requests memory only, and has the highest priority. *Offline* work requests
+//! `qgpu-core-greedy`: the limit up to which it may use time that others leave.
 //!
-//! There are no variables that programs could read.
+//! qGPU sets no variables for programs.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::pod::QgpuPolicy;
@@ -19,7 +19,7 @@ const MEMORY: &str = "tke.cloud.tencent.com/qgpu-memory";
 const GREEDY: &str = "tke.cloud.tencent.com/qgpu-core-greedy";
 const APP_CLASS: &str = "tke.cloud.tencent.com/app-class";
 const CORE_STEP: u32 = 5;
-/// Offline work is guaranteed nothing there; a slice needs a guarantee, and this is the least.
+/// qGPU guarantees nothing to offline work. A slice needs a guarantee, and this is the smallest.
 const GREEDY_REQUEST_PERCENT: u32 = 1;
 
 pub(crate) const SYSTEM: System = System {

@@ -1,8 +1,8 @@
 //! Volcano's vGPU, and its older GPU sharing.
 //!
-//! `volcano.sh/vgpu-number` is a number of devices, and of each so much as `vgpu-memory` (MiB),
-//! `vgpu-memory-percentage` and `vgpu-cores` say. Older: `volcano.sh/gpu-memory` is MiB of one device,
-//! `volcano.sh/gpu-number` whole devices. As with HAMi, only containers per device are advertised for the newer ones.
+//! `volcano.sh/vgpu-number` is a number of devices; `vgpu-memory` (MiB), `vgpu-memory-percentage` and `vgpu-cores` hold
+//! for each of them. The older `volcano.sh/gpu-memory` is MiB of one device, `volcano.sh/gpu-number` whole devices. As
+//! with HAMi, the node advertises only containers per device for the newer names.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::environment::{Value, Variable};

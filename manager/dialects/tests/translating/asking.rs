@@ -1,4 +1,4 @@
-//! Short words for the tables.
+//! Short helpers for the tables of the tests.
 
 use aliquot_dialects::{Container, Core, Dialect, Memory, NodeFacts, Part, Placed, Pod, Refusal, Share, Spoken, Wish};
 
@@ -21,7 +21,7 @@ fn owned(pairs: Pairs<'_>) -> Vec<(String, String)> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// What a pod's only container gets where the node speaks `dialect`.
+/// The wish for a pod's only container on a node that speaks `dialect`.
 pub(crate) fn ask_of(
     dialect: Dialect,
     node: &NodeFacts,
@@ -37,7 +37,7 @@ pub(crate) fn ask(dialect: Dialect, resources: Pairs<'_>, annotations: Pairs<'_>
     ask_of(dialect, &NodeFacts::default(), resources, annotations)
 }
 
-/// Each line asks for resources and gets so many devices, and so much of each.
+/// Asserts for each line: a request for these resources gets this number of devices, and this share of each.
 pub(crate) fn assert_gets(dialect: Dialect, table: &[(Pairs<'_>, u32, Share)]) {
     for (resources, devices, share) in table {
         let wish = ask(dialect, resources, &[]).unwrap_or_else(|refusal| panic!("{resources:?}: {refusal}"));
@@ -45,12 +45,12 @@ pub(crate) fn assert_gets(dialect: Dialect, table: &[(Pairs<'_>, u32, Share)]) {
     }
 }
 
-/// Each line asks for what is refused with a reason that has these words in it.
+/// Asserts for each line: a request for these resources is refused, and the reason contains these words.
 pub(crate) fn assert_refused(dialect: Dialect, table: &[(Pairs<'_>, &str)]) {
     assert_refused_with(dialect, &[], table);
 }
 
-/// The same with annotations.
+/// Same as [`assert_refused`], with annotations.
 pub(crate) fn assert_refused_with(dialect: Dialect, annotations: Pairs<'_>, table: &[(Pairs<'_>, &str)]) {
     for (resources, words) in table {
         let refusal = ask(dialect, resources, annotations).expect_err(&format!("{resources:?} {annotations:?}"));
@@ -67,12 +67,12 @@ pub(crate) fn both(core: Core, memory: Memory) -> Share {
     Share::Both { core, memory }
 }
 
-/// Memory, and what others leave of the time.
+/// Memory, and all time that others leave.
 pub(crate) fn memory_only(memory: Memory) -> Share {
     Share::ByMemory { memory, core_limit_percent: Some(100) }
 }
 
-/// The variables of a container that is placed on these devices of 16 GiB.
+/// The variables of a container on these devices, each of 16 GiB.
 pub(crate) fn variables(wish: &Wish, device_indexes: &[u32]) -> Vec<(String, String)> {
     let device_memory_bytes = 16 * GIB;
     let place = |device_index: &u32| Placed {
@@ -87,7 +87,7 @@ pub(crate) fn pairs(found: &[(String, String)]) -> Vec<(&str, &str)> {
     found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// A part, in the order in which people say it.
+/// A part; the arguments are request, limit and memory.
 pub(crate) fn part(core_request_percent: u32, core_limit_percent: u32, memory_bytes: u64) -> Part {
     Part { core_request_percent, core_limit_percent, memory_bytes }
 }
