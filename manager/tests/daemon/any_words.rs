@@ -1,4 +1,4 @@
-//! Regions in which anything at all stands: a manager that starts on one brings it to rest.
+//! Regions with arbitrary contents: a manager that starts on one repairs it.
 
 use std::fs::OpenOptions;
 use std::mem::offset_of;
@@ -16,7 +16,7 @@ use crate::tenant::{Tenant, ledger, limits};
 
 const MIB: u64 = 1 << 20;
 
-/// Numbers that are the same in each run (splitmix64).
+/// Pseudo-random numbers that are the same in each run (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -27,7 +27,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A word such as damage leaves: any number, a small one, or one of a few bits.
+    /// A word as damage may leave it: any number, a small one, a single bit, or all bits.
     fn word(&mut self) -> u64 {
         match self.next() % 4 {
             0 => self.next() % 4,
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// Overwrites one in `one_in` of the words from `start` to `end` of a file.
+/// Overwrites on average one in `one_in` of the words from `start` to `end` of a file.
 fn overwrite(file: &Path, (start, end): (usize, usize), one_in: u64, random: &mut Random) {
     let file = OpenOptions::new().write(true).open(file).unwrap();
     for offset in (start..end).step_by(8) {
@@ -48,7 +48,7 @@ fn overwrite(file: &Path, (start, end): (usize, usize), one_in: u64, random: &mu
     }
 }
 
-/// Has the processes wait at the gate, as the shim does, until the manager knows all of them and has opened it.
+/// Lets the processes wait at the gate, as the shim does, until the manager knows all of them and has opened it.
 fn all_come_through(node: &Node, region: &Path, tenants: &mut [Tenant]) {
     let gate = &limits(region).devices[0].gate;
     eventually("the manager knows all processes, and lets them in", || {
@@ -62,7 +62,7 @@ fn all_come_through(node: &Node, region: &Path, tenants: &mut [Tenant]) {
     });
 }
 
-/// What a slice without processes must come to.
+/// Asserts that a slice without processes ends with free slots and nothing charged.
 fn comes_to_rest(node: &Node, ledger: &Ledger) {
     eventually("no slot has an owner", || {
         let is_free = |word: &std::sync::atomic::AtomicU64| owner::state(word.load(Ordering::Relaxed)) == owner::FREE;
@@ -99,7 +99,7 @@ fn a_start_heals_a_ledger_of_any_words() {
         all_come_through(&node, region, &mut tenants);
         drop(tenants);
         comes_to_rest(&node, ledger(region));
-        // And all of it can be had.
+        // All of its memory can be allocated again.
         let mut last = Tenant::start(&slice.region_path);
         assert_eq!(last.tell(&format!("reserve {GIB}")), "Ok(())", "seed {seed}");
     }
@@ -131,7 +131,7 @@ fn a_start_settles_what_is_charged_for_nobody() {
     let ledger = ledger(Path::new(&slice.region_path));
     ledger.devices[0].used.fetch_add(98 * MIB, Ordering::Relaxed);
     node.restart().unwrap();
-    // Before it serves.
+    // The correction comes before the manager serves.
     assert_eq!(used_bytes(&ledger.devices[0]), 1000);
 }
 
@@ -140,7 +140,7 @@ fn an_operation_that_never_ends_keeps_nobody_else_charged() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let ledger = ledger(Path::new(&slice.region_path));
-    // Stopped in the middle of a reservation, and one that is killed in the middle of another.
+    // One process is stopped in the middle of a reservation, another one is killed in the middle of its own.
     let (mut stopped, mut killed) = (Tenant::start(&slice.region_path), Tenant::start(&slice.region_path));
     stopped.tell("doubt 10");
     killed.tell("doubt 1000");
@@ -168,7 +168,7 @@ fn a_start_heals_limits_of_any_words_or_says_why_not() {
         node.restart().unwrap();
         let found = node.get("a").unwrap();
         if !found.problem.is_empty() {
-            // Limits of nothing say that everything was taken away.
+            // A limit of 0 looks as if everything had been taken away from the slice.
             let says = [slice.region_path.as_str(), "it was so before this manager was started"];
             assert!(says.iter().any(|text| found.problem.contains(text)), "seed {seed}: {}", found.problem);
             continue;

@@ -30,10 +30,10 @@ fn a_second_manager_is_refused_and_the_first_goes_on() {
     let mut node = Node::start();
     node.create("a", vec![part(10, GIB)]).unwrap();
     let second = Daemon::start(node.config.clone()).map(drop).unwrap_err().to_string();
-    // At once, and by name.
+    // It is refused at once, and the message names the first manager.
     assert!(second.contains("another manager uses"), "{second}");
     assert!(second.contains(&format!("process {} (", std::process::id())), "{second}");
-    // One with directories of its own, and the same socket or state.
+    // The same for a manager with other directories, but the same socket or state directory.
     let elsewhere = tempfile::tempdir().unwrap();
     let config = Config { socket: node.config.socket.clone(), ..Config::embedded(elsewhere.path().join("r")) };
     let error = Daemon::start(config).map(drop).unwrap_err().to_string();
@@ -48,7 +48,8 @@ fn a_second_manager_is_refused_and_the_first_goes_on() {
 fn a_stale_socket_is_replaced_and_another_file_is_not() {
     let mut node = Node::start();
     node.stop();
-    // One on which nobody has listened: a listener is still there while a child that another test is starting has it.
+    // This socket never had a listener: a closed listener stays alive while a child that another test is starting still
+    // has its descriptor.
     let stale = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     bind(&stale, &SocketAddrUnix::new(&node.config.socket).unwrap()).unwrap();
     node.restart().unwrap();
@@ -122,13 +123,13 @@ fn a_ledger_scribbled_over_or_truncated_by_its_tenant_harms_only_its_own_slice()
         assert_eq!(crate::metrics::value(&node, &format!("aliquot_slice_healthy{{slice=\"{name}\"}}")), 0.0);
     }
     assert_eq!(node.usage("sound").parts[0].memory_used_bytes, 1000);
-    // Processes of a damaged slice end like others.
+    // The end of a process is noticed in a damaged slice, too.
     tenants[0].kill();
     tenants[1].kill();
     for name in &names[..2] {
         eventually("the process is gone", || (node.get(name).unwrap().processes == 0).then_some(()));
     }
-    // A new manager says the same, and can remove both.
+    // A new manager reports the same damage, and can remove both slices.
     node.restart().unwrap();
     for name in &names[..2] {
         assert!(node.get(name).unwrap().problem.contains("damaged"));
@@ -153,7 +154,7 @@ fn a_region_of_another_version_in_use_is_an_error_of_that_slice_only() {
             assert!(problem.contains(&expected), "{expected} is missing in {problem}");
         }
         assert_eq!(node.get("sound").unwrap().problem, "");
-        // It still counts against the device until it is removed.
+        // The slice still counts against the device until it is removed.
         assert_eq!(node.node().devices[0].core_requested_percent, 20);
         node.remove("old", false).unwrap();
         assert_eq!(node.list().len(), 1);
@@ -181,7 +182,7 @@ fn set_major(region: &str, version: u32) {
     }
 }
 
-/// A tmpfs that is unmounted when this is dropped; `None` where this user may not mount.
+/// A tmpfs that is unmounted on drop. `mount` returns `None` where this user may not mount.
 struct Tmpfs<'a>(&'a Path);
 
 impl<'a> Tmpfs<'a> {
@@ -207,8 +208,8 @@ impl Drop for Tmpfs<'_> {
     }
 }
 
-/// Does what cannot be done to a file system while files in it are open. A child that another test is starting has this
-/// process's open files until it has exec'd.
+/// Makes a change to a file system that fails while files in it are open. A child that another test is starting has
+/// this process's open files until its exec.
 fn when_nothing_is_open(change: impl Fn() -> nix::Result<()>) {
     eventually("nothing in it is open", || match change() {
         Err(Errno::EBUSY) => None,
@@ -238,8 +239,8 @@ fn a_full_disk_is_an_error_and_nothing_is_lost() {
     assert_eq!((node.list().len(), node.regions().len()), (made, made));
     assert!(!node.cdi_file(&format!("s{made}")).exists());
     node.remove("a", false).unwrap();
-    // A thread that is just looking at the region keeps its pages for a moment longer, and a child that another test is
-    // starting its files.
+    // A thread that is reading the region keeps its pages for a moment longer; a child that another test is starting
+    // keeps its files.
     eventually("there is room again", || match node.create("b", vec![part(10, GIB)]) {
         Err(status) if status.message().contains("No space left") => None,
         outcome => {
@@ -253,11 +254,11 @@ fn a_full_disk_is_an_error_and_nothing_is_lost() {
     drop(tmpfs);
 }
 
-/// Fills the file system that `dir` is on. What is returned is the file that does it.
+/// Fills the file system of `dir`, and returns the file that fills it.
 fn fill(dir: &Path) -> PathBuf {
     let path = dir.join("filler");
     let mut file = fs::File::create(&path).unwrap();
-    // To the last page: what is less than one fits no more either.
+    // Up to the last page: then less than a page does not fit either.
     while file.write_all(&[0; 4096]).is_ok() {}
     path
 }
@@ -279,7 +280,7 @@ fn slices_can_be_removed_on_a_full_disk() {
     assert_eq!(there(&node), names);
     node.remove("b", false).unwrap();
     assert_eq!((there(&node), node.regions().len()), (vec!["a".into(), "c".into(), "d".into()], 3));
-    // A manager starts, finds what there was, and no more.
+    // A new manager finds exactly the slices that were left.
     node.restart().unwrap();
     assert_eq!(there(&node), ["a", "c", "d"]);
     assert!(node.list().iter().all(|slice| slice.problem.is_empty()), "{:?}", node.list());
@@ -309,7 +310,7 @@ fn a_read_only_disk_is_an_error_and_nothing_is_lost() {
     node.restart().unwrap();
     let slice = node.create("a", vec![part(10, GIB)]).unwrap();
     node.stop();
-    // The lock is held open for writing by a manager that runs; another file system cannot be made read-only under it.
+    // A running manager holds its lock file open for writing, so a file system without it is made read-only.
     let cdi = node.config.cdi.clone().unwrap().dir;
     let Some(cdi_tmpfs) = Tmpfs::mount(&cdi, "mode=755") else { return };
     node.restart().unwrap();
@@ -343,7 +344,7 @@ fn a_runtime_directory_on_a_disk_is_told_in_the_log() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-manager"));
         command.arg("--runtime-dir").arg(&runtime_dir).arg("--state-dir").arg(&state_dir);
         command.args(["--cdi-dir", "off", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
-        // A file of settings of this machine has no say.
+        // The configuration file of this machine must not be read.
         fs::write(dir.path().join("manager.toml"), "").unwrap();
         command.arg("--config").arg(dir.path().join("manager.toml"));
         let mut manager = command.stderr(Stdio::piped()).spawn().unwrap();

@@ -1,11 +1,11 @@
-//! Clients of other makes, by the bytes that they send.
+//! Clients in other languages, simulated by the bytes that they send.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use crate::node::Node;
 
-/// What every client begins with, and settings that say nothing.
+/// The HTTP/2 preface of every client, and an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -20,11 +20,11 @@ fn field(name: &str, value: &str) -> Vec<u8> {
     [&[0x40], &string(name)[..], &string(value)].concat()
 }
 
-/// Asks `service` with an empty message, and `authority` as it is sent. Returns the type of the first frame that comes
-/// back for it: 1 if headers, 3 if the stream was reset.
+/// Calls `service` with an empty message, and with `authority` as encoded header. Returns the type of the first frame
+/// of the answer: 1 for headers, 3 if the stream was reset.
 fn ask(node: &Node, authority: &[u8], service: &str) -> u8 {
     let block = [
-        // POST, http.
+        // `:method` POST and `:scheme` http, from the static table.
         &[0x83, 0x86],
         &field(":path", service)[..],
         authority,
@@ -53,7 +53,7 @@ fn an_authority_that_is_a_socket_s_path_is_no_error() {
     let node = Node::start();
     let method = "/aliquot.node.v1.NodeManager/GetNode";
     let of_c_core = field(":authority", "%2Frun%2Faliquot%2Fmanager.sock");
-    // The same in the Huffman code, by the name's index.
+    // The same, Huffman-coded, with the name by its index.
     let in_code =
         b"\x41\x97\x54\x58\x6c\xb6\xa5\x45\x84\x74\x1b\xb5\xa7\x4a\xa2\xc3\x48\xea\x1c\xc5\xb1\x74\x1c\x9d\x7f";
     for authority in [&field(":authority", "localhost")[..], &of_c_core, in_code] {

@@ -1,9 +1,9 @@
-//! What the daemon is told before it starts.
+//! The daemon's configuration and arguments.
 
 use std::fs;
 use std::process::{Command, Output};
 
-/// The daemon with `arguments` and a configuration file that says `text`.
+/// Runs the daemon with `--check-config`, `arguments`, and a configuration file that contains `text`.
 fn checked(text: &str, arguments: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("manager.toml");

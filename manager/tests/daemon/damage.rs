@@ -1,4 +1,5 @@
-//! Slices whose files are damaged or gone: they get nothing more, say so everywhere, and harm nobody else.
+//! Slices with damaged or deleted files: they get nothing more, every interface reports them, and other slices are not
+//! harmed.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::metrics::value;
 use crate::node::{GIB, Node, eventually, part, refused};
 use crate::tenant::{Tenant, limits};
 
-/// A way to damage the region in a directory, and what is said of it.
+/// The expected message, and a function that causes it by damaging the region in a directory.
 type Harm = (&'static str, fn(&Path));
 
 const HARM: [Harm; 5] = [
@@ -89,7 +90,7 @@ fn a_runtime_directory_that_was_emptied_is_made_again() {
         fs::remove_dir_all(emptied).unwrap();
     }
     eventually("it is told", || Some(()).filter(|()| !node.get("a").unwrap().problem.is_empty()));
-    // By both names there is a library that finds nothing to give.
+    // Both paths have a library again, and beside it an empty limits file, so it gives nothing.
     for library in [Path::new(&slice.shim_path), stand_in] {
         eventually("it is made again", || {
             let limits_bytes = fs::metadata(library.with_file_name(LIMITS_FILE)).ok()?.len();
@@ -112,7 +113,7 @@ fn a_truncated_ledger_has_its_size_again_under_its_processes() {
     eventually("it is as long as before", || {
         (fs::metadata(&path).unwrap().len() == LEDGER_FILE_BYTES as u64).then_some(())
     });
-    // It touches the pages that were gone, lives, and gets nothing.
+    // The process touches the pages that were gone, survives, and gets nothing more.
     assert!(tenant.tell("reserve 1").starts_with("Err"));
 }
 
@@ -144,9 +145,9 @@ fn a_region_deleted_without_a_manager_is_given_out_once() {
     node.restart().unwrap();
     let problem = node.get("a").unwrap().problem;
     assert!(problem.contains("was deleted") && problem.contains(&tenant.pid().to_string()), "{problem}");
-    // Who comes new finds a region that gives nothing.
+    // A new process finds a region that gives nothing.
     assert_eq!(fs::metadata(Path::new(&slice.region_path).join(LIMITS_FILE)).unwrap().len(), 0);
-    // Without those who use it there is nothing that could be given out twice.
+    // Without processes in the slice nothing could be given out twice.
     drop(tenant);
     node.stop();
     fs::remove_dir_all(Path::new(&slice.region_path).parent().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! A manager that may have few files open.
+//! A manager with a low limit on open files.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::node::{GIB, Node, eventually, part, refused};
 use crate::tenant::Tenant;
 
 const LIMIT: usize = 72;
-/// More processes than there are descriptors.
+/// More processes than the limit on descriptors.
 const TENANTS: u64 = 80;
 const HELD_BYTES: u64 = 1 << 20;
 
@@ -36,18 +36,18 @@ fn what_cannot_be_watched_stays_charged_until_it_ends() {
     let used = || node.usage("a").parts[0].memory_used_bytes;
     assert_eq!(used(), TENANTS * HELD_BYTES);
     assert!(open_files(&process) < LIMIT, "no descriptor is left");
-    // No other slice could be watched. It is refused, and whoever asked is told what to do.
+    // Another slice could not be watched. It is refused, and the message says what to do.
     for hint in ["LimitNOFILE=", "ulimit -Hn", &format!("{LIMIT} files open")] {
         refused(node.create("b", vec![part(10, GIB)]), Code::ResourceExhausted, hint);
     }
     assert_eq!(node.regions().len(), 1);
-    // The last one was not heard. Its end is found, and with it that the others are alive.
+    // The manager never heard of the last process. It finds its end, and sees that the others are alive.
     for left in (TENANTS - 3..TENANTS).rev() {
         drop(tenants.pop());
         eventually("what it held is given back", || (used() <= left * HELD_BYTES).then_some(()));
         assert_eq!(used(), left * HELD_BYTES);
     }
-    // With descriptors again, those that were not watched are.
+    // Once descriptors are free again, the processes that were not watched are.
     tenants.truncate(8);
     eventually("what the others held is given back", || (used() <= 8 * HELD_BYTES).then_some(()));
     assert_eq!(used(), 8 * HELD_BYTES);
@@ -75,12 +75,12 @@ fn slices_are_refused_in_time_and_what_was_made_works() {
     };
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     assert!(made.len() >= 8, "{}", made.len());
-    // Eight processes of each are watched, all at once.
+    // Eight processes of each slice are watched at the same time.
     let mut tenants: Vec<Tenant> =
         made.iter().flat_map(|slice| (0..8).map(|_| Tenant::start(&slice.region_path))).collect();
     eventually("all are watched", || node.list().iter().all(|slice| slice.processes == 8).then_some(()));
     tenants.iter_mut().for_each(|tenant| assert_eq!(tenant.tell("reserve 1000"), "Ok(())"));
-    // The next manager has the same limit and takes all of it over.
+    // The next manager has the same limit, and takes over everything.
     process.kill();
     let _process = Process::start_with_files(&node, &nvml, &machine, Some(256));
     for slice in node.list() {

@@ -1,4 +1,4 @@
-//! What has happened, and what was used, as the manager tells it afterwards and while it happens.
+//! The manager's events and its history of usage, listed afterwards and streamed.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn kinds_of(node: &Node, slice: &str) -> Vec<Kind> {
     events(node).iter().filter(|event| event.slice == slice).map(proto::Event::kind).collect()
 }
 
-/// Waits until that has happened in the slice.
+/// Waits for an event of this kind in the slice.
 fn await_event(node: &Node, slice: &str, kind: Kind) -> proto::Event {
     let found = || events(node).into_iter().find(|event| event.slice == slice && event.kind() == kind);
     eventually(kind.as_str_name(), found)
@@ -100,7 +100,7 @@ fn a_follower_does_not_hold_up_the_end_of_the_manager() {
     let mut stream =
         node.runtime.block_on(node.client().watch_events(proto::WatchEventsRequest::default())).unwrap().into_inner();
     node.stop();
-    // What was told before comes first.
+    // The stream first ends with the events that were sent before.
     while let Ok(Some(_)) = node.runtime.block_on(stream.message()) {}
 }
 

@@ -1,4 +1,4 @@
-//! The daemon as a process of its own, killed and started again, on the simulated NVML.
+//! The daemon as a process of its own, killed and started again, with the simulated NVML.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use aliquot_proto::node::v1 as proto;
 use crate::node::{GIB, Node, connect, eventually, part};
 use crate::tenant::Tenant;
 
-/// The simulated NVML, built for this test where it lies beside it.
+/// The path of the simulated NVML, which is built first.
 pub(crate) fn fake_nvml() -> PathBuf {
     let profile_dir = Path::new(env!("CARGO_BIN_EXE_aliquot-manager")).parent().unwrap().to_owned();
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -31,7 +31,7 @@ impl Process {
         Process::start_with_files(node, nvml, machine, None)
     }
 
-    /// One that may have `files_max` files open; `None`: as many as this test.
+    /// A manager that may have `files_max` files open; `None`: the limit of this test.
     pub(crate) fn start_with_files(node: &Node, nvml: &Path, machine: &Path, files_max: Option<usize>) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-manager"));
         if let Some(files_max) = files_max {
@@ -64,7 +64,7 @@ impl Process {
         self.0.id()
     }
 
-    /// Kills it, and waits until it has ended.
+    /// Kills the process and waits for its end.
     pub(crate) fn kill(&mut self) {
         self.signal(nix::sys::signal::Signal::SIGKILL);
     }
@@ -78,7 +78,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -105,7 +105,7 @@ fn a_killed_manager_s_slices_go_on_and_the_next_one_takes_them_over() {
         assert_eq!((found.id.as_str(), found.processes, found.problem.as_str()), (slice.id.as_str(), 1, ""));
         assert_eq!(node.usage("a").parts[0].memory_used_bytes, 1000);
     }
-    // A clean end is one with status 0, and leaves the slice as it is.
+    // After SIGTERM the manager ends with status 0, and leaves the slice as it is.
     assert!(process.signal(nix::sys::signal::Signal::SIGTERM).success());
     assert!(!node.config.socket.exists());
     assert_eq!(tenant.tell("reserve 1"), "Ok(())");

@@ -1,4 +1,4 @@
-//! A checkpoint that is damaged or gone, and files that nobody has removed.
+//! A damaged or lost checkpoint, and left-over files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ fn files(node: &Node) -> [PathBuf; 2] {
     [node.checkpoint(), node.checkpoint().with_file_name("checkpoint.copy.json")]
 }
 
-/// What is written down of the slice `id`, beside its region.
+/// The manifest of the slice `id`, beside its region.
 fn manifest(node: &Node, id: &str) -> PathBuf {
     node.config.runtime_dir.join("slices").join(id).join("slice.json")
 }
 
-/// Does something to a file.
+/// Damages or removes a file.
 type Harm = fn(&Path);
 
 const HARMS: [Harm; 4] = [
@@ -29,11 +29,11 @@ const HARMS: [Harm; 4] = [
         let text = fs::read(path).unwrap();
         fs::write(path, &text[..text.len() / 2]).unwrap();
     },
-    // It may be gone already.
+    // The file may be gone already.
     |path| drop(fs::remove_file(path)),
 ];
 
-/// A node with a slice of 90 percent, in which a process holds memory, and one of everything that a slice can have.
+/// A node with a slice of 90 percent in which a process holds memory, and an idle slice with every optional setting.
 fn busy_node() -> (Node, Tenant, Vec<proto::Slice>) {
     let node = Node::start();
     let busy = node.create("busy", vec![part(90, 40 * GIB)]).unwrap();
@@ -46,7 +46,7 @@ fn busy_node() -> (Node, Tenant, Vec<proto::Slice>) {
         ..proto::CreateSliceRequest::default()
     })
     .unwrap();
-    // What was changed since is what counts.
+    // The changed values count, not those at the creation.
     node.resize("idle", vec![part(30, 2 * GIB)]).unwrap();
     let mut tenant = Tenant::start(&busy.region_path);
     assert_eq!(tenant.tell("reserve 1000"), "Ok(())");
@@ -65,7 +65,7 @@ fn a_harmed_checkpoint_is_made_good_from_its_copy() {
         assert_eq!(node.list(), slices);
         assert_eq!(node.usage("busy").processes[0].pid, tenant.pid());
     }
-    // After a reboot there are no regions to ask.
+    // After a reboot there are no regions to recover from.
     drop(tenant);
     for harm in HARMS {
         node.stop();
@@ -89,13 +89,13 @@ fn slices_are_known_from_their_regions() {
         assert_eq!(node.list(), slices);
         assert_eq!(node.usage("busy").parts[0].memory_used_bytes, 1000);
         assert!(node.cdi_file("busy").exists() && node.cdi_file("idle").exists());
-        // Nothing of what they hold is given out again.
+        // Nothing that the slices hold is given out again.
         refused(node.create("third", vec![part(90, 40 * GIB)]), Code::ResourceExhausted, "percent");
     }
     assert_eq!(tenant.tell("reserve 1000"), "Ok(())");
     tenant.kill();
     eventually("what it held is free", || (node.usage("busy").parts[0].memory_used_bytes == 0).then_some(()));
-    // What could not be read is kept for people to look at.
+    // The unreadable checkpoint is kept for inspection.
     assert!(node.checkpoint().with_file_name("checkpoint.damaged.json").exists());
 }
 
@@ -129,7 +129,7 @@ fn a_region_in_use_is_a_slice_whatever_the_checkpoint_says() {
     let mut tenant = Tenant::start(&used.region_path);
     assert_eq!(tenant.tell("reserve 1000"), "Ok(())");
     node.stop();
-    // Somebody puts an older one back.
+    // An older checkpoint is put back.
     fs::write(node.checkpoint(), before).unwrap();
     node.restart().unwrap();
     let names: Vec<String> = node.list().into_iter().map(|slice| slice.name).collect();
@@ -203,7 +203,7 @@ fn specifications_of_slices_that_are_no_more_are_removed() {
     node.stop();
     let of_kept = fs::read_to_string(node.cdi_file("kept")).unwrap();
     fs::write(node.cdi_file("stale"), &of_kept).unwrap();
-    // Another manager's, and what is no specification.
+    // The specification of another manager, and a file that is not a specification.
     let regions = node.config.runtime_dir.join("slices").display().to_string();
     fs::write(node.cdi_file("foreign"), of_kept.replace(&regions, "/run/other/slices")).unwrap();
     fs::write(node.cdi_file("odd"), "{}").unwrap();

@@ -1,4 +1,4 @@
-//! The manager as its users meet it: over its socket, with processes in its slices, on good days and bad ones.
+//! The manager seen by its users: over its socket, with processes in its slices, with and without failures.
 
 mod any_words;
 mod bad_days;

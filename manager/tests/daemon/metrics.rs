@@ -1,4 +1,4 @@
-//! What Prometheus sees.
+//! The metrics for Prometheus.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ fn get(node: &Node, request: &str) -> String {
     answer
 }
 
-/// The value of the metric that a line begins with.
+/// The value in the line that begins with `metric`, which includes the labels.
 pub(crate) fn value(node: &Node, metric: &str) -> f64 {
     let text = get(node, "GET /metrics");
     let line = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! A manager on directories of its own, with devices that a test makes up.
+//! A manager with directories of its own, and devices that the test defines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use tonic::{Code, Status};
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// How long a test waits for what must come at once, on a machine that is busy with something else.
+/// The time limit for something that should be immediate, generous for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `what` is there.
+/// Polls until `look` returns a value. `what` describes it in the message of a failure.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -36,15 +36,15 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// What the manager has asked the devices for, and what they say of processes on each of them.
+/// The questions that the manager asked the driver, and the processes that the driver lists on each device.
 #[derive(Clone, Default)]
 pub(crate) struct Driver {
-    /// "processes" and "utilisation", in the order in which the first device was asked.
+    /// "processes" and "utilisation", in the order of the questions about the first device.
     pub(crate) asked: Arc<Mutex<Vec<&'static str>>>,
     pub(crate) processes: Arc<Mutex<Vec<DeviceProcess>>>,
 }
 
-/// Devices that are always well.
+/// Devices that are always healthy.
 struct TestDevices(u32, Driver);
 
 impl TestDevices {
@@ -107,7 +107,7 @@ pub(crate) fn part(core: u32, memory_bytes: u64) -> proto::Part {
     proto::Part { core_request_percent: core, memory_limit_bytes: memory_bytes, ..proto::Part::default() }
 }
 
-/// A client of the manager that serves `socket`.
+/// A client of the manager on `socket`.
 pub(crate) fn connect(runtime: &Runtime, socket: &Path) -> NodeManagerClient<Channel> {
     let socket = socket.to_owned();
     let connector = tower::service_fn(move |_| {
@@ -115,7 +115,7 @@ pub(crate) fn connect(runtime: &Runtime, socket: &Path) -> NodeManagerClient<Cha
         async move { UnixStream::connect(socket).await.map(TokioIo::new) }
     });
     let endpoint = Endpoint::from_static("http://localhost");
-    // Without the runtime entered the channel has nowhere to run.
+    // The channel spawns its tasks on the runtime that is entered.
     let _entered = runtime.enter();
     NodeManagerClient::new(endpoint.connect_with_connector_lazy(connector))
 }
@@ -151,14 +151,14 @@ impl Node {
         Node { config, runtime: Arc::new(runtime), driver: Driver::default(), daemon: None, _dir: dir }
     }
 
-    /// Ends the manager if it runs, and starts another one on the same directories.
+    /// Stops the manager if it runs, and starts another one on the same directories.
     pub(crate) fn restart(&mut self) -> Result<(), StartError> {
         self.stop();
         self.daemon = Some(Daemon::start_with(self.config.clone(), Box::new(TestDevices(2, self.driver.clone())))?);
         Ok(())
     }
 
-    /// Ends the manager.
+    /// Stops the manager.
     pub(crate) fn stop(&mut self) {
         if let Some(daemon) = self.daemon.take() {
             daemon.stop();
@@ -177,7 +177,7 @@ impl Node {
         self.config.cdi.as_ref().unwrap().dir.join(format!("aliquot.dev-slice-{slice}.json"))
     }
 
-    /// Names in the directory of regions.
+    /// The names in the directory of regions.
     pub(crate) fn regions(&self) -> Vec<String> {
         let entries = fs::read_dir(self.config.runtime_dir.join("slices")).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -229,7 +229,7 @@ impl Node {
     }
 }
 
-/// Asserts that a call failed with this code, and that the message has this in it.
+/// Asserts that a call failed with this code, and that the message contains `expected`.
 #[track_caller]
 pub(crate) fn refused<T: std::fmt::Debug>(outcome: Result<T, Status>, code: Code, expected: &str) {
     let status = outcome.unwrap_err();

@@ -1,4 +1,4 @@
-//! Slices that end with a process.
+//! Slices that end with their owner process.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! Processes that come, go, are killed and lie.
+//! Processes that attach, end, are killed, or send false messages.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ fn a_process_is_seen_with_what_it_holds() {
     assert_eq!(usage.processes[0].pid, tenant.pid());
     assert_eq!(usage.processes[0].memory_used_bytes, [1000]);
     assert_eq!((usage.parts[0].memory_used_bytes, usage.parts[0].memory_refused), (1000, 1));
-    // It is read by another thread, which may be late.
+    // Another thread reads the command line, perhaps later.
     eventually("its command line is told", || {
         node.usage("a").processes[0].command.contains("tenant_process").then_some(())
     });
@@ -47,9 +47,9 @@ fn what_a_killed_process_held_is_free_again() {
     attached(&node, "a", 2);
     tenants[0].kill();
     attached(&node, "a", 1);
-    // At the next look at the driver, which does not list it.
+    // This happens at the next query of the driver, which does not list the process.
     eventually("its memory is free", || (node.usage("a").parts[0].memory_used_bytes == 10).then_some(()));
-    // What it waited for is not forgotten with it.
+    // The time that it was throttled stays counted.
     assert_eq!(node.usage("a").parts[0].throttled_ns, 77);
     let ledger = ledger(Path::new(&slice.region_path));
     assert_eq!(owner::state(ledger.owners[tenants[0].slot.index].load(Ordering::Relaxed)), owner::FREE);
@@ -71,7 +71,7 @@ fn what_a_killed_process_held_is_the_slices_until_the_driver_has_it_back() {
     eventually("contexts are seen", || (overhead() == 1000).then_some(()));
     tenants[0].kill();
     attached(&node, "a", 1);
-    // The ledger is empty, and all that the driver lists is beyond it.
+    // The ledger is empty, so all memory that the driver lists counts as overhead.
     eventually("the dead one's memory is not given out", || (overhead() == 2000).then_some(()));
     assert_eq!(node.usage("a").parts[0].memory_used_bytes, 2000);
     let looks = || node.driver.asked.lock().unwrap().len();
@@ -80,7 +80,7 @@ fn what_a_killed_process_held_is_the_slices_until_the_driver_has_it_back() {
     assert_eq!(overhead(), 2000);
     list(vec![process(tenants[1].pid(), 500)]);
     eventually("the driver has it back", || (overhead() == 500).then_some(()));
-    // The last one's, too, though nobody of the slice is left.
+    // The last process's memory is kept as well, although the slice has no processes any more.
     tenants[1].kill();
     attached(&node, "a", 0);
     let before = looks();
@@ -97,7 +97,7 @@ fn a_process_whose_contexts_have_changed_is_looked_at_but_not_as_often_as_it_lik
     let mut tenant = Tenant::start(&slice.region_path);
     attached(&node, "a", 1);
     let asked = || node.driver.asked.lock().unwrap().clone();
-    // A look at everything asks for both; one at memory alone for one.
+    // A full look queries both; a look at memory alone only queries processes.
     let of_memory = |asked: &[&str]| asked.windows(2).filter(|pair| pair == &["processes"; 2]).count();
     assert_eq!(of_memory(&asked()), 0);
     tenant.tell("look");
@@ -107,7 +107,7 @@ fn a_process_whose_contexts_have_changed_is_looked_at_but_not_as_often_as_it_lik
         tenant.tell("look");
     }
     let looks = asked().len() - before;
-    // One that was under way, and one for each pause; a look at everything counts for two.
+    // Allowed: one look that was under way, and one for each pause; a full look counts as two queries.
     assert!(looks as u128 <= 4 + begun.elapsed().as_millis() / 10, "{looks} looks in {:?}", begun.elapsed());
 }
 
@@ -150,10 +150,10 @@ fn a_process_that_never_said_so_is_found_and_so_is_its_death() {
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenants = [Tenant::silent(&slice.region_path), Tenant::silent(&slice.region_path)];
     tenants.iter_mut().for_each(|tenant| assert_eq!(tenant.tell("reserve 1000"), "Ok(())"));
-    // Dead, reaped and never heard of.
+    // The second process ends and is reaped before the manager has heard of it.
     let [first, second] = tenants;
     drop(second);
-    // A sweep that found both alive may have taken in the dead one first.
+    // A sweep that found both alive may have attached the second one first.
     eventually("only the living one is attached", || {
         let pids: Vec<_> = node.usage("a").processes.iter().map(|process| process.pid).collect();
         (pids == [first.pid()]).then_some(())
@@ -202,17 +202,18 @@ fn one_that_rings_and_was_not_heard_before_is_taken_in() {
     attached(&node, "a", 1);
 }
 
-/// A node with a slice and an honest process, that has dropped all the lies and garbage that it was told there, and this
-/// process's slot.
-/// `None` if this process, which has said nothing true, was taken in: by believing it, or because the ledgers, which are
-/// swept every few seconds, were just then.
+/// A node with a slice and an honest process, after its manager has dropped all false and malformed messages of this
+/// process; and the slot of this process.
+///
+/// `None` if the manager attached this process although it sent no true message: because it believed a false one, or
+/// because the sweep of the ledgers, every few seconds, came just then.
 fn told_lies_and_garbage() -> Option<(Node, proto::Slice, Tenant, SlotId)> {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let region = Path::new(&slice.region_path);
     let honest = Tenant::start(&slice.region_path);
     attached(&node, "a", 1);
-    // This process says that it has slots that are another's, nobody's, or of another generation.
+    // This process claims slots of another process, of no process, and of another generation.
     let mine = ledger::claim(ledger(region), myself(), |_| true, |_| true).unwrap();
     let slots = [
         honest.slot,
@@ -241,10 +242,10 @@ fn dropped(node: &Node) -> f64 {
 fn lies_and_garbage_are_dropped() {
     let (node, slice, _honest, mine) = (0..10).find_map(|_| told_lies_and_garbage()).expect("not taken in");
     let region = Path::new(&slice.region_path);
-    // The truth is heard after all that.
+    // A true message is accepted after all of these.
     say(region, &attach_message(mine).to_bytes());
     attached(&node, "a", 2);
-    // A second slot it cannot have.
+    // A process cannot have a second slot.
     let ledger = ledger(region);
     let index = (1..SLOTS_MAX)
         .find(|&index| owner::state(ledger.owners[index].load(Ordering::Relaxed)) == owner::FREE)

@@ -1,4 +1,4 @@
-//! A manager that ends and one that takes over.
+//! A manager that ends, and the next one that takes over.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -21,16 +21,16 @@ fn slices_processes_and_books_are_the_same_after_a_restart() {
     eventually("the process is attached", || (node.get("a").unwrap().processes == 1).then_some(()));
     let before = node.get("a").unwrap();
     node.stop();
-    // Limits hold without a manager.
+    // The limits hold without a manager.
     assert!(tenant.tell(&format!("reserve {GIB}")).starts_with("Err"));
     node.restart().unwrap();
-    // At once: a new manager looks for the processes before it serves.
+    // At once: a new manager finds the processes before it serves.
     assert_eq!(node.get("a").unwrap(), before);
     assert_eq!(node.usage("a").processes[0].pid, tenant.pid());
     assert_eq!(node.usage("a").parts[0].memory_used_bytes, 1000);
     tenant.kill();
     eventually("what it held is free", || (node.usage("a").parts[0].memory_used_bytes == 0).then_some(()));
-    // The socket is a new one at the same place.
+    // The socket is a new one with the same path.
     let mut tenant = Tenant::start(&slice.region_path);
     eventually("another process is attached", || (node.get("a").unwrap().processes == 1).then_some(()));
     tenant.tell("wait");
@@ -83,7 +83,7 @@ fn what_ended_while_no_manager_ran_is_given_back_before_the_next_one_serves() {
 fn a_manager_killed_while_it_gave_something_back_is_made_good_by_the_next_one() {
     let mut node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
-    // What the word of the slot holds, and whether the account has been changed already.
+    // The word of the slot, and whether the account has been changed already.
     for (word, is_subtracted) in [(1000, false), (OPERATION, false), (OPERATION, true), (0, true)] {
         let mut tenant = Tenant::start(&slice.region_path);
         tenant.tell("reserve 1000");
@@ -118,7 +118,7 @@ fn after_a_reboot_slices_are_made_again_with_the_same_ids() {
     assert!(Path::new(&before.shim_path).exists());
 }
 
-/// As managers made them that kept strangers out by the secrecy of a name alone.
+/// Older managers made such regions, which only an unguessable name protected.
 #[test]
 fn an_open_region_is_made_anew_once_nobody_uses_it() {
     let mut node = Node::start();

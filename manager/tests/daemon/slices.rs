@@ -1,4 +1,4 @@
-//! Making, changing and removing slices over the API.
+//! Creating, changing and removing slices over the API.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn a_slice_is_made_listed_changed_and_removed() {
 
     node.remove("train-1", false).unwrap();
     assert!(node.list().is_empty() && node.regions().is_empty() && !node.cdi_file("train-1").exists());
-    // Whoever still maps it has nothing left.
+    // A process that still maps the limits gets nothing more.
     assert_eq!(limits.devices[0].memory_limit_bytes.load(Ordering::Relaxed), 0);
 }
 
@@ -68,7 +68,7 @@ fn host_memory_has_a_limit_that_holds_is_changed_and_outlives_the_manager() {
     };
     assert_eq!(change(&node, 2000).unwrap().host_memory_limit_bytes, 2000);
     assert_eq!(tenant.tell("reserve-host 101"), "Ok(())");
-    // A change of something else leaves it alone.
+    // A change of another setting does not affect it.
     node.resize("a", vec![part(40, 0)]).unwrap();
     node.restart().unwrap();
     assert_eq!((node.get("a").unwrap().host_memory_limit_bytes, host(&node)), (2000, (2000, 1001, 1001, 1)));
@@ -79,7 +79,7 @@ fn host_memory_has_a_limit_that_holds_is_changed_and_outlives_the_manager() {
     refused(change(&node, u64::MAX), Code::InvalidArgument, "host-memory is");
     tenant.kill();
     crate::node::eventually("nothing is in use", || (host(&node).1 == 0).then_some(()));
-    // Whoever still maps the region of a slice that is gone gets nothing more.
+    // A process that still maps the region of a removed slice gets nothing more.
     let limits = limits(Path::new(&slice.region_path));
     node.remove("a", true).unwrap();
     assert_eq!(limits.host_memory_limit_bytes.load(Ordering::Relaxed), 1);
@@ -108,7 +108,7 @@ fn a_priority_class_is_given_changed_and_outlives_the_manager() {
     refused(node.resize_by(change(PriorityClass::Unspecified)), Code::InvalidArgument, "a priority class");
     let changed = node.resize_by(change(PriorityClass::LatencyCritical)).unwrap();
     assert_eq!((changed.priority_class(), &changed.parts), (PriorityClass::LatencyCritical, &slice.parts));
-    // A change of something else leaves it alone.
+    // A change of another setting does not affect it.
     node.resize("b", vec![part(40, 0)]).unwrap();
     node.restart().unwrap();
     assert_eq!(class(&node, "b"), (PriorityClass::LatencyCritical, PriorityClass::LatencyCritical));
@@ -205,7 +205,7 @@ fn the_cdi_device_mounts_the_region_and_leaves_only_the_ledger_writable() {
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let spec: serde_json::Value = serde_json::from_slice(&fs::read(node.cdi_file("a")).unwrap()).unwrap();
     let edits = &spec["devices"][0]["containerEdits"];
-    // These devices have no nodes by which the container could tell them.
+    // These devices have no device nodes by which the container could tell them apart.
     let expected = [format!("ALIQUOT_DEVICES={}", uuid(0)), "NVIDIA_VISIBLE_DEVICES=void".to_owned()];
     let expected = [&expected[..], &[format!("CUDA_VISIBLE_DEVICES={}", uuid(0))]].concat();
     assert_eq!(edits["env"], serde_json::json!(expected));

@@ -1,7 +1,8 @@
-//! A process in a slice: this test program once more, told by its environment to behave like the shim.
+//! A process in a slice: this test program, started again with an environment variable that makes it behave like the
+//! shim.
 //!
-//! It takes a slot, says so on the attach socket, holds memory, and then does what it is told on its standard input, a
-//! line at a time, each of which it answers.
+//! It claims a slot, and executes commands from its standard input. Each line is a command, which it answers with a
+//! line. `attach` announces the slot on the attach socket, `reserve` charges memory.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -60,7 +61,7 @@ pub(crate) fn attach_message(slot: SlotId) -> AttachMessage {
     }
 }
 
-/// What a process knows of itself.
+/// The identity of this process.
 pub(crate) fn myself() -> Identity {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let start_time = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
@@ -72,7 +73,7 @@ pub(crate) fn myself() -> Identity {
     }
 }
 
-/// Not a test of its own: what the processes run that [`Tenant`] starts.
+/// Not a test: the main function of the processes that [`Tenant`] starts.
 #[test]
 fn tenant_process() {
     let Some(region) = env::var_os(REGION) else { return };
@@ -96,7 +97,8 @@ fn tenant_process() {
                 answer(&format!("{outcome:?}"));
                 continue;
             }
-            // Killed in the middle of a reservation that has already counted for the container.
+            // Leaves the state of a process that was killed in the middle of a reservation, after the slice's account
+            // was charged.
             ["doubt", bytes] => {
                 let bytes: u64 = bytes.parse().unwrap();
                 part.memory.fetch_add(ledger::OPERATION | bytes, Ordering::AcqRel);
@@ -125,7 +127,7 @@ fn tenant_process() {
     }
 }
 
-/// A process in a slice, killed when this is dropped.
+/// A process in a slice; it is killed on drop.
 pub(crate) struct Tenant {
     child: Child,
     stdin: ChildStdin,
@@ -134,7 +136,7 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// A process that has a slot in `region` and has not said so.
+    /// A process that has a slot in `region`, but has not announced it.
     pub(crate) fn silent(region: &str) -> Tenant {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["tenant::tenant_process", "--exact", "--nocapture", "--test-threads=1"])
@@ -149,7 +151,7 @@ impl Tenant {
         tenant
     }
 
-    /// A process that has a slot in `region` and has said so.
+    /// A process that has a slot in `region`, and has announced it.
     pub(crate) fn start(region: &str) -> Tenant {
         let mut tenant = Tenant::silent(region);
         tenant.tell("attach");
@@ -166,20 +168,20 @@ impl Tenant {
         loop {
             let mut line = String::new();
             assert_ne!(self.stdout.read_line(&mut line).unwrap(), 0, "the process in the slice has ended");
-            // The test runner's own lines may stand before it.
+            // The line may begin with output of the test runner.
             if let Some((_, answer)) = line.split_once("tenant: ") {
                 return answer.trim_end().into();
             }
         }
     }
 
-    /// Has it do something. Returns its answer.
+    /// Sends a command, and returns the answer.
     pub(crate) fn tell(&mut self, what: &str) -> String {
         writeln!(self.stdin, "{what}").unwrap();
         self.read()
     }
 
-    /// Has it exec itself, as another program that takes a slot.
+    /// Lets the process exec this program again, which then claims a slot of its own.
     pub(crate) fn exec(&mut self) {
         writeln!(self.stdin, "exec").unwrap();
         self.read_slot();
@@ -189,7 +191,7 @@ impl Tenant {
         self.child.id()
     }
 
-    /// Kills it with SIGKILL. It stays a zombie until it is dropped.
+    /// Kills the process with SIGKILL. It stays a zombie until the drop.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
     }
@@ -197,7 +199,7 @@ impl Tenant {
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        // It may have been killed.
+        // The process may have been killed already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Laws that hold for whatever pods say: nothing panics, and nobody gets more than was asked for.
+//! Properties that hold for every pod: no translation panics, and no container gets more than it asked for.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use proptest::collection::btree_map;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Every name that a translator reads.
+/// Names of resources that the translators read, and one that they do not read.
 const RESOURCES: [&str; 29] = [
     "aliquot.dev/gpu-core",
     "aliquot.dev/gpu-memory",
@@ -99,12 +99,12 @@ fn spoken() -> impl Strategy<Value = Spoken> {
     })
 }
 
-/// What a resource of one container says, where it is a number.
+/// The amount of one resource of a container, if it is a whole number.
 fn number(container: &Container, resource: &str) -> Option<u64> {
     quantity::whole(container.resources.get(resource)?).ok()
 }
 
-/// What the container asks for at most: percent of time of all its devices together, if it says so in percent.
+/// The percent of time that the container requests, over all its devices, if it names a percentage.
 fn core_percent_asked(container: &Container) -> Option<u64> {
     [
         "aliquot.dev/gpu-core",
@@ -118,7 +118,7 @@ fn core_percent_asked(container: &Container) -> Option<u64> {
     .find_map(|resource| number(container, resource))
 }
 
-/// The memory that it asks for of each device, if it says so, in bytes.
+/// The bytes of memory that the container requests of each device, if it names an amount.
 fn memory_bytes_asked(container: &Container, node: &NodeFacts, dialect: Dialect) -> Option<u128> {
     let gpushare = if dialect == Dialect::Cgpu { 1 << 30 } else { node.gpushare_unit_bytes };
     [

@@ -1,4 +1,4 @@
-//! cGPU and qGPU, which are sold with a cloud.
+//! cGPU and qGPU, which belong to public clouds.
 
 use aliquot_dialects::Dialect::{Cgpu, Qgpu};
 use aliquot_dialects::{Memory, NodeFacts, Priority, QgpuPolicy, Share};

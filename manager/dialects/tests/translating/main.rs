@@ -1,4 +1,4 @@
-//! What containers ask for in each system's words, and what becomes of it: one table for each system.
+//! Translations of requests, one table for each system.
 
 mod asking;
 mod chance;

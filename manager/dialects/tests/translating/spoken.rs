@@ -1,4 +1,4 @@
-//! Who is understood, and who decides.
+//! Which dialects a node understands, and which component chooses the device.
 
 use std::collections::BTreeSet;
 
