@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_and_the_first_one_are_on_the_host() {
+    fn this_process_and_pid_1_are_on_the_host() {
         let host = HostMounts::find();
         assert!(host.are_of(procfs::mount_namespace(std::process::id()).unwrap()));
         assert!(procfs::mount_namespace(1).is_none_or(|first| host.are_of(first)));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_holds_those_below_it_and_the_root_says_nothing() {
+    fn a_cgroup_contains_its_descendants_and_the_root_proves_nothing() {
         let container = "0::/kube/pod1/c1\n";
         assert!(is_within("0::/kube/pod1/c1\n", container));
         assert!(is_within("0::/kube/pod1/c1/inner\n", container));

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_specification_says_what_the_container_gets() {
+    fn a_specification_lists_devices_mounts_and_variables() {
         let edits = edits(Preload::File);
         assert_eq!(
             edits["env"],

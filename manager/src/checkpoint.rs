@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_what_is_loaded() {
+    fn the_saved_state_is_loaded() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Checkpoint::new(Some(dir.path().into())).load().unwrap(), Found::Nothing);
         let contents = contents();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_than_before_can_be_written_over_it() {
+    fn a_shorter_state_can_overwrite_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let (checkpoint, [path, _]) = saved(dir.path(), &contents());
         let length = fs::metadata(&path).unwrap().len();

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_takes_the_shim_s_place() {
+    fn settings_that_would_replace_the_shim_are_refused() {
         let settings = |text: &str| Config::from_settings(Settings::default(), parse(text).unwrap(), defaults());
         let variable = "extra_env = ['LD_PRELOAD=/usr/lib/libjemalloc.so.2']";
         let file = "[[cdi.extra_mounts]]\nhost_path = '/opt/preload'\ncontainer_path = '/etc/ld.so.preload'";

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_says_what_to_do() {
+    fn the_refusal_names_the_remedy() {
         let error = Descriptors::of_limit(64).check(60, std::iter::empty()).unwrap_err().to_string();
         assert!(error.contains("64 files") && error.contains("has 60") && error.contains("LimitNOFILE="), "{error}");
     }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_numbered_from_one_and_told_after_a_number() {
+    fn events_are_numbered_from_one_and_read_after_a_number() {
         let events = Events::default();
         let newest = events.newest();
         for _ in 0..5 {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_is_bounded_whatever_is_told() {
+    fn the_memory_is_bounded() {
         let events = Events::default();
         for number in 0..KEPT_MAX + 100 {
             events.record(
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_an_age_is_before_it() {
+    fn events_older_than_an_age_come_before_its_number() {
         let events = Events::default();
         assert_eq!(events.last_before(Duration::ZERO), 0);
         events.record(Event { monotonic_ns: 0, ..attached("a") });

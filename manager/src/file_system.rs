@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_memory_file_systems_have_pages_for_the_driver() {
+    fn only_memory_file_systems_are_recognised_as_such() {
         assert!(is_in_memory(Path::new("/dev/shm")));
         assert_eq!(FileSystem::of(Path::new("/dev/shm")).unwrap().name(), "tmpfs");
         for kind in [0xef53, 0x5846_5342, 0x9123_683e, 0x794c_7630, 0x6969, 0x1234] {

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_critical_error_it_must_answer_for_a_while_however_often_it_is_asked() {
+    fn after_a_critical_error_a_device_must_answer_for_a_while() {
         let (mut watch, now) = (HealthWatch::default(), Instant::now());
         watch.xid(&uuid(), 48, now);
         for seconds in [0, 0, 0, 0, 0, 0, 0, 10, 29] {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_wants_done_with_a_device_keeps_it_out_of_use_however_long_it_takes() {
+    fn a_device_is_unhealthy_as_long_as_the_driver_wants_a_recovery() {
         let (mut watch, begin) = (HealthWatch::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
         let reset = || Answer::WantsRecovery("a reset of the GPU".into());

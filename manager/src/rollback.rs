@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_undone_backwards_and_only_without_commit() {
+    fn steps_are_undone_in_reverse_order_unless_committed() {
         let undone = RefCell::new(Vec::new());
         let note = |number: u32| {
             let undone = &undone;

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_begins_no_file_system_and_that_of_processes_does() {
+    fn proc_is_a_mount_point_and_a_plain_directory_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("run");
         fs::create_dir(&below).unwrap();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_already_is_left_alone() {
+    fn an_existing_mount_is_left_alone() {
         let before = fs::metadata("/proc").unwrap().dev();
         mount(Path::new("/proc")).unwrap();
         assert_eq!(fs::metadata("/proc").unwrap().dev(), before);

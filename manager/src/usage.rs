@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_what_was_used_over_the_window() {
+    fn a_share_is_averaged_over_the_window() {
         let mut history = History::default();
         assert_eq!(history.share_millipercent(SECOND_NS, 5, SECOND_NS), 0);
         // Half of the device for 100 s, then nothing for 5 s, with a sample every 250 ms.
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_slice_is_reckoned_over_its_life() {
+    fn the_share_of_a_young_slice_is_averaged_over_its_life() {
         let mut history = History::default();
         history.record(1000, 0);
         assert_eq!(history.share_millipercent(1000, 0, SECOND_NS), 0);

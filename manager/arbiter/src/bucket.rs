@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_at_a_rate_of_zero() {
+    fn a_rate_of_zero_refills_nothing() {
         let bucket = Bucket::new(0, 5);
         assert_eq!((bucket.time_to_ns(5), bucket.time_to_ns(6), bucket.earned_ns(100)), (None, None, 0));
     }

@@ -73,21 +73,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_pays_and_spares_nobody() {
+    fn overdue_work_is_charged_and_reduces_no_other_charge() {
         let stuck = Span { overdue: true, ..span(2, 0, 100, 3) };
         assert_eq!(charges(&[span(1, 0, 100, 1), stuck]), BTreeMap::from([(1, 100), (2, 75)]));
         assert_eq!(charges(&[stuck]), BTreeMap::from([(2, 100)]));
     }
 
     #[test]
-    fn who_is_alone_pays_all_and_the_rest_is_split_by_processes() {
+    fn time_alone_is_charged_in_full_and_common_time_by_processes() {
         let charges = charges(&[span(1, 0, 100, 1), span(2, 60, 100, 3), span(3, 200, 210, 1)]);
         assert_eq!(charges, BTreeMap::from([(1, 60 + 10), (2, 30), (3, 10)]));
     }
 
     proptest! {
         #[test]
-        fn what_is_charged_is_the_time_in_use(
+        fn the_charges_sum_to_the_time_in_use(
             parts in proptest::collection::vec((0_u64..200, 0_u64..200, 0_u32..5), 0..6),
         ) {
             let spans: Vec<Span> = parts

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_group_that_there_is_is_named() {
+    fn only_an_existing_group_is_named() {
         let of = |user: &str, group: Option<&str>, has_manager_group| {
             let owners = Owners { user: user.to_owned(), is_root: user == "root", group: group.map(ToOwned::to_owned) };
             of_owners(Some(owners), has_manager_group)

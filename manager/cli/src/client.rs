@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_is_said_to_be_the_trouble() {
+    fn a_path_that_is_not_a_socket_is_named_as_the_cause() {
         let dir = tempfile::tempdir().unwrap();
         let below_a_file = dir.path().join("file");
         std::fs::write(&below_a_file, "").unwrap();

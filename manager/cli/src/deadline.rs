@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_and_what_to_do_stand_apart() {
+    fn the_cause_and_the_remedy_are_separate_lines() {
         let silence = |process| Silence { socket: "/run/x.sock".into(), process };
         let said =
             |process, change| failure(&status(&silence(process), Duration::from_secs(5), change)).unwrap().to_string();

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_that_is_not_at_work_says_why() {
+    fn a_slice_with_a_problem_says_why() {
         let slice = Slice { name: "train".to_owned(), problem: "its region is gone".to_owned(), ..Slice::default() };
         let text = text(&slice, &SliceUsage::default(), &[]);
         assert!(text.contains("Problem:      its region is gone\n"), "{text}");

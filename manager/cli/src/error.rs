@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_each() {
+    fn message_and_hint_are_one_line_each() {
         let failure = Failure::new("first\n\n  second\n").hint("do\nthis");
         assert_eq!(failure.to_string(), "error: first; second\nhint: do; this");
         assert_eq!(Failure::new("alone").to_string(), "error: alone");

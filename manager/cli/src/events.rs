@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_also_if_only_one_slice_is_asked_for() {
+    fn lost_events_are_reported_even_for_a_single_slice() {
         let args = args(&["train"], false);
         let mut printer = Printer { args: &args, colours: false, told: 0 };
         assert!(printer.text(&event(5, "train")).starts_with("1970"));

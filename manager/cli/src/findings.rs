@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_outside_of_slices_are_one_line() {
+    fn many_processes_outside_of_slices_are_one_line() {
         let outside = |pid, device: &str| Finding {
             kind: FindingKind::OutsideSlices.into(),
             device_uuid: device.to_owned(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_says_who_does_what() {
+    fn a_finding_names_the_process_and_its_action() {
         let finding = |kind: FindingKind, slice: &str, memory_bytes| Finding {
             kind: kind.into(),
             slice: slice.to_owned(),

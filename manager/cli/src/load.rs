@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_done_for_its_part_of_the_time() {
+    fn work_fills_its_share_of_the_time() {
         let mut pace = Pace { busy_percent: 25, launched_ns: 0, forgotten_ns: 0 };
         assert_eq!(pace.wait_ns(0), 0);
         pace.launched_ns += 1_000_000;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_up_for_long_is_not_made_good() {
+    fn a_long_delay_is_not_caught_up() {
         let mut pace = Pace { busy_percent: 50, launched_ns: 0, forgotten_ns: 0 };
         assert_eq!(pace.wait_ns(10_000_000_000), 0);
         // 100 ms of work are still due; then the normal pace continues.

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_run_is_still_a_run() {
+    fn a_run_with_wrong_options_is_still_a_run() {
         let asks = |words: &str| asks_to_run(words.split(' ').map(OsString::from));
         assert!(asks("aliquot run --gpu-core 0 -- true"));
         assert!(asks("aliquot --socket /x run --bogus"));

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_and_what_is_free() {
+    fn given_and_free_amounts_are_shown() {
         let device = Device {
             uuid: "GPU-a".to_owned(),
             model: "NVIDIA H100".to_owned(),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_partitioned_gpu_is_free() {
+    fn a_partitioned_gpu_has_nothing_free() {
         let device = Device {
             uuid: "GPU-a".to_owned(),
             model: "H100".to_owned(),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_about_a_healthy_device_is_said() {
+    fn notes_about_a_healthy_device_are_shown() {
         let healthy = || Device { health: DeviceHealth::Healthy.into(), ..Device::default() };
         let mps = SharingMode::Mps.into();
         for (device, expected) in [

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_are_not_named_are_among_those_that_are_shown() {
+    fn unnamed_devices_are_among_the_visible_ones() {
         let node = node(&[("GPU-a", 8 << 30), ("GPU-b", 16 << 30), ("GPU-c", 16 << 30)]);
         let shown = Some(OsStr::new("GPU-c,GPU-b"));
         let parts = of_share(&share("10", Some("50%"), &[]), shown, &node).unwrap();

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_show_says_how_to_begin() {
+    fn an_empty_list_says_how_to_begin() {
         assert!(table(&GetUsageResponse::default(), Look::PLAIN).contains("aliquot run"));
     }
 

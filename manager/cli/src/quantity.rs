@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn for_people() {
+    fn sizes_are_readable() {
         assert_eq!(bytes_human(0), "0 B");
         assert_eq!(bytes_human(4 << 30), "4 GiB");
         assert_eq!(bytes_human((3 << 29) + 1), "1.5 GiB");

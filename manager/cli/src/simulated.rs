@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_installed_program_builds_nothing() {
+    fn an_installed_program_does_not_build_the_simulation() {
         let dir = tempfile::tempdir().unwrap();
         assert!(Build::of(dir.path()).is_none());
     }

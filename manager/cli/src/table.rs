@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_move_nothing_and_the_last_column_is_cut() {
+    fn colours_do_not_shift_columns_and_the_last_column_is_cut() {
         let mut table = Table::new([("SLICE", Align::Left), ("CORE", Align::Right), ("PROCESSES", Align::Left)]);
         let cell = |text: &str, colour| Cell::coloured(text, colour);
         table.row([cell("train", None), cell("30", Some(Colour::Green)), cell("4711 python train.py", None)]);

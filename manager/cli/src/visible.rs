@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_come_from_those_that_the_variable_shows() {
+    fn devices_are_chosen_from_the_visible_ones() {
         let node = node(vec![device(0, 90), device(1, 50), device(2, 10), device(3, 0)]);
         let chosen = |variable: &str, count| {
             let chosen = chosen_from(OsStr::new(variable), count, &node)?;

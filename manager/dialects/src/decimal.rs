@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_too_large_is_not_read() {
+    fn texts_without_a_number_or_with_too_large_a_one_are_not_read() {
         for text in ["", ".", "-1", "NaN", "inf", "e3", "x", "1e25", "1e99999999999", "1234567890123456789012345"] {
             assert_eq!(Decimal::parse_prefix(text), None, "{text}");
         }

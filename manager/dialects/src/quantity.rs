@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_whole_number_is_refused() {
+    fn quantities_that_are_not_whole_numbers_are_refused() {
         for text in ["", "1.5", "-1", "100m", "NaN", "4 Gi", "4GB", "4gi", "16Ei", "1Ki2", "０"] {
             assert_eq!(whole(text), Err(QuantityError), "{text}");
         }

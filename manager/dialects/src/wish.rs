@@ -152,7 +152,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn what_was_not_asked_for_follows_what_was() {
+    fn a_share_without_time_or_memory_gets_it_in_proportion() {
         let part = |request, limit, memory_bytes| Part {
             core_request_percent: request,
             core_limit_percent: limit,

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_goes_by_the_rules_is_accused_of_nothing() {
+    fn a_process_that_keeps_the_rules_has_no_finding() {
         // Its contexts and modules lift the slice's use above the limit: that is not the process's fault.
         assert_eq!(judge(&of(honest()), GIB), None);
         // Loads more modules than usual, within its limit.
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mps_server_is_told_of_wherever_it_is() {
+    fn an_mps_server_is_reported_everywhere() {
         let server = Facts { is_mps_server: true, behind_mps: true, ..of_no_slice() };
         assert_eq!(judge(&server, GIB), told(Kind::MpsServer));
         // Where the configuration wants MPS there is no finding.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_slices_is_nobody_s_business() {
+    fn other_processes_on_a_device_without_slices_are_ignored() {
         let elsewhere = Facts { is_sliced: false, ..of_no_slice() };
         assert_eq!(judge(&elsewhere, GIB), None);
         assert_eq!(judge(&Facts { is_mps_server: true, behind_mps: true, ..elsewhere }, GIB), None);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_that_says_too_much_hides_nothing_and_stops_nobody() {
+    fn a_forged_ledger_hides_nothing_and_stops_no_process() {
         let forged = SliceFacts { used_bytes: 16 * GIB, ledger_bytes: 16 * GIB, ..honest() };
         assert_eq!(judge(&of(forged), GIB), told(Kind::MemoryBeyondLimit));
         let slot_forged = Facts { held_bytes: u64::MAX, ..of(SliceFacts { ledger_bytes: 0, ..forged }) };

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_process_that_was_meant_is_stopped_and_only_while_it_is_guilty() {
+    fn only_the_same_process_is_stopped_and_only_while_the_finding_holds() {
         let (mut child, process) = sleeper();
         let other = ProcessId { start_time: process.start_time + 1, ..process };
         assert!(!stop(other, || true).unwrap());

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_convicts_nobody_and_one_clears() {
+    fn one_observation_is_not_enough_and_one_absence_clears() {
         let mut suspicions = Suspicions::default();
         let mut look = |at_ns, seen: &[Subject]| pids(&suspicions.look(at_ns, SystemTime::UNIX_EPOCH, seen.to_vec()));
         let (one, other) = (subject(Kind::Unregistered, 1, 7), subject(Kind::Unregistered, 2, 7));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_of_the_same_pid_and_another_thing_of_the_same_process_begin_anew() {
+    fn a_reused_pid_or_another_kind_of_finding_starts_anew() {
         let mut suspicions = Suspicions::default();
         let mut look = |at_ns, seen| pids(&suspicions.look(at_ns, SystemTime::UNIX_EPOCH, vec![seen]));
         assert_eq!(look(0, subject(Kind::Unregistered, 1, 7)), []);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_believed_later_than_the_rest() {
+    fn time_without_a_lease_needs_longer_observation() {
         let mut suspicions = Suspicions::default();
         let mut look =
             |at_ns| pids(&suspicions.look(at_ns, SystemTime::UNIX_EPOCH, vec![subject(Kind::TimeWithoutLease, 1, 7)]));

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_needs_the_rights_to_itself_and_to_no_other() {
+    fn an_instance_gets_only_its_own_capabilities() {
         let minors = mig_minors(
             "config 1\nmonitor 2\ngpu1/gi1/access 12\ngpu1/gi1/ci0/access 13\ngpu1/gi2/access 21\n\
              gpu1/gi2/ci0/access 22\ngpu2/gi1/access 147\ngpu2/gi1/ci0/access 148\n",
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_library_of_the_driver_that_computes_is_there_by_whatever_number() {
+    fn every_compute_library_of_the_driver_is_found_in_any_version() {
         let dir = tempfile::tempdir().unwrap();
         let entry = |name: &str| {
             let path = dir.path().join(name);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaders_cache_is_brought_up_to_date_by_nvidias_program_where_there_is_one() {
+    fn nvidias_program_updates_the_loader_cache_where_it_exists() {
         let with = |there: &'static str| finder(move |path| path == Path::new(there));
         let hook = |path: &str, start: &[&str]| {
             let directories = CONTAINER_DIRS.iter().flat_map(|dir| ["--folder", dir]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_goes_where_both_families_look_and_one_that_is_missing_nowhere() {
+    fn libraries_go_to_the_directories_of_both_families_of_distributions() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("libcuda.so.570.1"), dir.path().join("libcuda.so.1"));
         fs::write(&file, "").unwrap();

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_whose_node_the_container_has_needs_no_name() {
+    fn a_gpu_with_its_own_device_node_needs_no_uuid() {
         assert_eq!(told(&[device(3)]), Vec::<String>::new());
         assert_eq!(told(&[device(3), device(5)]), ["CUDA_DEVICE_ORDER=PCI_BUS_ID"]);
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_node_tells_is_named() {
+    fn devices_that_no_device_node_identifies_are_named() {
         let gpu = DeviceUuid::new("GPU-1");
         let instance = MigInstance {
             gpu,

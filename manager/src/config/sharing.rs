@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_is_named_is_shared_as_is_said_of_it() {
+    fn a_named_device_has_the_configured_sharing_mode() {
         let settings: SharingSettings =
             toml::from_str("mode = 'mps'\n[[devices]]\nuuid = 'GPU-1'\nmode = 'time'").unwrap();
         assert_eq!(settings.mode_of(&DeviceUuid::new("GPU-1")), SharingMode::Time);

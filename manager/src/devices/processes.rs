@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_for_nobody_is_each_computing_processs_unless_it_is_too_much() {
+    fn unlisted_memory_is_split_among_computing_processes_up_to_a_bound() {
         const MIB: u64 = 1 << 20;
         let process = |pid, memory_bytes, computes| DeviceProcess { pid, memory_bytes, computes };
         let listed = [process(1, Some(100 * MIB), true), process(2, Some(50 * MIB), true), process(3, Some(9), false)];

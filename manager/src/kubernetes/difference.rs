@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_open_is_no_difference() {
+    fn unset_fields_are_no_difference() {
         let asked = SliceRequest { priority_class: None, description: "other".into(), ..found() };
         assert_eq!(difference(&asked, &found()), None);
         assert_eq!(difference(&found(), &found()), None);

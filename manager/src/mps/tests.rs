@@ -37,7 +37,7 @@ fn a_client_gets_its_least_limit_and_the_servers_the_greatest_of_all() {
 }
 
 #[test]
-fn what_is_set_already_is_not_set_again() {
+fn current_settings_are_not_set_again() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"cd "$CUDA_MPS_PIPE_DIRECTORY"; echo "$line" >>log
 case "$line" in
@@ -55,7 +55,7 @@ esac"#;
 }
 
 #[test]
-fn a_ceiling_that_is_raised_for_a_slice_is_not_lowered_before_the_slice_is_reckoned_with() {
+fn a_raised_ceiling_is_not_lowered_before_its_slice_counts() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"cd "$CUDA_MPS_PIPE_DIRECTORY"
 case "$line" in
@@ -76,7 +76,7 @@ esac"#;
 }
 
 #[test]
-fn a_server_that_ends_meanwhile_is_no_problem_and_one_that_refuses_is() {
+fn a_server_that_ends_is_tolerated_and_one_that_refuses_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     // The server is listed only once: it ends during the conversation.
     let script = r#"cd "$CUDA_MPS_PIPE_DIRECTORY"
@@ -108,7 +108,7 @@ fn a_program_that_never_stops_talking_fills_no_memory() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_do() {
+fn failures_are_reported_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     for (script, words) in [
         ("echo Cannot find MPS control daemon process; exit 1", "Cannot find MPS control daemon process); start it"),

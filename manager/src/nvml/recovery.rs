@@ -43,7 +43,7 @@ mod tests {
     use super::in_words;
 
     #[test]
-    fn only_nothing_is_no_reason() {
+    fn every_recovery_action_but_none_has_a_reason() {
         assert_eq!(in_words(0), None);
         let words: Vec<String> = (1..=8).map(|action| in_words(action).expect("a reason")).collect();
         assert!(words[0].contains("--gpu-reset") && words[1].contains("node") && words[7].contains("action 8"));

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_answered_holds_nobody_up_and_what_is_answered_late_is_known_then() {
+    fn reads_that_hang_block_no_caller_and_late_answers_are_kept() {
         static PENDING: Pending = Pending(Mutex::new(BTreeSet::new()));
         let mut waited_for = Vec::new();
         let (asked, asked_for) = mpsc::channel();

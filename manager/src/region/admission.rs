@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_let_in_unless_he_is_named() {
+    fn only_named_users_are_let_in() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_no_lists_the_user_and_the_way_out_are_named() {
+    fn without_access_control_lists_the_error_names_the_user_and_the_remedy() {
         let error = admit(Path::new("/proc/sys"), &[4711].into()).unwrap_err();
         assert!(matches!(error, AdmissionError::Unsupported { user: 4711, .. }), "{error}");
         assert!(error.to_string().contains("--runtime-dir"), "{error}");

@@ -47,7 +47,7 @@ fn tenant(region: &Region) -> fs::File {
 }
 
 #[test]
-fn a_region_says_what_the_slice_may_use_and_is_open_to_whom_it_should_be() {
+fn a_region_has_the_limits_and_the_permissions_of_its_slice() {
     let (dir, _, region) = region();
     let limits = region.device_limits(0);
     assert_eq!(limits.core_request_percent.load(Ordering::Relaxed), 30);
@@ -124,7 +124,7 @@ fn a_region_of_another_version_or_cut_short_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_region_is_of_its_own_slice_only() {
+fn a_region_of_another_slice_is_refused() {
     let (_dir, _, region) = region();
     let other = SliceId::from_random(1);
     assert!(matches!(Region::open(other, region.dir()), Err(OpenRegionError::Foreign { .. })));
@@ -168,7 +168,7 @@ fn damage_takes_everything_away() {
 }
 
 #[test]
-fn what_is_gone_or_replaced_is_named_and_closed() {
+fn deleted_and_replaced_files_are_named_and_the_region_is_closed() {
     let harm: [Harm; 6] = [
         ("the directory of its region was deleted", |region| {
             fs::remove_dir_all(region.dir().parent().unwrap()).unwrap();
@@ -214,7 +214,7 @@ fn what_is_gone_or_replaced_is_named_and_closed() {
 }
 
 #[test]
-fn what_stands_in_for_a_shim_is_the_same_file_beside_no_limits() {
+fn the_stand_in_is_the_shim_beside_an_empty_limits_file() {
     let (dir, dirs, region) = region();
     let stand_in = region.stand_in().unwrap().to_owned();
     assert_eq!(stand_in.parent().unwrap(), dir.path().join("lib"));
@@ -247,7 +247,7 @@ fn a_ledger_that_is_made_longer_is_cut_again_and_reported() {
 }
 
 #[test]
-fn a_ledger_full_of_any_byte_breaks_nothing() {
+fn a_ledger_filled_with_any_byte_is_survived() {
     for byte in [0x00, 0x01, 0x55, 0x80, 0xFF] {
         let (_dir, _, region) = region();
         tenant(&region).write_all_at(&vec![byte; LEDGER_FILE_BYTES], 0).unwrap();
@@ -320,7 +320,7 @@ fn a_revoked_region_gives_nothing_more() {
 }
 
 #[test]
-fn what_no_slice_has_is_removed_at_the_start() {
+fn regions_without_a_slice_are_removed_at_the_start() {
     let (dir, dirs, region) = region();
     let slices = dir.path().join("slices");
     fs::create_dir(slices.join(".new-1")).unwrap();

@@ -61,7 +61,7 @@ fn create(
 }
 
 #[test]
-fn what_is_not_said_has_sensible_values() {
+fn omitted_values_have_defaults() {
     let mut slices = Slices::default();
     let slice = create(&mut slices, &inventory(1), "", vec![part(None, 30, 0, 0)]).unwrap();
     assert_eq!(slice.name, format!("slice-{:.8}", slice.id.to_string()));
@@ -176,7 +176,7 @@ fn a_resize_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
-fn host_memory_has_a_limit_of_its_own_that_is_given_changed_and_taken_away() {
+fn the_host_memory_limit_is_set_changed_and_removed() {
     let (mut slices, inventory) = (Slices::default(), inventory(1));
     let asked = |limit_bytes| CreateRequest {
         host_memory_limit_bytes: limit_bytes,
@@ -202,7 +202,7 @@ fn host_memory_has_a_limit_of_its_own_that_is_given_changed_and_taken_away() {
 }
 
 #[test]
-fn a_priority_class_is_the_one_asked_for_or_the_nodes_default_and_changes_alone() {
+fn a_priority_class_is_requested_or_the_default_and_changes_on_its_own() {
     let (mut slices, inventory) = (Slices::new(PriorityClass::Batch), inventory(1));
     assert_eq!(
         create(&mut slices, &inventory, "a", vec![part(None, 10, 0, 0)]).unwrap().priority_class,
@@ -222,7 +222,7 @@ fn a_priority_class_is_the_one_asked_for_or_the_nodes_default_and_changes_alone(
 }
 
 #[test]
-fn users_who_are_let_in_come_to_those_who_are_in() {
+fn users_of_a_resize_are_added_to_the_present_ones() {
     let (mut slices, inventory) = (Slices::default(), inventory(1));
     let asked = CreateRequest { users: [1000].into(), ..request("a", vec![part(None, 10, 0, 0)]) };
     let slice = slices.create(&inventory, asked, SliceId::from_random(1), SystemTime::UNIX_EPOCH).unwrap();
@@ -244,7 +244,7 @@ fn a_slice_in_use_is_removed_by_force_only() {
 }
 
 #[test]
-fn ids_are_read_as_they_are_written_and_nothing_else_is_one() {
+fn ids_are_parsed_as_written_and_other_texts_are_refused() {
     let id = SliceId::from_random(0xab);
     assert_eq!(SliceId::parse(&id.to_string()), Some(id));
     for text in [
@@ -323,7 +323,7 @@ fn all_names_of_a_slice_are_its_own() {
 }
 
 #[test]
-fn what_a_slice_is_cannot_be_said_otherwise_by_a_variable() {
+fn variables_that_define_the_slice_cannot_be_overridden() {
     let asked = |name: &str, value: &str| CreateRequest {
         published: Published {
             environment: std::iter::once((name.to_owned(), value.to_owned())).collect(),

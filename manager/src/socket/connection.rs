@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_http_2_passes_as_it_is() {
+    fn other_protocols_than_http_2_pass_unchanged() {
         let odd = [
             b"GET / HTTP/1.1\r\nHost: %2F\r\n\r\n".to_vec(),
             PREFACE[..7].to_vec(),

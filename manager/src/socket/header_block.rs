@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_keep_their_length_and_change_in_one_place(mut block in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_block_keeps_its_length_and_changes_in_one_place(mut block in prop::collection::vec(any::<u8>(), 0..300)) {
             let before = block.clone();
             replace_percent_signs(&mut block);
             prop_assert_eq!(before.len(), block.len());

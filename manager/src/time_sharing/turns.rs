@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn news_of_one_device_reach_the_thread_of_the_other() {
+    fn news_of_one_device_reaches_the_thread_of_another() {
         let turns = Turns::new(2);
         turns.join(0, thread::current());
         let open = Turn::Open { session_ns: Some(7) };

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_reaches_back_as_far_as_asked_for_and_up_to_now() {
+    fn the_history_covers_the_requested_time_up_to_now() {
         let past = past(5);
         let now_ns = 5 * PIECE_NS + PIECE_NS / 2;
         let points = past.told(now_ns, totals(15 + 7, 0, 0), 2 * PIECE_NS, usize::MAX);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_put_together_and_nothing_is_lost() {
+    fn pieces_are_merged_without_loss() {
         let past = past(5);
         let now = past.begun.unwrap();
         let points = past.told(now.0, now.1, u64::MAX, 2);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_between_two_looks_is_known_if_it_is_the_greatest() {
+    fn a_peak_between_two_observations_is_known_if_it_is_the_greatest() {
         let point = |before, now| Point::between((0, before), (PIECE_NS, now)).memory_peak_bytes;
         assert_eq!(point(totals(0, 10, 10), totals(0, 20, 90)), 90);
         assert_eq!(point(totals(0, 10, 90), totals(0, 20, 90)), 20);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_fall_are_nothing_used() {
+    fn counters_that_decrease_count_as_unused() {
         // The tenant has overwritten its ledger.
         let point = Point::between((0, totals(9, 9, 9)), (1, totals(0, 0, 0)));
         assert_eq!((point.core_used_ns, point.memory_refused), (0, 0));

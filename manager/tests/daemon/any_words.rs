@@ -75,7 +75,7 @@ fn comes_to_rest(node: &Node, ledger: &Ledger) {
 }
 
 #[test]
-fn a_start_heals_a_ledger_of_any_words() {
+fn a_start_repairs_a_ledger_with_any_contents() {
     let slots = |first: usize, count: usize| {
         let start = offset_of!(Ledger, slots) + first * size_of::<Slot>();
         (start, start + count * size_of::<Slot>())
@@ -106,7 +106,7 @@ fn a_start_heals_a_ledger_of_any_words() {
 }
 
 #[test]
-fn a_running_manager_heals_a_ledger_of_any_words() {
+fn a_running_manager_repairs_a_ledger_with_any_contents() {
     let mut random = Random(7);
     let node = Node::start();
     let slice = node.create("a", vec![part(100, GIB)]).unwrap();
@@ -122,7 +122,7 @@ fn a_running_manager_heals_a_ledger_of_any_words() {
 }
 
 #[test]
-fn a_start_settles_what_is_charged_for_nobody() {
+fn a_start_removes_charges_without_a_slot() {
     let mut node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);
@@ -136,7 +136,7 @@ fn a_start_settles_what_is_charged_for_nobody() {
 }
 
 #[test]
-fn an_operation_that_never_ends_keeps_nobody_else_charged() {
+fn an_unfinished_operation_does_not_keep_others_charged() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let ledger = ledger(Path::new(&slice.region_path));
@@ -151,7 +151,7 @@ fn an_operation_that_never_ends_keeps_nobody_else_charged() {
 }
 
 #[test]
-fn a_start_heals_limits_of_any_words_or_says_why_not() {
+fn a_start_repairs_limits_with_any_contents_or_says_why_not() {
     let whole = (0, size_of::<Limits>());
     let of_device = (offset_of!(Limits, devices), offset_of!(Limits, devices) + 40);
     let before = (offset_of!(Limits, heartbeat_ns), offset_of!(Limits, device_count));

@@ -162,7 +162,7 @@ fn a_region_of_another_version_in_use_is_an_error_of_that_slice_only() {
 }
 
 #[test]
-fn a_region_of_another_version_that_nobody_uses_is_made_anew() {
+fn an_unused_region_of_another_version_is_made_anew() {
     let mut node = Node::start();
     let slice = node.create("old", vec![part(10, GIB)]).unwrap();
     node.stop();
@@ -337,7 +337,7 @@ fn a_runtime_directory_that_is_mounted_noexec_is_refused() {
 }
 
 #[test]
-fn a_runtime_directory_on_a_disk_is_told_in_the_log() {
+fn a_runtime_directory_on_a_disk_is_logged() {
     for base in ["/dev/shm", "/var/tmp"] {
         let dir = tempfile::tempdir_in(base).unwrap();
         let (runtime_dir, state_dir) = (dir.path().join("run"), dir.path().join("state"));

@@ -62,7 +62,7 @@ fn an_authority_that_is_a_socket_s_path_is_no_error() {
 }
 
 #[test]
-fn many_idle_clients_keep_nobody_out() {
+fn many_idle_clients_do_not_block_others() {
     let node = Node::start();
     let idle: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(&node.config.socket).unwrap()).collect();
     assert!(node.list().is_empty());

@@ -32,7 +32,7 @@ fn findings(node: &Node, slice: &str) -> Vec<proto::Finding> {
 }
 
 #[test]
-fn a_damaged_slice_gets_nothing_and_is_told_of_everywhere() {
+fn a_damaged_slice_gets_nothing_and_is_reported_everywhere() {
     for (expected, harm) in HARM {
         let node = Node::start();
         let slice = node.create("ill", vec![part(30, GIB)]).unwrap();
@@ -103,7 +103,7 @@ fn a_runtime_directory_that_was_emptied_is_made_again() {
 }
 
 #[test]
-fn a_truncated_ledger_has_its_size_again_under_its_processes() {
+fn a_truncated_ledger_is_extended_again_while_processes_map_it() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);

@@ -18,7 +18,7 @@ fn open_files(process: &Process) -> usize {
 }
 
 #[test]
-fn what_cannot_be_watched_stays_charged_until_it_ends() {
+fn a_process_that_cannot_be_watched_stays_charged_until_it_ends() {
     let nvml = fake_nvml();
     let node = Node::prepare();
     let machine = node.config.runtime_dir.with_file_name("machine.toml");
@@ -59,7 +59,7 @@ fn what_cannot_be_watched_stays_charged_until_it_ends() {
 }
 
 #[test]
-fn slices_are_refused_in_time_and_what_was_made_works() {
+fn slices_are_refused_before_descriptors_run_out_and_the_others_work() {
     let nvml = fake_nvml();
     let node = Node::prepare();
     let machine = node.config.runtime_dir.with_file_name("machine.toml");

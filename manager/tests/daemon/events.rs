@@ -28,7 +28,7 @@ fn await_event(node: &Node, slice: &str, kind: Kind) -> proto::Event {
 }
 
 #[test]
-fn the_life_of_a_slice_is_told_in_order() {
+fn the_events_of_a_slice_are_in_order() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     node.resize("a", vec![part(40, GIB)]).unwrap();
@@ -61,7 +61,7 @@ fn the_life_of_a_slice_is_told_in_order() {
 }
 
 #[test]
-fn a_refusal_just_before_the_end_of_a_slice_is_told() {
+fn a_refusal_just_before_the_end_of_a_slice_is_an_event() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);
@@ -73,7 +73,7 @@ fn a_refusal_just_before_the_end_of_a_slice_is_told() {
 }
 
 #[test]
-fn a_follower_hears_what_happens_and_goes_on_after_a_number() {
+fn a_follower_gets_new_events_and_can_resume_after_a_number() {
     let node = Node::start();
     node.create("before", vec![part(10, GIB)]).unwrap();
     let follow = |request: proto::WatchEventsRequest| {
@@ -105,7 +105,7 @@ fn a_follower_does_not_hold_up_the_end_of_the_manager() {
 }
 
 #[test]
-fn a_manager_that_is_started_again_tells_what_it_took_over() {
+fn a_restarted_manager_reports_the_slices_it_took_over() {
     let mut node = Node::start();
     node.create("a", vec![part(30, GIB)]).unwrap();
     node.restart().unwrap();
@@ -142,7 +142,7 @@ fn points(node: &Node, slice: &str) -> Vec<proto::UsagePoint> {
 }
 
 #[test]
-fn what_was_used_is_told_up_to_now() {
+fn the_history_of_usage_reaches_up_to_now() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     eventually("the history has begun", || (!points(&node, "a").is_empty()).then_some(()));

@@ -56,7 +56,7 @@ fn busy_node() -> (Node, Tenant, Vec<proto::Slice>) {
 }
 
 #[test]
-fn a_harmed_checkpoint_is_made_good_from_its_copy() {
+fn a_damaged_checkpoint_is_restored_from_its_copy() {
     let (mut node, tenant, slices) = busy_node();
     for harm in HARMS {
         node.stop();
@@ -80,7 +80,7 @@ fn a_harmed_checkpoint_is_made_good_from_its_copy() {
 }
 
 #[test]
-fn slices_are_known_from_their_regions() {
+fn slices_are_recovered_from_their_regions() {
     let (mut node, mut tenant, slices) = busy_node();
     for harm in HARMS {
         node.stop();
@@ -100,7 +100,7 @@ fn slices_are_known_from_their_regions() {
 }
 
 #[test]
-fn a_region_without_manifest_is_known_by_its_limits() {
+fn a_region_without_manifest_is_recovered_from_its_limits() {
     let (mut node, tenant, slices) = busy_node();
     node.stop();
     for slice in &slices {
@@ -197,7 +197,7 @@ fn an_owner_s_slice_does_not_outlive_a_lost_checkpoint() {
 }
 
 #[test]
-fn specifications_of_slices_that_are_no_more_are_removed() {
+fn specifications_of_former_slices_are_removed() {
     let mut node = Node::start();
     node.create("kept", vec![part(10, GIB)]).unwrap();
     node.stop();

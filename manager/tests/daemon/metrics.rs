@@ -21,7 +21,7 @@ pub(crate) fn value(node: &Node, metric: &str) -> f64 {
 }
 
 #[test]
-fn slices_and_devices_are_told_with_units_in_their_names() {
+fn slices_and_devices_have_metrics_with_units_in_their_names() {
     let node = Node::start();
     node.create("a", vec![part(30, 4 * GIB)]).unwrap();
     let of_part = format!("{{slice=\"a\",device=\"{}\"}}", uuid(0));

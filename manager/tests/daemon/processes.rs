@@ -19,7 +19,7 @@ fn attached(node: &Node, name: &str, count: u32) {
 }
 
 #[test]
-fn a_process_is_seen_with_what_it_holds() {
+fn a_process_is_listed_with_its_memory() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);
@@ -37,7 +37,7 @@ fn a_process_is_seen_with_what_it_holds() {
 }
 
 #[test]
-fn what_a_killed_process_held_is_free_again() {
+fn the_memory_of_a_killed_process_is_free_again() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenants = [Tenant::start(&slice.region_path), Tenant::start(&slice.region_path)];
@@ -56,7 +56,7 @@ fn what_a_killed_process_held_is_free_again() {
 }
 
 #[test]
-fn what_a_killed_process_held_is_the_slices_until_the_driver_has_it_back() {
+fn the_memory_of_a_killed_process_counts_until_the_driver_has_freed_it() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenants = [Tenant::start(&slice.region_path), Tenant::start(&slice.region_path)];
@@ -91,7 +91,7 @@ fn what_a_killed_process_held_is_the_slices_until_the_driver_has_it_back() {
 }
 
 #[test]
-fn a_process_whose_contexts_have_changed_is_looked_at_but_not_as_often_as_it_likes() {
+fn changed_contexts_trigger_looks_at_a_bounded_rate() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);
@@ -112,7 +112,7 @@ fn a_process_whose_contexts_have_changed_is_looked_at_but_not_as_often_as_it_lik
 }
 
 #[test]
-fn copies_are_counted_for_the_living_and_the_dead() {
+fn copies_of_ended_processes_stay_counted() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenants = [Tenant::start(&slice.region_path), Tenant::start(&slice.region_path)];
@@ -145,7 +145,7 @@ fn a_process_killed_within_a_reservation_is_settled() {
 }
 
 #[test]
-fn a_process_that_never_said_so_is_found_and_so_is_its_death() {
+fn unannounced_processes_and_their_ends_are_found() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenants = [Tenant::silent(&slice.region_path), Tenant::silent(&slice.region_path)];
@@ -162,7 +162,7 @@ fn a_process_that_never_said_so_is_found_and_so_is_its_death() {
 }
 
 #[test]
-fn a_process_that_execs_has_one_slot_and_nothing_of_before() {
+fn a_process_that_execs_has_one_slot_and_no_old_charges() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);
@@ -181,7 +181,7 @@ fn a_process_that_execs_has_one_slot_and_nothing_of_before() {
 }
 
 #[test]
-fn who_waits_at_the_gate_is_let_in() {
+fn a_process_waiting_at_the_gate_is_let_in() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let gate = &limits(Path::new(&slice.region_path)).devices[0].gate;
@@ -194,7 +194,7 @@ fn who_waits_at_the_gate_is_let_in() {
 }
 
 #[test]
-fn one_that_rings_and_was_not_heard_before_is_taken_in() {
+fn an_unannounced_process_that_rings_is_attached() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::silent(&slice.region_path);
@@ -239,7 +239,7 @@ fn dropped(node: &Node) -> f64 {
 }
 
 #[test]
-fn lies_and_garbage_are_dropped() {
+fn false_and_malformed_messages_are_dropped() {
     let (node, slice, _honest, mine) = (0..10).find_map(|_| told_lies_and_garbage()).expect("not taken in");
     let region = Path::new(&slice.region_path);
     // A true message is accepted after all of these.

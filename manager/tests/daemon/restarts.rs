@@ -40,7 +40,7 @@ fn slices_processes_and_books_are_the_same_after_a_restart() {
 }
 
 #[test]
-fn waits_for_leases_are_counted_once_told_by_length_and_outlive_the_manager() {
+fn waits_for_leases_are_counted_by_length_and_outlive_the_manager() {
     let mut node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);
@@ -66,7 +66,7 @@ fn waits_for_leases_are_counted_once_told_by_length_and_outlive_the_manager() {
 }
 
 #[test]
-fn what_ended_while_no_manager_ran_is_given_back_before_the_next_one_serves() {
+fn processes_that_ended_without_a_manager_are_reclaimed_before_the_next_one_serves() {
     let mut node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);
@@ -80,7 +80,7 @@ fn what_ended_while_no_manager_ran_is_given_back_before_the_next_one_serves() {
 }
 
 #[test]
-fn a_manager_killed_while_it_gave_something_back_is_made_good_by_the_next_one() {
+fn a_reclaim_that_a_kill_interrupted_is_finished_by_the_next_manager() {
     let mut node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     // The word of the slot, and whether the account has been changed already.
@@ -120,7 +120,7 @@ fn after_a_reboot_slices_are_made_again_with_the_same_ids() {
 
 /// Older managers made such regions, which only an unguessable name protected.
 #[test]
-fn an_open_region_is_made_anew_once_nobody_uses_it() {
+fn an_open_region_is_made_anew_once_it_is_unused() {
     let mut node = Node::start();
     let slice = node.create("old", vec![part(30, GIB)]).unwrap();
     node.stop();
@@ -143,7 +143,7 @@ fn an_open_region_is_made_anew_once_nobody_uses_it() {
 }
 
 #[test]
-fn what_was_begun_and_not_finished_is_removed() {
+fn unfinished_slices_are_removed() {
     let mut node = Node::start();
     node.create("kept", vec![part(30, GIB)]).unwrap();
     node.create("begun", vec![part(30, GIB)]).unwrap();
@@ -164,7 +164,7 @@ fn what_was_begun_and_not_finished_is_removed() {
 }
 
 #[test]
-fn a_manager_that_remembers_nothing_leaves_nothing() {
+fn a_manager_without_state_leaves_no_slices() {
     let mut node = Node::prepare();
     node.config.state_dir = None;
     node.restart().unwrap();

@@ -115,7 +115,7 @@ fn a_priority_class_is_given_changed_and_outlives_the_manager() {
 }
 
 #[test]
-fn a_change_holds_when_its_answer_comes_and_says_who_is_beyond_the_new_limit() {
+fn a_change_holds_when_it_is_answered_and_warns_of_use_beyond_the_new_limit() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let mut tenant = Tenant::start(&slice.region_path);
@@ -137,7 +137,7 @@ fn a_change_holds_when_its_answer_comes_and_says_who_is_beyond_the_new_limit() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_code_a_value_and_a_remedy() {
+fn invalid_requests_are_refused_with_a_code_a_value_and_a_remedy() {
     let node = Node::start();
     node.create("a", vec![part(60, 0)]).unwrap();
     node.create("b", vec![part(60, 0)]).unwrap();
@@ -172,7 +172,7 @@ fn a_slice_in_use_is_removed_by_force_only() {
 }
 
 #[test]
-fn usage_is_told_again_and_again_until_the_caller_has_enough() {
+fn usage_is_streamed_until_the_caller_stops() {
     let node = Node::start();
     node.create("a", vec![part(30, GIB)]).unwrap();
     let request = |ms: i32| proto::WatchUsageRequest {

@@ -18,7 +18,7 @@ fn first_actions(mut arbiter: Arbiter) -> Vec<Action> {
 }
 
 #[test]
-fn it_runs_free_unless_nobody_else_tells_what_it_uses() {
+fn it_runs_free_unless_only_leases_measure_its_use() {
     assert_eq!(first_actions(Arbiter::new(0)), [Action::OpenFree { container: ONLY }]);
     assert_eq!(first_actions(Arbiter::charging_all(0)), [Action::Open { container: ONLY }]);
 }

@@ -140,7 +140,7 @@ impl Life {
 }
 
 #[test]
-fn nobody_starves_and_nobody_exceeds_its_limit() {
+fn no_container_starves_or_exceeds_its_limit() {
     for seed in 0..RUNS {
         let mut life = Life::new(seed);
         while life.world.now_ns < RUN_NS {
@@ -153,7 +153,7 @@ fn nobody_starves_and_nobody_exceeds_its_limit() {
 }
 
 #[test]
-fn nobody_exceeds_its_limit_in_the_long_run() {
+fn no_container_exceeds_its_limit_in_the_long_run() {
     for seed in 0..15 {
         let mut life = Life::new(seed);
         life.world.run_until(4 * SECOND);
@@ -168,7 +168,7 @@ fn nobody_exceeds_its_limit_in_the_long_run() {
 }
 
 #[test]
-fn charged_is_used() {
+fn the_charge_approximates_the_use() {
     for seed in 0..200 {
         let mut life = Life::new(seed);
         life.world.run_until(500 * MS);

@@ -212,7 +212,7 @@ fn any_crowd(seed: u64) -> Crowd {
 }
 
 #[test]
-fn any_two_gangs_make_progress_and_take_from_nobody() {
+fn any_two_gangs_make_progress_and_leave_others_their_share() {
     for seed in 0..100 {
         let crowd = any_crowd(seed);
         let mut run = Run::new(seed, &crowd);

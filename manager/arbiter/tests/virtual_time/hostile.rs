@@ -10,7 +10,7 @@ const HONEST: ContainerId = ContainerId(1);
 const SHARE: Share = Share { request_percent: 50, limit_percent: 100, priority: 0 };
 
 #[test]
-fn any_observation_is_taken() {
+fn any_observation_is_handled() {
     for seed in 0..300 {
         let mut random = Random::new(seed);
         let mut arbiter = Arbiter::new(0);
@@ -96,7 +96,7 @@ fn charged_beside(lie: impl Fn(u64) -> Observation) -> u64 {
 }
 
 #[test]
-fn no_lie_keeps_the_others_out() {
+fn false_observations_do_not_starve_others() {
     let quiet =
         Observation { container: LIAR, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0, siblings: None };
     let always_waiting = charged_beside(|_| Observation { waiting: true, ..quiet });

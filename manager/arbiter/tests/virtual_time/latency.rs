@@ -70,7 +70,7 @@ fn requests_that_come_at_any_time_wait_for_a_quantum_and_a_kernel() {
 }
 
 #[test]
-fn priority_takes_from_nobody_what_they_requested() {
+fn priority_does_not_reduce_requested_shares() {
     for seed in 0..5 {
         let world = beside_three_batches(seed, Share { priority: 1, ..burstable(30) }, Program::endless(&[MS]));
         for (number, percent) in [(0, 30), (1, 30), (2, 20), (3, 20)] {
@@ -90,7 +90,7 @@ fn a_service_of_the_same_priority_waits_for_a_short_lease_and_one_kernel() {
 }
 
 #[test]
-fn what_an_idle_container_leaves_is_used_and_given_back() {
+fn the_time_of_an_idle_container_is_lent_and_returned() {
     let mut world = World::new(5, 1);
     for container in [BATCH, SERVICE] {
         world.add_container(0, container, burstable(50));
@@ -121,7 +121,7 @@ fn a_lease_is_handed_back_early() {
 }
 
 #[test]
-fn the_dead_hold_nothing() {
+fn a_killed_process_holds_no_lease() {
     let mut world = World::new(7, 1);
     for container in [BATCH, SERVICE] {
         world.add_container(0, container, burstable(50));

@@ -135,7 +135,7 @@ fn a_crowd_that_is_limited_to_its_requests() {
 }
 
 #[test]
-fn what_is_left_over_is_shared_by_request() {
+fn free_time_is_shared_by_request() {
     let mut world = World::new(1, 1);
     for (number, percent) in [(0, 10), (1, 30)] {
         world.add_container(0, ContainerId(number), burstable(percent));
@@ -147,7 +147,7 @@ fn what_is_left_over_is_shared_by_request() {
 }
 
 #[test]
-fn what_is_left_over_goes_to_the_higher_priority() {
+fn free_time_goes_to_the_higher_priority() {
     let mut world = World::new(1, 1);
     for (number, percent, priority) in [(0, 20, 0), (1, 30, 5)] {
         world.add_container(0, ContainerId(number), Share { priority, ..burstable(percent) });
@@ -206,7 +206,7 @@ fn alone_and_unlimited_costs_nothing() {
 }
 
 #[test]
-fn what_was_queued_by_who_ran_free_is_charged_and_keeps_nobody_out_for_long() {
+fn work_queued_while_running_free_is_charged_and_delays_others_briefly() {
     for seed in 0..20 {
         let mut world = World::new(seed, 1);
         let (old, new) = (ContainerId(0), ContainerId(1));

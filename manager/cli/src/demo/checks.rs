@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_nobody_used_is_held_against_nobody() {
+    fn unused_time_counts_against_no_slice() {
         assert_eq!(shares_hold([27_600, 67_400]), [true, true]);
         assert_eq!(shares_hold([24_000, 56_000]), [true, true]);
         assert_eq!(shares_hold([30_000, 60_000]), [false, false]);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn books_may_charge_a_wait_but_no_less_than_what_was_used_and_to_each_its_part() {
+    fn the_books_may_charge_waits_but_no_less_than_the_use_and_in_proportion() {
         assert_eq!(books_hold([27_600, 67_400], [29_800, 70_100]), [true, true]);
         assert_eq!(books_hold([30_000, 70_000], [27_900, 65_000]), [false, false]);
         assert_eq!(books_hold([30_000, 70_000], [32_100, 70_000]), [false, true]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_not_fully_used_is_spoken_of_and_one_that_stood_idle_judges_nothing() {
+    fn a_partly_used_device_is_mentioned_and_an_idle_one_fails_the_check() {
         let check = |used| device_used(&Together::of(&sharers(used, used)));
         assert!(check([30_000, 69_000]).holds && !check([30_000, 69_000]).text.contains("busy"));
         assert!(check([27_000, 63_000]).holds && check([27_000, 63_000]).text.contains("in use for 90.0 %"));

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_healthy_device_that_nobody_uses_will_do() {
+    fn only_a_healthy_unused_device_is_chosen() {
         let device = |health: DeviceHealth, core_requested_percent| Device {
             health: health.into(),
             core_requested_percent,

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_points_are_shown_and_what_is_beyond_the_limit_is_seen() {
+    fn the_newest_points_and_values_beyond_the_limit_are_shown() {
         assert_eq!(lines(&[1_000, 90_000, 60_000], 60_000, 60_000, 60_000, 15, 3), ["▓━ 60 % = req.", "██", "██"]);
     }
 

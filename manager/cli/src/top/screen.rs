@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_of_a_device_is_added_up() {
+    fn the_usage_of_a_device_is_summed() {
         let mut screen = Screen::new(Duration::from_secs(1), false);
         let device =
             |index, uuid: &str| Device { index, uuid: uuid.to_owned(), memory_bytes: 80 << 30, ..Device::default() };
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_leaves_out_what_there_is_no_room_for() {
+    fn a_title_leaves_out_what_does_not_fit() {
         let slice = slice("train", 60_000, 0);
         let title = |width| title(&slice, &slice.parts[0], width);
         assert_eq!(title(41), " train  60.0 % of GPU-a110c07a  standard ");
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_that_is_old_says_so() {
+    fn outdated_figures_are_marked() {
         let mut screen = Screen::new(Duration::from_secs(1), false);
         screen.silent_for = Some(Duration::from_secs(7));
         let text = picture(&mut screen, &history(&["train"]), 80, 24);

@@ -161,7 +161,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn a_full_disk_is_one() {
+fn a_full_disk_is_an_error() {
     let full = Path::new("/dev/full");
     let output =
         output(aliquot(["completions", "bash"]).stdout(std::fs::OpenOptions::new().write(true).open(full).unwrap()));

@@ -51,7 +51,7 @@ impl Drop for Manager {
 }
 
 #[test]
-fn every_command_says_who_does_not_answer() {
+fn every_command_names_the_silent_manager() {
     let manager = Manager::start();
     manager.stop();
     for (args, code) in [
@@ -93,7 +93,7 @@ fn every_command_says_who_does_not_answer() {
 }
 
 #[test]
-fn doctor_says_it_too() {
+fn doctor_reports_the_silent_manager() {
     let manager = Manager::start();
     manager.stop();
     let text = stdout(&output(&mut aliquot(["--socket", &manager.socket, "--timeout", "0.2", "doctor"])));
@@ -101,7 +101,7 @@ fn doctor_says_it_too() {
 }
 
 #[test]
-fn who_watches_notices_it() {
+fn watching_commands_notice_the_silence() {
     let manager = Manager::start();
     let watch = |args: &[&str], first: &str| {
         let args = [&["--socket", &manager.socket, "--timeout", "0.5"][..], args].concat();

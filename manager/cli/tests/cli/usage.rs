@@ -100,7 +100,7 @@ fn memory_is_told_in_words_that_people_read() {
 }
 
 #[test]
-fn what_was_used_lately_is_told() {
+fn recent_usage_is_listed() {
     let script = "set -e
         $1 load --busy 50 --memory 512MiB --seconds 3 > /dev/null
         $1 ps --since 1h
@@ -122,7 +122,7 @@ fn what_was_used_lately_is_told() {
 }
 
 #[test]
-fn what_has_happened_is_told() {
+fn events_are_listed() {
     let script = "set -e
         $1 slice create other --gpu-core 20 --gpu-memory 1GiB > /dev/null
         $1 slice resize other --gpu-core 30 > /dev/null
@@ -162,14 +162,14 @@ fn doctor_says_where_the_manager_that_runs_keeps_its_files() {
 }
 
 #[test]
-fn doctor_says_what_the_audit_has_found() {
+fn doctor_shows_the_findings_of_the_audit() {
     // Its exit status is not checked, because other things on the machine may not work.
     let text = stdout(&output(&mut simulated_run([ALIQUOT, "doctor"])));
     assert!(text.contains("audit") && text.contains("nothing found"), "{text}");
 }
 
 #[test]
-fn nodes_and_slices_say_what_is_given() {
+fn nodes_and_slices_show_what_is_given_out() {
     let device = json(&["nodes", "--json"])["devices"][0].clone();
     assert_eq!(device["core_requested_percent"], 30);
     assert_eq!(device["memory_bytes"], 80u64 << 30);

@@ -139,7 +139,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_gets_more_than_was_asked_for(
+    fn no_container_gets_more_than_it_asked_for(
         pod in pods(),
         node in nodes(),
         spoken in spoken(),

@@ -27,13 +27,13 @@ fn all_three_spellings_are_understood() {
 }
 
 #[test]
-fn its_scheduler_decides_if_it_has() {
+fn the_decision_of_its_scheduler_is_followed() {
     let decided = |value| ask(ElasticGpu, &[(IO_CORE, "200")], &[("elasticgpu.io/container-main", value)]);
     assert_eq!(decided("0,3").unwrap().constraints.decided, Some(Decided::Indexes(vec![0, 3])));
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         ElasticGpu,
         &[

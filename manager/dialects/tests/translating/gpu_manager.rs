@@ -21,20 +21,20 @@ fn parts_have_memory_and_whole_devices_need_none() {
 }
 
 #[test]
-fn the_soft_limit_is_how_far_a_part_may_go() {
+fn the_soft_limit_bounds_a_part() {
     let wish = ask(GpuManager, &[(CORE, "20"), (MEMORY, "4")], &[("tencent.com/vcuda-core-limit", "60")]).unwrap();
     assert_eq!(wish.share, both(core(20, 60), Memory::Bytes(GIB)));
 }
 
 #[test]
-fn gpu_admission_decides_if_it_has() {
+fn the_decision_of_gpu_admission_is_followed() {
     let decided = |index| ask(GpuManager, &[(CORE, "200")], &[(index, "2,3")]).unwrap().constraints.decided;
     assert_eq!(decided("tencent.com/predicate-gpu-idx-0"), Some(Decided::Indexes(vec![2, 3])));
     assert_eq!(decided("tencent.com/predicate-gpu-idx-1"), None);
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         GpuManager,
         &[

@@ -32,7 +32,7 @@ fn programs_read_how_much_of_which_device_they_have() {
 }
 
 #[test]
-fn its_extender_decides_if_it_has() {
+fn the_decision_of_its_extender_is_followed() {
     for (index, decided) in [("1", Some(Decided::Indexes(vec![1]))), ("-1", None)] {
         let wish = ask(GpuShare, &[(MEMORY, "3")], &[("ALIYUN_COM_GPU_MEM_IDX", index)]).unwrap();
         assert_eq!(wish.constraints.decided, decided);
@@ -40,7 +40,7 @@ fn its_extender_decides_if_it_has() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         GpuShare,
         &[

@@ -12,7 +12,7 @@ const PERCENTAGE: &str = "nvidia.com/gpumem-percentage";
 const CORES: &str = "nvidia.com/gpucores";
 
 #[test]
-fn what_is_asked_for_is_of_each_device() {
+fn the_request_is_for_each_device() {
     assert_gets(
         Hami,
         &[
@@ -49,7 +49,7 @@ fn programs_read_their_limits() {
 }
 
 #[test]
-fn annotations_say_which_devices_will_do() {
+fn annotations_restrict_the_devices() {
     let wish = ask(
         Hami,
         &[(GPU, "1")],
@@ -69,7 +69,7 @@ fn annotations_say_which_devices_will_do() {
 }
 
 #[test]
-fn its_extender_decides_if_it_has() {
+fn the_decision_of_its_extender_is_followed() {
     let decided = "GPU-1,NVIDIA,3000,30:;GPU-2,NVIDIA,3000,30:GPU-3,NVIDIA,3000,30:;";
     let containers = [container("a", &[(GPU, "1")]), container("b", &[(GPU, "2")]), container("c", &[(GPU, "1")])];
     let pod = pod(&containers, &[("hami.io/vgpu-devices-allocated", decided)]);
@@ -81,7 +81,7 @@ fn its_extender_decides_if_it_has() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         Hami,
         &[

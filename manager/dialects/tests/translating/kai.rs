@@ -29,7 +29,7 @@ fn programs_read_their_portion() {
 }
 
 #[test]
-fn only_the_container_that_is_meant_asks() {
+fn only_the_named_container_asks() {
     let containers = [container("a", &[]), container("b", &[])];
     let spoken = Spoken::new([Kai]).unwrap();
     let askers = |annotations: Pairs<'_>| {
@@ -42,7 +42,7 @@ fn only_the_container_that_is_meant_asks() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     for fraction in ["0", "1", "1.0", "1.5", "NaN", "inf", "-0.5", "0.5x", "", "0.009", "0x1p-1", "1e-30", "half"] {
         let words = format!("gpu-fraction is {fraction:?}; it must be a decimal number from 0.01");
         assert_refused_with(Kai, &[("gpu-fraction", fraction)], &[(&[], &words)]);

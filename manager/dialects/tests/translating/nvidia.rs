@@ -38,7 +38,7 @@ fn replicas_of_a_device_fit_on_it() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         Nvidia,
         &[

@@ -53,14 +53,14 @@ fn the_unit_of_memory_is_the_nodes() {
 }
 
 #[test]
-fn annotations_say_how_far_it_may_go_and_who_goes_first() {
+fn annotations_set_the_limit_and_the_priority() {
     let annotations = [("aliquot.dev/gpu-core-limit", "80"), ("aliquot.dev/priority-class", "batch")];
     let wish = ask(Own, &[("aliquot.dev/gpu-core", "30")], &annotations).unwrap();
     assert_eq!((wish.share, wish.priority), (Share::ByCore(core(30, 80)), Some(Priority::Batch)));
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         Own,
         &[

@@ -16,7 +16,7 @@ fn a_container_that_asks_for_no_device_gets_none() {
 }
 
 #[test]
-fn what_a_node_does_not_speak_is_refused_with_what_to_do() {
+fn a_dialect_that_is_not_spoken_is_refused_with_a_remedy() {
     let pod = pod(&[container("a", &[("tencent.com/vcuda-core", "100")])], &[]);
     let refusal = Spoken::new([]).unwrap().translate(&pod, 0, &NodeFacts::default()).unwrap_err();
     assert_eq!(refusal, Refusal::NotSpoken { key: "tencent.com/vcuda-core".into(), dialect: Dialect::GpuManager });
@@ -45,7 +45,7 @@ fn two_containers_of_a_pod_may_ask_in_different_words() {
 }
 
 #[test]
-fn a_node_cannot_speak_two_dialects_in_which_a_name_means_two_things() {
+fn dialects_that_share_a_resource_name_clash() {
     let clash = Spoken::new([Dialect::Hami, Dialect::Nvidia]).unwrap_err();
     assert_eq!(
         clash.to_string(),
@@ -55,7 +55,7 @@ fn a_node_cannot_speak_two_dialects_in_which_a_name_means_two_things() {
 }
 
 #[test]
-fn names_are_read_back_and_no_other_ones() {
+fn only_the_names_of_dialects_are_parsed() {
     for dialect in Dialect::ALL {
         assert_eq!(dialect.name().parse(), Ok(dialect));
         assert_eq!(dialect.to_string(), dialect.name());
@@ -65,7 +65,7 @@ fn names_are_read_back_and_no_other_ones() {
 }
 
 #[test]
-fn each_dialect_says_who_decides_on_the_device() {
+fn each_dialect_names_what_chooses_the_device() {
     for dialect in Dialect::ALL {
         let expected = match dialect {
             Dialect::Own | Dialect::Nvidia | Dialect::Cgpu | Dialect::Qgpu => Placement::Node,
@@ -83,7 +83,7 @@ fn each_dialect_says_who_decides_on_the_device() {
 }
 
 #[test]
-fn what_is_advertised_is_understood() {
+fn advertised_resources_are_understood() {
     let node = NodeFacts { whole_devices: true, ..NodeFacts::default() };
     for dialect in Dialect::ALL {
         let spoken = Spoken::new([dialect]).unwrap();

@@ -13,7 +13,7 @@ const OLD_MEMORY: &str = "volcano.sh/gpu-memory";
 const OLD_NUMBER: &str = "volcano.sh/gpu-number";
 
 #[test]
-fn what_is_asked_for_is_of_each_device() {
+fn the_request_is_for_each_device() {
     assert_gets(
         Volcano,
         &[
@@ -43,7 +43,7 @@ fn programs_read_their_limits() {
 }
 
 #[test]
-fn volcano_decides_if_it_has() {
+fn the_decision_of_volcano_is_followed() {
     let decided = |resource, key, value| ask(Volcano, &[(resource, "1")], &[(key, value)]).unwrap().constraints.decided;
     let uuids = decided(NUMBER, "volcano.sh/vgpu-ids-new", "GPU-1,NVIDIA,1126,0:;");
     assert_eq!(uuids, Some(Decided::Uuids(vec!["GPU-1".into()])));
@@ -51,7 +51,7 @@ fn volcano_decides_if_it_has() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         Volcano,
         &[

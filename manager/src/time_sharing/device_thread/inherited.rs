@@ -40,7 +40,7 @@ mod tests {
     const START_NS: u64 = 1_000_000_000_000;
 
     #[test]
-    fn work_that_was_there_is_waited_for_only_a_while() {
+    fn existing_work_is_waited_for_with_a_limit() {
         let mut inherited = Inherited::new(START_NS, [(7, 5)].into_iter());
         assert!(!inherited.is_abandoned(7, 5, START_NS + BELIEVED_NS - 1));
         assert!(inherited.is_abandoned(7, 5, START_NS + BELIEVED_NS));
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_came_later_is_waited_for_as_long_as_it_takes() {
+    fn later_work_is_waited_for_without_a_limit() {
         let mut inherited = Inherited::new(START_NS, [(7, 5)].into_iter());
         assert!(!inherited.is_abandoned(8, 5, START_NS));
         assert!(!inherited.is_abandoned(8, 5, START_NS + 1000 * BELIEVED_NS));
