@@ -1,8 +1,8 @@
-//! The manager's persistent state: the slices, in one file that is always whole.
+//! The manager's persistent state: the slices, in one file that is replaced atomically.
 //!
 //! The file is written under another name, synced, and renamed; then its directory is synced. A reader finds the state
-//! before or after a change, never half of one. On a full disk it is written over in place instead; then its copy is
-//! whole.
+//! before or after a change, never half of one. On a full disk the file is overwritten in place instead; meanwhile only
+//! its copy is whole, if there is one.
 //!
 //! Each slice is stored with its phase. `making` is written before anything of a slice is made, and `removing` before
 //! anything of it is removed. So after a kill at any moment all possible leftovers are known, and the next start
@@ -163,7 +163,7 @@ impl Checkpoint {
     /// Replaces the checkpoint and its copy.
     ///
     /// # Errors
-    /// The checkpoint cannot be written; the former state is still there.
+    /// The checkpoint cannot be written. It holds the former state, or the new one if only the directory's sync failed.
     pub(crate) fn save(&self, contents: &Contents) -> Result<(), CheckpointError> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let path = dir.join(FILE);
@@ -234,7 +234,7 @@ fn replace(dir: &Path, new: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Overwrites a file that is at least as long, and keeps its length. The other one of the two files is whole meanwhile.
+/// Overwrites a file that is at least as long, and keeps its length. Meanwhile only the other file is whole, if it exists.
 fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);

@@ -417,7 +417,8 @@ fn linked_buses(handle: &NvmlDevice) -> Vec<String> {
     buses
 }
 
-/// The NUMA node of a PCI device, from sysfs. NVML writes the PCI domain with eight digits, the kernel with four.
+/// The NUMA node of a PCI device, from sysfs. NVML writes the PCI domain with eight digits, the kernel
+/// with at least four.
 fn numa_node(pci_bus_id: &str) -> Option<i32> {
     let (domain, rest) = pci_bus_id.split_once(':')?;
     let domain = domain.get(domain.len().saturating_sub(4)..)?;

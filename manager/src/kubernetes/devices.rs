@@ -50,7 +50,7 @@ pub(super) fn device(device: &inventory::Device, may_partition: bool) -> Device 
     }
 }
 
-/// NVML writes the domain with eight digits and in capitals, the kernel with four.
+/// NVML writes the domain with eight digits and in capitals, the kernel with at least four.
 fn kernel_bus_id(nvml: &str) -> Option<String> {
     let (domain, rest) = nvml.split_once(':')?;
     let domain = domain.get(domain.len().checked_sub(4)?..)?;

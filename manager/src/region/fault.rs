@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{io, mem, ptr};
 
-/// Maximum registered mappings: two for each slice, and a node of 16 devices has at most 1,600 slices.
+/// Maximum registered mappings: two for each slice. A node of 16 GPUs without MIG has at most 1,600 slices.
 const MAPPINGS_MAX: usize = 4096;
 const PAGE_BYTES: usize = 4096;
 
