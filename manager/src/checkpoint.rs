@@ -234,7 +234,7 @@ fn replace(dir: &Path, new: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Overwrites a file that is at least as long, and keeps its length. Meanwhile only the other file is whole, if it exists.
+/// Overwrites a file that is at least as long, and keeps its length. Only the other file, if any, is whole meanwhile.
 fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
