@@ -37,7 +37,7 @@ use event_loop::EventLoop;
 /// Counters of the attach thread.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Processes that were taken in.
+    /// Processes that were attached.
     pub attached: AtomicU64,
     /// Ended processes whose memory and slot were given back.
     pub reclaimed: AtomicU64,

@@ -19,11 +19,11 @@ pub(crate) struct HealthWatch {
 /// A device's answer to a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It answers, and the driver requests no recovery action.
+    /// The device answers, and the driver requests no recovery action.
     Well,
-    /// It answers, but the driver requests this recovery action before anything new is started on it.
+    /// The device answers, but the driver requests this recovery action before anything new is started on it.
     WantsRecovery(String),
-    /// It does not answer, or only with this error.
+    /// The device does not answer, or only with this error.
     Silence(String),
 }
 

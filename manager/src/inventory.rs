@@ -63,9 +63,9 @@ impl fmt::Debug for DeviceUuid {
 /// Whether new slices may use a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It answers.
+    /// The device answers, and new slices may use it.
     Healthy,
-    /// It does not work properly.
+    /// The device does not work properly.
     Unhealthy {
         /// Why, in the driver's words if it gives any.
         reason: String,
@@ -159,7 +159,7 @@ pub struct DeviceProcess {
     pub pid: u32,
     /// Device memory; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
-    /// It computes; `false`: it only draws.
+    /// The process computes; `false`: it only draws.
     pub computes: bool,
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn start(config: &Config) -> Result<(), LogLevelError> {
 /// Parses a level or filter.
 ///
 /// # Errors
-/// It is neither.
+/// `level` is neither.
 pub(crate) fn filter(level: &str) -> Result<EnvFilter, LogLevelError> {
     let filter = EnvFilter::try_new(level).map_err(|source| LogLevelError::NoFilter { level: level.into(), source })?;
     // A word with '=' or '[' was parsed as a filter.

@@ -81,7 +81,7 @@ fn holds_regions(dir: &Path) -> bool {
 /// directory, because another user can have made `dir`.
 ///
 /// # Errors
-/// It does not exist or cannot be examined.
+/// `dir` does not exist or cannot be examined.
 pub fn is_of_this_user(dir: &Path) -> io::Result<bool> {
     let (me, link, metadata) = (geteuid().as_raw(), fs::symlink_metadata(dir)?, fs::metadata(dir)?);
     Ok([0, me].contains(&link.uid()) && metadata.uid() == me && metadata.mode() & 0o022 == 0)

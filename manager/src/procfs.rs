@@ -42,7 +42,7 @@ impl ProcessView {
         ProcessView::read(pid).ok().flatten()
     }
 
-    /// The same.
+    /// As [`ProcessView::of`], but returns errors of reading.
     ///
     /// # Errors
     /// Too few resources to read anything now. This does not mean that the process is gone.
@@ -128,7 +128,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Of the process `pid`; `None` if it is gone.
+    /// The values of the process `pid`; `None` if it is gone.
     #[must_use]
     pub(crate) fn of(pid: u32) -> Option<Stat> {
         Stat::in_dir(&format!("/proc/{pid}"))
@@ -211,7 +211,7 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// Of the file at `path`; `None` if there is none.
+    /// The identity of the file at `path`; `None` if there is none.
     #[must_use]
     pub(crate) fn of(path: &Path) -> Option<FileId> {
         fs::metadata(path).ok().map(|file| FileId { device: file.dev(), inode: file.ino() })
@@ -258,15 +258,15 @@ fn find_line<T>(list: impl BufRead, find: impl Fn(&str) -> Option<T>) -> io::Res
     if list.limit() == 0 { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(None) }
 }
 
-/// The pids of all processes.
+/// The pids of all processes; none if `/proc` cannot be listed.
 pub(crate) fn pids() -> impl Iterator<Item = u32> {
     list().into_iter().flatten()
 }
 
-/// The same.
+/// The pids of all processes.
 ///
 /// # Errors
-/// They cannot be listed just now.
+/// `/proc` cannot be listed just now.
 pub(crate) fn list() -> io::Result<impl Iterator<Item = u32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
@@ -275,9 +275,9 @@ pub(crate) fn list() -> io::Result<impl Iterator<Item = u32>> {
 /// Whether a file is mapped by a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapped {
-    /// It is.
+    /// The file is mapped.
     Yes,
-    /// It is not.
+    /// The file is not mapped.
     No,
     /// The process has no memory any more, because it is ending.
     Ending,

@@ -35,13 +35,13 @@ pub enum SocketError {
         /// The socket.
         path: PathBuf,
     },
-    /// Another kind of file has its name.
+    /// Another kind of file has the socket's name.
     #[error("{} exists and is no socket; move it away, or choose another socket with --socket", path.display())]
     NoSocket {
         /// The file.
         path: PathBuf,
     },
-    /// It cannot be made.
+    /// The socket cannot be made.
     #[error("cannot serve the socket {}: {source}", path.display())]
     Io {
         /// The socket.

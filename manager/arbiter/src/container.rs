@@ -84,11 +84,11 @@ pub(crate) struct Container {
     pub(crate) guarantee: Bucket,
     /// Charged time over weight; see `fair`.
     pub(crate) virtual_ns: u64,
-    /// It wants the device and may have it.
+    /// The container wants the device and may have it.
     pub(crate) contending: bool,
-    /// It is idle, or kept away by its own limit: virtual time passes without it.
+    /// The container is idle, or kept away by its own limit: virtual time passes without it.
     pub(crate) absent: bool,
-    /// It began to want the device after being idle, and has had no lease since.
+    /// The container was idle, wants the device now, and has had no lease since.
     pub(crate) woke: bool,
 
     /// Expected charge of one of its leases, drain included, from experience.
@@ -99,24 +99,24 @@ pub(crate) struct Container {
     unpaid_ns: u64,
     /// Charged since the quantum began.
     pub(crate) lease_charged_ns: u64,
-    /// How long it may do nothing before it loses its lease to another container.
+    /// How long the holder may do nothing before it loses its lease to another container.
     pub(crate) idle_grace_ns: u64,
 
-    /// How long it may wait at its own open gate while other containers wait for the device.
+    /// How long the holder may wait at its own open gate while other containers wait for the device.
     pub(crate) patience_ns: u64,
-    /// It has had no work since the lease was granted.
+    /// The holder has had no work since the lease was granted.
     pub(crate) unused: bool,
 
     pub(crate) waiting: bool,
-    /// It was waiting at the previous poll.
+    /// The value of `waiting` at the previous poll.
     pub(crate) waited: bool,
     pub(crate) in_flight: u32,
     markers: Option<u64>,
-    /// It had work between the last two polls.
+    /// The container had work between the last two polls.
     active: bool,
-    /// It neither has work nor wants any, for longer than a short pause.
+    /// For longer than a short pause the container has had no work and wanted none.
     pub(crate) idle: bool,
-    /// When it was last seen working or waiting.
+    /// When the container was last seen working or waiting.
     pub(crate) last_active_ns: u64,
     /// When its work was done, if it is.
     pub(crate) drained_ns: u64,
@@ -131,9 +131,9 @@ pub(crate) struct Container {
     pub(crate) precedence: Precedence,
     /// Since its lease began, it was seen open on all devices that it wants.
     pub(crate) together: bool,
-    /// From experience it wants this device when it has its others.
+    /// From experience the container wants this device when it has its others.
     pub(crate) follows: bool,
-    /// It is summoned, and is expected to want this device.
+    /// The container is summoned, and is expected to want this device.
     pub(crate) is_expected: bool,
     /// Its lease lets work on another device end.
     pub(crate) recalled: bool,
@@ -199,7 +199,7 @@ impl Container {
         matches!(self.phase, Phase::Open { .. } | Phase::Free)
     }
 
-    /// It launches work, or would if it could.
+    /// Whether the container launches work, or would if it could.
     pub(crate) fn wants(&self) -> bool {
         self.processes > 0 && (self.waiting || self.is_expected || matches!(self.phase, Phase::Open { .. }))
     }

@@ -39,15 +39,15 @@ use crate::timing::{
 /// A container's state on one device, for the arbiters of its other devices.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Turn {
-    /// It does not want the device.
+    /// The container does not want the device.
     #[default]
     Absent,
-    /// It does not want the device now, but from experience will when it has its other devices.
+    /// The container does not want the device now, but from experience will when it has its other devices.
     Expected {
         /// When its gate could be opened, as things stand; `u64::MAX`: others go first.
         ready_ns: u64,
     },
-    /// It waits for its lease.
+    /// The container waits for its lease.
     Waiting {
         /// When its gate could be opened, as things stand; `u64::MAX`: others go first.
         ready_ns: u64,
@@ -106,7 +106,7 @@ pub(crate) enum Precedence {
         /// When the gate was closed there.
         since_ns: u64,
     },
-    /// It is to be let in together with its siblings.
+    /// The container is to be let in together with its siblings.
     Summoned {
         /// When the session began.
         since_ns: u64,
@@ -124,7 +124,7 @@ pub struct Siblings {
     pub(crate) ready_ns: u64,
     /// The gate is open on at least one other device.
     pub(crate) open: bool,
-    /// It waits on another device for its lease, or for the end of its work after a lease.
+    /// The container waits on another device for its lease, or for the end of its work after a lease.
     pub(crate) apart: bool,
     /// When the first of the gates was closed behind which work is not done yet.
     pub(crate) draining_since_ns: Option<u64>,

@@ -23,20 +23,20 @@ pub(crate) struct Rivals {
 /// The decision on a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It goes on. The next decision is due at `until_ns`, unless something happens before.
+    /// The lease goes on. The next decision is due at `until_ns`, unless something happens before.
     Goes { until_ns: u64 },
-    /// It goes on with a new quantum.
+    /// The lease goes on with a new quantum.
     Renewed {
         /// When the new quantum ends.
         until_ns: u64,
         /// A container that is held back would have been next, and must be made ready on its other devices.
         summons: bool,
     },
-    /// It ends because its holder does nothing.
+    /// The lease ends because its holder does nothing.
     HandedBack,
-    /// It ends because it was never used, and another container waits or the holder is limited.
+    /// The lease ends because it was never used, and another container waits or the holder is limited.
     NotUsed,
-    /// It ends because the holder's budget is used up, or because another container has the better claim.
+    /// The lease ends because the holder's budget is used up, or another container has the better claim.
     Ended,
 }
 
@@ -89,7 +89,7 @@ fn budget_spent_ns(holder: &Container, now_ns: u64) -> Option<u64> {
     }
     let kept_ns = holder.net_of_limit_ns(holder.expected_drain_ns);
     let left_ns = holder.cap.balance_ns().checked_sub(kept_ns)?;
-    // It earns while it runs. It is enough to look again when its present balance is spent.
+    // The holder earns while it runs. It is enough to look again when its present balance is spent.
     Some(now_ns.saturating_add(left_ns))
 }
 

@@ -36,7 +36,7 @@ pub const OVERRUN_MAX_NS: u64 = 100_000_000;
 pub const OVERRUN_LAST_NS: u64 = 300_000_000;
 
 /// Work that is still there this long after its gate was closed is charged, but others do not pay less because of it.
-/// It may be a fault, a stopped process or a forgery, and would otherwise loosen every limit.
+/// Such work may be a fault, a stopped process or a forgery, and would otherwise loosen every limit.
 pub const OVERDUE_NS: u64 = 5_000_000_000;
 
 /// Work in flight may take this long after the gate was closed; more is reported as overrun.

@@ -248,9 +248,9 @@ pub(crate) struct SliceCreateArgs {
 
 /// Change a slice, also while programs run in it.
 ///
-/// What is not given stays as it is, except that a core limit equal to the guaranteed share changes with it. The change
-/// is in force when the command ends. A memory limit below what is in use takes nothing away: nothing more is given
-/// until less is in use.
+/// Options that are not given change nothing, but a core limit equal to the guaranteed share changes with it. The
+/// change is in force when the command ends. A memory limit below what is in use takes nothing away: nothing more is
+/// given until less is in use.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "aliquot slice resize [OPTIONS] <NAME>",

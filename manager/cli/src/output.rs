@@ -16,7 +16,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 /// Whether output is still read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// It is, as far as is known.
+    /// The output is read, as far as is known.
     Reads,
     /// The reader is gone: further output would be lost.
     Gone,

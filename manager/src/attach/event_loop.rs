@@ -350,7 +350,7 @@ impl EventLoop {
         }
     }
 
-    /// A process was taken in.
+    /// A process was attached.
     fn attached(&mut self, number: u64, pid: u32) {
         count(&self.shared.counters.attached);
         let members = self.slices.get(&number).map(|slice| &slice.members);

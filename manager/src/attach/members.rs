@@ -46,7 +46,7 @@ pub(super) struct Members {
 /// Result of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The process was taken in.
+    /// The process was attached.
     Attached(u32),
     /// The process was attached already.
     Known,
@@ -59,7 +59,7 @@ pub(super) enum Outcome {
 /// Result of a sweep.
 #[derive(Default)]
 pub(super) struct Swept {
-    /// Processes that were taken in.
+    /// Processes that were attached.
     pub(super) found: Vec<u32>,
     /// Processes that have a pidfd again and can be watched.
     pub(super) watched: Vec<u32>,

@@ -45,7 +45,7 @@ pub(super) enum Received {
     Message(AttachMessage),
     /// Not a message, or the connection closed without one.
     Garbage,
-    /// Nothing yet.
+    /// No message has arrived yet.
     NotYet,
 }
 

@@ -5,7 +5,7 @@ use crate::audit::finding::Kind;
 /// What one look showed about a process on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// It runs the program of this machine's MPS server. Judged by the program's file, because a process can choose its
+    /// The process runs the program of this machine's MPS server. Judged by its file, because a process can choose its
     /// name but not the host's file.
     pub(super) is_mps_server: bool,
     /// This machine's MPS server, outside of all slices, is on the device: pids that the driver reports there mean
@@ -15,7 +15,7 @@ pub(super) struct Facts {
     pub(super) shared_by_mps: bool,
     /// Slices have parts of the device.
     pub(super) is_sliced: bool,
-    /// It computes on the device. A process that only draws needs no CUDA, and so has no shim.
+    /// The process computes on the device. A process that only draws needs no CUDA, and so has no shim.
     pub(super) computes: bool,
     /// Its slice; `None` if it is in no slice.
     pub(super) slice: Option<SliceFacts>,
@@ -23,7 +23,7 @@ pub(super) struct Facts {
     pub(super) memory_bytes: u64,
     /// The part of it that the process's slot holds.
     pub(super) held_bytes: u64,
-    /// It kept the device busy since the last look without a lease, while its ledger shows no work.
+    /// The process kept the device busy since the last look without a lease, while its ledger shows no work.
     pub(super) works_unseen: bool,
 }
 

@@ -32,9 +32,9 @@ impl Default for AuditSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditPolicy {
-    /// They are reported.
+    /// The processes are reported.
     #[default]
     Report,
-    /// They are ended with SIGKILL, and reported.
+    /// The processes are ended with SIGKILL, and reported.
     Stop,
 }

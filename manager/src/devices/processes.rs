@@ -44,7 +44,7 @@ pub(crate) struct ProcessLook {
     pub place: Place,
     /// Device memory that it uses; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
-    /// It computes; `false`: it only draws.
+    /// The process computes; `false`: it only draws.
     pub computes: bool,
     /// Percentage of the time since the last look in which it kept the device busy.
     pub busy_percent: u32,

@@ -42,7 +42,7 @@ pub(super) struct Events {
 /// How one GPU is listened to.
 enum Listener {
     Thread(JoinHandle<()>),
-    /// Not at all: the GPU makes no reports, so only its silence shows that it is broken.
+    /// No thread: the GPU makes no reports, so only its silence shows that it is broken.
     Nobody,
 }
 

@@ -177,9 +177,9 @@ impl Member {
 /// What the processes that wait at a closed gate can rely on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
-    /// This thread looks at them without being woken.
+    /// This thread looks at the processes without being woken.
     On,
-    /// They must ring.
+    /// The processes must ring.
     Off,
 }
 

@@ -49,15 +49,15 @@ pub(crate) struct Kernel {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// It launches at this time.
+    /// The process launches at this time.
     Running(u64),
-    /// It waits at the gate.
+    /// The process waits at the gate.
     AtGate,
     /// The gate was opened, and it wakes up at this time.
     Waking(u64),
-    /// It has the maximum work in flight.
+    /// The process has the maximum work in flight.
     Full,
-    /// It waits until all its work is done.
+    /// The process waits until all its work is done.
     Synchronizing,
     /// Its thread is busy with another device.
     Elsewhere,
@@ -69,9 +69,9 @@ pub(crate) struct Process {
     pub(crate) program: Program,
     /// The processes on other devices with which some of its kernels run together.
     pub(crate) peers: Vec<usize>,
-    /// One kernel in this many does so.
+    /// One kernel in this many runs together with the peers'.
     pub(crate) meets_every: u64,
-    /// It no longer wakes up when its gate is opened.
+    /// The process no longer wakes up when its gate is opened.
     pub(crate) deaf: bool,
     /// For one thread that launches on several devices in turn: the process for which it launches just before this one.
     pub(crate) after: Option<usize>,

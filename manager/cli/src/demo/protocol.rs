@@ -22,7 +22,7 @@ pub(super) enum Order {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event {
-    /// It has a context and its kernel.
+    /// The worker has a context and its kernel.
     Ready {
         /// The device's memory as the worker sees it.
         total_bytes: u64,

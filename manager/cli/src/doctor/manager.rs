@@ -19,9 +19,9 @@ pub(super) struct Manager {
 }
 
 enum State {
-    /// It answers: the node, and its findings, if it knows that call.
+    /// The manager answers: the node, and its findings, if it knows that call.
     Answers(Box<Node>, Option<ListFindingsResponse>),
-    /// It exists, but does not answer.
+    /// The manager exists, but does not answer.
     Silent(Failure),
     NotRunning,
 }
