@@ -290,7 +290,7 @@ impl Manager {
     /// Makes a slice.
     ///
     /// # Errors
-    /// It may not be made, or a step fails. Then nothing has changed.
+    /// The slice may not be made, or a step fails. Then nothing has changed.
     pub(crate) fn create(&self, request: CreateRequest) -> Result<SliceView, CreateSliceError> {
         let mut state = self.state.lock();
         let inventory = self.devices.known().inventory;
@@ -328,7 +328,7 @@ impl Manager {
     /// Changes a slice.
     ///
     /// # Errors
-    /// It may not be changed, or a step fails. Then nothing has changed.
+    /// The slice may not be changed, or a step fails. Then nothing has changed.
     pub(crate) fn resize(&self, name: &str, request: &ResizeRequest) -> Result<SliceView, ResizeSliceError> {
         let mut state = self.state.lock();
         let inventory = self.devices.known().inventory;
@@ -391,7 +391,7 @@ impl Manager {
     /// Removes a slice.
     ///
     /// # Errors
-    /// It may not be removed, or a step fails. Then nothing has changed.
+    /// The slice may not be removed, or a step fails. Then nothing has changed.
     pub(crate) fn remove(&self, name: &str, force: bool) -> Result<(), RemoveSliceError> {
         let mut state = self.state.lock();
         let live = self.live.get(name);

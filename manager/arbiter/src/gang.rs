@@ -146,7 +146,7 @@ impl Siblings {
 
 /// The parts of a container's policy that concern its other devices.
 impl Container {
-    /// Takes in its state on its other devices.
+    /// Records the container's state on its other devices.
     pub(crate) fn meet(&mut self, siblings: Option<Siblings>) {
         self.siblings = siblings.filter(|_| !self.is_owed());
         self.together |= self.is_open() && siblings.is_some_and(|siblings| siblings.open && !siblings.apart);
@@ -157,7 +157,7 @@ impl Container {
         }
     }
 
-    /// Whether it is so far behind its share of this device that it no longer waits for the others.
+    /// Whether the container is so far behind its share of this device that it no longer waits for the others.
     fn is_owed(&self) -> bool {
         let owes = |bucket: &Bucket| {
             let idle_ns = QUANTUM_MAX_NS.saturating_add(self.half_swing_ns());
@@ -166,14 +166,14 @@ impl Container {
         owes(&self.guarantee) || (self.is_limited() && owes(&self.cap))
     }
 
-    /// Called when it is this device's choice: summons its siblings, unless one of them has summoned it.
+    /// Called when this device chooses the container: summons its siblings, unless one of them has summoned it.
     pub(crate) fn lead(&mut self, now_ns: u64) {
         if self.siblings.is_some_and(|siblings| siblings.session_ns.is_none()) {
             self.session_ns.get_or_insert(now_ns);
         }
     }
 
-    /// Since when it has been summoned, by this device's arbiter or another one.
+    /// Since when the container has been summoned, by this device's arbiter or another one.
     pub(crate) fn summoned_since_ns(&self) -> Option<u64> {
         [self.session_ns, self.siblings.and_then(|siblings| siblings.session_ns)].into_iter().flatten().min()
     }
@@ -185,8 +185,8 @@ impl Container {
         siblings.ready_ns.min(since_ns.saturating_add(GANG_HOLD_MAX_NS))
     }
 
-    /// Whether its lease has lost its purpose: it was ended on another device, or was given to let work end there and
-    /// that work has ended.
+    /// Whether the container's lease has lost its purpose: it was ended on another device, or was given to let work end
+    /// there and that work has ended.
     pub(crate) fn has_parted(&self) -> bool {
         if self.recalled { !self.is_awaited_elsewhere() } else { self.together && self.is_awaited_elsewhere() }
     }
@@ -209,8 +209,8 @@ impl Container {
         }
     }
 
-    /// Whether its work, whose gate was closed at `closed_ns`, may wait for another device on which work waits for
-    /// `next` to be let in here.
+    /// Whether the container's work, whose gate was closed at `closed_ns`, may wait for another device, because work
+    /// there waits for `next` to be let in here.
     pub(crate) fn is_stuck(&self, closed_ns: u64, next: Claim, now_ns: u64) -> bool {
         self.siblings.is_some()
             && self.id != next.container
@@ -218,7 +218,7 @@ impl Container {
             && now_ns.saturating_sub(closed_ns) >= GANG_STUCK_NS
     }
 
-    /// Whether it does not use this device only because it lacks its others.
+    /// Whether the container leaves this device unused only because it lacks its others.
     pub(crate) fn is_kept_elsewhere(&self) -> bool {
         self.follows && self.siblings.is_some_and(|siblings| siblings.open || siblings.apart)
     }

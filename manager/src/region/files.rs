@@ -80,7 +80,7 @@ pub enum CreateRegionError {
         /// Why.
         source: io::Error,
     },
-    /// It was made, but cannot be opened.
+    /// The region was made, but cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenRegionError),
     /// A user cannot be admitted.
@@ -93,7 +93,7 @@ fn io_at(path: &Path) -> impl Fn(io::Error) -> CreateRegionError + '_ {
 }
 
 impl RegionDirs {
-    /// The directory above all of them.
+    /// The runtime directory, in which the directory of regions lies.
     #[must_use]
     pub(crate) fn runtime_dir(&self) -> &Path {
         self.slices.parent().unwrap_or(&self.slices)
@@ -176,7 +176,7 @@ impl RegionDirs {
     /// The ids of all existing regions.
     ///
     /// # Errors
-    /// They cannot be listed.
+    /// The directory cannot be listed.
     pub(crate) fn ids(&self) -> Result<Vec<SliceId>, CreateRegionError> {
         let entries = fs::read_dir(&self.slices).map_err(io_at(&self.slices))?.flatten();
         Ok(entries.filter_map(|entry| SliceId::parse(entry.file_name().to_str()?)).collect())
@@ -187,7 +187,7 @@ impl RegionDirs {
     /// mapped.
     ///
     /// # Errors
-    /// It cannot be closed.
+    /// The region cannot be closed.
     pub(crate) fn close_open_region(&self, id: SliceId) -> Result<bool, CreateRegionError> {
         let around = self.around(id);
         if !around.join(LIMITS_FILE).exists() {
@@ -239,7 +239,7 @@ impl RegionDirs {
     /// there. Does nothing if the closed region exists already.
     ///
     /// # Errors
-    /// It cannot be made, for example because the disk is full.
+    /// The region cannot be made, for example because the disk is full.
     pub(crate) fn make_closed(
         &self,
         id: SliceId,
@@ -299,7 +299,7 @@ impl RegionDirs {
     /// Moves the region of slice `id` out of the way, if there is one, as the first step of its removal.
     ///
     /// # Errors
-    /// It cannot be renamed, for example because the file system is read-only.
+    /// The region cannot be renamed, for example because the file system is read-only.
     pub(crate) fn retire(&self, id: SliceId) -> Result<(), CreateRegionError> {
         let around = self.around(id);
         match fs::rename(&around, self.retired(id)) {
@@ -311,7 +311,7 @@ impl RegionDirs {
     /// Deletes what [`RegionDirs::retire`] has moved away.
     ///
     /// # Errors
-    /// It cannot be deleted.
+    /// The region cannot be deleted.
     pub(crate) fn discard(&self, id: SliceId) -> Result<(), CreateRegionError> {
         remove_all(&self.retired(id))?;
         self.drop_unused_shims();

@@ -33,7 +33,7 @@ impl Manifest {
     /// Writes it into `dir`, unless the same content is there already.
     ///
     /// # Errors
-    /// It cannot be written. The former content is still there.
+    /// The manifest cannot be written. The former content is still there.
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
         let text = serde_json::to_vec_pretty(self)?;
         let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
