@@ -199,6 +199,11 @@ fn write_preload_file<'a>(path: &Path, libraries: impl Iterator<Item = &'a Path>
         return Ok(());
     }
     let new = path.with_extension("new");
+    // One that was left behind by a kill cannot be opened for writing, except by root.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     fs::write(&new, text)?;
     // Every user of the container must read it, whatever this process's umask is.
     fs::set_permissions(&new, Permissions::from_mode(0o444))?;

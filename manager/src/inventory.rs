@@ -73,7 +73,7 @@ pub enum Health {
 }
 
 /// How a device is shared between slices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SharingMode {
     /// In time: slices take turns, by leases of the manager.

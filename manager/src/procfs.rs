@@ -191,10 +191,17 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     Stat::of(pid).map(|stat| stat.start_time)
 }
 
-/// The user that a process runs as.
+/// The user that a process runs as. The owner of its directory is root where the process is not dumpable.
 #[must_use]
 pub(crate) fn uid(pid: u32) -> Option<u32> {
-    fs::metadata(format!("/proc/{pid}")).ok().map(|process| process.uid())
+    effective_uid_in(&fs::read(format!("/proc/{pid}/status")).ok()?)
+}
+
+/// The second of the real, effective, saved and file system users. The process's name in `status` may not be text.
+fn effective_uid_in(status: &[u8]) -> Option<u32> {
+    let status = String::from_utf8_lossy(status);
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// The parent of a process.
@@ -346,6 +353,7 @@ mod tests {
         assert_eq!(Stat::parse(text), Some(stat));
         assert_eq!(Stat::parse(b"12 (a"), None);
         assert_eq!(own_pid_in(b"Name:\t\xd0\nNSpid:\t12\t7\n"), Some(7));
+        assert_eq!(effective_uid_in(b"Name:\t\xd0\nUid:\t1000\t7\t0\t7\n"), Some(7));
     }
 
     #[test]

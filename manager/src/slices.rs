@@ -13,6 +13,7 @@ use std::time::SystemTime;
 
 use aliquot_abi::ledger::BYTES_MAX;
 use aliquot_abi::region::DEVICES_MAX;
+use aliquot_proto::node::v1::DESCRIPTION_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::config::AuditPolicy;
@@ -216,9 +217,6 @@ pub(crate) struct Slices {
     default_priority_class: PriorityClass,
 }
 
-/// Maximum bytes of a description.
-pub(crate) const DESCRIPTION_BYTES_MAX: usize = 1024;
-
 /// The greatest limit on host memory: a ledger cannot count further.
 pub(crate) const HOST_MEMORY_BYTES_MAX: u64 = BYTES_MAX;
 
@@ -311,6 +309,24 @@ impl Slices {
     /// Finds a device for each part. Parts that name their device come first, so that no other part takes it. Then come
     /// the others, the greatest first, which wastes the least room.
     fn place(&self, inventory: &Inventory, requests: &[PartRequest]) -> Result<Vec<Part>, CreateError> {
+        let best = self.place_among(inventory, requests, None);
+        // The best device for the first part may be the only one that is shared in its way.
+        let ways: BTreeSet<SharingMode> = inventory.devices.iter().map(|device| device.sharing).collect();
+        if best.is_err() && ways.len() > 1 {
+            let mut others = ways.into_iter().map(|way| self.place_among(inventory, requests, Some(way)));
+            return others.find(Result::is_ok).unwrap_or(best);
+        }
+        best
+    }
+
+    /// The same, on devices that are shared in the way `sharing`; `None`: in the way of the first part's device, as all
+    /// of a slice's devices must be shared alike.
+    fn place_among(
+        &self,
+        inventory: &Inventory,
+        requests: &[PartRequest],
+        sharing: Option<SharingMode>,
+    ) -> Result<Vec<Part>, CreateError> {
         let mut order: Vec<usize> = (0..requests.len()).collect();
         order.sort_by_key(|&at| {
             let request = &requests[at];
@@ -323,7 +339,7 @@ impl Slices {
         let mut placed: Vec<Option<Part>> = vec![None; requests.len()];
         let mut taken: Vec<DeviceUuid> = Vec::new();
         // A process uses MPS on all its devices or on none.
-        let mut sharing: Option<SharingMode> = None;
+        let mut sharing = sharing;
         for at in order {
             let request = &requests[at];
             let shares = Shares::of(request)?;

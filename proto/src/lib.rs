@@ -9,6 +9,9 @@ pub mod node {
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
     pub mod v1 {
         tonic::include_proto!("aliquot.node.v1");
+
+        /// Maximum length of a slice's description.
+        pub const DESCRIPTION_BYTES_MAX: usize = 1024;
     }
 }
 

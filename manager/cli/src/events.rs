@@ -25,7 +25,7 @@ const KIND_WIDTH: usize = "device_unhealthy".len();
 pub(crate) async fn events(socket: Option<&Path>, args: &EventsArgs) -> Result<()> {
     let socket = client::find(socket)?;
     let mut client = client::connect(&socket).await?;
-    let mut printer = Printer { args, colours: output::stdout_has_colours(), told: 0 };
+    let mut printer = Printer { args, colours: output::stdout_has_colours(), told: 0, has_begun: false };
     if args.follow {
         return follow(&socket, client, &mut printer).await;
     }
@@ -73,12 +73,11 @@ async fn relay(
     lost_since: &mut Option<Instant>,
 ) -> std::result::Result<Result<Reader>, Status> {
     let started = client.get_node(GetNodeRequest {}).await?.into_inner().manager_started;
-    let is_first = run.is_none();
     if *run != started {
         // A new manager counts from 1 again.
         (*run, printer.told) = (started, 0);
     }
-    let since = since(printer.args).filter(|_| is_first);
+    let since = since(printer.args).filter(|_| !printer.has_begun);
     let request = WatchEventsRequest { since, after_sequence: printer.told };
     let mut events = client.watch_events(request).await?.into_inner();
     loop {
@@ -103,6 +102,8 @@ struct Printer<'args> {
     colours: bool,
     /// The number of the previous event; 0 if there was none.
     told: u64,
+    /// An event was received, of this manager or of an earlier one.
+    has_begun: bool,
 }
 
 impl Printer<'_> {
@@ -111,6 +112,7 @@ impl Printer<'_> {
         let missing = event.sequence.saturating_sub(self.told + 1);
         let is_gap = self.told > 0 && missing > 0;
         self.told = event.sequence;
+        self.has_begun = true;
         let wanted = self.args.names.is_empty() || self.args.names.contains(&event.slice);
         if self.args.json {
             return if wanted { format!("{}\n", json::event(event)) } else { String::new() };
@@ -185,7 +187,7 @@ mod tests {
     #[test]
     fn an_event_is_a_line_that_steers_no_terminal() {
         let args = args(&[], false);
-        let mut printer = Printer { args: &args, colours: false, told: 0 };
+        let mut printer = Printer { args: &args, colours: false, told: 0, has_begun: false };
         assert_eq!(printer.text(&event(9, "train")), "1970-01-01 00:00:00Z  process_attached  train 7: python?[2J\n");
         let device = Event { kind: EventKind::DriverSilent.into(), pid: 0, ..event(10, "") };
         assert_eq!(printer.text(&device), "1970-01-01 00:00:00Z  driver_silent     python?[2J\n");
@@ -196,7 +198,7 @@ mod tests {
     #[test]
     fn lost_events_are_reported_even_for_a_single_slice() {
         let args = args(&["train"], false);
-        let mut printer = Printer { args: &args, colours: false, told: 0 };
+        let mut printer = Printer { args: &args, colours: false, told: 0, has_begun: false };
         assert!(printer.text(&event(5, "train")).starts_with("1970"));
         assert_eq!(printer.text(&event(6, "other")), "");
         let text = printer.text(&event(10, "train"));
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn json_is_an_object_a_line() {
         let args = args(&[], true);
-        let mut printer = Printer { args: &args, colours: true, told: 1 };
+        let mut printer = Printer { args: &args, colours: true, told: 1, has_begun: true };
         let text = printer.text(&event(5, "train"));
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(

@@ -109,6 +109,7 @@ pub(crate) fn slice_usage(usage: &SliceUsage) -> Value {
         "name": usage.name,
         "id": usage.id,
         "priority_class": priority::name(usage.priority_class()),
+        "problem": usage.problem,
         "parts": usage.parts.iter().map(part_usage).collect::<Vec<_>>(),
         "host_memory": usage.host_memory.as_ref().map(host_memory),
         "consumers": usage.consumers.iter().map(consumer).collect::<Vec<_>>(),

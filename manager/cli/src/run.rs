@@ -9,7 +9,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use aliquot_proto::node::v1::{CreateSliceRequest, GetNodeRequest, Node, RemoveSliceRequest, Slice};
+use aliquot_proto::node::v1::{
+    CreateSliceRequest, DESCRIPTION_BYTES_MAX, GetNodeRequest, Node, RemoveSliceRequest, Slice,
+};
 use tokio::runtime::Runtime;
 
 pub(crate) use launch::command_in;
@@ -93,7 +95,7 @@ impl<'manager> OwnSlice<'manager> {
         let shown = env::var_os(visible::VARIABLE).filter(|_| !args.simulated);
         let request = CreateSliceRequest {
             name: args.name.clone().unwrap_or_default(),
-            description: words.join(" "),
+            description: shortened(words.join(" ")),
             allowed_uids: user::ids(&args.allow_user),
             ..CreateSliceRequest::default()
         };
@@ -150,10 +152,35 @@ impl Drop for OwnSlice<'_> {
     }
 }
 
+/// `text`, without its end where it is too long for a description.
+fn shortened(mut text: String) -> String {
+    if text.len() > DESCRIPTION_BYTES_MAX {
+        let is_end = |end: &usize| text.is_char_boundary(*end);
+        let end = (0..=DESCRIPTION_BYTES_MAX - "…".len()).rev().find(is_end).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
 /// `failure`, with an exit code that distinguishes it from a failure of the command.
 pub(crate) fn own_failure(failure: Failure) -> Failure {
     match failure.is_general() {
         true => failure.exit(exit::RUN_FAILED),
         false => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_line_is_shortened_between_letters() {
+        assert_eq!(shortened("train --all".into()), "train --all");
+        let just_fits = "x".repeat(DESCRIPTION_BYTES_MAX);
+        assert_eq!(shortened(just_fits.clone()), just_fits);
+        let short = shortened("xä".repeat(DESCRIPTION_BYTES_MAX));
+        assert!(short.len() <= DESCRIPTION_BYTES_MAX && short.starts_with("xäxä") && short.ends_with('…'), "{short}");
     }
 }

@@ -11,7 +11,6 @@ use std::{io, mem, ptr};
 
 /// Maximum registered mappings: two for each slice. A node of 16 GPUs without MIG has at most 1,600 slices.
 const MAPPINGS_MAX: usize = 4096;
-const PAGE_BYTES: usize = 4096;
 
 /// A registered mapping. `start` is 0 while the entry is free, [`RESERVED`] while it is being filled.
 struct Entry {
@@ -29,7 +28,11 @@ static ENTRIES: [Entry; MAPPINGS_MAX] =
 /// The action for SIGBUS before ours; `Err` holds the error number if ours could not be set.
 static FORMER: OnceLock<Result<Former, i32>> = OnceLock::new();
 
-struct Former(libc::sigaction);
+struct Former {
+    action: libc::sigaction,
+    /// Read here, as a handler may not ask for it: 64 KiB on some aarch64 kernels.
+    page_bytes: usize,
+}
 
 /// The registration of a mapping. It ends with [`Guard::release`].
 pub(super) struct Guard {
@@ -77,7 +80,7 @@ fn install() -> Result<Former, i32> {
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut former) } != 0 {
         return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
     }
-    Ok(Former(former))
+    Ok(Former { action: former, page_bytes: rustix::param::page_size() })
 }
 
 /// Handles SIGBUS. It only reads atomics and makes system calls; it allocates nothing and takes no lock.
@@ -88,20 +91,21 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc:
         let start = entry.start.load(Ordering::Acquire);
         start > RESERVED && (start..entry.end.load(Ordering::Relaxed)).contains(&address)
     });
-    let page = address & !(PAGE_BYTES - 1);
-    if let Some(entry) = entry {
+    let former = FORMER.get().and_then(|former| former.as_ref().ok());
+    if let (Some(entry), Some(&Former { page_bytes, .. })) = (entry, former) {
+        let page = address & !(page_bytes - 1);
         entry.damaged.store(true, Ordering::Relaxed);
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
         // SAFETY: the page lies in a registered mapping, so it is ours and only reached through atomics. Its content is
         // gone already, so none is lost.
-        if unsafe { libc::mmap(page as *mut libc::c_void, PAGE_BYTES, protection, flags, -1, 0) } != libc::MAP_FAILED {
+        if unsafe { libc::mmap(page as *mut libc::c_void, page_bytes, protection, flags, -1, 0) } != libc::MAP_FAILED {
             return;
         }
     }
-    if let Some(Ok(former)) = FORMER.get() {
+    if let Some(former) = former {
         // SAFETY: the action is the one that the kernel returned.
-        unsafe { libc::sigaction(libc::SIGBUS, &raw const former.0, ptr::null_mut()) };
+        unsafe { libc::sigaction(libc::SIGBUS, &raw const former.action, ptr::null_mut()) };
     } else {
         // The signal came within `install`, before the former action was stored: none of our mappings exists yet.
         // SAFETY: ends the process with the signal's default action, which `abort` is for.

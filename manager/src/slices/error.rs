@@ -3,8 +3,9 @@
 use crate::inventory::{DeviceUuid, Inventory};
 use crate::size::Bytes;
 use crate::slices::name::Quoted;
-use crate::slices::{DESCRIPTION_BYTES_MAX, HOST_MEMORY_BYTES_MAX, NameError, VariableError};
+use crate::slices::{HOST_MEMORY_BYTES_MAX, NameError, VariableError};
 use aliquot_abi::region::DEVICES_MAX;
+use aliquot_proto::node::v1::DESCRIPTION_BYTES_MAX;
 
 /// Why a device cannot provide a part.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -222,6 +222,20 @@ fn a_priority_class_is_requested_or_the_default_and_changes_on_its_own() {
 }
 
 #[test]
+fn all_parts_are_on_devices_that_are_shared_alike() {
+    let (mut slices, mut inventory) = (Slices::default(), inventory(3));
+    inventory.devices[0].sharing = SharingMode::Mps;
+    // The best device for one part is the fullest, which is the only one that MPS shares.
+    create(&mut slices, &inventory, "other", vec![part(Some(0), 50, 0, 0)]).unwrap();
+    let one = create(&mut slices, &inventory, "one", vec![part(None, 10, 0, 0)]).unwrap();
+    assert_eq!(one.parts[0].device, uuid(0));
+    let two = create(&mut slices, &inventory, "two", vec![part(None, 10, 0, 0), part(None, 10, 0, 0)]).unwrap();
+    assert!(two.parts.iter().all(|part| part.device != uuid(0)), "{two:?}");
+    let three = vec![part(None, 10, 0, 0), part(None, 10, 0, 0), part(None, 10, 0, 0)];
+    create(&mut slices, &inventory, "three", three).unwrap_err();
+}
+
+#[test]
 fn users_of_a_resize_are_added_to_the_present_ones() {
     let (mut slices, inventory) = (Slices::default(), inventory(1));
     let asked = CreateRequest { users: [1000].into(), ..request("a", vec![part(None, 10, 0, 0)]) };
