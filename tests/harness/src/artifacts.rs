@@ -1,8 +1,8 @@
 //! The libraries and programs under test, built when they are first asked for.
 //!
-//! They are built with the profile and in the target directory of the running test, so that `cargo test` and `cargo
-//! bench` test what they say; the shim is always the release build, which is what the manager carries in every profile.
-//! Each process asks cargo once; processes that ask at once are kept apart by cargo's lock on the target directory.
+//! They are built with the running test's profile and in its target directory, so `cargo test` and `cargo bench` test
+//! the build that they name. The shim is always the release build, which the manager carries in every profile. Each
+//! process runs cargo once for each artifact; cargo's lock on the target directory serialises concurrent builds.
 
 use std::env;
 use std::fs;
@@ -38,8 +38,7 @@ pub fn shim() -> &'static Path {
     BUILT.get_or_init(|| build("aliquot-shim", "libaliquot_shim.so", "release"))
 }
 
-/// The shim for aarch64: needs that target of Rust (`rustup target add aarch64-unknown-linux-gnu`), and a linker for
-/// it.
+/// The shim for aarch64. Needs that Rust target (`rustup target add aarch64-unknown-linux-gnu`) and a linker for it.
 pub fn shim_for_aarch64() -> &'static Path {
     const TARGET: &str = "aarch64-unknown-linux-gnu";
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -58,8 +57,8 @@ pub fn manager() -> &'static Path {
     BUILT.get_or_init(|| build("aliquot-manager", "aliquot-manager", profile()))
 }
 
-/// The program `aliquot-manager` as another version of it would be: the shim that it carries is not [`shim`], from
-/// which it differs in a letter of a note that nobody reads.
+/// A stand-in for another version of `aliquot-manager`. The shim that it carries differs from [`shim`] in one letter of
+/// the compiler's note, which no program reads.
 pub fn manager_with_another_shim() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -67,7 +66,7 @@ pub fn manager_with_another_shim() -> &'static Path {
         let begin = position(&manager, &shim).expect("the manager carries the shim");
         let note = position(&shim, b"rustc version").expect("the shim says what compiled it");
         let made = scratch_dir("another-manager").join("aliquot-manager");
-        // By another process, and under another name until it is complete: see `copy_program`.
+        // Written by another process (see `copy_program`), and under another name until it is complete.
         let make =
             r#"cp "$0" "$1.$$" && printf R | dd of="$1.$$" bs=1 seek="$2" conv=notrunc status=none && mv "$1.$$" "$1""#;
         let copied = Command::new(tool("sh", "dash"))
@@ -100,13 +99,13 @@ pub fn gpu_check() -> &'static Path {
     BUILT.get_or_init(|| build("aliquot-gpu-check", "aliquot-gpu-check", profile()))
 }
 
-/// The checkout.
+/// The root of the checkout.
 pub(crate) fn workspace() -> &'static Path {
     let harness = Path::new(env!("CARGO_MANIFEST_DIR"));
     harness.ancestors().nth(2).expect("this package lies in tests/harness of the checkout")
 }
 
-/// Where what is made once for all tests is kept: below the target directory.
+/// A directory below the target directory for files that are made once and used by all tests.
 pub(crate) fn scratch_dir(name: &str) -> PathBuf {
     let dir = target_dir().join("harness").join(name);
     fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("cannot make {}: {error}", dir.display()));
@@ -130,7 +129,7 @@ fn profile() -> &'static str {
     PROFILE.get_or_init(|| {
         let dir = profile_dir();
         let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        // The one profile whose directory has another name.
+        // The only profile whose directory has a different name.
         if name == "debug" { "dev".to_owned() } else { name.to_owned() }
     })
 }

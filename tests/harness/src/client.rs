@@ -1,4 +1,4 @@
-//! The node manager's API, for tests that wait for each answer.
+//! A blocking client of the node manager's API.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-/// A connection to a node manager. Calls return when the answer is there.
+/// A connection to a node manager. Each call blocks until the manager has answered.
 pub struct Client {
     runtime: Runtime,
     api: NodeManagerClient<Channel>,
@@ -30,7 +30,7 @@ impl Client {
             let socket = socket.clone();
             async move { UnixStream::connect(socket).await.map(TokioIo::new) }
         });
-        // The address is only the authority that is sent.
+        // The address only fills the authority header; the connector ignores it.
         let endpoint = Endpoint::from_static("http://localhost").timeout(Duration::from_secs(30));
         let channel = runtime.block_on(endpoint.connect_with_connector(connector)).ok()?;
         Some(Client { runtime, api: NodeManagerClient::new(channel) })

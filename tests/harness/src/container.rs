@@ -18,7 +18,7 @@ pub struct Container {
     process: Option<Process>,
 }
 
-/// What makes podman work wherever tests run: without systemd, without the right to raise limits.
+/// Makes podman work wherever tests run: without systemd and without the right to raise limits.
 const GLOBAL_OPTIONS: [&str; 4] = ["--cgroup-manager", "cgroupfs", "--runtime", "runc"];
 /// The same for each container: options of `podman run` and `podman create`.
 pub const RUN_OPTIONS: [&str; 6] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--network", "none"];
@@ -47,7 +47,7 @@ impl Image {
         Image { reference }
     }
 
-    /// The image in `archive`, which has one.
+    /// Loads the image in `archive`, which must hold exactly one.
     #[must_use]
     pub fn load(archive: &Path) -> Image {
         let loaded = run(podman().args(["load", "--quiet", "--input"]).arg(archive)).success().stdout;
@@ -56,7 +56,7 @@ impl Image {
         Image { reference: reference.to_owned() }
     }
 
-    /// The name by which podman knows it.
+    /// Podman's name for the image.
     #[must_use]
     pub fn reference(&self) -> &str {
         &self.reference
@@ -84,7 +84,7 @@ impl Image {
         Container { name, process: None }
     }
 
-    /// The name of a new container, and what makes it.
+    /// The name of a new container, and the podman command that makes it.
     fn podman(&self, how: &[&str], options: &[&str], command: &[&str]) -> (String, Command) {
         let name = format!("aliquot-test-{}-{}", std::process::id(), unique());
         let mut podman = podman();
@@ -100,7 +100,7 @@ impl Drop for Image {
 }
 
 impl Container {
-    /// Starts the container that [`Image::create`] has made.
+    /// Starts a container made by [`Image::create`].
     pub fn start(&mut self) {
         self.process = Some(Process::start(podman().args(["start", "--attach", &self.name])));
     }
@@ -130,7 +130,7 @@ impl Drop for Container {
     }
 }
 
-/// Podman, as it works on this machine: what it is to do is still missing.
+/// A podman command with the global options only: the caller adds the subcommand.
 #[must_use]
 pub fn podman() -> Command {
     let mut podman = Command::new(tool("podman", "podman runc"));

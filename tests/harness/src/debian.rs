@@ -1,4 +1,4 @@
-//! Packages of Debian that are unpacked into a directory, and not installed.
+//! Debian packages, unpacked into a directory without being installed.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,11 +12,11 @@ use crate::{artifacts, tool};
 
 /// Packages of one release.
 pub struct Packages<'a> {
-    /// The release, by its name.
+    /// The release's name, such as `bullseye`.
     pub suite: &'a str,
-    /// The parts of the release that they are in, separated by spaces.
+    /// The release's components that contain the packages, separated by spaces.
     pub components: &'a str,
-    /// Their names. What they depend on is not added.
+    /// The packages' names. Their dependencies are not added.
     pub names: &'a [&'a str],
 }
 
@@ -32,7 +32,7 @@ pub fn unpacked(packages: &Packages<'_>) -> PathBuf {
     dir
 }
 
-/// Keeps other processes from changing `dir` for as long as what is returned lives.
+/// Takes the lock of `dir`, which keeps other test processes from changing it until the returned file is dropped.
 pub(crate) fn lock(dir: &Path) -> File {
     let lock = File::create(dir.join("lock")).expect("a lock file");
     flock(&lock, FlockOperation::LockExclusive).expect("the lock");
@@ -47,7 +47,7 @@ pub fn own_suite() -> String {
     name.expect("this test gets packages of this machine's Debian release, and /etc/os-release names none").to_owned()
 }
 
-/// Gets the packages and unpacks them into `dir`, which is there only when it is complete.
+/// Downloads the packages and unpacks them into `dir`. The directory gets its name only when it is complete.
 fn unpack(packages: &Packages<'_>, base: &Path, dir: &Path) {
     let Packages { suite, components, names } = packages;
     let work = tempfile::tempdir_in(base).expect("a temporary directory");
@@ -56,7 +56,7 @@ fn unpack(packages: &Packages<'_>, base: &Path, dir: &Path) {
         fs::create_dir_all(dir).expect("a directory for packages");
     }
     fs::write(apt.join("sources.list"), format!("deb {} {suite} {components}\n", source())).expect("apt's sources");
-    // Lists, cache and installed packages of its own: the machine's are not touched.
+    // Separate lists, cache and package status: apt does not touch the machine's.
     let own = |name: &str| apt.join(name).display().to_string();
     let configuration = [
         ("Dir::State", own("")),
@@ -66,7 +66,7 @@ fn unpack(packages: &Packages<'_>, base: &Path, dir: &Path) {
         ("Dir::Etc::sourcelist", own("sources.list")),
         ("Dir::Etc::sourceparts", "/dev/null".to_owned()),
         ("Acquire::Languages", "none".to_owned()),
-        // Its own user could not write here.
+        // apt's sandbox user could not write to these directories.
         ("APT::Sandbox::User", String::new()),
     ];
     let configuration: String = configuration.iter().map(|(key, value)| format!("{key} {value:?};\n")).collect();
@@ -96,7 +96,7 @@ fn source() -> String {
     source.expect("this test gets packages from Debian's package sources, and none is configured").to_owned()
 }
 
-/// Makes absolute links below `dir` lead to where they would if `root` were the root directory.
+/// Rewrites absolute links below `dir` as if `root` were the root directory.
 fn make_links_stay_inside(root: &Path, dir: &Path) {
     for entry in fs::read_dir(dir).expect("an unpacked directory").flatten() {
         let (path, kind) = (entry.path(), entry.file_type().expect("a file has a type"));

@@ -1,4 +1,4 @@
-//! A driver of a test's own in front of the simulated one.
+//! A test's own driver library in front of the simulated one.
 
 use std::fs;
 use std::process::Command;
@@ -7,8 +7,8 @@ use tempfile::TempDir;
 
 use crate::{HostProgram, SimulatedGpu};
 
-/// A library in C that is found as `libcuda.so.1`, and does what it does through the simulated driver, whose file the
-/// environment variable `DRIVER_BEHIND` names.
+/// A C library that programs load as `libcuda.so.1`. It calls the simulated driver, whose file is named by the
+/// environment variable `DRIVER_BEHIND`.
 #[derive(Debug)]
 pub struct FrontDriver {
     dir: TempDir,
@@ -20,7 +20,7 @@ impl FrontDriver {
     #[track_caller]
     pub fn new(gpu: &SimulatedGpu, source: &str) -> FrontDriver {
         let dir = tempfile::tempdir().expect("a directory");
-        // Under another name: the shim knows the driver by it.
+        // The simulated driver gets another soname, because the shim recognises the driver by its soname.
         let (name, other_name) = (b"libcuda.so.1\0", b"libcuda.so.0\0");
         let mut behind = fs::read(gpu.library_dir().join("libcuda.so.1")).expect("the simulated driver");
         for place in 0..behind.len() - name.len() {

@@ -10,25 +10,24 @@ use tempfile::TempDir;
 
 use crate::artifacts;
 
-/// For [`SimulatedGpu::with`]: an H100 in MIG mode that has no instances yet. Behind all GPUs come the devices that its
-/// instances are once they are made.
+/// For [`SimulatedGpu::with`]: an H100 in MIG mode without instances. The devices of its possible instances come after
+/// all GPUs in the configuration's list of devices.
 pub const PARTITIONABLE_GPU: &str = include_str!("h100_mig_profiles.toml");
 
-/// For [`SimulatedGpu::with`], before all devices: contexts take no memory, allocations what they ask for,
-/// and NVML knows of no more than programs can use. For tests that judge accounts by exact figures, which a driver's own overhead
-/// would hide.
+/// For [`SimulatedGpu::with`], before all devices: contexts take no memory, an allocation takes exactly the size asked
+/// for, and NVML reports no reserved memory. For tests that compare accounts with exact figures, which a driver's own
+/// overhead would hide.
 pub const EXACT_MEMORY: &str = "context_memory = 0\nallocation_block = '512B'\nreserved_memory = 0\n";
 
-/// A machine with simulated GPUs of its own: what programs on it do, programs on another one do not see. It is gone,
-/// with all its state, when this is dropped.
+/// A machine with its own simulated GPUs. Programs on one machine do not see programs on another. The machine and all
+/// its state are removed when this is dropped.
 pub struct SimulatedGpu {
     dir: TempDir,
     machine: Machine,
 }
 
 impl SimulatedGpu {
-    /// One device of 80 GiB; kernels and copies take their time, contexts and allocations the memory that they take of an
-    /// H100.
+    /// One device of 80 GiB. Kernels and copies take time; contexts and allocations take as much memory as on an H100.
     #[must_use]
     pub fn new() -> SimulatedGpu {
         SimulatedGpu::with("")
@@ -40,14 +39,13 @@ impl SimulatedGpu {
         SimulatedGpu::with(EXACT_MEMORY)
     }
 
-    /// A machine with the keys `configuration`, which is everything that the simulated machine's configuration file can
-    /// say but where its state is.
+    /// A machine with the keys `configuration`: any key of the simulated machine's configuration file except `state`.
     #[must_use]
     pub fn with(configuration: &str) -> SimulatedGpu {
-        // In memory: the state is mapped and written all the time.
+        // On a memory file system: the state is mapped and written all the time.
         let dir = tempfile::Builder::new()
             .prefix("aliquot-gpu-")
-            // Programs under test drop their privileges and must still reach it.
+            // Programs under test that drop their privileges must still reach the directory.
             .permissions(Permissions::from_mode(0o755))
             .tempdir_in("/dev/shm")
             .expect("a directory in /dev/shm");
@@ -64,12 +62,12 @@ impl SimulatedGpu {
         let file = dir.path().join("machine.toml");
         let state = dir.path().join("state");
         fs::write(&file, format!("state = {state:?}\n{configuration}\n")).expect("the machine's configuration");
-        // This makes the state, which programs of every user can then use.
+        // Creates the state file, which programs of every user can then use.
         let machine = Config::load(&file).and_then(Machine::open).unwrap_or_else(|error| panic!("{error}"));
         SimulatedGpu { dir, machine }
     }
 
-    /// Makes `command` see this machine's devices, and no others.
+    /// Makes `command` see only this machine's devices.
     pub fn show_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("LD_LIBRARY_PATH", self.library_dir()).env(CONFIG_VARIABLE, self.config_file())
     }
@@ -86,7 +84,7 @@ impl SimulatedGpu {
         self.dir.path().join("machine.toml")
     }
 
-    /// NVML as this machine has it.
+    /// The path of this machine's NVML library.
     #[must_use]
     pub fn nvml_library(&self) -> PathBuf {
         self.library_dir().join("libnvidia-ml.so.1")
@@ -110,8 +108,8 @@ impl SimulatedGpu {
         self.config().devices[index].uuid_text()
     }
 
-    /// The device that the instance of GPU `gpu` is which has this profile and begins at memory slice `start`, once it
-    /// is made.
+    /// The index of the device for the MIG instance of GPU `gpu` with this profile that begins at memory slice `start`.
+    /// The instance need not exist yet.
     ///
     /// # Panics
     /// If no such instance is possible.
@@ -125,8 +123,8 @@ impl SimulatedGpu {
         found.unwrap_or_else(|| panic!("GPU {gpu} has no place for {profile} at {start}"))
     }
 
-    /// The machine itself: the truth about who holds how much memory and has used how much device time. Through it a
-    /// device goes bad or well while programs run, for all of them: [`Machine::report_xid`], [`Machine::set_lost`].
+    /// The simulated machine: it knows exactly how much memory each process holds and how much device time it has used.
+    /// It can also break and repair devices while programs run: [`Machine::report_xid`], [`Machine::set_lost`].
     #[must_use]
     pub fn machine(&self) -> &Machine {
         &self.machine

@@ -1,4 +1,4 @@
-//! NVIDIA's headers, from the packages in which NVIDIA publishes them.
+//! NVIDIA's headers, from NVIDIA's Python packages.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ with zipfile.ZipFile(wheel) as files:
             (target / header).write_bytes(files.read(name))
 "#;
 
-/// The directory with the headers of the Python package `package` in this version, such as `nvidia-cuda-runtime`
+/// The directory with the headers of the Python package `package` in version `version`, such as `nvidia-cuda-runtime`
 /// 13.0.96.
 ///
-/// They are downloaded at the first call, which needs the network or a package cache, and kept in the target directory.
+/// The first call downloads them, which needs the network or a package cache. They are kept in the target directory.
 #[must_use]
 pub fn nvidia_headers(package: &str, version: &str) -> PathBuf {
     let python = PythonEnvironment::get();
@@ -43,7 +43,7 @@ pub fn nvidia_headers(package: &str, version: &str) -> PathBuf {
     let unpacked = tempfile::tempdir_in(&base).expect("a temporary directory");
     let _ =
         run(Command::new(python.interpreter()).args(["-c", UNPACK]).arg(wheel.path()).arg(unpacked.path())).success();
-    // Last, so that a directory of this name is complete.
+    // Renamed last, so a directory of this name is complete.
     fs::rename(unpacked.keep(), &dir).expect("the headers get their name");
     dir
 }

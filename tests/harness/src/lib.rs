@@ -1,29 +1,29 @@
-//! What end-to-end tests and benchmarks are made of.
+//! Building blocks of end-to-end tests and benchmarks.
 //!
 //! | | |
 //! | --- | --- |
 //! | [`artifacts`] | the libraries and programs under test, built when they are first asked for |
-//! | [`SimulatedGpu`] | a machine with simulated GPUs of its own, and the truth about who uses what of them |
-//! | [`FrontDriver`] | a driver of a test's own in front of the simulated one |
-//! | [`Region`] | a slice made by hand, with no manager behind: limits stand exactly as they are written |
-//! | [`Node`], [`Slice`] | a node manager in a process of its own, and its slices |
+//! | [`SimulatedGpu`] | a machine with simulated GPUs, and its own exact account of what each process uses |
+//! | [`FrontDriver`] | a test's own driver library in front of the simulated one |
+//! | [`Region`] | a slice made by hand, without a manager: limits stay exactly as the test writes them |
+//! | [`Node`], [`Slice`] | a node manager in its own process, and its slices |
 //! | [`HostProgram`] | a C program from `tests/programs` |
 //! | [`unchanged_in_a_slice`] | a command that must do the same with and without the shim |
 //! | [`like_a_device_of`] | a program that must find a slice like a device of its size |
 //! | [`PythonEnvironment`] | Python with NVIDIA's own packages |
-//! | [`nvidia_headers`] | NVIDIA's headers of any version, for what must agree with them |
+//! | [`nvidia_headers`] | NVIDIA's headers of any version, to compare our declarations with |
 //! | [`Sysroot`] | an older C library |
 //! | [`RootFs`], [`Image`], [`Container`] | root file systems, and containers that podman runs in them |
-//! | [`as_user`] | what another user of the machine can do |
-//! | [`Process`], [`wait`] | processes that cannot hang a test, and waiting for what must come |
-//! | [`Shares`] | shares of device time, judged so that they hold on a busy machine |
-//! | [`Witness`] | how long the machine itself stood still meanwhile |
+//! | [`as_user`] | code run as another user of the machine |
+//! | [`Process`], [`wait`] | processes that cannot hang a test, and waiting for conditions with a deadline |
+//! | [`Shares`] | shares of device time, judged so that the verdict is right on a busy machine too |
+//! | [`Witness`] | how long the machine itself stood still during a measurement |
 //!
-//! A test puts together a [`Command`](std::process::Command), shows it a GPU ([`SimulatedGpu::show_to`]), lets it enter
-//! a slice ([`Region::preload_into`] or [`Slice::preload_into`]) or not, and runs it ([`run`]). Everything is a test's
-//! own, so tests can run side by side; everything is gone when it is dropped.
+//! A test builds a [`Command`](std::process::Command), points it at a GPU ([`SimulatedGpu::show_to`]), optionally puts
+//! it into a slice ([`Region::preload_into`] or [`Slice::preload_into`]), and runs it ([`run`]). Each test has its own
+//! GPUs, nodes and slices, so tests can run side by side. All of them are removed when they are dropped.
 //!
-//! What a machine lacks fails the test with a line that names the package to install: nothing is skipped in silence.
+//! A missing tool fails the test with a message that names the package to install: no test is skipped silently.
 
 pub mod artifacts;
 mod client;

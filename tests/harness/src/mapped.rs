@@ -1,4 +1,4 @@
-//! The files of a region, mapped: what the processes in it see, seen from a test.
+//! The files of a region, mapped into the test as they are mapped into the region's processes.
 
 use std::fs::OpenOptions;
 use std::ops::Deref;
@@ -13,16 +13,17 @@ pub struct Mapped<T: RegionFile> {
     address: NonNull<T>,
 }
 
-/// A file of a region: its type and size.
+/// The type of a file of a region.
 ///
 /// # Safety
-/// Every byte pattern must be a valid value, changed by nobody but through atomics, and no longer than `FILE_BYTES`.
+/// Every byte pattern must be a valid value of the type. Processes must change it only through atomics. The type must
+/// be no larger than `FILE_BYTES`.
 pub unsafe trait RegionFile {
     /// The file's size in bytes.
     const FILE_BYTES: usize;
 }
 
-// SAFETY: integers and atomics of them; the contract asserts that they fit into the file.
+// SAFETY: the type consists of integers and atomic integers; `aliquot_abi` asserts that it fits into the file.
 unsafe impl RegionFile for Limits {
     const FILE_BYTES: usize = LIMITS_FILE_BYTES;
 }
@@ -41,7 +42,7 @@ impl<T: RegionFile> Mapped<T> {
         let size = file.metadata().expect("an open file has a size").len();
         assert_eq!(size, T::FILE_BYTES as u64, "the size of {}", path.display());
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of an open file that is as long; nothing else is at its address.
+        // SAFETY: a new mapping of an open file of this length; the kernel chooses an address that is not in use.
         let address =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), T::FILE_BYTES, protection, MapFlags::SHARED, &file, 0) };
         let address = address.unwrap_or_else(|error| panic!("cannot map {}: {error}", path.display()));

@@ -1,4 +1,4 @@
-//! A node manager in a process of its own, and its slices.
+//! A node manager in its own process, and its slices.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -19,8 +19,8 @@ use crate::{Client, HostProgram, Mapped, SimulatedGpu, artifacts, region, tool, 
 const CHANGES: &str =
     "mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,fsync,fdatasync,ftruncate,fallocate,link,symlink";
 
-/// A node manager, `aliquot-manager` itself, with directories of its own and the simulated machine's devices. When this
-/// is dropped its slices are removed and it is killed.
+/// A running `aliquot-manager` with its own directories and the simulated machine's devices. Dropping this removes its
+/// slices and kills it.
 pub struct Node {
     dir: TempDir,
     gpu_config: PathBuf,
@@ -36,13 +36,14 @@ pub struct Slice {
 }
 
 impl Node {
-    /// Starts a manager of the devices of `gpu`, which publishes nothing.
+    /// Starts a manager of the devices of `gpu` that publishes no CDI devices.
     #[must_use]
     pub fn start(gpu: &SimulatedGpu) -> Node {
         Node::with(gpu, "cdi_dir = 'off'\n")
     }
 
-    /// Starts a manager whose configuration file has the keys `settings` besides those that keep it apart from others.
+    /// Starts a manager with the configuration keys `settings`, added to the paths that separate it from other
+    /// managers.
     #[must_use]
     pub fn with(gpu: &SimulatedGpu, settings: &str) -> Node {
         let dir = tempfile::Builder::new()
@@ -67,8 +68,7 @@ impl Node {
         self.start_manager(artifacts::manager());
     }
 
-    /// Kills the manager, if one runs, and starts one of another version, which carries another shim. Waits until it
-    /// answers.
+    /// Kills the manager, if one runs, and starts a version that carries another shim. Waits until it answers.
     pub fn upgrade(&mut self) {
         if self.manager.is_some() {
             self.kill();
@@ -88,7 +88,7 @@ impl Node {
         self.manager = Some(manager);
     }
 
-    /// Kills the manager with SIGKILL. What runs in its slices goes on.
+    /// Kills the manager with SIGKILL. Processes in its slices keep running.
     pub fn kill(&mut self) {
         let manager = self.manager.take().expect("the manager runs");
         let _ = manager.kill();
@@ -107,9 +107,9 @@ impl Node {
         self.manager.as_ref().expect("the manager runs").id()
     }
 
-    /// Kills the manager when one of its threads is about to take step number `number`, counted for each thread and each
-    /// system call: a step is one that changes a file system. The process that is returned ends with the manager; when it
-    /// is dropped, nobody is killed any more.
+    /// Kills the manager when one of its threads is about to make a system call that changes a file system for the
+    /// `number`-th time, counted for each thread and each system call separately. The returned process ends with the
+    /// manager. Dropping it earlier prevents the kill.
     #[must_use]
     pub fn kill_at_step(&self, number: u32) -> Process {
         let inject = format!("inject={CHANGES}:signal=KILL:when={number}");
@@ -120,7 +120,7 @@ impl Node {
         killer
     }
 
-    /// What the manager has logged since it was started last.
+    /// The manager's output since its last start.
     #[must_use]
     pub fn log(&self) -> String {
         self.manager.as_ref().map(|manager| manager.output() + &manager.errors()).unwrap_or_default()
@@ -138,7 +138,7 @@ impl Node {
         self.runtime_dir().join("manager.sock")
     }
 
-    /// Makes a slice of one device: this guaranteed share, which is also the limit, and this memory.
+    /// Makes a slice of one device. `core_percent` is both the guaranteed share and the limit.
     #[must_use]
     pub fn slice(&self, name: &str, core_percent: u32, memory_limit_bytes: u64) -> Slice {
         let part = Part { core_request_percent: core_percent, memory_limit_bytes, ..Part::default() };
@@ -151,7 +151,7 @@ impl Node {
         self.slice_by(CreateSliceRequest { name: name.to_owned(), parts, ..CreateSliceRequest::default() })
     }
 
-    /// Makes a slice of half of a device's time and this memory, in which the user `uid` may run programs as well.
+    /// Makes a slice of 50 % of a device in which the user `uid` may run programs too.
     #[must_use]
     pub fn slice_for(&self, uid: u32, name: &str, memory_limit_bytes: u64) -> Slice {
         let part = Part { core_request_percent: 50, memory_limit_bytes, ..Part::default() };
@@ -175,7 +175,7 @@ impl Node {
         self.dir.path().join("run")
     }
 
-    /// The directory of what the manager remembers.
+    /// The directory of the manager's checkpoint.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
@@ -209,13 +209,13 @@ impl Slice {
         Slice { slice, limits, ledger }
     }
 
-    /// Makes `command` run in this slice, in front of what it preloads already.
+    /// Makes `command` run in this slice. The shim comes before libraries that `command` preloads already.
     pub fn preload_into<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         region::preload(command, Path::new(&self.slice.stand_in_path));
         region::preload(command, self.shim())
     }
 
-    /// A program that keeps the first device of the slice busy, with kernels of half a millisecond, until it is dropped.
+    /// Starts a program that keeps the slice's first device busy with kernels of 0.5 ms until it is dropped.
     #[must_use]
     pub fn busy(&self, gpu: &SimulatedGpu) -> Process {
         let mut command = HostProgram::linked(gpu, "busy").on(gpu);
@@ -261,7 +261,7 @@ impl Slice {
         &self.ledger
     }
 
-    /// Bytes that the ledger says are in use of part `part`.
+    /// Bytes of part `part` in use according to the ledger.
     #[must_use]
     pub fn used_bytes(&self, part: usize) -> u64 {
         ledger::used_bytes(&self.ledger.devices[part])

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group,
 
 use crate::wait;
 
-/// A process that a test has started, with its own process group. Dropping it kills the group.
+/// A process started by a test, in its own process group. Dropping it kills the group.
 pub struct Process {
     child: Child,
     /// Readable once the process has ended.
@@ -22,35 +22,35 @@ pub struct Process {
     stderr: File,
 }
 
-/// How a process ended, and what it said.
+/// A process's exit status and output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The command, as it was run.
+    /// The command line.
     pub command: String,
     /// Exit status.
     pub status: ExitStatus,
-    /// What it wrote to its standard output.
+    /// The process's standard output.
     pub stdout: String,
-    /// What it wrote to its standard error.
+    /// The process's standard error.
     pub stderr: String,
 }
 
-/// Runs `command` to its end. Fails the test if that does not come by the [deadline](wait::DEADLINE).
+/// Runs `command` to its end. Fails the test if it has not ended by the [deadline](wait::DEADLINE).
 #[track_caller]
 pub fn run(command: &mut Command) -> Outcome {
     Process::start(command).wait()
 }
 
 impl Process {
-    /// Starts `command` with nothing to read and with its output kept.
+    /// Starts `command` with an empty standard input, and keeps its output.
     #[track_caller]
     pub fn start(command: &mut Command) -> Process {
-        // Files rather than pipes: a process never waits for the test to read.
+        // Files rather than pipes, so the process never blocks on a test that does not read.
         let (stdout, stderr) = (tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file"));
         let handed_on = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
         command.stdin(Stdio::null()).stdout(handed_on(&stdout)).stderr(handed_on(&stderr)).process_group(0);
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
-        // The child is waited for later only, so its id still means the child.
+        // The child has not been reaped yet, so its process id cannot have been reused.
         let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("a child has a pidfd");
         Process { child, end, command: format!("{command:?}"), stdout, stderr }
     }
@@ -79,23 +79,23 @@ impl Process {
         self.child.try_wait().expect("a child can be waited for").is_some()
     }
 
-    /// What it has written to its standard output until now.
+    /// The process's standard output so far.
     #[must_use]
     pub fn output(&self) -> String {
         contents(&self.stdout)
     }
 
-    /// What it has written to its standard error until now.
+    /// The process's standard error so far.
     #[must_use]
     pub fn errors(&self) -> String {
         contents(&self.stderr)
     }
 
-    /// Waits until the process has written `text` to its standard output. Fails the test if it ends before.
+    /// Waits until the process has written `text` to its standard output. Fails the test if the process ends first.
     #[track_caller]
     pub fn wait_for(&mut self, text: &str) {
         wait::until_true(&format!("{} says {text:?}", self.command), || {
-            // In this order: what it says before it ends counts.
+            // Checks for the end before it reads the output, so text written just before the end is found.
             let ended = self.has_ended();
             let output = self.output();
             let said = output.contains(text);
@@ -104,7 +104,7 @@ impl Process {
         });
     }
 
-    /// Waits for the process's end. Fails the test if that does not come by the [deadline](wait::DEADLINE).
+    /// Waits for the process's end. Fails the test if it has not ended by the [deadline](wait::DEADLINE).
     #[track_caller]
     pub fn wait(mut self) -> Outcome {
         let timeout = Timespec { tv_sec: wait::DEADLINE.as_secs() as i64, tv_nsec: 0 };
@@ -129,7 +129,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Also what the process has started and left behind.
+        // Also kills descendants that the process has left behind.
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.child.wait();
     }
@@ -137,13 +137,14 @@ impl Drop for Process {
 
 fn contents(file: &File) -> String {
     let mut bytes = vec![0; file.metadata().expect("an open file has a size").len() as usize];
-    // Not by the file's offset, which the process shares.
+    // Reads at a position: the process shares the file's offset.
     let length = file.read_at(&mut bytes, 0).expect("a file can be read");
     String::from_utf8_lossy(&bytes[..length]).into_owned()
 }
 
 impl Outcome {
-    /// This outcome, if the process ended with status 0; otherwise fails the test with all that it said.
+    /// Returns this outcome if the process ended with status 0. Otherwise fails the test and prints the process's
+    /// output.
     #[track_caller]
     #[must_use]
     pub fn success(self) -> Outcome {
@@ -151,20 +152,20 @@ impl Outcome {
         self
     }
 
-    /// Fails the test unless `other` ended in the same way and said the same.
+    /// Fails the test unless `other` has the same exit status and the same output.
     #[track_caller]
     pub fn assert_same(&self, other: &Outcome) {
         let what = |outcome: &Outcome| (outcome.status, outcome.stdout.clone(), outcome.stderr.clone());
         assert!(what(self) == what(other), "these two differ:\n{self:?}\n{other:?}");
     }
 
-    /// Fails the test unless this is what the process wrote to its standard output.
+    /// Fails the test unless the process's standard output is exactly `text`.
     #[track_caller]
     pub fn assert_said(&self, text: &str) {
         assert_eq!(self.stdout, text, "{self:?}");
     }
 
-    /// The signal that ended the process.
+    /// The signal that ended the process, if one did.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()

@@ -1,4 +1,4 @@
-//! C programs from `tests/programs`: what host programs do, one hazard each.
+//! C programs from `tests/programs`. Each does one hazardous thing that real host programs do.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,8 @@ pub struct HostProgram {
 }
 
 impl HostProgram {
-    /// The program `tests/programs/<name>.c`, which finds the driver by itself if it uses it.
+    /// The program `tests/programs/<name>.c`, not linked to the driver: if it uses the driver, it looks it up at run
+    /// time.
     #[must_use]
     pub fn new(name: &str) -> HostProgram {
         HostProgram::compile(name, name, &[])
@@ -26,7 +27,7 @@ impl HostProgram {
         HostProgram::compile(name, &format!("{name}-linked"), &[search.as_ref(), "-lcuda".as_ref()])
     }
 
-    /// The program `tests/programs/<name>.c`, whose own functions come before those of libraries.
+    /// The program `tests/programs/<name>.c`, linked so that its own functions interpose those of libraries.
     #[must_use]
     pub fn interposing(name: &str) -> HostProgram {
         HostProgram::compile(name, name, &["-rdynamic".as_ref()])
@@ -46,7 +47,7 @@ impl HostProgram {
         HostProgram::compile(name, &format!("{name}-linked.so"), &link)
     }
 
-    /// The library `tests/programs/<name>.c` with symbol versions, as `<name>.map` says, and the soname `soname`.
+    /// The library `tests/programs/<name>.c` with the symbol versions of `<name>.map` and the soname `soname`.
     #[must_use]
     pub fn versioned_library(name: &str, soname: &str) -> HostProgram {
         let map = artifacts::workspace().join("tests/programs").join(name).with_extension("map");
@@ -54,15 +55,14 @@ impl HostProgram {
         HostProgram::compile(name, &format!("{name}.so"), &["-shared".as_ref(), "-fPIC".as_ref(), link.as_ref()])
     }
 
-    /// The program or library `tests/programs/<name>.c`, compiled with `arguments` beside the usual ones, as
-    /// `<name>-<variant>`.
+    /// The program or library `tests/programs/<name>.c`, compiled with additional `arguments` into `<name>-<variant>`.
     #[must_use]
     pub fn variant(name: &str, variant: &str, arguments: &[&str]) -> HostProgram {
         let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
         HostProgram::compile(name, &format!("{name}-{variant}"), &arguments)
     }
 
-    /// The program or library `tests/programs/<name>.c` for aarch64, compiled with `arguments` beside the usual ones.
+    /// The program or library `tests/programs/<name>.c` for aarch64, compiled with additional `arguments`.
     #[must_use]
     pub fn for_aarch64(name: &str, arguments: &[&str]) -> HostProgram {
         let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
@@ -81,8 +81,8 @@ impl HostProgram {
         let headers = ["cuda_subset.h", "program.h", "look_up_by_hand.h"].map(|header| sources.join(header));
         let inputs: Vec<&Path> = headers.iter().map(PathBuf::as_path).chain([source.as_path()]).collect();
         if !is_newer(&path, &inputs) {
-            // Compiled elsewhere and renamed: another test may be running the program of this name. In a directory,
-            // because the file itself must not be this process's: see `copy_program`.
+            // Compiled elsewhere and renamed, because another test may be running the program of this name. A temporary
+            // directory, not a temporary file: this process must not hold the file open (see `copy_program`).
             let fresh = tempfile::tempdir_in(artifacts::scratch_dir("programs")).expect("a temporary directory");
             let compiled_path = fresh.path().join(output);
             let compiled = Command::new(compiler)
@@ -99,7 +99,7 @@ impl HostProgram {
         HostProgram { path }
     }
 
-    /// Where the program lies.
+    /// The path of the compiled file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -114,8 +114,8 @@ impl HostProgram {
     }
 }
 
-/// Puts a copy of the program or library `from` at `to`. By another process: a file that this one holds open for
-/// writing, even for a moment, can be held open by a child that another thread is starting, and could then not be run.
+/// Copies the program or library `from` to `to`, by another process. If this process opened the file for writing, a
+/// child that another thread starts at that moment would inherit the descriptor, and the file could not be executed.
 #[track_caller]
 pub fn copy_program(from: &Path, to: &Path) {
     let copied = Command::new(tool("cp", "coreutils")).arg("--").args([from, to]).output().expect("cp runs");

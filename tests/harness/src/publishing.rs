@@ -1,4 +1,4 @@
-//! Node managers whose slices podman finds.
+//! Node managers that publish their slices to podman.
 
 use std::fs;
 
@@ -6,12 +6,12 @@ use rustix::process::geteuid;
 
 use crate::{Node, SimulatedGpu, libraries_of};
 
-/// Where containers get the simulated driver: the last directory that loaders look in without being told.
+/// The simulated driver's directory in containers: the last directory that loaders search by default.
 const DRIVER_DIR: &str = "/usr/lib";
 
 impl Node {
-    /// Starts a manager that publishes its slices as CDI devices where podman looks, and gives their containers the
-    /// simulated driver. `keys` are further keys of its configuration's table `cdi`.
+    /// Starts a manager that publishes its slices as CDI devices in podman's directory and mounts the simulated driver
+    /// into their containers. `keys` are further keys of the configuration table `cdi`.
     #[must_use]
     pub fn publishing(gpu: &SimulatedGpu, keys: &str) -> Node {
         assert!(geteuid().is_root(), "this test publishes in /var/run/cdi: run it as root");
@@ -20,18 +20,18 @@ impl Node {
 }
 
 impl SimulatedGpu {
-    /// The table `cdi` of the configuration of a manager that gives its slices' containers the simulated driver, with
+    /// The configuration table `cdi` of a manager that mounts the simulated driver into its slices' containers, with
     /// the further keys `keys`.
     #[must_use]
     pub fn for_containers(&self, keys: &str) -> String {
         let mut settings =
             format!("[cdi]\nextra_env = ['ALIQUOT_FAKE_GPU={}']\n{keys}\n", self.config_file().display());
         let driver = ["libcuda.so.1", "libnvidia-ml.so.1"].map(|library| self.library_dir().join(library));
-        // The simulated driver needs libraries that NVIDIA's does not, and that an image need not have.
+        // The simulated driver needs libraries that NVIDIA's driver does not need. An image may lack them.
         let needed =
             libraries_of(&driver[0]).into_iter().filter(|library| !library.to_string_lossy().contains("libc.so"));
         for library in driver.iter().cloned().chain(needed) {
-            // The file itself: links lead nowhere in a container.
+            // The file itself: a link's target does not exist in a container.
             let file = fs::canonicalize(&library).expect("a library that was found is there");
             let name = library.file_name().expect("a library has a name").to_string_lossy();
             settings +=

@@ -1,4 +1,4 @@
-//! Python with packages from the index, as they are installed by others.
+//! Python with packages from the public index.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -9,21 +9,21 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::{SimulatedGpu, artifacts, tool};
 
-/// A virtual environment with the packages that a file in `tests/e2e` pins. It is made once and kept in the target
-/// directory.
+/// A virtual environment with the packages that a requirements file in `tests/e2e` pins. It is made once and kept in
+/// the target directory.
 pub struct PythonEnvironment {
     dir: PathBuf,
 }
 
 impl PythonEnvironment {
-    /// The one with NVIDIA's own packages; made at the first call, which needs the network or a package cache.
+    /// The environment with NVIDIA's packages. The first call makes it, which needs the network or a package cache.
     #[must_use]
     pub fn get() -> &'static PythonEnvironment {
         static MADE: OnceLock<PythonEnvironment> = OnceLock::new();
         MADE.get_or_init(|| PythonEnvironment::make("python", "requirements.txt"))
     }
 
-    /// The one with gRPC's packages; made like the other.
+    /// The environment with gRPC's packages. The first call makes it, as for [`PythonEnvironment::get`].
     #[must_use]
     pub fn grpc() -> &'static PythonEnvironment {
         static MADE: OnceLock<PythonEnvironment> = OnceLock::new();
@@ -37,7 +37,7 @@ impl PythonEnvironment {
         let lock = File::create(base.join("lock")).expect("a lock file");
         flock(&lock, FlockOperation::LockExclusive).expect("the lock");
         let dir = base.join("venv");
-        // Written last: an environment without it is one whose making was interrupted.
+        // Written last: an environment without this file is incomplete.
         let made_of = dir.join("made-of");
         if fs::read_to_string(&made_of).is_ok_and(|text| text == pinned) {
             return PythonEnvironment { dir };
@@ -65,7 +65,7 @@ impl PythonEnvironment {
         command
     }
 
-    /// The interpreter.
+    /// The path of the Python interpreter.
     #[must_use]
     pub fn interpreter(&self) -> PathBuf {
         self.dir.join("bin/python")

@@ -1,4 +1,4 @@
-//! A slice made by hand, with no manager behind.
+//! A slice made by hand, without a manager.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -16,34 +16,34 @@ use tempfile::TempDir;
 
 use crate::{Mapped, SimulatedGpu, artifacts};
 
-/// A region as the manager makes them, with no manager behind: limits stand exactly as they are written, the gates stay
-/// as they are, and nobody gives back what the dead held. For tests of the shim alone.
+/// A region like those of the manager, but without a manager: limits and gates stay as the test sets them, and the
+/// memory charged to dead processes is not given back. For tests of the shim alone.
 pub struct Region {
     dir: TempDir,
     limits: Mapped<Limits>,
     ledger: Mapped<Ledger>,
 }
 
-/// What a region has of one device.
+/// A region's part of one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
     /// Index of the device in the machine.
     pub device: usize,
-    /// Memory that is never exceeded.
+    /// The memory limit.
     pub memory_limit_bytes: u64,
 }
 
-/// The name that the shim has in a region made by hand.
+/// The shim's file name in a region made by hand.
 const SHIM_FILE: &str = "libaliquot-shim.so";
 
 impl Region {
-    /// A region with `memory_limit_bytes` of the machine's first device. Its gate is open for good.
+    /// A region with `memory_limit_bytes` of the machine's first device. Its gate stays open.
     #[must_use]
     pub fn new(gpu: &SimulatedGpu, memory_limit_bytes: u64) -> Region {
         Region::with_parts(gpu, &[Part { device: 0, memory_limit_bytes }])
     }
 
-    /// A region with all of the machine's devices: the shim is there and has nothing to forbid.
+    /// A region with all memory and time of all the machine's devices: the shim is loaded but limits nothing.
     #[must_use]
     pub fn unlimited(gpu: &SimulatedGpu) -> Region {
         let devices = gpu.config().devices.iter().enumerate();
@@ -74,7 +74,7 @@ impl Region {
     }
 
     fn publish(&self, gpu: &SimulatedGpu, parts: &[Part]) {
-        // In the far future: no manager has to show that it is alive.
+        // A heartbeat in the far future never becomes stale, so no manager is needed.
         self.limits.heartbeat_ns.store(u64::MAX, Ordering::Relaxed);
         self.limits.device_count.store(parts.len() as u32, Ordering::Relaxed);
         for (part, limits) in parts.iter().zip(&self.limits.devices) {
@@ -84,18 +84,18 @@ impl Region {
             limits.core_limit_percent.store(100, Ordering::Relaxed);
             limits.core_request_percent.store(100, Ordering::Relaxed);
             limits.memory_limit_bytes.store(part.memory_limit_bytes, Ordering::Relaxed);
-            // No manager looks what contexts take.
+            // No manager measures the memory of contexts.
             limits.context_bytes.store(CONTEXT_NEGLIGIBLE, Ordering::Relaxed);
             let uuid = gpu.config().devices[part.device].uuid;
-            // SAFETY: no process knows this region yet, so nobody reads the UUID while it is written; the address lies
-            // in a mapping that is writable.
+            // SAFETY: no process knows this region yet, so none reads the UUID while it is written; the address lies in
+            // a writable mapping.
             unsafe { std::ptr::from_ref(&limits.uuid).cast_mut().write_volatile(uuid) };
         }
         self.ledger.header.publish(LEDGER_MAGIC, LEDGER_FILE_BYTES, 1);
         self.limits.header.publish(LIMITS_MAGIC, LIMITS_FILE_BYTES, 1);
     }
 
-    /// Makes `command` run in this region, in front of what it preloads already.
+    /// Makes `command` run in this region. The shim comes before libraries that `command` preloads already.
     pub fn preload_into<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         preload(command, &self.shim())
     }
@@ -112,13 +112,13 @@ impl Region {
         self.dir.path()
     }
 
-    /// Closes the gate of part `part`, as a manager that watches who waits there does. At one that nobody watches, who
-    /// cannot ring paces itself after a second.
+    /// Closes the gate of part `part` with the flag that a manager watches it for waiting processes. At an unwatched
+    /// gate, a process that cannot ring the manager's bell paces itself after one second.
     pub fn close_gate(&self, part: usize) {
         self.limits.devices[part].gate.store(gate::WATCHED, Ordering::SeqCst);
     }
 
-    /// The limits, to be changed as a manager does.
+    /// The limits, which a test may change as a manager would.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -130,21 +130,21 @@ impl Region {
         &self.ledger
     }
 
-    /// Bytes that the ledger says are in use of part `part`.
+    /// Bytes of part `part` in use according to the ledger.
     #[must_use]
     pub fn used_bytes(&self, part: usize) -> u64 {
         ledger::used_bytes(&self.ledger.devices[part])
     }
 
-    /// The most bytes that the ledger says were ever in use of part `part`.
+    /// The largest number of bytes of part `part` ever in use according to the ledger.
     #[must_use]
     pub fn peak_bytes(&self, part: usize) -> u64 {
         self.ledger.devices[part].peak_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Where regions are: in memory, because a device cannot write to pages of a disk's files; but where libraries can be
-/// loaded from, which `/dev/shm` is not everywhere.
+/// The directory for regions: on a memory file system, because a device cannot write to pages of files on a disk. It
+/// must also allow libraries to be loaded, which `/dev/shm` does not where it is mounted `noexec`.
 pub(crate) fn base() -> PathBuf {
     let shm = PathBuf::from("/dev/shm");
     let flags = rustix::fs::statvfs(&shm).map(|shm| shm.f_flag);
@@ -154,7 +154,7 @@ pub(crate) fn base() -> PathBuf {
     }
 }
 
-/// Puts `library` in front of what `command` preloads already.
+/// Puts `library` before the libraries that `command` preloads already.
 pub(crate) fn preload<'a>(command: &'a mut Command, library: &Path) -> &'a mut Command {
     let mut list = OsString::from(library);
     let before = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);

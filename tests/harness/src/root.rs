@@ -1,4 +1,4 @@
-//! Root file systems, put together file by file.
+//! Root file systems, assembled file by file.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::{HostProgram, copy_program, tool};
 
-/// A root file system with a shell, and what a test puts into it. It is removed when this is dropped.
+/// A root file system with a shell and files that a test adds. It is removed when this is dropped.
 pub struct RootFs {
     dir: TempDir,
 }
@@ -20,7 +20,7 @@ impl RootFs {
     pub fn new() -> RootFs {
         let dir = tempfile::Builder::new()
             .prefix("aliquot-root-")
-            // Its root directory is one that every user of a container can look into.
+            // Every user of a container must be able to read its root directory.
             .permissions(Permissions::from_mode(0o755))
             .tempdir()
             .expect("a temporary directory");
@@ -46,7 +46,7 @@ impl RootFs {
         root
     }
 
-    /// Puts a program into `/bin`, without what it needs.
+    /// Puts a program into `/bin`, without the libraries that it needs.
     pub fn add_program(&self, program: &HostProgram) {
         let name = program.path().file_name().expect("a program has a name");
         self.copy(program.path(), &format!("/bin/{}", name.to_string_lossy()));
@@ -69,7 +69,7 @@ impl RootFs {
         fs::set_permissions(self.at(path), Permissions::from_mode(mode)).expect("the file's permissions");
     }
 
-    /// Where its root directory lies on this machine.
+    /// The path of the root directory on this machine.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()

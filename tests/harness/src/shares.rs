@@ -1,10 +1,10 @@
-//! Shares of a device's time, judged so that they mean something on a machine that is busy with something else.
+//! Shares of a device's time, judged so that the verdict is meaningful on a machine that is busy with other work.
 //!
-//! What counts is the device's own account. It is looked at from the beginning of a measurement on, again and again:
-//! what is bounded, as a lease that overran and is made up for later, becomes less and less of the growing window, and
-//! what is wrong stays. So nobody has used too much who has not in the long run, whatever the machine does. Too little
-//! is what a busy machine looks like, too: the time for which the machine itself stood still ([`Witness`]) is taken off
-//! from what must have been used.
+//! The measure is the simulated device's own account, read repeatedly over a window that grows from the start of the
+//! measurement. A bounded error, such as a lease that overran and is made up for later, becomes an ever smaller part of
+//! the window; a wrong share remains. So only a process that uses too much in the long run fails the upper bound. A
+//! busy machine also looks like a share that is too small, so the lower bound is reduced by the time for which the
+//! machine itself stood still ([`Witness`]).
 
 use std::ops::RangeInclusive;
 use std::thread;
@@ -14,16 +14,16 @@ use aliquot_fake_machine::now_ns;
 
 use crate::{SimulatedGpu, Witness, wait};
 
-/// What shares are exact to here. The aim itself is a figure of the benchmarks.
+/// Allowed error in percentage points. The exact figures are the benchmarks' task.
 const TOLERANCE_POINTS: f64 = 3.0;
-/// Nothing is said about less time than this, if not told otherwise.
+/// The default for the shortest window that is judged.
 const WINDOW_MIN: Duration = Duration::from_millis(1500);
-/// What is wrong until then is wrong in this window.
+/// When the window reaches this length with wrong shares, the attempt has failed.
 const WINDOW_MAX: Duration = Duration::from_secs(15);
-/// Between two looks.
+/// Time between two readings of the device's account.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Who should use how much of a device's time.
+/// The expected shares of a device's time, for groups of processes.
 pub struct Shares<'a> {
     gpu: &'a SimulatedGpu,
     device: usize,
@@ -31,7 +31,7 @@ pub struct Shares<'a> {
     window_min: Duration,
 }
 
-/// Processes with a share in common.
+/// Processes that have one share together.
 struct User {
     pids: Vec<u32>,
     percent: RangeInclusive<f64>,
@@ -56,7 +56,7 @@ impl<'a> Shares<'a> {
         self.between(percent..=percent, pids)
     }
 
-    /// The processes `pids` should together use so many percent of the device's time.
+    /// The processes `pids` should together use a percentage of the device's time in the range `percent`.
     #[must_use]
     pub fn between(mut self, percent: RangeInclusive<u32>, pids: &[u32]) -> Shares<'a> {
         let percent = f64::from(*percent.start())..=f64::from(*percent.end());
@@ -64,14 +64,15 @@ impl<'a> Shares<'a> {
         self
     }
 
-    /// Says nothing about less time than this, where shares go wrong slowly.
+    /// Sets the shortest window that is judged, for shares that go wrong slowly.
     #[must_use]
     pub fn over_at_least(mut self, window: Duration) -> Shares<'a> {
         self.window_min = window;
         self
     }
 
-    /// Watches the device until the shares are as they should be. Fails the test if they do not become so.
+    /// Watches the device until the shares are as expected. Fails the test if a few windows in turn end with wrong
+    /// shares.
     #[track_caller]
     pub fn assert_kept(self) {
         let used = || self.used_ns();
@@ -81,7 +82,7 @@ impl<'a> Shares<'a> {
         wait::in_one_of_a_few(|| self.watch_window());
     }
 
-    /// Watches the device until the shares are as they should be, for one window. Returns what there was to see.
+    /// Watches the device for one window, until the shares are as expected. Returns a description of what was measured.
     fn watch_window(&self) -> Result<String, String> {
         let (before, start_ns, witness) = (self.used_ns(), now_ns(), Witness::start());
         thread::sleep(self.window_min - LOOK_INTERVAL);
@@ -110,7 +111,7 @@ impl<'a> Shares<'a> {
         }
     }
 
-    /// The device time that each has used, in the order of the users.
+    /// The device time that each user has used so far, in the order of `users`.
     fn used_ns(&self) -> Vec<u64> {
         let used = self.gpu.machine().device_use(self.device).processes;
         let of = |pid| used.iter().find(|process| process.pid == pid).map_or(0, |process| process.busy_ns);

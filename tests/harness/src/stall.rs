@@ -1,4 +1,4 @@
-//! How long the machine itself stood still: what tells a wrong share from a machine that was busy with something else.
+//! Measures how long the machine itself stood still, to tell a wrong share from a machine busy with other work.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How long a witness sleeps.
+/// How long a witness thread sleeps each time.
 const NAP: Duration = Duration::from_millis(1);
-/// Being woken late by less than this is how machines are.
+/// A wake-up that is late by no more than this is normal.
 const TOLERATED: Duration = Duration::from_micros(500);
 
-/// A thread on each processor that does nothing but sleep for a millisecond, again and again. Where it comes late,
-/// nobody else of its priority came in time either: the processor was taken away, or held by other programs.
+/// One thread on each processor that repeatedly sleeps for 1 ms. If it wakes late, no other thread of its priority
+/// could have run there in time either: the processor was taken away, or other programs held it.
 pub struct Witness {
     seen: Arc<Seen>,
     threads: Vec<JoinHandle<()>>,
@@ -25,7 +25,7 @@ struct Seen {
     lost: Mutex<Lost>,
 }
 
-/// The time, from the witness's start, in which some processor was late. Where several were, it counts once.
+/// The time since the witness's start in which at least one processor was late. Overlapping times count once.
 #[derive(Default)]
 struct Lost {
     until: Duration,
@@ -33,7 +33,7 @@ struct Lost {
 }
 
 impl Witness {
-    /// Begins to watch every processor that this process may use.
+    /// Starts to watch every processor that this process may use.
     #[must_use]
     pub fn start() -> Witness {
         let seen = Arc::new(Seen {
@@ -52,8 +52,8 @@ impl Witness {
         Witness { seen, threads }
     }
 
-    /// How long the machine has stood still since the start, in nanoseconds: the time in which at least one processor
-    /// kept its witness waiting. A stall counts when it is over.
+    /// The time since the start, in nanoseconds, in which at least one processor kept its witness thread waiting. A
+    /// stall counts once it is over.
     #[must_use]
     pub fn lost_ns(&self) -> u64 {
         self.seen.lost().total.as_nanos() as u64
@@ -64,7 +64,7 @@ impl Drop for Witness {
     fn drop(&mut self) {
         self.seen.stopped.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A panic of it has been printed already.
+            // If the thread panicked, the panic has been printed already.
             let _ = thread.join();
         }
     }
@@ -77,7 +77,7 @@ impl Seen {
 }
 
 impl Lost {
-    /// Adds what of this time was not counted yet.
+    /// Adds the part of this time that has not been counted yet.
     fn add(&mut self, from: Duration, to: Duration) {
         self.total += to.saturating_sub(from.max(self.until));
         self.until = self.until.max(to);
@@ -87,7 +87,7 @@ impl Lost {
 fn watch(processor: usize, seen: &Seen) {
     let mut only = CpuSet::new();
     only.set(processor);
-    // A processor that is taken away from this process meanwhile is none of its machine.
+    // If this process may no longer use the processor, it does not count.
     if sched_setaffinity(None, &only).is_err() {
         return;
     }

@@ -8,26 +8,24 @@ use std::sync::OnceLock;
 use crate::debian::{self, Packages};
 use crate::{HostProgram, RootFs, artifacts};
 
-/// The release whose packages are unpacked: the last one with a C library (2.31) that has threads and the loader's
-/// functions in libraries of their own, as all before it have, and the oldest one that package sources of today still
-/// offer.
+/// The Debian release that is unpacked. It is the last one whose C library (2.31) has the thread functions and the
+/// loader's functions in separate libraries, and the oldest one that package sources still offer.
 const SUITE: &str = "bullseye";
-/// The C library, what is needed to compile for it, and the one library of the compiler that the simulated driver
-/// needs.
+/// The C library, the files to compile for it, and the compiler's support library that the simulated driver needs.
 const PACKAGES: [&str; 5] = ["libc6", "libc6-dev", "libcrypt1", "linux-libc-dev", "libgcc-s1"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// The C library of Debian 11 in a directory, with its headers. It is unpacked once and kept in the target directory.
 pub struct Sysroot {
     dir: PathBuf,
-    /// Where programs are linked to the driver.
+    /// The directory in which the linker finds the driver.
     link_dir: PathBuf,
     /// The simulated GPU's `libcuda.so.1`, linked to that C library.
     driver: PathBuf,
 }
 
 impl Sysroot {
-    /// The directory; made at the first call, which needs Debian's package sources and the network.
+    /// The sysroot. The first call makes it, which needs Debian's package sources and the network.
     #[must_use]
     pub fn debian_11() -> &'static Sysroot {
         static MADE: OnceLock<Sysroot> = OnceLock::new();
@@ -36,7 +34,7 @@ impl Sysroot {
             let dir = debian::unpacked(&Packages { suite: SUITE, components: "main", names: &PACKAGES });
             let _lock = debian::lock(&base);
             let driver = artifacts::fake_cuda_linked_with(&base.join("target"), &flags(&dir));
-            // The linker looks for the library by the name that programs are linked by.
+            // The linker looks for `-lcuda` under this name.
             let link = base.join("libcuda.so");
             let _ = fs::remove_file(&link);
             symlink(&driver, &link).expect("a link to the driver");
@@ -49,7 +47,7 @@ impl Sysroot {
     pub fn program(&self, name: &str) -> HostProgram {
         let search = format!("-L{}", self.link_dir.display());
         let flags = flags(&self.dir);
-        // What the driver itself needs, the linker would look for among this machine's libraries.
+        // Otherwise the linker would look for the driver's own dependencies among this machine's libraries.
         let link = ["-Wl,--allow-shlib-undefined", &search, "-lcuda"];
         let arguments: Vec<&str> = flags.iter().map(String::as_str).chain(link).collect();
         HostProgram::variant(name, SUITE, &arguments)
@@ -74,8 +72,8 @@ impl Sysroot {
     }
 }
 
-/// What makes the compiler take the C library in `sysroot` and not this machine's: the second flag is for its start
-/// files, which it looks for beside itself first.
+/// Flags that make the compiler use the C library in `sysroot` instead of this machine's. The second flag is for the
+/// start files, which the compiler looks for in its own directory first.
 fn flags(sysroot: &Path) -> [String; 2] {
     [format!("--sysroot={}", sysroot.display()), format!("-B{}/", sysroot.join(LIBRARIES).display())]
 }

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-/// The program `name`. Fails the test, naming the package to install, where it is missing.
+/// The path of the program `name`. If it is missing, fails the test and names the package to install.
 #[track_caller]
 #[must_use]
 pub fn tool(name: &str, debian_package: &str) -> PathBuf {

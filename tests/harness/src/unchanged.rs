@@ -1,12 +1,12 @@
-//! The same with and without the shim.
+//! Compares a program's behaviour with and without the shim.
 
 use std::process::Command;
 
 use crate::gpu::EXACT_MEMORY;
 use crate::{HostProgram, Outcome, Region, SimulatedGpu, run};
 
-/// Runs `command` twice, bare and in a slice that has all of `gpu`: both must end alike and say the same. Returns the
-/// outcome.
+/// Runs `command` twice: without the shim, and in a slice that has all of `gpu`. Both runs must have the same exit
+/// status and the same output. Returns the outcome.
 #[track_caller]
 pub fn unchanged_in_a_slice(gpu: &SimulatedGpu, command: impl Fn() -> Command) -> Outcome {
     let bare = run(&mut command());
@@ -16,9 +16,9 @@ pub fn unchanged_in_a_slice(gpu: &SimulatedGpu, command: impl Fn() -> Command) -
     bare
 }
 
-/// Runs `tests/programs/<program>.c` bare on a device of `bytes`, and in a slice of `bytes` on a device of 80 GiB: both
-/// must say the same. The machines have [`EXACT_MEMORY`] and the keys `configuration` besides. Returns what was said, and the region
-/// afterwards.
+/// Runs `tests/programs/<program>.c` without the shim on a device of `bytes`, and in a slice of `bytes` on a device of
+/// 80 GiB. Both must print the same. Both machines have [`EXACT_MEMORY`] and the keys `configuration`. Returns the
+/// output, and the region as the program left it.
 #[track_caller]
 pub fn like_a_device_of(bytes: u64, configuration: &str, program: &str, arguments: &[&str]) -> (String, Region) {
     let small = SimulatedGpu::with(&format!("{EXACT_MEMORY}{configuration}\n[[device]]\nmemory = {bytes}\n"));

@@ -1,12 +1,13 @@
-//! Waiting for what must come: by looking, never by sleeping for as long as it ought to take.
+//! Waits for a condition by checking it repeatedly, never by sleeping for the time that it should take.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What has not come by then does not come. Machines that run tests are slow and shared, so this is generous.
+/// The longest wait. It is generous, because machines that run tests are slow and shared.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Looks until `look` finds something. Fails the test if it does not by the [`DEADLINE`]; `what` says what was awaited.
+/// Calls `look` until it returns a value. Fails the test if it has not by the [`DEADLINE`]; `what` names what was
+/// awaited.
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -21,14 +22,14 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Looks until `condition` holds. See [`until`].
+/// Waits until `condition` holds. See [`until`].
 #[track_caller]
 pub fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
     until(what, || condition().then_some(()));
 }
 
-/// Tries `attempt` a few times, until once it finds what should be, and prints what it finds. What is wrong each time
-/// is wrong; once, the machine may have kept a single thread from its processor, and let all others run.
+/// Repeats `attempt` a few times until it succeeds once, and prints each result. A single failure may mean that the
+/// machine kept one thread from its processor while all others ran; a failure of every attempt is a real one.
 #[track_caller]
 pub fn in_one_of_a_few(mut attempt: impl FnMut() -> Result<String, String>) {
     const ATTEMPTS: usize = 4;
