@@ -1,14 +1,14 @@
-//! Chance that a seed decides, so that a round can be played again.
+//! Pseudo-random numbers from a seed, so that a round can be repeated.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A sequence of numbers (SplitMix64).
+/// A pseudo-random sequence (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// The sequence of round number `round`: what happened in the rounds before does not change it.
+    /// The sequence of round number `round`. It does not depend on earlier rounds.
     pub(crate) fn of_round(seed: u64, round: u64) -> Chance {
         Chance(seed ^ round.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17))
     }
@@ -21,12 +21,12 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number from 0 to `end - 1`. `end` must not be 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.number() % end as u64) as usize
     }
 
-    /// True once in so many times.
+    /// True with probability 1 / `times`.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -1,4 +1,4 @@
-//! Slices that are made, resized and removed all the while, by gRPC and by the command line.
+//! A thread that makes, resizes and removes slices throughout a run, by gRPC and by the command line.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,13 +16,13 @@ use crate::tenant::{Place, Recipe, Tenant};
 use crate::verdict::{Stuck, Verdict};
 use crate::wait;
 
-/// The names of its slices begin so.
+/// Prefix of the names of all slices that this thread makes.
 pub(crate) const PREFIX: &str = "passing-";
-/// The one that is resized under its tenant.
+/// The slice that is resized while its tenant runs.
 const ELASTIC: &str = "passing-elastic";
 const ELASTIC_MIB: [u64; 4] = [8, 16, 32, 48];
 
-/// The thread. It ends when this is dropped.
+/// The thread. Dropping this ends it.
 pub(crate) struct Churn {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ pub(crate) struct Churn {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Whether what the manager refuses is a violation.
+    /// Whether a refusal by the manager is a violation.
     is_judged: AtomicBool,
 }
 
@@ -56,12 +56,12 @@ struct Worker {
     counts_dir: PathBuf,
     chance: Chance,
     made: u64,
-    /// The slice that is resized, and its tenant.
+    /// The tenant of the slice that is resized.
     elastic: Option<Tenant>,
 }
 
 impl Churn {
-    /// Starts the thread, which does nothing until it is told to [go on](Churn::go_on).
+    /// Starts the thread. It does nothing until [`Churn::go_on`] is called.
     pub(crate) fn start(
         gpu: &Arc<SimulatedGpu>,
         roster: &Arc<Mutex<Roster>>,
@@ -94,7 +94,7 @@ impl Churn {
         self.want(Wanted::Work);
     }
 
-    /// Returns when it does nothing any more. Slices of it may be left where the manager did not answer.
+    /// Pauses the thread, and returns when it is idle. Its slices are left behind if the manager did not answer.
     pub(crate) fn pause(&self) {
         self.want(Wanted::Rest);
         let mut state = self.shared.state();
@@ -103,7 +103,7 @@ impl Churn {
         }
     }
 
-    /// Whether the manager has to do what it is asked for.
+    /// Sets whether a refusal by the manager is a violation.
     pub(crate) fn judge(&self, is_judged: bool) {
         self.shared.is_judged.store(is_judged, Ordering::SeqCst);
     }
@@ -128,7 +128,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something to do; `false`: the end.
+    /// Calls `rest` and waits if the thread is to pause. Returns `false` when the thread is to end.
     fn may_work(&self, rest: impl FnOnce()) -> bool {
         let mut state = self.state();
         if state.wanted == Wanted::Work {
@@ -203,7 +203,7 @@ impl Worker {
         Tenant::start(&self.gpu, &self.roster, &self.counts_dir, &Place::of(slice), recipe, seed)
     }
 
-    /// A slice comes, somebody works in it for a moment, and it goes.
+    /// Makes a slice, lets a tenant work in it for a moment in half of the cases, and removes it.
     fn pass(&mut self) -> Result<(), String> {
         self.made += 1;
         let name = format!("{PREFIX}{}", self.made);
@@ -212,13 +212,13 @@ impl Worker {
         let slice = self.create(&name, device, memory_bytes)?;
         let tenant = self.chance.once_in(2).then(|| self.tenant(&slice, &Recipe::mixed()));
         thread::sleep(self.chance.milliseconds(0..=200));
-        // One is killed first, the other loses its slice.
+        // In half of the cases the tenant is killed first; otherwise it loses its slice while it runs.
         if self.chance.once_in(2) {
             drop(tenant);
             return self.remove(&name);
         }
         if let Some(tenant) = &tenant {
-            // Its limits are gone with the slice, and it may be refused everything.
+            // The tenant's limits are gone with the slice, and all its calls may be refused.
             self.roster().excuse(&tenant.place.name, crate::roster::Excuse::TENANTS);
         }
         let removed = self.client()?.remove(&name, true);
@@ -242,15 +242,15 @@ impl Worker {
         run(&["slice", "rm", &name])
     }
 
-    /// One slice is resized under its tenant.
+    /// Resizes one slice while its tenant runs.
     fn resize(&mut self) -> Result<(), String> {
         if let Some(said) = self.elastic.as_mut().and_then(Tenant::end_by_itself) {
             self.elastic = None;
-            // Nothing excuses it: no fault is about its slice.
+            // Always a violation: no fault concerns this slice.
             self.verdict.wrong(format!("the tenant of the slice that is resized has ended: {said}"));
         }
         if self.elastic.is_none() {
-            // One that was left when the manager did not answer.
+            // Removes a slice that was left behind when the manager did not answer.
             self.remove(ELASTIC)?;
             let slice = self.create(ELASTIC, 1, ELASTIC_MIB[0] * MIB)?;
             self.elastic = Some(self.tenant(&slice, &Recipe::grasping()));
@@ -258,7 +258,7 @@ impl Worker {
         let bytes = ELASTIC_MIB[self.chance.below(ELASTIC_MIB.len())] * MIB;
         let part = Part { memory_limit_bytes: bytes, ..Part::default() };
         let request = ResizeSliceRequest { name: ELASTIC.into(), parts: vec![part], ..ResizeSliceRequest::default() };
-        // Before it is asked for: the manager may do it and be killed before it answers.
+        // Before the request: the manager may resize the slice and be killed before it answers.
         self.roster().may_grow(ELASTIC, bytes);
         self.client()?.resize(request).map_err(|status| said(&format!("to resize {ELASTIC}"), &status))?;
         self.roster().is_resized(ELASTIC, bytes);
@@ -268,7 +268,7 @@ impl Worker {
 
     fn rest(&mut self) {
         self.elastic = None;
-        // Where the manager does not answer, it is removed by whoever looks at what is left.
+        // If the manager does not answer, `World::rest` removes the slice.
         let _ = self.remove(ELASTIC);
     }
 }

@@ -1,20 +1,20 @@
-//! What a tenant tells of itself: `struct counts` of `tests/programs/tenant.c`, in a file that it maps.
+//! A tenant's counters: `struct counts` of `tests/programs/tenant.c`, in a file that the tenant maps.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// More than the counts take: what the tenant maps.
+/// The length that the tenant maps, which is more than the counters take.
 const FILE_BYTES: u64 = 4096;
 
-/// The file, which is gone when this is dropped.
+/// The file of a tenant's counters. Dropping this removes it.
 pub(crate) struct Counts {
     path: PathBuf,
     file: File,
 }
 
-/// What stood there at a look.
+/// The counters, as read at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Counted {
     pub(crate) calls: u64,
@@ -38,7 +38,7 @@ impl Counts {
 
     pub(crate) fn read(&self) -> Counted {
         let mut bytes = [0; 48];
-        // A file of ours that nobody shortens: what cannot be read looks like no progress, which is told.
+        // No process shortens this file. If it cannot be read, the tenant seems to make no progress, which is reported.
         let _ = self.file.read_exact_at(&mut bytes, 0);
         let (words, _) = bytes.as_chunks::<8>();
         let word = |number: usize| u64::from_ne_bytes(words[number]);
@@ -55,7 +55,7 @@ impl Counts {
 
 impl Drop for Counts {
     fn drop(&mut self) {
-        // It lies in a directory that goes as a whole.
+        // An error does not matter: the whole directory is removed later.
         let _ = fs::remove_file(&self.path);
     }
 }

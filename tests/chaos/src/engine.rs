@@ -1,4 +1,4 @@
-//! Rounds, one fault in each.
+//! Runs rounds, with one fault in each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,45 +12,45 @@ use crate::world::World;
 
 /// Rounds between two measurements of shares.
 const ROUNDS_PER_SHARES: u64 = 8;
-/// Worlds that do not start, one after the other, before nothing more is tried.
+/// Consecutive failures to start a world before the run gives up.
 const STARTS_MAX: usize = 3;
 
-/// How long a run goes on.
+/// The length of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
-    /// So many rounds.
+    /// A number of rounds.
     Rounds(u64),
-    /// So many rounds of each fault.
+    /// A number of rounds for each fault.
     RoundsOfEach(u64),
-    /// Until so much time has passed, and the round is over in which it has.
+    /// A time. The round in which it expires is played to its end.
     Time(Duration),
 }
 
-/// What a run does.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Decides the order of things.
+    /// The seed of all pseudo-random decisions.
     pub seed: u64,
-    /// How long it goes on.
+    /// The length of the run.
     pub length: Length,
-    /// The number of the first round: another one plays a later part of the same run.
+    /// The number of the first round. A number above 1 repeats a later part of the run with the same seed.
     pub first_round: u64,
-    /// Only faults in whose names this stands; empty: all.
+    /// Only faults whose names contain this text are injected; empty: all faults.
     pub only: String,
-    /// No tenant may wait longer for a call than this.
+    /// A tenant that waits longer than this in a call is a violation.
     pub wait_max: Duration,
-    /// Processes of one slice that are there at once.
+    /// Number of simultaneous processes in one slice, for the fault with very many processes.
     pub processes_at_once: usize,
-    /// Processes of one slice that come and go in one round.
+    /// Number of short processes in one slice in one round, for the fault with thousands of them.
     pub processes_passing: usize,
-    /// Whether shares are measured in calm windows, which needs a machine that does little else.
+    /// Whether shares are measured in calm windows. This needs a machine with little other load.
     pub judges_shares: bool,
-    /// Once this is true, no further round begins.
+    /// When this is true, no further round begins.
     pub end: Arc<AtomicBool>,
 }
 
 impl Plan {
-    /// All faults, for as long as `length` says.
+    /// A run of `length` with all faults.
     #[must_use]
     pub fn new(seed: u64, length: Length) -> Plan {
         Plan {
@@ -80,7 +80,7 @@ pub fn fault_names() -> Vec<&'static str> {
     faults::all(Scale { at_once: 0, passing: 0 }).iter().map(|fault| fault.name()).collect()
 }
 
-/// Does what `plan` says. What is wrong is printed as it is found, and stands in the report.
+/// Performs the run. Violations are printed when they are found, and are in the report.
 #[must_use]
 pub fn run(plan: &Plan) -> Report {
     let verdict = Arc::new(Verdict::new(plan.seed));
@@ -112,7 +112,7 @@ pub fn run(plan: &Plan) -> Report {
             world = Some(at_work);
         } else {
             println!("the manager's last words: {}", at_work.manager.log());
-            // What the fault itself has started ends with it.
+            // New faults: dropping the old ones ends whatever they have started.
             faults = plan.faults();
         }
     }
@@ -120,7 +120,7 @@ pub fn run(plan: &Plan) -> Report {
     verdict.report()
 }
 
-/// Which fault is injected in a round: each once, in another order each time.
+/// The index of the fault in a round. Each pass over the faults injects every fault once, in a new order.
 fn order(seed: u64, round: u64, faults: usize) -> usize {
     let (pass, at) = ((round - 1) / faults as u64, (round - 1) % faults as u64);
     let mut order: Vec<usize> = (0..faults).collect();

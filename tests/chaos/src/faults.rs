@@ -1,4 +1,4 @@
-//! What goes wrong, one kind in each file.
+//! The faults, one kind in each file.
 
 use crate::chance::Chance;
 use crate::roster::Excuse;
@@ -18,40 +18,40 @@ mod no_processes;
 mod stops;
 mod stranger;
 
-/// What an injection came to.
+/// The result of an injection.
 pub(crate) enum Injected {
     Done,
-    /// It needs what this machine has not.
+    /// This machine lacks what the fault needs.
     NotHere(String),
 }
 
-/// Something that goes wrong with a node. What must hold all the while is the observer's, and what must be so afterwards
-/// the rest's; a fault judges only what belongs to it.
+/// A fault of a node. `observer` checks what must hold throughout, and `rest` what must hold afterwards. A fault checks
+/// only what is specific to it.
 pub(crate) trait Fault {
-    /// Its name in the table.
+    /// The fault's name in the table.
     fn name(&self) -> &'static str;
 
-    /// Whether the manager has to do whatever it is asked for meanwhile.
+    /// Whether the manager must still fulfil every request during the fault.
     fn spares_the_manager(&self) -> bool;
 
-    /// The slices in which something may go wrong meanwhile. Others are not to be touched.
+    /// The slices that the fault may affect. All other slices must be unaffected.
     fn excuses(&self) -> Vec<(&'static str, Excuse)> {
         Vec::new()
     }
 
-    /// Lets it go wrong. All tenants are at work.
+    /// Injects the fault, while all tenants are at work.
     fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck>;
 
-    /// Puts it right, as an administrator does.
+    /// Repairs the node as an administrator would.
     fn heal(&mut self, world: &mut World, chance: &mut Chance) -> Result<(), Stuck>;
 }
 
-/// How much of what comes in numbers.
+/// The number of processes in the faults with many processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Scale {
-    /// Processes of one slice that are there at once.
+    /// Simultaneous processes of one slice.
     pub(crate) at_once: usize,
-    /// Processes of one slice that come and go.
+    /// Short processes of one slice.
     pub(crate) passing: usize,
 }
 

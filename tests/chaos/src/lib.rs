@@ -1,18 +1,18 @@
-//! Faults of every kind against a whole node, and what must hold all the while.
+//! Injects faults of every kind into a whole node, and checks the invariants throughout.
 //!
 //! | | |
 //! | --- | --- |
-//! | `world` | a simulated machine, a real manager, slices, and tenants of several kinds that are at work all the time |
-//! | `churn` | slices that are made, resized and removed meanwhile |
-//! | `faults` | what goes wrong, one kind in each file |
-//! | `observer` | looks at the devices' own books from outside, all the while |
-//! | `rest` | what must be so when all has been put right and all tenants have ended |
+//! | `world` | a simulated machine, a real manager, slices, and tenants of several kinds that work all the time |
+//! | `churn` | a thread that makes, resizes and removes slices at the same time |
+//! | `faults` | the faults, one kind in each file |
+//! | `observer` | reads the simulated devices' own accounts throughout |
+//! | `rest` | checks after repair, when all tenants have ended |
 //! | `shares` | shares of device time, in calm windows |
-//! | `verdict` | what was found, and the table |
+//! | `verdict` | the violations, and the result table |
 //!
-//! A round is one fault: all tenants are at work, the fault is injected and put right, all tenants go on, and when they have
-//! ended nothing of them is left. What is wrong is told with the seed and the round, which can be played again; a world in which
-//! something was wrong is made anew, so that each violation has its own cause.
+//! A round has one fault. All tenants are at work, the fault is injected and repaired, all tenants go on, and when they
+//! have ended nothing of them may be left. A violation is reported with the seed and the round, with which it can be
+//! repeated. After a violation the world is made anew, so that each violation has its own cause.
 
 mod chance;
 mod churn;

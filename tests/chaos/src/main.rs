@@ -1,8 +1,8 @@
-//! Hours of faults: see the library.
+//! Command line of the chaos test: see the library.
 //!
 //! ```text
 //! cargo run --release -p aliquot-chaos -- --chaos 3h
-//! cargo run --release -p aliquot-chaos -- --seed 7 --first-round 12 --rounds 1     one round of it again
+//! cargo run --release -p aliquot-chaos -- --seed 7 --first-round 12 --rounds 1     repeats one round
 //! cargo run --release -p aliquot-chaos -- --fault "manager killed" --rounds 20
 //! ```
 
@@ -16,26 +16,26 @@ use aliquot_chaos::{Length, Plan, fault_names, run};
 use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 
-/// Injects faults of every kind into a node with a simulated GPU, and tells what did not hold
+/// Injects faults of every kind into a node with a simulated GPU, and reports violations
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Args {
-    /// For how long, for example 3h, 20m or 90s [default: each fault once]
+    /// Length of the run, for example 3h, 20m or 90s [default: each fault once]
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "rounds")]
     chaos: Option<Duration>,
-    /// For so many rounds
+    /// Number of rounds
     #[arg(long)]
     rounds: Option<u64>,
-    /// Decides the order of things [default: another one each time]
+    /// Seed of all pseudo-random decisions [default: a new one each time]
     #[arg(long)]
     seed: Option<u64>,
-    /// The number of the first round, to play one again
+    /// Number of the first round, to repeat a round of an earlier run
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     first_round: u64,
-    /// Only faults in whose names this stands
+    /// Inject only faults whose names contain this text
     #[arg(long, value_name = "NAME", default_value = "")]
     fault: String,
-    /// Leave shares of device time alone, on a machine that does much else
+    /// Do not judge shares of device time, for a machine with much other load
     #[arg(long)]
     no_shares: bool,
     /// Print JSON at the end
@@ -55,11 +55,11 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number.saturating_mul(seconds)))
 }
 
-/// True once this process was asked to end: what it has started must not stay behind.
+/// A flag that becomes true when SIGINT or SIGTERM arrives, so that the run ends in order and leaves no process behind.
 fn end_by_signal() -> Arc<AtomicBool> {
     let end = Arc::new(AtomicBool::new(false));
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-    // Before any other thread is there, so that all have them blocked.
+    // Before any other thread starts, so that every thread blocks these signals.
     if let Err(error) = signals.thread_block() {
         eprintln!("signals cannot be waited for: {error}");
         return end;

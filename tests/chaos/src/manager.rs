@@ -1,4 +1,4 @@
-//! The node manager of a world: a process that is killed, stopped and started again.
+//! A world's node manager, which faults kill, stop and start again.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,26 +13,26 @@ use crate::roster::as_pid;
 use crate::verdict::Stuck;
 use crate::wait;
 
-/// Lines of its log that a violation shows.
+/// Number of log lines that are shown with a violation.
 const LOG_LINES: usize = 12;
 
 pub(crate) struct Manager {
     dir: PathBuf,
     gpu_config: PathBuf,
-    /// `None` while none is meant to run.
+    /// `None` while no manager is meant to run.
     process: Option<Process>,
 }
 
-/// How a manager is started.
+/// Special settings for a start of the manager.
 #[derive(Clone, Default)]
 pub(crate) struct Start {
-    /// Programs and arguments in front of it, each of which becomes what follows.
+    /// A command prefix: programs with arguments, each of which executes what follows.
     pub(crate) wrapper: Vec<OsString>,
     pub(crate) environment: Vec<(&'static str, OsString)>,
 }
 
 impl Manager {
-    /// One that does not run yet, with all its directories below `dir`.
+    /// A manager that does not run yet, with all its directories below `dir`.
     pub(crate) fn prepare(dir: &Path, gpu: &SimulatedGpu) -> Manager {
         let manager = Manager { dir: dir.to_owned(), gpu_config: gpu.config_file(), process: None };
         let settings = format!(
@@ -70,12 +70,12 @@ impl Manager {
         self.dir.join("manager.toml")
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts the manager and waits until it answers.
     pub(crate) fn start(&mut self) -> Result<(), Stuck> {
         self.try_start(&Start::default())?.map_err(|said| Stuck(format!("the manager does not start: {said}")))
     }
 
-    /// Starts it and waits until it answers, or ends: then with what it has said.
+    /// Starts the manager and waits until it answers or ends. If it ends, the inner error is the end of its output.
     pub(crate) fn try_start(&mut self, start: &Start) -> Result<Result<(), String>, Stuck> {
         let mut words = start.wrapper.iter().map(OsString::as_os_str).chain([artifacts::manager().as_os_str()]);
         let mut command = Command::new(words.next().expect("the manager itself"));
@@ -98,7 +98,7 @@ impl Manager {
         self.process.is_some()
     }
 
-    /// What it said, if it is meant to run and has ended.
+    /// The end of the manager's output, if the manager is meant to run and has ended.
     pub(crate) fn end_by_itself(&mut self) -> Option<String> {
         let process = self.process.as_mut()?;
         process.has_ended().then(|| last_lines(&(process.output() + &process.errors())))
@@ -110,12 +110,12 @@ impl Manager {
 
     pub(crate) fn kill(&mut self) {
         if let Some(process) = self.process.take() {
-            // Also one that has ended by itself, whose end was told where it was seen.
+            // The process may have ended by itself, which was then reported where it was noticed.
             drop(process);
         }
     }
 
-    /// Sends a signal to it, if it runs.
+    /// Sends a signal to the manager, if it runs.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(pid) = self.id().and_then(as_pid) {
             let _ = kill_process(pid, signal);
@@ -126,7 +126,7 @@ impl Manager {
         Client::connect(&self.socket())
     }
 
-    /// The end of its log.
+    /// The end of the manager's log.
     pub(crate) fn log(&self) -> String {
         self.process.as_ref().map(|process| last_lines(&(process.output() + &process.errors()))).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Small file systems, which can be full.
+//! Small file systems that can be filled.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -7,16 +7,16 @@ use std::process::Command;
 
 use aliquot_harness::tool;
 
-/// A file system in memory, which is unmounted when this is dropped.
+/// A mounted tmpfs. Dropping this unmounts it.
 pub(crate) struct Mount {
     path: PathBuf,
 }
 
 impl Mount {
-    /// Mounts one at `path`, with these options.
+    /// Mounts a tmpfs at `path` with these options.
     ///
     /// # Errors
-    /// This user may not, or there is no such right in this container.
+    /// The message of `mount`: for example, this user or this container may not mount.
     pub(crate) fn tmpfs(path: &Path, options: &str) -> Result<Mount, String> {
         let mut command = Command::new(tool("mount", "mount"));
         let output = command.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(path).output();
@@ -27,7 +27,7 @@ impl Mount {
         Ok(Mount { path: path.to_owned() })
     }
 
-    /// Fills it to the last byte. It is full until what this returns is removed.
+    /// Fills the file system to the last byte. It stays full until the returned file is removed.
     pub(crate) fn fill(&self) -> std::io::Result<PathBuf> {
         let path = self.path.join("ballast");
         let mut file = File::create(&path)?;
@@ -47,7 +47,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Lazily: a child that is just being started may have files of it open for a moment.
+        // Lazily, because a child that is just being started may have files of the mount open for a moment.
         let _ = Command::new(tool("umount", "mount")).arg("--lazy").arg(&self.path).status();
     }
 }

@@ -1,8 +1,9 @@
-//! Looks at the devices' own books all the while, from outside of all slices. What the shim shows would prove nothing.
+//! Reads the simulated devices' own accounts throughout a run, from outside of all slices. Figures shown by the shim
+//! would prove nothing.
 //!
-//! What a slice holds is the sum of what its processes hold, which are not read all at once: while one gives back and another
-//! takes, a sum can be too great that never was. So a sum above what may be is looked at again with all processes of the
-//! slice stopped for the moment. Some slice is looked at in this way from time to time in any case.
+//! The memory of a slice is the sum over its processes, which are not read all at once. While one process frees and
+//! another allocates, the sum can exceed every value that the slice really had. So a sum above the limit is read again
+//! with all processes of the slice stopped. From time to time a random slice is read in this way in any case.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,25 +19,25 @@ use crate::chance::Chance;
 use crate::roster::{Member, Roster, group_of};
 use crate::verdict::Verdict;
 
-/// Between two looks at memory.
+/// Time between two checks of memory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(4);
-/// Looks between two looks at the tenants' progress.
+/// Checks of memory for each check of the tenants' progress.
 const LOOKS_PER_PROGRESS: u64 = 25;
-/// Looks between two exact ones of some slice.
+/// Checks of memory for each exact check of a random slice.
 const LOOKS_PER_EXACT: u64 = 60;
-/// Processes that do not stop by then are not looked at.
+/// An exact check is given up if the slice's processes have not stopped by then.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
-/// What is looked at.
+/// What the observer needs for its checks.
 pub(crate) struct Watched {
     pub(crate) gpu: Arc<SimulatedGpu>,
     pub(crate) roster: Arc<Mutex<Roster>>,
     pub(crate) verdict: Arc<Verdict>,
-    /// No tenant may wait longer for a call than this.
+    /// A tenant that waits longer than this in a call is a violation.
     pub(crate) wait_max: Duration,
 }
 
-/// The thread that looks. It ends when this is dropped.
+/// The observer's thread. Dropping this ends it.
 pub(crate) struct Observer {
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -69,7 +70,7 @@ impl Drop for Observer {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed, and is told of below.
+            // A panic in the thread has been printed already; the assertion passes it on.
             assert!(thread.join().is_ok() || thread::panicking(), "the observer has panicked");
         }
     }
@@ -80,7 +81,7 @@ impl Watched {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that each slice holds of each device, by the device's own books.
+    /// The bytes that each slice holds of each device, by the device's own accounts.
     fn held(&self, roster: &Roster) -> BTreeMap<(String, usize), u64> {
         let mut held = BTreeMap::new();
         for device in 0..self.gpu.config().devices.len() {
@@ -122,7 +123,7 @@ impl Watched {
         }
     }
 
-    /// Looks at one slice with all its processes stopped.
+    /// Checks one slice with all its processes stopped.
     fn look_exactly(&self, roster: &mut Roster, name: &str) {
         let stopped_here = |member: &&Member| !member.is_stopped;
         let entry = &roster.slices[name];
@@ -161,7 +162,7 @@ impl Watched {
         }
     }
 
-    /// Waits until every process of the slice that the devices know has stopped.
+    /// Waits until every process of the slice that a device lists has stopped.
     fn have_stopped(&self, roster: &Roster, name: &str) -> bool {
         let begun = Instant::now();
         loop {
@@ -216,7 +217,7 @@ impl Watched {
     }
 }
 
-/// Whether all threads of a process have stopped, or it has ended.
+/// Whether all threads of a process have stopped, or the process has ended.
 fn has_stopped(pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     threads.flatten().all(|thread| {
@@ -226,7 +227,7 @@ fn has_stopped(pid: u32) -> bool {
     })
 }
 
-/// Where the threads of the processes of a group are, as the kernel says.
+/// State and system call of each thread in a process group, from /proc.
 fn whereabouts(group: u32) -> String {
     let processes = names_in("/proc").into_iter().filter_map(|name| name.parse().ok());
     let of_group = processes.filter(|&pid| group_of(pid) == Some(group));
@@ -253,7 +254,8 @@ mod tests {
     use super::*;
     use crate::counts::Counts;
 
-    /// What the observer says of a tenant that runs past all slices, in one of so much memory.
+    /// Checks that the observer reports `expected` for a tenant that runs without the shim, but stands on the roster
+    /// with a slice of `limit_bytes`.
     fn said_of(arguments: &[&str], limit_bytes: u64, wait_max: Duration, expected: &str, spoil: impl FnOnce(&Process)) {
         let gpu = Arc::new(SimulatedGpu::with(&format!("{EXACT_MEMORY}pool_chunk = '2MiB'\n")));
         let dir = tempfile::tempdir().unwrap();
@@ -283,14 +285,14 @@ mod tests {
     #[test]
     fn a_tenant_that_waits_too_long_is_told_of() {
         let soon = Duration::from_millis(300);
-        // It makes no call any more.
+        // The killed process makes no more calls.
         said_of(&["kernel_ns=1000"], MIB, soon, "has waited for", |process| process.signal(Signal::KILL));
     }
 
     #[test]
     fn a_call_that_fails_is_told_of() {
         let for_ever = Duration::from_secs(3600);
-        // A kernel in a context of which the device is gone.
+        // A launch fails in a context whose device is lost.
         let gpu = SimulatedGpu::exact();
         let dir = tempfile::tempdir().unwrap();
         let counts = Arc::new(Counts::create(&dir.path().join("counts")).unwrap());

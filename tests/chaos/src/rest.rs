@@ -1,4 +1,5 @@
-//! When all tenants have ended, nothing of them is left: no byte in a ledger, no process, no file, nothing in the manager.
+//! Checks that nothing of the tenants is left when all have ended: no byte in a ledger, no process, no file, nothing in
+//! the manager.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +18,13 @@ use crate::verdict::Stuck;
 use crate::wait;
 use crate::world::{STANDING, World};
 
-/// Descriptors that the manager may have beyond those that it had at its first rest: connections that are being closed, and what its
-/// threads open for a moment.
+/// Descriptors that the manager may have in addition to those at its first rest: connections that are being closed, and
+/// files that its threads open for a moment.
 const DESCRIPTORS_SPARE: usize = 8;
-/// Memory beyond that of its first rest: what its allocator keeps.
+/// Memory that the manager may have in addition to that at its first rest: its allocator keeps some.
 const MEMORY_SPARE_BYTES: u64 = 48 * MIB;
 
-/// What a manager had when nothing was left for the first time in its life.
+/// A manager's resources at its first rest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Baseline {
     manager: u32,
@@ -51,7 +52,8 @@ impl World {
         self.all_can_be_had(STANDING[chance.below(STANDING.len())].name)
     }
 
-    /// Slices whose removal the manager did not live to answer.
+    /// Removes the slices of `churn` whose removal the manager did not live to answer. Then checks that exactly the
+    /// standing slices exist, without a problem.
     fn remove_what_passed(&mut self) -> Result<(), Stuck> {
         let mut client = self.client()?;
         let slices =
@@ -84,7 +86,7 @@ impl World {
         outcome.map_err(|Stuck(what)| Stuck(format!("{what}: {left}; the manager: {}", self.manager.log())))
     }
 
-    /// What is still charged to a slice; empty: nothing.
+    /// Describes what is still charged to a slice; empty: nothing.
     fn charged(&self, slice: &str) -> Result<String, Stuck> {
         let usage = match self.client()?.usage(slice) {
             Ok(usage) => usage,
@@ -104,10 +106,10 @@ impl World {
         Ok(left.join(", "))
     }
 
-    /// What the ledger itself says, by a copy: the file can be shortened under a mapping of it.
+    /// Describes what is left in the ledger itself. Maps a copy, because the file can be shortened while it is mapped.
     fn ledger_of(&self, slice: &str) -> Result<Vec<String>, Stuck> {
         let copy = self.path().join("ledger-copy");
-        // Not copied with its mode: others may not write to this one.
+        // Not `fs::copy`, which would also copy the mode: other users must not be able to write to the copy.
         let read = fs::read(self.places[slice].region.join(LEDGER_FILE));
         let copied = read.and_then(|bytes| fs::write(&copy, &bytes).map(|()| bytes.len() as u64));
         let bytes = copied.map_err(|error| Stuck(format!("the ledger of {slice} cannot be read: {error}")))?;
@@ -130,7 +132,7 @@ impl World {
         Ok(left)
     }
 
-    /// Processes that were started in a slice know its directory from their environment.
+    /// Finds processes that were started in a slice by the region's path in their environment.
     fn no_process_is_left(&mut self) -> Result<(), Stuck> {
         let mut left = Vec::new();
         let outcome = self.until("no process of a tenant is left", |world| {
@@ -140,7 +142,7 @@ impl World {
         outcome.map_err(|Stuck(what)| Stuck(format!("{what}: {left:?}")))
     }
 
-    /// Regions and CDI files are those of the slices that there are.
+    /// Checks that regions and CDI files are exactly those of the standing slices.
     fn no_file_is_left(&mut self) -> Result<(), Stuck> {
         let mut left = String::new();
         let outcome = self.until("no file of a slice that is gone is left", |world| {
@@ -148,7 +150,7 @@ impl World {
                 STANDING.iter().map(|standing| of(standing.name)).collect()
             };
             let region = |name: &str| {
-                // Each region lies in a directory of the slice's id.
+                // Each region lies in a directory named by the slice's id.
                 let around = world.places[name].region.parent();
                 around.and_then(Path::file_name).map(|id| id.to_string_lossy().into_owned()).unwrap_or_default()
             };
@@ -162,7 +164,7 @@ impl World {
         outcome.map_err(|Stuck(what)| Stuck(format!("{what}: {left}")))
     }
 
-    /// Nobody has got past a slice here.
+    /// Waits until the audit reports no process: no tenant gets past its slice in these tests.
     fn nobody_is_accused(&mut self) -> Result<(), Stuck> {
         let mut accused = Vec::new();
         let outcome = self.until("no process is accused of anything", |world| {
@@ -194,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    /// A slice in which nothing runs gives all its memory, to the byte.
+    /// Checks that a slice in which nothing runs gives exactly all its memory.
     fn all_can_be_had(&mut self, slice: &'static str) -> Result<(), Stuck> {
         let limit_bytes = World::standing(slice).memory_mib * MIB;
         let outcome = self.run_in(slice, "exact", &[&limit_bytes.to_string()])?;
@@ -211,7 +213,7 @@ fn names_in(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The processes in whose environment a path stands.
+/// The processes whose environment contains `path`.
 fn processes_that_know(path: &Path) -> Vec<String> {
     let path = path.as_os_str().as_encoded_bytes();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -232,7 +234,7 @@ fn resident_bytes(pid: u32) -> u64 {
     line.split_ascii_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// How long a world rests before shares are judged, so that debts are paid.
+/// Time between the end of other work and the measurement of shares, so that debts are paid.
 pub(crate) const CALM: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -249,7 +251,7 @@ mod tests {
         assert!(processes_that_know(dir.path()).is_empty());
         let process =
             Process::start(Command::new("sleep").arg("600").env("LD_PRELOAD_OF_TEST", dir.path().join("shim.so")));
-        // Until it is the program it is a copy of this process, with its environment.
+        // Until it executes the program, the child is a copy of this process with this process's environment.
         let found = wait::until("the process is found", || {
             Ok((processes_that_know(dir.path()) == [process.id().to_string()]).then_some(()))
         });

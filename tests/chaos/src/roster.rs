@@ -1,4 +1,5 @@
-//! Which processes are in which slice, what each slice may hold, and what is excused just now: what the observer goes by.
+//! The observer's data: which processes are in which slice, how much each slice may hold, and what is excused at
+//! present.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,14 +10,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::counts::Counts;
 
-/// What a fault may spoil in a slice without being a violation.
+/// What a fault may cause in a slice without being a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Excuse {
-    /// Its memory limit is not judged: its ledger says what its tenant has written there.
+    /// The memory limit is not judged: a tenant has written false figures into the slice's ledger.
     pub(crate) limits: bool,
-    /// Calls of its tenants may fail.
+    /// Calls of the slice's tenants may fail.
     pub(crate) calls: bool,
-    /// Its tenants may wait, or end.
+    /// The slice's tenants may wait, or end.
     pub(crate) waits: bool,
 }
 
@@ -34,34 +35,34 @@ pub(crate) struct Entry {
     pub(crate) ceilings: Vec<Ceiling>,
     pub(crate) members: Vec<Member>,
     pub(crate) excuse: Excuse,
-    /// It was told that it holds too much: once in a round is enough.
+    /// Whether it was reported in this round that the slice holds too much. One report for each round is enough.
     pub(crate) is_told_of: bool,
 }
 
-/// What a slice may hold of a device, by the device's figures.
+/// How much a slice may hold of a device, by the device's own figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Ceiling {
     pub(crate) device: usize,
     /// The limit that the manager has confirmed.
     pub(crate) limit_bytes: u64,
-    /// The most that may be seen: more than the limit after a resize, until less was seen.
+    /// The most that may be seen. After a resize to less this is above the limit, until less has been seen.
     pub(crate) bytes: u64,
-    /// Since a resize, the calls that each member had made when it was confirmed. An operation that had been let through
-    /// before is done two calls later.
+    /// For each member, its process id and the number of its calls when the last resize was confirmed. An operation
+    /// that was allowed before the resize is complete two calls later.
     pub(crate) since: Vec<(u32, u64)>,
 }
 
-/// A tenant, which leads a process group of its own.
+/// A tenant. It leads its own process group.
 pub(crate) struct Member {
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) counts: Arc<Counts>,
-    /// By a fault.
+    /// Whether a fault has stopped it.
     pub(crate) is_stopped: bool,
     /// Whether its calls and waits are judged.
     pub(crate) is_judged: bool,
     pub(crate) last_calls: u64,
-    /// When it was last seen to have made progress.
+    /// When its progress was last seen.
     pub(crate) changed: Instant,
     pub(crate) is_told_of: bool,
 }
@@ -95,7 +96,7 @@ impl Roster {
         }
     }
 
-    /// To be called before the process is waited for, after which its id can be somebody else's.
+    /// Must be called before the process is reaped, because afterwards another process can get its id.
     pub(crate) fn remove(&mut self, pid: u32) {
         for entry in self.slices.values_mut() {
             entry.members.retain(|member| member.pid != pid);
@@ -108,7 +109,7 @@ impl Roster {
         }
     }
 
-    /// Ends all excuses. Who waited until now has not waited for anybody.
+    /// Ends all excuses. Waiting times are counted anew from now.
     pub(crate) fn end_excuses(&mut self) {
         for entry in self.slices.values_mut() {
             entry.excuse = Excuse::default();
@@ -117,13 +118,13 @@ impl Roster {
         }
     }
 
-    /// Whether a tenant may end by itself.
+    /// Whether a tenant may end by itself without a violation.
     pub(crate) fn may_end(&self, slice: &str, pid: u32) -> bool {
         let Some(entry) = self.slices.get(slice) else { return true };
         entry.excuse.waits || entry.members.iter().any(|member| member.pid == pid && !member.is_judged)
     }
 
-    /// A larger limit counts before it is asked for.
+    /// Raises the ceilings to a larger limit. Must be called before the manager is asked for it.
     pub(crate) fn may_grow(&mut self, slice: &str, bytes: u64) {
         for ceiling in self.ceilings(slice) {
             ceiling.limit_bytes = ceiling.limit_bytes.max(bytes);
@@ -131,7 +132,7 @@ impl Roster {
         }
     }
 
-    /// The manager has confirmed a limit.
+    /// Records a limit that the manager has confirmed.
     pub(crate) fn is_resized(&mut self, slice: &str, bytes: u64) {
         let Some(entry) = self.slices.get_mut(slice) else { return };
         let since = entry.members.iter().map(|member| (member.pid, member.counts.read().calls)).collect::<Vec<_>>();
@@ -153,7 +154,7 @@ impl Roster {
         self.slices.iter().find(|(_, entry)| is_of(entry)).map(|(name, _)| name.as_str())
     }
 
-    /// Stops or continues a tenant with all its children.
+    /// Stops or continues a tenant with its whole process group.
     pub(crate) fn set_stopped(&mut self, pid: u32, is_stopped: bool) {
         for member in self.slices.values_mut().flat_map(|entry| &mut entry.members) {
             if member.pid == pid {
@@ -166,8 +167,8 @@ impl Roster {
 }
 
 impl Entry {
-    /// Lowers what may be seen to what was seen with all processes stopped, or to the limit, once what was under way when
-    /// the limit was confirmed is done.
+    /// Lowers the ceiling to what was seen with all processes stopped, but not below the limit. Does so only when the
+    /// operations under way at the confirmation of the limit are complete.
     pub(crate) fn settle(&mut self, device: usize, held_bytes: u64) {
         let members = &self.members;
         let is_done = |&(pid, calls): &(u32, u64)| {
@@ -185,17 +186,17 @@ impl Entry {
 
 impl Member {
     pub(crate) fn signal(&self, signal: Signal) {
-        // It is not waited for while it stands here, so its id is its own; it may have ended.
+        // The process is not reaped while it is on the roster, so its id cannot have been reused. It may have ended.
         if let Some(group) = as_pid(self.pid) {
             let _ = kill_process_group(group, signal);
         }
     }
 }
 
-/// The process group of a process. That of the kernel's own threads is 0, which is nobody's.
+/// The process group of a process. Kernel threads have group 0, which no tenant has.
 pub(crate) fn group_of(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name is in parentheses and can hold anything.
+    // The command's name is in parentheses and can contain any character.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
 }
 
@@ -224,7 +225,7 @@ mod tests {
             entry.settle(0, held);
             entry.ceilings[0].bytes
         };
-        // What had been let through before may still come.
+        // An operation that was allowed before the resize may still complete.
         assert_eq!(seen(&mut roster, 40), 64);
         let tenant = OpenOptions::new().write(true).open(&path).unwrap();
         tenant.write_all_at(&2u64.to_ne_bytes(), 0).unwrap();

@@ -1,5 +1,5 @@
-//! Shares of a device's time, judged when nothing else goes on: see `aliquot_harness::Shares`, which ends a test where this tells
-//! of a violation.
+//! Judges shares of a device's time when no other tenant works. Like `aliquot_harness::Shares`, but reports a violation
+//! instead of failing a test.
 
 use std::time::{Duration, Instant};
 
@@ -8,21 +8,23 @@ use aliquot_harness::Witness;
 use crate::verdict::Stuck;
 use crate::world::World;
 
-/// What shares are exact to here.
+/// Allowed error in percentage points.
 const TOLERANCE_POINTS: f64 = 4.0;
-/// What is wrong until then is wrong in this window.
+/// When the window reaches this length with wrong shares, it has failed.
 const WINDOW: Duration = Duration::from_secs(15);
-/// Nothing is said about less time than this.
+/// The shortest window that is judged.
 const WINDOW_MIN: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// A machine that stood still for more than this says nothing: who simulates the device stood still as well.
+/// A failed window in which the machine stood still for more than this is not judged: the process that simulates the
+/// device stood still too.
 const LOST_PERCENT_MAX: f64 = 25.0;
-/// What is wrong each time is wrong; once, the machine may have kept a single thread from its processor.
+/// Windows that must fail in a row for a violation. In a single one, the machine may have kept one thread from its
+/// processor.
 const WINDOWS: usize = 4;
 
 impl World {
-    /// Measures the shares of the slice that is always busy and has exactly its request, and of the one that may take what is
-    /// left, with nobody else at work.
+    /// Measures the shares of the two busy slices with no other tenant at work: one is limited to its request, the
+    /// other may take the rest.
     pub(crate) fn judge_shares(&mut self) -> Result<(), Stuck> {
         self.churn.pause();
         self.tenants.retain(|tenant| tenant.recipe.name == "busy");
@@ -40,7 +42,7 @@ impl World {
     }
 
     fn share_window(&mut self) -> Result<Result<(), String>, Stuck> {
-        // The first may use its request and no more; the other is promised 10 %, and gets all that is left.
+        // The first may use exactly its request of 30 %. The other requests 10 % and may use all that is left.
         let wanted = [("steady", 30.0), ("batch", 70.0)];
         let used_ns = |world: &World| -> Vec<u64> {
             let processes = world.gpu.machine().device_use(0).processes;
@@ -60,7 +62,8 @@ impl World {
             let lost_percent = percent(witness.lost_ns());
             let measured: Vec<f64> =
                 after.iter().zip(&before).map(|(after, before)| percent(after.saturating_sub(*before))).collect();
-            // A machine that stood still excuses too little, never too much.
+            // The time for which the machine stood still excuses a share that is too small, but not one that is too
+            // large.
             let is_kept = |(&measured, &(_, wanted)): (&f64, &(&str, f64))| {
                 let least = wanted * (1.0 - lost_percent / 100.0) - TOLERANCE_POINTS;
                 (least..=wanted + TOLERANCE_POINTS).contains(&measured)

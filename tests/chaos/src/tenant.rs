@@ -18,11 +18,11 @@ use crate::roster::Roster;
 pub(crate) struct Recipe {
     pub(crate) name: &'static str,
     pub(crate) arguments: &'static [&'static str],
-    /// Programs and arguments in front of it, each of which becomes what follows or waits for it.
+    /// A command prefix: programs with arguments, each of which executes what follows or waits for it.
     pub(crate) wrapper: Vec<OsString>,
-    /// Libraries that are preloaded behind the shim.
+    /// Libraries that are preloaded after the shim.
     pub(crate) preloaded: Vec<PathBuf>,
-    /// Whether its calls and waits are judged.
+    /// Whether failed calls and long waits of the tenant are violations.
     pub(crate) is_judged: bool,
 }
 
@@ -31,22 +31,22 @@ impl Recipe {
         Recipe { name, arguments, wrapper: Vec::new(), preloaded: Vec::new(), is_judged: true }
     }
 
-    /// Always has kernels of 0.3 ms for the device.
+    /// Keeps the device busy with kernels of 0.3 ms.
     pub(crate) fn busy() -> Recipe {
         Recipe::new("busy", &["kernel_ns=300000", "sync=32"])
     }
 
-    /// Takes memory of every kind, often more than there is, and gives it back.
+    /// Allocates and frees memory of every kind, and often asks for more than there is.
     pub(crate) fn grasping() -> Recipe {
         Recipe::new("grasping", &["bytes=16777216", "pause_us=2000"])
     }
 
-    /// Takes memory, launches and waits.
+    /// Allocates memory, launches kernels and waits for them.
     pub(crate) fn mixed() -> Recipe {
         Recipe::new("mixed", &["bytes=8388608", "kernel_ns=200000", "sync=4", "pause_us=4000", "children=200"])
     }
 
-    /// The same as the first process of a pid namespace, as a container's is.
+    /// Like [`Recipe::mixed`], but as the first process of a pid namespace, as in a container.
     pub(crate) fn contained() -> Recipe {
         let mut recipe = Recipe { name: "contained", ..Recipe::mixed() };
         if rustix::process::geteuid().is_root() {
@@ -57,7 +57,7 @@ impl Recipe {
         recipe
     }
 
-    /// The same on two devices.
+    /// Like [`Recipe::mixed`], but on two devices.
     pub(crate) fn on_two_devices() -> Recipe {
         Recipe::new(
             "on two devices",
@@ -65,13 +65,14 @@ impl Recipe {
         )
     }
 
-    /// Takes a little, launches, gives it back and ends.
+    /// Allocates a little, launches short kernels, and ends after 6 steps.
     pub(crate) fn short() -> Recipe {
         Recipe::new("short", &["bytes=65536", "kernel_ns=1000", "steps=6"])
     }
 }
 
-/// A slice, as tenants enter it. Nothing of it is mapped here, so that nobody who shortens its files hits this process.
+/// What a tenant needs to enter a slice. Its files are not mapped here, because a fault that shortens them would crash
+/// this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) name: String,
@@ -93,8 +94,8 @@ impl Place {
         }
     }
 
-    /// Makes `command` run in the slice, with further libraries behind the shim and what stands in for it. For a command that is wrapped, each wrapper
-    /// is in the slice as well.
+    /// Makes `command` run in the slice, with `further` libraries after the shim and its stand-in. The programs of a
+    /// command prefix run in the slice too.
     pub(crate) fn enter<'a>(&self, command: &'a mut Command, further: &[PathBuf]) -> &'a mut Command {
         let mut list = OsString::from(&self.shim);
         for library in iter::once(&self.stand_in).chain(further) {
@@ -105,7 +106,7 @@ impl Place {
     }
 }
 
-/// A tenant that runs. When it is dropped it is taken off the roster and killed.
+/// A running tenant. Dropping this takes it off the roster and kills it.
 pub(crate) struct Tenant {
     pub(crate) place: Place,
     pub(crate) recipe: Recipe,
@@ -117,7 +118,7 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Starts one; `counts_dir` is where its counts lie meanwhile.
+    /// Starts a tenant, with its file of counters in `counts_dir`.
     pub(crate) fn start(
         gpu: &SimulatedGpu,
         roster: &Arc<Mutex<Roster>>,
@@ -134,7 +135,7 @@ impl Tenant {
         let mut command = Command::new(words.next().expect("the program itself"));
         command.args(words).arg(counts.path()).args(recipe.arguments).arg(format!("seed={}", seed >> 1));
         gpu.show_to(&mut command);
-        // On the roster before it can do anything.
+        // The lock is held until the tenant is on the roster, so that the observer never misses it.
         let mut on_roster = roster.lock().unwrap_or_else(PoisonError::into_inner);
         let process = Process::start(place.enter(&mut command, &recipe.preloaded));
         on_roster.add(&place.name, recipe.name, process.id(), Arc::clone(&counts), recipe.is_judged);
@@ -148,9 +149,11 @@ impl Tenant {
         self.pid
     }
 
-    /// Whether it has ended by itself; if it should not have, how, and what it said. It is off the roster then.
+    /// If the tenant has ended by itself, takes it off the roster and returns how it ended; an empty text if it was
+    /// allowed to end.
     pub(crate) fn end_by_itself(&mut self) -> Option<String> {
-        // Asking reaps it, and its id can then be somebody else's.
+        // `has_ended` reaps the process, and then another process can get its id. So the lock is held until it is off
+        // the roster.
         let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = self.process.take_if(Process::has_ended)?;
         let may_end = roster.may_end(&self.place.name, self.pid);
@@ -162,7 +165,7 @@ impl Tenant {
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        // The process is killed and waited for afterwards.
+        // Removed first: the process is killed and reaped when the field `process` is dropped after this.
         self.roster.lock().unwrap_or_else(PoisonError::into_inner).remove(self.pid);
     }
 }

@@ -1,4 +1,4 @@
-//! What was found wrong, and what was done to find it.
+//! The violations found in a run, and counters of the work done to find them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,72 +7,71 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Something that could not be waited for any longer, or that ended what was under way: a violation, after which the
-/// world is made anew.
+/// A wait that timed out, or an error that ends the round. It is a violation, and the world is made anew after it.
 #[derive(Debug)]
 pub(crate) struct Stuck(pub(crate) String);
 
-/// Something that must not be, and was.
+/// A broken invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// The round, for `--first-round`.
+    /// The round's number, for `--first-round`.
     pub round: u64,
-    /// The fault of that round.
+    /// The round's fault.
     pub fault: &'static str,
-    /// Since the beginning.
+    /// Time since the start of the run.
     pub after: Duration,
-    /// What was wrong.
+    /// Description of the violation.
     pub what: String,
 }
 
-/// How often a fault was injected.
+/// The results of one fault.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
     /// Rounds with this fault.
     pub injected: u64,
-    /// Why it could not be injected; empty if it could.
+    /// Why this machine cannot inject the fault; empty if it can.
     pub skipped: String,
     /// Violations in these rounds.
     pub violations: u64,
 }
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Report {
-    /// What decided the order of things.
+    /// The seed of all pseudo-random decisions.
     pub seed: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
-    /// The faults, by their names.
+    /// The results of each fault, by its name.
     pub faults: BTreeMap<&'static str, Tally>,
-    /// All that was wrong, in the order in which it was seen.
+    /// All violations, in the order in which they were found.
     pub violations: Vec<Violation>,
-    /// What was done besides.
+    /// The work done to find violations.
     pub effort: Effort,
 }
 
-/// What was done to find violations.
+/// Counters of the work done to find violations.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Effort {
-    /// Looks at who holds how much of the devices.
+    /// Checks of the devices' memory.
     pub looks: u64,
-    /// Those of them for which a slice's processes were stopped, so that its sum was exact.
+    /// Checks for which a slice's processes were stopped, so that its sum was exact.
     pub exact_looks: u64,
     /// Windows in which shares were measured.
     pub share_windows: u64,
-    /// Slices made beside the standing ones.
+    /// Slices made in addition to the standing ones.
     pub slices_made: u64,
-    /// Times that a slice was resized.
+    /// Resizes of slices.
     pub resizes: u64,
     /// Tenants started.
     pub tenants: u64,
-    /// The longest time for which a tenant that nobody had stopped made no progress.
+    /// The longest time without progress of a tenant that no fault had stopped.
     pub longest_wait: Duration,
-    /// The longest time from the tenants' end until nothing of them was left.
+    /// The longest time from the end of all tenants until nothing of them was left.
     pub longest_rest: Duration,
 }
 
-/// The verdict, as it grows.
+/// The report of the run so far, shared by all threads.
 pub(crate) struct Verdict {
     start: Instant,
     inner: Mutex<Inner>,
@@ -90,14 +89,14 @@ impl Verdict {
         Verdict { start: Instant::now(), inner: Mutex::new(Inner { round: 0, fault: "none yet", report }) }
     }
 
-    /// A round with this fault begins.
+    /// Records the start of a round with this fault.
     pub(crate) fn begin(&self, round: u64, fault: &'static str) {
         let mut inner = self.inner();
         (inner.round, inner.fault) = (round, fault);
         inner.report.faults.entry(fault).or_default().injected += 1;
     }
 
-    /// This fault cannot be injected here.
+    /// Records that this fault cannot be injected on this machine.
     pub(crate) fn skip(&self, fault: &'static str, why: String) {
         eprintln!("SKIPPED: {fault}: {why}");
         let mut inner = self.inner();
@@ -105,7 +104,7 @@ impl Verdict {
         (tally.injected, tally.skipped) = (0, why);
     }
 
-    /// Something is wrong.
+    /// Records a violation.
     pub(crate) fn wrong(&self, what: String) {
         let after = self.start.elapsed();
         let mut inner = self.inner();
@@ -119,7 +118,7 @@ impl Verdict {
         change(&mut self.inner().report.effort);
     }
 
-    /// How much was wrong until now.
+    /// The number of violations so far.
     pub(crate) fn violations(&self) -> usize {
         self.inner().report.violations.len()
     }
@@ -152,7 +151,7 @@ impl Report {
         text
     }
 
-    /// What was done, in a paragraph.
+    /// The work done, as a paragraph of text.
     #[must_use]
     pub fn summary(&self) -> String {
         let Effort { looks, exact_looks, share_windows, slices_made, resizes, tenants, .. } = self.effort;
@@ -164,7 +163,7 @@ impl Report {
         )
     }
 
-    /// All of it, for programs.
+    /// The whole report as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let faults: Vec<Value> = self

@@ -1,4 +1,4 @@
-//! Waiting for what must come. What does not come is a violation, not the end of the run.
+//! Waits with a deadline. A wait that times out is a violation, not the end of the run.
 
 use std::process::Command;
 use std::thread;
@@ -9,10 +9,10 @@ use aliquot_harness::{Outcome, Process};
 
 use crate::verdict::Stuck;
 
-/// Between two looks.
+/// Time between two checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Looks until `look` finds something or has an error.
+/// Calls `look` until it returns a value or an error, at most until the deadline.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, Stuck>) -> Result<T, Stuck> {
     let start = Instant::now();
     loop {

@@ -24,12 +24,12 @@ use crate::tenant::{Place, Recipe, Tenant};
 use crate::verdict::{Stuck, Verdict};
 use crate::wait;
 
-/// Calls that a tenant makes to show that it goes on.
+/// Calls that a tenant must make to count as going on.
 const CALLS_TO_GO_ON: u64 = 6;
-/// Between two looks at whether something has ended that should not.
+/// Time between two checks for processes that have ended by themselves.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A slice that is there all the time.
+/// A slice that exists all the time.
 pub(crate) struct Standing {
     pub(crate) name: &'static str,
     pub(crate) devices: &'static [usize],
@@ -40,9 +40,9 @@ pub(crate) struct Standing {
     pub(crate) tenants: fn() -> Vec<Recipe>,
 }
 
-/// The slice that faults spoil. No other has a part of the memory or of the time that its tenants use.
+/// The slice that faults damage.
 pub(crate) const TARGET: &str = "target";
-/// The first is always busy and has exactly its request; the last takes what is left.
+/// The standing slices. `steady` is always busy and limited to its request; `batch` may take all time that is left.
 pub(crate) const STANDING: [Standing; 5] = [
     Standing {
         name: "steady",
@@ -91,28 +91,28 @@ pub(crate) const STANDING: [Standing; 5] = [
     },
 ];
 
-/// Everything of a world goes when this is dropped.
+/// A node with its slices and tenants. Dropping this ends all its processes and removes all its files.
 pub(crate) struct World {
     pub(crate) gpu: Arc<SimulatedGpu>,
     pub(crate) roster: Arc<Mutex<Roster>>,
     pub(crate) verdict: Arc<Verdict>,
-    // In this order they are dropped: nobody is started while others end, and the manager is the last.
+    // Fields are dropped in this order: first the thread that starts tenants, then the tenants, and last the manager.
     pub(crate) churn: Churn,
     pub(crate) tenants: Vec<Tenant>,
     _observer: Observer,
     pub(crate) places: BTreeMap<&'static str, Place>,
     pub(crate) manager: Manager,
     pub(crate) baseline: Option<Baseline>,
-    /// `None` where this user may not mount.
+    /// `None` if this user may not mount file systems.
     pub(crate) mounts: Option<[Mount; 2]>,
     pub(crate) dir: TempDir,
     seed: u64,
 }
 
 impl World {
-    /// Starts a node with its slices, and their tenants.
+    /// Starts a node with its slices and their tenants.
     pub(crate) fn start(verdict: &Arc<Verdict>, wait_max: Duration, seed: u64) -> Result<World, Stuck> {
-        // A pool takes no more at a time than the shim knows of before.
+        // A chunk size with which a memory pool never takes more at a time than the shim has charged before.
         let machine = format!("{EXACT_MEMORY}pool_chunk = '2MiB'\n[[device]]\n[[device]]\n");
         let gpu = Arc::new(SimulatedGpu::with(&machine));
         let dir = tempfile::Builder::new()
@@ -157,7 +157,7 @@ impl World {
         Ok(world)
     }
 
-    /// Makes a standing slice, which is not there.
+    /// Makes a standing slice that does not exist.
     pub(crate) fn create_slice(&mut self, standing: &'static Standing) -> Result<(), Stuck> {
         let limit_bytes = standing.memory_mib * MIB;
         let part = |&device: &usize| Part {
@@ -209,7 +209,7 @@ impl World {
         self.tenants.push(tenant);
     }
 
-    /// The same, for whoever takes care of it.
+    /// Like [`World::start_tenant`], but the caller keeps the tenant.
     pub(crate) fn loose_tenant(&mut self, slice: &str, recipe: &Recipe) -> Tenant {
         let counts_dir = self.dir.path().join("counts");
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -222,12 +222,12 @@ impl World {
         self.tenants.retain(|tenant| tenant.place.name != slice);
     }
 
-    /// Waits until every tenant that is judged and not stopped makes calls.
+    /// Waits until every tenant that is judged and not stopped has made some more calls.
     pub(crate) fn all_go_on(&mut self) -> Result<(), Stuck> {
         self.go_on(|_| true)
     }
 
-    /// The same for the tenants of some slices.
+    /// Like [`World::all_go_on`], for the tenants of the slices that `of` selects.
     pub(crate) fn go_on(&mut self, of: impl Fn(&str) -> bool) -> Result<(), Stuck> {
         let calls = |world: &World| -> BTreeMap<u32, u64> {
             let roster = world.roster();
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// Lets time pass.
+    /// Lets time pass, and watches for processes that end by themselves.
     pub(crate) fn pause(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns a value.
     pub(crate) fn until<T>(
         &mut self,
         what: &str,
@@ -278,7 +278,7 @@ impl World {
         })
     }
 
-    /// Tells of what has ended by itself. A tenant is started again by whoever wants all of them.
+    /// Reports processes that have ended by themselves. Ended tenants are started again by [`World::start_tenants`].
     pub(crate) fn look_after(&mut self) {
         if let Some(said) = self.manager.end_by_itself() {
             self.verdict.wrong(format!("the manager has ended by itself: {said}"));
@@ -323,7 +323,7 @@ impl World {
         if self.manager.is_running() { Ok(()) } else { self.manager.start() }
     }
 
-    /// Starts the manager where it may refuse to; it says why then. Whether it runs.
+    /// Starts the manager when it may refuse to start. Checks that it then says why. Returns whether it runs.
     pub(crate) fn try_manager(&mut self, start: &Start) -> Result<bool, Stuck> {
         match self.manager.try_start(start)? {
             Ok(()) => Ok(true),
@@ -348,7 +348,7 @@ impl World {
         wait::run(self.places[slice].enter(&mut command, &[]))
     }
 
-    /// What the manager says is wrong with a slice; empty: nothing.
+    /// The problem that the manager reports for a slice; empty: none.
     pub(crate) fn problem_of(&self, slice: &str) -> Result<String, Stuck> {
         let slices = self
             .client()?
@@ -358,12 +358,12 @@ impl World {
         found.map(|found| found.problem).ok_or_else(|| Stuck(format!("slice {slice} is gone")))
     }
 
-    /// Ends the tenants of the slice that faults spoil, removes it as an administrator does, and makes it again.
+    /// Ends the tenants of [`TARGET`], removes the slice as an administrator would, and makes it again.
     pub(crate) fn replace_target(&mut self) -> Result<(), Stuck> {
         self.end_tenants_of(TARGET);
         let removed = self.until("a spoilt slice can be removed", |world| {
             let outcome = world.aliquot(&["slice", "rm", TARGET])?;
-            // Refused as long as the manager has not noticed the end of all its processes.
+            // The removal is refused until the manager has noticed the end of all the slice's processes.
             Ok((outcome.status.success() || !outcome.stderr.contains("attached")).then_some(outcome))
         })?;
         if !removed.status.success() {
@@ -378,7 +378,7 @@ impl World {
         STANDING.iter().find(|standing| standing.name == name).expect("a standing slice")
     }
 
-    /// The directories of the regions that are there.
+    /// The directory of all regions.
     pub(crate) fn regions(&self) -> PathBuf {
         self.manager.runtime_dir().join("slices")
     }

@@ -1,4 +1,4 @@
-//! Each fault once, with everything that must hold: what runs for hours by hand, in minutes.
+//! Injects each fault once and checks every invariant: a chaos run of minutes instead of hours.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! Clocks that are wrong, or jump. The machine's own is left alone: tenants get time namespaces, and libraries that lie about the time.
+//! Clocks that are wrong or jump. The machine's own clock is not changed: tenants get time namespaces, or a preloaded
+//! library that returns wrong times.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +12,7 @@ use crate::manager::Start;
 use crate::verdict::Stuck;
 use crate::world::{STANDING, World};
 
-/// Tenants whose clocks are ahead, behind, or jump at each question.
+/// Tenants whose clocks are ahead, are behind, or jump at each reading.
 pub(super) struct OfTenants;
 
 impl Fault for OfTenants {
@@ -31,7 +32,7 @@ impl Fault for OfTenants {
                 match chance.below(3) {
                     0 => recipe.preloaded.push(jumping.clone()),
                     1 => recipe.wrapper.extend(with_clock(chance.below(1_000_000) as i64)),
-                    // No clock can be before the machine's start.
+                    // The kernel allows no offset that would put the clock before the machine's start.
                     _ => recipe.wrapper.extend(with_clock(-(chance.below(uptime_seconds().max(1)) as i64))),
                 }
                 world.start_tenant(standing.name, &recipe);
@@ -47,7 +48,8 @@ impl Fault for OfTenants {
     }
 }
 
-/// What makes a program run with a monotonic clock that is so far ahead; nothing where the kernel has no time namespaces.
+/// The command prefix that runs a program with its monotonic clock ahead by `seconds`. Empty if the kernel has no time
+/// namespaces or this user is not root.
 fn with_clock(seconds: i64) -> Vec<std::ffi::OsString> {
     if !Path::new("/proc/self/ns/time").exists() || !rustix::process::geteuid().is_root() {
         return Vec::new();
@@ -59,11 +61,11 @@ fn with_clock(seconds: i64) -> Vec<std::ffi::OsString> {
 
 fn uptime_seconds() -> usize {
     let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
-    // Whole seconds, and one less than there were.
+    // Whole seconds, minus one to be safe.
     uptime.split('.').next().and_then(|seconds| seconds.parse::<usize>().ok()).unwrap_or(0).saturating_sub(1)
 }
 
-/// The wall clock that the manager sees jumps, as when somebody sets the machine's.
+/// The manager's wall clock jumps, as when an administrator sets the machine's clock.
 pub(super) struct OfTheManager;
 
 impl Fault for OfTheManager {

@@ -6,7 +6,7 @@ use crate::tenant::{Recipe, Tenant};
 use crate::verdict::Stuck;
 use crate::world::{TARGET, World};
 
-/// Very many at once.
+/// Very many simultaneous processes.
 pub(super) struct AtOnce {
     count: usize,
     tenants: Vec<Tenant>,
@@ -29,9 +29,9 @@ impl Fault for AtOnce {
     }
 
     fn inject(&mut self, world: &mut World, _: &mut Chance) -> Result<Injected, Stuck> {
-        // All together ask for more than there is.
+        // Together they ask for more memory than the slice has.
         let mut recipe = Recipe::new("one of many", &["bytes=1048576", "pause_us=4000000"]);
-        // Each is to go on, but on a small machine not at any time.
+        // Each process must go on, but on a machine with few processors there is no bound on when.
         recipe.is_judged = false;
         for _ in 0..self.count {
             self.tenants.push(world.loose_tenant(TARGET, &recipe));
@@ -72,7 +72,7 @@ impl Fault for AtOnce {
     }
 }
 
-/// They come and go.
+/// Very many short processes, one after another.
 pub(super) struct Passing {
     count: usize,
 }
@@ -97,7 +97,7 @@ impl Fault for Passing {
         const TOGETHER: usize = 24;
         let mut running: Vec<Tenant> = Vec::new();
         let mut recipe = Recipe::short();
-        // It ends by itself.
+        // These processes end by themselves.
         recipe.is_judged = false;
         let (mut started, mut ended) = (0, 0);
         let outcome = world.until("all of very many short processes have ended", |world| {

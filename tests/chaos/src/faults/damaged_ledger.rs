@@ -1,5 +1,5 @@
-//! A tenant spoils the ledger of its own slice. The slice refuses memory and launches from then on, tells so, and can be
-//! removed; others go on.
+//! A tenant damages the ledger of its own slice. From then on the slice refuses memory and launches, the manager
+//! reports the damage, and the slice can be removed. Other slices go on.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ use crate::roster::Excuse;
 use crate::verdict::Stuck;
 use crate::world::{TARGET, World};
 
-/// How it is spoilt.
+/// A way to damage a ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Damage {
     Truncated,
@@ -35,7 +35,7 @@ impl Damage {
             Damage::RandomWords => {
                 let words = (size_of::<Ledger>() - size_of::<Header>()) / 8;
                 (0..200).try_for_each(|number| {
-                    // Half of them where the accounts and the owners stand.
+                    // Half of the words go to the start of the file, which holds the accounts and the owners.
                     let among = if number % 2 == 0 { words.min(2048) } else { words };
                     let at = size_of::<Header>() + chance.below(among) * 8;
                     ledger.write_all_at(&chance.number().to_ne_bytes(), at as u64)
@@ -49,7 +49,8 @@ impl Damage {
         }
     }
 
-    /// Whether it must be told and nothing be given out any more. Random words can look like a ledger; one that is too long is cut.
+    /// Whether the manager must report the damage and the slice must refuse everything. Not so for random words, which
+    /// can look like a valid ledger, and for an extended file, which the manager cuts back to its size.
     fn is_certain(self) -> bool {
         matches!(self, Damage::Truncated | Damage::Zeroed | Damage::Header)
     }
@@ -71,7 +72,8 @@ impl Fault for Damage {
     }
 
     fn excuses(&self) -> Vec<(&'static str, Excuse)> {
-        // What a tenant writes into its accounts it can take, until the devices are looked at.
+        // A tenant that lowers its own account can take that much more memory, until the manager reads the devices'
+        // figures.
         let limits = matches!(self, Damage::Zeroed | Damage::RandomWords);
         vec![(TARGET, Excuse { limits, ..Excuse::ALL })]
     }
@@ -101,7 +103,7 @@ impl Damage {
             Err(Stuck(what)) => world.verdict.wrong(what),
             Ok(problem) => {
                 let said = world.aliquot(&["describe", TARGET])?.stdout;
-                // It may be told over several lines.
+                // The command may wrap the text over several lines.
                 let first: String = problem.chars().take(20).collect();
                 if !said.contains(&first) {
                     world.verdict.wrong(format!("`aliquot describe` does not tell {problem:?}: {said}"));

@@ -1,4 +1,4 @@
-//! Parts of a node that are killed at any moment.
+//! Processes of a node that are killed at random moments.
 
 use super::{Fault, Injected};
 use crate::chance::Chance;
@@ -21,7 +21,7 @@ impl Fault for OfTheManager {
     fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
         world.pause(chance.milliseconds(0..=300));
         world.manager.kill();
-        // Nobody waits for it, and who starts now finds its limits.
+        // No tenant may wait for the manager, and a tenant that starts now must find its limits.
         world.start_tenant(TARGET, &Recipe::mixed());
         world.all_go_on()?;
         Ok(Injected::Done)
@@ -29,13 +29,13 @@ impl Fault for OfTheManager {
 
     fn heal(&mut self, world: &mut World, chance: &mut Chance) -> Result<(), Stuck> {
         world.manager.start()?;
-        // And again, soon after it has begun.
+        // The manager is killed again soon after its start.
         world.pause(chance.milliseconds(0..=100));
         world.restart_manager()
     }
 }
 
-/// Tenants are killed one after the other, and others take their places.
+/// Tenants are killed one after the other, and each is replaced.
 pub(super) struct OfTenants;
 
 impl Fault for OfTenants {
@@ -86,7 +86,7 @@ impl Fault for AtTheStart {
         for _ in 0..STARTS {
             let standing = &STANDING[chance.below(STANDING.len())];
             let tenant = world.loose_tenant(standing.name, &Recipe::grasping());
-            // From before the loader runs to well into the program.
+            // The kill comes at any time from before the loader runs to well into the program.
             std::thread::sleep(chance.milliseconds(0..=30));
             drop(tenant);
         }

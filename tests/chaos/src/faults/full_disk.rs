@@ -1,4 +1,4 @@
-//! File systems on which nothing more can be written.
+//! Full file systems.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use crate::world::{TARGET, World};
 
 pub(super) struct FullDisk {
     name: &'static str,
-    /// Which of the world's mounts.
+    /// Index in `World::mounts`.
     mount: usize,
     ballast: Option<PathBuf>,
 }
 
 impl FullDisk {
-    /// The one that regions are on.
+    /// The file system of the regions.
     pub(super) fn of_regions() -> FullDisk {
         FullDisk { name: "runtime directory full", mount: 0, ballast: None }
     }
 
-    /// The one that the checkpoint is on.
+    /// The file system of the checkpoint.
     pub(super) fn of_state() -> FullDisk {
         FullDisk { name: "state directory full", mount: 1, ballast: None }
     }
@@ -44,7 +44,7 @@ impl Fault for FullDisk {
         };
         let filled = mounts[self.mount].fill();
         self.ballast = Some(filled.map_err(|error| Stuck(format!("the file system cannot be filled: {error}")))?);
-        // What is there already works, also for who comes now.
+        // Existing slices must keep working, also for new processes.
         world.start_tenant(TARGET, &Recipe::mixed());
         world.all_go_on()?;
         if chance.once_in(2) {

@@ -1,4 +1,4 @@
-//! Rubbish on the sockets on which processes tell the manager of themselves.
+//! Invalid messages on the sockets with which processes attach to the manager.
 
 use std::os::fd::OwnedFd;
 
@@ -24,7 +24,7 @@ impl JunkMessages {
         let address = SocketAddrUnix::new(world.places[standing.name].region.join(ATTACH_SOCKET));
         if address.is_ok_and(|address| connect(&socket, &address).is_ok()) {
             for _ in 0..=chance.below(3) {
-                // Refused, if the manager has closed it by then.
+                // Fails if the manager has closed the connection by then.
                 let _ = send(&socket, &message(chance), SendFlags::NOSIGNAL);
             }
             self.open.push(socket);
@@ -32,7 +32,7 @@ impl JunkMessages {
     }
 }
 
-/// Rubbish of any length, or a message that is nearly right.
+/// Random bytes of any length below 4096, or a nearly valid message.
 fn message(chance: &mut Chance) -> Vec<u8> {
     if chance.once_in(2) {
         return (0..chance.below(4096)).map(|_| chance.number() as u8).collect();
@@ -63,7 +63,7 @@ impl Fault for JunkMessages {
         for _ in 0..MESSAGES {
             self.send(world, chance);
         }
-        // Who comes with honest intent is let in meanwhile.
+        // A normal process must still be attached.
         world.start_tenant(TARGET, &Recipe::mixed());
         let pid = world.tenants.last().map(crate::tenant::Tenant::pid);
         world.until("the manager hears of a process beside much rubbish", |world| {

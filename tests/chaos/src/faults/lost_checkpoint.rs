@@ -1,4 +1,4 @@
-//! The checkpoint is deleted, emptied or spoilt while no manager runs.
+//! The checkpoint is deleted, emptied or damaged while no manager runs.
 
 use std::fs;
 
@@ -73,7 +73,7 @@ impl Fault for Loss {
 }
 
 impl World {
-    /// Every standing slice is there, with its region and without a problem.
+    /// Checks that every standing slice exists, with its old region and without a problem.
     fn all_are_there(&mut self) -> Result<(), Stuck> {
         let slices = self.client()?.slices().map_err(|status| Stuck(status.message().to_owned()))?;
         for standing in &STANDING {

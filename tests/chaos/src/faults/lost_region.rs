@@ -1,4 +1,4 @@
-//! The directory of a region is removed under its tenants.
+//! The directory of a region is removed while its tenants run.
 
 use std::fs;
 
@@ -20,13 +20,13 @@ impl Fault for LostRegion {
     }
 
     fn excuses(&self) -> Vec<(&'static str, Excuse)> {
-        // Those that have it mapped stay limited.
+        // Limits are judged: tenants that have mapped the region stay limited.
         vec![(TARGET, Excuse::TENANTS)]
     }
 
     fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
         let mut region = world.places[TARGET].region.clone();
-        // The directory alone, or the one around it as well.
+        // Removes the region's directory, or in half of the cases its parent directory as well.
         if chance.once_in(2) {
             region.pop();
         }

@@ -1,4 +1,4 @@
-//! Processes that can open no more files.
+//! Processes that run out of file descriptors.
 
 use std::os::unix::net::UnixStream;
 
@@ -12,12 +12,12 @@ use crate::tenant::{Recipe, Tenant};
 use crate::verdict::Stuck;
 use crate::world::{TARGET, World};
 
-/// What makes a program run with so few descriptors.
+/// The command prefix that limits a program to `count` descriptors.
 fn with_descriptors(count: usize) -> Vec<std::ffi::OsString> {
     vec![tool("prlimit", "util-linux").into(), format!("--nofile={count}:{count}").into()]
 }
 
-/// The manager can open just so many files, and then come more clients and processes.
+/// The manager gets barely enough descriptors to start, and then more clients and processes connect to it.
 #[derive(Default)]
 pub(super) struct OfTheManager {
     clients: Vec<UnixStream>,
@@ -53,7 +53,7 @@ impl Fault for OfTheManager {
         self.tenants.clear();
         world.look_after();
         if world.manager.is_running() {
-            // It needs no restart to find them again.
+            // The manager must recover without a restart.
             world.until("the manager answers once it has descriptors again", |world| {
                 Ok(world.manager.client().and_then(|mut client| client.node().ok()))
             })?;
@@ -62,7 +62,7 @@ impl Fault for OfTheManager {
     }
 }
 
-/// Tenants can open hardly any file: for the region, the attach socket, or nothing at all.
+/// Tenants with so few descriptors that the shim cannot open the region, the attach socket, or any file at all.
 pub(super) struct OfTenants;
 
 impl Fault for OfTenants {
@@ -75,7 +75,7 @@ impl Fault for OfTenants {
     }
 
     fn excuses(&self) -> Vec<(&'static str, Excuse)> {
-        // What the driver itself cannot open fails; limits hold.
+        // Calls fail where the driver itself cannot open a file. Limits must hold.
         vec![(TARGET, Excuse::TENANTS)]
     }
 

@@ -1,4 +1,4 @@
-//! No process and no thread can be started any more: a pids cgroup that is full.
+//! A full pids cgroup: no process and no thread can be started in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ pub(super) struct NoProcesses {
     group: Option<Group>,
 }
 
-/// A cgroup, which is removed when this is dropped.
+/// A cgroup. Dropping this removes it.
 struct Group {
     parent: PathBuf,
     dir: PathBuf,
 }
 
 impl Group {
-    /// Makes one where the kernel counts processes, by either version of cgroups.
+    /// Makes a cgroup that counts processes, with either version of cgroups.
     fn make() -> Result<Group, String> {
         let roots = [Path::new("/sys/fs/cgroup/pids"), Path::new("/sys/fs/cgroup")];
         let mut why = "no cgroup counts processes".to_owned();
@@ -62,11 +62,11 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Some member may just be starting another one, or ending.
+        // Repeated, because a member may be starting another process or ending at this moment.
         let emptied = wait::until("the cgroup is empty", || {
             let members = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
             for member in members.lines() {
-                // It may have ended.
+                // Fails if the member has ended.
                 let _ = fs::write(self.parent.join("cgroup.procs"), member);
             }
             Ok(fs::remove_dir(&self.dir).ok())
@@ -102,7 +102,7 @@ impl Fault for NoProcesses {
         let group = self.group.insert(group);
         world.all_go_on()?;
         if chance.once_in(2) {
-            // One that begins with just so many threads.
+            // A manager that can start only a few threads.
             world.manager.kill();
             group.write("pids.max", &(2 + chance.below(24)).to_string())?;
             let enter = r#"echo $$ > "$0" && exec "$@""#;

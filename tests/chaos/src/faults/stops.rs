@@ -1,4 +1,4 @@
-//! Parts of a node that are stopped for a while, by SIGSTOP.
+//! Processes of a node that are stopped for a while with SIGSTOP.
 
 use rustix::process::Signal;
 
@@ -7,7 +7,7 @@ use crate::chance::Chance;
 use crate::verdict::Stuck;
 use crate::world::World;
 
-/// The manager is stopped: tenants hear nothing of it, and it is there all the same.
+/// The manager is stopped: its process exists, but does not react to tenants.
 pub(super) struct OfTheManager;
 
 impl Fault for OfTheManager {
@@ -35,7 +35,7 @@ impl Fault for OfTheManager {
     }
 }
 
-/// Some tenants are stopped wherever they are: in a launch, with work on the device, between a reservation and the
+/// Some tenants are stopped at any point: in a launch, with work on the device, or between a reservation and the
 /// driver's answer.
 #[derive(Default)]
 pub(super) struct OfTenants {
@@ -56,7 +56,7 @@ impl Fault for OfTenants {
         for &pid in &self.stopped {
             world.set_stopped(pid, true);
         }
-        // Nobody else waits for them.
+        // No other tenant may wait for the stopped ones.
         world.all_go_on()?;
         world.pause(chance.milliseconds(0..=2000));
         Ok(Injected::Done)

@@ -1,4 +1,4 @@
-//! Another user of the machine who means ill.
+//! A malicious other user of the machine.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ use crate::chance::Chance;
 use crate::verdict::Stuck;
 use crate::world::World;
 
-/// A user that nobody else on the machine is likely to be.
+/// A user id that is probably not in use on the machine.
 const USER: u32 = 61_973;
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Fault for Stranger {
         if !rustix::process::geteuid().is_root() {
             return Ok(Injected::NotHere("only root can become another user".into()));
         }
-        // Where that user can reach it.
+        // A copy in a directory that the other user can reach.
         let program = world.path().join("stranger");
         if !program.exists() {
             copy_program(HostProgram::new("stranger").path(), &program);
@@ -56,7 +56,7 @@ impl Fault for Stranger {
         let Some(process) = self.process.take() else { return Ok(()) };
         let said = process.output();
         drop(process);
-        // The same is said in each round, and of each slice.
+        // The program prints the same for each of its rounds and each slice, so duplicates are removed.
         let done = said.lines().filter(|line| !line.starts_with("gone through")).map(|line| {
             let (what, path) = line.rsplit_once(' ').unwrap_or((line, ""));
             format!("{what} {}", path.rsplit_once('/').map_or(path, |(_, name)| name))
