@@ -112,8 +112,8 @@ impl Region {
         self.dir.path()
     }
 
-    /// Closes the gate of part `part` with the flag that a manager watches it for waiting processes. At an unwatched
-    /// gate, a process that cannot ring the manager's bell paces itself after one second.
+    /// Closes the gate of part `part` and marks it as watched by a manager. At an unwatched gate, a process that cannot
+    /// ring the manager would pace itself after one second.
     pub fn close_gate(&self, part: usize) {
         self.limits.devices[part].gate.store(gate::WATCHED, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Waiting within a process, by the kernel's clock.
+//! A condition variable that uses the kernel's clock.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use crate::clock::timespec;
 
-/// A condition variable. The standard library's reckons when a wait ends by the C library's clock, which libraries that
-/// fake the time interpose: it would wait for years.
+/// A condition variable. The standard library's computes the end of a wait with the C library's clock. A library that
+/// fakes the time interposes that clock, and a wait could then last for years.
 #[derive(Debug, Default)]
 pub struct Bell(AtomicU32);
 
 impl Bell {
-    /// One for which nobody waits.
+    /// A bell without waiting threads.
     #[must_use]
     pub const fn new() -> Bell {
         Bell(AtomicU32::new(0))
     }
 
-    /// Lets go of `lock`, which is `held`, until the bell rings or `timeout` is over; without one for as long as it takes.
-    /// It may also end for no reason.
+    /// Releases `lock`, which is `held`, and waits until the bell rings or `timeout` is over (`None`: no timeout). Then
+    /// takes the lock again. Spurious wake-ups are possible.
     pub fn wait<'a, T>(
         &self,
         lock: &'a Mutex<T>,
@@ -31,17 +31,17 @@ impl Bell {
         let timeout = timeout.map(|timeout| timespec(timeout.as_nanos() as u64));
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: a live, aligned word; the time is a valid timespec for the length of the call, or there is none.
+        // SAFETY: the word is live and aligned; the timeout is null, or a timespec that is valid during the call.
         unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wait, seen, timeout) };
         lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiting thread.
     pub fn ring_one(&self) {
         self.ring(1);
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     pub fn ring_all(&self) {
         self.ring(i32::MAX);
     }
@@ -49,7 +49,7 @@ impl Bell {
     fn ring(&self, count: i32) {
         self.0.fetch_add(1, Ordering::Relaxed);
         let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: a live, aligned word; waking touches no memory.
+        // SAFETY: the word is live and aligned; waking accesses no memory.
         unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wake, count) };
     }
 }

@@ -1,8 +1,8 @@
 //! Time: instants of `CLOCK_MONOTONIC` in nanoseconds, the same for all processes of the machine.
 //!
-//! A real device has a clock of its own. So the kernel is asked, and not the C library: libraries that fake the time
-//! for a program (libfaketime) interpose that one's functions. What a time namespace adds is taken off: otherwise one
-//! container's clock would decide when the next one's turn begins.
+//! A real device has its own clock. So time is read from the kernel, not through the C library, whose functions are
+//! interposed by libraries that fake the time for a program (libfaketime). The offset of a time namespace is
+//! subtracted: otherwise one container's clock would decide when another container's turn begins.
 
 mod vdso;
 
@@ -38,7 +38,8 @@ pub fn sleep_until_ns(instant_ns: u64) {
 fn offset_ns() -> i64 {
     static OFFSET_NS: OnceLock<i64> = OnceLock::new();
     *OFFSET_NS.get_or_init(|| {
-        // The file is about the namespace of children, which is another one only in whoever has made it for them.
+        // The file describes the time namespace of future children. It differs from this process's own only in a
+        // process that has called `unshare`.
         let namespace =
             |name: &str| fs::metadata(format!("/proc/self/ns/{name}")).map(|namespace| namespace.ino()).ok();
         if namespace("time") != namespace("time_for_children") {
@@ -56,7 +57,7 @@ fn monotonic_offset_ns(text: &str) -> Option<i64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-/// `duration_ns` as the kernel wants it.
+/// `duration_ns` as a `timespec`.
 pub(crate) fn timespec(duration_ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (duration_ns / 1_000_000_000) as i64, tv_nsec: (duration_ns % 1_000_000_000) as i64 }
 }
@@ -81,7 +82,7 @@ mod tests {
         unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut by_kernel) };
         let kernel_ns = by_kernel.tv_sec as u64 * 1_000_000_000 + by_kernel.tv_nsec as u64;
         assert!(before_ns <= kernel_ns && kernel_ns <= now_ns());
-        // Where there is none, the kernel is asked each time.
+        // Without a vDSO, `now_ns` makes a system call each time.
         let has_vdso = vdso::read(libc::CLOCK_MONOTONIC, &mut by_vdso);
         assert!(!has_vdso || by_vdso.tv_sec >= by_kernel.tv_sec);
     }

@@ -1,4 +1,4 @@
-//! The configuration file.
+//! The simulated machine's configuration file.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::{DEVICES_MAX, MachineError};
 /// The environment variable that holds the configuration file's path.
 pub const CONFIG_VARIABLE: &str = "ALIQUOT_FAKE_GPU";
 
-/// Pools cannot reserve device memory in smaller pieces.
+/// The smallest piece of device memory that a pool can reserve.
 const POOL_GRANULARITY_BYTES: u64 = 2 << 20;
 
-/// What a context takes on an H100, and what of that NVML lists for its process.
+/// Memory of a context on an H100, and the part of it that NVML lists for the process.
 const CONTEXT_BYTES: u64 = 536_128 << 10;
 const CONTEXT_LISTED_BYTES: u64 = 530_432 << 10;
 
@@ -24,33 +24,33 @@ const CONTEXT_LISTED_BYTES: u64 = 530_432 << 10;
 pub enum Mode {
     /// Kernels and copies take device time.
     Timed,
-    /// They take none, and calls cost next to nothing.
+    /// Kernels and copies take no device time, and calls cost almost nothing.
     Instant,
 }
 
-/// Which addresses of functions `cuGetProcAddress` gives.
+/// The kind of function addresses that `cuGetProcAddress` returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcAddress {
-    /// Those that the library exports.
+    /// The addresses of the library's exports.
     #[default]
     Exports,
-    /// Others, which lead there.
+    /// Addresses of other code that calls the exports.
     Other,
 }
 
-/// A machine.
+/// The configuration of a simulated machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// The state file. The lock file has the same name with `.lock` behind it.
+    /// The state file. The lock file has the same name plus `.lock`.
     pub state: PathBuf,
     /// Whether device time passes.
     pub mode: Mode,
-    /// How long a process runs on a device while others wait.
+    /// How long a process runs on a device while other processes wait.
     pub timeslice_ns: u64,
-    /// What a change of process costs.
+    /// Device time for a change of process.
     pub context_switch_ns: u64,
-    /// Launches that a process can have outstanding; one more waits.
+    /// Launches that a process can have outstanding; a further launch waits.
     pub launch_queue_depth: usize,
     /// How long a call that launches a kernel or a graph keeps the processor.
     pub launch_ns: u64,
@@ -58,25 +58,25 @@ pub struct Config {
     pub write_ns: u64,
     /// How long a call that queues such an operation keeps the processor.
     pub write_call_ns: u64,
-    /// Whether there are the stream memory operations of the API's first version, and the attributes say so.
+    /// Whether the stream memory operations of the API's first version exist; the device attributes report it.
     pub stream_mem_ops_v1: bool,
-    /// What `cuGetProcAddress` gives.
+    /// The addresses that `cuGetProcAddress` returns.
     pub proc_address: ProcAddress,
     /// Whether NVML lists all processes as clients of MPS, and none as using the device by itself.
     pub mps_clients: bool,
-    /// The driver's version, as NVML tells it.
+    /// The driver's version as reported by NVML.
     pub driver_version: String,
     /// The driver's CUDA version: 13000 is 13.0.
     pub cuda_version: u32,
     /// Device memory that each context takes.
     pub context_memory_bytes: u64,
-    /// How much of that NVML lists for no process.
+    /// The part of a context's memory that NVML lists for no process.
     pub context_memory_unlisted_bytes: u64,
     /// Allocations of contexts take device memory in multiples of this; small ones share a block of this size.
     pub allocation_block_bytes: u64,
-    /// How long what a dead process held stays in use, from when its death is noticed.
+    /// How long the memory of a dead process stays in use after its death was noticed.
     pub teardown_ns: u64,
-    /// What NVML says of a GPU's memory beyond what programs can use.
+    /// Memory that NVML reports for a GPU in addition to the memory that programs can use.
     pub reserved_memory_bytes: u64,
     /// Stream-ordered pools reserve device memory in multiples of this.
     pub pool_chunk_bytes: u64,
@@ -84,12 +84,12 @@ pub struct Config {
     pub devices: Vec<DeviceConfig>,
 }
 
-/// A device.
+/// The configuration of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct DeviceConfig {
     /// The product's name.
     pub name: String,
-    /// Memory.
+    /// Memory that programs can use.
     pub memory_bytes: u64,
     /// Streaming multiprocessors.
     pub sm_count: u32,
@@ -97,19 +97,19 @@ pub struct DeviceConfig {
     pub compute_capability: (u32, u32),
     /// The UUID's sixteen bytes.
     pub uuid: [u8; 16],
-    /// Whether it is an instance of a GPU in MIG mode, whose UUID begins with `MIG-`, rather than a whole one.
+    /// Whether this is an instance of a GPU in MIG mode, whose UUID begins with `MIG-`, and not a whole GPU.
     pub is_mig: bool,
-    /// For an instance: the device that it is part of, if that is there as well.
+    /// For an instance: the index of its GPU, if the machine has that too.
     pub gpu: Option<usize>,
-    /// Whether it is a GPU that can be in MIG mode; it is at first.
+    /// Whether this GPU supports MIG mode. Such a GPU starts in MIG mode.
     pub has_mig_mode: bool,
-    /// For a GPU in MIG mode whose instances are made while the machine runs: of which kinds.
+    /// For a GPU in MIG mode whose instances are made while the machine runs: the possible profiles.
     pub mig_profiles: Vec<MigProfile>,
-    /// For an instance that is there only once it was made: which.
+    /// For an instance that must be made before it exists: its profile and place.
     pub partition: Option<Partition>,
-    /// Devices to which an NVLink leads.
+    /// Devices connected by NVLink.
     pub nvlink: Vec<usize>,
-    /// The NUMA node it is attached to.
+    /// The NUMA node.
     pub numa_node: u32,
     /// PCI domain, bus and device.
     pub pci: (u32, u32, u32),
@@ -156,9 +156,9 @@ struct FileDevice {
     #[serde(default)]
     numa_node: u32,
     pci_bus_id: Option<String>,
-    /// The instances of a GPU in MIG mode, which are always there.
+    /// Instances of a GPU in MIG mode that always exist.
     mig: Option<Vec<FileInstance>>,
-    /// The kinds of instances of a GPU in MIG mode that has none until somebody makes them.
+    /// Profiles of a GPU in MIG mode that has no instances until they are made.
     mig_profiles: Option<Vec<FileProfile>>,
 }
 
@@ -207,7 +207,7 @@ impl Config {
     fn check(file: File, path: &Path) -> Result<Config, MachineError> {
         let invalid = |reason: String| MachineError::Invalid { path: path.to_owned(), reason };
         let mut entries = file.device.unwrap_or_else(|| vec![FileDevice::default()]);
-        // What is left of the key says that there is one.
+        // Takes the entries but leaves the key: `FileDevice::check` still sees that it was given.
         let instances: Vec<Vec<FileInstance>> =
             entries.iter_mut().map(|entry| entry.mig.as_mut().map(std::mem::take).unwrap_or_default()).collect();
         let places = |entry: &FileDevice| entry.mig_profiles.iter().flatten().map(FileProfile::places).sum::<usize>();
@@ -225,7 +225,7 @@ impl Config {
             }
             devices.push(device);
         }
-        // Behind all GPUs, so that these have the numbers that the file gives them.
+        // Instances come after all GPUs, so that the GPUs keep the indices that the file gives them.
         for (gpu, instances) in instances.into_iter().enumerate() {
             for instance in instances {
                 let device = instance.check(devices.len(), gpu, &devices[gpu]);
@@ -252,7 +252,7 @@ impl Config {
             size.map_or(Ok(default), |size| size.bytes(key)).map_err(invalid)
         };
         let pool_chunk_bytes = size("pool_chunk", file.pool_chunk, 32 << 20)?;
-        // Who says what a context takes says all that is to be known of it.
+        // The default for the unlisted part belongs to the default size of a context.
         let unlisted_bytes = if file.context_memory.is_none() { CONTEXT_BYTES - CONTEXT_LISTED_BYTES } else { 0 };
         let context_memory_bytes = size("context_memory", file.context_memory, CONTEXT_BYTES)?;
         let unlisted_bytes = size("context_memory_unlisted", file.context_memory_unlisted, unlisted_bytes)?;
@@ -294,7 +294,7 @@ impl Config {
         })
     }
 
-    /// A digest of what all processes of a machine must agree on.
+    /// A digest of the devices, on which all processes of a machine must agree.
     pub(crate) fn devices_digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.devices.hash(&mut hasher);
@@ -352,7 +352,7 @@ impl FileDevice {
 }
 
 impl FileInstance {
-    /// An instance that is device `index`, of the GPU that is device `gpu`.
+    /// The instance as device `index`, on GPU `gpu`.
     fn check(self, index: usize, gpu: usize, of: &DeviceConfig) -> Result<DeviceConfig, String> {
         let memory_bytes = in_range("memory", self.memory.bytes("memory")?, 1 << 20, of.memory_bytes)?;
         if self.uuid.as_ref().is_some_and(|text| !text.starts_with("MIG-")) {
@@ -374,7 +374,7 @@ impl FileInstance {
 }
 
 impl DeviceConfig {
-    /// The UUID as text, with its `GPU-` or `MIG-`.
+    /// The UUID as text, with the prefix `GPU-` or `MIG-`.
     #[must_use]
     pub fn uuid_text(&self) -> String {
         let hex = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -420,7 +420,7 @@ pub(crate) fn in_range(key: &str, value: u64, least: u64, greatest: u64) -> Resu
     }
 }
 
-/// The state of a machine that does not say where it is, one per user and configuration.
+/// The default path of the state file: one for each user and configuration file.
 fn default_state(path: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).hash(&mut hasher);
@@ -436,7 +436,7 @@ fn uuid_or_default(text: Option<&str>, index: usize) -> Result<[u8; 16], String>
 
 fn default_uuid(index: usize) -> [u8; 16] {
     let mut uuid = [0xa1, 0x10, 0xc0, 0x7a, 0x51, 0x30, 0x4a, 0x7e, 0x80, 0, 0, 0, 0, 0, 0, 0];
-    // The first byte differs, so that a short prefix names one device.
+    // The first byte differs between devices, so a short prefix is enough to name one.
     uuid[0] ^= (index as u8) << 4 | index as u8;
     uuid[15] = index as u8;
     uuid

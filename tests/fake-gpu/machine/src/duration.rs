@@ -1,4 +1,4 @@
-//! How long the work of a device takes: the rules of the [crate](crate)'s documentation.
+//! Durations of device work, by the rules in the [crate](crate)'s documentation.
 
 use crate::DeviceConfig;
 
@@ -7,7 +7,7 @@ const WAVE_NS: u64 = 10_000;
 const BLOCKS_PER_SM_MAX: u64 = 32;
 const THREADS_PER_SM: u64 = 2_048;
 
-/// Whether a kernel's first parameter says how long it takes.
+/// Whether a kernel's first parameter is its duration.
 #[must_use]
 pub fn is_spin_kernel(name: &[u8]) -> bool {
     name.starts_with(b"spin_ns")
@@ -21,7 +21,7 @@ pub fn kernel_duration_ns(device: &DeviceConfig, blocks: u64, threads_per_block:
     KERNEL_START_NS.saturating_add(waves.saturating_mul(WAVE_NS))
 }
 
-/// Between which memories a copy goes.
+/// The memories between which a copy goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyPath {
     /// Over the bus, at 25 GB/s.

@@ -1,9 +1,9 @@
-//! What can be wrong with a configuration or a state file.
+//! Errors of configurations and state files.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is no machine.
+/// An error on opening or joining a machine.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The configuration file cannot be read.
@@ -14,12 +14,12 @@ pub enum MachineError {
         /// Why.
         source: io::Error,
     },
-    /// The configuration is not what a configuration must be.
+    /// The configuration is not valid.
     #[error("the configuration {path} is not valid: {reason}", path = path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Which key, which value, and what is allowed.
+        /// The key, its value, and the allowed values.
         reason: String,
     },
     /// A file of the shared state cannot be used.
@@ -30,13 +30,13 @@ pub enum MachineError {
         /// Why.
         source: io::Error,
     },
-    /// The state file belongs to a machine with other devices, and processes are using it.
+    /// The state file belongs to a machine with other devices and is in use by processes.
     #[error("the state file {path} is in use by a machine with another configuration: end its processes or set another `state`", path = path.display())]
     OtherMachine {
         /// The file.
         path: PathBuf,
     },
-    /// Every record is taken.
+    /// All records are taken.
     #[error("the machine has {PROCESSES_MAX} processes already, which is the most it can have", PROCESSES_MAX = crate::PROCESSES_MAX)]
     Full,
 }

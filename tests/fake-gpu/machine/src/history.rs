@@ -1,4 +1,5 @@
-//! How busy a device or process was in the last second: samples of the device time used, taken as it is charged.
+//! Utilisation of a device or process in the last second, from samples of the used device time, taken when time is
+//! charged.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +9,8 @@ const WINDOW_NS: u64 = 1_000_000_000;
 const SAMPLE_EVERY_NS: u64 = WINDOW_NS / 6;
 
 impl History {
-    /// Adds device time that was used just now, at `now_ns`. One process at a time does this: the one whose turn it is.
+    /// Adds device time that was used just before `now_ns`. Only one process at a time does this: the one that has the
+    /// turn.
     pub(crate) fn charge(&self, total_ns: &AtomicU64, busy_ns: u64, now_ns: u64) {
         if busy_ns == 0 {
             return;
@@ -18,7 +20,7 @@ impl History {
             self.samples[(count.wrapping_sub(1) % HISTORY_SAMPLES as u64) as usize].at_ns.load(Ordering::Relaxed);
         if count == 0 || now_ns.saturating_sub(last_at) >= SAMPLE_EVERY_NS {
             let sample = &self.samples[(count % HISTORY_SAMPLES as u64) as usize];
-            // The work that is charged now began its own length ago.
+            // The work that is charged now began `busy_ns` ago.
             sample.at_ns.store(now_ns.saturating_sub(busy_ns), Ordering::Relaxed);
             sample.busy_ns.store(total_ns.load(Ordering::Relaxed), Ordering::Relaxed);
             self.count.store(count + 1, Ordering::Release);
@@ -27,7 +29,7 @@ impl History {
         self.charged_at_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Percent of the last second that was used.
+    /// Used share of the last second, in percent.
     pub(crate) fn percent(&self, total_ns: &AtomicU64, now_ns: u64) -> u32 {
         let idle_ns = now_ns.saturating_sub(self.charged_at_ns.load(Ordering::Relaxed));
         let count = self.count.load(Ordering::Acquire);
@@ -38,7 +40,7 @@ impl History {
         let recent = recent.map(|index| &self.samples[index as usize]);
         let recent =
             recent.map(|sample| (sample.at_ns.load(Ordering::Relaxed), sample.busy_ns.load(Ordering::Relaxed)));
-        // The newest sample that is a second old, or else the oldest there is.
+        // The newest sample that is at least one second old, or else the oldest sample.
         let mut from = None;
         for (at_ns, busy_ns) in recent {
             from = Some((at_ns, busy_ns));

@@ -1,20 +1,21 @@
-//! The state file: a header, the devices, one record per process. Everything is an atomic integer.
+//! The layout of the state file: a header, the devices, and one record for each process. All fields are atomic
+//! integers.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::lock::OwnedLock;
 
-/// Devices of a machine at most.
+/// Maximum number of devices of a machine.
 pub const DEVICES_MAX: usize = 64;
-/// Processes of a machine at most.
+/// Maximum number of processes of a machine.
 pub const PROCESSES_MAX: usize = 1024;
 
-/// Samples that are kept: more than a second's.
+/// Number of samples kept. They span more than one second.
 pub(crate) const HISTORY_SAMPLES: usize = 8;
 
 /// `alq-fake` in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"alq-fake");
-/// Changes with every change of this file.
+/// Version of this layout; must change with every change of this file.
 pub(crate) const VERSION: u32 = 6;
 
 /// The whole file.
@@ -24,62 +25,62 @@ pub(crate) struct State {
     pub(crate) magic: AtomicU64,
     /// [`VERSION`].
     pub(crate) version: AtomicU32,
-    /// Records from here on have never been used.
+    /// Records with this index or a higher one have never been used.
     pub(crate) record_high_water: AtomicU32,
-    /// A digest of what the processes must agree on: the devices.
+    /// A digest of the devices, on which all processes must agree.
     pub(crate) devices_digest: AtomicU64,
-    /// The devices, one bit for each, that are GPU instances that were made.
+    /// One bit for each device that is a GPU instance which has been made.
     pub(crate) gpu_instances: AtomicU64,
-    /// Those of them in which the compute instance was made as well.
+    /// One bit for each of those in which the compute instance has been made too.
     pub(crate) compute_instances: AtomicU64,
-    /// Rung when a device may have gone bad or well.
+    /// Rung when a fault of a device was set or cleared.
     pub(crate) fault_bell: AtomicU32,
     pub(crate) devices: [Device; DEVICES_MAX],
     pub(crate) records: [Record; PROCESSES_MAX],
 }
 
-/// What the processes share of one device.
+/// The state of one device that all processes share.
 #[repr(C, align(64))]
 pub(crate) struct Device {
-    /// Held to reserve memory.
+    /// Held while memory is reserved.
     pub(crate) memory: OwnedLock,
     /// The most bytes that all processes together have held.
     pub(crate) memory_peak_bytes: AtomicU64,
-    /// Held to change anything below.
+    /// Held while the turn fields below are changed.
     pub(crate) turns: OwnedLock,
-    /// Token of the process whose turn it is; 0: nobody's.
+    /// Token of the process that has the turn; 0: no process has it.
     pub(crate) holder: AtomicU32,
     /// Token of the process that ran last.
     pub(crate) last_holder: AtomicU32,
-    /// Counts turns, so that a holder sees that its turn was taken away.
+    /// Counts turns, so that a holder notices that its turn was taken away.
     pub(crate) turn_id: AtomicU64,
-    /// The instant up to which the device's time is given out.
+    /// The instant up to which the device's time has been given out.
     pub(crate) free_at_ns: AtomicU64,
     /// The instant at which the present turn began.
     pub(crate) turn_start_ns: AtomicU64,
     /// The instant at which the present turn ends.
     pub(crate) turn_end_ns: AtomicU64,
-    /// When the device was last handed over in real time, so that a waiter that never comes is noticed.
+    /// When the device was last handed over, in real time, so that a waiter that never comes is noticed.
     pub(crate) released_at_ns: AtomicU64,
-    /// The next waiter's number in the queue.
+    /// The number of tickets given out so far.
     pub(crate) next_ticket: AtomicU64,
-    /// Device time used by all processes since the state was made, those that have ended included.
+    /// Device time used since the state was made, by all processes including ended ones.
     pub(crate) busy_ns: AtomicU64,
-    /// Not 0: its MIG mode was switched off.
+    /// Not 0: MIG mode has been switched off.
     pub(crate) mig_is_off: AtomicU32,
-    /// Not 0: it answers nobody.
+    /// Not 0: the device has stopped answering.
     pub(crate) is_lost: AtomicU32,
-    /// What the driver wants done with it, in NVML's numbers.
+    /// The action that the driver requests, as NVML's number.
     pub(crate) recovery_action: AtomicU32,
-    /// Critical errors that were reported: how many in the upper half, the last one's XID in the lower.
+    /// Critical errors: their number in the upper 32 bits, the last XID in the lower 32 bits.
     pub(crate) critical_errors: AtomicU64,
     pub(crate) history: History,
 }
 
-/// One process.
+/// The record of one process.
 #[repr(C, align(64))]
 pub(crate) struct Record {
-    /// 0: free; else the record's generation, which names its present owner.
+    /// 0: free. Otherwise the record's generation, which identifies its present owner.
     pub(crate) generation: AtomicU32,
     /// The owner's process id in its own namespace.
     pub(crate) pid: AtomicU32,
@@ -87,29 +88,29 @@ pub(crate) struct Record {
     pub(crate) pid_namespace: AtomicU64,
     /// The owner's start time in clock ticks since boot.
     pub(crate) start_ticks: AtomicU64,
-    /// How often the record was given out.
+    /// How often the record has been given out.
     pub(crate) uses: AtomicU32,
-    /// When the owner's death was noticed; 0: it was not.
+    /// When the owner's death was noticed; 0: not yet.
     pub(crate) died_at_ns: AtomicU64,
     pub(crate) devices: [Share; DEVICES_MAX],
 }
 
-/// One process on one device.
+/// The state of one process on one device.
 #[repr(C, align(64))]
 pub(crate) struct Share {
     /// Bytes held.
     pub(crate) memory_bytes: AtomicU64,
-    /// Those of them that are listed for nobody.
+    /// The part of `memory_bytes` that NVML lists for no process.
     pub(crate) unlisted_bytes: AtomicU64,
     /// Device time used.
     pub(crate) busy_ns: AtomicU64,
     /// Contexts on the device.
     pub(crate) contexts: AtomicU32,
-    /// Rung when it may be this process's turn.
+    /// Rung when this process may get the turn.
     pub(crate) bell: AtomicU32,
-    /// Place in the queue of those who want the device; 0: does not want it.
+    /// Ticket in the queue for the device; 0: the process does not want the device.
     pub(crate) ticket: AtomicU64,
-    /// Since when it has wanted the device, on the timeline.
+    /// The instant on the timeline since which the process has wanted the device.
     pub(crate) wanted_since_ns: AtomicU64,
     pub(crate) history: History,
 }
@@ -117,14 +118,14 @@ pub(crate) struct Share {
 /// Samples of the device time used.
 #[repr(C)]
 pub(crate) struct History {
-    /// When device time was used last.
+    /// When device time was last used.
     pub(crate) charged_at_ns: AtomicU64,
-    /// Samples taken.
+    /// Number of samples taken.
     pub(crate) count: AtomicU64,
     pub(crate) samples: [Sample; HISTORY_SAMPLES],
 }
 
-/// Device time used up to an instant.
+/// The device time used up to an instant.
 #[repr(C)]
 pub(crate) struct Sample {
     pub(crate) at_ns: AtomicU64,

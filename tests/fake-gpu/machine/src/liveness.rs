@@ -1,4 +1,4 @@
-//! Who is alive: POSIX record locks on the bytes of the lock file.
+//! Tells which processes are alive, by POSIX record locks on the bytes of the lock file.
 //!
 //! Such a lock belongs to the process (not to a thread or descriptor), is not inherited by a fork, and is lost when the
 //! process closes *any* descriptor of the file. So a descriptor of the lock file is never closed.
@@ -17,7 +17,7 @@ use crate::PROCESSES_MAX;
 /// The lock file, open for the life of the process.
 pub(crate) struct LifeLocks {
     descriptor: RawFd,
-    /// Threads of one process are not kept apart by a record lock.
+    /// A record lock does not exclude other threads of the same process; this mutex does.
     registry: Mutex<()>,
 }
 
@@ -35,7 +35,7 @@ impl Drop for Registry<'_> {
     }
 }
 
-/// Which process this is, in words that another library in the same process can compare.
+/// The identity of a process, as numbers that another library in the same process can compare.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) pid: u32,
@@ -52,7 +52,7 @@ impl Identity {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and brackets, so counting starts after its end.
+/// Field 22 of `/proc/PID/stat`. The name in field 2 may contain spaces and parentheses, so counting starts after it.
 fn start_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
@@ -64,7 +64,7 @@ impl LifeLocks {
         Ok(LifeLocks { descriptor: file.into_raw_fd(), registry: Mutex::new(()) })
     }
 
-    /// Waits for the right to give out and to free records. It is a lock of the kernel's, so it ends with the process.
+    /// Waits for the right to give out and to free records. The kernel releases this lock when the process ends.
     pub(crate) fn registry(&self) -> io::Result<Registry<'_>> {
         let threads = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lock = byte(PROCESSES_MAX, libc::F_WRLCK);
@@ -78,7 +78,7 @@ impl LifeLocks {
         Ok(Registry { locks: self, _threads: threads })
     }
 
-    /// Takes byte `index` for this process. False if another process has it.
+    /// Locks byte `index` for this process. Returns false if another process has it.
     pub(crate) fn take(&self, index: usize) -> io::Result<bool> {
         let mut lock = byte(index, libc::F_WRLCK);
         // SAFETY: the descriptor is open for ever and `lock` is a valid flock structure.
@@ -91,14 +91,14 @@ impl LifeLocks {
         }
     }
 
-    /// The process other than this one that has byte `index`: its id in this process's namespace, 0 if it has none
-    /// here.
+    /// The process id, in this process's namespace, of another process that has locked byte `index`; 0 if it has no id
+    /// in this namespace.
     pub(crate) fn holder(&self, index: usize) -> Option<u32> {
         let mut lock = byte(index, libc::F_WRLCK);
         // SAFETY: the descriptor is open for ever and `lock` is a valid flock structure, which the kernel fills in.
         let result = unsafe { libc::fcntl(self.descriptor, libc::F_GETLK, &raw mut lock) };
         if result != 0 {
-            // Without an answer nobody may be declared dead.
+            // Without an answer no process may be treated as dead.
             return Some(0);
         }
         (lock.l_type != libc::F_UNLCK as i16).then(|| u32::try_from(lock.l_pid).unwrap_or(0))
@@ -109,7 +109,7 @@ fn byte(index: usize, kind: c_int) -> libc::flock {
     libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: index as i64, l_len: 1, l_pid: 0 }
 }
 
-/// Opens `path` for reading and writing; a file that this makes may be used by every user, whatever the umask.
+/// Opens `path` for reading and writing. If this creates the file, every user may use it, whatever the umask is.
 pub(crate) fn open_for_all(path: &Path) -> io::Result<File> {
     match OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(path) {
         Ok(file) => {
@@ -142,7 +142,7 @@ impl WholeFileLock<'_> {
 
 impl Drop for WholeFileLock<'_> {
     fn drop(&mut self) {
-        // Closing the file would not do: a mapping of it keeps the lock.
+        // Closing the file would not release the lock, because a mapping of the file keeps it.
         // SAFETY: the descriptor is open.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }

@@ -1,21 +1,22 @@
-//! A lock in shared memory that knows its owner, so that it can be taken from a dead one.
+//! A lock in shared memory that names its owner, so that it can be taken over from a dead owner.
 //!
-//! What it protects must be consistent at every instruction: a taker cannot repair.
+//! The protected data must be consistent at every instruction, because the process that takes the lock over cannot
+//! repair it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
-/// Set while somebody may be sleeping on the lock.
+/// Set while a thread may be sleeping on the lock.
 const WAITED_FOR: u32 = 1 << 31;
-/// How often a waiter looks whether the owner is alive.
+/// How often a waiter checks whether the owner is alive.
 const OWNER_CHECK: Duration = Duration::from_millis(1);
 const SPINS: u32 = 100;
 
-/// The lock: 0 when free, else its owner's token.
+/// The lock word: 0 when free, otherwise its owner's token.
 #[repr(transparent)]
 pub(crate) struct OwnedLock(AtomicU32);
 
-/// Who takes a lock, and who can tell whether another owner lives.
+/// A process that takes locks, and can check whether another owner is alive.
 pub(crate) trait Owner {
     /// This process's token: not 0, bit 31 clear, unique among live owners.
     fn token(&self) -> u32;
@@ -23,7 +24,7 @@ pub(crate) trait Owner {
     fn is_alive(&self, token: u32) -> bool;
 }
 
-/// Gives the lock back when dropped.
+/// Releases the lock when dropped.
 pub(crate) struct Held<'a>(&'a OwnedLock);
 
 impl OwnedLock {
@@ -39,7 +40,8 @@ impl OwnedLock {
     #[cold]
     fn lock_slow(&self, owner: &impl Owner) {
         let mut spins = 0;
-        // Once this thread has slept it cannot know whether others sleep too, so it takes the lock as waited for.
+        // After this thread has slept, it cannot know whether other threads sleep too, so it takes the lock as waited
+        // for.
         let mut taken_as = owner.token();
         loop {
             let seen = self.0.load(Ordering::Relaxed);
@@ -60,7 +62,7 @@ impl OwnedLock {
                 continue;
             }
             if !futex_wait(&self.0, marked, OWNER_CHECK) && !owner.is_alive(marked & !WAITED_FOR) {
-                // The token holds the record's generation, so this cannot hit a later owner of the same record.
+                // The token contains the record's generation, so this cannot match a later owner of the same record.
                 if self.0.compare_exchange(marked, taken_as, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }
@@ -78,7 +80,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Sleeps while `word` is `seen`, at most for `timeout`. False if the time ran out.
+/// Sleeps while `word` is `seen`, at most for `timeout`. Returns false if the time ran out.
 pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Duration) -> bool {
     let timeout = crate::clock::timespec(timeout.as_nanos() as u64);
     // SAFETY: `word` is a live, aligned word and `timeout` a valid timespec for the length of the call.
@@ -88,6 +90,6 @@ pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Duration) -> bool
 
 /// Wakes at most `count` sleepers.
 pub(crate) fn futex_wake(word: &AtomicU32, count: i32) {
-    // SAFETY: `word` is a live, aligned word; waking touches no memory.
+    // SAFETY: `word` is live and aligned; waking accesses no memory.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
 }

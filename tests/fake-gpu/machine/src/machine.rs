@@ -1,4 +1,4 @@
-//! The machine, seen from one process.
+//! The simulated machine, as one process uses it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::liveness::{Identity, LifeLocks};
 use crate::lock::Owner;
 use crate::{Config, MachineError, Member};
 
-/// A machine to look at, and to [join](Machine::join).
+/// An open machine. A process can read its state, and can [join](Machine::join) it to use its devices.
 pub struct Machine {
     config: Config,
     pub(crate) state: &'static State,
@@ -19,12 +19,12 @@ pub struct Machine {
     pub(crate) own_token: AtomicU32,
 }
 
-/// What one process uses of one device.
+/// One process's use of one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessUse {
-    /// The process's id in the asking process's namespace; 0 if it cannot be seen from there.
+    /// The process's id in the calling process's namespace; 0 if it is not visible there.
     pub pid: u32,
-    /// Bytes of device memory that are listed for it.
+    /// Bytes of device memory that NVML lists for the process.
     pub memory_bytes: u64,
     /// Device time used since the process started.
     pub busy_ns: u64,
@@ -34,7 +34,7 @@ pub struct ProcessUse {
     pub utilization_percent: u32,
 }
 
-/// What all processes use of one device.
+/// The use of one device by all processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceUse {
     /// The processes with a context, memory or device time on the device.
@@ -49,14 +49,14 @@ pub struct DeviceUse {
     pub utilization_percent: u32,
 }
 
-/// A record's number and the generation of its owner in 31 bits: 10 bits of number, 21 of generation.
+/// A token of 31 bits: the record's index in the lower 10, the owner's generation in the upper 21.
 pub(crate) fn token(index: usize, generation: u32) -> u32 {
     const { assert!(PROCESSES_MAX <= 1024) };
     (generation & 0x1f_ffff) << 10 | index as u32
 }
 
 impl Machine {
-    /// Opens the machine that `config` describes, making its state if there is none.
+    /// Opens the machine that `config` describes. Creates its state if there is none.
     ///
     /// # Errors
     /// If the state or lock file cannot be used, or belongs to a machine with other devices.
@@ -82,15 +82,16 @@ impl Machine {
         self.config.devices[device].has_mig_mode && is_off.load(Ordering::Relaxed) == 0
     }
 
-    /// Switches the MIG mode of device `device`, which must have one, as an administrator does: with its instances
-    /// gone, or those back that are always there. Processes that have CUDA started keep what they see.
+    /// Switches the MIG mode of device `device` as an administrator does. The device must support MIG mode. Instances
+    /// that were made are removed; instances of the configuration disappear or come back. Processes that have
+    /// initialised CUDA keep seeing the same devices.
     pub fn set_mig_mode(&self, device: usize, is_on: bool) {
         self.forget_instances(device);
         self.state.devices[device].mig_is_off.store(u32::from(!is_on), Ordering::Relaxed);
     }
 
-    /// Whether device `device` is there: all are but instances of a GPU that is not in MIG mode, and instances that
-    /// nobody has made.
+    /// Whether device `device` exists now. Not so for an instance of a GPU that is not in MIG mode, or an instance that
+    /// has not been made.
     #[must_use]
     pub fn is_present(&self, device: usize) -> bool {
         let config = &self.config.devices[device];
@@ -98,7 +99,7 @@ impl Machine {
         is_made && config.gpu.is_none_or(|gpu| self.is_in_mig_mode(gpu))
     }
 
-    /// Takes a record for this process, which it keeps for life.
+    /// Takes a record for this process, which keeps it until it ends.
     ///
     /// # Errors
     /// If every record is taken, or the lock file refuses locks.
@@ -124,7 +125,7 @@ impl Machine {
         Err(MachineError::Full)
     }
 
-    /// What is used of device `device` now.
+    /// The present use of device `device`.
     #[must_use]
     pub fn device_use(&self, device: usize) -> DeviceUse {
         if self.config.teardown_ns > 0 {
@@ -161,7 +162,7 @@ impl Machine {
         }
     }
 
-    /// The records that have, or had, an owner.
+    /// The records with an owner, which may be dead.
     pub(crate) fn records(&self) -> impl Iterator<Item = (usize, &'static Record)> + use<> {
         let high_water = self.state.record_high_water.load(Ordering::Relaxed) as usize;
         let records = self.state.records.iter().take(high_water).enumerate();
@@ -181,7 +182,7 @@ impl Machine {
         self.pid_of(index).is_some()
     }
 
-    /// Whether the record belongs to this process, through whichever library it joined.
+    /// Whether the record belongs to this process, also if another library in it has joined.
     fn is_own(&self, record: &Record) -> bool {
         record.generation.load(Ordering::Acquire) != 0
             && Identity {
@@ -192,8 +193,7 @@ impl Machine {
             && std::process::id() == self.identity.pid
     }
 
-    /// Whether the driver has let go of what the dead owner of a record held. From the first question on it takes its
-    /// time.
+    /// Whether the driver has freed the memory of a record's dead owner. The teardown time starts with the first call.
     fn is_torn_down(&self, record: &Record) -> bool {
         let now = now_ns();
         let holds_memory = || record.devices.iter().any(|share| share.memory_bytes.load(Ordering::Relaxed) > 0);
@@ -202,19 +202,19 @@ impl Machine {
         }
         let noticed = record.died_at_ns.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         let died_at_ns = noticed.map_or_else(|before| before, |_| now);
-        // The dead wait for no turn.
+        // A dead process waits for no turn.
         record.devices.iter().for_each(|share| share.ticket.store(0, Ordering::Relaxed));
         now >= died_at_ns.saturating_add(self.config.teardown_ns)
     }
 
-    /// The id that a dead process had, while what it held is still in use; 0 if it cannot be known here.
+    /// The former process id of a dead process whose memory is still in use; 0 if it was in another pid namespace.
     fn pid_of_dead(&self, record: &Record) -> Option<u32> {
         let is_seen = record.pid_namespace.load(Ordering::Relaxed) == self.identity.pid_namespace;
         let is_dead = record.died_at_ns.load(Ordering::Relaxed) != 0;
         is_dead.then(|| if is_seen { record.pid.load(Ordering::Relaxed) } else { 0 })
     }
 
-    /// Frees the records of dead processes, and with them all that they held.
+    /// Frees the records of dead processes, and with them their memory and turns.
     pub(crate) fn reap(&self) {
         for (index, record) in self.records() {
             let generation = record.generation.load(Ordering::Acquire);
@@ -222,7 +222,7 @@ impl Machine {
                 continue;
             }
             let Ok(_registry) = self.locks.registry() else { return };
-            // Between the two looks the record may have found a new owner.
+            // The record may have got a new owner since the first check.
             if record.generation.load(Ordering::Acquire) == generation && !self.is_record_alive(index) {
                 record.clear();
                 record.generation.store(0, Ordering::Release);

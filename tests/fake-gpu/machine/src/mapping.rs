@@ -1,4 +1,4 @@
-//! The state file, made ready and mapped for the life of the process.
+//! Prepares the state file and maps it until the process ends.
 
 use core::sync::atomic::Ordering;
 use std::io;
@@ -8,9 +8,9 @@ use crate::layout::{MAGIC, PROCESSES_MAX, State, VERSION};
 use crate::liveness::{LifeLocks, WholeFileLock, open_for_all};
 use crate::{Config, MachineError};
 
-/// Maps the state of the machine that `config` describes, making it if there is none.
+/// Maps the state of the machine that `config` describes. Creates it if there is none.
 ///
-/// A state of a machine with other devices is made anew if no process uses it.
+/// The state of a machine with other devices is replaced if no process uses it.
 pub(crate) fn map_state(config: &Config, locks: &LifeLocks) -> Result<&'static State, MachineError> {
     let failed = |source| MachineError::State { path: config.state.clone(), source };
     let file = open_for_all(&config.state).map_err(failed)?;
@@ -22,7 +22,7 @@ pub(crate) fn map_state(config: &Config, locks: &LifeLocks) -> Result<&'static S
         }
         file.set_len(0).and_then(|()| file.set_len(size as u64)).map_err(failed)?;
     }
-    // SAFETY: a fresh shared mapping of an open file, of the file's size.
+    // SAFETY: a new shared mapping of an open file, of the file's size, at an address that the kernel chooses.
     let address = unsafe {
         libc::mmap(
             core::ptr::null_mut(),

@@ -1,4 +1,4 @@
-//! A process that takes part in the machine: its record, and its memory.
+//! A process that has joined the machine: its record and its memory.
 
 use core::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ impl Member {
         self.machine.config()
     }
 
-    /// Whether device `device` answers nobody.
+    /// Whether device `device` has stopped answering.
     #[must_use]
     #[inline]
     pub fn is_lost(&self, device: usize) -> bool {
@@ -37,7 +37,8 @@ impl Member {
         &self.machine.state.records[self.index].devices[device]
     }
 
-    /// Takes `bytes` of a device's memory. False if all processes together would then hold more than the device has.
+    /// Reserves `bytes` of a device's memory. Returns false if all processes together would then hold more than the
+    /// device has.
     #[must_use]
     pub fn reserve_memory(&self, device: usize, bytes: u64) -> bool {
         if self.try_reserve(device, bytes) {
@@ -53,8 +54,8 @@ impl Member {
         let used = self.recorded_memory_bytes(device);
         let fits = used.checked_add(bytes).is_some_and(|sum| sum <= total);
         if fits {
-            // Giving back does not take the lock, so this must be one step; taking does, so the sum above can only
-            // shrink.
+            // One atomic step, because `release_memory` does not take the lock. Reserving does take it, so the sum
+            // above can only have shrunk since.
             self.share(device).memory_bytes.fetch_add(bytes, Ordering::Relaxed);
             let peak = &self.device(device).memory_peak_bytes;
             peak.store(peak.load(Ordering::Relaxed).max(used + bytes), Ordering::Relaxed);
@@ -62,13 +63,13 @@ impl Member {
         fits
     }
 
-    /// Gives back `bytes` of a device's memory, which were reserved before.
+    /// Releases `bytes` of a device's memory that were reserved before.
     pub fn release_memory(&self, device: usize, bytes: u64) {
         self.share(device).memory_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of a device's memory that are free. In instant mode what a dead process held may still count as used: it
-    /// is found out when the memory is needed.
+    /// Free bytes of a device's memory. In instant mode the memory of a dead process may still count as used; it is
+    /// freed when it is needed.
     #[must_use]
     pub fn free_memory_bytes(&self, device: usize) -> u64 {
         if self.config().mode == Mode::Timed {
@@ -82,14 +83,14 @@ impl Member {
         shares.map(|share| share.memory_bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Counts a context on a device, whose memory was reserved before.
+    /// Counts a new context on a device. Its memory must have been reserved before.
     pub fn add_context(&self, device: usize) {
         let share = self.share(device);
         share.unlisted_bytes.fetch_add(self.config().context_memory_unlisted_bytes, Ordering::Relaxed);
         share.contexts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a context off, whose memory is given back afterwards.
+    /// Counts one context less on a device. Its memory is released afterwards.
     pub fn remove_context(&self, device: usize) {
         let share = self.share(device);
         share.contexts.fetch_sub(1, Ordering::Relaxed);

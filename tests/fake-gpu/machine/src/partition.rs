@@ -1,5 +1,6 @@
-//! Instances that are made and destroyed while the machine runs. Each that is possible, a kind at a place, is a device
-//! of the configuration, which is there only while it was made; so its UUID is the same each time, as real ones are.
+//! MIG instances that are made and destroyed while the machine runs. Each possible instance, a profile at a place, is a
+//! device of the configuration that exists only while the instance is made. So its UUID is the same each time, as on
+//! real GPUs.
 
 use core::sync::atomic::Ordering;
 
@@ -8,51 +9,51 @@ use serde::Deserialize;
 use crate::Machine;
 use crate::config::{DeviceConfig, Size, in_range};
 
-/// Memory slices that a GPU can have at most.
+/// Maximum number of a GPU's memory slices.
 const MEMORY_SLICES_MAX: u32 = 32;
 
-/// A kind of GPU instance.
+/// A profile: a kind of GPU instance.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct MigProfile {
     /// For example `1g.10gb`.
     pub name: String,
-    /// Which of NVML's kinds it is.
+    /// NVML's constant for the profile.
     pub kind: u32,
-    /// What the GPU calls it.
+    /// The GPU's id of the profile.
     pub id: u32,
     /// Compute slices.
     pub compute_slices: u32,
-    /// Instances of this kind that a GPU can have.
+    /// Maximum number of instances with this profile on one GPU.
     pub instances_max: u32,
     /// Memory.
     pub memory_bytes: u64,
     /// Streaming multiprocessors.
     pub sm_count: u32,
-    /// Engines: copies, decoders, encoders, JPEG, optical flow.
+    /// Numbers of engines: copy, decoder, encoder, JPEG, optical flow.
     pub engines: [u32; 5],
     /// Memory slices.
     pub size: u32,
-    /// The memory slices at which it can begin.
+    /// The memory slices at which an instance can begin.
     pub starts: Vec<u32>,
 }
 
-/// A kind of instance at one of its places.
+/// A possible instance: a profile at one of its places.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Partition {
-    /// The kind.
+    /// The instance's profile.
     pub profile: MigProfile,
-    /// Its first memory slice.
+    /// The instance's first memory slice.
     pub start: u32,
 }
 
-/// Why an instance is not made or destroyed.
+/// Why an instance cannot be made or destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstanceError {
-    /// Others are where it should be, or there are enough of its kind.
+    /// Other instances occupy its place, or the maximum number with its profile exists.
     NoRoom,
-    /// Something in it, or in the way.
+    /// Processes use it, or it contains a compute instance.
     InUse,
-    /// It is not there.
+    /// It does not exist.
     NotThere,
 }
 
@@ -73,12 +74,12 @@ pub(crate) struct FileProfile {
 }
 
 impl FileProfile {
-    /// How many instances of this kind are possible, each by itself.
+    /// The number of places for an instance with this profile.
     pub(crate) fn places(&self) -> usize {
         self.starts.len()
     }
 
-    /// A kind of instance of a GPU with so much of everything.
+    /// Checks the profile against its GPU's memory and number of SMs.
     pub(crate) fn check(self, memory_bytes: u64, sm_count: u32) -> Result<MigProfile, String> {
         let name = self.name;
         let of = |key: &str| format!("mig_profiles {name:?}: {key}");
@@ -102,7 +103,7 @@ impl FileProfile {
 }
 
 impl Partition {
-    /// All that are possible, each by itself, of these kinds.
+    /// All possible instances with these profiles, each considered alone.
     pub(crate) fn all(profiles: &[MigProfile]) -> Vec<Partition> {
         let places = |profile: &MigProfile| {
             let at = |&start: &u32| Partition { profile: profile.clone(), start };
@@ -111,7 +112,7 @@ impl Partition {
         profiles.iter().flat_map(places).collect()
     }
 
-    /// It as a device, of the GPU that is device `gpu`.
+    /// The instance as a device, on GPU `gpu`.
     pub(crate) fn device(self, uuid: [u8; 16], gpu: usize, of: &DeviceConfig) -> DeviceConfig {
         DeviceConfig {
             name: format!("{} MIG {}", of.name, self.profile.name),
@@ -134,19 +135,19 @@ impl Partition {
 }
 
 impl Machine {
-    /// Whether device `device` is a GPU instance that was made.
+    /// Whether device `device` is a GPU instance that has been made.
     #[must_use]
     pub fn has_gpu_instance(&self, device: usize) -> bool {
         self.state.gpu_instances.load(Ordering::Relaxed) & bit(device) != 0
     }
 
-    /// Whether the compute instance was made in the GPU instance that device `device` is.
+    /// Whether the compute instance in GPU instance `device` has been made.
     #[must_use]
     pub fn has_compute_instance(&self, device: usize) -> bool {
         self.state.compute_instances.load(Ordering::Relaxed) & bit(device) != 0
     }
 
-    /// Makes the GPU instance that device `device` is.
+    /// Makes GPU instance `device`.
     ///
     /// # Errors
     /// There is no room.
@@ -169,7 +170,7 @@ impl Machine {
         alike < partition.profile.instances_max as usize && !siblings.iter().any(|other| other.overlaps(partition))
     }
 
-    /// Makes the compute instance that takes all of the GPU instance that device `device` is.
+    /// Makes the compute instance that takes all of GPU instance `device`.
     ///
     /// # Errors
     /// There is one already, or no GPU instance.
@@ -196,7 +197,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Destroys the GPU instance that device `device` is.
+    /// Destroys GPU instance `device`.
     ///
     /// # Errors
     /// It has a compute instance, or is not there.
@@ -211,7 +212,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Makes both, as an administrator does.
+    /// Makes GPU instance `device` and its compute instance.
     ///
     /// # Errors
     /// There is no room.
@@ -220,7 +221,7 @@ impl Machine {
         self.create_compute_instance(device)
     }
 
-    /// Forgets the instances of GPU `gpu`, as a reset does.
+    /// Removes all instances of GPU `gpu`, as a reset does.
     pub fn forget_instances(&self, gpu: usize) {
         let devices = self.config().devices.iter().enumerate();
         let of_it = devices.filter(|(_, device)| device.gpu == Some(gpu)).fold(0, |all, (index, _)| all | bit(index));

@@ -1,12 +1,12 @@
-//! Turns on a device: who runs, from when to when.
+//! Turns on a device: which process runs, from when to when.
 //!
-//! All instants are on the device's timeline. A process that wants the device draws a ticket; the device goes to the
-//! lowest ticket among those that wanted it by the instant at which it became free. Who is scheduled late by the
-//! operating system still gets the time that was his: his work simply completes in the past.
+//! All instants are on the device's timeline. A process that wants the device draws a ticket. The device goes to the
+//! lowest ticket among the processes that wanted it by the instant at which it became free. A process that the
+//! operating system schedules late still gets its device time: its work then completes in the past.
 //!
-//! A holder that is dead, or has not come back a grace period after its turn's end (it may be stopped), loses the turn,
-//! as the hardware would take it away. A chosen waiter that does not come is passed over after the same period, and waits again
-//! once it does.
+//! A holder loses the turn if it is dead or has not come back within a grace period after the turn's end (it may be
+//! stopped), as the hardware would take the turn away. A chosen waiter that does not come is passed over after the same
+//! period, and waits again when it comes.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -16,23 +16,23 @@ use crate::layout::Device;
 use crate::lock::{Owner, futex_wait, futex_wake};
 use crate::member::Member;
 
-/// How often a waiter looks whether those before it are alive.
+/// How often a waiter checks whether the processes before it are alive.
 const WAITER_CHECK: Duration = Duration::from_millis(2);
-/// How late a live process may come, in real time, before others stop waiting for it.
+/// How late a live process may come, in real time, before other processes stop waiting for it.
 const GRACE_NS: u64 = 20_000_000;
 
 /// A turn on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
-    /// When it begins.
+    /// The instant at which the turn begins.
     pub start_ns: u64,
-    /// When it must end, if others want the device then.
+    /// The instant at which the turn must end, if other processes want the device then.
     pub end_ns: u64,
     id: u64,
 }
 
 impl Member {
-    /// Waits for a turn on the device, wanted since `since_ns`.
+    /// Waits for a turn on the device, which this process has wanted since `since_ns`.
     #[must_use]
     pub fn take_turn(&self, device: usize, since_ns: u64) -> Turn {
         let share = self.share(device);
@@ -62,7 +62,7 @@ impl Member {
             if now <= end.saturating_add(GRACE_NS) && self.machine.is_alive(holder) {
                 return None;
             }
-            // What a dead holder had queued is gone; the time it used before is not known to the nanosecond.
+            // A dead holder's queued work is gone. The exact device time that it used is not known.
             shared.holder.store(0, Ordering::Relaxed);
             let start = shared.turn_start_ns.load(Ordering::Relaxed);
             shared.free_at_ns.store(now.clamp(start, end.max(start)), Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl Member {
         let next_is_late = now > shared.released_at_ns.load(Ordering::Relaxed).saturating_add(GRACE_NS);
         match self.next(device) {
             Some(next) if next == self.index => {}
-            // It may be stopped: each later turn would begin as late.
+            // The chosen process may be stopped. Without this, each later turn would start as late.
             Some(late) if next_is_late => {
                 self.machine.state.records[late].devices[device].ticket.store(0, Ordering::Relaxed);
             }
@@ -95,14 +95,13 @@ impl Member {
         Turn { start_ns, end_ns, id }
     }
 
-    /// Accounts for `busy_ns` of work in a turn that goes on; what its end or extension is told then is what came
-    /// after.
+    /// Charges `busy_ns` of work within a turn. The end or extension of the turn must then charge only later work.
     pub fn charge(&self, device: usize, busy_ns: u64) {
         let _turns = self.device(device).turns.lock(self.machine);
         self.add_use(device, busy_ns);
     }
 
-    /// Ends a turn at `now_ns`, `busy_ns` of which were work. The device goes to the next in the queue.
+    /// Ends a turn at `now_ns` and charges `busy_ns` of work. The device goes to the next process in the queue.
     pub fn end_turn(&self, device: usize, turn: Turn, now_ns: u64, busy_ns: u64) {
         let shared = self.device(device);
         let _turns = shared.turns.lock(self.machine);
@@ -112,7 +111,7 @@ impl Member {
         }
     }
 
-    /// Goes on at the end of a turn, `busy_ns` of which were work: with another turn if nobody else wants the device.
+    /// Charges `busy_ns` of work at the end of a turn. Returns another turn if no other process wants the device.
     #[must_use]
     pub fn extend_turn(&self, device: usize, turn: Turn, busy_ns: u64) -> Option<Turn> {
         let shared = self.device(device);
@@ -152,16 +151,16 @@ impl Member {
         }
     }
 
-    /// The record whose turn comes next.
+    /// The index of the record that gets the next turn.
     fn next(&self, device: usize) -> Option<usize> {
         let free_at = self.device(device).free_at_ns.load(Ordering::Relaxed);
         self.earliest_waiter(device, free_at).or_else(|| {
-            // Nobody wanted the device yet when it became free: it goes to whoever wanted it first afterwards.
+            // No process wanted the device when it became free. It goes to the first one that wanted it afterwards.
             self.waiters(device).min_by_key(|&(since, ticket, _)| (since, ticket)).map(|(_, _, index)| index)
         })
     }
 
-    /// The lowest ticket among those who wanted the device by `instant_ns`.
+    /// The record with the lowest ticket among those that wanted the device by `instant_ns`.
     fn earliest_waiter(&self, device: usize, instant_ns: u64) -> Option<usize> {
         let waiters = self.waiters(device).filter(|&(since, _, _)| since <= instant_ns);
         waiters.min_by_key(|&(_, ticket, _)| ticket).map(|(_, _, index)| index)

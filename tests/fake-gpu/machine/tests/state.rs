@@ -1,4 +1,4 @@
-//! The state of a machine, from one process and from several.
+//! The state of a machine, used by one process and by several.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -15,7 +15,7 @@ fn write(path: &Path, memory: &str) -> Config {
     Config::load(path).expect("a valid configuration")
 }
 
-/// Starts a process that joins the machine, takes a turn and memory, and holds both until its input ends.
+/// Starts a process that joins the machine, takes memory and a turn, and holds both until its standard input ends.
 fn holder(path: &Path) -> (Child, impl Iterator<Item = std::io::Result<String>>) {
     let mut command = Command::new(std::env::current_exe().expect("the test program has a path"));
     command.args(["--exact", "the_machine_outlives_its_processes", "--nocapture"]);

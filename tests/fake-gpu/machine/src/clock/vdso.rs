@@ -1,4 +1,4 @@
-//! The kernel's own library in every process, which reads clocks without a system call.
+//! The vDSO: the library that the kernel maps into every process, which reads clocks without a system call.
 
 use std::ffi::{CStr, c_int};
 use std::sync::OnceLock;
@@ -22,24 +22,25 @@ struct Dynamic {
     value: u64,
 }
 
-/// Reads `clock`; `false` where there is no such library, and nothing was read.
+/// Reads `clock`. Returns `false`, with nothing read, if there is no vDSO or if its function fails.
 pub(super) fn read(clock: c_int, now: &mut timespec) -> bool {
     static READ: OnceLock<Option<Read>> = OnceLock::new();
-    // SAFETY: the kernel gives the address of its library, or 0.
+    // SAFETY: the kernel gives the vDSO's address, or 0.
     let read = READ.get_or_init(|| unsafe { find(libc::getauxval(libc::AT_SYSINFO_EHDR) as usize) });
-    // SAFETY: the kernel's function of this name is of this type, and writes a timespec.
+    // SAFETY: the vDSO's function of this name has this type, and writes a timespec.
     read.is_some_and(|read| unsafe { read(clock, now) } == 0)
 }
 
-/// The function in the library that lies at `base`.
+/// The function [`SYMBOL`] in the library at `base`.
 ///
 /// # Safety
-/// `base` is 0, or the address of a whole ELF file of this machine's kind that is mapped as its headers say for good.
+/// `base` is 0, or the address of a complete ELF file of this machine's kind that is mapped according to its headers
+/// and stays mapped.
 unsafe fn find(base: usize) -> Option<Read> {
     if base == 0 {
         return None;
     }
-    // SAFETY: such a file begins with its header, which says where the program headers are.
+    // SAFETY: the file begins with its header, which gives the place of the program headers.
     let programs = unsafe {
         let header = &*std::ptr::with_exposed_provenance::<Elf64_Ehdr>(base);
         let programs = std::ptr::with_exposed_provenance::<Elf64_Phdr>(base + header.e_phoff as usize);
@@ -56,16 +57,17 @@ unsafe fn find(base: usize) -> Option<Read> {
     let address =
         |tag| entries.iter().find(|entry| entry.tag == tag).map(|entry| bias.wrapping_add(entry.value as usize));
     let (symbols, strings) = (address(DT_SYMTAB)?, address(DT_STRTAB)?);
-    // Linkers put the names right behind the symbols, whose number is said nowhere else.
+    // The number of symbols is not stored. It follows from the address of the string table, which linkers put directly
+    // after the symbols.
     let count = strings.checked_sub(symbols)? / size_of::<Elf64_Sym>();
-    // SAFETY: the table of symbols lies there, and ends before their names.
+    // SAFETY: the symbol table lies at this address and ends before the string table.
     let symbols = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<Elf64_Sym>(symbols), count) };
     let is_it = |symbol: &&Elf64_Sym| {
         let name = std::ptr::with_exposed_provenance(strings + symbol.st_name as usize);
-        // SAFETY: a symbol's name is a string in the table of names.
+        // SAFETY: a symbol's name is a C string in the string table.
         symbol.st_value != 0 && unsafe { CStr::from_ptr(name) } == SYMBOL
     };
     let function = bias.wrapping_add(symbols.iter().find(is_it)?.st_value as usize);
-    // SAFETY: the symbol of this name is a function of this type.
+    // SAFETY: the symbol with this name is a function of this type.
     Some(unsafe { std::mem::transmute::<*const (), Read>(std::ptr::with_exposed_provenance(function)) })
 }
