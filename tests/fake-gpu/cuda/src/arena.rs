@@ -1,14 +1,14 @@
-//! A device's address range: which extents are in use, and by whom.
+//! A device's address range: the extents in use and their owners.
 //!
-//! The range is four times the device's memory, so addresses are never short where memory is not. Freed extents are
-//! kept by size and given out again last in, first out; when the range is used up, neighbours are joined. An extent's
-//! record is found directly from its first address, and the extent around an address by a bitmap with summaries, so
-//! both cost the same however many allocations there are.
+//! The range is four times the device's memory, so addresses do not run out before memory does. Freed extents are kept
+//! by size and reused last in, first out. When the range is used up, neighbouring free extents are joined. An extent's
+//! record is found directly from its first address, and the extent around an address by a bitmap with summaries. So
+//! both cost the same for any number of allocations.
 //!
-//! What a context allocates takes memory in blocks: small allocations share them ([`crate::blocks`]), others have whole
-//! ones.
+//! A context's allocations take memory in blocks: small ones share blocks ([`crate::blocks`]), others have whole
+//! blocks.
 //!
-//! Behind the range is an anonymous file, so that other processes can map what they are given of it.
+//! The range is backed by an anonymous file, so that other processes can map shared parts of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,12 +22,12 @@ pub(crate) const GRANULE_BYTES: u64 = 512;
 const RANGE_PER_MEMORY: u64 = 4;
 /// Extents of fewer granules than this are kept in a table by size.
 const SMALL_GRANULES: u64 = 4096;
-/// Room behind the range in the file.
+/// Additional bytes in the file after the range.
 pub(crate) const TRAILER_BYTES: u64 = 64 << 10;
-/// Freed extents of this size and more, if they were written, are given back to the operating system.
+/// Freed extents of at least this size, if they were written, are returned to the operating system.
 const PAGE_BYTES: u64 = 4096;
 
-/// What an extent is used for.
+/// The use of an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Use {
@@ -41,7 +41,7 @@ pub(crate) enum Use {
     Pool,
     /// Stream-ordered memory of the host.
     HostPool,
-    /// Stream-ordered memory that a stream is going to free.
+    /// Stream-ordered memory whose free is queued on a stream.
     PoolFreeing,
     /// An allocation node of a graph.
     Graph,
@@ -52,7 +52,7 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// Whether the owner of such an extent is a context, with which it ends.
+    /// Whether such an extent belongs to a context and ends with it.
     pub(crate) fn is_of_context(self) -> bool {
         matches!(self, Use::Linear | Use::Managed | Use::Array | Use::Global)
     }
@@ -62,17 +62,17 @@ impl Use {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
     pub(crate) start: u64,
-    /// As asked for; the extent itself is rounded up to granules, or to blocks.
+    /// The size asked for. The extent itself is rounded up to granules or blocks.
     pub(crate) bytes: u64,
     /// The context or pool that holds it.
     pub(crate) owner: u32,
     pub(crate) usage: Use,
-    /// Whether anything was written to it.
+    /// Whether it has been written to.
     pub(crate) touched: bool,
 }
 
 impl Extent {
-    /// Its size in whole granules, which is what a pool counts.
+    /// The size rounded up to granules, which is what a pool counts.
     pub(crate) fn granular_bytes(&self) -> u64 {
         round_up(self.bytes, GRANULE_BYTES)
     }
@@ -83,7 +83,7 @@ pub(crate) fn round_up(value: u64, unit: u64) -> u64 {
     value.saturating_add(unit - 1) & !(unit - 1)
 }
 
-/// The record of an extent, at its first granule's place in the table; all zero where no extent starts.
+/// The record of an extent, at the table index of its first granule. All zero where no extent starts.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Entry {
@@ -106,7 +106,7 @@ struct State {
     granules: u64,
     block_bytes: u64,
     blocks: Blocks,
-    /// Granules from here on were never used.
+    /// Granules from this number on have never been used.
     unused_from: u64,
     small: Vec<Vec<u64>>,
     large: BTreeMap<u64, Vec<u64>>,
@@ -134,7 +134,7 @@ fn map_range(bytes: u64) -> Option<(u64, Backing)> {
 }
 
 impl Arena {
-    /// For a device with so much memory, of which contexts take blocks of `block_bytes`, a power of two.
+    /// The range of a device with `memory_bytes`. Contexts take memory in blocks of `block_bytes`, a power of two.
     pub(crate) fn new(memory_bytes: u64, block_bytes: u64) -> Option<Arena> {
         let bytes = round_up(memory_bytes, 2 << 20) * RANGE_PER_MEMORY;
         let granules = bytes / GRANULE_BYTES;
@@ -157,12 +157,12 @@ impl Arena {
         address.wrapping_sub(self.base) < self.bytes
     }
 
-    /// The file behind the range, and where in it an address lies.
+    /// The range's file, and the offset of an address in it.
     pub(crate) fn backing_of(&self, address: u64) -> (&Backing, u64) {
         (&self.backing, address.wrapping_sub(self.base))
     }
 
-    /// Where in the file, behind the range, there are [`TRAILER_BYTES`] for what others must know.
+    /// The range's file, and the offset of its [`TRAILER_BYTES`] of information for other processes.
     pub(crate) fn trailer(&self) -> (&Backing, u64) {
         (&self.backing, self.bytes)
     }
@@ -171,7 +171,8 @@ impl Arena {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an extent of `bytes`, which are not 0. Returns its address, and the memory that a context's extent takes.
+    /// Takes an extent of `bytes`, which must not be 0. Returns its address, and the additional memory that it takes if
+    /// it is a context's.
     pub(crate) fn take(&self, bytes: u64, owner: u32, usage: Use) -> Option<(u64, u64)> {
         let mut state = self.state();
         let (granule, charged_bytes) = state.find_room(bytes, usage)?;
@@ -180,8 +181,8 @@ impl Arena {
         Some((state.base + granule * GRANULE_BYTES, charged_bytes))
     }
 
-    /// Gives back the extent that starts at `address`, if `allowed` says so. Returns it with the memory that is free when
-    /// it was a context's.
+    /// Frees the extent that starts at `address`, if `allowed` returns true. Returns the extent, and the memory that
+    /// this frees if it was a context's.
     pub(crate) fn give_back(&self, address: u64, allowed: impl FnOnce(&Extent) -> bool) -> Option<(Extent, u64)> {
         let mut state = self.state();
         let granule = state.granule_at(address)?;
@@ -193,7 +194,7 @@ impl Arena {
         Some((extent, freed_bytes))
     }
 
-    /// Gives back every extent that `chosen` picks, and returns the memory that is free when they were a context's.
+    /// Frees every extent for which `chosen` returns true. Returns the memory that this frees of contexts' extents.
     pub(crate) fn give_back_all(&self, chosen: impl Fn(&Extent) -> bool) -> u64 {
         let mut state = self.state();
         let mut freed_bytes = 0;
@@ -217,7 +218,7 @@ impl Arena {
         (address - extent.start < extent.bytes).then_some(extent)
     }
 
-    /// Turns the extent that starts at `address` from one use to another, if it has the first.
+    /// Changes the use of the extent that starts at `address`, if its present use is `from`.
     pub(crate) fn turn(&self, address: u64, from: Use, to: Use) -> Option<Extent> {
         let mut state = self.state();
         let granule = state.granule_at(address)?;
@@ -226,7 +227,7 @@ impl Arena {
         Some(extent)
     }
 
-    /// Notes that something is written to the extent that starts at `address`.
+    /// Marks the extent that starts at `address` as written.
     pub(crate) fn touch(&self, address: u64) {
         let mut state = self.state();
         if let Some(granule) = state.granule_at(address) {
@@ -264,7 +265,7 @@ impl State {
         round_up(bytes, if has_blocks { self.block_bytes } else { GRANULE_BYTES }) / GRANULE_BYTES
     }
 
-    /// Room for an extent, and the memory that it takes of a context.
+    /// A place for an extent, and the additional memory that it takes if it is a context's.
     fn find_room(&mut self, bytes: u64, usage: Use) -> Option<(u64, u64)> {
         let count = self.granules_of(bytes, usage);
         if !self.is_shared(bytes, usage) {
@@ -323,7 +324,7 @@ impl State {
         }
     }
 
-    /// A part of the smallest kept extent that holds `count` granules wherever it begins; its rest is kept.
+    /// A part of the smallest kept extent that has room for `count` aligned granules at any start. The rest is kept.
     fn split_kept(&mut self, count: u64, alignment: u64) -> Option<u64> {
         let least = count + alignment - 1;
         let small = (least..SMALL_GRANULES).find(|&size| !self.small[size as usize].is_empty());
@@ -358,7 +359,7 @@ impl State {
         }
     }
 
-    /// Returns the memory that is free when the extent was a context's.
+    /// Removes an extent. Returns the memory that this frees if it was a context's.
     fn remove(&mut self, granule: u64, extent: &Extent) -> u64 {
         *self.entry(granule) = Entry { bytes: 0, owner: 0, usage: None, touched: false };
         self.starts.clear(granule);
@@ -431,7 +432,7 @@ impl Bitmap {
 
     fn last_at_or_before(&mut self, number: u64) -> Option<u64> {
         let mut index = number;
-        // Up, until a word has a bit at or below the place; above the first level, strictly below it.
+        // Goes up until a word has a bit at or below the position; above the first level, strictly below it.
         for level in 0..self.levels.len() {
             let below_and_at = u64::MAX >> (63 - index % 64);
             let mask = if level == 0 { below_and_at } else { below_and_at & !(1 << (index % 64)) };

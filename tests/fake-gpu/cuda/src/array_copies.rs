@@ -1,4 +1,4 @@
-//! Copies of bytes that lie one behind the other in an array, and copies between contexts.
+//! Copies of contiguous bytes of an array, and copies between contexts.
 
 use core::ffi::c_void;
 
@@ -13,7 +13,7 @@ use crate::copies::{Copy, Place, copy_3d, issue, issue_if_any};
 use crate::memory::{known_side_of, side_of};
 use crate::streams::{Stream, stream};
 
-/// Bytes of an array from `offset` on.
+/// `bytes` bytes of an array from `offset` on.
 fn in_array(handle: CUarray, offset: usize, bytes: usize) -> Done<Place> {
     Place::in_array(handle, [offset as u64, 0, 0], None, bytes as u64)
 }
@@ -110,7 +110,7 @@ pub(crate) fn cuMemcpyHtoAAsync_v2(
     copy(stream, in_array(target, offset, bytes)?, in_memory(source as u64, bytes, false)?, bytes, false)
 }
 
-/// The copy of a structure that has contexts where the other kind has nothing.
+/// The copy in a structure that also names contexts.
 fn between_contexts(parameters: *const CUDA_MEMCPY3D_PEER) -> Done<Option<Copy>> {
     let copy = get(parameters)?.copy;
     context(CUcontext(copy.reserved0))?;
@@ -120,7 +120,7 @@ fn between_contexts(parameters: *const CUDA_MEMCPY3D_PEER) -> Done<Option<Copy>>
 }
 
 pub(crate) fn cuMemcpy3DPeer(null: NullStream, parameters: *const CUDA_MEMCPY3D_PEER) -> Done {
-    // Between devices no copy waits for the host.
+    // A copy between devices is asynchronous to the host also in this form.
     cuMemcpy3DPeerAsync(null, parameters, CUstream::NULL)
 }
 

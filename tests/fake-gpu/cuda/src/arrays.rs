@@ -18,17 +18,17 @@ use crate::{attributes, capture, memory, sparse_arrays};
 const LAYERED: c_uint = 0x1;
 const CUBEMAP: c_uint = 0x4;
 const TEXTURE_GATHER: c_uint = 0x8;
-/// The array has addresses, and gets its memory by `cuMemMapArrayAsync`.
+/// The array has only addresses, and gets its memory by `cuMemMapArrayAsync`.
 const SPARSE: c_uint = 0x40;
 /// Layered, surface load and store, cubemap, texture gather, depth texture, colour attachment, sparse.
 const FLAGS: c_uint = 0x7f;
 
-/// An array. Its rows lie one behind the other without gaps.
+/// An array. Its rows are contiguous, without gaps.
 pub(crate) struct Array {
     owner: Owner,
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
     address: u64,
-    /// Whether it is a level of a mipmapped array, which holds the memory.
+    /// Whether it is a level of a mipmapped array. The mipmapped array then owns the memory.
     level: bool,
 }
 
@@ -82,7 +82,7 @@ fn array_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Done<u64> {
     bytes.ok_or(CUresult::INVALID_VALUE)
 }
 
-/// Attributes with the greatest extents of arrays of one and of two dimensions.
+/// Numbers of the attributes that give the maximum extents of arrays of one and of two dimensions.
 struct ExtentAttributes {
     line: c_uint,
     plane: [c_uint; 2],
@@ -90,7 +90,8 @@ struct ExtentAttributes {
 
 const FLAT: ExtentAttributes = ExtentAttributes { line: 21, plane: [22, 23] };
 const MIPMAPPED: ExtentAttributes = ExtentAttributes { line: 77, plane: [73, 74] };
-/// Those of all others: with layers, and the number of these; of three dimensions, and another shape of them; of cubes.
+/// The same for all other arrays: layered ones (extents and number of layers), those of three dimensions (in two
+/// possible shapes), and cubes.
 const LAYERED_LINE: (c_uint, c_uint) = (42, 43);
 const LAYERED_PLANE: [c_uint; 3] = [27, 28, 29];
 const SPACE: [[c_uint; 3]; 2] = [[24, 25, 26], [47, 48, 49]];
@@ -161,7 +162,7 @@ impl Array {
     }
 }
 
-/// Takes what an array is made of: memory, or for a sparse one only addresses.
+/// Allocates an array's memory, or for a sparse array only addresses.
 fn take(context: &'static Context, descriptor: &CUDA_ARRAY3D_DESCRIPTOR, bytes: u64) -> Done<u64> {
     if descriptor.flags & SPARSE == 0 {
         return memory::take(context, bytes, Use::Array);
@@ -173,7 +174,7 @@ fn take(context: &'static Context, descriptor: &CUDA_ARRAY3D_DESCRIPTOR, bytes: 
     taken.map(|(address, _)| address).ok_or(CUresult::OUT_OF_MEMORY)
 }
 
-/// Gives it back.
+/// Frees what [`take`] has allocated.
 fn give_back(device: &Device, address: u64) -> Done {
     if device.arena.give_back(address, |extent| extent.usage == Use::Sparse).is_some() {
         sparse_arrays::unmap_all(address);
@@ -257,7 +258,7 @@ pub(crate) fn cuMipmappedArrayCreate(
     create_mipmapped(target, context, &descriptor, levels, |bytes| take(context, &descriptor, bytes))
 }
 
-/// Makes a mipmapped array in what `take` takes for it.
+/// Makes a mipmapped array in memory that `take` allocates.
 pub(crate) fn create_mipmapped(
     target: *mut CUmipmappedArray,
     context: &'static Context,
@@ -271,7 +272,7 @@ pub(crate) fn create_mipmapped(
     if levels == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    // More levels than the longest extent can be halved are cut off.
+    // The number of levels is limited by how often the longest extent can be halved.
     let shapes = (0..levels.min(longest.ilog2() + 1)).map(|level| level_of(descriptor, level)).collect::<Vec<_>>();
     let sizes = shapes.iter().map(array_bytes).collect::<Done<Vec<_>>>()?;
     let total = sizes.iter().try_fold(0_u64, |sum, &bytes| sum.checked_add(bytes)).ok_or(CUresult::INVALID_VALUE)?;
@@ -303,7 +304,7 @@ pub(crate) fn cuMipmappedArrayDestroy(handle: CUmipmappedArray) -> Done {
     give_back(array.owner.device(), array.address)
 }
 
-/// Asked before memory is mapped to an array that was made without; no array here is.
+/// Always fails: it concerns arrays with deferred mapping, which are not simulated.
 pub(crate) fn cuArrayGetMemoryRequirements(target: *mut c_void, handle: CUarray, ordinal: CUdevice) -> Done {
     array(handle)?;
     device(ordinal)?;

@@ -1,4 +1,4 @@
-//! `cuDeviceGetAttribute`: what an H100 with an up-to-date driver answers, where the configuration does not say otherwise.
+//! `cuDeviceGetAttribute`: the values of an H100 with a recent driver, unless the configuration sets them.
 
 use core::ffi::{c_int, c_uint};
 
@@ -11,9 +11,9 @@ use crate::process::initialised;
 
 /// Clock of the SMs.
 pub(crate) const CLOCK_KHZ: c_int = 1_980_000;
-/// Dynamic shared memory of a block without opting in.
+/// Maximum dynamic shared memory of a block without opt-in.
 pub(crate) const SHARED_MEMORY_PER_BLOCK: c_int = 48 << 10;
-/// Dynamic shared memory of a block at most.
+/// Maximum dynamic shared memory of a block with opt-in.
 pub(crate) const SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 227 << 10;
 
 pub(crate) fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, ordinal: CUdevice) -> Done {
@@ -26,12 +26,12 @@ fn has_peer(device: &Device) -> bool {
     others.any(|other| linked(device, other))
 }
 
-/// The greatest extent of a kind that a device's textures can have, by its attribute.
+/// The maximum extent of a device's textures that `attribute` gives.
 pub(crate) fn greatest_extent(device: &Device, attribute: c_uint) -> usize {
     attribute_of(device, attribute).and_then(|extent| usize::try_from(extent).ok()).unwrap_or(0)
 }
 
-/// The numbers are those of `CUdevice_attribute`.
+/// The value of an attribute, by its number in `CUdevice_attribute`.
 fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
     let config = device.config;
     Some(match attribute {
@@ -95,15 +95,14 @@ fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
         78..=80 => 1,
         81 => 228 << 10,
         83 => 1,
-        // Boards with several devices, and this one's number
+        // Board with several devices, number of this device
         84 => 0,
         85 => device.index as c_int,
         86 | 88 | 100 | 101 => 0,
         87 => 2,
         // Concurrent managed access, preemption, host pointers of registered memory
         89..=91 => 1,
-        // Stream memory operations of version 1: at all, of 64 bits, with NOR; of version 2, where 64 bits are a matter of
-        // course: of 64 bits, with NOR
+        // Stream memory operations of version 1: existence, 64 bits, NOR; of version 2: 64 bits, NOR
         92..=94 => c_int::from(initialised().config.stream_mem_ops_v1),
         122 | 123 => 1,
         95 | 96 => 1,
@@ -118,7 +117,7 @@ fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
         109 => 128 << 20,
         110 | 116 | 117 | 118 => 0,
         111 => 1 << 10,
-        // Sparse arrays, registration of read-only memory, semaphores that count
+        // Sparse arrays, registration of read-only memory, timeline semaphores
         112..=114 => 1,
         // Memory pools, and file descriptors as handles for other processes
         115 | 119 => 1,

@@ -1,17 +1,17 @@
-//! Anonymous files behind device memory, so that it can be mapped twice and given to other processes. Processes that
-//! share memory really share its bytes.
+//! Anonymous files that back device memory, so that it can be mapped twice and shared with other processes. Processes
+//! that share memory really share its bytes.
 
 use core::ffi::{CStr, c_int, c_void};
 
 /// An anonymous file.
 pub(crate) struct Backing {
     descriptor: c_int,
-    /// Tells the file from another that the program opens under the same number, once it has closed what it does not
-    /// know.
+    /// Identifies the file. A program may close descriptors that it does not know, and open another file under the same
+    /// number.
     inode: u64,
 }
 
-/// Where another process finds a file.
+/// What another process needs to open a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct BackingPlace {
@@ -29,7 +29,7 @@ fn inode_of(descriptor: c_int) -> Option<u64> {
 }
 
 impl Backing {
-    /// Makes a file of `bytes` zeros, which takes no memory until it is written.
+    /// Makes a file of `bytes` zeros. It takes no memory until it is written.
     pub(crate) fn create(name: &CStr, bytes: u64) -> Option<Backing> {
         // SAFETY: the name is NUL-terminated.
         let descriptor = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
@@ -37,7 +37,7 @@ impl Backing {
         backing.grow(bytes).then_some(backing)
     }
 
-    /// Takes over a descriptor of such a file.
+    /// Takes ownership of a descriptor of such a file.
     pub(crate) fn own(descriptor: c_int) -> Option<Backing> {
         if descriptor < 0 {
             return None;
@@ -45,7 +45,7 @@ impl Backing {
         Some(Backing { descriptor, inode: inode_of(descriptor)? })
     }
 
-    /// Names the file among all.
+    /// The file's inode number, which identifies it.
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
@@ -61,22 +61,22 @@ impl Backing {
         self.descriptor().is_some_and(|descriptor| unsafe { libc::ftruncate(descriptor, bytes as i64) } == 0)
     }
 
-    /// Maps a part of the file, at `address` if that is not 0: its pages are replaced.
+    /// Maps a part of the file. If `address` is not 0, the pages there are replaced.
     pub(crate) fn map(&self, offset: u64, bytes: u64, address: u64, protection: c_int) -> Option<u64> {
         let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
         let target = address as *mut c_void;
-        // SAFETY: without an address nothing is replaced; with one the caller owns the pages.
+        // SAFETY: without an address no mapping is replaced; with one the caller owns the pages.
         let mapped =
             unsafe { libc::mmap(target, bytes as usize, protection, flags, self.descriptor()?, offset as i64) };
         (mapped != libc::MAP_FAILED).then_some(mapped as u64)
     }
 
-    /// Forgets what a part of the file holds.
+    /// Discards the contents of a part of the file.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) {
         if let Some(descriptor) = self.descriptor() {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: the descriptor is this file's; the caller says that nobody uses this part any more.
+            // SAFETY: the descriptor is this file's; the caller says that this part is not used any more.
             unsafe { libc::fallocate(descriptor, mode, offset as i64, bytes as i64) };
         }
     }
@@ -110,17 +110,17 @@ impl Backing {
 
     /// The file's length.
     pub(crate) fn bytes(&self) -> Option<u64> {
-        // SAFETY: the descriptor is this file's; seeking to the end changes nothing that is used.
+        // SAFETY: the descriptor is this file's; the file offset that this changes is not used.
         let end = unsafe { libc::lseek(self.descriptor()?, 0, libc::SEEK_END) };
         u64::try_from(end).ok()
     }
 
-    /// Where another process finds the file, as long as this one lives.
+    /// What another process needs to open the file, as long as this process lives.
     pub(crate) fn place(&self) -> BackingPlace {
         BackingPlace { process_id: std::process::id(), descriptor: self.descriptor, inode: self.inode }
     }
 
-    /// The file of another process, if that lives and may be looked into.
+    /// Opens a file of another process, if that process is alive and this one may access it.
     pub(crate) fn open(place: &BackingPlace) -> Option<Backing> {
         let path = format!("/proc/{}/fd/{}\0", place.process_id, place.descriptor);
         // SAFETY: the path is NUL-terminated.
@@ -132,7 +132,7 @@ impl Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         if let Some(descriptor) = self.descriptor() {
-            // SAFETY: the descriptor is this file's, and nobody uses it after this.
+            // SAFETY: the descriptor is this file's, and is not used after this.
             unsafe { libc::close(descriptor) };
         }
     }
@@ -141,16 +141,16 @@ impl Drop for Backing {
 /// Ends a mapping.
 ///
 /// # Safety
-/// Nobody uses the pages any more, and they are the caller's.
+/// The pages belong to the caller and are not used any more.
 pub(crate) unsafe fn unmap(address: u64, bytes: u64) {
-    // SAFETY: vouched for by the caller.
+    // SAFETY: by this function's contract.
     unsafe { libc::munmap(address as *mut c_void, bytes as usize) };
 }
 
-/// A structure that goes through files and handles byte by byte.
+/// A structure that is passed in files and handles as bytes.
 ///
 /// # Safety
-/// It is `repr(C)`, of integers only, without padding: every byte is initialised, and any bytes are a value.
+/// It is `repr(C)`, of integers only, without padding: every byte is initialised, and any bytes are a valid value.
 pub(crate) unsafe trait Plain: Copy {
     /// Its bytes.
     fn bytes(&self) -> &[u8] {
@@ -158,9 +158,9 @@ pub(crate) unsafe trait Plain: Copy {
         unsafe { core::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
     }
 
-    /// The value that begins `bytes`, if there are enough of them.
+    /// The value at the start of `bytes`, if they are long enough.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        // SAFETY: there are enough bytes, and by the trait's contract any are a value.
+        // SAFETY: there are enough bytes, and by the trait's contract any bytes are a valid value.
         (bytes.len() >= size_of::<Self>()).then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
     }
 }

@@ -1,4 +1,4 @@
-//! Several copies or prefetches by one call, and copies with attributes.
+//! Several copies or prefetches in one call, and copies with attributes.
 
 use core::ffi::{c_uint, c_void};
 
@@ -54,7 +54,7 @@ struct Operation {
 
 const _: () = assert!(size_of::<Attributes>() == 24 && size_of::<Operation>() == 112);
 
-/// Waits until the sources have been read, if a caller wants to use them for something else after the call.
+/// Waits until the sources have been read, if the call must not return before that.
 fn finish(stream: &'static Stream, mut orders: impl Iterator<Item = c_uint>) -> Done {
     if orders.any(|order| order == DURING_CALL) && !capture::is_capturing(stream)? {
         queue::wait_for_stream(stream);
@@ -76,7 +76,7 @@ fn batch_stream(null: NullStream, handle: CUstream) -> Done<&'static Stream> {
     if stream.kind == crate::streams::StreamKind::Legacy { Err(CUresult::INVALID_VALUE) } else { Ok(stream) }
 }
 
-/// Checks all copies before the first is issued; the number of one that is not possible is told.
+/// Checks all copies before the first is issued. Writes the number of the first invalid one to `failed`.
 fn issue_all(stream: &'static Stream, copies: impl Iterator<Item = Done<Copy>>, failed: *mut usize) -> Done {
     put_if_wanted(failed, usize::MAX);
     let mut checked = Vec::new();
@@ -86,7 +86,7 @@ fn issue_all(stream: &'static Stream, copies: impl Iterator<Item = Done<Copy>>, 
     checked.into_iter().try_for_each(|copy| issue(stream, copy, false))
 }
 
-/// Checks the numbers of the entries from which on something holds: the first, and then rising.
+/// Checks a list of first entries, as for attributes: it must start with entry 0 and increase.
 fn check_firsts(firsts: *mut usize, count: usize, entries: usize) -> Done {
     let firsts = get_all(firsts, count)?;
     let rising = firsts.windows(2).all(|pair| pair[0] < pair[1]);
@@ -170,7 +170,7 @@ pub(crate) fn cuMemcpyWithAttributesAsync(
 }
 
 impl Operand {
-    /// Bytes of an element, where there are elements.
+    /// Bytes of an element if the operand is an array.
     fn element_bytes(&self) -> Done<Option<u64>> {
         match self.kind {
             OPERAND_POINTER => Ok(None),
@@ -183,7 +183,7 @@ impl Operand {
         CUarray(core::ptr::with_exposed_provenance_mut(self.object as usize))
     }
 
-    /// Its place, for a copy of this extent, of elements of that many bytes.
+    /// The operand's place, for a copy of `[width, height, depth]` elements of `element_bytes`.
     fn place(&self, [width, height, depth]: [u64; 3], element_bytes: u64) -> Done<Place> {
         if self.kind == OPERAND_ARRAY {
             let [x, y, z] = self.numbers;
@@ -197,7 +197,7 @@ impl Operand {
         if self.object == 0 || row < width || rows < height {
             return Err(CUresult::INVALID_VALUE);
         }
-        // A product that is cut off at the greatest number is refused: nothing is that long.
+        // A product that saturates is refused later, because no memory is that long.
         let row_pitch = row.saturating_mul(element_bytes);
         let plane_pitch = row_pitch.saturating_mul(rows);
         let before = (depth - 1).saturating_mul(plane_pitch).saturating_add((height - 1).saturating_mul(row_pitch));
@@ -213,7 +213,7 @@ impl Operation {
             return Err(CUresult::INVALID_VALUE);
         }
         let elements = [self.source.element_bytes()?, self.target.element_bytes()?];
-        // Extents are in elements where an array is concerned; two arrays must agree about them.
+        // With an array, extents are in elements. Two arrays must have elements of the same size.
         let element_bytes = match elements {
             [Some(left), Some(right)] if left != right => return Err(CUresult::INVALID_VALUE),
             [left, right] => left.or(right).unwrap_or(1),
@@ -267,7 +267,7 @@ pub(crate) fn cuMemcpy3DWithAttributesAsync(
     finish(stream, [operation.access_order].into_iter())
 }
 
-/// Checks ranges, which must be of managed memory, and a stream that can take them.
+/// Checks the ranges, which must be managed memory, and the stream.
 fn check_ranges(
     null: NullStream,
     addresses: *mut CUdeviceptr,
@@ -285,7 +285,7 @@ fn check_ranges(
     Ok(stream)
 }
 
-/// Checks where the ranges shall be.
+/// Checks the locations to which the ranges are to move.
 fn check_places(places: *mut CUmemLocation, firsts: *mut usize, count: usize, ranges: usize) -> Done {
     check_firsts(firsts, count, ranges)?;
     get_all(places, count)?.into_iter().try_for_each(|place| locations::read(place).map(|_| ()))
@@ -308,7 +308,7 @@ pub(crate) fn cuMemPrefetchBatchAsync(
     capture::refuse_in_capture(stream)
 }
 
-/// What is discarded may keep its contents: nobody may count on either.
+/// Does nothing after its checks: discarded memory may keep its contents.
 pub(crate) fn cuMemDiscardBatchAsync(
     null: NullStream,
     addresses: *mut CUdeviceptr,

@@ -1,26 +1,26 @@
-//! Blocks of device memory that small allocations share: one takes memory when its first allocation is made, and gives
-//! it back when its last is freed.
+//! Blocks of device memory that small allocations share. A block takes memory with its first allocation, and gives it
+//! back when the last one is freed.
 //!
-//! Places are counted in granules. Blocks are aligned to their size, so a place tells which block it is in.
+//! Places are counted in granules. Blocks are aligned to their size, so a place determines its block.
 
 use crate::process::reserve_memory_range;
 
 pub(crate) struct Blocks {
     block_granules: u64,
-    /// One for each block of the range.
+    /// One entry for each block of the range.
     table: *mut Block,
-    /// Freed places by size. Those of a life of their block that has ended are passed over.
+    /// Freed places by size. Places from an ended life of their block are skipped.
     kept: Vec<Vec<Kept>>,
-    /// What is left of the newest block.
+    /// The unused rest of the newest block: begin and end.
     newest: (u64, u64),
 }
 
-/// All zero where there is no block.
+/// The state of a block. All zero where there is no block.
 #[repr(C)]
 struct Block {
-    /// How many allocations are in it.
+    /// Number of allocations in it.
     live: u32,
-    /// Which of its lives it is in: it ends with the last allocation.
+    /// Number of the block's present life. A life ends when its last allocation is freed.
     life: u32,
 }
 
@@ -34,7 +34,7 @@ struct Kept {
 unsafe impl Send for Blocks {}
 
 impl Blocks {
-    /// For a range of so many granules.
+    /// The blocks of a range of `range_granules`.
     pub(crate) fn new(range_granules: u64, block_granules: u64) -> Option<Blocks> {
         let count = range_granules.div_ceil(block_granules) as usize;
         Some(Blocks {
@@ -51,7 +51,8 @@ impl Blocks {
         unsafe { &mut *self.table.add((granule / self.block_granules) as usize) }
     }
 
-    /// Takes a place of `count` granules, and says whether it is its block's first. `None` if a block is missing.
+    /// Takes a place of `count` granules. The flag is true for its block's first allocation. `None`: a block must be
+    /// added.
     pub(crate) fn take(&mut self, count: u64) -> Option<(u64, bool)> {
         let granule = self.take_kept(count).or_else(|| self.take_newest(count)).or_else(|| self.split_kept(count))?;
         let block = self.block(granule);
@@ -91,13 +92,13 @@ impl Blocks {
         }
     }
 
-    /// Has one more block, which begins at `granule`.
+    /// Adds a block that begins at `granule`.
     pub(crate) fn add(&mut self, granule: u64) {
         let (begin, end) = core::mem::replace(&mut self.newest, (granule, granule + self.block_granules));
         self.keep(begin, end - begin);
     }
 
-    /// Takes a place back. If it was its block's last the block is no more, and it is returned where it began.
+    /// Frees a place. If it was its block's last one, the block is removed and its begin is returned.
     pub(crate) fn give_back(&mut self, granule: u64, count: u64) -> Option<u64> {
         let start = granule - granule % self.block_granules;
         let block = self.block(granule);
@@ -133,14 +134,14 @@ mod tests {
         assert_eq!(blocks.give_back(0, 4), None);
         assert_eq!(take(&mut blocks, 4), (0, false));
         assert_eq!((blocks.give_back(0, 4), blocks.give_back(4, 3)), (None, None));
-        // A part of what was freed serves a smaller one, when the newest block has no room.
+        // When the newest block has no room, a part of a freed place is used.
         assert_eq!((take(&mut blocks, 3), take(&mut blocks, 2)), ((4, false), (10, false)));
         assert_eq!((take(&mut blocks, 4), take(&mut blocks, 3)), ((0, false), (12, false)));
         for (granule, count) in [(0, 4), (4, 3)] {
             assert_eq!(blocks.give_back(granule, count), None);
         }
         assert_eq!(blocks.give_back(7, 1), Some(0));
-        // What was kept of the block is not given out any more.
+        // Freed places of the removed block are not used any more.
         assert_eq!(take(&mut blocks, 4), (16, true));
     }
 }

@@ -1,9 +1,8 @@
-//! The border to the caller's memory.
+//! Access to the caller's memory.
 //!
-//! The driver API takes pointers. Null is refused; beyond that the API's contract is that a pointer points to what the
-//! function's documentation says, and nothing on this side can check it. Every access to the caller's memory goes
-//! through these functions, so that this trust is in one place. They are for pointers that the caller of the driver API
-//! passed, and for nothing else.
+//! The driver API takes pointers. Null is refused. Otherwise, by the API's contract, a pointer points to what the
+//! function's documentation says, which cannot be checked here. Every access to the caller's memory goes through these
+//! functions, so that this trust is in one place. They are only for pointers that the caller of the driver API passed.
 
 use core::ffi::{CStr, c_char};
 
@@ -11,7 +10,7 @@ use aliquot_abi::cuda::CUresult;
 
 use crate::Done;
 
-/// Writes a result to where the caller wants it.
+/// Writes a result to the caller's `target`.
 pub(crate) fn put<T>(target: *mut T, value: T) -> Done {
     if target.is_null() {
         return Err(CUresult::INVALID_VALUE);
@@ -21,7 +20,7 @@ pub(crate) fn put<T>(target: *mut T, value: T) -> Done {
     Ok(())
 }
 
-/// Writes a result that the caller need not want.
+/// Writes an optional result: does nothing if `target` is null.
 pub(crate) fn put_if_wanted<T>(target: *mut T, value: T) {
     if !target.is_null() {
         // SAFETY: as in `put`.
@@ -29,7 +28,7 @@ pub(crate) fn put_if_wanted<T>(target: *mut T, value: T) {
     }
 }
 
-/// Reads what the caller passes by pointer.
+/// Reads a value that the caller passes by pointer.
 pub(crate) fn get<T: Copy>(source: *const T) -> Done<T> {
     if source.is_null() {
         return Err(CUresult::INVALID_VALUE);
@@ -43,7 +42,7 @@ pub(crate) fn get_all<T: Copy>(source: *const T, count: usize) -> Done<Vec<T>> {
     (0..count).map(|index| get(source.wrapping_add(index)).and_then(|item| not_null(source).map(|()| item))).collect()
 }
 
-/// Writes an array to where the caller wants it.
+/// Writes an array to the caller's `target`.
 pub(crate) fn put_all<T>(target: *mut T, values: impl IntoIterator<Item = T>) -> Done {
     for (index, value) in values.into_iter().enumerate() {
         not_null(target)?;
@@ -64,14 +63,14 @@ pub(crate) fn text<'a>(source: *const c_char) -> Done<&'a CStr> {
     Ok(unsafe { CStr::from_ptr(source) })
 }
 
-/// The bytes at `source`, which the caller says are there.
+/// The `count` bytes at the caller's `source`.
 pub(crate) fn bytes<'a>(source: *const u8, count: usize) -> Done<&'a [u8]> {
     not_null(source)?;
     // SAFETY: not null, and by the API's contract `count` readable bytes that live as long as the call.
     Ok(unsafe { core::slice::from_raw_parts(source, count) })
 }
 
-/// Writes `text` with a NUL into a buffer of `length` bytes, cut if it does not fit.
+/// Writes `text` with a NUL into a buffer of `length` bytes, truncated if it does not fit.
 pub(crate) fn put_text(target: *mut c_char, length: usize, text: &str) -> Done {
     if target.is_null() || length == 0 {
         return Err(CUresult::INVALID_VALUE);

@@ -1,6 +1,6 @@
-//! Stream capture: calls become nodes of a graph instead of work, and what cannot be captured is refused.
+//! Stream capture: calls become nodes of a graph instead of work, and calls that cannot be captured are refused.
 //!
-//! All captures of the process are under one lock, which is taken only while there are any.
+//! All captures of the process are under one lock, which is taken only while at least one is active.
 
 use core::cell::Cell;
 use core::ffi::{c_uint, c_void};
@@ -23,7 +23,7 @@ const STATUS_NONE: c_uint = 0;
 const STATUS_ACTIVE: c_uint = 1;
 const STATUS_INVALIDATED: c_uint = 2;
 
-/// Which threads' unsafe calls a capture forbids; also which captures' prohibitions a thread heeds.
+/// The threads whose unsafe calls a capture forbids. For a thread: the captures whose prohibitions apply to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Global,
@@ -50,7 +50,7 @@ struct Capture {
     /// The id of the stream on which it began.
     origin: u64,
     graph: CUgraph,
-    /// Whether the graph was the program's before the capture.
+    /// Whether the capture adds to an existing graph of the program.
     into_existing: bool,
     invalidated: bool,
     streams: Vec<CapturedStream>,
@@ -61,28 +61,28 @@ struct CapturedStream {
     id: u64,
     life: u32,
     kind: StreamKind,
-    /// The nodes that the stream's next one will depend on.
+    /// The nodes on which the stream's next node will depend.
     frontier: Vec<CUgraphNode>,
 }
 
-/// Where in a capture an event was recorded.
+/// The position in a capture at which an event was recorded.
 #[derive(Clone)]
 pub(crate) struct CapturedAt {
     capture: u64,
     nodes: Vec<CUgraphNode>,
 }
 
-/// What became of a call.
+/// How a call is handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Issue {
-    /// It is a node now.
+    /// It has become a node.
     Captured,
-    /// It is to be carried out.
+    /// It must be carried out now.
     Run,
 }
 
 static CAPTURES: Mutex<Vec<Capture>> = Mutex::new(Vec::new());
-/// How many captures there are, so that calls outside any need not look.
+/// Number of active captures, so that calls need no lock when there is none.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -95,7 +95,7 @@ fn captures() -> MutexGuard<'static, Vec<Capture>> {
     CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number that names the calling thread.
+/// A number that identifies the calling thread.
 fn this_thread() -> u64 {
     if THREAD.get() == 0 {
         THREAD.set(NEXT_ID.fetch_add(1, Ordering::Relaxed));
@@ -114,7 +114,7 @@ impl Capture {
         self.streams.iter().any(|captured| captured.id == stream.id)
     }
 
-    /// The captured stream, if the capture is still valid.
+    /// The stream's state in this capture, if the capture is still valid.
     fn valid_stream(&mut self, stream: &Stream) -> Done<&mut CapturedStream> {
         if self.invalidated {
             return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
@@ -137,8 +137,8 @@ impl Capture {
     }
 }
 
-/// The capture that has reached a stream. Using the legacy stream while a stream that waits for it is capturing is an
-/// error, and ends that capture if `invalidate` says so.
+/// The capture that includes a stream. Using the legacy stream while a stream that synchronises with it is capturing is
+/// an error, and invalidates that capture if `invalidate` is true.
 fn capture_of<'a>(captures: &'a mut [Capture], stream: &Stream, invalidate: bool) -> Done<Option<&'a mut Capture>> {
     if stream.kind == StreamKind::Legacy {
         let life = stream.owner.life;
@@ -153,7 +153,7 @@ fn capture_of<'a>(captures: &'a mut [Capture], stream: &Stream, invalidate: bool
     Ok(captures.iter_mut().find(|capture| capture.has(stream)))
 }
 
-/// Refuses a call that may wait for, or change, work outside a capture that forbids that; the capture is invalid then.
+/// Refuses a call that may wait for or change other work, if a capture forbids that. The capture is invalid then.
 pub(crate) fn check_unsafe_call() -> Done {
     if !any_active() {
         return Ok(());
@@ -167,7 +167,7 @@ pub(crate) fn check_unsafe_call() -> Done {
     result
 }
 
-/// Refuses to wait for, or ask after, a stream that is capturing.
+/// Refuses to wait for or query a stream that is capturing.
 pub(crate) fn check_synchronise(stream: &Stream) -> Done {
     if !any_active() {
         return Ok(());
@@ -176,7 +176,7 @@ pub(crate) fn check_synchronise(stream: &Stream) -> Done {
     check_unsafe_call()
 }
 
-/// Refuses a call that has no form as a node.
+/// Refuses, on a capturing stream, a call that cannot become a node.
 pub(crate) fn refuse_in_capture(stream: &Stream) -> Done {
     if !any_active() {
         return Ok(());
@@ -204,7 +204,7 @@ pub(crate) fn issue(stream: &'static Stream, kind: impl FnOnce() -> NodeKind) ->
     issue_with(stream, || Ok(kind()))
 }
 
-/// As [`issue`], where making the node can fail.
+/// As [`issue`], for a node whose creation can fail.
 #[inline]
 pub(crate) fn issue_with(stream: &'static Stream, kind: impl FnOnce() -> Done<NodeKind>) -> Done<Issue> {
     if !any_active() {
@@ -222,7 +222,7 @@ pub(crate) fn issue_with(stream: &'static Stream, kind: impl FnOnce() -> Done<No
 
 /// Adds an allocation to the graph that a stream captures.
 pub(crate) fn allocate(stream: &'static Stream, pool_props: CUmemPoolProps, bytes: u64) -> Done<u64> {
-    // Of the pool a graph takes only the place.
+    // A graph takes only the location from the pool's properties.
     let pool_props = CUmemPoolProps { handle_types: 0, max_size_bytes: 0, ..pool_props };
     let memory = GraphMemory::new(CUDA_MEM_ALLOC_NODE_PARAMS {
         pool_props,
@@ -317,7 +317,7 @@ impl CapturedStream {
     }
 }
 
-/// A capture that loses one of its streams is invalid.
+/// Invalidates the capture that includes a destroyed stream.
 pub(crate) fn stream_destroyed(stream: &Stream) {
     if any_active() {
         for capture in captures().iter_mut().filter(|capture| capture.has(stream)) {
@@ -326,7 +326,7 @@ pub(crate) fn stream_destroyed(stream: &Stream) {
     }
 }
 
-/// Begins a capture on a stream: into a graph, behind some of its nodes, or into a new one.
+/// Begins a capture on a stream: into a new graph, or into an existing one after some of its nodes.
 fn begin(stream: &'static Stream, mode: c_uint, into: Option<(CUgraph, Vec<CUgraphNode>)>) -> Done {
     let mode = Mode::from_number(mode)?;
     if stream.kind == StreamKind::Legacy {
@@ -371,10 +371,10 @@ pub(crate) fn cuStreamBeginCaptureToGraph(
     begin(stream, mode, Some((graph, graphs::read_dependencies(graph, dependencies, count)?)))
 }
 
-/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`: instead of those that there are; 0 is beside them.
+/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`: replaces the dependencies. With 0 they are added.
 const SET_DEPENDENCIES: c_uint = 1;
 
-/// Changes the nodes that a stream's next one will depend on.
+/// Changes the nodes on which a stream's next node will depend.
 pub(crate) fn cuStreamUpdateCaptureDependencies(
     null: NullStream,
     handle: CUstream,
@@ -441,7 +441,7 @@ pub(crate) fn cuStreamEndCapture(null: NullStream, handle: CUstream, target: *mu
     result
 }
 
-/// A capture is complete when all that other streams did is before the origin's end.
+/// Checks that the origin's end depends on all work of the other captured streams.
 fn check_joined(capture: &Capture) -> Done {
     if capture.invalidated {
         return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
@@ -459,7 +459,7 @@ pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> Done {
     put(mode, MODE.replace(new) as c_uint)
 }
 
-/// Status and id of the capture that has reached a stream, with its graph and where in it the stream is.
+/// Status and id of the capture that includes a stream, with its graph and the stream's position in it.
 struct Information {
     status: c_uint,
     id: u64,
@@ -487,7 +487,7 @@ fn information(null: NullStream, handle: CUstream) -> Done<Information> {
     }
     let (id, graph) = (capture.id, capture.graph);
     let frontier = &capture.valid_stream(stream)?.frontier;
-    // The list stays where it is until the stream is used again, as the API promises.
+    // The list stays at this address until the stream is used again, as the API promises.
     Ok(Information { status: STATUS_ACTIVE, id, graph, frontier: frontier.as_ptr(), frontier_count: frontier.len() })
 }
 
@@ -532,7 +532,7 @@ pub(crate) fn cuStreamGetCaptureInfo_v3(
     edges: *mut *const c_void,
     dependency_count: *mut usize,
 ) -> Done {
-    // No edge carries data here.
+    // Edges carry no data here.
     put_if_wanted(edges, core::ptr::null());
     cuStreamGetCaptureInfo_v2(null, handle, status, id, graph, dependencies, dependency_count)
 }

@@ -1,9 +1,8 @@
-//! Conditional nodes: graphs that run or not as a value says.
+//! Conditional nodes: graphs that run depending on a value.
 //!
-//! On a GPU kernels set the value. Here none do, so it is the handle's default value for every launch: an *if* node
-//! runs its body for any value but 0 (and the other one, if it has two, for 0), a *switch* node runs the body of that
-//! number, and a
-//! *while* node runs its body as many times as the value says.
+//! On a GPU, kernels set the value. Here kernels compute nothing, so every launch uses the handle's default value v. An
+//! *if* node runs its first body if v ≠ 0, otherwise its second one, if it has two. A *switch* node runs body number v.
+//! A *while* node runs its body v times.
 
 use core::ffi::c_uint;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +17,7 @@ use crate::graphs::{contains, graph};
 const IF: c_uint = 0;
 const WHILE: c_uint = 1;
 const SWITCH: c_uint = 2;
-/// The value is set to the default at each launch. Without it, it would stay 0, as no kernel sets it.
+/// Each launch sets the value to its default. Without this flag the value would stay 0, because no kernel sets it.
 const ASSIGN_DEFAULT: c_uint = 1;
 
 /// A conditional node.
@@ -36,7 +35,7 @@ struct Value {
     used: bool,
 }
 
-/// Every handle, whose number is its place here and one more.
+/// The values of all handles. A handle's number is its index here plus 1.
 static VALUES: Mutex<Vec<Value>> = Mutex::new(Vec::new());
 
 fn values() -> MutexGuard<'static, Vec<Value>> {
@@ -66,7 +65,7 @@ pub(crate) fn cuGraphConditionalHandleCreate(
     Ok(())
 }
 
-/// Whether a node of this kind can have so many bodies.
+/// Whether a node of this kind can have `size` bodies.
 fn is_size_possible(kind: c_uint, size: c_uint) -> bool {
     match kind {
         IF => matches!(size, 1 | 2),
@@ -76,7 +75,7 @@ fn is_size_possible(kind: c_uint, size: c_uint) -> bool {
     }
 }
 
-/// Takes a handle for a node of its graph, or of one inside that, which can be done once.
+/// Claims a handle for a node of its graph or of an inner graph. Each handle can be claimed once.
 pub(crate) fn claim(handle: CUgraphConditionalHandle, graph: CUgraph, kind: c_uint, size: c_uint) -> Done {
     let mut values = values();
     let place = handle.checked_sub(1).ok_or(CUresult::INVALID_VALUE)?;
@@ -89,7 +88,7 @@ pub(crate) fn claim(handle: CUgraphConditionalHandle, graph: CUgraph, kind: c_ui
     Ok(())
 }
 
-/// The places of the bodies that a launch runs, one after the other.
+/// The indices of the bodies that a launch runs, in order.
 pub(crate) fn runs_of(conditional: &Conditional) -> Vec<usize> {
     let values = values();
     let place = conditional.handle.saturating_sub(1) as usize;

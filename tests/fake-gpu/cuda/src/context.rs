@@ -1,4 +1,4 @@
-//! Contexts: a process's state on one device, and which is current in which thread.
+//! Contexts: a process's state on one device, and the threads' current contexts.
 
 use core::cell::{Cell, RefCell};
 use core::ffi::{c_int, c_uint, c_void};
@@ -16,18 +16,18 @@ use crate::handles::{self, Kind, Object};
 use crate::process::{initialised, process};
 use crate::streams::Stream;
 
-/// Flags that a context can be made with: scheduling, mapping, local memory, synchronous memory operations, core dumps.
+/// Valid flags for a new context: scheduling, mapping, local memory, synchronous memory operations, core dumps.
 const CREATE_FLAGS: c_uint = 0x1ff;
 const SCHEDULE_MASK: c_uint = 0x7;
 const MAP_HOST: c_uint = 0x8;
-/// The version of the API that a context made by `cuCtxCreate_v2` and later has.
+/// The API version of a context made by `cuCtxCreate_v2` or later.
 const API_VERSION: c_uint = 3020;
 
-/// A context. A primary context is one object for the life of the process, made alive and ended any number of times.
+/// A context. A primary context is one object for the whole process, whose life can begin and end any number of times.
 pub(crate) struct Context {
     ordinal: usize,
     pub(crate) primary: bool,
-    /// Names the present life: 0 when the context is not alive.
+    /// Number of the present life; 0 when the context is not alive.
     life: AtomicU32,
     flags: AtomicU32,
     state: Mutex<ContextState>,
@@ -42,7 +42,7 @@ struct ContextState {
     cache_config: c_uint,
     shared_memory_config: c_uint,
     peers: Vec<(usize, u32)>,
-    /// Device memory for the stacks of kernels, beyond what every context has.
+    /// Device memory for the stacks of kernels, in addition to that of every context.
     stack_bytes: u64,
 }
 
@@ -56,14 +56,14 @@ static LIVES: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// The top of this thread's context stack.
     static CURRENT: Cell<Option<(CUcontext, &'static Context)>> = const { Cell::new(None) };
-    /// What lies below the top.
+    /// The rest of the stack.
     // Never dropped, so that the driver can be called while a thread's other variables are being dropped.
     static BELOW: RefCell<ManuallyDrop<Vec<(CUcontext, &'static Context)>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a context owns knows in which life of the context it was made.
+/// The owner of an object: a context, and the life of the context in which the object was made.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
     pub(crate) context: &'static Context,
@@ -111,7 +111,7 @@ impl Context {
         Owner { context: self, life: self.life.load(Ordering::Relaxed) }
     }
 
-    /// Names the present life of the context; 0 if it is not alive.
+    /// Number of the context's present life; 0 if it is not alive.
     #[inline]
     pub(crate) fn life(&self) -> u32 {
         self.life.load(Ordering::Relaxed)
@@ -130,10 +130,11 @@ impl Context {
         self.handle.get().copied().unwrap_or(CUcontext::NULL)
     }
 
-    /// The legacy default stream. There is one whenever the context is alive.
+    /// The legacy default stream, which exists whenever the context is alive.
     #[inline]
     pub(crate) fn legacy_stream(&self) -> &'static Stream {
-        // SAFETY: set to a leaked stream when the context's life begins; only callers that saw it alive get here.
+        // SAFETY: set to a leaked stream when the context's life begins; only callers that saw the context alive get
+        // here.
         unsafe { &*self.legacy_stream.load(Ordering::Acquire) }
     }
 
@@ -150,7 +151,7 @@ impl Context {
         Ok(())
     }
 
-    /// Ends the context's life: its work is waited for, its memory given back, its objects are no longer valid.
+    /// Ends the context's life: waits for its work, frees its memory, and makes its objects invalid.
     fn end(&'static self) {
         let life = self.life();
         if life == 0 {
@@ -174,7 +175,7 @@ impl Context {
         drop(accounts);
     }
 
-    /// Whether kernels of this context may touch the other's memory.
+    /// Whether kernels of this context may access memory of `peer`.
     pub(crate) fn has_peer(&self, peer: &Context) -> bool {
         self.state().peers.contains(&(peer.ordinal, peer.life()))
     }
@@ -189,7 +190,7 @@ pub(crate) fn handle_of_life(life: u32) -> CUcontext {
     alive.get(&life).map_or(CUcontext::NULL, |context| context.handle())
 }
 
-/// A device's primary context, and who holds it.
+/// A device's primary context, and the number of its holders.
 pub(crate) struct PrimaryContext {
     context: OnceLock<(CUcontext, &'static Context)>,
     retained: Mutex<u32>,
@@ -201,7 +202,7 @@ impl PrimaryContext {
     }
 
     pub(crate) fn set(&self, handle: *mut c_void, context: &'static Context) {
-        // Set once, by `cuInit`.
+        // `cuInit` sets these once, so this cannot fail.
         let _ = context.handle.set(CUcontext(handle));
         let _ = self.context.set((CUcontext(handle), context));
     }
@@ -232,7 +233,7 @@ fn no_context() -> CUresult {
     if IN_CALLBACK.get() { CUresult::NOT_PERMITTED } else { CUresult::INVALID_CONTEXT }
 }
 
-/// Marks the calling thread as one that runs host functions, which may not call the driver.
+/// Marks the calling thread as the one that runs host functions, which may not call the driver.
 pub(crate) fn enter_callback_thread() {
     IN_CALLBACK.set(true);
 }
@@ -408,7 +409,8 @@ pub(crate) fn cuCtxSetLimit(limit: c_uint, value: usize) -> Done {
     Ok(())
 }
 
-/// What stacks of `value` bytes for all threads that a device can run at once take more than those of the default.
+/// The memory that stacks of `value` bytes take more than stacks of the default size, for all threads that a device can
+/// run at once.
 fn stack_bytes(device: &Device, value: usize) -> u64 {
     let threads = u64::from(device.config.sm_count) * THREADS_PER_SM;
     (value.saturating_sub(LIMIT_DEFAULTS[STACK_LIMIT as usize]) as u64).saturating_mul(threads)
@@ -469,13 +471,13 @@ pub(crate) fn cuCtxAttach(target: *mut CUcontext, flags: c_uint) -> Done {
     Ok(())
 }
 
-/// Takes back a creation or an attachment of the context, which must be current; the last one destroys it.
+/// Undoes the context's creation or one attachment. The context must be current. The last detach destroys it.
 pub(crate) fn cuCtxDetach(handle: CUcontext) -> Done {
     let found = context(handle)?;
     if CURRENT.get().is_none_or(|(top, _)| top != handle) {
         return Err(CUresult::INVALID_CONTEXT);
     }
-    // A primary context is not its holder's to destroy: only what was attached can be detached.
+    // Detaching cannot destroy a primary context: only attachments can be undone.
     let least = usize::from(found.primary);
     let taken = |count: usize| (count > least).then(|| count - 1);
     match found.attached.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken) {
@@ -557,13 +559,13 @@ pub(crate) fn cuDevicePrimaryCtxGetState(ordinal: CUdevice, flags: *mut c_uint, 
     put(active, c_int::from(context.is_alive()))
 }
 
-/// Ends the primary context's life whoever holds it; it can be retained again.
+/// Ends the primary context's life, also if it is retained. It can be retained again.
 pub(crate) fn cuDevicePrimaryCtxReset_v2(ordinal: CUdevice) -> Done {
     let device = device(ordinal)?;
     let (_, context) = device.primary.get()?;
     let mut retained = device.primary.retained();
     context.end();
-    // Who still holds the context holds a dead one: the next retain begins a new life.
+    // Remaining holders hold a dead context: the next retain begins a new life.
     *retained = 0;
     Ok(())
 }

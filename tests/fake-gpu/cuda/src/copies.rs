@@ -1,4 +1,4 @@
-//! Copies: they really move the bytes, when they have had their time on the device.
+//! Copies. They really move the bytes, at the end of their time on the device.
 
 use core::ffi::{c_uint, c_void};
 
@@ -22,7 +22,7 @@ const MEMORY_TYPE_HOST: c_uint = 1;
 const MEMORY_TYPE_DEVICE: c_uint = 2;
 const MEMORY_TYPE_ARRAY: c_uint = 3;
 const MEMORY_TYPE_UNIFIED: c_uint = 4;
-/// Pageable memory up to this size is taken over before an asynchronous copy returns.
+/// Pageable memory up to this size is staged before an asynchronous copy returns.
 const STAGED_BYTES: usize = 64 << 10;
 
 /// A box of bytes, in one memory.
@@ -32,11 +32,11 @@ pub(crate) struct Place {
     row_pitch: u64,
     plane_pitch: u64,
     side: Side,
-    /// The array that it is in; null if it is in none.
+    /// The array that contains it; null if none does.
     array: CUarray,
 }
 
-/// A copy that was found to be possible.
+/// A copy whose parameters were checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Copy {
     pub(crate) target: Place,
@@ -51,12 +51,12 @@ impl Copy {
         Copy::between(Place::linear(target, target_side, bytes), Place::linear(source, source_side, bytes), bytes)
     }
 
-    /// Of bytes that lie one behind the other.
+    /// A copy of contiguous bytes.
     pub(crate) fn between(target: Place, source: Place, bytes: u64) -> Copy {
         Copy { target, source, width_bytes: bytes, height: 1, depth: 1 }
     }
 
-    /// Between two addresses, each of either side.
+    /// A copy between two addresses, each on the host or on a device.
     pub(crate) fn unified(target: u64, source: u64, bytes: usize) -> Done<Copy> {
         let bytes = bytes as u64;
         check_addresses(target, source, bytes)?;
@@ -86,9 +86,8 @@ impl Copy {
             for row in 0..self.height {
                 let target = self.target.address + plane * self.target.plane_pitch + row * self.target.row_pitch;
                 let source = self.source.address + plane * self.source.plane_pitch + row * self.source.row_pitch;
-                // SAFETY: device sides were checked to lie in one allocation, which the driver keeps until work that
-                // was queued before its free is done; host sides are the caller's, who vouches for them by the API's
-                // contract.
+                // SAFETY: a device side was checked to lie in one allocation, which the driver keeps until work queued
+                // before its free is done; a host side is valid by the API's contract with the caller.
                 unsafe { core::ptr::copy(source as *const u8, target as *mut u8, self.width_bytes as usize) };
             }
         }
@@ -108,8 +107,8 @@ impl Place {
         Place { address, row_pitch, plane_pitch, side, array: CUarray::NULL }
     }
 
-    /// Of an array: from a byte of a row of a plane, `width` bytes of so many rows and planes; or, without these, bytes
-    /// that lie one behind the other in the whole array.
+    /// A place in an array that begins at byte `x` of row `y` of plane `z`: `width` bytes of each of `rows` = [rows,
+    /// planes]; or, if that is `None`, `width` contiguous bytes.
     pub(crate) fn in_array(handle: CUarray, [x, y, z]: [u64; 3], rows: Option<[u64; 2]>, width: u64) -> Done<Place> {
         let array = array(handle)?;
         if array.is_sparse() {
@@ -131,8 +130,7 @@ impl Place {
         Ok(Place { address, row_pitch, plane_pitch, side: Side::Device(array.ordinal()), array: handle })
     }
 
-    /// The place as the API describes it: its memory type, host address, device address, array, and where in the array
-    /// it begins.
+    /// The place as the API describes it: memory type, address, array, and begin in the array.
     fn described(&self) -> (c_uint, u64, CUarray, [u64; 3]) {
         if let Ok(array) = array(self.array) {
             let offset = self.address - array.address();
@@ -187,8 +185,8 @@ fn check_addresses(target: u64, source: u64, bytes: u64) -> Done {
     if (target == 0 || source == 0) && bytes > 0 { Err(CUresult::INVALID_VALUE) } else { Ok(()) }
 }
 
-/// Carries a copy out on a stream. The caller may use the memory again as the driver promises: at once after a
-/// synchronous copy, and for pageable memory also after an asynchronous one.
+/// Issues a copy on a stream. As the driver promises, the caller may reuse the memory after the call if the copy is
+/// synchronous, or if the memory is pageable.
 pub(crate) fn issue(stream: &'static Stream, copy: Copy, synchronous: bool) -> Done {
     if synchronous {
         capture::check_unsafe_call()?;
@@ -204,7 +202,7 @@ pub(crate) fn issue(stream: &'static Stream, copy: Copy, synchronous: bool) -> D
         && copy.height * copy.depth == 1
         && copy.width_bytes as usize <= STAGED_BYTES;
     if staged && !queue::runs_at_once(initialised()) {
-        // SAFETY: the caller vouches for the source, see `carry_out`.
+        // SAFETY: the source is valid by the API's contract with the caller, as in `carry_out`.
         let bytes = unsafe { core::slice::from_raw_parts(copy.source.address as *const u8, copy.width_bytes as usize) };
         let stage = bytes.to_vec();
         let effect = move || {
@@ -345,7 +343,7 @@ struct Described {
 }
 
 impl Described {
-    /// The place of a box of `[width in bytes, rows, planes]`.
+    /// The place of a box of [width in bytes, rows, planes].
     fn place(&self, [width, height, depth]: [usize; 3]) -> Done<Place> {
         let invalid = || CUresult::INVALID_VALUE;
         if self.kind == MEMORY_TYPE_ARRAY {
@@ -364,7 +362,7 @@ impl Described {
         let start = [self.z.checked_mul(plane_pitch), self.y.checked_mul(pitch), Some(self.x_bytes)];
         let start = start.into_iter().try_fold(0_usize, |sum, part| sum.checked_add(part?)).ok_or_else(invalid)?;
         let address = base.checked_add(start as u64).ok_or_else(invalid)?;
-        // A product that is cut off at the greatest number is refused: nothing is that long.
+        // A product that saturates is refused later, because no memory is that long.
         let before = (depth - 1).saturating_mul(plane_pitch).saturating_add((height - 1).saturating_mul(pitch));
         let span = before.saturating_add(width);
         let side = match self.kind {
@@ -377,7 +375,7 @@ impl Described {
     }
 }
 
-/// The copy that a description asks for; `None` if it is of no bytes.
+/// The described copy; `None` if it has no bytes.
 pub(crate) fn copy_3d(parameters: &CUDA_MEMCPY3D) -> Done<Option<Copy>> {
     let p = parameters;
     if !p.reserved0.is_null() || !p.reserved1.is_null() || p.src_lod != 0 || p.dst_lod != 0 {

@@ -1,4 +1,4 @@
-//! Devices: which are visible, and what they say about themselves.
+//! Devices: which are visible to this process, and their properties.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::handles;
 use crate::pools::Pool;
 use crate::process::{Process, initialised, process};
 
-/// A device that this process sees.
+/// A device visible to this process.
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
     /// Its index in the machine.
@@ -50,7 +50,8 @@ impl Device {
         })
     }
 
-    /// Takes `bytes` of the device's memory. Before it is refused, pools of the process give back what they only keep.
+    /// Reserves `bytes` of the device's memory. If there is not enough, the process's pools first release their unused
+    /// reserves.
     pub(crate) fn reserve(&self, bytes: u64) -> Done {
         let member = &initialised().member;
         let taken = member.reserve_memory(self.index, bytes)
@@ -58,18 +59,19 @@ impl Device {
         if taken { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
     }
 
-    /// Held while a context takes memory or gives it back: what that costs depends on what shares its blocks.
+    /// Held while a context allocates or frees memory, because the memory that this takes or frees depends on shared
+    /// blocks.
     pub(crate) fn accounts(&self) -> MutexGuard<'_, ()> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives `bytes` of the device's memory back.
+    /// Releases `bytes` of the device's memory.
     pub(crate) fn release(&self, bytes: u64) {
         initialised().member.release_memory(self.index, bytes);
     }
 }
 
-/// Each device has its primary context's handle from the start, as it stays the same however often it is made.
+/// Makes the handle of each device's primary context, which stays the same for all lives of the context.
 pub(crate) fn make_primary_contexts(process: &'static Process) {
     for device in &process.devices {
         let (handle, context) = handles::register(Context::new_primary(device));
@@ -77,11 +79,11 @@ pub(crate) fn make_primary_contexts(process: &'static Process) {
     }
 }
 
-/// The machine's indices of the devices that `CUDA_VISIBLE_DEVICES` shows: indices, UUIDs or their beginnings, up to
-/// the first entry that names no device, or none at all if one is named twice.
+/// The machine's indices of the devices that `CUDA_VISIBLE_DEVICES` selects. Its entries are indices, or UUIDs or their
+/// prefixes. They count up to the first one that names no device; if a device is named twice, no device is visible.
 ///
-/// Instances of a GPU in MIG mode stand in its place. As soon as one is among them it is the only device: a process has
-/// one instance, and no GPU beside it.
+/// A GPU in MIG mode is replaced by its instances. If the selection contains an instance, that is the only visible
+/// device: a process can use one instance, and no GPU besides it.
 pub(crate) fn visible_devices(machine: &Machine, variable: Option<&str>) -> Vec<usize> {
     let config = machine.config();
     let mut visible = Vec::new();
@@ -235,7 +237,7 @@ pub(crate) fn cuDeviceGetGraphMemAttribute(ordinal: CUdevice, attribute: c_uint,
 
 pub(crate) fn cuDeviceSetGraphMemAttribute(ordinal: CUdevice, attribute: c_uint, value: *mut c_void) -> Done {
     let pool = device(ordinal)?.graph_pool;
-    // The high-water marks can be reset, to nothing but 0.
+    // Only the high-water marks can be set, and only to 0.
     if !matches!(attribute, 1 | 3) || get(value.cast::<u64>())? != 0 {
         return Err(CUresult::INVALID_VALUE);
     }

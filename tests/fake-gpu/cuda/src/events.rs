@@ -18,24 +18,24 @@ use crate::streams::stream;
 const BLOCKING_SYNC: c_uint = 1;
 const DISABLE_TIMING: c_uint = 2;
 const INTERPROCESS: c_uint = 4;
-/// The record or wait becomes a node of the captured graph, instead of a dependency inside it.
+/// With this flag the record or wait becomes a node of the captured graph, not a dependency inside it.
 const EXTERNAL: c_uint = 1;
 
-/// How far an event has come. Its records are numbered from 1.
+/// The progress of an event. Its records are numbered from 1.
 #[derive(Default)]
 #[repr(C)]
 struct Progress {
     recorded: AtomicU64,
     completed: AtomicU64,
-    /// When the last completed record ended on the timeline.
+    /// When the last completed record was done, on the timeline.
     completed_ns: AtomicU64,
 }
 
-/// The part of a file that holds a [`Progress`].
+/// Size of a file that holds a [`Progress`].
 const PROGRESS_BYTES: u64 = 4096;
 
 impl Progress {
-    /// Makes one that other processes can be given.
+    /// Makes a progress that other processes can map.
     fn create_shared() -> Option<(&'static Progress, Backing)> {
         let backing = Backing::create(c"simulated-gpu-event", PROGRESS_BYTES)?;
         Some((Progress::map(&backing)?, backing))
@@ -43,8 +43,8 @@ impl Progress {
 
     fn map(backing: &Backing) -> Option<&'static Progress> {
         let address = backing.map(0, PROGRESS_BYTES, 0, libc::PROT_READ | libc::PROT_WRITE)?;
-        // SAFETY: a mapping of a whole page that is never ended; the structure is of atomics, for which any bytes are
-        // values.
+        // SAFETY: a mapping of a whole page that is never unmapped; the structure consists of atomics, for which any
+        // bytes are valid.
         Some(unsafe { &*(address as *const Progress) })
     }
 }
@@ -54,11 +54,11 @@ pub(crate) struct Event {
     pub(crate) owner: Owner,
     flags: c_uint,
     progress: &'static Progress,
-    /// Whether other processes may record it, of which nobody is told here.
+    /// Whether other processes may record it. This process is not notified of their records.
     pub(crate) is_shared: bool,
-    /// The file in which the progress lies then, until the event is destroyed.
+    /// The file of the progress of a shared event, until the event is destroyed.
     backing: Mutex<Option<Backing>>,
-    /// Where in a capture it was recorded last, if that was in a capture.
+    /// The position of the last record, if that was in a capture.
     captured: Mutex<Option<CapturedAt>>,
     handle: OnceLock<CUevent>,
 }
@@ -86,7 +86,7 @@ impl Event {
         self.backing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Announces a record, to be completed later. Returns its number.
+    /// Starts a record, which completes later. Returns its number.
     pub(crate) fn announce(&self) -> u64 {
         *self.captured() = None;
         self.progress.recorded.fetch_add(1, Ordering::AcqRel) + 1
@@ -97,7 +97,8 @@ impl Event {
         self.progress.completed.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// When the record with this number, or a later one, completed. A record that never was counts as complete.
+    /// When the record with this number, or a later one, completed; `None` if it has not. Without any record, number 0
+    /// counts as complete.
     pub(crate) fn completed_at(&self, number: u64) -> Option<u64> {
         let completed = self.progress.completed.load(Ordering::Acquire) >= number;
         completed.then(|| self.progress.completed_ns.load(Ordering::Acquire))
@@ -142,7 +143,7 @@ pub(crate) fn cuEventCreate(target: *mut CUevent, flags: c_uint) -> Done {
 pub(crate) fn cuEventDestroy_v2(handle: CUevent) -> Done {
     event(handle)?;
     let event = handles::retire::<Event>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
-    // Streams may still have to record it, so its progress stays mapped.
+    // The progress stays mapped, because streams may still have to record the event.
     event.backing().take();
     Ok(())
 }
@@ -185,7 +186,7 @@ pub(crate) fn cuStreamWaitEvent(null: NullStream, stream_handle: CUstream, handl
     Ok(())
 }
 
-/// Refuses to look at an event from outside the capture in which it was recorded.
+/// Refuses to query an event that was recorded in a capture.
 fn check_visible(event: &Event) -> Done {
     if event.captured().is_some() { Err(CUresult::CAPTURED_EVENT) } else { capture::check_unsafe_call() }
 }
@@ -223,7 +224,7 @@ pub(crate) fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end:
     cuEventElapsedTime(milliseconds, start, end)
 }
 
-/// What names an event to another process.
+/// The contents of an event's IPC handle.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct EventTicket {
@@ -232,7 +233,7 @@ struct EventTicket {
     device_index: u64,
 }
 
-// SAFETY: integers only, and the assertion below leaves no room for padding.
+// SAFETY: integers only, and the assertion below excludes padding.
 unsafe impl Plain for EventTicket {}
 
 const _: () = assert!(size_of::<EventTicket>() == 32);

@@ -1,7 +1,7 @@
-//! Who carries out the queued work: for each device one thread that takes turns on it, and one for host functions.
+//! The threads that carry out queued work: for each device one that takes turns on it, and one for host functions.
 //!
-//! Threads start with the first work. An executor keeps to the device's timeline: it sleeps until the instant at which
-//! a piece of work ends there, and if it comes late, what follows still begins where the piece ended.
+//! They start with the first work. An executor follows the device's timeline: it sleeps until the instant at which a
+//! piece of work ends there. If it wakes late, the next piece still begins where the previous one ended.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -14,21 +14,20 @@ use crate::device::Device;
 use crate::process::initialised;
 use crate::queue::{Effect, Queues, queues, wait_at};
 
-/// How often values are looked at that a stream waits for.
+/// Interval of the checks of values for which a stream waits.
 pub(crate) const POLL: Duration = Duration::from_micros(50);
 
-/// An executor that was kept from running for longer than this catches up at twice the device's speed, and no faster:
-/// programs learn from when their launches are done how long they take, and no device does the work of milliseconds at
-/// once.
+/// An executor that is further behind than this catches up at no more than twice the device's speed. Programs infer
+/// durations from when their launches are done, and no real device does the work of milliseconds at once.
 const FAR_BEHIND_NS: u64 = 1_000_000;
-/// Shorter work than this is done at once: sleeping for half of it would take longer.
+/// When catching up, work shorter than this is done at once: sleeping for half its duration would take longer.
 const CATCH_UP_PIECE_NS_MIN: u64 = 200_000;
 
 /// A device's executor.
 pub(crate) struct Executor {
     started: Once,
     work: Bell,
-    /// Whether it sleeps for want of work. Changed under the queues' lock.
+    /// Whether it sleeps because there is no work. Changed under the queues' lock.
     idle: AtomicBool,
 }
 
@@ -44,7 +43,8 @@ impl Executor {
         Executor { started: Once::new(), work: Bell::new(), idle: AtomicBool::new(false) }
     }
 
-    /// Tells the executor of new work; urgent is what it can do while a kernel runs. Called under the queues' lock.
+    /// Notifies the executor of new work. `urgent`: the work can be done while a kernel runs. Called under the queues'
+    /// lock.
     pub(crate) fn notice(&self, device: &'static Device, urgent: bool) {
         self.started.call_once(|| spawn("fake-gpu", move || run(device)));
         if urgent || self.idle.load(Ordering::Relaxed) {
@@ -53,23 +53,23 @@ impl Executor {
     }
 }
 
-/// Tells the executors of other devices that something happened for which their streams may be waiting.
+/// Notifies the executors of other devices of an event for which their streams may be waiting.
 pub(crate) fn notice_others(device: &Device) {
     for other in initialised().devices.iter().filter(|other| other.ordinal != device.ordinal) {
         other.executor.work.ring_one();
     }
 }
 
-/// Starts a thread that the host program's signals and clocks do not notice.
+/// Starts a thread that handles none of the host program's signals.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // SAFETY: the set is initialised before use, and both calls concern this thread alone.
+        // SAFETY: the set is initialised before use, and all calls concern this thread alone.
         unsafe {
             let mut all: libc::sigset_t = core::mem::zeroed();
             libc::sigfillset(&mut all);
             libc::pthread_sigmask(libc::SIG_BLOCK, &all, core::ptr::null_mut());
             libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-            // A device does not wait for the processor: where it is allowed, this thread runs before programs do.
+            // A real device does not wait for the processor: if permitted, this thread gets priority over programs.
             let priority = libc::sched_param { sched_priority: 1 };
             libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const priority);
         }
@@ -101,7 +101,7 @@ fn run(device: &'static Device) {
                 running = Some(Running { turn, cursor_ns: turn.start_ns, busy_ns: 0 });
                 queues = self::queues();
             }
-            // Between two pieces of work the device is free for others.
+            // Between two pieces of work the device is free for other processes.
             Some(Running { turn, cursor_ns, busy_ns }) if ready_ns > cursor_ns => {
                 member.end_turn(device.index, turn, cursor_ns, busy_ns);
             }
@@ -133,7 +133,7 @@ fn run_piece(
     running: &mut Running,
 ) -> MutexGuard<'static, Queues> {
     if queues.waits_for_peer(lane) {
-        // It runs on, and looks again after a while.
+        // The kernel runs on and checks again after a while.
         let end_ns = (running.cursor_ns + POLL.as_nanos() as u64).max(now_ns()).min(running.turn.end_ns);
         queues = pass_until(device, queues, lane, end_ns);
         running.busy_ns += end_ns - running.cursor_ns;
@@ -155,10 +155,10 @@ fn run_piece(
         *remaining -= piece_ns;
         return queues;
     }
-    // The task stays first in its lane while its effect runs without the lock; the last nanosecond keeps it from being
-    // taken for one that needs no device time.
+    // The task stays first in its lane while its effect runs without the lock. The remaining nanosecond marks it as a
+    // task that needs device time.
     *remaining = 1;
-    // Accounted for before anybody hears that it is done: the process may end then.
+    // Charged before the completion becomes visible, because the process may end then.
     initialised().member.charge(device.index, core::mem::take(&mut running.busy_ns));
     if let Some(effect) = queues.take_effect(lane) {
         drop(queues);
@@ -169,8 +169,8 @@ fn run_piece(
     queues
 }
 
-/// Waits until an instant of the device's timeline, up to which the first task of a lane runs, and does meanwhile what
-/// other lanes can do beside it.
+/// Waits until `end_ns` on the device's timeline, while the first task of a lane runs. Meanwhile does work of other
+/// lanes that can run beside it.
 fn pass_until(
     device: &'static Device,
     mut queues: MutexGuard<'static, Queues>,
@@ -195,10 +195,10 @@ fn sleep(device: &Device, queues: MutexGuard<'static, Queues>) -> MutexGuard<'st
     queues
 }
 
-/// A host function to call, and whose lane goes on afterwards.
+/// A host function, and the device and lane that go on after it.
 type HostCall = (Effect, &'static Device, usize);
 
-/// Calls a host function, in a thread that makes no other calls to the driver.
+/// Calls a host function in the thread for host functions.
 pub(crate) fn call_host(function: Effect, device: &'static Device, lane: usize) {
     static CALLS: OnceLock<Sender<HostCall>> = OnceLock::new();
     let calls = CALLS.get_or_init(|| {
@@ -214,6 +214,6 @@ pub(crate) fn call_host(function: Effect, device: &'static Device, lane: usize) 
         });
         sender
     });
-    // The receiving thread never ends, so there is always somebody to send to.
+    // Cannot fail: the receiving thread never ends.
     let _ = calls.send((function, device, lane));
 }

@@ -1,7 +1,7 @@
 //! The exported functions, expanded from the table of `aliquot-abi`.
 //!
 //! Each calls the implementation of the same name. A line with a per-thread form makes two functions, which differ in
-//! what a null stream means.
+//! the meaning of a null stream.
 
 #![allow(unreachable_pub, reason = "these functions are what the library exports")]
 #![allow(clippy::missing_safety_doc, reason = "the driver API's documentation says what each function may be given")]

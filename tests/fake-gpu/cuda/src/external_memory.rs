@@ -1,4 +1,5 @@
-//! Memory of other interfaces: here of the driver's own shareable handles, as there is no other interface.
+//! Import of external memory. Here it can only come from the driver's own shareable handles, because no other interface
+//! is simulated.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -75,7 +76,7 @@ impl External {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maps a part of it in the current context.
+    /// Maps a part of the memory in the current context.
     fn map(&self, offset: u64, bytes: u64) -> Done<u64> {
         let context = current()?;
         let memory = self.memory();
@@ -104,8 +105,8 @@ pub(crate) fn cuImportExternalMemory(target: *mut CUexternalMemory, description:
     if description.bytes > memory.bytes {
         return Err(CUresult::INVALID_VALUE);
     }
-    // From now on the descriptor is the driver's.
-    // SAFETY: closing a descriptor that the program gave away; the file stays open by another one.
+    // From now on the descriptor belongs to the driver. SAFETY: the program has given up this descriptor; the file
+    // stays open through another one.
     unsafe { libc::close(number) };
     put(target, CUexternalMemory(handles::register(External { memory: Mutex::new(Some(memory)) }).0))
 }
@@ -138,7 +139,7 @@ pub(crate) fn cuExternalMemoryGetMappedMipmappedArray(
     create_mipmapped(target, current()?, &array, levels, |bytes| external.map(offset, bytes))
 }
 
-/// What is mapped of the memory stays until it is freed.
+/// Existing mappings of the memory stay until they are freed.
 pub(crate) fn cuDestroyExternalMemory(handle: CUexternalMemory) -> Done {
     external(handle)?;
     let external = handles::retire::<External>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;

@@ -1,5 +1,5 @@
-//! Semaphores of other interfaces. Behind the descriptor is a file whose first eight bytes are the value, so that
-//! whoever has it can signal and look.
+//! Import of external semaphores. The descriptor refers to a file whose first eight bytes are the value, so that any
+//! holder of the file can signal and read it.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -25,9 +25,9 @@ const PAGE_BYTES: u64 = 4096;
 
 /// An imported semaphore.
 struct Semaphore {
-    /// Where its value is mapped.
+    /// The address at which its value is mapped.
     address: u64,
-    /// Whether it counts up, or is only signalled or not.
+    /// Whether it is a counter (timeline semaphore). Otherwise it is only signalled or not.
     is_timeline: bool,
 }
 
@@ -45,7 +45,7 @@ struct HandleDescription {
     reserved: [c_uint; 16],
 }
 
-/// `CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS`, and that of waiting: both begin with the value.
+/// The begin of `CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS` and of the parameters for waiting: the value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Parameters {
@@ -76,24 +76,24 @@ pub(crate) fn cuImportExternalSemaphore(target: *mut CUexternalSemaphore, descri
         _ => return Err(CUresult::INVALID_VALUE),
     };
     let number = description.handle[0] as c_int;
-    // SAFETY: duplicating a descriptor touches no memory; a number that is none is refused.
+    // SAFETY: duplicating a descriptor accesses no memory; an invalid number is refused.
     let file = Backing::own(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) });
     let file = file.filter(|file| file.bytes().is_some_and(|bytes| bytes >= 8)).ok_or(CUresult::INVALID_HANDLE)?;
     let mapped = file.map(0, PAGE_BYTES, 0, libc::PROT_READ | libc::PROT_WRITE);
     let address = mapped.ok_or(CUresult::INVALID_HANDLE)?;
-    // From now on the descriptor is the driver's.
-    // SAFETY: closing a descriptor that the program gave away; the file stays mapped.
+    // From now on the descriptor belongs to the driver. SAFETY: the program has given up this descriptor; the file
+    // stays mapped.
     unsafe { libc::close(number) };
     put(target, CUexternalSemaphore(handles::register(Semaphore { address, is_timeline }).0))
 }
 
 pub(crate) fn cuDestroyExternalSemaphore(handle: CUexternalSemaphore) -> Done {
     semaphore(handle)?;
-    // Streams may still have to signal it, so its value stays mapped.
+    // The value stays mapped, because streams may still have to signal the semaphore.
     handles::retire::<Semaphore>(handle.0).map(|_| ()).ok_or(CUresult::INVALID_HANDLE)
 }
 
-/// Issues what each semaphore's operations are.
+/// Issues each semaphore's operations on the stream.
 fn issue(
     null: NullStream,
     semaphores: *const CUexternalSemaphore,
@@ -139,7 +139,7 @@ pub(crate) fn cuWaitExternalSemaphoresAsync(
 ) -> Done {
     let operations_of = |semaphore: &Semaphore, value| match semaphore.is_timeline {
         true => vec![ValueWait::own(semaphore.address, value)],
-        // Who has waited takes the signal.
+        // The waiting stream consumes the signal.
         false => vec![ValueWait::own(semaphore.address, 1), ValueWrite::own(semaphore.address, 0)],
     };
     issue(null, semaphores, parameters, count, handle, operations_of, NodeKind::SemaphoreWait)

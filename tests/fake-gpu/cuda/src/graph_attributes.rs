@@ -1,4 +1,5 @@
-//! Attributes of kernel nodes: kept, told, and copied. Kernels that compute nothing run the same with any of them.
+//! Attributes of kernel nodes. They are stored, returned and copied, but have no effect, because kernels compute
+//! nothing.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ const KNOWN: [c_uint; 12] = [1, 2, 4, 5, 8, 9, 10, 11, 13, 14, 16, 18];
 const CLUSTER_DIMENSION: c_uint = 4;
 const PRIORITY: c_uint = 8;
 
-/// Values that were set, by their `CUlaunchAttributeID`.
+/// The values that were set, by `CUlaunchAttributeID`.
 pub(crate) type Attributes = BTreeMap<c_uint, [u8; VALUE_BYTES]>;
 
 fn attributes(node: &Node) -> MutexGuard<'_, Attributes> {
@@ -63,7 +64,7 @@ pub(crate) fn cuGraphKernelNodeCopyAttributes(target: CUgraphNode, source: CUgra
     copy_attributes(target, source)
 }
 
-/// Copies what was set of one node to another.
+/// Copies the attributes of one node to another.
 pub(crate) fn copy_attributes(target: CUgraphNode, source: CUgraphNode) -> Done {
     let values = attributes(node(source)?).clone();
     *attributes(node(target)?) = values;

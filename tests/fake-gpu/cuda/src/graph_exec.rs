@@ -1,4 +1,4 @@
-//! Graphs made ready to launch.
+//! Executable graphs.
 
 use core::ffi::{c_char, c_uint, c_void};
 use std::collections::BTreeMap;
@@ -23,22 +23,22 @@ const UPLOAD: u64 = 2;
 const DEVICE_LAUNCH: u64 = 4;
 const USE_NODE_PRIORITY: u64 = 8;
 
-/// A graph made ready to launch.
+/// An executable graph.
 pub(crate) struct Exec {
     graph: CUgraph,
     flags: u64,
     steps: Mutex<Vec<Step>>,
 }
 
-/// A node of a graph made ready, in an order in which each comes after what it depends on.
+/// A node of an executable graph. Steps are ordered so that each comes after its dependencies.
 pub(crate) struct Step {
-    /// The node that it was.
+    /// The original node.
     pub(crate) node: CUgraphNode,
     pub(crate) kind: NodeKind,
     pub(crate) enabled: bool,
-    /// Places of the steps that it depends on.
+    /// Indices of the steps on which it depends.
     pub(crate) dependencies: Vec<usize>,
-    /// The graphs inside it: of a child graph node one, of a conditional node its bodies.
+    /// The inner graphs: one for a child graph node, the bodies for a conditional node.
     pub(crate) inner: Vec<Vec<Step>>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn steps_of(graph: &Graph) -> Done<Vec<Step>> {
 }
 
 impl Step {
-    /// The steps inside in the order in which a launch runs them, each as often as it does.
+    /// The inner steps in the order of a launch, each as often as a launch runs it.
     fn inner_in_order(&self) -> Vec<&Step> {
         let runs = match &self.kind {
             NodeKind::Child(_) => vec![0],
@@ -84,7 +84,7 @@ impl Step {
     }
 }
 
-/// All steps in the order in which a launch runs them, those of inner graphs in the place of their nodes.
+/// All steps in the order of a launch. The steps of inner graphs follow their node.
 fn in_order(steps: &[Step]) -> Vec<&Step> {
     let enabled = steps.iter().filter(|step| step.enabled);
     enabled.flat_map(|step| std::iter::once(step).chain(step.inner_in_order())).collect()
@@ -96,13 +96,13 @@ fn instantiate(target: *mut CUgraphExec, handle: CUgraph, flags: u64) -> Done {
     if flags & !(AUTO_FREE_ON_LAUNCH | UPLOAD | DEVICE_LAUNCH | USE_NODE_PRIORITY) != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Launching a graph from a kernel needs kernels that run.
+    // Launching a graph from a kernel is not simulated, because kernels compute nothing.
     if flags & DEVICE_LAUNCH != 0 {
         return Err(CUresult::NOT_SUPPORTED);
     }
     let steps = steps_of(found)?;
     let has_memory = |step: &&Step| matches!(step.kind, NodeKind::MemoryAllocation(_) | NodeKind::MemoryFree(_));
-    // A graph's memory has one address, so it can be ready once at a time.
+    // A graph's memory has one address, so a graph with memory can have only one executable graph at a time.
     if in_order(&steps).iter().any(has_memory) && !found.claim_memory() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -160,7 +160,7 @@ pub(crate) fn cuGraphInstantiateWithParams(
         stream(null, request.upload_stream)?;
     }
     let outcome = instantiate(target, graph, request.flags);
-    // Success, or an error that is told by the function's own result.
+    // `CUgraphInstantiateResult`: success, or an error that the function's own result describes.
     let result = c_uint::from(outcome.is_err());
     put(parameters, InstantiateParameters { error_node: CUgraphNode::NULL, result, ..request })?;
     outcome?;
@@ -189,7 +189,7 @@ pub(crate) fn cuGraphUpload(null: NullStream, handle: CUgraphExec, stream_handle
 pub(crate) fn cuGraphExecDestroy(handle: CUgraphExec) -> Done {
     exec(handle)?;
     let exec = handles::retire::<Exec>(handle.0).ok_or(CUresult::INVALID_VALUE)?;
-    // Launches that are under way have their own copies of what they need.
+    // Launches under way have their own copies of the data that they need.
     let steps = core::mem::take(&mut *exec.steps());
     allocations_in(&in_order(&steps)).into_iter().for_each(|memory| memory.let_go());
     if let Ok(graph) = graph(exec.graph) {
@@ -217,7 +217,7 @@ pub(crate) fn cuGraphLaunch(null: NullStream, handle: CUgraphExec, stream_handle
             memory.announce_free()?;
         }
     }
-    // The queue may be full, and what makes room may need this graph.
+    // The queue may be full, and work that makes room may need this lock.
     drop(steps);
     keep_processor(initialised().config.launch_ns);
     queue::submit_all(stream, works, true);
@@ -232,7 +232,7 @@ fn allocations_in<'a>(steps: &[&'a Step]) -> Vec<&'a Arc<GraphMemory>> {
     steps.iter().filter_map(memory).collect()
 }
 
-/// Takes the memory of all allocation nodes, or of none. Returns what has to be done before the graph's own work.
+/// Takes the memory of all allocation nodes, or of none. Returns the work to be done before the graph's own.
 fn begin_memory(steps: &[&Step], free_first: bool) -> Done<Vec<Work>> {
     check_memory(steps, free_first)?;
     let mut begun: Vec<(&Arc<GraphMemory>, bool)> = Vec::new();
@@ -249,12 +249,12 @@ fn begin_memory(steps: &[&Step], free_first: bool) -> Done<Vec<Work>> {
         }
         begun.push((memory, left_over));
     }
-    // What a launch before left allocated is given back when the stream gets here.
+    // Memory that an earlier launch left allocated is given back when the stream gets here.
     let left_over = begun.into_iter().filter(|(_, left_over)| *left_over);
     Ok(left_over.map(|(memory, _)| Arc::clone(memory).end_work()).collect())
 }
 
-/// Refuses to allocate what is allocated, and to free what is not.
+/// Refuses to allocate memory that is allocated, and to free memory that is not.
 fn check_memory(steps: &[&Step], free_first: bool) -> Done {
     let mut live: BTreeMap<u64, bool> = BTreeMap::new();
     for step in steps {
@@ -274,7 +274,7 @@ fn check_memory(steps: &[&Step], free_first: bool) -> Done {
     Ok(())
 }
 
-/// What a node is as operations of a stream.
+/// The stream operations of a node.
 fn works_of(kind: &NodeKind) -> Vec<Work> {
     match kind {
         NodeKind::Kernel(kernel) => {

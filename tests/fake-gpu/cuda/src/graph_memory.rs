@@ -1,7 +1,7 @@
-//! Memory of graphs: its address is fixed when the node is made; it takes device memory from a launch to its free.
+//! Memory of graphs. Its address is fixed when the node is made; it takes device memory from a launch to its free.
 //!
-//! Each device has one pool for it, which keeps what it has reserved until it is trimmed. What a program may do follows
-//! the order of its calls (`live`), what memory is taken follows the order of the streams (`uses`).
+//! Each device has one pool for it, which keeps its reserve until it is trimmed. Which calls are valid depends on the
+//! order of the program's calls (`live`); how much memory is taken depends on the order of the streams (`uses`).
 
 use core::ffi::c_uint;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::process::initialised;
 use crate::queue::{self, Work};
 use crate::streams::Stream;
 
-/// What an allocation node allocates.
+/// The memory of an allocation node.
 pub(crate) struct GraphMemory {
     ordinal: usize,
     parameters: CUDA_MEM_ALLOC_NODE_PARAMS,
@@ -26,22 +26,23 @@ pub(crate) struct GraphMemory {
     state: Mutex<State>,
 }
 
-// SAFETY: the pointers among the parameters are carried and never followed; `access` holds what one pointed to.
+// SAFETY: the pointers among the parameters are stored but never dereferenced; `access` holds what one of them pointed
+// to.
 unsafe impl Send for GraphMemory {}
-// SAFETY: as above; what changes is behind a mutex.
+// SAFETY: as above; mutable data is behind a mutex.
 unsafe impl Sync for GraphMemory {}
 
 #[derive(Default)]
 struct State {
-    /// Whether the program has allocated it, by a launch, and not freed it.
+    /// Whether a launch has allocated it, and the program has not freed it since.
     live: bool,
-    /// Launches that have taken it and that streams have not come to the free of.
+    /// Launches that have taken it and whose free has not been reached by a stream.
     uses: usize,
-    /// Whether its graph, which has freed it, still has it for its next launch.
+    /// Whether its graph has freed it but keeps it for the next launch.
     kept: bool,
 }
 
-/// A known allocation. While it is live it outlasts its graph: a program may still free it.
+/// A known allocation. While it is live it outlives its graph, because the program may still free it.
 struct Known {
     memory: Weak<GraphMemory>,
     live: Option<Arc<GraphMemory>>,
@@ -91,7 +92,7 @@ impl GraphMemory {
         self.parameters.dptr
     }
 
-    /// What the node was made with. The list of who may access the memory lives as long as the node.
+    /// The parameters of the node. The access list that they point to lives as long as the node.
     pub(crate) fn parameters(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
         debug_assert_eq!(self.access.len(), self.parameters.access_desc_count);
         self.parameters
@@ -113,7 +114,7 @@ impl GraphMemory {
         self.state().live
     }
 
-    /// What a launch would take besides what is taken already.
+    /// The bytes that a launch would take in addition to those already taken.
     pub(crate) fn missing_bytes(&self) -> u64 {
         if self.state().uses == 0 { self.charged_bytes() } else { 0 }
     }
@@ -133,7 +134,8 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// The work of a graph's own free node: the memory stays the graph's, although others may have it meanwhile.
+    /// The work of a graph's own free node. The graph keeps the memory, although other graphs may use it in the
+    /// meantime.
     pub(crate) fn end_in_graph_work(self: Arc<Self>) -> Work {
         let effect = move || {
             self.state().kept = true;
@@ -142,15 +144,16 @@ impl GraphMemory {
         Work::Task { duration_ns: 0, effect: Some(Box::new(effect)) }
     }
 
-    /// The graph that has freed it has it no more.
+    /// Ends the keeping of the memory by the graph that has freed it.
     pub(crate) fn let_go(&self) {
         self.state().kept = false;
     }
 
-    /// Notes that the program frees the memory, which it can do once. The memory itself goes with [`GraphMemory::end`].
+    /// Records that the program frees the memory, which it can do once. [`GraphMemory::end`] gives the memory itself
+    /// back.
     pub(crate) fn announce_free(&self) -> Done {
         let was_live = core::mem::replace(&mut self.state().live, false);
-        // Dropped behind the lock: the last owner's drop takes it too.
+        // Dropped after the lock, because dropping the last owner takes the lock too.
         let _owner = allocations().get_mut(&self.address()).and_then(|known| known.live.take());
         if was_live { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
     }
@@ -164,7 +167,7 @@ impl GraphMemory {
         }
     }
 
-    /// The work that gives the memory back when a stream gets there.
+    /// The work that gives the memory back when a stream reaches it.
     pub(crate) fn end_work(self: Arc<Self>) -> Work {
         Work::Task { duration_ns: 0, effect: Some(Box::new(move || self.end())) }
     }
@@ -182,15 +185,15 @@ impl GraphMemory {
     }
 }
 
-/// Bytes of a device that belong to graphs: what they use, and what they have freed and not let go. Graphs that do not run
-/// at once may have the same memory.
+/// Bytes of a device that belong to graphs: used ones, and freed ones that graphs keep. Graphs that do not run at the
+/// same time may share memory.
 pub(crate) fn used_bytes(device: &Device) -> u64 {
     let usage = device.graph_pool.usage();
     let kept = kept_on(device).iter().map(|memory| memory.charged_bytes()).sum::<u64>();
     (usage.used_bytes + kept).min(usage.reserved_bytes)
 }
 
-/// What graphs have freed and not let go.
+/// The memory that graphs have freed but keep.
 fn kept_on(device: &Device) -> Vec<Arc<GraphMemory>> {
     let all = allocations().values().filter_map(|known| known.memory.upgrade()).collect::<Vec<_>>();
     let is_kept = |memory: &Arc<GraphMemory>| {
@@ -200,7 +203,7 @@ fn kept_on(device: &Device) -> Vec<Arc<GraphMemory>> {
     all.into_iter().filter(is_kept).collect()
 }
 
-/// Gives back what no graph uses now.
+/// Gives back the memory that no graph uses now.
 pub(crate) fn trim(device: &Device) {
     kept_on(device).iter().for_each(|memory| memory.let_go());
     device.graph_pool.trim_to(0);

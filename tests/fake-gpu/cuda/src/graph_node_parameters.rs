@@ -1,4 +1,4 @@
-//! What nodes were made with: told, and changed; and nodes of any kind by one structure.
+//! Reading and changing the parameters of nodes, and creating nodes of any kind from one structure.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -22,12 +22,12 @@ use crate::sets::Set;
 /// A child graph node gets the graph itself, and the program may no longer change or destroy it.
 const OWNERSHIP_MOVE: c_int = 1;
 
-/// Reads of a node what `read` finds in its kind.
+/// Applies `read` to a node's kind. Fails if it returns `None`, which means another kind of node.
 fn read<T>(handle: CUgraphNode, read: impl FnOnce(&NodeKind) -> Option<T>) -> Done<T> {
     read(&node(handle)?.kind()).ok_or(CUresult::INVALID_VALUE)
 }
 
-/// Gives a node another content of the kind that it has.
+/// Replaces a node's parameters by others of the same kind.
 fn write(handle: CUgraphNode, kind: NodeKind) -> Done {
     let node = node(handle)?;
     let mut present = node.kind();
@@ -161,20 +161,20 @@ fn context_of(handle: CUcontext) -> Done<CUcontext> {
 }
 
 fn read_event(parameters: &CUgraphNodeParams) -> Done<&'static Event> {
-    // SAFETY: of these kinds of node the event is what the structure holds.
+    // SAFETY: for these kinds of node the structure holds the event.
     event(unsafe { parameters.of_kind.event })
 }
 
-/// Reads what a node of any kind is to do, where that can be changed later.
+/// Reads the parameters of a node of any kind whose parameters can be changed later.
 pub(crate) fn changeable_kind_of(parameters: &CUgraphNodeParams) -> Done<NodeKind> {
     let of_kind = &parameters.of_kind;
-    // SAFETY: the structure says of which kind it is, and holds by the API's contract what belongs to that; whatever is
-    // in it, every field is a number or a pointer.
+    // SAFETY: the structure names its kind and by the API's contract holds the fields of that kind; any bytes are valid
+    // for them, because every field is a number or a pointer.
     unsafe {
         match parameters.kind {
             0 => kernel_of(&of_kind.kernel.v1, of_kind.kernel.kern),
             1 => copy_of(&of_kind.memcpy.copy_params, context_of(of_kind.memcpy.copy_ctx)?),
-            // The context lies behind what the older structure has.
+            // The context comes after the fields of the older structure.
             2 => set_of(&of_kind.memset, context_of(CUcontext::NULL)?),
             3 => host_of(&of_kind.host),
             4 => Ok(NodeKind::Child(graphs::copy(graph(of_kind.graph.graph)?)?.0)),
@@ -188,7 +188,7 @@ pub(crate) fn changeable_kind_of(parameters: &CUgraphNodeParams) -> Done<NodeKin
     }
 }
 
-/// Makes the node of any kind that a structure describes, and writes into it what the driver has to tell.
+/// Makes the node that a structure describes, and writes the driver's results into the structure.
 fn kind_of(target: *mut CUgraphNodeParams, graph_handle: CUgraph) -> Done<NodeKind> {
     let mut parameters = get(target)?;
     if parameters.reserved0 != [0; 3] || parameters.reserved2 != 0 {
@@ -218,7 +218,7 @@ fn kind_of(target: *mut CUgraphNodeParams, graph_handle: CUgraph) -> Done<NodeKi
             let wish = unsafe { &mut of_kind.conditional };
             conditionals::claim(wish.handle, graph_handle, wish.kind, wish.size)?;
             let bodies = (0..wish.size).map(|_| graphs::create()).collect::<Vec<_>>();
-            // The structure shows the list as long as the node lives.
+            // The structure points to the list as long as the node lives.
             let shown: &'static mut [CUgraph] = Box::leak(bodies.clone().into_boxed_slice());
             wish.graph_out = shown.as_mut_ptr();
             let conditional = Conditional { handle: wish.handle, kind: wish.kind, bodies };
@@ -253,7 +253,7 @@ pub(crate) fn cuGraphAddNode_v2(
     cuGraphAddNode(target, graph_handle, dependencies, count, parameters)
 }
 
-/// As [`cuGraphAddNode_v2`]; of the kinds of node that came with it none is simulated.
+/// As [`cuGraphAddNode_v2`]. The kinds of node that this version adds are not simulated.
 pub(crate) fn cuGraphAddNode_v3(
     target: *mut CUgraphNode,
     graph_handle: CUgraph,

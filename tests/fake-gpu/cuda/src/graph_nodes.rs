@@ -1,4 +1,4 @@
-//! What the nodes of a graph do.
+//! The kinds of graph nodes.
 
 use core::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::launches::{Arguments, HostCall, Shape, duration_ns};
 use crate::memory_operations::{MemoryOperation, Version, read_operations};
 use crate::sets::Set;
 
-/// What a node does.
+/// The kind and parameters of a node.
 #[derive(Clone)]
 pub(crate) enum NodeKind {
     Kernel(KernelNode),
     Copy(Copy),
     Set(Set),
     Host(HostCall),
-    /// A graph that is the node's own copy.
+    /// A graph, owned by the node.
     Child(CUgraph),
     Empty,
     EventWait(&'static Event),
@@ -37,7 +37,7 @@ pub(crate) enum NodeKind {
     MemoryAllocation(Arc<GraphMemory>),
     MemoryFree(u64),
     MemoryOperations(Vec<MemoryOperation>),
-    /// Signals to semaphores of other interfaces, and waits for them.
+    /// Signals to external semaphores, and waits for them.
     SemaphoreSignal(Vec<MemoryOperation>),
     SemaphoreWait(Vec<MemoryOperation>),
     /// Graphs that run on a condition.
@@ -65,7 +65,7 @@ impl NodeKind {
         }
     }
 
-    /// The graphs inside the node, which are its own.
+    /// The inner graphs, which the node owns.
     pub(crate) fn inner_graphs(&self) -> &[CUgraph] {
         match self {
             NodeKind::Child(child) => core::slice::from_ref(child),
@@ -87,7 +87,7 @@ impl NodeKind {
     ) -> Done<NodeKind> {
         shape.check(function)?;
         arguments.check()?;
-        // A graph keeps how long a kernel takes, and of these nobody knows.
+        // A graph stores the duration of a kernel, which is not known for these.
         if function.meets {
             return Err(CUresult::NOT_SUPPORTED);
         }
@@ -124,13 +124,13 @@ impl KernelNode {
     }
 }
 
-/// A launch's arguments, copied so that the caller's need not stay.
+/// A copy of a launch's arguments, so that the caller need not keep them.
 struct StoredArguments {
-    /// The bytes that the others point to. Kept for that alone.
+    /// The bytes to which the pointers below point.
     _values: Box<[u8]>,
     /// Pointers to the parameters; empty if there are none or their sizes are not known.
     parameters: Box<[usize]>,
-    /// The list that describes one buffer with all of them; empty if they were not passed so.
+    /// The list that describes one buffer with all parameters; empty if they were not passed in this way.
     extra: Box<[usize]>,
     _buffer_bytes: Box<usize>,
 }
@@ -140,7 +140,7 @@ impl StoredArguments {
         let mut values = Vec::new();
         let mut offsets = Vec::new();
         if !arguments.parameters.is_null() {
-            // Of a spin kernel the first parameter is known in any image.
+            // A spin kernel's first parameter is known for any image.
             let spin = function.spins.then(|| vec![(0, 8)]);
             for (index, (_, size)) in function.parameters.clone().or(spin).unwrap_or_default().into_iter().enumerate() {
                 let value = get(arguments.parameters.wrapping_add(index))?;
@@ -186,7 +186,8 @@ pub(crate) fn add(
     put(target, graph.add(handle, kind()?, dependencies))
 }
 
-/// Reads what a kernel node is to do; the second version can name a library's kernel instead.
+/// Reads a kernel node's parameters. The second version of the structure can name a library's kernel instead of a
+/// function.
 pub(crate) fn kernel_of(p: &CUDA_KERNEL_NODE_PARAMS_V1, kernel: CUkernel) -> Done<NodeKind> {
     let handle = if p.func.is_null() { CUfunction(kernel.0) } else { p.func };
     let shape = Shape { grid: p.grid_dim, block: p.block_dim, shared_bytes: p.shared_mem_bytes };
@@ -228,7 +229,7 @@ pub(crate) fn cuGraphAddMemcpyNode(
     add(target, graph, dependencies, count, || copy_of(&get(parameters)?, context_handle))
 }
 
-/// Reads what a copy node is to do.
+/// Reads a copy node's parameters.
 pub(crate) fn copy_of(parameters: &CUDA_MEMCPY3D, context_handle: CUcontext) -> Done<NodeKind> {
     context(context_handle)?;
     copy_3d(parameters)?.map(NodeKind::Copy).ok_or(CUresult::INVALID_VALUE)
@@ -245,7 +246,7 @@ pub(crate) fn cuGraphAddMemsetNode(
     add(target, graph, dependencies, count, || set_of(&get(parameters)?, context_handle))
 }
 
-/// Reads what a set node is to do.
+/// Reads a set node's parameters.
 pub(crate) fn set_of(parameters: &CUDA_MEMSET_NODE_PARAMS, context_handle: CUcontext) -> Done<NodeKind> {
     context(context_handle)?;
     Ok(NodeKind::Set(Set::new(parameters)?))
@@ -261,7 +262,7 @@ pub(crate) fn cuGraphAddHostNode(
     add(target, graph, dependencies, count, || host_of(&get(parameters)?))
 }
 
-/// Reads what a host node is to call.
+/// Reads a host node's parameters.
 pub(crate) fn host_of(parameters: &CUDA_HOST_NODE_PARAMS) -> Done<NodeKind> {
     Ok(NodeKind::Host(HostCall::new(parameters.callback, parameters.user_data)?))
 }
@@ -329,7 +330,8 @@ pub(crate) fn cuGraphAddMemFreeNode(
     add(target, graph, dependencies, count, || free_of(address, graph))
 }
 
-/// A node that frees what another allocates. In one graph that can be done once.
+/// Makes the kind of a node that frees an allocation node's memory. A graph can contain one such node for each
+/// allocation.
 pub(crate) fn free_of(address: CUdeviceptr, graph_handle: CUgraph) -> Done<NodeKind> {
     crate::graph_memory::at(address).ok_or(CUresult::INVALID_VALUE)?;
     let nodes = graph(graph_handle)?.nodes().clone();
@@ -349,7 +351,7 @@ pub(crate) fn cuGraphAddBatchMemOpNode(
     add(target, graph, dependencies, count, || operations_of(&get(parameters)?))
 }
 
-/// Reads what a node of stream memory operations is to do.
+/// Reads the parameters of a node with stream memory operations.
 pub(crate) fn operations_of(parameters: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Done<NodeKind> {
     context(parameters.ctx)?;
     let operations = read_operations(Version::Two, parameters.count, parameters.param_array, parameters.flags)?;

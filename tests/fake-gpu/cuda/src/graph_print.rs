@@ -11,7 +11,7 @@ use crate::caller::text;
 use crate::graph_nodes::NodeKind;
 use crate::graphs::{Graph, graph};
 
-/// Every flag; each asks for more, and the names are all that there is here.
+/// All valid flags. Each requests more details, but only names are printed here.
 const FLAGS: c_uint = 0x3_ffff;
 
 fn label(kind: &NodeKind) -> String {
@@ -34,7 +34,7 @@ fn label(kind: &NodeKind) -> String {
     name.to_owned()
 }
 
-/// Writes the nodes and edges of a graph, with those of inner graphs in boxes.
+/// Writes the nodes and edges of a graph. Inner graphs are drawn in boxes.
 fn write_graph(target: &mut String, graph: &Graph, number: &mut usize) -> Done {
     let box_number = *number;
     *number += 1;

@@ -1,4 +1,4 @@
-//! Changes to a graph that was made ready to launch.
+//! Changes to executable graphs.
 
 use core::ffi::{c_uint, c_void};
 
@@ -21,7 +21,7 @@ const UPDATE_TOPOLOGY_CHANGED: c_uint = 2;
 const UPDATE_NODE_TYPE_CHANGED: c_uint = 3;
 const UPDATE_NOT_SUPPORTED: c_uint = 6;
 
-/// Why a graph cannot take the place of another, and by which of its nodes.
+/// The reason why a graph cannot replace another, and the node that causes it.
 type Obstacle = (c_uint, CUgraphNode);
 
 fn compare(present: &[Step], new: &[Step]) -> Result<(), Obstacle> {
@@ -90,7 +90,7 @@ pub(crate) fn cuGraphExecUpdate_v2(handle: CUgraphExec, new: CUgraph, informatio
     outcome.map_err(|_| CUresult::GRAPH_EXEC_UPDATE_FAILURE)
 }
 
-/// The step that a node became, also inside inner graphs.
+/// The step of a node, also in inner graphs.
 fn find(steps: &mut [Step], node: CUgraphNode) -> Option<&mut Step> {
     steps.iter_mut().find_map(|step| {
         if step.node == node {
@@ -100,7 +100,7 @@ fn find(steps: &mut [Step], node: CUgraphNode) -> Option<&mut Step> {
     })
 }
 
-/// Changes the step that a node became.
+/// Applies `change` to the step of a node.
 fn with_step<T>(handle: CUgraphExec, node_handle: CUgraphNode, change: impl FnOnce(&mut Step) -> Done<T>) -> Done<T> {
     let exec = exec(handle)?;
     node(node_handle)?;
@@ -108,7 +108,7 @@ fn with_step<T>(handle: CUgraphExec, node_handle: CUgraphNode, change: impl FnOn
     change(find(&mut steps, node_handle).ok_or(CUresult::INVALID_VALUE)?)
 }
 
-/// Gives the step that a node became another content of the kind that it has.
+/// Replaces the parameters of a node's step by others of the same kind.
 fn set(handle: CUgraphExec, node: CUgraphNode, kind: impl FnOnce() -> Done<NodeKind>) -> Done {
     with_step(handle, node, |step| {
         let kind = kind()?;
@@ -173,7 +173,7 @@ pub(crate) fn cuGraphExecEventWaitNodeSetEvent(handle: CUgraphExec, node: CUgrap
     set(handle, node, || Ok(NodeKind::EventWait(event(new)?)))
 }
 
-/// Puts the contents of a graph of the same shape in the place of a child graph's.
+/// Replaces a child graph's contents by those of a graph of the same shape.
 pub(crate) fn cuGraphExecChildGraphNodeSetParams(handle: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Done {
     let new = steps_of(graph(child)?)?;
     with_step(handle, node, |step| match step.inner.as_mut_slice() {
@@ -196,13 +196,13 @@ pub(crate) fn cuGraphExecNodeSetParams(
     if let NodeKind::Child(_) = &*crate::graphs::node(node)?.kind()
         && parameters.kind == 4
     {
-        // SAFETY: of a child graph's node the structure holds the graph.
+        // SAFETY: for a child graph node the structure holds the graph.
         return cuGraphExecChildGraphNodeSetParams(handle, node, unsafe { parameters.of_kind.graph.graph });
     }
     set(handle, node, || changeable_kind_of(&parameters))
 }
 
-/// Kernels, copies and sets can be left out of launches.
+/// Checks that a node may be disabled for launches: only kernels, copies and sets may.
 fn can_be_disabled(kind: &NodeKind) -> Done {
     match kind {
         NodeKind::Kernel(_) | NodeKind::Copy(_) | NodeKind::Set(_) => Ok(()),

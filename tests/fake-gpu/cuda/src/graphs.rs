@@ -1,4 +1,4 @@
-//! Graphs: nodes and what depends on what.
+//! Graphs: nodes and their dependencies.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,11 @@ use crate::user_objects::References;
 /// A graph.
 pub(crate) struct Graph {
     nodes: Mutex<Vec<CUgraphNode>>,
-    /// Whether it is ready to launch somewhere and has memory of its own.
+    /// Whether it has memory nodes and an executable graph, which then uses its memory.
     memory_is_claimed: AtomicBool,
-    /// Whether it is a node's own, with which it ends.
+    /// Whether a node owns it. It then ends with the node.
     owned: AtomicBool,
-    /// Of a clone: which node of the original became which of its own.
+    /// For a clone: its node for each node of the original.
     origins: Mutex<HashMap<CUgraphNode, CUgraphNode>>,
     pub(crate) user_objects: References,
 }
@@ -54,7 +54,7 @@ impl Node {
 }
 
 impl Graph {
-    /// Claims the graph's memory for one who launches it. False if another has.
+    /// Claims the graph's memory for an executable graph. Returns false if another one has it.
     pub(crate) fn claim_memory(&self) -> bool {
         !self.memory_is_claimed.swap(true, Ordering::AcqRel)
     }
@@ -68,7 +68,7 @@ impl Graph {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a node; `handle` is the graph's own.
+    /// Adds a node. `handle` is this graph's handle.
     pub(crate) fn add(&self, handle: CUgraph, kind: NodeKind, dependencies: Vec<CUgraphNode>) -> CUgraphNode {
         for inner in kind.inner_graphs() {
             if let Ok(inner) = graph(*inner) {
@@ -86,7 +86,7 @@ impl Graph {
         node
     }
 
-    /// The nodes in an order in which each comes after what it depends on, or `None` if there is a cycle.
+    /// The nodes, each after its dependencies; `None` if there is a cycle.
     pub(crate) fn ordered(&self) -> Option<Vec<(CUgraphNode, &'static Node)>> {
         let mut waiting =
             self.nodes().iter().filter_map(|&handle| Some((handle, node(handle).ok()?))).collect::<Vec<_>>();
@@ -134,7 +134,7 @@ pub(crate) fn create() -> CUgraph {
     CUgraph(handles::register(graph).0)
 }
 
-/// Makes a graph one of another's nodes' own. A graph has one owner, and does not contain itself.
+/// Marks a graph as owned by a node of another graph. A graph can have only one owner, and cannot contain itself.
 pub(crate) fn adopt(owner: CUgraph, child: CUgraph) -> Done {
     if owner == child || contains(child, owner)? || graph(child)?.owned.swap(true, Ordering::AcqRel) {
         return Err(CUresult::INVALID_VALUE);
@@ -166,16 +166,16 @@ pub(crate) fn destroy(handle: CUgraph) -> Done {
 
 fn retire_node(handle: CUgraphNode) {
     if let Some(node) = handles::retire::<Node>(handle.0) {
-        // What the node holds is dropped; its shell stays for those who still have the handle.
+        // The node's contents are dropped. The node itself stays, because callers may still have its handle.
         let kind = std::mem::replace(&mut *node.kind(), NodeKind::Empty);
         for inner in kind.inner_graphs() {
-            // They are the node's own.
+            // Inner graphs belong to the node.
             let _ = destroy(*inner);
         }
     }
 }
 
-/// The nodes and all that they depend on, directly or not.
+/// The nodes and all their direct and indirect dependencies.
 pub(crate) fn with_ancestors(nodes: &[CUgraphNode]) -> HashSet<CUgraphNode> {
     let mut found = HashSet::new();
     let mut open = nodes.to_vec();
@@ -189,7 +189,7 @@ pub(crate) fn with_ancestors(nodes: &[CUgraphNode]) -> HashSet<CUgraphNode> {
     found
 }
 
-/// Makes a copy of a graph; returns also which node became which.
+/// Copies a graph. Also returns the copy of each node.
 pub(crate) fn copy(original: &Graph) -> Done<(CUgraph, HashMap<CUgraphNode, CUgraphNode>)> {
     let ordered = original.ordered().ok_or(CUresult::INVALID_VALUE)?;
     let handle = create();
@@ -198,7 +198,7 @@ pub(crate) fn copy(original: &Graph) -> Done<(CUgraph, HashMap<CUgraphNode, CUgr
     for (source, node) in ordered {
         let kind = match &*node.kind() {
             NodeKind::Child(child) => NodeKind::Child(copy(graph(*child)?)?.0),
-            // A graph's memory is its own, and so are its conditions.
+            // Memory and conditional nodes belong to one graph and cannot be copied.
             NodeKind::MemoryAllocation(_) | NodeKind::MemoryFree(_) | NodeKind::Conditional(_) => {
                 let _ = destroy(handle);
                 return Err(CUresult::NOT_SUPPORTED);
@@ -215,7 +215,7 @@ pub(crate) fn copy(original: &Graph) -> Done<(CUgraph, HashMap<CUgraphNode, CUgr
     Ok((handle, copies))
 }
 
-/// Reads a list of dependencies, which must be nodes of the graph, each named once.
+/// Reads a list of dependencies. They must be different nodes of the graph.
 pub(crate) fn read_dependencies(graph: CUgraph, list: *const CUgraphNode, count: usize) -> Done<Vec<CUgraphNode>> {
     let dependencies = get_all(list, count)?;
     let distinct = dependencies.iter().collect::<HashSet<_>>().len() == count;
@@ -247,7 +247,7 @@ pub(crate) fn cuGraphClone(target: *mut CUgraph, original: CUgraph) -> Done {
     put(target, handle)
 }
 
-/// The node of a clone that a node of the original became.
+/// Finds the clone's node for a node of the original.
 pub(crate) fn cuGraphNodeFindInClone(target: *mut CUgraphNode, original: CUgraphNode, clone: CUgraph) -> Done {
     node(original)?;
     let clone = graph(clone)?;
@@ -257,8 +257,8 @@ pub(crate) fn cuGraphNodeFindInClone(target: *mut CUgraphNode, original: CUgraph
     put(target, found.ok_or(CUresult::INVALID_VALUE)?)
 }
 
-/// Writes a list by the API's custom: the number alone if there is no room given, else as many as there is room for,
-/// with the rest filled with null.
+/// Writes a list as the API does: only the number of items if `target` is null, otherwise as many items as there is
+/// room for, and null in the rest of the room.
 fn put_list<T: Clone>(target: *mut T, count: *mut usize, items: &[T], null: T) -> Done {
     not_null(count)?;
     if target.is_null() {
@@ -308,7 +308,7 @@ pub(crate) fn cuGraphGetEdges(
 /// The bytes of one edge's data.
 const EDGE_DATA_BYTES: usize = 8;
 
-/// Says that no edge carries data.
+/// Writes empty edge data.
 fn put_no_edge_data(target: *mut c_void, count: usize) -> Done {
     if target.is_null() { Ok(()) } else { put_all(target.cast(), vec![[0_u8; EDGE_DATA_BYTES]; count]) }
 }
@@ -388,13 +388,13 @@ pub(crate) fn cuGraphAddDependencies_v2(
     cuGraphAddDependencies(handle, from, to, count)
 }
 
-/// Refuses edges that carry data: those between the parts of kernels are not simulated.
+/// Refuses edges with data: dependencies on parts of kernels are not simulated.
 pub(crate) fn check_edge_data(data: *const c_void, count: usize) -> Done {
     let data = if data.is_null() { Vec::new() } else { get_all(data.cast::<[u8; EDGE_DATA_BYTES]>(), count)? };
     if data.iter().all(|edge| *edge == [0; EDGE_DATA_BYTES]) { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
 }
 
-/// Removes edges, all of which must be there.
+/// Removes edges. All of them must exist.
 pub(crate) fn cuGraphRemoveDependencies(
     handle: CUgraph,
     from: *const CUgraphNode,
@@ -408,7 +408,7 @@ pub(crate) fn cuGraphRemoveDependencies(
         if !own || !node(end)?.dependencies().contains(&start) {
             return Err(CUresult::INVALID_VALUE);
         }
-        // The order of what is allocated and freed is fixed.
+        // Edges of memory nodes cannot be removed, because the order of allocations and frees is fixed.
         for handle in [start, end] {
             if node(handle)?.kind().is_memory() {
                 return Err(CUresult::NOT_SUPPORTED);

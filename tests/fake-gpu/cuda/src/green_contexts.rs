@@ -1,7 +1,7 @@
 //! Parts of a device, and green contexts, which run on a part of it.
 //!
-//! A green context is the primary context by another handle: it has the same memory and modules. Parts are counted and
-//! checked; work takes as long on a part as on the whole.
+//! A green context is another handle of the primary context: it has the same memory and modules. Parts are counted and
+//! checked, but work takes as long on a part as on the whole device.
 
 use core::ffi::{c_int, c_uint};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ const NON_BLOCKING: c_uint = 1;
 const SPLIT_FLAGS: c_uint = 0x3;
 const IGNORE_COSCHEDULING: c_uint = 0x1;
 
-/// What a program may make a context on.
+/// The device resources from which a green context can be made.
 struct Description {
     ordinal: usize,
     sm_count: c_uint,
@@ -35,7 +35,7 @@ struct Description {
 /// A green context.
 pub(crate) struct GreenContext {
     ordinal: usize,
-    /// The primary context's handle as this green context.
+    /// This green context's own handle of the primary context.
     context: CUcontext,
 }
 
@@ -52,7 +52,7 @@ fn green_context(handle: CUgreenCtx) -> Done<&'static GreenContext> {
     handles::find(handle.0).ok_or(CUresult::INVALID_CONTEXT)
 }
 
-/// The least number of SMs of a part, of which its number is a multiple: by the compute capability.
+/// The minimum number of SMs of a part; the number must be a multiple of it. Depends on the compute capability.
 fn sm_step(device: &Device) -> c_uint {
     match device.config.compute_capability.0 {
         0..=6 => 1,
@@ -90,7 +90,7 @@ pub(crate) fn cuGreenCtxGetDevResource(handle: CUgreenCtx, target: *mut CUdevRes
     cuCtxGetDevResource(green.context, target, kind)
 }
 
-/// The device and SMs of a resource that a program passes back.
+/// The device and number of SMs of a resource that a program passes.
 fn read_resource(resource: &CUdevResource) -> Done<(&'static Device, c_uint)> {
     if resource.kind != RESOURCE_SM {
         return Err(CUresult::INVALID_RESOURCE_TYPE);
@@ -152,7 +152,7 @@ pub(crate) fn cuDevResourceGenerateDesc(
     put(target, CUdevResourceDesc(handles::register(description).0))
 }
 
-/// Handles of green contexts, by which a context is found to be one.
+/// The handles of green contexts, to recognise a context as green.
 static GREEN: Mutex<Vec<(CUcontext, c_uint)>> = Mutex::new(Vec::new());
 
 fn green() -> MutexGuard<'static, Vec<(CUcontext, c_uint)>> {
@@ -175,7 +175,7 @@ pub(crate) fn cuGreenCtxCreate(
     if flags & !DEFAULT_STREAM != 0 || description.ordinal != device.ordinal {
         return Err(CUresult::INVALID_VALUE);
     }
-    // It holds the primary context as long as it lives.
+    // A green context retains the primary context as long as it lives.
     let mut primary = CUcontext::NULL;
     context::cuDevicePrimaryCtxRetain(&mut primary, ordinal)?;
     let context = CUcontext(handles::name(context::context(primary)?));

@@ -1,11 +1,11 @@
-//! Handles: what the caller holds instead of objects.
+//! Handles, with which the caller names objects.
 //!
-//! A handle is the address of a slot in one large reservation, and objects are never freed (what they own is dropped when
-//! they are destroyed), so any number that a caller passes can be checked without touching foreign memory.
+//! A handle is the address of a slot in one large reservation. Objects are never freed (their contents are dropped when
+//! they are destroyed). So any number that a caller passes can be checked without accessing foreign memory.
 //!
-//! Handles of most kinds that programs make and destroy often are given out again, the last one first, as NVIDIA's driver
-//! does: they are addresses there too. A slot keeps its kind, so that who has just looked one up has an object of that
-//! kind whatever becomes of the handle.
+//! Handles of most kinds that programs make and destroy often are reused, last in, first out, as in NVIDIA's driver,
+//! where they are addresses too. A slot keeps its kind, so a thread that has just looked up a handle has an object of
+//! that kind, whatever happens to the handle.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ const _: () = assert!((Kind::Surface as usize) < KINDS);
 /// An object that a handle can name.
 pub(crate) trait Object: Sync + 'static {
     const KIND: Kind;
-    /// Whether its handle is given out again after its end. What the library itself keeps by handle is not.
+    /// Whether its handle is reused after its end. Not so for objects whose handles the library itself stores.
     const IS_REUSED: bool = false;
 }
 
@@ -63,11 +63,11 @@ struct Slot {
 }
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
-/// Slots by kind whose handles are given out again.
+/// Free slots for reuse, by kind.
 static FREE: [Mutex<Vec<usize>>; KINDS] = [const { Mutex::new(Vec::new()) }; KINDS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the room for handles. Called once, before the first handle.
+/// Reserves the address range for handles. Called once, before the first handle.
 pub(crate) fn prepare() -> bool {
     match reserve_memory_range(SLOT_COUNT * size_of::<Slot>()) {
         Some(address) => {
@@ -78,18 +78,18 @@ pub(crate) fn prepare() -> bool {
     }
 }
 
-/// Makes a handle for `object`, which lives for ever from now on.
+/// Makes a handle for `object`, which is leaked.
 pub(crate) fn register<T: Object>(object: T) -> (*mut c_void, &'static T) {
     let object: &'static T = Box::leak(Box::new(object));
     (name(object), object)
 }
 
-/// Makes another handle for an object that lives for ever.
+/// Makes another handle for a leaked object.
 pub(crate) fn name<T: Object>(object: &'static T) -> *mut c_void {
     let free = if T::IS_REUSED { free::<T>().pop() } else { None };
     let index = free.unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
     let Some(slot) = slot_at(index) else {
-        // No process makes 2^28 handles in its life; should one, its new handles are invalid.
+        // A process is not expected to make 2^28 handles. If it does, further handles are invalid.
         return core::ptr::without_provenance_mut(usize::MAX);
     };
     slot.object.store((&raw const *object).cast_mut().cast(), Ordering::Relaxed);
@@ -132,7 +132,7 @@ pub(crate) fn find<T: Object>(handle: *mut c_void) -> Option<&'static T> {
     (slot.kind.load(Ordering::Acquire) == T::KIND as u64).then(|| object_in(slot))
 }
 
-/// Ends `handle`. Of several callers one gets the object.
+/// Ends `handle`. If several threads do so, only one gets the object.
 pub(crate) fn retire<T: Object>(handle: *mut c_void) -> Option<&'static T> {
     let slot = slot_of(handle)?;
     let kind = T::KIND as u64;

@@ -1,4 +1,4 @@
-//! Host memory that the driver allocates or knows: its device address is its host address.
+//! Host memory that the driver has allocated or registered. Its device address is its host address.
 
 use core::ffi::{c_uint, c_void};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ const REGISTER_FLAGS: c_uint = 0xf;
 pub(crate) struct HostRange {
     pub(crate) start: u64,
     pub(crate) bytes: u64,
-    /// Whether the caller made the memory and registered it.
+    /// Whether the caller allocated the memory and registered it.
     registered: bool,
     flags: c_uint,
     pub(crate) life: u32,
@@ -45,7 +45,7 @@ pub(crate) fn range_around(address: u64) -> Option<HostRange> {
     (address - range.start < range.bytes).then_some(*range)
 }
 
-/// Gives back what a context holds, at its end.
+/// Frees the ranges of a context at its end.
 pub(crate) fn release_context(life: u32) {
     ranges().retain(|_, range| {
         if range.life == life && !range.registered {
@@ -56,7 +56,7 @@ pub(crate) fn release_context(life: u32) {
 }
 
 fn unmap(range: &HostRange) {
-    // SAFETY: the range was mapped by `allocate` with this size, and is no longer known to anyone.
+    // SAFETY: the range was mapped by `allocate` with this size, and is no longer in the list.
     unsafe { libc::munmap(range.start as *mut c_void, round_up(range.bytes, PAGE_BYTES) as usize) };
 }
 
@@ -136,7 +136,7 @@ fn is_mapped(start: u64, bytes: u64) -> bool {
     let Some(end) = start.checked_add(bytes) else { return false };
     let pages = (round_up(end, PAGE_BYTES) - first) / PAGE_BYTES;
     let mut resident = vec![0_u8; pages as usize];
-    // SAFETY: `mincore` only looks; it writes one byte per page into `resident`, which has that many.
+    // SAFETY: `mincore` only reads page tables; it writes one byte per page into `resident`, which has that many bytes.
     unsafe { libc::mincore(first as *mut c_void, (pages * PAGE_BYTES) as usize, resident.as_mut_ptr()) == 0 }
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn cuMemHostUnregister(pointer: *mut c_void) -> Done {
     process()?;
     not_null(pointer)?;
     capture::check_unsafe_call()?;
-    // As when host memory is freed: work may still use it.
+    // As when host memory is freed, because queued work may still use it.
     crate::queue::wait_for_all();
     let mut ranges = ranges();
     match ranges.get(&(pointer as u64)) {

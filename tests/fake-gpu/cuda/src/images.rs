@@ -1,4 +1,4 @@
-//! What a module's image says it holds: PTX text, a cubin (ELF), or a fat binary.
+//! Reads the kernels and variables of module images: PTX text, cubins (ELF) and fat binaries.
 
 use aliquot_abi::cuda::CUresult;
 
@@ -8,13 +8,13 @@ use crate::caller::{bytes, get};
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const FATBIN_MAGIC: u32 = 0xBA55_ED50;
 const FATBIN_WRAPPER_MAGIC: u32 = 0x4662_43B1;
-/// A PTX text has a NUL somewhere; who passes an image without one does not get far.
+/// Maximum length of a PTX text that is parsed.
 const PTX_BYTES_MAX: usize = 1 << 30;
 
 /// A kernel of an image.
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// Offset and size of each parameter, where the image tells them.
+    /// Offset and size of each parameter, if the image contains them.
     pub(crate) parameters: Option<Vec<(usize, usize)>>,
 }
 
@@ -24,19 +24,19 @@ pub(crate) struct Variable {
     pub(crate) bytes: u64,
 }
 
-/// What an image holds.
+/// The contents of an image.
 pub(crate) struct Image {
-    /// The kernels; `None` where they cannot be listed, and any name is as good as another.
+    /// The kernels; `None` if they cannot be listed: then every name counts as a kernel.
     pub(crate) entries: Option<Vec<Entry>>,
     pub(crate) variables: Vec<Variable>,
 }
 
-/// Reads an image at an address, whose length only the image itself tells.
+/// Reads an image at an address. Its length follows only from the image itself.
 pub(crate) fn read_at(image: *const u8) -> Done<Image> {
     let magic = get(image.cast::<[u8; 4]>())?;
     match u32::from_le_bytes(magic) {
         FATBIN_MAGIC => Ok(Image { entries: None, variables: Vec::new() }),
-        // The wrapper's pointer to the fat binary lies behind two words.
+        // The wrapper's pointer to the fat binary comes after two words.
         FATBIN_WRAPPER_MAGIC => read_at(get(image.wrapping_add(8).cast::<*const u8>())?),
         _ if magic == ELF_MAGIC => read_elf(bytes(image, elf_bytes(image)?)?),
         _ => {
@@ -46,7 +46,7 @@ pub(crate) fn read_at(image: *const u8) -> Done<Image> {
     }
 }
 
-/// Reads an image out of a file's contents.
+/// Reads an image from a file's contents.
 pub(crate) fn read_file(contents: &[u8]) -> Done<Image> {
     match contents.first_chunk::<4>() {
         Some(magic) if u32::from_le_bytes(*magic) == FATBIN_MAGIC => Ok(Image { entries: None, variables: Vec::new() }),
@@ -55,7 +55,7 @@ pub(crate) fn read_file(contents: &[u8]) -> Done<Image> {
     }
 }
 
-/// An image of which the kernels cannot be listed.
+/// An image whose kernels cannot be listed.
 pub(crate) fn opaque() -> Vec<u8> {
     let mut image = FATBIN_MAGIC.to_le_bytes().to_vec();
     image.resize(16, 0);
@@ -71,7 +71,7 @@ fn elf_bytes(image: *const u8) -> Done<usize> {
     let mut end = headers_end;
     for index in 0..count {
         let section = headers.section(index)?;
-        // A section without bits in the file has a size all the same.
+        // A section of this type has a size but no bytes in the file.
         if section.kind != SHT_NOBITS {
             end = end.max(section.offset.checked_add(section.bytes).ok_or(CUresult::INVALID_IMAGE)?);
         }
@@ -170,7 +170,7 @@ fn read_ptx(text: &[u8]) -> Done<Image> {
     let code = without_comments(text);
     let mut words = code.split_ascii_whitespace();
     if words.next() != Some(".version") || words.next().is_none_or(|version| version.parse::<f32>().is_err()) {
-        // Printable text is a PTX with an error; anything else is no image.
+        // Printable text counts as PTX with an error; anything else is not an image.
         let is_text =
             !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace());
         return Err(if is_text { CUresult::INVALID_PTX } else { CUresult::INVALID_IMAGE });
@@ -235,7 +235,7 @@ fn parameters(list: &str) -> Vec<(usize, usize)> {
     parameters
 }
 
-/// The variables that are declared with `.global`, `.const` or the like outside functions.
+/// The variables declared outside functions with `.global`, `.const` or similar.
 fn variables(code: &str) -> Vec<Variable> {
     let mut variables = Vec::new();
     let mut depth = 0_i32;

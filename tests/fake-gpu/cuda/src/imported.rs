@@ -1,4 +1,4 @@
-//! Memory of other processes, or of other interfaces, that is mapped here. It counts where it was made.
+//! Memory of other processes or other interfaces that is mapped here. It is charged to the process that made it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::backing::{Backing, unmap};
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Through which function it came, and by which it goes.
+/// The function that imported a range, and the functions that end it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// `cuIpcOpenMemHandle`; `cuIpcCloseMemHandle`.
@@ -21,17 +21,17 @@ pub(crate) enum Origin {
     External,
 }
 
-/// A range.
+/// An imported range.
 #[derive(Clone, Copy)]
 pub(crate) struct Imported {
     pub(crate) start: u64,
     pub(crate) bytes: u64,
-    /// The device on which it lies.
+    /// Ordinal of its device.
     pub(crate) ordinal: usize,
     /// The life of the context in which it was opened.
     pub(crate) life: u32,
     pub(crate) origin: Origin,
-    /// How often it was opened and not closed.
+    /// Number of opens without a close.
     opened: usize,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn around(address: u64) -> Option<Imported> {
     (address - range.start < range.bytes).then_some(*range)
 }
 
-/// Maps `bytes` of a file from `offset` on, which need not be at a page's beginning.
+/// Maps `bytes` of a file from `offset` on. The offset need not be page-aligned.
 pub(crate) fn map(backing: &Backing, offset: u64, bytes: u64, ordinal: usize, life: u32, origin: Origin) -> Done<u64> {
     let before = offset % PAGE_BYTES;
     let mapped = backing.map(offset - before, before + bytes, 0, libc::PROT_READ | libc::PROT_WRITE);
@@ -62,7 +62,7 @@ pub(crate) fn open_again(start: u64) -> bool {
     ranges().get_mut(&start).map(|range| range.opened += 1).is_some()
 }
 
-/// Counts an opening off; the last one ends the mapping. False if nothing of this origin begins there.
+/// Counts one open less; the last close ends the mapping. Returns false if no range of this origin begins there.
 pub(crate) fn close(start: u64, origin: Origin) -> bool {
     let mut ranges = ranges();
     let Some(range) = ranges.get_mut(&start).filter(|range| range.origin == origin) else { return false };
@@ -75,7 +75,7 @@ pub(crate) fn close(start: u64, origin: Origin) -> bool {
     true
 }
 
-/// Ends what a context has opened, at its end.
+/// Ends the ranges of a context at its end.
 pub(crate) fn release_context(life: u32) {
     ranges().retain(|_, range| {
         if range.life == life {
@@ -87,6 +87,6 @@ pub(crate) fn release_context(life: u32) {
 
 fn end(range: &Imported) {
     let before = range.start % PAGE_BYTES;
-    // SAFETY: the pages were mapped by `map` for this range, which is no longer known to anyone.
+    // SAFETY: the pages were mapped by `map` for this range, which is no longer in the list.
     unsafe { unmap(range.start - before, before + range.bytes) };
 }

@@ -1,7 +1,7 @@
 //! The functions of CUDA before 3.2, with addresses and sizes of 32 bits, and other superseded forms.
 //!
-//! A 64-bit driver exports them, but its device addresses do not fit: what would return an address runs out of memory,
-//! and what takes one finds nothing there.
+//! A 64-bit driver exports them, but its device addresses do not fit. A function that would return an address reports a
+//! lack of memory, and a function that takes one finds nothing there.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -88,7 +88,7 @@ pub(crate) fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> Done {
     put(total, narrow(total_bytes))
 }
 
-/// No address of a device fits in what the caller has for it.
+/// Fails, because no device address fits into 32 bits.
 fn no_address(target: *mut CUdeviceptrV1, size: c_uint) -> Done {
     current()?;
     not_null(target)?;
@@ -235,7 +235,7 @@ pub(crate) fn cuMemcpyHtoAAsync(
     array_copies::cuMemcpyHtoAAsync_v2(NullStream::Legacy, target, offset as usize, source, size as usize, stream)
 }
 
-/// Copies of rows and planes in the old structures, whose device addresses cannot be any of ours.
+/// Copies of rows and planes with the old structures, whose device addresses of 32 bits cannot be valid here.
 fn no_copy(parameters: *const c_void) -> Done {
     current()?;
     not_null(parameters)?;
@@ -289,7 +289,7 @@ sets! {
     cuMemsetD32, cuMemsetD2D32: u32 => cuMemsetD32_v2, cuMemsetD2D32_v2;
 }
 
-/// What the launch functions before CUDA 4 take from the function itself.
+/// The shape and arguments of a function, which the launch functions before CUDA 4 use.
 #[derive(Default)]
 pub(crate) struct LegacyLaunch {
     block: [c_uint; 3],
@@ -297,7 +297,7 @@ pub(crate) struct LegacyLaunch {
     arguments: Vec<u8>,
 }
 
-/// Bytes of arguments at most.
+/// Maximum size of the arguments in bytes.
 const ARGUMENT_BYTES_MAX: usize = 4096;
 
 pub(crate) fn cuFuncSetBlockShape(handle: CUfunction, x: c_int, y: c_int, z: c_int) -> Done {
@@ -369,7 +369,7 @@ pub(crate) fn cuLaunchGridAsync(handle: CUfunction, width: c_int, height: c_int,
         (launch.block, launch.shared_bytes, launch.arguments.clone())
     };
     let mut count = arguments.len();
-    // The list of `cuLaunchKernel` that passes all arguments in one buffer.
+    // The list `extra` of `cuLaunchKernel`, which passes all arguments in one buffer.
     let mut extra = [
         core::ptr::without_provenance_mut(1),
         arguments.as_mut_ptr().cast(),

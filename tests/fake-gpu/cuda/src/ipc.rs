@@ -1,4 +1,4 @@
-//! Memory of `cuMemAlloc` in several processes. It counts where it was allocated.
+//! Memory of `cuMemAlloc` in several processes. It is charged to the process that allocated it.
 
 use core::ffi::c_uint;
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ use crate::pool_sharing::ordinal_of_index;
 use crate::process::{initialised, process};
 use crate::shared_extents::Ticket;
 
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which every opening must say.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which every open must pass.
 const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
-/// What is open: by handle and the context's life, the address.
+/// Addresses of open memory, by handle and the context's life.
 static OPEN: Mutex<BTreeMap<(Vec<u8>, u32), u64>> = Mutex::new(BTreeMap::new());
 
 fn open() -> MutexGuard<'static, BTreeMap<(Vec<u8>, u32), u64>> {
@@ -46,7 +46,7 @@ fn open_memory(target: *mut CUdeviceptr, handle: &CUipcMemHandle, flags: c_uint,
         return Err(CUresult::INVALID_VALUE);
     }
     let ticket = Ticket::read(&handle.reserved, Ticket::IPC).ok_or(CUresult::INVALID_HANDLE)?;
-    // A process does not open its own memory.
+    // A process cannot open its own memory.
     if ticket.place.process_id == std::process::id() {
         return Err(CUresult::INVALID_CONTEXT);
     }
@@ -76,7 +76,7 @@ pub(crate) fn cuIpcOpenMemHandle(target: *mut CUdeviceptr, handle: CUipcMemHandl
     open_memory(target, &handle, flags, false)
 }
 
-/// As [`cuIpcOpenMemHandle`], but memory that is open already is opened once more, at the same address.
+/// As [`cuIpcOpenMemHandle`], but memory that is open already is opened again at the same address.
 pub(crate) fn cuIpcOpenMemHandle_v2(target: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> Done {
     open_memory(target, &handle, flags, true)
 }

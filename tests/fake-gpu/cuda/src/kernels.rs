@@ -18,7 +18,7 @@ use crate::interface_v1::LegacyLaunch;
 use crate::modules::{Library, Module};
 use crate::process::process;
 
-/// Threads of a block at most.
+/// Maximum number of threads of a block.
 pub(crate) const THREADS_PER_BLOCK_MAX: c_int = 1024;
 const REGISTERS_PER_THREAD: c_int = 32;
 
@@ -33,7 +33,7 @@ const ATTRIBUTE_COUNT: usize = 16;
 /// Attributes that can be set.
 const SETTABLE: [c_uint; 7] = [MAX_DYNAMIC_SHARED, SHARED_CARVEOUT, 11, 12, 13, 14, 15];
 
-/// What can be set of a function.
+/// The settings of a function.
 pub(crate) struct Settings([AtomicI32; ATTRIBUTE_COUNT]);
 
 impl Settings {
@@ -79,14 +79,14 @@ impl Settings {
 pub(crate) struct Function {
     pub(crate) module: &'static Module,
     pub(crate) name: CString,
-    /// Whether its first parameter says how long it takes.
+    /// Whether its first parameter is its duration.
     pub(crate) spins: bool,
     /// Whether it waits for a kernel on another device.
     pub(crate) meets: bool,
     pub(crate) settings: Settings,
-    /// Offset and size of each parameter, where the image tells them.
+    /// Offset and size of each parameter, if the image contains them.
     pub(crate) parameters: Option<Vec<(usize, usize)>>,
-    /// The shape and arguments that the launch functions before CUDA 4 take from here.
+    /// Shape and arguments for the launch functions before CUDA 4.
     pub(crate) legacy_launch: Mutex<LegacyLaunch>,
 }
 
@@ -131,11 +131,11 @@ impl Kernel {
         Kernel { library, library_handle, name, settings: Settings::new(), parameters }
     }
 
-    /// The function that the kernel is in the current context.
+    /// The kernel's function in the current context.
     fn function(&self) -> Done<CUfunction> {
         let handle = self.library.module(current()?)?.function(&self.name)?;
         if let Some(function) = handles::find::<Function>(handle.0) {
-            // What was set for the kernel holds for its function, unless that was set itself.
+            // The kernel's setting applies to its function, unless the function's own is larger.
             let dynamic = self.settings.max_dynamic_shared_bytes() as c_int;
             function.settings.0[MAX_DYNAMIC_SHARED as usize].fetch_max(dynamic, Ordering::Relaxed);
         }
@@ -143,14 +143,15 @@ impl Kernel {
     }
 }
 
-/// The function that a handle names, or the kernel's function in the current context: the driver takes both.
+/// The function of a handle. For a kernel's handle, the kernel's function in the current context: the driver accepts
+/// both.
 #[inline]
 pub(crate) fn function(handle: CUfunction) -> Done<&'static Function> {
     process()?;
     known_function(handle)
 }
 
-/// As [`function`], where the process is known to be initialised.
+/// As [`function`], for a process that is known to be initialised.
 #[inline]
 pub(crate) fn known_function(handle: CUfunction) -> Done<&'static Function> {
     match handles::find::<Function>(handle.0) {
@@ -224,7 +225,7 @@ pub(crate) fn cuFuncGetParamInfo(handle: CUfunction, index: usize, offset: *mut 
 }
 
 fn put_parameter_count(parameters: Option<&Vec<(usize, usize)>>, count: *mut usize) -> Done {
-    // An image that does not tell its kernels' parameters does not tell their number.
+    // An image without its kernels' parameters does not give their number either.
     put(count, parameters.ok_or(CUresult::NOT_SUPPORTED)?.len())
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Refuses what no device can run.
+    /// Refuses a shape that no device can run.
     #[inline]
     pub(crate) fn check(&self, function: &Function) -> Done {
         let Shape { grid: [_, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes } = *self;
@@ -59,7 +59,7 @@ impl Shape {
     }
 }
 
-/// A launch's arguments, as the caller passes them.
+/// A launch's arguments as the caller passes them.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments {
     pub(crate) parameters: *mut *mut c_void,
@@ -90,7 +90,7 @@ impl Arguments {
         Ok((start, bytes))
     }
 
-    /// The first arguments, all of 64 bits, where they are passed one by one.
+    /// The first `N` arguments, all of 64 bits, if they are passed one by one.
     pub(crate) fn words<const N: usize>(&self) -> Done<[u64; N]> {
         if self.parameters.is_null() {
             return Err(CUresult::INVALID_VALUE);
@@ -102,7 +102,7 @@ impl Arguments {
         Ok(words)
     }
 
-    /// The first argument, which says how long a spin kernel takes.
+    /// The first argument, which is a spin kernel's duration.
     fn spin_ns(&self) -> Done<u64> {
         if !self.parameters.is_null() {
             return get(get(self.parameters)?.cast_const().cast());
@@ -117,7 +117,7 @@ impl Arguments {
     }
 }
 
-/// How long a kernel takes: the rule of the machine's documentation.
+/// The duration of a kernel, by the rules in the documentation of [`aliquot_fake_machine`].
 pub(crate) fn duration_ns(function: &Function, shape: &Shape, arguments: &Arguments) -> Done<u64> {
     if function.spins {
         return arguments.spin_ns();
@@ -153,7 +153,7 @@ fn launch(stream: &'static Stream, handle: CUfunction, shape: Shape, arguments: 
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver API's signature")]
-// Passing the arguments on through memory would cost more than the rest of the call.
+// Inlined, because passing the arguments on through memory would cost more than the rest of the call.
 #[inline(always)]
 pub(crate) fn cuLaunchKernel(
     null: NullStream,
@@ -229,7 +229,7 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
     if count == 0 || count as usize > initialised().devices.len() || flags > 3 {
         return Err(CUresult::INVALID_VALUE);
     }
-    // All or none: every launch is checked before the first is made.
+    // All launches or none: every one is checked before the first is issued.
     let mut checked = Vec::new();
     for launch in launches {
         let shape = Shape { grid: launch.grid_dim, block: launch.block_dim, shared_bytes: launch.shared_mem_bytes };

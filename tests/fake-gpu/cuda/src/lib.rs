@@ -1,12 +1,12 @@
-//! The simulated GPU's CUDA driver: a `libcuda.so.1` of our own, with no GPU behind.
+//! The simulated GPU's CUDA driver: our own `libcuda.so.1`, which needs no GPU.
 //!
-//! It answers as NVIDIA's driver does, wherever a program can see it: handles, contexts, memory that returns what was
-//! written, streams, events, capture and graphs, errors. Kernels compute nothing; they take device time by the rule of
-//! [`aliquot_fake_machine`], which also says how processes share the devices.
+//! It behaves like NVIDIA's driver in everything that a program can observe: handles, contexts, memory contents,
+//! streams, events, capture and graphs, errors. Kernels compute nothing; they take device time by the rules of
+//! [`aliquot_fake_machine`], which also describes how processes share the devices.
 //!
-//! [`exports`] expands the functions from the table in `aliquot-abi`; each line of the table calls the function of the
+//! [`exports`] expands the functions from the table in `aliquot-abi`. Each line of the table calls the function of the
 //! same name in one of the modules here, so a line without an implementation does not compile. An implementation
-//! returns [`Done`], and reads and writes the caller's memory through [`caller`] only.
+//! returns [`Done`], and accesses the caller's memory only through [`caller`].
 
 #![allow(non_snake_case, reason = "implementations have the names of the driver API's functions")]
 #![cfg_attr(test, allow(dead_code, reason = "without its exports nothing of the library is called"))]
@@ -75,5 +75,5 @@ mod virtual_memory;
 
 use aliquot_abi::cuda::CUresult;
 
-/// What a driver function's implementation returns.
+/// The result of a driver function's implementation.
 pub(crate) type Done<T = ()> = Result<T, CUresult>;

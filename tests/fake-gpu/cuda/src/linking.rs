@@ -1,5 +1,5 @@
-//! `cuLink*`: images put together to one. What comes out holds the names of what went in, as that is all there is to a kernel
-//! here.
+//! `cuLink*`: several images linked into one. The result contains only the names and parameters of the inputs' kernels
+//! and variables, because a kernel has no more here.
 
 use core::ffi::{c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -14,11 +14,11 @@ use crate::handles::{self, Kind, Object};
 use crate::images::{self, Image};
 use crate::modules::check_options;
 
-/// `CUjitInputType`: cubin, PTX, fat binary, object, library of objects, and NVVM, which CUDA 13 no longer takes.
+/// `CUjitInputType`: cubin, PTX, fat binary, object, library of objects. CUDA 13 no longer accepts NVVM.
 const PTX: c_uint = 1;
 const INPUT_TYPES: core::ops::RangeInclusive<c_uint> = 0..=4;
 
-/// Images that are being put together.
+/// A link in progress.
 struct Linking {
     owner: Owner,
     state: Mutex<State>,
@@ -26,11 +26,11 @@ struct Linking {
 
 #[derive(Default)]
 struct State {
-    /// PTX with all that was added.
+    /// PTX with all added images.
     source: String,
-    /// Whether something was added of which the kernels are not known.
+    /// Whether an image was added whose kernels are not known.
     is_opaque: bool,
-    /// The result, which lives as long as the linking.
+    /// The result, which lives as long as this object.
     output: Option<Vec<u8>>,
 }
 
@@ -64,7 +64,7 @@ impl Linking {
     }
 }
 
-/// PTX that declares what an image holds.
+/// PTX that declares the contents of an image.
 fn describe(image: &Image) -> String {
     let mut source = String::new();
     for variable in &image.variables {
@@ -72,7 +72,7 @@ fn describe(image: &Image) -> String {
     }
     for entry in image.entries.iter().flatten() {
         let parameter = |(number, (offset, size)): (usize, &(usize, usize))| {
-            // The power of two that divides the offset brings the parameter back to it.
+            // With the largest power of two that divides the offset as alignment, the parameter gets this offset again.
             let alignment = 1 << offset.trailing_zeros().min(7);
             format!(".param .align {alignment} .b8 p{number}[{size}]")
         };

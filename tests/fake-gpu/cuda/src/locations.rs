@@ -1,4 +1,4 @@
-//! Places of memory, as the API names them.
+//! Memory locations, as the API names them.
 
 use aliquot_abi::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUmemLocation, CUresult};
 
@@ -8,18 +8,18 @@ use crate::device::{Device, device};
 const HOST: u32 = 2;
 const HOST_NUMA: u32 = 3;
 const HOST_NUMA_CURRENT: u32 = 4;
-/// NUMA nodes of a machine at most.
+/// Maximum number of a machine's NUMA nodes.
 const NUMA_NODES_MAX: i32 = 1024;
 
-/// A place.
+/// A location of memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Location {
     Device(&'static Device),
-    /// The host, whichever NUMA node.
+    /// The host, on any NUMA node.
     Host,
 }
 
-/// The place that a caller names.
+/// Reads the caller's location.
 pub(crate) fn read(location: CUmemLocation) -> Done<Location> {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => device(location.id).map(Location::Device),
@@ -29,7 +29,7 @@ pub(crate) fn read(location: CUmemLocation) -> Done<Location> {
     }
 }
 
-/// Whether two names mean the same place. All of the host is one.
+/// Whether two names mean the same location. The whole host counts as one.
 pub(crate) fn same(left: CUmemLocation, right: CUmemLocation) -> bool {
     let on_device = |location: CUmemLocation| location.kind == CU_MEM_LOCATION_TYPE_DEVICE;
     match (on_device(left), on_device(right)) {

@@ -1,4 +1,4 @@
-//! `cuGetProcAddress` and what else a program asks before it uses the driver.
+//! `cuGetProcAddress`, and other queries before a program uses the driver.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::collections::HashMap;
@@ -21,14 +21,14 @@ const PER_THREAD_VERSION: u32 = 7000;
 /// A function as `cuGetProcAddress` knows it.
 pub(crate) struct Export {
     pub(crate) name: &'static str,
-    /// The first version whose callers get it.
+    /// The lowest requested version that gets it.
     pub(crate) version: u32,
     pub(crate) function: *const c_void,
-    /// The form with per-thread default streams, where there is one.
+    /// The form with per-thread default streams, if there is one.
     pub(crate) per_thread: Option<*const c_void>,
 }
 
-/// What became of a look-up, as the second version of the function tells it.
+/// The result of a look-up, with the values of the second version of the function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Status {
     Found = 0,
@@ -59,7 +59,7 @@ fn table() -> &'static HashMap<&'static str, Vec<Export>> {
     &TABLE.get_or_init(build).0
 }
 
-/// The driver's version, also before `cuInit`.
+/// The driver's CUDA version. Also known before `cuInit`.
 fn driver_version() -> u32 {
     static VERSION: OnceLock<u32> = OnceLock::new();
     *VERSION.get_or_init(|| Config::from_env().map_or(13000, |config| config.cuda_version))
@@ -80,7 +80,7 @@ fn find(name: &CStr, version: u32, per_thread: bool) -> (*mut c_void, Status) {
     (per_thread.unwrap_or(best.function).cast_mut(), Status::Found)
 }
 
-/// Looks a function up for a caller whose flags, where they say nothing of streams, mean those of `null`.
+/// Looks a function up. If the flags do not choose a default stream, `null` does.
 fn look_up(
     null: NullStream,
     symbol: *const c_char,
@@ -114,7 +114,7 @@ pub(crate) fn cuGetProcAddress(
     }
 }
 
-/// As [`cuGetProcAddress`], but who asks for the status is told by it, and only by it, that there is no such function.
+/// As [`cuGetProcAddress`], but if the caller asks for the status, only the status reports a missing function.
 pub(crate) fn cuGetProcAddress_v2(
     null: NullStream,
     symbol: *const c_char,
@@ -145,14 +145,14 @@ fn put_static(target: *mut *const c_char, text: Option<&'static str>) -> Done {
     text.map(|_| ()).ok_or(CUresult::INVALID_VALUE)
 }
 
-/// NVIDIA's private tables are NVIDIA's: there are none here.
+/// Always fails: NVIDIA's private tables do not exist here.
 pub(crate) fn cuGetExportTable(target: *mut *const c_void, id: *const CUuuid) -> Done {
     not_null(id)?;
     put(target, core::ptr::null())?;
     Err(CUresult::NOT_FOUND)
 }
 
-/// There is nothing to profile with.
+/// Does nothing: there is no profiler.
 pub(crate) fn cuProfilerStart() -> Done {
     process().map(|_| ())
 }

@@ -1,20 +1,20 @@
-//! Kernels that wait for a kernel on another device, as those of collective communication do.
+//! Kernels that wait for a kernel on another device, as in collective communication.
 
 use crate::Done;
 use crate::launches::Arguments;
 use crate::memory_operations::{ValueWait, ValueWrite};
 
-/// What a kernel does whose name begins with `rendezvous`: the rule of the machine's documentation.
+/// The work of a kernel whose name begins with `rendezvous`, as described in `tests/fake-gpu/README.md`.
 pub(crate) struct Meeting {
     arrival: ValueWrite,
     peer: ValueWait,
-    /// How long it takes once both are there.
+    /// The kernel's duration from when both kernels have arrived.
     pub(crate) duration_ns: u64,
 }
 
 impl Meeting {
-    /// Reads the parameters: its own counter's address, the peer's, the number to write and to wait for, and the
-    /// duration.
+    /// Reads the parameters: the address of its own counter, the address of the peer's, the number to write and to wait
+    /// for, and the duration.
     pub(crate) fn of(arguments: &Arguments) -> Done<Meeting> {
         let [own, peer, number, duration_ns] = arguments.words()?;
         Ok(Meeting {
@@ -24,7 +24,7 @@ impl Meeting {
         })
     }
 
-    /// Arrives, and tells whether the peer has.
+    /// Writes this kernel's arrival, and returns whether the peer has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.arrival.carry_out();
         self.peer.is_satisfied()

@@ -1,4 +1,4 @@
-//! Linear and managed memory, and what an address belongs to.
+//! Linear and managed memory, and the classification of addresses.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -12,7 +12,7 @@ use crate::device::{Device, device};
 use crate::process::{initialised, process};
 use crate::{capture, host_memory, imported, shared_extents, stream_ordered, virtual_memory};
 
-/// Rows of a pitched allocation begin at multiples of this.
+/// Rows of pitched allocations begin at multiples of this.
 const PITCH_BYTES: u64 = 512;
 const ATTACH_GLOBAL: c_uint = 1;
 const ATTACH_HOST: c_uint = 2;
@@ -23,18 +23,18 @@ const LOCATION_DEVICE: c_uint = 1;
 const DEVICE_HOST: c_int = -1;
 const DEVICE_NONE: c_int = -2;
 
-/// What an address belongs to.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     /// Memory of the device with this ordinal.
     Device(usize),
-    /// Host memory that the driver knows.
+    /// Host memory that the driver has allocated or registered.
     PinnedHost,
-    /// Memory that the driver does not know.
+    /// Other memory of the program.
     PageableHost,
 }
 
-/// Takes memory for a context.
+/// Allocates memory for a context.
 pub(crate) fn take(context: &Context, bytes: u64, usage: Use) -> Done<u64> {
     let device = context.device();
     let _accounts = device.accounts();
@@ -45,7 +45,7 @@ pub(crate) fn take(context: &Context, bytes: u64, usage: Use) -> Done<u64> {
     Ok(address)
 }
 
-/// Gives back what [`take`] took, if it is of one of these uses.
+/// Frees memory of [`take`], if it has one of these uses.
 pub(crate) fn give_back(address: u64, uses: &[Use]) -> Done {
     let device = device_of(address).ok_or(CUresult::INVALID_VALUE)?;
     let allowed = |extent: &Extent| uses.contains(&extent.usage);
@@ -72,7 +72,7 @@ pub(crate) fn is_managed(address: u64) -> bool {
     extent_around(address).is_some_and(|(_, extent)| extent.usage == Use::Managed)
 }
 
-/// What `bytes` from `address` on belong to. They must lie in one allocation if they begin in one.
+/// The kind of memory of `bytes` from `address` on. If they begin in an allocation, they must lie within it.
 pub(crate) fn side_of(address: u64, bytes: u64) -> Done<Side> {
     let (end, side) = if let Some(device) = device_of(address) {
         let extent = device.arena.around(address).ok_or(CUresult::INVALID_VALUE)?;
@@ -90,7 +90,7 @@ pub(crate) fn side_of(address: u64, bytes: u64) -> Done<Side> {
     if end - address >= bytes { Ok(side) } else { Err(CUresult::INVALID_VALUE) }
 }
 
-/// As [`side_of`], for an address that must be one of the driver's.
+/// As [`side_of`], for an address that must belong to the driver.
 pub(crate) fn known_side_of(address: u64, bytes: u64) -> Done<Side> {
     match side_of(address, bytes)? {
         Side::PageableHost => Err(CUresult::INVALID_VALUE),
@@ -98,7 +98,7 @@ pub(crate) fn known_side_of(address: u64, bytes: u64) -> Done<Side> {
     }
 }
 
-/// Notes that memory from `address` on is going to be written.
+/// Marks the allocation around `address` as written.
 pub(crate) fn touch(address: u64) {
     if let Some((device, extent)) = extent_around(address)
         && !extent.touched
@@ -168,7 +168,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Done {
     give_back(address, &[Use::Linear, Use::Managed]).or_else(|_| stream_ordered::free_at_once(address))
 }
 
-/// Where the allocation around an address begins, and its size.
+/// Start and size of the allocation around an address.
 pub(crate) fn range_of(address: u64) -> Option<(u64, u64)> {
     if let Some((_, extent)) = extent_around(address) {
         return Some((extent.start, extent.bytes));
@@ -202,13 +202,13 @@ fn check_location(location: CUmemLocation) -> Done {
     }
 }
 
-/// Advice is accepted and changes nothing: managed memory is where everyone can reach it.
+/// Advice is accepted and has no effect: every device and the host can access managed memory.
 pub(crate) fn cuMemAdvise_v2(address: CUdeviceptr, bytes: usize, advice: c_uint, location: CUmemLocation) -> Done {
     process()?;
     if !(1..=6).contains(&advice) {
         return Err(CUresult::INVALID_VALUE);
     }
-    // The two about read-mostly data name no place.
+    // Advices 1 and 2, about read-mostly data, name no location.
     if advice > 2 {
         check_location(location)?;
     }

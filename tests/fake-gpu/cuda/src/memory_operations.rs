@@ -1,4 +1,4 @@
-//! Stream memory operations: a stream writes a value, or waits until memory holds one.
+//! Stream memory operations: a stream writes a value to memory, or waits for a value in memory.
 
 use core::ffi::c_uint;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::streams::stream;
 
 const WAIT_FLUSH: c_uint = 1 << 30;
 const WRITE_NO_MEMORY_BARRIER: c_uint = 1;
-/// Operations of a batch at most.
+/// Maximum number of operations in a batch.
 const BATCH_MAX: c_uint = 256;
 
 /// The API's versions of these operations.
@@ -33,7 +33,7 @@ impl Version {
         if is_there { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
     }
 
-    /// Flags that a write may have.
+    /// Valid flags of a write.
     fn write_flags(self) -> c_uint {
         match self {
             Version::One => WRITE_NO_MEMORY_BARRIER,
@@ -42,7 +42,7 @@ impl Version {
     }
 }
 
-/// How wide a value is.
+/// The width of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Width {
     Bits32,
@@ -68,14 +68,14 @@ pub(crate) struct ValueWait {
 
 #[derive(Clone, Copy)]
 enum Condition {
-    /// The difference, taken as a signed number, is not negative.
+    /// (seen - wanted) ≥ 0, as a signed number.
     GreaterOrEqual,
     Equal,
     And,
     Nor,
 }
 
-/// An operation of either kind, or one that only orders.
+/// An operation of either kind, or a barrier, which has no effect here.
 #[derive(Clone, Copy)]
 pub(crate) enum MemoryOperation {
     Write(ValueWrite),
@@ -93,7 +93,7 @@ impl MemoryOperation {
     }
 }
 
-/// Refuses an address that is not aligned, not the driver's, or managed.
+/// Refuses an address that is not aligned, does not belong to the driver, or is managed.
 fn check(address: u64, width: Width) -> Done {
     let bytes = if width == Width::Bits32 { 4 } else { 8 };
     if !address.is_multiple_of(bytes) || is_managed(address) {
@@ -112,12 +112,12 @@ impl ValueWrite {
         Ok(MemoryOperation::Write(ValueWrite { address, value, width }))
     }
 
-    /// To a 64-bit word of the driver's own.
+    /// A write to a 64-bit word of the driver's own.
     pub(crate) fn own(address: u64, value: u64) -> MemoryOperation {
         MemoryOperation::Write(ValueWrite { address, value, width: Width::Bits64 })
     }
 
-    /// To a 64-bit word, by a kernel.
+    /// A kernel's write to a 64-bit word.
     pub(crate) fn by_kernel(address: u64, value: u64) -> Done<ValueWrite> {
         check(address, Width::Bits64)?;
         touch(address);
@@ -126,8 +126,8 @@ impl ValueWrite {
 
     pub(crate) fn carry_out(&self) {
         // SAFETY: the address was checked to be aligned and in memory that the driver knows, which by the API's
-        // contract the caller keeps until the operation is done. Others access it as a device does, so the store is
-        // atomic.
+        // contract the caller keeps until the operation is done. Other threads may access it at the same time, so the
+        // store is atomic.
         unsafe {
             match self.width {
                 Width::Bits32 => (*(self.address as *const AtomicU32)).store(self.value as u32, Ordering::Release),
@@ -150,13 +150,13 @@ impl ValueWait {
         Ok(MemoryOperation::Wait(ValueWait { address, value, width, condition }))
     }
 
-    /// Until a 64-bit word of the driver's own holds at least a value.
+    /// A wait until a 64-bit word of the driver's own is at least `value`.
     pub(crate) fn own(address: u64, value: u64) -> MemoryOperation {
         let (width, condition) = (Width::Bits64, Condition::GreaterOrEqual);
         MemoryOperation::Wait(ValueWait { address, value, width, condition })
     }
 
-    /// Until a 64-bit word holds at least a value, by a kernel.
+    /// A kernel's wait until a 64-bit word is at least `value`.
     pub(crate) fn by_kernel(address: u64, value: u64) -> Done<ValueWait> {
         check(address, Width::Bits64)?;
         Ok(ValueWait { address, value, width: Width::Bits64, condition: Condition::GreaterOrEqual })
@@ -166,7 +166,7 @@ impl ValueWait {
         // SAFETY: as in `ValueWrite::carry_out`.
         let (seen, wanted) = unsafe {
             match self.width {
-                // Sign extension keeps the meaning of each condition.
+                // Sign extension preserves the result of each condition.
                 Width::Bits32 => (
                     i64::from((*(self.address as *const AtomicU32)).load(Ordering::Acquire) as i32) as u64,
                     i64::from(self.value as u32 as i32) as u64,

@@ -16,10 +16,10 @@ use crate::kernels::{Function, Kernel};
 use crate::memory;
 use crate::process::process;
 
-/// Modules are loaded when they are needed (`CU_MODULE_LAZY_LOADING`).
+/// `CU_MODULE_LAZY_LOADING`: modules are loaded when they are needed.
 const LAZY_LOADING: c_uint = 2;
 
-/// An image in a context.
+/// An image loaded into a context.
 pub(crate) struct Module {
     pub(crate) owner: Owner,
     handle: Mutex<CUmodule>,
@@ -35,7 +35,7 @@ struct Global {
     bytes: u64,
 }
 
-/// An image that is loaded into each context when that needs it.
+/// An image that is loaded into a context when it is first needed there.
 pub(crate) struct Library {
     image: Image,
     state: Mutex<LibraryState>,
@@ -92,7 +92,7 @@ impl Module {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The function with this name: the same handle each time.
+    /// The function with this name. Returns the same handle each time.
     pub(crate) fn function(&'static self, name: &CStr) -> Done<CUfunction> {
         let entry = find_entry(&self.entries, utf8(name)?)?;
         let mut functions = self.functions();
@@ -117,7 +117,7 @@ impl Module {
             handles::retire::<Function>(function.0);
         }
         for variable in &self.variables {
-            // A variable whose context has ended went with it.
+            // Fails if the context has ended, and the variable with it.
             let _ = memory::give_back(variable.address, &[Use::Global]);
         }
     }
@@ -128,7 +128,7 @@ impl Library {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The module that the library is in a context.
+    /// The library's module in a context.
     pub(crate) fn module(&self, context: &'static Context) -> Done<&'static Module> {
         let mut state = self.state();
         state.modules.retain(|(owner, _)| owner.is_alive());
@@ -194,7 +194,7 @@ pub(crate) fn cuModuleLoadData(target: *mut CUmodule, image: *const c_void) -> D
     put(target, Module::load(context, images::read_at(image.cast())?)?.0)
 }
 
-/// The options are about compiling, which nothing here does; the logs that they ask for stay empty.
+/// Ignores the options, which concern compilation. Requested logs stay empty.
 pub(crate) fn cuModuleLoadDataEx(
     target: *mut CUmodule,
     image: *const c_void,

@@ -1,7 +1,7 @@
-//! Multicast objects: an address through which the memory of several devices is written at once.
+//! Multicast objects: addresses through which the memory of several devices is written at once.
 //!
-//! Memory that is bound to an object stays as long as it is bound. What is written through the object is not seen in
-//! the memory that is bound to it, as only kernels write so.
+//! Memory bound to an object lives as long as it is bound. Writes through the object do not reach the bound memory:
+//! only kernels write in this way, and kernels compute nothing here.
 
 use core::ffi::{c_uint, c_ulonglong};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::physical_memory::{GRANULARITY_BYTES, Physical, Place, physical, regis
 use crate::process::{initialised, process};
 use crate::virtual_memory::mapped_at;
 
-/// What a multicast object has besides what physical memory has.
+/// The part of a multicast object that physical memory does not have.
 pub(crate) struct Multicast {
     device_count: usize,
     state: Mutex<State>,
@@ -28,7 +28,7 @@ struct State {
     bindings: Vec<Binding>,
 }
 
-/// Memory of a device at a place of the object.
+/// A device's memory bound to a range of the object.
 struct Binding {
     ordinal: usize,
     offset: u64,
@@ -45,7 +45,7 @@ impl Multicast {
         self.state().devices.first().copied().unwrap_or(0)
     }
 
-    /// Lets go of what is bound, at the object's end.
+    /// Releases all bound memory at the object's end.
     pub(crate) fn unbind_all(&self) {
         let bindings = std::mem::take(&mut self.state().bindings);
         bindings.iter().for_each(|binding| binding.memory.let_go());
@@ -56,7 +56,7 @@ fn check_properties(properties: &CUmulticastObjectProp) -> Done {
     if !(2..=initialised().devices.len()).contains(&(properties.num_devices as usize)) || properties.flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Objects of several processes are not simulated.
+    // Sharing multicast objects between processes is not simulated.
     if properties.handle_types != 0 { Err(CUresult::NOT_SUPPORTED) } else { Ok(()) }
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn cuMulticastAddDevice(handle: u64, ordinal: CUdevice) -> Done {
     Ok(())
 }
 
-/// Binds memory to an object whose devices have all been named.
+/// Binds memory to an object. All its devices must have been added before.
 fn bind(
     handle: u64,
     expected: Option<CUdevice>,
@@ -225,7 +225,7 @@ pub(crate) fn cuMulticastBindAddr_v2(
     bind_address(handle, Some(ordinal), offset, address, bytes, flags)
 }
 
-/// Unbinds what of a device is bound in a range, which must hold whole bindings.
+/// Unbinds a device's bindings in a range, which must contain whole bindings.
 pub(crate) fn cuMulticastUnbind(handle: u64, ordinal: CUdevice, offset: usize, bytes: usize) -> Done {
     let (_, multicast) = multicast(handle)?;
     let ordinal = device(ordinal)?.ordinal;

@@ -1,4 +1,4 @@
-//! How many blocks of a kernel fit on an SM: threads, blocks and shared memory limit them.
+//! Occupancy: how many blocks of a kernel fit on an SM, limited by threads, blocks and shared memory.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -12,7 +12,7 @@ use crate::kernels::{THREADS_PER_BLOCK_MAX, function};
 const THREADS_PER_SM: c_int = 2048;
 const BLOCKS_PER_SM_MAX: c_int = 32;
 const SHARED_MEMORY_PER_SM: usize = 228 << 10;
-/// What the system takes of each block's shared memory.
+/// Shared memory of each block that the system reserves.
 const SHARED_MEMORY_RESERVED: usize = 1 << 10;
 
 fn blocks_per_sm(block_size: c_int, shared_bytes: usize) -> Done<c_int> {
@@ -69,7 +69,7 @@ pub(crate) fn cuOccupancyMaxPotentialBlockSize(
         }
         // SAFETY: by the API's contract the caller passes a function of this type, or null.
         let shared_bytes_of: unsafe extern "C" fn(c_int) -> usize = unsafe { core::mem::transmute(shared_bytes_of) };
-        // SAFETY: as above; it may be called with any block size.
+        // SAFETY: by the API's contract the function may be called with any block size.
         unsafe { shared_bytes_of(size) }
     };
     let limit = if block_size_limit == 0 { THREADS_PER_BLOCK_MAX } else { block_size_limit.min(THREADS_PER_BLOCK_MAX) };
@@ -113,13 +113,13 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     put(bytes, share.min(SHARED_MEMORY_PER_BLOCK_OPTIN as usize))
 }
 
-/// Blocks of a cluster at most, on any device that has clusters.
+/// Maximum number of blocks of a cluster, on any device with clusters.
 const CLUSTER_BLOCKS_MAX: c_uint = 8;
 const FIRST_CAPABILITY_WITH_CLUSTERS: u32 = 9;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
 const CLUSTER_DIMENSION: c_uint = 4;
 
-/// `CUlaunchAttribute`: which, and its value.
+/// `CUlaunchAttribute`: its id and its value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LaunchAttribute {
@@ -128,7 +128,8 @@ struct LaunchAttribute {
     value: [c_uint; 16],
 }
 
-/// What a launch would be, and how many blocks of it fit on an SM. There must be clusters.
+/// A launch's configuration, how many of its blocks fit on an SM, and the number of SMs. Fails on a device without
+/// clusters.
 fn clustered(handle: CUfunction, config: *const CUlaunchConfig) -> Done<(CUlaunchConfig, c_int, c_int)> {
     let device = function(handle)?.module.owner.device();
     let config = get(config)?;
@@ -150,7 +151,7 @@ pub(crate) fn cuOccupancyMaxPotentialClusterSize(
     put(size, if blocks == 0 { 0 } else { CLUSTER_BLOCKS_MAX as c_int })
 }
 
-/// How many clusters of the size that an attribute of the launch says can run at once.
+/// How many clusters can run at once, with the cluster size in the launch's attributes.
 pub(crate) fn cuOccupancyMaxActiveClusters(
     clusters: *mut c_int,
     handle: CUfunction,

@@ -1,8 +1,8 @@
-//! Physical memory: what `cuMemCreate` makes, and what other processes are given of it.
+//! Physical memory of `cuMemCreate`, and its export to other processes.
 //!
-//! It is a part of one anonymous file, so that it can be mapped at several addresses; memory that can be exported has a
-//! file of its own, which ends with a description of what it is. It counts against its device until its last handle and
-//! its last mapping are gone, in the process that made it.
+//! It is a part of one anonymous file, so that it can be mapped at several addresses. Memory that can be exported has
+//! its own file, which ends with a description of the memory. The process that made it is charged until the last handle
+//! and the last mapping are gone.
 
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ use crate::process::{initialised, process};
 pub(crate) const GRANULARITY_BYTES: u64 = 2 << 20;
 const ALLOCATION_PINNED: c_uint = 1;
 const HANDLE_POSIX_FD: c_uint = 1;
-/// `CU_MEM_CREATE_USAGE_TILE_POOL`: for sparse arrays alone.
+/// `CU_MEM_CREATE_USAGE_TILE_POOL`: only for sparse arrays.
 const USAGE_TILE_POOL: u16 = 1;
 const DESCRIPTION_BYTES: u64 = 4096;
 const MAGIC: u64 = u64::from_be_bytes(*b"alq-phys");
-/// In place of a device's index.
+/// Stands for the host in place of a device's index.
 const HOST_INDEX: u64 = u64::MAX;
 
-/// Where physical memory is.
+/// The place of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// On the device with this ordinal.
@@ -46,26 +46,26 @@ pub(crate) struct Physical {
     properties: CUmemAllocationProp,
     pub(crate) place: Place,
     pub(crate) bytes: u64,
-    /// Its own file, until it is gone; what has none is at this place in the file of all.
+    /// Its own file, until the memory is gone. Without one, the memory lies at `offset` in the common file.
     own_file: Mutex<Option<Backing>>,
     offset: u64,
-    /// Whether this process made it, and its device's memory is counted here.
+    /// Whether this process made it and is charged for it.
     is_charged: bool,
-    /// Handles; mappings and bindings.
+    /// Number of handles; number of mappings and bindings.
     references: Mutex<(usize, usize)>,
     pub(crate) multicast: Option<Multicast>,
 }
 
-// SAFETY: the only pointer inside is a property that is carried and never followed.
+// SAFETY: the only pointer inside is a property that is stored but never dereferenced.
 unsafe impl Send for Physical {}
-// SAFETY: as above; what changes is behind a mutex.
+// SAFETY: as above; mutable data is behind a mutex.
 unsafe impl Sync for Physical {}
 
 impl Object for Physical {
     const KIND: Kind = Kind::PhysicalMemory;
 }
 
-/// What ends the file of memory that can be exported.
+/// The description at the end of an exportable file.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Description {
@@ -76,12 +76,12 @@ struct Description {
     location_id: i32,
 }
 
-// SAFETY: integers only, and the assertion below leaves no room for padding.
+// SAFETY: integers only, and the assertion below excludes padding.
 unsafe impl Plain for Description {}
 
 const _: () = assert!(size_of::<Description>() == 32);
 
-/// The file that holds all physical memory of the process that cannot be exported, and how much of it is given out.
+/// The common file, for all physical memory of the process that cannot be exported, and the number of its bytes in use.
 fn common() -> Done<(&'static Backing, &'static Mutex<u64>)> {
     static FILE: OnceLock<Option<Backing>> = OnceLock::new();
     static BYTES: Mutex<u64> = Mutex::new(0);
@@ -89,7 +89,7 @@ fn common() -> Done<(&'static Backing, &'static Mutex<u64>)> {
     file.map(|file| (file, &BYTES)).ok_or(CUresult::OUT_OF_MEMORY)
 }
 
-/// Handles of memory that has a file of its own, by that file.
+/// Handles of memory that has its own file, by the file's inode.
 static BY_FILE: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 fn by_file() -> MutexGuard<'static, BTreeMap<u64, u64>> {
@@ -109,13 +109,13 @@ impl Physical {
         }
     }
 
-    /// Whether it is for sparse arrays, and for nothing else.
+    /// Whether it is only for sparse arrays.
     pub(crate) fn is_tile_pool(&self) -> bool {
         let [_, _, low, high, ..] = self.properties.alloc_flags;
         u16::from_ne_bytes([low, high]) == USAGE_TILE_POOL
     }
 
-    /// Puts a part of it, inaccessible, in the place of the pages at `address`, which are the caller's.
+    /// Replaces the caller's pages at `address` by a part of the memory, without access rights.
     pub(crate) fn map(&self, offset: u64, bytes: u64, address: u64) -> Done {
         let mapped = match &*self.own_file() {
             Some(own) => own.map(offset, bytes, address, libc::PROT_NONE),
@@ -133,12 +133,12 @@ impl Physical {
         self.references().1 += 1;
     }
 
-    /// Counts a mapping or binding off.
+    /// Counts one mapping or binding less.
     pub(crate) fn let_go(&self) {
         self.count_off(|(_, mappings)| *mappings -= 1);
     }
 
-    /// Counts something off; when no handle and no mapping is left the memory is gone.
+    /// Decreases a count. When no handle and no mapping is left, frees the memory.
     fn count_off(&self, change: impl FnOnce(&mut (usize, usize))) {
         let mut references = self.references();
         let before = *references;
@@ -152,7 +152,7 @@ impl Physical {
         if let (true, Place::Device(ordinal)) = (self.is_charged, self.place) {
             initialised().devices[ordinal].release(self.bytes);
         }
-        // The pages of an own file are whoever's who still has it.
+        // The pages of its own file belong to the processes that still have the file open.
         let own = self.own_file().take();
         if own.is_none()
             && let Ok((file, _)) = common()
@@ -180,7 +180,7 @@ fn check_properties(properties: &CUmemAllocationProp) -> Done<Place> {
     }
 }
 
-/// Room for `bytes` in a file: an own one that says what it is, or the common one.
+/// Room for `bytes` in a file: its own one with a description, or the common file.
 fn make_room(properties: &CUmemAllocationProp, place: Place, bytes: u64) -> Done<(Mutex<Option<Backing>>, u64)> {
     if properties.requested_handle_types != 0 {
         let device_index = match place {
@@ -272,14 +272,14 @@ pub(crate) fn cuMemRelease(handle: u64) -> Done {
         *handles = handles.saturating_sub(1);
         if *handles == 0 {
             by_file().retain(|_, known| *known != handle);
-            // Of several who release the last reference at once one gets here first.
+            // If several threads release the last references at once, only one of them retires the handle.
             let _ = handles::retire::<Physical>(pointer_of(handle));
         }
     });
     if released { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
 }
 
-/// Another reference to what is mapped: by the handle that it has, or by a new one if that was released.
+/// Adds a reference to mapped memory. Returns its handle, or a new one if that was released.
 pub(crate) fn retain(physical: &'static Physical, handle: u64) -> u64 {
     physical.references().0 += 1;
     if handles::find::<Physical>(pointer_of(handle)).is_some() {
@@ -300,13 +300,13 @@ pub(crate) fn cuMemExportToShareableHandle(
     if flags != 0 || handle_type != HANDLE_POSIX_FD {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Only what was made for it has a file of its own.
+    // Only memory that was made for export has its own file.
     let own_file = physical.own_file();
     let own_file = own_file.as_ref().ok_or(CUresult::INVALID_VALUE)?;
     put(target.cast::<c_int>(), own_file.duplicate().ok_or(CUresult::OUT_OF_MEMORY)?)
 }
 
-/// Memory behind a descriptor of the program: its file, size, and place.
+/// Memory described by a descriptor of the program: its file, size and place.
 pub(crate) struct Foreign {
     pub(crate) backing: Backing,
     pub(crate) bytes: u64,
@@ -315,9 +315,9 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Looks at a descriptor, which stays the program's.
+    /// Reads a descriptor's file. The descriptor still belongs to the program.
     pub(crate) fn look_at(number: c_int) -> Option<Foreign> {
-        // SAFETY: duplicating a descriptor touches no memory; a number that is none is refused.
+        // SAFETY: duplicating a descriptor accesses no memory; an invalid number is refused.
         let backing = Backing::own(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) })?;
         let bytes = backing.bytes()?.checked_sub(DESCRIPTION_BYTES)?;
         let mut record = [0; size_of::<Description>()];
@@ -336,7 +336,7 @@ impl Foreign {
         Some(Foreign { backing, bytes, place, location: CUmemLocation { kind: description.location_kind, id } })
     }
 
-    /// The ordinal of the device on which it is; host memory is reached by all.
+    /// The ordinal of the memory's device; 0 for host memory, which all devices can access.
     pub(crate) fn ordinal(&self) -> usize {
         if let Place::Device(ordinal) = self.place { ordinal } else { 0 }
     }
@@ -350,7 +350,7 @@ pub(crate) fn cuMemImportFromShareableHandle(target: *mut u64, os_handle: *mut c
     }
     let number = c_int::try_from(os_handle.addr()).map_err(|_| CUresult::INVALID_VALUE)?;
     let foreign = Foreign::look_at(number).ok_or(CUresult::INVALID_VALUE)?;
-    // What the process knows already, or made itself, gets another reference by the same handle.
+    // Memory that this process made or imported before gets another reference with the same handle.
     let known = by_file().get(&foreign.backing.inode()).copied();
     if let Some(known) = known
         && let Ok(present) = physical(known)

@@ -1,16 +1,16 @@
-//! Which host memory a device can use: pages that the kernel lets a driver keep in place for long.
+//! Decides which host memory can be registered: only pages that the kernel lets a driver pin for a long time.
 //!
-//! Linux refuses that for pages that a file on a disk shares with this process, because they are written back while the
-//! device may change them. It allows it for shmem (tmpfs, memfd, shared anonymous memory) and hugetlbfs. A private mapping
-//! gets copies of its own.
+//! Linux refuses to pin pages of a shared mapping of a file on a disk, because they could be written back while the
+//! device changes them. It allows it for shmem (tmpfs, memfd, shared anonymous memory) and hugetlbfs. A private mapping
+//! gets its own copies of the pages.
 
 use std::fs;
 
-/// The file systems whose pages may be kept.
+/// The file systems whose pages may be pinned.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "devtmpfs", "hugetlbfs"];
 
-/// Whether a device can use this range. A file system that is not mounted in this process's view is the kernel's own, that
-/// of memfds, or cannot be told.
+/// Whether this range can be pinned. If a file's file system is not mounted in this process's mount namespace, it is
+/// assumed to be the kernel's internal one for memfds.
 pub(crate) fn is_possible(start: u64, bytes: u64) -> bool {
     let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return true };
     let mut shared = shared_files(&maps, start, start.saturating_add(bytes)).peekable();
@@ -21,7 +21,7 @@ pub(crate) fn is_possible(start: u64, bytes: u64) -> bool {
     shared.all(|device| file_system(&mounts, device).is_none_or(|name| IN_MEMORY.contains(&name)))
 }
 
-/// Devices, as major and minor number, of the files that are mapped shared between two addresses.
+/// Device numbers (major, minor) of the files that are mapped shared between two addresses.
 fn shared_files(maps: &str, start: u64, end: u64) -> impl Iterator<Item = (u32, u32)> {
     maps.lines().filter_map(move |line| {
         let mut words = line.split_ascii_whitespace();

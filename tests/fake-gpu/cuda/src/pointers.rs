@@ -1,4 +1,4 @@
-//! `cuPointerGetAttribute`: what a pointer is.
+//! `cuPointerGetAttribute`: properties of pointers.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -20,12 +20,12 @@ const DEVICE_INVALID: c_int = -2;
 const CONTEXT: c_uint = 1;
 const SYNC_MEMOPS: c_uint = 6;
 
-/// What is known of a pointer.
+/// The properties of a pointer.
 struct Facts {
     address: u64,
     side: Side,
     usage: Option<Use>,
-    /// The life of the context that it was allocated in; 0 if it was not allocated in one.
+    /// The life of the context in which it was allocated; 0 if in none.
     life: u32,
 }
 
@@ -57,7 +57,7 @@ impl Facts {
         }
     }
 
-    /// The context that an allocation belongs to: none for stream-ordered and mapped memory.
+    /// The context of an allocation: null for stream-ordered and mapped memory.
     fn context(&self) -> CUcontext {
         match self.side {
             Side::Device(_) => handle_of_life(self.life),
@@ -82,11 +82,11 @@ impl Facts {
             4 if host_reachable => put(data.cast(), self.address),
             4 => Err(CUresult::INVALID_VALUE),
             SYNC_MEMOPS => put(data.cast::<u8>(), 0),
-            // A number that no other allocation of this life of the process has.
+            // A number that identifies the allocation within the process.
             7 => put(data.cast(), start),
             8 => put(data.cast::<u8>(), u8::from(self.is_managed())),
             9 => put(data.cast(), self.ordinal()),
-            // What `cuIpcGetMemHandle` takes
+            // Whether `cuIpcGetMemHandle` accepts it
             10 => put(data.cast::<c_int>(), c_int::from(self.usage == Some(Use::Linear))),
             // GPUDirect RDMA
             15 => put(data.cast::<c_int>(), 0),
@@ -115,7 +115,7 @@ pub(crate) fn cuPointerGetAttribute(data: *mut c_void, attribute: c_uint, addres
     facts.write(attribute, data)
 }
 
-/// As [`cuPointerGetAttribute`], but what does not apply to the pointer is answered with zero, not an error.
+/// As [`cuPointerGetAttribute`], but attributes that do not apply to the pointer are 0, not an error.
 pub(crate) fn cuPointerGetAttributes(
     count: c_uint,
     attributes: *mut c_uint,
@@ -146,6 +146,6 @@ pub(crate) fn cuPointerSetAttribute(value: *const c_void, attribute: c_uint, add
     if attribute != SYNC_MEMOPS || !Facts::of(address).is_known() {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Every synchronous operation waits here anyway, so there is nothing to switch.
+    // Nothing to set: synchronous operations always wait here.
     get(value.cast::<u8>()).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! Making pools, what can be set of them, and which pool is used where none is named.
+//! Creation and attributes of pools, and the choice of the default and current pools.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ pub(crate) fn cuMemPoolSetAttribute(handle: CUmemoryPool, attribute: c_uint, val
     match attribute {
         1..=3 => pool.state().reuse_switched_off[attribute as usize - 1] = get(value.cast::<c_int>())? == 0,
         4 => pool.state().release_threshold = get(value.cast())?,
-        // The high-water marks can be reset, to nothing but 0.
+        // The high-water marks can be set only to 0.
         6 | 8 if get(value.cast::<u64>())? == 0 => pool.reset_high_water(attribute == 8),
         _ => return Err(CUresult::INVALID_VALUE),
     }
@@ -69,7 +69,7 @@ pub(crate) fn cuMemPoolSetAccess(handle: CUmemoryPool, map: *const CUmemAccessDe
             Location::Device(other) if !own && !pool.is_host() && !crate::device::linked(pool.device(), other) => {
                 return Err(CUresult::PEER_ACCESS_UNSUPPORTED);
             }
-            // The host reaches pools of its own only.
+            // The host can access only host pools.
             Location::Host if !pool.is_host() => return Err(CUresult::INVALID_VALUE),
             _ => {}
         }
@@ -94,12 +94,12 @@ pub(crate) fn cuMemPoolGetAccess(flags: *mut c_uint, handle: CUmemoryPool, locat
     put(flags, entry.map_or(ACCESS_NONE, |(_, flags)| *flags))
 }
 
-/// The ordinal of the device from which a pool of this kind and place takes memory and addresses.
+/// The ordinal of the device from which a pool of this kind and location takes memory and addresses.
 fn ordinal_of(kind: c_uint, location: CUmemLocation) -> Done<usize> {
     match (kind, locations::read(location)) {
         (PINNED | MANAGED, Ok(Location::Device(device))) => Ok(device.ordinal),
         (PINNED | MANAGED, Ok(Location::Host)) => Ok(0),
-        // Managed memory need not have a place that it prefers.
+        // Managed memory need not have a preferred location.
         (MANAGED, Err(_)) if location.kind == 0 => Ok(0),
         (PINNED | MANAGED, Err(error)) => Err(error),
         _ => Err(CUresult::INVALID_VALUE),
@@ -166,7 +166,7 @@ pub(crate) fn cuDeviceSetMemPool(ordinal: CUdevice, handle: CUmemoryPool) -> Don
     Ok(())
 }
 
-/// The pools of a place and kind other than a device's pinned memory.
+/// The default and current pools of a location and kind other than a device's pinned memory.
 struct Choice {
     kind: c_uint,
     location: CUmemLocation,
@@ -180,7 +180,7 @@ fn chosen() -> MutexGuard<'static, Vec<Choice>> {
     CHOSEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks at the pools of a place and kind; they are made when they are first asked for.
+/// Applies `look` to the pools of a location and kind. They are made on first use.
 fn with_choice<T>(kind: c_uint, location: CUmemLocation, look: impl FnOnce(&mut Choice) -> T) -> Done<T> {
     let ordinal = ordinal_of(kind, location)?;
     let mut chosen = chosen();
@@ -194,7 +194,7 @@ fn with_choice<T>(kind: c_uint, location: CUmemLocation, look: impl FnOnce(&mut 
     Ok(look(&mut chosen[place]))
 }
 
-/// The device, if it is a device's pinned memory that is meant.
+/// The device, if location and kind mean a device's pinned memory.
 fn pinned_device(kind: c_uint, location: CUmemLocation) -> Done<Option<&'static Device>> {
     match locations::read(location) {
         Ok(Location::Device(device)) if kind == PINNED => Ok(Some(device)),

@@ -1,7 +1,7 @@
 //! Pools and their allocations in several processes.
 //!
-//! A pool's descriptor is a file that says where the pool's process keeps its device memory; an allocation is named by
-//! a [`Ticket`]. What another process imports is free to it and counts where it was allocated.
+//! A pool's descriptor is a file that tells where the pool's process keeps its device memory. An allocation is named by
+//! a [`Ticket`]. Imported memory is charged to the process that allocated it, not to the importing process.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -26,7 +26,7 @@ pub(crate) struct Source {
     place: BackingPlace,
 }
 
-/// What a pool's descriptor holds.
+/// The contents of a pool's descriptor.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Descriptor {
@@ -35,12 +35,12 @@ struct Descriptor {
     device_index: u64,
 }
 
-// SAFETY: integers only, and the assertion below leaves no room for padding.
+// SAFETY: integers only, and the assertion below excludes padding.
 unsafe impl Plain for Descriptor {}
 
 const _: () = assert!(size_of::<Descriptor>() == 32);
 
-/// The ordinal of a device of the machine in this process, if it is visible here.
+/// This process's ordinal of a device with this index in the machine, if it is visible.
 pub(crate) fn ordinal_of_index(index: u64) -> Option<usize> {
     initialised().devices.iter().position(|device| device.index as u64 == index)
 }
@@ -65,10 +65,10 @@ pub(crate) fn cuMemPoolExportToShareableHandle(
     put(target.cast::<c_int>(), file.duplicate().ok_or(CUresult::OUT_OF_MEMORY)?)
 }
 
-/// Reads a record at the beginning of the file behind a descriptor of the program, which keeps it.
+/// Reads a record from the beginning of a descriptor's file. The descriptor still belongs to the program.
 fn read_descriptor(handle: *mut c_void) -> Option<Descriptor> {
     let number = c_int::try_from(handle.addr()).ok()?;
-    // SAFETY: duplicating a descriptor touches no memory; a number that is none is refused.
+    // SAFETY: duplicating a descriptor accesses no memory; an invalid number is refused.
     let file = Backing::own(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) })?;
     let mut bytes = [0; size_of::<Descriptor>()];
     let descriptor = file.read(0, &mut bytes).then(|| Descriptor::from_bytes(&bytes)).flatten();

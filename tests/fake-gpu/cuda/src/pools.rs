@@ -1,8 +1,8 @@
-//! Pools of stream-ordered memory: what each reserves, and what of that is used.
+//! Pools of stream-ordered memory: their reserved and used memory.
 //!
-//! A pool reserves memory in chunks and keeps what is freed until a synchronisation finds it above the release
-//! threshold, or until memory is short. Addresses come from the device's range, so memory that a pool keeps serves any
-//! size.
+//! A pool reserves memory in chunks. It keeps freed memory until a synchronisation finds it above the release
+//! threshold, or until memory is short. Addresses come from the device's range, so kept memory can serve allocations of
+//! any size.
 
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::pool_sharing::Source;
 use crate::process::{initialised, process};
 use crate::shared_extents;
 
-/// The least that a pool can reserve more.
+/// The smallest piece by which a pool can grow.
 const GRANULARITY_BYTES: u64 = 2 << 20;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 pub(crate) const PINNED: c_uint = 1;
@@ -29,23 +29,23 @@ pub(crate) const MANAGED: c_uint = 2;
 
 /// A pool.
 pub(crate) struct Pool {
-    /// The device that it takes memory and addresses from; a host pool takes only addresses.
+    /// The device from which it takes memory and addresses. A host pool takes only addresses.
     pub(crate) ordinal: usize,
-    /// The number that its extents carry.
+    /// The owner number of its extents.
     id: u32,
     pub(crate) properties: CUmemPoolProps,
-    /// Where the memory is that it hands out, if it is the pool of another process.
+    /// The place of its memory, if it is another process's pool.
     pub(crate) source: Option<Source>,
-    /// Whether it came with the process and stays.
+    /// Whether it is a default pool, which cannot be destroyed.
     pub(crate) is_default: bool,
     handle: AtomicU64,
     destroyed: AtomicBool,
     state: Mutex<PoolState>,
 }
 
-// SAFETY: the only pointer inside is a property that is carried and never followed.
+// SAFETY: the only pointer inside is a property that is stored but never dereferenced.
 unsafe impl Send for Pool {}
-// SAFETY: as above; what changes is atomic or behind a mutex.
+// SAFETY: as above; mutable data is atomic or behind a mutex.
 unsafe impl Sync for Pool {}
 
 #[derive(Default)]
@@ -53,19 +53,19 @@ pub(crate) struct PoolState {
     pub(crate) usage: PoolUsage,
     pub(crate) release_threshold: u64,
     pub(crate) reuse_switched_off: [bool; 3],
-    /// Devices besides the pool's own that may access it.
+    /// Other devices that may access it, and their access flags.
     pub(crate) access: Vec<(CUmemLocation, c_uint)>,
-    /// Frees that streams have not come to yet.
+    /// Frees that streams have not reached yet.
     pending: Vec<PendingFree>,
 }
 
-/// A free that a stream has not come to yet: that stream, and how many of the bytes it will give back.
+/// A free that a stream has not reached yet: the stream, and the number of bytes that the free will give back.
 struct PendingFree {
     stream: u64,
     owed_bytes: Arc<AtomicU64>,
 }
 
-/// What a pool holds.
+/// A pool's memory figures.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct PoolUsage {
     pub(crate) reserved_bytes: u64,
@@ -79,9 +79,9 @@ impl Object for Pool {
     const IS_REUSED: bool = true;
 }
 
-/// Every pool, so that an extent leads to its own.
+/// All pools, by the owner number of their extents.
 static POOLS: Mutex<Vec<Option<&'static Pool>>> = Mutex::new(Vec::new());
-/// What all pools together reserve, so that a synchronisation need not look where there is nothing.
+/// Bytes reserved by all pools together, so that a synchronisation can skip them if there are none.
 static RESERVED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 fn pools() -> MutexGuard<'static, Vec<Option<&'static Pool>>> {
@@ -93,7 +93,7 @@ fn round_up_to_chunks(bytes: u64) -> u64 {
     bytes.div_ceil(chunk_bytes).saturating_mul(chunk_bytes)
 }
 
-/// What a pool of pinned memory on a device is made with.
+/// The properties of a pool of pinned memory on a device.
 pub(crate) fn device_properties(ordinal: usize) -> CUmemPoolProps {
     CUmemPoolProps {
         alloc_kind: PINNED,
@@ -106,7 +106,7 @@ pub(crate) fn device_properties(ordinal: usize) -> CUmemPoolProps {
 }
 
 impl Pool {
-    /// Makes a pool on a device, or one of the host if the properties say so.
+    /// Makes a pool on a device, or a host pool, according to the properties.
     pub(crate) fn create(
         ordinal: usize,
         properties: CUmemPoolProps,
@@ -130,7 +130,7 @@ impl Pool {
         (CUmemoryPool(handle), pool)
     }
 
-    /// Makes a pool that comes with a device.
+    /// Makes a device's default pool.
     pub(crate) fn of_device(ordinal: usize) -> (CUmemoryPool, &'static Pool) {
         Pool::create(ordinal, device_properties(ordinal), true, None)
     }
@@ -184,7 +184,7 @@ impl Pool {
         }
     }
 
-    /// Gives back what is kept beyond `bytes`.
+    /// Releases unused memory beyond `bytes`, in whole chunks.
     pub(crate) fn trim_to(&self, bytes: u64) {
         let mut state = self.state();
         let usage = &mut state.usage;
@@ -204,14 +204,14 @@ impl Pool {
         self.destroyed.load(Ordering::Relaxed)
     }
 
-    /// Ends the pool: it keeps nothing that is not in use.
+    /// Destroys the pool: from now on it keeps no unused memory.
     pub(crate) fn destroy(&self) {
         self.destroyed.store(true, Ordering::Relaxed);
         self.trim_to(0);
     }
 
-    /// Counts `bytes` as used, reserving what is missing. What `stream` has freed, and not come to yet, is its own
-    /// again.
+    /// Counts `bytes` as used and reserves missing memory. First reuses memory whose free is queued on `stream` and not
+    /// reached yet.
     pub(crate) fn charge(&self, bytes: u64, stream: Option<u64>) -> Done {
         loop {
             let missing = {
@@ -236,7 +236,7 @@ impl Pool {
         }
     }
 
-    /// Reserves at least `missing` bytes more: whole chunks, or what is left if there is less.
+    /// Reserves at least `missing` more bytes: whole chunks, or the remaining room if that is less.
     fn grow(&self, missing: u64) -> Done {
         let room = self.max_bytes().saturating_sub(self.usage().reserved_bytes);
         let generous = round_up_to_chunks(missing).min(room.max(missing));
@@ -252,7 +252,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Reserves what is missing for `bytes` more, without using them yet.
+    /// Reserves memory for `bytes` more, without counting them as used.
     pub(crate) fn prepare(&self, bytes: u64) -> Done {
         let usage = self.usage();
         let missing = (usage.used_bytes + bytes).saturating_sub(usage.reserved_bytes);
@@ -267,12 +267,12 @@ impl Pool {
         }
     }
 
-    /// What extents of the pool are used for.
+    /// The use of the pool's extents.
     fn usage_of_extents(&self) -> Use {
         if self.is_host() { Use::HostPool } else { Use::Pool }
     }
 
-    /// Takes memory for a stream.
+    /// Allocates memory for a stream.
     pub(crate) fn take(&self, bytes: u64, stream: u64) -> Done<u64> {
         let charged = round_up(bytes, GRANULE_BYTES);
         self.charge(charged, Some(stream))?;
@@ -285,7 +285,7 @@ impl Pool {
 }
 
 impl PoolState {
-    /// Takes up to `bytes` of what a stream has freed and not come to yet.
+    /// Takes up to `bytes` of the memory whose free is queued on a stream and not reached yet.
     fn borrow(&mut self, stream: u64, bytes: u64) -> u64 {
         let mut borrowed = 0;
         for free in self.pending.iter().filter(|free| free.stream == stream) {
@@ -312,7 +312,7 @@ pub(crate) fn begin_free(device: &Device, address: CUdeviceptr) -> Done<Extent> 
     Ok(extent)
 }
 
-/// Announces the free of an extent in a stream. What is returned is for [`end_free`].
+/// Announces the free of an extent in a stream. The result must be passed to [`end_free`].
 pub(crate) fn announce_free(extent: &Extent, stream: u64) -> Arc<AtomicU64> {
     let owed_bytes = Arc::new(AtomicU64::new(extent.granular_bytes()));
     if let Some(pool) = pool_of(extent) {
@@ -321,7 +321,7 @@ pub(crate) fn announce_free(extent: &Extent, stream: u64) -> Arc<AtomicU64> {
     owed_bytes
 }
 
-/// Frees an extent of which [`begin_free`] was told.
+/// Frees an extent after [`begin_free`].
 pub(crate) fn end_free(device: &Device, extent: &Extent, owed_bytes: &Arc<AtomicU64>) {
     let freeing = |extent: &Extent| extent.usage == Use::PoolFreeing;
     let Some((extent, _)) = device.arena.give_back(extent.start, freeing) else { return };
@@ -334,7 +334,7 @@ pub(crate) fn end_free(device: &Device, extent: &Extent, owed_bytes: &Arc<Atomic
     pool.refund(bytes);
 }
 
-/// Gives back what the device's pools keep beyond their thresholds, as a synchronisation does.
+/// Releases the device's pools' unused memory above their thresholds, as a synchronisation does.
 #[inline]
 pub(crate) fn trim_after_synchronize(device: &Device) {
     if RESERVED_BYTES.load(Ordering::Acquire) != 0 {
@@ -342,7 +342,7 @@ pub(crate) fn trim_after_synchronize(device: &Device) {
     }
 }
 
-/// Gives back all that the device's pools keep: memory is short. True if that was anything.
+/// Releases all unused memory of the device's pools, because memory is short. Returns true if there was any.
 pub(crate) fn trim_in_need(device: &Device) -> bool {
     let before = RESERVED_BYTES.load(Ordering::Acquire);
     on_device(device, |pool| pool.trim_to(0));
@@ -350,7 +350,7 @@ pub(crate) fn trim_in_need(device: &Device) -> bool {
 }
 
 fn on_device(device: &Device, action: impl Fn(&'static Pool)) {
-    // The graph's pool is one of them, but only who asks for it trims it: see `cuDeviceGraphMemTrim`.
+    // Not the graphs' pool, which only `cuDeviceGraphMemTrim` trims.
     let own = |pool: &&'static Pool| pool.ordinal == device.ordinal && !core::ptr::eq(*pool, device.graph_pool);
     let pools = pools().iter().flatten().copied().filter(own).collect::<Vec<_>>();
     pools.into_iter().for_each(action);

@@ -1,4 +1,4 @@
-//! This process's part of the machine: made by `cuInit`, lost by a fork.
+//! This process's state: made by `cuInit`, lost in the child of a fork.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -10,28 +10,27 @@ use aliquot_fake_machine::{Config, Machine, Member, Mode, now_ns};
 use crate::Done;
 use crate::device::{Device, visible_devices};
 
-/// What `cuInit` makes.
+/// The state that `cuInit` makes.
 pub(crate) struct Process {
     pub(crate) member: Member,
     pub(crate) config: &'static Config,
-    /// The devices that `CUDA_VISIBLE_DEVICES` shows, in its order.
+    /// The devices selected by `CUDA_VISIBLE_DEVICES`, in its order.
     pub(crate) devices: Vec<Device>,
     pub(crate) instant: bool,
 }
 
-/// A page that holds the address of the [`Process`], and that the kernel wipes in the child of a fork. Null before
-/// `cuInit`.
+/// A page with the address of the [`Process`], which the kernel wipes in the child of a fork. Null before `cuInit`.
 static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(core::ptr::null_mut());
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The process, if it is initialised and not the child of one that was.
+/// The process's state, if it is initialised. The child of an initialised process is not.
 #[inline]
 pub(crate) fn process() -> Done<&'static Process> {
     let page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
         return Err(CUresult::NOT_INITIALIZED);
     }
-    // SAFETY: the page is mapped for ever and holds one pointer.
+    // SAFETY: the page is never unmapped and holds one pointer.
     let process = unsafe { &*page }.load(Ordering::Acquire);
     if process.is_null() {
         return Err(CUresult::NOT_INITIALIZED);
@@ -40,11 +39,11 @@ pub(crate) fn process() -> Done<&'static Process> {
     Ok(unsafe { &*process })
 }
 
-/// The process where there must be one: in objects that only an initialised process can have.
+/// The process's state, for code that only an initialised process can reach.
 pub(crate) fn initialised() -> &'static Process {
     match process() {
         Ok(process) => process,
-        // Only a fork's child gets here, in a thread that has no CUDA work of its own to do.
+        // Only the child of a fork gets here, if it uses objects of its parent.
         Err(_) => std::process::abort(),
     }
 }
@@ -78,7 +77,7 @@ fn start() -> Done {
     }
     let member = machine.join().map_err(report)?;
     let page = reserve_memory_range(4096).ok_or(CUresult::OUT_OF_MEMORY)?;
-    // SAFETY: the page was mapped just now and belongs to nobody else.
+    // SAFETY: the page was mapped just now and is not used elsewhere.
     if unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) } != 0 || !crate::handles::prepare() {
         return Err(CUresult::OUT_OF_MEMORY);
     }
@@ -87,33 +86,34 @@ fn start() -> Done {
     let instant = config.mode == Mode::Instant;
     let process = Box::leak(Box::new(Process { member, config, devices, instant }));
     let page = page.cast::<AtomicPtr<Process>>();
-    // SAFETY: a fresh zeroed page holds a null pointer.
+    // SAFETY: a new zeroed page holds a null pointer.
     unsafe { &*page }.store(process, Ordering::Release);
     PAGE.store(page, Ordering::Release);
     crate::device::make_primary_contexts(process);
     Ok(())
 }
 
-/// Says once why there is no device.
+/// Prints once why there is no device.
 fn report(error: aliquot_fake_machine::MachineError) -> CUresult {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| eprintln!("simulated GPU: {error}"));
     CUresult::NO_DEVICE
 }
 
-/// Ends the process at the use of what is gone, as NVIDIA's driver does where it follows a pointer into freed memory.
+/// Ends the process when it uses a stale handle, as NVIDIA's driver does by following a pointer into freed memory.
 #[cold]
 pub(crate) fn die_of_stale(what: &str) -> ! {
     eprintln!("simulated GPU: the program uses {what}, which ends it on NVIDIA's driver");
-    // Again after a handler that only takes itself away, as Rust's does.
+    // Twice, because a signal handler may only remove itself and return, as Rust's does.
     for _ in 0..2 {
-        // SAFETY: what the program does about the signal is its own affair; if it lives on, the process ends all the same.
+        // SAFETY: raising a signal runs the program's own handler, if it has one; if that returns, the process ends
+        // below.
         unsafe { libc::raise(libc::SIGSEGV) };
     }
     std::process::abort()
 }
 
-/// Takes as much of the calling thread's time as NVIDIA's driver takes for a call.
+/// Keeps the calling thread busy for as long as a call takes in NVIDIA's driver.
 #[inline]
 pub(crate) fn keep_processor(duration_ns: u64) {
     if duration_ns > 0 {
@@ -124,7 +124,7 @@ pub(crate) fn keep_processor(duration_ns: u64) {
     }
 }
 
-/// Reserves zeroed memory that takes none until it is touched. It is never given back.
+/// Reserves zeroed address space, which takes no memory until it is touched. It is never unmapped.
 pub(crate) fn reserve_memory_range(bytes: usize) -> Option<*mut c_void> {
     // SAFETY: a fresh anonymous mapping.
     let address = unsafe {

@@ -1,11 +1,10 @@
-//! The work that is queued on streams, and what may run when.
+//! The work queued on streams, and the order in which it may run.
 //!
-//! All streams of the process are *lanes* of one set of queues under one lock. An operation carries its place in the
-//! order of submission; the legacy default stream's rule and every wait are comparisons of such places. Executors take
-//! operations out ([`crate::executor`]); here is what they and the callers share.
+//! All streams of the process are *lanes* of one set of queues under one lock. An operation has a place in the order of
+//! submission; the legacy default stream's rule and every wait compare such places. Executors take operations out
+//! ([`crate::executor`]); this module has the state that they share with the callers.
 //!
-//! Inside a process the kernels and copies of a device run one at a time: those of different streams are not
-//! overlapped.
+//! Within a process the kernels and copies of a device run one at a time: different streams do not overlap.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -23,14 +22,14 @@ use crate::memory_operations::{ValueWait, ValueWrite};
 use crate::process::{Process, initialised};
 use crate::streams::{Stream, StreamKind};
 
-/// What happens to memory when an operation has had its time on the device.
+/// An operation's effect on memory, carried out at the end of its time on the device.
 pub(crate) type Effect = Box<dyn FnOnce() + Send>;
 
 /// An operation.
 pub(crate) enum Work {
     /// A kernel, copy or set: device time, then an effect.
     Task { duration_ns: u64, effect: Option<Effect> },
-    /// A kernel that waits for another one, and then is a task.
+    /// A kernel that waits for another kernel, and then becomes a task.
     Meeting(Meeting),
     /// The completion of an event's record with this number.
     Record(&'static Event, u64),
@@ -40,8 +39,8 @@ pub(crate) enum Work {
     Host(Effect),
     /// A host function that is running.
     HostRunning,
-    /// A stream memory operation that writes. It keeps its stream for a while, but not the device: a kernel of another
-    /// stream runs beside it.
+    /// A stream memory operation that writes. It occupies its stream for a while, but not the device: kernels of other
+    /// streams run at the same time.
     Write { write: ValueWrite, duration_ns: u64 },
     /// A stream memory operation that waits.
     WaitValue(ValueWait),
@@ -51,7 +50,7 @@ pub(crate) enum Work {
 pub(crate) struct Operation {
     place: u64,
     submitted_ns: u64,
-    /// Whether it takes one of the places of the launch queue.
+    /// Whether it takes a place in the launch queue.
     launch: bool,
     pub(crate) work: Work,
 }
@@ -59,20 +58,20 @@ pub(crate) struct Operation {
 /// A stream's operations.
 pub(crate) struct Lane {
     pub(crate) ordinal: usize,
-    /// The life of the context that it belongs to.
+    /// The life of its context.
     life: u32,
     kind: StreamKind,
     pub(crate) priority: i32,
     operations: VecDeque<Operation>,
-    /// When its last completed operation ended on the timeline.
+    /// When its last completed operation ended, on the timeline.
     end_ns: u64,
-    /// The lowest place that somebody waits for.
+    /// The lowest place for which a thread waits.
     wake_at: u64,
     /// Whether the stream was destroyed.
     closed: bool,
 }
 
-/// All streams' operations.
+/// The operations of all streams.
 pub(crate) struct Queues {
     next_place: u64,
     lanes: Vec<Lane>,
@@ -81,14 +80,14 @@ pub(crate) struct Queues {
 }
 
 static QUEUES: Mutex<Queues> = Mutex::new(Queues { next_place: 1, lanes: Vec::new(), unused: Vec::new(), launches: 0 });
-/// Rung when an operation that somebody waits for has completed.
+/// Rung when an operation for which a thread waits has completed.
 static DONE: Bell = Bell::new();
 /// Rung when the launch queue has room.
 static ROOM: Bell = Bell::new();
 /// Operations queued in the whole process.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets go of the queues until `bell` rings, or `timeout` is over.
+/// Releases the queues' lock until `bell` rings or `timeout` is over.
 pub(crate) fn wait_at(
     bell: &Bell,
     queues: MutexGuard<'static, Queues>,
@@ -101,7 +100,7 @@ pub(crate) fn queues() -> MutexGuard<'static, Queues> {
     QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether an operation may take effect in the calling thread: time does not pass, and nothing is before it.
+/// Whether an operation may take effect in the calling thread: in instant mode, if nothing is queued.
 #[inline]
 pub(crate) fn runs_at_once(process: &Process) -> bool {
     process.instant && PENDING.load(Ordering::Acquire) == 0
@@ -132,7 +131,7 @@ pub(crate) fn open_lane(device: &Device, life: u32, kind: StreamKind, priority: 
     }
 }
 
-/// Ends a stream's lane once what is queued has run.
+/// Ends a stream's lane when its queued operations have run.
 pub(crate) fn close_lane(index: usize) {
     let mut queues = queues();
     queues.lanes[index].closed = true;
@@ -146,7 +145,7 @@ pub(crate) fn submit(stream: &Stream, work: Work, launch: bool) {
     submit_all(stream, [work], launch);
 }
 
-/// Queues operations one behind the other; as a launch they take one place of the launch queue.
+/// Queues operations in order. If they are a launch, they take one place of the launch queue together.
 pub(crate) fn submit_all(stream: &Stream, works: impl IntoIterator<Item = Work>, launch: bool) {
     let process = initialised();
     let mut works = works.into_iter().peekable();
@@ -160,7 +159,7 @@ pub(crate) fn submit_all(stream: &Stream, works: impl IntoIterator<Item = Work>,
     enqueue(process, stream, works, launch);
 }
 
-/// Carries an operation out, or returns it if it needs a thread or has to wait.
+/// Carries an operation out, or returns it if it needs another thread or must wait.
 fn run_now(work: Work) -> Option<Work> {
     match work {
         Work::Task { effect, .. } => effect.into_iter().for_each(|effect| effect()),
@@ -194,7 +193,7 @@ fn enqueue(process: &'static Process, stream: &Stream, works: impl Iterator<Item
     }
     match queues.lanes[index].operations.back_mut() {
         Some(last) if launch => last.launch = true,
-        // Nothing was queued, so nothing will give the place back.
+        // Nothing was queued, so no completion will free the place.
         None if launch => queues.launches -= 1,
         _ => {}
     }
@@ -211,7 +210,7 @@ impl Queues {
         })
     }
 
-    /// From when on the first operation of a lane may run, or `None` while it has to wait for other lanes.
+    /// The instant from which the first operation of a lane may run; `None` while it must wait for other lanes.
     fn ready_at(&self, lane: &Lane, first: &Operation) -> Option<u64> {
         let mut ready_ns = first.submitted_ns.max(lane.end_ns);
         let before = |other: &&Lane| other.life == lane.life && lane.kind.waits_for(other.kind);
@@ -224,7 +223,7 @@ impl Queues {
         Some(ready_ns)
     }
 
-    /// The task to run next on a device whose time is given out up to `cursor_ns`: its lane, and when it may begin.
+    /// The next task of a device whose time is used up to `cursor_ns`: its lane, and when it may begin.
     pub(crate) fn next_task(&self, ordinal: usize, cursor_ns: u64) -> Option<(usize, u64)> {
         let tasks = self
             .ready(ordinal)
@@ -233,7 +232,7 @@ impl Queues {
         best.map(|(index, _, _, ready_ns)| (index, ready_ns))
     }
 
-    /// Whether an operation of the device waits for something that nobody announces.
+    /// Whether an operation of the device waits for something that must be polled.
     pub(crate) fn polls(&self, ordinal: usize) -> bool {
         self.ready(ordinal).any(|(_, _, first, _)| match &first.work {
             Work::WaitValue(_) => true,
@@ -242,8 +241,8 @@ impl Queues {
         })
     }
 
-    /// Carries out the operations that need no device of their own and may run now, while the first operation of the
-    /// lane `beside` runs on the device, if any does. True if there were any.
+    /// Carries out the operations that need no device time and may run now. The first operation of the lane `beside`,
+    /// if any, is running on the device meanwhile. Returns true if there were any.
     pub(crate) fn run_untimed(&mut self, device: &'static Device, beside: Option<usize>) -> bool {
         let runnable = |index: usize, first: &Operation| match &first.work {
             Work::Task { duration_ns, .. } => *duration_ns == 0,
@@ -276,7 +275,7 @@ impl Queues {
                 write.carry_out();
                 end_ns += duration_ns;
             }
-            // The wait ended when the value was seen, which is later than it could have been ready.
+            // The wait ends when the value is seen, which can be later than when the operation was ready.
             Work::WaitValue(_) => end_ns = end_ns.max(now_ns()),
             Work::Host(function) => {
                 crate::executor::call_host(function, device, index);
@@ -287,15 +286,15 @@ impl Queues {
         self.complete_first(index, end_ns);
     }
 
-    /// Whether the first operation of a lane is a kernel whose peer has not come. One whose peer has is a task from now
-    /// on.
+    /// Whether the first operation of a lane is a kernel whose peer has not arrived. If the peer has arrived, the
+    /// kernel becomes a task.
     pub(crate) fn waits_for_peer(&mut self, index: usize) -> bool {
         let Some(first) = self.lanes[index].operations.front_mut() else { return false };
         let Work::Meeting(meeting) = &first.work else { return false };
         if !meeting.is_complete() {
             return true;
         }
-        // A task without device time would be none for the executor.
+        // At least 1 ns, because the executor ignores tasks without device time.
         first.work = Work::Task { duration_ns: meeting.duration_ns.max(1), effect: None };
         false
     }
@@ -317,7 +316,7 @@ impl Queues {
         }
     }
 
-    /// Takes the first operation out of a lane: it ended at `end_ns`.
+    /// Removes the first operation of a lane, which ended at `end_ns`.
     pub(crate) fn complete_first(&mut self, index: usize, end_ns: u64) {
         let lane = &mut self.lanes[index];
         let Some(operation) = lane.operations.pop_front() else { return };
@@ -336,7 +335,7 @@ impl Queues {
         PENDING.fetch_sub(1, Ordering::Release);
     }
 
-    /// What must have completed for the chosen lanes to have done what is queued on them now.
+    /// For each chosen lane with queued operations, the place of the last one, which must complete.
     fn targets(&self, chosen: impl Fn(usize, &Lane) -> bool) -> Vec<(usize, u64)> {
         let lanes = self.lanes.iter().enumerate().filter(|(index, lane)| chosen(*index, lane));
         lanes.filter_map(|(index, lane)| Some((index, lane.operations.back()?.place))).collect()
@@ -368,32 +367,32 @@ fn wait_for(chosen: impl Fn(usize, &Lane) -> bool) {
 
 fn lanes_of(stream: &Stream) -> impl Fn(usize, &Lane) -> bool {
     let (index, life, kind) = (stream.lane, stream.owner.life, stream.kind);
-    // Work that the legacy stream would have to wait for counts as its own.
+    // The legacy stream's work includes all work for which that stream must wait.
     move |other, lane| other == index || (lane.life == life && kind == StreamKind::Legacy && kind.waits_for(lane.kind))
 }
 
-/// Waits until what is queued on a stream has completed.
+/// Waits until all work queued on a stream has completed.
 pub(crate) fn wait_for_stream(stream: &Stream) {
     wait_for(lanes_of(stream));
 }
 
-/// Whether everything queued on a stream has completed.
+/// Whether all work queued on a stream has completed.
 pub(crate) fn is_stream_done(stream: &Stream) -> bool {
     PENDING.load(Ordering::Acquire) == 0 || queues().targets(lanes_of(stream)).is_empty()
 }
 
-/// Waits until what is queued on all streams of a context has completed.
+/// Waits until all work queued on a context's streams has completed.
 pub(crate) fn wait_for_context(context: &'static Context) {
     let life = context.life();
     wait_for(|_, lane| lane.life == life);
 }
 
-/// Waits until what is queued on all streams of a device has completed.
+/// Waits until all work queued on a device's streams has completed.
 pub(crate) fn wait_for_device(device: &Device) {
     wait_for(|_, lane| lane.ordinal == device.ordinal);
 }
 
-/// Waits until everything queued has completed.
+/// Waits until all queued work has completed.
 pub(crate) fn wait_for_all() {
     wait_for(|_, _| true);
 }
@@ -402,14 +401,14 @@ pub(crate) fn wait_for_all() {
 pub(crate) fn wait_for_event(event: &'static Event, number: u64) {
     let mut queues = queues();
     while event.completed_at(number).is_none() {
-        // The record is in some lane's queue: its completion is announced like any other that is waited for.
+        // The record is in the queue of some lane. Marks it, so that its completion is announced.
         for lane in &mut queues.lanes {
             let records = |operation: &&Operation| matches!(&operation.work, Work::Record(other, _) if core::ptr::eq(*other, event));
             if let Some(record) = lane.operations.iter().find(records) {
                 lane.wake_at = lane.wake_at.min(record.place);
             }
         }
-        // Of what another process records nobody is told here.
+        // Polls a shared event, because another process's record rings no bell here.
         queues = wait_at(&DONE, queues, event.is_shared.then_some(POLL));
     }
 }

@@ -13,7 +13,7 @@ use crate::process::initialised;
 use crate::queue::{self, Work};
 use crate::streams::stream;
 
-/// A set that was found to be possible.
+/// A set whose parameters were checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Set {
     target: u64,

@@ -1,7 +1,7 @@
-//! Allocations that other processes may open: what they are told, and when that ceases to be true.
+//! Tickets, with which other processes open an allocation, and their invalidation.
 //!
 //! A ticket names the file behind a device's range and a slot in that file's trailer. The slot holds the ticket's
-//! serial as long as the allocation lives, so a ticket that came too late is refused.
+//! serial number as long as the allocation lives, so a ticket of a freed allocation is refused.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::arena::{Extent, TRAILER_BYTES};
 use crate::backing::{Backing, BackingPlace, Plain};
 use crate::device::Device;
 
-/// What a program passes to another process so that this can open an allocation.
+/// A ticket, which a program passes to another process to let it open an allocation.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Ticket {
@@ -30,7 +30,7 @@ pub(crate) struct Ticket {
     magic: u32,
 }
 
-// SAFETY: integers only, and the assertion below leaves no room for padding.
+// SAFETY: integers only, and the assertion below excludes padding.
 unsafe impl Plain for Ticket {}
 
 const _: () = assert!(size_of::<Ticket>() == 56);
@@ -38,7 +38,7 @@ const _: () = assert!(size_of::<Ticket>() == 56);
 const MAGIC: u32 = u32::from_be_bytes(*b"alqT");
 const SLOT_COUNT: usize = TRAILER_BYTES as usize / 8;
 
-/// Slots in use, by the address of the allocation. There are seldom any.
+/// Slots in use, by the address of the allocation. Usually there are none.
 static SHARED: Mutex<BTreeMap<u64, (usize, u64)>> = Mutex::new(BTreeMap::new());
 static SHARED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -52,7 +52,7 @@ impl Ticket {
     /// For `cuMemPoolImportPointer`.
     pub(crate) const POOL: u32 = 2;
 
-    /// Issues a ticket for an allocation; always the same one for as long as it lives.
+    /// Issues the ticket of an allocation, which stays the same as long as the allocation lives.
     pub(crate) fn issue(device: &Device, extent: &Extent, kind: u32) -> Done<Ticket> {
         static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
         let (backing, trailer) = device.arena.trailer();
@@ -86,12 +86,12 @@ impl Ticket {
         })
     }
 
-    /// The ticket in what a program passes, if it is one of this kind.
+    /// Reads a ticket from `bytes`, if they hold one of this kind.
     pub(crate) fn read(bytes: &[u8], kind: u32) -> Option<Ticket> {
         Ticket::from_bytes(bytes).filter(|ticket| ticket.magic == MAGIC && ticket.kind == kind)
     }
 
-    /// Opens the allocation: the file, and where in it the allocation begins. `None` if it is gone, or its process.
+    /// Opens the allocation: its file and its offset in it. `None` if the allocation or its process is gone.
     pub(crate) fn open(&self) -> Option<(Backing, u64)> {
         let backing = Backing::open(&self.place)?;
         let trailer = backing.bytes()?.checked_sub(TRAILER_BYTES)?;
@@ -102,7 +102,7 @@ impl Ticket {
     }
 }
 
-/// Makes the ticket of an allocation worthless, if it has one: it was freed.
+/// Invalidates the ticket of a freed allocation, if it has one.
 #[inline]
 pub(crate) fn forget(device: &Device, address: u64) {
     if SHARED_COUNT.load(Ordering::Acquire) != 0 {
@@ -120,7 +120,7 @@ fn forget_slowly(device: &Device, address: u64) {
     }
 }
 
-/// Makes the tickets of all allocations worthless that are no longer there: a context has ended.
+/// Invalidates the tickets of all allocations that have ended with a context.
 pub(crate) fn forget_ended(device: &Device) {
     if SHARED_COUNT.load(Ordering::Acquire) == 0 {
         return;

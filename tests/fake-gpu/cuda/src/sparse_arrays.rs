@@ -1,4 +1,4 @@
-//! Memory of sparse arrays: physical memory that is mapped to tiles of them, and stays as long as it is.
+//! Memory of sparse arrays: physical memory that is mapped to their tiles, and lives as long as it is mapped.
 
 use core::ffi::c_uint;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const MIP_TAIL: c_uint = 1;
 const MAP: c_uint = 1;
 const UNMAP: c_uint = 2;
 
-/// A part of an array: the array's address, what kind of part, and where it begins.
+/// A part of an array: the array's address, the kind of part, and its begin.
 type Part = (u64, c_uint, [c_uint; 5]);
 
 static MAPPED: Mutex<BTreeMap<Part, &'static Physical>> = Mutex::new(BTreeMap::new());
@@ -32,12 +32,12 @@ fn mapped() -> MutexGuard<'static, BTreeMap<Part, &'static Physical>> {
     MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets go of what is mapped to an array, at its end.
+/// Releases the memory mapped to an array, at its end.
 pub(crate) fn unmap_all(address: u64) {
     unmap_where(|part| part == address);
 }
 
-/// Lets go of what is mapped to arrays that ended with their context.
+/// Releases the memory mapped to arrays that have ended with their context.
 pub(crate) fn unmap_ended(device: &Device) {
     unmap_where(|part| device.arena.contains(part) && device.arena.around(part).is_none());
 }
@@ -69,7 +69,7 @@ fn tile(array: &Array) -> Done<[u64; 3]> {
     Ok(tile)
 }
 
-/// The part of the array that an entry means, and how much memory it takes.
+/// An entry's part of the array, and the size of its memory.
 fn part_of(info: &CUarrayMapInfo) -> Done<(Part, u64)> {
     let [level, layer, x, y, z, width, height, depth] = info.subresource;
     let (base, array) = match info.resource_type {
@@ -106,7 +106,7 @@ fn part_of(info: &CUarrayMapInfo) -> Done<(Part, u64)> {
             Ok(((base, SPARSE_LEVEL, [level, layer, x, y, z]), tiles * TILE_BYTES))
         }
         MIP_TAIL => {
-            // A tail has its layer first, and then two 64-bit numbers: where in it, and how much.
+            // For a mip tail, the layer is followed by two 64-bit numbers: offset and size.
             let [layer, _, offset_low, offset_high, size_low, size_high, ..] = info.subresource;
             let wide = |low: c_uint, high: c_uint| u64::from(low) | u64::from(high) << 32;
             let (offset, size) = (wide(offset_low, offset_high), wide(size_low, size_high));
@@ -119,7 +119,7 @@ fn part_of(info: &CUarrayMapInfo) -> Done<(Part, u64)> {
     }
 }
 
-/// The memory that an entry maps, if it maps.
+/// The memory that an entry maps; `None` if the entry unmaps.
 fn memory_of(info: &CUarrayMapInfo, bytes: u64) -> Done<Option<&'static Physical>> {
     if info.flags != 0 || info.reserved != [0; 2] || info.device_bit_mask.count_ones() != 1 {
         return Err(CUresult::INVALID_VALUE);
@@ -140,7 +140,7 @@ fn memory_of(info: &CUarrayMapInfo, bytes: u64) -> Done<Option<&'static Physical
 pub(crate) fn cuMemMapArrayAsync(null: NullStream, list: *mut CUarrayMapInfo, count: c_uint, handle: CUstream) -> Done {
     let stream = stream(null, handle)?;
     capture::refuse_in_capture(stream)?;
-    // All or none: every entry is checked before the first is carried out.
+    // All entries or none: every one is checked before the first is carried out.
     let mut changes = Vec::new();
     for info in get_all(list, count as usize)? {
         let (part, bytes) = part_of(&info)?;

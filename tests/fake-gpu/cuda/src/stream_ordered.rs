@@ -1,4 +1,4 @@
-//! Allocations and frees in the order of a stream.
+//! Stream-ordered allocations and frees.
 
 use aliquot_abi::cuda::{CUdeviceptr, CUmemoryPool, CUresult, CUstream, NullStream};
 
@@ -16,7 +16,7 @@ use crate::streams::{Stream, stream};
 
 fn allocate(target: *mut CUdeviceptr, bytes: usize, pool: &'static Pool, stream: &'static Stream) -> Done {
     not_null(target)?;
-    // From another process's pool only that process allocates.
+    // Only the process that made a pool can allocate from it.
     if bytes == 0 || pool.source.is_some() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -48,7 +48,7 @@ pub(crate) fn cuMemFreeAsync(null: NullStream, address: CUdeviceptr, handle: CUs
         return Err(CUresult::INVALID_VALUE);
     }
     if capture::is_capturing(stream)? {
-        // In a graph only what a graph allocated is freed.
+        // A captured free must be of memory that a graph allocated.
         graph_memory::at(address).ok_or(CUresult::INVALID_VALUE)?;
         if let Issue::Captured = capture::issue(stream, || NodeKind::MemoryFree(address))? {
             return Ok(());
@@ -57,7 +57,7 @@ pub(crate) fn cuMemFreeAsync(null: NullStream, address: CUdeviceptr, handle: CUs
     free_in_stream(stream, address)
 }
 
-/// Frees memory when the stream gets there; from now on it cannot be freed again.
+/// Frees memory when the stream reaches this operation. From now on it cannot be freed again.
 fn free_in_stream(stream: &'static Stream, address: u64) -> Done {
     if let Some(memory) = graph_memory::at(address) {
         return memory.free_in_stream(stream);
@@ -77,7 +77,7 @@ fn free_in_stream(stream: &'static Stream, address: u64) -> Done {
     Ok(())
 }
 
-/// Frees memory that a stream or graph allocated, or that another process's pool did, without a stream.
+/// Frees memory of a stream, of a graph, or of another process's pool, without a stream.
 pub(crate) fn free_at_once(address: u64) -> Done {
     if let Some(memory) = graph_memory::at(address) {
         return memory.free_at_once();

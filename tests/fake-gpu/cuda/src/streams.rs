@@ -1,4 +1,4 @@
-//! Streams, the default streams among them.
+//! Streams, including the default streams.
 
 use core::cell::RefCell;
 use core::ffi::{c_int, c_uint, c_void};
@@ -31,11 +31,11 @@ const ATTRIBUTE_BYTES: usize = 64;
 const ATTRIBUTES: [c_uint; 5] = [1, 3, 8, 9, 10];
 const PRIORITY_ATTRIBUTE: c_uint = 8;
 
-/// How a stream and the legacy default stream stand to each other.
+/// How a stream synchronises with the legacy default stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StreamKind {
     Legacy,
-    /// Waits for the legacy stream and is waited for.
+    /// The stream and the legacy stream wait for each other.
     Blocking,
     NonBlocking,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Stream {
     pub(crate) id: u64,
     pub(crate) lane: usize,
     priority: c_int,
-    /// The green context that it was made in; null for other streams.
+    /// The green context in which it was made; null for other streams.
     pub(crate) green_context: CUgreenCtx,
     attributes: Mutex<Vec<(c_uint, [u8; ATTRIBUTE_BYTES])>>,
 }
@@ -106,10 +106,10 @@ fn per_thread(context: &'static Context) -> &'static Stream {
     })
 }
 
-/// The stream that `handle` names in a function whose null handle means `null`.
+/// The stream of `handle`, for a function in which a null handle means `null`.
 #[inline]
 pub(crate) fn stream(null: NullStream, handle: CUstream) -> Done<&'static Stream> {
-    // A stream can be used without its context being current, but not without any.
+    // A stream's own context need not be current, but some context must be.
     let context = current()?;
     match null.explicit(handle) {
         CU_STREAM_LEGACY => Ok(context.legacy_stream()),
@@ -161,7 +161,7 @@ pub(crate) fn cuStreamDestroy_v2(handle: CUstream) -> Done {
         return Err(CUresult::INVALID_HANDLE);
     }
     current()?;
-    // What ended with its context is only forgotten.
+    // A stream that has ended with its context has nothing left to destroy.
     let stream = handles::find::<Stream>(handle.0).ok_or(CUresult::INVALID_HANDLE)?;
     if !stream.owner.is_alive() {
         return Err(CUresult::CONTEXT_IS_DESTROYED);
@@ -194,7 +194,7 @@ pub(crate) fn cuStreamGetCtx_v2(
     context: *mut CUcontext,
     green_context: *mut c_void,
 ) -> Done {
-    // Of a stream of a green context the context is the primary one, which that is a part of.
+    // For a stream of a green context, the context is the primary one.
     cuStreamGetCtx(null, handle, context)?;
     put_if_wanted(green_context.cast(), stream(null, handle)?.green_context);
     Ok(())
@@ -230,7 +230,7 @@ pub(crate) fn cuStreamAddCallback(
     crate::capture::refuse_in_capture(stream)?;
     let user_data = user_data.expose_provenance();
     let call = move || {
-        // SAFETY: the caller gave the function and its argument for this call, which is made once.
+        // SAFETY: the caller passed the function and its argument for this call, which is made once.
         unsafe { callback(handle, CUresult::SUCCESS, core::ptr::with_exposed_provenance_mut(user_data)) }
     };
     queue::submit(stream, Work::Host(Box::new(call)), false);

@@ -1,4 +1,5 @@
-//! Texture and surface objects: views of memory and arrays, checked when they are made. No kernel looks through them.
+//! Texture and surface objects: views of memory and arrays. They are checked when they are made, but no kernel uses
+//! them.
 
 use core::ffi::{c_uint, c_void};
 
@@ -21,7 +22,7 @@ const SURFACE_LOAD_STORE: c_uint = 2;
 /// Linear textures begin at multiples of this, rows of pitched ones at multiples of 32.
 const ALIGNMENT_BYTES: u64 = 512;
 const PITCH_ALIGNMENT_BYTES: u64 = 32;
-/// Elements of a linear texture at most.
+/// Maximum number of elements of a linear texture.
 const LINEAR_ELEMENTS_MAX: u64 = 1 << 28;
 /// `CUaddress_mode` and `CUfilter_mode`.
 const ADDRESS_MODE_MAX: c_uint = 3;
@@ -29,7 +30,7 @@ const FILTER_MODE_MAX: c_uint = 1;
 /// Integers, normalised coordinates, sRGB, no trilinear optimisation, seamless cubes.
 const TEXTURE_FLAGS: c_uint = 0x1 | 0x2 | 0x10 | 0x20 | 0x40;
 
-/// `CUDA_RESOURCE_DESC`: a kind, what belongs to it, and flags.
+/// `CUDA_RESOURCE_DESC`: a kind, its data, and flags.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Resource {
@@ -101,7 +102,7 @@ impl Resource {
         Ok(channel_bytes(self.format)? * u64::from(self.channels))
     }
 
-    /// Refuses memory that is not a device's, or not all there.
+    /// Refuses memory that is not a device's or is too short.
     fn check_memory(&self, bytes: u64) -> Done {
         match known_side_of(self.object, bytes)? {
             Side::Device(_) if self.object.is_multiple_of(ALIGNMENT_BYTES) => Ok(()),
@@ -159,7 +160,7 @@ pub(crate) fn cuTexObjectCreate(
     resource.check()?;
     sampling.check()?;
     let view = if view.is_null() { None } else { Some(get(view.cast::<View>())?) };
-    // Only arrays can be seen as something else than they are.
+    // Only arrays can have a resource view, which changes their format.
     if view.is_some() && matches!(resource.kind, LINEAR | PITCH_2D) {
         return Err(CUresult::INVALID_VALUE);
     }

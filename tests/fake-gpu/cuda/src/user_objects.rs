@@ -1,4 +1,4 @@
-//! User objects: what a program wants to be told of when no graph needs it any more.
+//! User objects: a program's objects whose destructor is called when no graph needs them any more.
 
 use core::ffi::{c_uint, c_void};
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use crate::handles::{self, Kind, Object};
 use crate::launches::HostCall;
 use crate::process::process;
 
-/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which every creation must say.
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which every creation must pass.
 const NO_DESTRUCTOR_SYNC: c_uint = 1;
-/// `CU_GRAPH_USER_OBJECT_MOVE`: the caller's references become the graph's.
+/// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes over the caller's references.
 const MOVE: c_uint = 1;
-/// References that one call can take or give back.
+/// Maximum number of references that one call can take or release.
 const COUNT_MAX: c_uint = i32::MAX as c_uint;
 
 /// A user object.
@@ -49,7 +49,7 @@ impl UserObject {
         *self.references() += count;
     }
 
-    /// Gives references back; with the last one the object is destroyed, in a thread that may not call the driver.
+    /// Releases references. With the last one the object is destroyed, in the thread for host functions.
     fn release(&self, handle: CUuserObject, count: usize) -> Done {
         let mut references = self.references();
         *references = references.checked_sub(count).ok_or(CUresult::INVALID_VALUE)?;
@@ -90,7 +90,7 @@ pub(crate) fn cuUserObjectRelease(handle: CUuserObject, count: c_uint) -> Done {
     user_object(handle)?.release(handle, check_count(count)?)
 }
 
-/// The references that a graph has to user objects.
+/// A graph's references to user objects.
 #[derive(Default)]
 pub(crate) struct References(Mutex<BTreeMap<usize, usize>>);
 
@@ -99,7 +99,7 @@ impl References {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes as many references of its own as another graph has.
+    /// Takes as many references as another graph has.
     pub(crate) fn retain_all_of(&self, other: &References) {
         let copied = other.counts().clone();
         for (&handle, &count) in &copied {
@@ -110,11 +110,11 @@ impl References {
         *self.counts() = copied;
     }
 
-    /// Gives all references back.
+    /// Releases all references.
     pub(crate) fn release_all(&self) {
         for (handle, count) in std::mem::take(&mut *self.counts()) {
             if let Ok(object) = user_object(handle_of(handle)) {
-                // As many as were taken can be given back.
+                // Cannot fail: no more references are released than were taken.
                 let _ = object.release(handle_of(handle), count);
             }
         }

@@ -1,4 +1,4 @@
-//! Address ranges, and mappings of physical memory into them.
+//! Reserved address ranges, and mappings of physical memory into them.
 
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ struct Mapping {
     bytes: u64,
     physical: &'static Physical,
     handle: u64,
-    /// Who may access it, and how.
+    /// Locations that may access it, and their access flags.
     access: Vec<(CUmemLocation, c_uint)>,
 }
 
@@ -31,7 +31,7 @@ impl Mapping {
         self.access.iter().any(|(_, flags)| *flags != 0)
     }
 
-    /// What the host may do: what any of those may who may access it.
+    /// The host's page protection: the union of all locations' access rights.
     fn protection(&self) -> c_int {
         match self.access.iter().map(|(_, flags)| *flags).max() {
             Some(ACCESS_READ) => libc::PROT_READ,
@@ -53,7 +53,8 @@ fn space() -> MutexGuard<'static, Space> {
     SPACE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The end of the mapping around an address, and its side. An address that is reserved but not mapped is refused.
+/// The end of the mapping around an address, and the kind of its memory. An address that is reserved but not mapped is
+/// refused.
 pub(crate) fn mapped_end(address: u64) -> Done<Option<(u64, Side)>> {
     let space = space();
     if !space.is_reserved(address, 1) {
@@ -63,7 +64,7 @@ pub(crate) fn mapped_end(address: u64) -> Done<Option<(u64, Side)>> {
         Some((start, mapping)) if mapping.is_accessible() => (start + mapping.bytes, mapping.physical.side()),
         _ => return Err(CUresult::INVALID_VALUE),
     };
-    // Mappings that lie side by side are one range to whoever uses it.
+    // Adjacent mappings count as one range.
     while let Some(next) = space.mappings.get(&end).filter(|next| next.is_accessible()) {
         end += next.bytes;
     }
@@ -75,7 +76,7 @@ pub(crate) fn mapping_range(address: u64) -> Option<(u64, u64)> {
     space().mapping_around(address).map(|(start, mapping)| (start, mapping.bytes))
 }
 
-/// The memory that is mapped around an address, and how many bytes of the mapping are left from there.
+/// The memory mapped at an address, and the number of bytes from there to the mapping's end.
 pub(crate) fn mapped_at(address: u64) -> Option<(&'static Physical, u64)> {
     space().mapping_around(address).map(|(start, mapping)| (mapping.physical, start + mapping.bytes - address))
 }
@@ -107,7 +108,7 @@ impl Space {
     }
 }
 
-/// Puts an inaccessible mapping at `address`, or anywhere if that is null.
+/// Makes an inaccessible mapping at `address`, or anywhere if that is null.
 fn map_nothing(address: u64, bytes: u64, fixed: bool) -> Done<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | if fixed { libc::MAP_FIXED } else { 0 };
     // SAFETY: a fixed mapping replaces only pages of a reservation of this module.
@@ -153,7 +154,7 @@ pub(crate) fn cuMemAddressFree(address: CUdeviceptr, bytes: usize) -> Done {
         return Err(CUresult::INVALID_VALUE);
     }
     space.reservations.remove(&address);
-    // SAFETY: a reservation of this module without mappings, which nobody knows any more.
+    // SAFETY: a reservation of this module without mappings, which is no longer in the list.
     unsafe { unmap(address, bytes as u64) };
     Ok(())
 }
@@ -204,7 +205,7 @@ pub(crate) fn cuMemRetainAllocationHandle(target: *mut u64, address: *mut c_void
     put(target, mapping.handle)
 }
 
-/// Refuses access for a place from which the memory cannot be reached.
+/// Refuses access for a location that cannot reach the memory.
 fn check_reachable(physical: &Physical, location: CUmemLocation) -> Done {
     match (locations::read(location)?, physical.place) {
         (Location::Device(other), Place::Device(ordinal)) => {
@@ -213,7 +214,7 @@ fn check_reachable(physical: &Physical, location: CUmemLocation) -> Done {
             if reachable { Ok(()) } else { Err(CUresult::PEER_ACCESS_UNSUPPORTED) }
         }
         (_, Place::Host) | (Location::Device(_), Place::Everywhere) => Ok(()),
-        // The host does not reach a device's memory.
+        // The host cannot reach a device's memory.
         (Location::Host, _) => Err(CUresult::INVALID_VALUE),
     }
 }

@@ -32,8 +32,8 @@ fn role() -> Option<String> {
 }
 
 impl World {
-    /// Makes a machine of which the configuration file says `configuration`, and whose memory is counted to the byte where
-    /// that does not say otherwise. `test` is the calling test's path.
+    /// Makes a machine of which the configuration file says `configuration`, and whose memory is counted to the byte
+    /// where that does not say otherwise. `test` is the calling test's path.
     pub(crate) fn new(test: &str, configuration: &str) -> World {
         let folder = tempfile::tempdir().expect("a folder for the machine");
         let state = folder.path().join("state");
