@@ -2,6 +2,6 @@
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // The driver hands out its own functions, whatever a preloaded library defines under the same names.
+    // The driver must return its own functions, even if a preloaded library defines functions with the same names.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

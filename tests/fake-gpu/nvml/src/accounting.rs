@@ -1,4 +1,4 @@
-//! Accounting, which is switched on: it keeps those processes that use a device now, and none that have ended.
+//! Accounting, which is enabled: it contains the processes that use a device now, and no ended ones.
 
 use core::ffi::{c_uint, c_void};
 
@@ -10,7 +10,7 @@ use crate::processes::running;
 use crate::session::{index_of, not_supported};
 
 const ENABLED: c_uint = 1;
-/// Processes that can be kept.
+/// Maximum number of processes in the buffer.
 const BUFFER_SIZE: c_uint = 4000;
 
 pub(crate) fn nvmlDeviceGetAccountingMode(handle: nvmlDevice_t, mode: *mut c_uint) -> Done {
@@ -42,7 +42,7 @@ pub(crate) fn nvmlDeviceGetAccountingStats(
     put(stats, kept)
 }
 
-/// Of drivers later than this one.
+/// Exists only in later drivers than the simulated one.
 pub(crate) fn nvmlDeviceGetAccountingStats_v2(handle: nvmlDevice_t, _stats: *mut c_void) -> Done {
     not_supported(handle)
 }

@@ -1,7 +1,7 @@
-//! The border to the caller's memory.
+//! Access to the caller's memory.
 //!
-//! NVML takes pointers. Null is refused; beyond that NVML's contract is that a pointer points to what the function's
-//! documentation says, and nothing on this side can check it. Every access to the caller's memory goes through here.
+//! NVML takes pointers. Null is refused. Otherwise, by NVML's contract, a pointer points to what the function's
+//! documentation says, which cannot be checked here. Every access to the caller's memory goes through these functions.
 
 use core::ffi::{CStr, c_char, c_uint};
 
@@ -13,7 +13,7 @@ fn not_null<T>(pointer: *const T) -> Done {
     if pointer.is_null() { Err(nvmlReturn_t::INVALID_ARGUMENT) } else { Ok(()) }
 }
 
-/// Writes a result to where the caller wants it.
+/// Writes a result to the caller's `target`.
 pub(crate) fn put<T>(target: *mut T, value: T) -> Done {
     not_null(target)?;
     // SAFETY: not null, and by NVML's contract valid for writes of `T`; alignment is not relied on.
@@ -21,7 +21,7 @@ pub(crate) fn put<T>(target: *mut T, value: T) -> Done {
     Ok(())
 }
 
-/// Reads what the caller passes by pointer.
+/// Reads a value that the caller passes by pointer.
 pub(crate) fn get<T: Copy>(source: *const T) -> Done<T> {
     not_null(source)?;
     // SAFETY: not null, and by NVML's contract valid for reads of `T`, a plain type.
@@ -47,7 +47,8 @@ pub(crate) fn put_text(target: *mut c_char, length: c_uint, text: &str) -> Done 
     Ok(())
 }
 
-/// Writes a list into room for `count` items; too little room is answered with how much is needed.
+/// Writes a list into room for `count` items. If there is too little room, writes the needed number to `count` and
+/// fails.
 pub(crate) fn put_list<T: Copy>(count: *mut c_uint, target: *mut T, items: &[T]) -> Done {
     let room = get(count)? as usize;
     put(count, items.len() as c_uint)?;

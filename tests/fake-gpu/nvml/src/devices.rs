@@ -1,4 +1,4 @@
-//! Which devices there are, and what they are.
+//! The devices and their properties.
 
 use core::ffi::{c_char, c_int, c_uint};
 
@@ -15,7 +15,8 @@ const BRAND_NVIDIA: c_uint = 14;
 const PCI_DEVICE_ID: c_uint = 0x2330_10de;
 const PCI_SUBSYSTEM_ID: c_uint = 0x16c1_10de;
 
-/// How many devices have an index: all but instances of a GPU that is there as well, which come behind these.
+/// The number of devices with an NVML index. Instances whose GPU is a device of the machine have none; they come after
+/// the others.
 fn indexed() -> Done<usize> {
     let devices = &machine()?.config().devices;
     Ok(devices.iter().filter(|device| device.gpu.is_none()).count())
@@ -68,7 +69,7 @@ pub(crate) fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, target: *mut nvml
     nvmlDeviceGetHandleByPciBusId_v2(id, target)
 }
 
-/// A serial number as boards have it, one per device.
+/// A device's serial number, in the format of real boards.
 fn serial(index: usize) -> String {
     format!("{:013}", 1_650_000_000_000_u64 + index as u64)
 }
@@ -107,7 +108,7 @@ pub(crate) fn nvmlDeviceGetBrand(handle: nvmlDevice_t, brand: *mut c_uint) -> Do
     put(brand, BRAND_NVIDIA)
 }
 
-/// NVML counts architectures from Kepler on; the compute capability tells which one a device has.
+/// NVML numbers architectures starting with Kepler. A device's follows from its compute capability.
 pub(crate) fn nvmlDeviceGetArchitecture(handle: nvmlDevice_t, architecture: *mut c_uint) -> Done {
     let number = match device(handle)?.compute_capability {
         (5, _) => 3,
@@ -140,7 +141,7 @@ fn fixed<const LENGTH: usize>(text: &str) -> [u8; LENGTH] {
     bytes
 }
 
-/// A device's place on the bus.
+/// A device's PCI address and ids.
 pub(crate) fn pci_info(device: &DeviceConfig) -> nvmlPciInfo_t {
     nvmlPciInfo_t {
         bus_id_legacy: fixed(&device.pci_text(4)),
@@ -157,7 +158,7 @@ pub(crate) fn nvmlDeviceGetPciInfo_v3(handle: nvmlDevice_t, pci: *mut nvmlPciInf
     put(pci, pci_info(device(handle)?))
 }
 
-/// The structure of the versions before the third ends before the long bus id.
+/// In the versions before the third, the structure ends before the long bus id.
 fn put_short_pci_info(handle: nvmlDevice_t, pci: *mut nvmlPciInfo_t) -> Done {
     let info = pci_info(device(handle)?);
     let words = [info.domain, info.bus, info.device, info.pci_device_id, info.pci_sub_system_id];

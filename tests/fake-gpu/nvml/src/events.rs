@@ -1,4 +1,4 @@
-//! Event sets. The events of simulated devices are the critical errors that a test has the driver report.
+//! Event sets. The only events of simulated devices are the critical errors that a test triggers.
 
 use core::ffi::c_uint;
 use core::time::Duration;
@@ -17,10 +17,11 @@ use crate::session::{device, handle, index_of, machine};
 const SUPPORTED_TYPES: u64 = 0x1f;
 const CRITICAL_XID: u64 = 0x8;
 
-/// The devices whose errors a set is told of, its GPUs' instances among them, each with how many it was told.
+/// The devices whose errors a set reports, including its GPUs' instances, each with the number of errors reported so
+/// far.
 type Told = BTreeMap<usize, u32>;
 
-/// The sets that were made and not freed. A set's handle is its number.
+/// The existing sets. A set's handle is its number.
 struct Sets {
     last_number: usize,
     told: BTreeMap<usize, Told>,
@@ -32,13 +33,13 @@ fn sets() -> MutexGuard<'static, Sets> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does `work` with a set.
+/// Applies `work` to a set.
 fn with<T>(set: nvmlEventSet_t, work: impl FnOnce(&mut Told) -> T) -> Done<T> {
     machine()?;
     sets().told.get_mut(&set.0.addr()).map(work).ok_or(nvmlReturn_t::INVALID_ARGUMENT)
 }
 
-/// Instances have no events of their own: their GPU has them.
+/// Refuses an instance: its events are those of its GPU.
 fn check_gpu(handle: nvmlDevice_t) -> Done {
     if device(handle)?.gpu.is_some() { Err(nvmlReturn_t::NOT_SUPPORTED) } else { Ok(()) }
 }
@@ -68,15 +69,15 @@ pub(crate) fn nvmlDeviceRegisterEvents(handle: nvmlDevice_t, types: u64, set: nv
         if types & CRITICAL_XID != 0 {
             let devices = machine.config().devices.iter().enumerate();
             let of_it = devices.filter(|(index, device)| *index == gpu || device.gpu == Some(gpu));
-            // What was reported before is nothing new.
+            // Errors before the registration are not events.
             told.extend(of_it.map(|(index, _)| (index, machine.critical_errors(index).count)));
         }
         Ok(())
     })?
 }
 
-/// The next event of a set. As on NVIDIA's driver, each error is an event, and all that nobody has waited for yet have
-/// the XID of the last one.
+/// The next event of a set. As with NVIDIA's driver, each error is an event, and all events not yet fetched have the
+/// XID of the last one.
 fn next_event(machine: &Machine, told: &mut Told) -> Option<Done<nvmlEventData_t>> {
     let mut reported = told.iter_mut().map(|(device, told)| (*device, machine.critical_errors(*device), told));
     if let Some((device, errors, told)) = reported.find(|(_, errors, told)| errors.count != **told) {
@@ -108,7 +109,7 @@ pub(crate) fn nvmlEventSetWait_v2(set: nvmlEventSet_t, data: *mut nvmlEventData_
     put(data, wait(set, timeout_ms)?)
 }
 
-/// The structure of the first version ends before the instances.
+/// In the first version, the structure ends before the instances' ids.
 pub(crate) fn nvmlEventSetWait(set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_ms: c_uint) -> Done {
     let nvmlEventData_t { device, event_type, event_data, .. } = wait(set, timeout_ms)?;
     let data = data.cast::<nvmlDevice_t>();

@@ -35,7 +35,7 @@ macro_rules! exports {
 
 aliquot_abi::nvml_api!(exports);
 
-/// The one function that returns no code.
+/// The only function that does not return a code.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
     result.text_with_nul().as_ptr().cast()

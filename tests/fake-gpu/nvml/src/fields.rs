@@ -1,4 +1,4 @@
-//! Values by the number of their field. What else a field could tell, functions of their own do.
+//! Values by field number. Other values are available only through their own functions.
 
 use core::ffi::c_int;
 

@@ -1,8 +1,8 @@
-//! The simulated GPU's management library: a `libnvidia-ml.so.1` of our own, with no GPU behind.
+//! The simulated GPU's management library: our own `libnvidia-ml.so.1`, which needs no GPU.
 //!
-//! It shows what the processes of the machine do on the simulated devices: memory, processes with their host ids,
-//! utilisation, topology. What such a device does not have is not supported. [`exports`] expands the functions from the
-//! table in `aliquot-abi`; each line calls the function of the same name in one of the modules here.
+//! It shows what the machine's processes do on the simulated devices: memory, processes with their host ids,
+//! utilisation, topology. Other queries return "not supported". [`exports`] expands the functions from the table in
+//! `aliquot-abi`; each line calls the function of the same name in one of the modules here.
 
 #![allow(non_snake_case, reason = "implementations have the names of NVML's functions")]
 #![cfg_attr(test, allow(dead_code, reason = "without its exports nothing of the library is called"))]
@@ -24,5 +24,5 @@ mod utilisation;
 
 use aliquot_abi::nvml::nvmlReturn_t;
 
-/// What an NVML function's implementation returns.
+/// The result of an NVML function's implementation.
 pub(crate) type Done<T = ()> = Result<T, nvmlReturn_t>;

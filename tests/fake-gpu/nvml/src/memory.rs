@@ -20,7 +20,7 @@ fn memory(handle: nvmlDevice_t) -> Done<nvmlMemory_v2_t> {
     Ok(nvmlMemory_v2_t { version: NVML_MEMORY_V2, total, reserved, free, used })
 }
 
-/// What is reserved counts as used here.
+/// In this version reserved memory counts as used.
 pub(crate) fn nvmlDeviceGetMemoryInfo(handle: nvmlDevice_t, target: *mut nvmlMemory_t) -> Done {
     let nvmlMemory_v2_t { total, reserved, free, used, .. } = memory(handle)?;
     put(target, nvmlMemory_t { total, free, used: used.saturating_add(reserved) })
@@ -28,7 +28,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(handle: nvmlDevice_t, target: *mut nvmlMem
 
 pub(crate) fn nvmlDeviceGetMemoryInfo_v2(handle: nvmlDevice_t, target: *mut nvmlMemory_v2_t) -> Done {
     let info = memory(handle)?;
-    // The caller may have a smaller structure than the version says, so no more than the version is read before.
+    // Only the version is read before it is checked, because the caller's structure may be smaller.
     if get(target.cast::<u32>())? != NVML_MEMORY_V2 {
         return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
     }

@@ -1,5 +1,5 @@
-//! MIG: GPUs in MIG mode, and their instances, each the first compute instance of a GPU instance of its own. A device
-//! whose UUID begins with `MIG-` and whose GPU is not there is found as a GPU is.
+//! MIG: GPUs in MIG mode and their instances. Each instance is the first compute instance of its own GPU instance. A
+//! device whose UUID begins with `MIG-`, but whose GPU is not a device of the machine, is listed like a GPU.
 
 use core::ffi::c_uint;
 
@@ -10,21 +10,21 @@ use crate::Done;
 use crate::caller::put;
 use crate::session::{device, handle as handle_of, index_of, machine};
 
-/// GPU instances that a GPU can have at most.
+/// Maximum number of a GPU's GPU instances.
 const INSTANCES_MAX: c_uint = 7;
 
-/// Which instances a device is.
+/// The ids of a device's GPU instance and compute instance.
 pub(crate) struct Instances {
     pub(crate) gpu: c_uint,
     pub(crate) compute: c_uint,
 }
 
-/// Those of a device that a handle names.
+/// The instance ids of a handle's device.
 pub(crate) fn instances(handle: nvmlDevice_t) -> Done<Instances> {
     Ok(instances_of(machine()?, index_of(handle)?))
 }
 
-/// Those of a device; for a whole GPU, what NVML says for none.
+/// The instance ids of a device; for a whole GPU, NVML's value for none.
 pub(crate) fn instances_of(machine: &Machine, index: usize) -> Instances {
     const NONE: c_uint = c_uint::MAX;
     if machine.config().devices[index].is_mig {
@@ -34,12 +34,12 @@ pub(crate) fn instances_of(machine: &Machine, index: usize) -> Instances {
     }
 }
 
-/// Refuses a question that only an instance can answer.
+/// Refuses a query that only instances support.
 fn check_mig(handle: nvmlDevice_t) -> Done {
     if device(handle)?.is_mig { Ok(()) } else { Err(nvmlReturn_t::NOT_SUPPORTED) }
 }
 
-/// Refuses what NVML does not tell of GPUs in MIG mode and of their instances: how busy they are.
+/// Refuses GPUs in MIG mode and their instances, for which NVML gives no utilisation.
 pub(crate) fn check_no_mig(handle: nvmlDevice_t) -> Done {
     let is_instance = device(handle)?.gpu.is_some();
     if is_instance || machine()?.is_in_mig_mode(index_of(handle)?) {
@@ -63,7 +63,7 @@ pub(crate) fn nvmlDeviceGetAttributes_v2(handle: nvmlDevice_t, attributes: *mut 
     )
 }
 
-/// A change of the mode is never pending: it comes at once.
+/// The pending mode equals the current one, because a change takes effect at once.
 pub(crate) fn nvmlDeviceGetMigMode(handle: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) -> Done {
     if !device(handle)?.has_mig_mode {
         return Err(nvmlReturn_t::NOT_SUPPORTED);

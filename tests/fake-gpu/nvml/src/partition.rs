@@ -1,5 +1,5 @@
-//! MIG: which instances a GPU can be divided into, and making and destroying them. Each GPU instance can have one
-//! compute instance, which takes all of it.
+//! MIG: the possible instances of a GPU, and their creation and destruction. Each GPU instance can have one compute
+//! instance, which takes all of it.
 
 use core::ffi::{c_uint, c_void};
 
@@ -15,7 +15,7 @@ use crate::Done;
 use crate::caller::{get, put};
 use crate::session::{device, handle as handle_of, index_of, machine};
 
-/// What the handles point to: nothing is read through them, their places are what counts.
+/// The targets of handles. Only their addresses matter; they are never read.
 static GPU_INSTANCES: [u64; DEVICES_MAX] = [1; DEVICES_MAX];
 static COMPUTE_INSTANCES: [u64; DEVICES_MAX] = [2; DEVICES_MAX];
 
@@ -27,7 +27,7 @@ fn handle_in(handles: &'static [u64; DEVICES_MAX], index: usize) -> *mut c_void 
     (&raw const handles[index]).cast_mut().cast()
 }
 
-/// What NVML answers.
+/// NVML's code for an outcome.
 fn answer(outcome: Result<(), InstanceError>) -> Done {
     outcome.map_err(|error| match error {
         InstanceError::NoRoom => nvmlReturn_t::INSUFFICIENT_RESOURCES,
@@ -36,12 +36,12 @@ fn answer(outcome: Result<(), InstanceError>) -> Done {
     })
 }
 
-/// The index of a GPU that can be in MIG mode.
+/// The index of a GPU that supports MIG mode.
 fn gpu_of(handle: nvmlDevice_t) -> Done<usize> {
     if device(handle)?.has_mig_mode { index_of(handle) } else { Err(nvmlReturn_t::NOT_SUPPORTED) }
 }
 
-/// The same of one that is in MIG mode now.
+/// The index of a GPU that is in MIG mode now.
 fn partitioned_gpu_of(handle: nvmlDevice_t) -> Done<usize> {
     let gpu = gpu_of(handle)?;
     if machine()?.is_in_mig_mode(gpu) { Ok(gpu) } else { Err(nvmlReturn_t::NOT_SUPPORTED) }
@@ -52,23 +52,23 @@ fn profile_of(handle: nvmlDevice_t, id: c_uint) -> Done<&'static MigProfile> {
     profiles.iter().find(|profile| profile.id == id).ok_or(nvmlReturn_t::INVALID_ARGUMENT)
 }
 
-/// The instances that are possible on GPU `gpu`, as the devices that they are.
+/// The possible instances of GPU `gpu`, each with its device index.
 fn possible(machine: &'static Machine, gpu: usize) -> impl Iterator<Item = (usize, &'static Partition)> {
     let devices = machine.config().devices.iter().enumerate().filter(move |(_, device)| device.gpu == Some(gpu));
     devices.filter_map(|(index, device)| Some((index, device.partition.as_ref()?)))
 }
 
-/// The GPU instance that a handle names, as the device that it is.
+/// The GPU instance of a handle, with its device index.
 fn instance(handle: nvmlGpuInstance_t) -> Done<(usize, &'static Partition)> {
     let machine = machine()?;
     let index = place_of(&GPU_INSTANCES, handle.0).filter(|index| *index < machine.config().devices.len());
-    // The handle of an instance means nothing any more when that is gone.
+    // The handle of a destroyed instance is invalid.
     let index = index.filter(|index| machine.has_gpu_instance(*index)).ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
     let partition = machine.config().devices[index].partition.as_ref();
     Ok((index, partition.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?))
 }
 
-/// Which kind of compute instance takes all of a GPU instance with so many compute slices.
+/// The profile of the compute instance that takes all of a GPU instance with `compute_slices`.
 fn whole_kind(compute_slices: u32) -> Option<c_uint> {
     [1, 2, 3, 4, 7, 8, 6].iter().position(|&slices| slices == compute_slices).map(|kind| kind as c_uint)
 }
@@ -82,7 +82,7 @@ pub(crate) fn nvmlDeviceGetGpuInstanceProfileInfoV(
     if kind >= NVML_GPU_INSTANCE_PROFILE_COUNT {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
-    // No more than the version is read before it is known.
+    // Only the version is read before it is checked.
     let version = get(info.cast::<c_uint>())?;
     if version != NVML_GPU_INSTANCE_PROFILE_INFO_V2 {
         return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
@@ -163,7 +163,7 @@ pub(crate) fn nvmlDeviceGetGpuInstances(
         .map(|(index, _)| nvmlGpuInstance_t(handle_in(&GPU_INSTANCES, index)));
     let found: Vec<nvmlGpuInstance_t> = found.collect();
     put(count, found.len() as c_uint)?;
-    // By NVML's contract there is room for as many as there can be.
+    // By NVML's contract there is room for the maximum number of instances.
     found.iter().enumerate().try_for_each(|(at, found)| put(instances.wrapping_add(at), *found))
 }
 

@@ -1,4 +1,4 @@
-//! Who uses the devices.
+//! The processes that use the devices.
 
 use core::ffi::{c_uint, c_void};
 
@@ -14,13 +14,13 @@ use crate::caller::{get, put, put_list};
 use crate::mig::{Instances, instances};
 use crate::session::{index_of, machine};
 
-/// The processes that can be seen from here: those in other process id namespaces have no id.
+/// The processes visible to the calling process. Processes that have no id in its pid namespace are left out.
 pub(crate) fn processes(handle: nvmlDevice_t) -> Done<impl Iterator<Item = ProcessUse>> {
     let processes = machine()?.device_use(index_of(handle)?).processes;
     Ok(processes.into_iter().filter(|process| process.pid != 0))
 }
 
-/// The processes with a context on the device.
+/// The processes with a context or memory on the device.
 pub(crate) fn running(handle: nvmlDevice_t) -> Done<impl Iterator<Item = ProcessUse>> {
     Ok(processes(handle)?.filter(|process| process.contexts > 0 || process.memory_bytes > 0))
 }
@@ -70,7 +70,7 @@ fn mps_clients_v1(handle: nvmlDevice_t) -> Done<Vec<nvmlProcessInfo_v1_t>> {
     infos_v1(Way::AsMpsClient, handle)
 }
 
-/// No process draws.
+/// An empty list: no process renders graphics.
 fn none<T>(handle: nvmlDevice_t) -> Done<Vec<T>> {
     index_of(handle)?;
     Ok(Vec::new())
@@ -110,7 +110,7 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     list: *mut nvmlProcessDetailList_v1_t,
 ) -> Done {
     index_of(handle)?;
-    // No more than the version is read before it is known.
+    // Only the version is read before it is checked.
     if get(list.cast::<c_uint>())? != NVML_PROCESS_DETAIL_LIST_V1 {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }

@@ -1,4 +1,4 @@
-//! Temperature, power, clocks, modes: those of a device at rest.
+//! Temperature, power, clocks, modes: always the values of an idle device.
 
 use core::ffi::{c_uint, c_void};
 
@@ -13,7 +13,7 @@ const POWER_LIMIT_MILLIWATT: c_uint = 700_000;
 const IDLE_POWER_MILLIWATT: c_uint = 70_000;
 /// Clocks in MHz by kind: graphics, SM, memory, video.
 const CLOCKS_MHZ: [c_uint; 4] = [1980, 1980, 2619, 1545];
-/// Temperature thresholds in degrees by kind: shutdown, slowdown, memory, GPU at most.
+/// Temperature thresholds in °C by kind: shutdown, slowdown, memory maximum, GPU maximum.
 const THRESHOLDS_C: [c_uint; 4] = [92, 89, 95, 87];
 const PCIE_GENERATION: c_uint = 5;
 const PCIE_WIDTH: c_uint = 16;
@@ -50,7 +50,7 @@ pub(crate) fn nvmlDeviceGetTemperatureThreshold(handle: nvmlDevice_t, kind: c_ui
     put_by_kind(handle, kind, &THRESHOLDS_C, celsius)
 }
 
-/// The module is cooled by its host's fans.
+/// Not supported: the module has no fan of its own.
 pub(crate) fn nvmlDeviceGetFanSpeed(handle: nvmlDevice_t, _percent: *mut c_uint) -> Done {
     not_supported(handle)
 }
@@ -94,7 +94,7 @@ pub(crate) fn nvmlDeviceGetTotalEccErrors(
     count: *mut u64,
 ) -> Done {
     index_of(handle)?;
-    // Corrected or not, since the last reset or ever: there were none.
+    // Corrected or uncorrected, since the last reset or ever: always 0.
     if error > 1 || counter > 1 {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
@@ -106,7 +106,7 @@ pub(crate) fn nvmlDeviceGetEccMode(handle: nvmlDevice_t, current: *mut c_uint, p
     put(pending, 1)
 }
 
-/// Driver models are those of Windows.
+/// Not supported: driver models exist only on Windows.
 pub(crate) fn nvmlDeviceGetDriverModel(handle: nvmlDevice_t, _current: *mut c_uint, _pending: *mut c_uint) -> Done {
     not_supported(handle)
 }
@@ -124,7 +124,7 @@ pub(crate) fn nvmlDeviceGetMaxClockInfo(handle: nvmlDevice_t, kind: c_uint, mhz:
 }
 
 pub(crate) fn nvmlDeviceGetClock(handle: nvmlDevice_t, kind: c_uint, which: c_uint, mhz: *mut c_uint) -> Done {
-    // Current, application's target and default, greatest boost: all the same.
+    // Current, application target, application default, maximum boost: all the same.
     if which > 3 {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }

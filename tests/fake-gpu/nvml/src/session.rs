@@ -1,4 +1,4 @@
-//! Start and end of the library, and what it says about the system.
+//! Start and end of the library, and information about the system.
 
 use core::ffi::{c_char, c_int, c_uint};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,12 +9,13 @@ use aliquot_fake_machine::{Config, DeviceConfig, Machine};
 use crate::Done;
 use crate::caller::{put, put_text};
 
-/// The machine, once it was found. It stays open: closing its files could end this process's own record in it.
+/// The machine, once it has been opened. It stays open, because closing its lock file would release this process's own
+/// record.
 static MACHINE: OnceLock<Machine> = OnceLock::new();
-/// How often the library was started and not ended.
+/// Number of starts without a shutdown.
 static STARTS: Mutex<u32> = Mutex::new(0);
 
-/// What a device's handle points to: nothing is read through it, its place is what counts.
+/// The targets of device handles. Only their addresses matter; they are never read.
 static HANDLES: [u64; aliquot_fake_machine::DEVICES_MAX] = [0; aliquot_fake_machine::DEVICES_MAX];
 
 fn starts() -> MutexGuard<'static, u32> {
@@ -34,12 +35,12 @@ pub(crate) fn handle(index: usize) -> nvmlDevice_t {
     nvmlDevice_t((&raw const HANDLES[index]).cast_mut().cast())
 }
 
-/// The index of the device that a handle names, if it answers.
+/// The index of a handle's device, if the device answers.
 pub(crate) fn index_of(device: nvmlDevice_t) -> Done<usize> {
     let machine = machine()?;
     let mut devices = 0..machine.config().devices.len();
     let index = devices.find(|&index| handle(index) == device).ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
-    // The handle of an instance means nothing any more when that is gone.
+    // The handle of a destroyed instance is invalid.
     if !machine.is_present(index) {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
@@ -51,7 +52,7 @@ pub(crate) fn device(handle: nvmlDevice_t) -> Done<&'static DeviceConfig> {
     Ok(&machine()?.config().devices[index_of(handle)?])
 }
 
-/// Answers what a simulated device lacks, after checking that the device is one.
+/// Returns "not supported" for a valid device handle.
 pub(crate) fn not_supported(handle: nvmlDevice_t) -> Done {
     index_of(handle)?;
     Err(nvmlReturn_t::NOT_SUPPORTED)
@@ -65,7 +66,7 @@ pub(crate) fn nvmlInitWithFlags(_flags: c_uint) -> Done {
             SAID.call_once(|| eprintln!("simulated GPU: {error}"));
             nvmlReturn_t::DRIVER_NOT_LOADED
         });
-        // Set under the lock, so nobody else did meanwhile.
+        // Cannot fail: it is set only under the lock.
         let _ = MACHINE.set(opened?);
     }
     *starts += 1;

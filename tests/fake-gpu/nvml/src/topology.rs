@@ -1,4 +1,4 @@
-//! How the devices are connected, from the configuration: each NVLink peer is one link.
+//! The connections of devices, from the configuration: each NVLink peer is one link.
 
 use core::ffi::{c_uint, c_ulong};
 
@@ -12,14 +12,14 @@ use crate::session::{device, index_of, machine};
 const LINKS_MAX: c_uint = 18;
 const LINK_VERSION: c_uint = 4;
 const LINK_CAPABILITIES: c_uint = 6;
-/// Levels of topology: the devices have one NUMA node, or the whole system, in common.
+/// Topology levels: the devices share a NUMA node, or only the system.
 const TOPOLOGY_NODE: c_uint = 40;
 const TOPOLOGY_SYSTEM: c_uint = 50;
 const P2P_OK: c_uint = 0;
 const P2P_NOT_SUPPORTED: c_uint = 5;
 const P2P_CAPABILITIES: c_uint = 5;
 
-/// The device at the other end of a link, if the link is there.
+/// The device at the other end of a link, if the link exists.
 fn peer(handle: nvmlDevice_t, link: c_uint) -> Done<Option<usize>> {
     let device = device(handle)?;
     if link >= LINKS_MAX {
@@ -28,7 +28,7 @@ fn peer(handle: nvmlDevice_t, link: c_uint) -> Done<Option<usize>> {
     Ok(device.nvlink.get(link as usize).copied())
 }
 
-/// As [`peer`], for what can only be said of a link that is there.
+/// As [`peer`], but fails if the link does not exist.
 fn peer_of_link(handle: nvmlDevice_t, link: c_uint) -> Done<usize> {
     peer(handle, link)?.ok_or(nvmlReturn_t::NOT_SUPPORTED)
 }
@@ -85,7 +85,7 @@ pub(crate) fn nvmlDeviceGetP2PStatus(
     put(status, if linked { P2P_OK } else { P2P_NOT_SUPPORTED })
 }
 
-/// Writes a set of numbers as a mask of words.
+/// Writes a set of numbers as a bit mask.
 fn put_mask(words: c_uint, target: *mut c_ulong, numbers: impl Iterator<Item = usize>) -> Done {
     let mut mask = vec![0 as c_ulong; words as usize];
     if mask.is_empty() {
@@ -99,7 +99,7 @@ fn put_mask(words: c_uint, target: *mut c_ulong, numbers: impl Iterator<Item = u
     mask.into_iter().enumerate().try_for_each(|(index, word)| put(target.wrapping_add(index), word))
 }
 
-/// The CPUs of the host all count as near.
+/// Every CPU of the host counts as near the device.
 pub(crate) fn nvmlDeviceGetCpuAffinity(handle: nvmlDevice_t, words: c_uint, mask: *mut c_ulong) -> Done {
     index_of(handle)?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

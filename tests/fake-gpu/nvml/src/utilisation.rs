@@ -1,4 +1,4 @@
-//! How busy the devices are, and with whose work: of the last second, as the machine keeps it.
+//! Utilisation of the devices in the last second, in total and for each process, from the machine's history.
 
 use core::ffi::c_uint;
 use std::time::SystemTime;
@@ -19,8 +19,8 @@ use crate::session::{index_of, machine, not_supported};
 
 const SAMPLING_PERIOD_US: c_uint = 1_000_000;
 
-/// Kernels here are not known to use memory or not, and copies are not told from them: the memory's part is always
-/// none.
+/// The memory utilisation is always 0: it is not known whether kernels use memory, and copies are not counted
+/// separately.
 fn rates(handle: nvmlDevice_t) -> Done<nvmlUtilization_t> {
     check_no_mig(handle)?;
     let gpu = machine()?.device_use(index_of(handle)?).utilization_percent;
@@ -62,8 +62,7 @@ pub(crate) fn nvmlDeviceGetDecoderUtilization(
     nvmlDeviceGetEncoderUtilization(handle, percent, period_us)
 }
 
-/// Samples of the processes that were at work in the last second; an error if there are none that are newer than the
-/// last ones seen.
+/// Samples of the processes that used the device in the last second. Fails if none is newer than `last_seen_us`.
 fn busy<T>(handle: nvmlDevice_t, last_seen_us: u64, sample: impl Fn(ProcessUse, u64) -> T) -> Done<Vec<T>> {
     check_no_mig(handle)?;
     let now_us = now_us();
@@ -95,7 +94,7 @@ pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
     info: *mut nvmlProcessesUtilizationInfo_v1_t,
 ) -> Done {
     index_of(handle)?;
-    // No more than the version is read before it is known.
+    // Only the version is read before it is checked.
     if get(info.cast::<c_uint>())? != NVML_PROCESSES_UTILIZATION_INFO_V1 {
         return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
     }
@@ -113,7 +112,7 @@ pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
     }
 }
 
-/// One sample, of now: there is no longer history than the last second's. Power and clocks have none.
+/// Returns one current sample, because the history covers only the last second. Power and clocks have no samples.
 pub(crate) fn nvmlDeviceGetSamples(
     handle: nvmlDevice_t,
     kind: c_uint,

@@ -1,4 +1,4 @@
-//! What contexts, allocations and their kind take of a device's memory: as measured on an H100.
+//! Device memory taken by contexts, allocations, pools and stacks, as measured on an H100.
 
 use aliquot_abi::cuda::*;
 
@@ -112,7 +112,7 @@ fn freeing_waits_for_all_work_of_the_device() {
             &|| driver.cuModuleUnload(module),
         ];
         for free in frees {
-            // In a stream of another context.
+            // The kernel runs in a stream of another context.
             driver.spin(spin, 20_000_000, stream).ok();
             driver.cuStreamQuery(stream).is(CUresult::NOT_READY);
             free().ok();

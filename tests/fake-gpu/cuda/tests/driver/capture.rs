@@ -1,4 +1,4 @@
-//! Stream capture, and what the driver refuses during one.
+//! Stream capture, and the calls that the driver refuses during a capture.
 
 use aliquot_abi::cuda::*;
 

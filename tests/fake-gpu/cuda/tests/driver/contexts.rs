@@ -1,11 +1,11 @@
-//! Contexts: what ends with them, and when they end.
+//! Contexts: their end, and the objects that end with them.
 
 use aliquot_abi::cuda::*;
 
 use crate::library::{Driver, Expect};
 use crate::scenario::alone;
 
-/// A context of its own, which is current.
+/// Makes a new context, which becomes current.
 fn context(driver: &Driver) -> CUcontext {
     let mut context = CUcontext::NULL;
     driver.cuCtxCreate_v2(&mut context, 0, 0).ok();
@@ -24,7 +24,7 @@ fn host_memory_is_freed_and_unregistered_with_its_context() {
         driver.cuMemHostAlloc(&mut allocated, 10_000, 8).is(CUresult::INVALID_VALUE);
         driver.cuMemHostAlloc(&mut allocated, 0, 0).is(CUresult::INVALID_VALUE);
         driver.cuMemHostAlloc(&mut allocated, 10_000, 1 | 4).ok();
-        // Any start and any size will do.
+        // Start and size need not be aligned.
         driver.cuMemHostRegister_v2(registered.wrapping_byte_add(3), 5000, 0).ok();
         driver.cuMemHostRegister_v2(registered, 10_000, 0).is(CUresult::HOST_MEMORY_ALREADY_REGISTERED);
         driver.cuMemFreeHost(registered.wrapping_byte_add(3)).is(CUresult::INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! Copies of every kind: they move the right bytes, in stream order, and refuse what does not fit.
+//! Copies of every kind: they move the right bytes, in stream order, and refuse invalid parameters.
 
 use aliquot_abi::cuda::*;
 
@@ -113,7 +113,7 @@ fn boxes_of_elements_are_copied_between_arrays_and_memory() {
         }
         driver.cuCtxSynchronize().ok();
         let in_array = Operand(2, array.0 as u64, [2, 1, 0]);
-        // Rows of eight elements; from the second on, two rows of three.
+        // Rows of eight elements. Starts at the second element and copies two rows of three elements.
         let in_memory = Operand(1, memory + 2, [8, 0, 0]);
         let mut operation = Operation(in_memory, in_array, [3, 2, 1], 1, 0);
         let (pointer, mut failed) = ((&raw mut operation).cast::<c_void>(), 9);

@@ -1,4 +1,4 @@
-//! How long kernels and copies take, on the device's timeline.
+//! Durations of kernels and copies on the device's timeline.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn kernels_take_as_long_as_the_rule_says() {
         let driver = Driver::with_context();
         let (spin, plain) = (driver.function(c"spin_ns"), driver.function(c"plain"));
         let (stream, start, end) = (driver.stream(1), driver.event(), driver.event());
-        // So that no kernel begins when it is submitted.
+        // The stream is held, so that no kernel begins before all are submitted.
         let held = driver.hold(stream);
         driver.cuEventRecord(start, stream).ok();
         driver.spin(spin, 3_000_000, stream).ok();
@@ -165,7 +165,7 @@ fn a_full_launch_queue_makes_the_launcher_wait() {
         for _ in 0..3 {
             driver.spin(spin, 5_000_000, stream).ok();
         }
-        // Four are outstanding, so the fifth returns only when the first is done.
+        // Four launches are outstanding, so the fifth call returns only when the first is done.
         driver.spin(spin, 5_000_000, stream).ok();
         assert!(begun.elapsed() >= Duration::from_millis(5), "nobody has waited");
         driver.cuEventSynchronize(first).ok();

@@ -1,4 +1,4 @@
-//! What the driver refuses, and with which code.
+//! Calls that the driver refuses, and their error codes.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -220,7 +220,7 @@ fn a_bad_configuration_is_no_device() {
 fn visible_devices_are_chosen_as_the_driver_does() {
     const TEST: &str = "errors::visible_devices_are_chosen_as_the_driver_does";
     let devices = "[[device]]\nname = 'a'\n[[device]]\nname = 'b'\n[[device]]\nname = 'c'\n";
-    // What is visible, and the devices that are then seen.
+    // Values of CUDA_VISIBLE_DEVICES, and the devices that are then visible.
     let cases =
         [("2,0", "ca"), ("1,7,0", "b"), ("GPU-b0,GPU-a1", "ba"), ("0,0", ""), ("", ""), ("-1", ""), ("GPU-", "")];
     let direct = |world: &World| {

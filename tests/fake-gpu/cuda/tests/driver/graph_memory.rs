@@ -1,4 +1,4 @@
-//! Memory that graphs allocate: taken at a launch, kept by the device's graph pool until that is trimmed.
+//! Memory that graphs allocate. A launch takes it, and the device's graph pool keeps it until it is trimmed.
 
 use aliquot_abi::cuda::*;
 
@@ -31,7 +31,7 @@ fn graph_pool(driver: &Driver) -> (usize, usize) {
     (value(0), value(2))
 }
 
-/// A graph that allocates by capture, made ready to launch, with the address.
+/// Captures a graph that allocates memory. Returns the graph, its executable form, and the memory's address.
 fn allocating(driver: &Driver, stream: CUstream, bytes: usize, frees: bool) -> (CUgraph, CUgraphExec, CUdeviceptr) {
     let (mut graph, mut exec, mut address) = (CUgraph::NULL, CUgraphExec::NULL, 0);
     driver.cuStreamBeginCapture_v2(stream, 0).ok();
@@ -88,7 +88,7 @@ fn a_graph_that_frees_its_memory_is_launched_over_and_over() {
         }
         driver.cuMemFreeAsync(address, stream).is(CUresult::INVALID_VALUE);
         driver.cuStreamSynchronize(stream).ok();
-        // Between its launches the memory is still the graph's, as on an H100.
+        // The graph keeps the memory between its launches, as on an H100.
         assert_eq!((driver.used() - base, graph_pool(&driver)), (20 << 20, (20 << 20, 20 << 20)));
         driver.cuDeviceGraphMemTrim(0).ok();
         assert_eq!((driver.used() - base, graph_pool(&driver)), (0, (0, 0)));
@@ -118,7 +118,7 @@ fn memory_that_was_left_allocated_is_freed_by_the_next_launch_if_that_was_asked_
         }
         driver.cuStreamSynchronize(stream).ok();
         assert_eq!(graph_pool(&driver), (PIECE, PIECE));
-        // It outlives its graph.
+        // The memory outlives its graph.
         driver.cuGraphExecDestroy(second).ok();
         driver.cuGraphDestroy(graph).ok();
         assert_eq!(graph_pool(&driver), (PIECE, PIECE));
@@ -151,7 +151,7 @@ fn nodes_allocate_and_free_by_hand_and_tell_what_they_were_made_with() {
         };
         any.of_kind.alloc = pinned_on_first_device(PIECE);
         driver.cuGraphAddNode_v2(&mut generic, graph, &alloc, core::ptr::null(), 1, &mut any).ok();
-        // SAFETY: of an allocation node the driver has written the address there.
+        // SAFETY: for an allocation node the driver has written the address there.
         let second = unsafe { any.of_kind.alloc.dptr };
         assert!(parameters.dptr != 0 && second != 0 && second != parameters.dptr);
         let mut told = pinned_on_first_device(0);
@@ -171,7 +171,7 @@ fn nodes_allocate_and_free_by_hand_and_tell_what_they_were_made_with() {
         driver.cuGraphLaunch(exec, stream).ok();
         driver.cuStreamSynchronize(stream).ok();
         assert_eq!(graph_pool(&driver), (1024 + PIECE, 2 * PIECE));
-        // A child that is the node's own may allocate; a copy may not.
+        // A child graph owned by the node may contain allocations; a copied one may not.
         let (mut parent, mut node, mut clone) = (CUgraph::NULL, CUgraphNode::NULL, CUgraph::NULL);
         driver.cuGraphCreate(&mut parent, 0).ok();
         driver.cuGraphClone(&mut clone, graph).is(CUresult::NOT_SUPPORTED);

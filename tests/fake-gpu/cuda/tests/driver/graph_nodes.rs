@@ -1,4 +1,4 @@
-//! Nodes of every kind: made, told, changed, left out, and put together.
+//! Graph nodes of every kind: creation, reading and changing of parameters, disabling, and inner graphs.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::scenario::alone;
 const NONE: *const CUgraphNode = core::ptr::null();
 
 unsafe extern "C" fn count(counter: *mut c_void) {
-    // SAFETY: the tests pass counters that live for ever.
+    // SAFETY: the tests pass counters that are never freed.
     unsafe { &*counter.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -33,7 +33,7 @@ fn graph(driver: &Driver) -> CUgraph {
     graph
 }
 
-/// Launches a graph that was made ready, and waits.
+/// Launches an executable graph and waits for it.
 fn launch(driver: &Driver, exec: CUgraphExec) {
     let stream = driver.stream(1);
     driver.cuGraphLaunch(exec, stream).ok();
@@ -94,7 +94,7 @@ fn copies_and_sets_are_told_and_changed_before_and_after_instantiation() {
         driver.cuGraphNodeGetEnabled(exec, copy, &mut enabled).ok();
         driver.cuGraphNodeSetEnabled(exec, copy, 0).ok();
         assert_eq!((enabled, result(exec)), (1, (0, 0)));
-        // What was changed in one place is not changed in the other.
+        // Changes of the executable graph do not affect the graph, and vice versa.
         assert_eq!(result(instantiate(&driver, graph)), (5, 5));
         value.value = 7;
         driver.cuGraphMemsetNodeSetParams(set, &value).ok();
@@ -162,7 +162,7 @@ fn conditional_nodes_run_their_bodies_by_the_default_value() {
             driver
                 .cuGraphAddNode_v2(&mut node, graph, NONE, core::ptr::null(), 0, &mut wish)
                 .is(CUresult::INVALID_VALUE);
-            // SAFETY: of a conditional node the driver has written its list of graphs there, of the wished size.
+            // SAFETY: for a conditional node the driver has written its list of `size` graphs there.
             let bodies =
                 unsafe { std::slice::from_raw_parts(wish.of_kind.conditional.graph_out, size as usize) }.to_vec();
             let counters = bodies.iter().map(|body| {
@@ -213,7 +213,7 @@ fn clones_children_and_edges_are_found_again() {
         let exec = instantiate(&driver, graph);
         launch(&driver, exec);
         assert_eq!(counter.load(Ordering::SeqCst), 1);
-        // The child's contents are exchanged for those of another graph of the same shape.
+        // The child's contents are replaced by those of another graph of the same shape.
         let (other, other_counter) = (self::graph(&driver), self::counter());
         driver.cuGraphAddHostNode(&mut inner, other, NONE, 0, &counting(other_counter)).ok();
         driver.cuGraphExecChildGraphNodeSetParams(exec, node, other).ok();
@@ -314,7 +314,7 @@ fn a_capture_goes_on_in_a_graph_and_behind_chosen_nodes() {
         assert_eq!(dependencies(nodes[2]), [first]);
         assert_eq!(dependencies(nodes[3]), [nodes[2], other]);
         assert_eq!(dependencies(nodes[4]), [first]);
-        // A capture that fails leaves the graph to its owner.
+        // After a failed capture the graph still belongs to its owner.
         driver.cuStreamBeginCaptureToGraph(stream, graph, &first, core::ptr::null(), 1, 0).ok();
         driver.cuStreamSynchronize(stream).is(CUresult::STREAM_CAPTURE_UNSUPPORTED);
         driver.cuStreamEndCapture(stream, &mut ended).is(CUresult::STREAM_CAPTURE_INVALIDATED);

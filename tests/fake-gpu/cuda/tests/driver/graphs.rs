@@ -48,7 +48,7 @@ fn a_launch_takes_the_sum_of_its_nodes() {
         driver.cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), address, 16).ok();
         assert_eq!(back, [3; 16]);
 
-        // Another argument for the first kernel: first in the instantiated graph, then by a whole new graph.
+        // Changes the first kernel's argument: first in the executable graph, then by an update from a new graph.
         let first = nodes(&driver, graph)[0];
         let mut parameters = CUDA_KERNEL_NODE_PARAMS_V1 {
             func: CUfunction::NULL,

@@ -1,5 +1,4 @@
-//! Streams that wait for the host: what is queued behind begins when they are let go, however long it takes to queue
-//! it.
+//! Streams that wait for the host, so that queued work begins only on release, however long the queueing takes.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +7,14 @@ use aliquot_abi::cuda::*;
 
 use crate::library::{Driver, Expect};
 
-/// A stream that is held. It stays so until it is [released](Held::release).
+/// A held stream. It waits until it is [released](Held::release).
 pub(crate) struct Held {
-    /// Page-locked memory of the driver's, never freed. The stream waits until it holds a 1.
+    /// Page-locked memory from the driver, never freed. The stream waits until it contains 1.
     word: *mut AtomicU64,
 }
 
 impl Driver {
-    /// Holds `stream` where it is now.
+    /// Makes `stream` wait after the work queued so far.
     pub(crate) fn hold(&self, stream: CUstream) -> Held {
         let mut memory = ptr::null_mut();
         self.cuMemHostAlloc(&mut memory, size_of::<AtomicU64>(), 1).ok();
@@ -33,8 +32,8 @@ impl Held {
     }
 
     fn set(&self, value: u64) {
-        // SAFETY: memory of the size and alignment of the word, which lives as long as the process, and which all use
-        // as an atomic.
+        // SAFETY: the memory has the word's size and alignment, lives as long as the process, and is only accessed
+        // atomically.
         unsafe { &*self.word }.store(value, Ordering::Release);
     }
 }

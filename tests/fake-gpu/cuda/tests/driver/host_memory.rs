@@ -1,4 +1,4 @@
-//! Host memory that the driver allocates or is told of.
+//! Host memory that the driver allocates or registers.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use crate::scenario::alone;
 
 const PAGE_BYTES: usize = 4096;
 
-/// A page of a file, mapped for ever.
+/// Maps a page of a file, and never unmaps it.
 fn mapped(file: &File, flags: i32) -> *mut c_void {
     file.set_len(PAGE_BYTES as u64).expect("a file of one page");
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -41,7 +41,7 @@ fn a_device_cannot_use_shared_pages_of_files_on_disks() {
             driver.cuMemHostRegister_v2(mapped(&file, libc::MAP_SHARED), PAGE_BYTES, 0).is(expected);
             driver.cuMemHostRegister_v2(mapped(&file, libc::MAP_PRIVATE), PAGE_BYTES, 0).ok();
         }
-        // SAFETY: the name is a string that ends with NUL, and the new descriptor is nobody else's.
+        // SAFETY: the name is NUL-terminated, and the new descriptor has no other owner.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC)) };
         driver.cuMemHostRegister_v2(mapped(&file, libc::MAP_SHARED), PAGE_BYTES, 0).ok();
     });

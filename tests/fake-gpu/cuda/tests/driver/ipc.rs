@@ -1,4 +1,4 @@
-//! Memory and events of one process in another.
+//! Sharing memory and events between processes.
 
 use aliquot_abi::cuda::*;
 
@@ -74,7 +74,7 @@ fn import(driver: &Driver) {
     let mut event = CUevent::NULL;
     driver.cuIpcOpenEventHandle(&mut event, CUipcEventHandle { reserved: [1; 64] }).is(CUresult::INVALID_HANDLE);
     driver.cuIpcOpenEventHandle(&mut event, CUipcEventHandle { reserved: bytes("EVENT") }).ok();
-    // A stream of this process waits for the other's, and so does a thread.
+    // A stream of this process waits for the other process's record, and so does a thread.
     let stream = driver.stream(1);
     driver.cuStreamWaitEvent(stream, event, 0).ok();
     driver.cuStreamSynchronize(stream).ok();

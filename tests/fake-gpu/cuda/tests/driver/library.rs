@@ -3,14 +3,14 @@
 use aliquot_abi::cuda::*;
 use libloading::Library;
 
-/// PTX with a kernel that takes as long as its argument says, one with several parameters, one that waits for another,
-/// and a variable.
+/// PTX with a kernel that takes the duration in its argument, one with several parameters, one that waits for another
+/// kernel, and a variable.
 pub(crate) const PTX: &[u8] =
     b".version 8.0\n.target sm_90\n.address_size 64\n.visible .global .align 4 .b8 table[64];\n\
     .visible .entry spin_ns(.param .u64 ns){ret;}\n.visible .entry plain(.param .u32 a,.param .u64 b){ret;}\n\
     .visible .entry rendezvous(.param .u64 own,.param .u64 peer,.param .u64 number,.param .u64 ns){ret;}\n\0";
 
-/// Where a process finds the library, which its test has built.
+/// The environment variable with the path of the library that the test has built.
 pub(crate) const LIBRARY_VARIABLE: &str = "FAKE_GPU_TEST_LIBRARY";
 
 pub(crate) struct Driver(Library);
@@ -43,7 +43,7 @@ impl Driver {
         Driver(unsafe { Library::new(path) }.expect("the library loads"))
     }
 
-    /// With a primary context that is current.
+    /// Loads the driver and makes a primary context current.
     pub(crate) fn with_context() -> Driver {
         let driver = Driver::load();
         driver.cuInit(0).ok();
@@ -105,11 +105,11 @@ impl Driver {
     }
 }
 
-/// What a test expects of a result.
+/// Expectations of a test about a result.
 pub(crate) trait Expect {
-    /// The call did what was asked.
+    /// Fails the test unless the call has succeeded.
     fn ok(self);
-    /// The call was refused with this code.
+    /// Fails the test unless the call was refused with this code.
     fn is(self, expected: CUresult);
 }
 

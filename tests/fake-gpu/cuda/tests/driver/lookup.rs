@@ -43,7 +43,7 @@ fn a_driver_may_give_other_addresses_than_it_exports() {
         assert_ne!(found, driver.symbol("cuDriverGetVersion"));
         type GetVersion = unsafe extern "C" fn(*mut c_int) -> CUresult;
         let mut version = 0;
-        // SAFETY: the driver says that this is that function, and the pointer is valid.
+        // SAFETY: by the driver's answer this is that function, and the pointer is valid.
         unsafe { core::mem::transmute::<*mut c_void, GetVersion>(found)(&mut version) }.ok();
         assert_eq!(version, 13000);
         let (plain, _) = find(&driver, c"cuLaunchKernel", 12000, 1);
@@ -59,7 +59,7 @@ fn what_is_not_there_is_said_so() {
         assert_eq!(find(&driver, c"cuNothing", 12000, 0), (null, 1));
         assert_eq!(find(&driver, c"", 0, 0), (null, 1));
         assert_eq!(find(&driver, c"cuMemAllocAsync", 11010, 0), (null, 2));
-        // A driver of 12.2 does not have what came with 12.5.
+        // A driver of CUDA 12.2 does not have the functions of 12.5.
         assert_eq!(find(&driver, c"cuCtxCreate", 13000, 0).0, driver.symbol("cuCtxCreate_v3"));
         let mut found = driver.symbol("cuInit");
         driver.cuGetProcAddress(c"cuNothing".as_ptr(), &mut found, 12000, 0).is(CUresult::NOT_FOUND);

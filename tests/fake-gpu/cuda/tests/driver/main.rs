@@ -1,4 +1,4 @@
-//! The simulated driver, tested as a program sees it: loaded by its file, each test in a process of its own.
+//! Tests of the simulated driver, loaded from its file as programs do. Each test runs in its own process.
 
 mod accounts;
 mod capture;

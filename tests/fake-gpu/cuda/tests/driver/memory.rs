@@ -1,4 +1,4 @@
-//! Memory: what is written comes back, and what is taken is counted.
+//! Memory: contents are preserved, and allocations are counted.
 
 use aliquot_abi::cuda::*;
 

@@ -1,4 +1,4 @@
-//! Linking, textures, clusters, and parts of devices.
+//! Linking, textures, clusters, and green contexts.
 
 use aliquot_abi::cuda::*;
 
@@ -114,7 +114,7 @@ fn green_contexts_share_the_primary_contexts_memory() {
         driver.cuGreenCtxDestroy(green).ok();
         driver.cuGreenCtxDestroy(green).is(CUresult::INVALID_CONTEXT);
         driver.cuCtxSetCurrent(context).is(CUresult::INVALID_CONTEXT);
-        // What was allocated in it is the primary context's.
+        // Memory allocated in the green context belongs to the primary context.
         assert_eq!(driver.used(), 512);
         driver.cuMemFree_v2(address).ok();
     });

@@ -1,4 +1,4 @@
-//! Pools of stream-ordered memory: what they reserve, keep and give back, and who else may use them.
+//! Pools of stream-ordered memory: reserve, release, and use by other processes.
 
 use aliquot_abi::cuda::*;
 
@@ -123,7 +123,7 @@ fn what_a_stream_has_freed_is_its_own_again_at_once() {
         }
         assert_eq!(usage(&driver, pool).0, 10 * PIECE);
         driver.cuMemFreeAsync(address, other).is(CUresult::INVALID_VALUE);
-        // Another stream has to wait for it.
+        // Another stream cannot use the memory before the free has run.
         allocate(&driver, pool, 10 * PIECE, other);
         assert_eq!(usage(&driver, pool), (20 * PIECE, 20 * PIECE));
         held.release();
@@ -189,7 +189,7 @@ fn each_place_has_its_own_pools() {
         assert_eq!((pool, driver.used()), (default, PIECE));
         driver.cuMemFree_v2(address).ok();
         assert_eq!(driver.used(), 0);
-        // A place that holds managed memory counts where it prefers to be.
+        // Managed memory is charged to its preferred location.
         let managed = create(&driver, properties(2, on_device(0), 0));
         allocate(&driver, managed, 10, stream);
         assert_eq!(driver.used(), PIECE);
@@ -238,7 +238,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The data that a line of text holds.
+/// Reads the data from a line of hexadecimal text.
 fn export_data(text: &str) -> CUmemPoolPtrExportData {
     let mut data = CUmemPoolPtrExportData { reserved: [0; 64] };
     for (byte, digits) in data.reserved.iter_mut().zip(text.as_bytes().chunks(2)) {
@@ -247,7 +247,7 @@ fn export_data(text: &str) -> CUmemPoolPtrExportData {
     data
 }
 
-/// Opens the descriptor of another process.
+/// Opens another process's descriptor.
 fn open_descriptor(process_and_number: &str) -> std::fs::File {
     let (process, number) = process_and_number.split_once(' ').unwrap();
     std::fs::File::options().read(true).write(true).open(format!("/proc/{process}/fd/{number}")).unwrap()

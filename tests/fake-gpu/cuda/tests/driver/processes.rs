@@ -8,7 +8,7 @@ use crate::scenario::{Player, World, alone, say, together, wait_for_end};
 
 const SMALL: &str = "[[device]]\nmemory = '64MiB'";
 
-/// Sixty-four mebibytes, with and without locks and system calls on the way to them.
+/// A device of 64 MiB, in timed mode and in instant mode, which avoids locks and system calls.
 const SMALL_IN_BOTH_MODES: [&str; 2] =
     ["mode = 'timed'\n[[device]]\nmemory = '64MiB'", "mode = 'instant'\n[[device]]\nmemory = '64MiB'"];
 
@@ -93,7 +93,7 @@ fn a_killed_process_loses_the_device() {
         let mut holder = world.start("spin for an hour");
         holder.hear("runs");
         let mut next = world.start("spin a little");
-        // The holder is killed while it has the device or the other one waits for it, again and again.
+        // The holder is killed while it has the device or the other process waits for the device.
         next.hear("first");
         holder.kill();
         next.hear("second");
@@ -128,8 +128,8 @@ fn two_busy_processes_share_the_device_half_and_half() {
             processes.iter().find(|process| process.pid == player.child.id()).map_or(0, |process| process.busy_ns)
         };
         let before = players.each_ref().map(busy);
-        // Shares are of device time, not of real time. A process that the machine holds up for long loses a turn, which
-        // is the less of what was used the longer one looks.
+        // Shares are of device time, not of real time. A process that the machine delays for long loses a turn, but a
+        // lost turn becomes an ever smaller part of the used time.
         wait::until_true("each has used half", || {
             let after = players.each_ref().map(busy);
             let used = [after[0] - before[0], after[1] - before[1]];
@@ -153,7 +153,8 @@ fn two_busy_processes_share_the_device_half_and_half() {
 
 /// Forks, runs `child` in the child, and returns the child's exit status.
 fn in_child(child: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child makes a few calls to the driver and ends by `_exit`; it uses nothing that other threads held.
+    // SAFETY: the child makes a few calls to the driver and ends by `_exit`; it uses nothing that other threads may
+    // have locked.
     unsafe {
         match libc::fork() {
             0 => libc::_exit(i32::from(!child())),

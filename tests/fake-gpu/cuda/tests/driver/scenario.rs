@@ -1,4 +1,4 @@
-//! Runs a test's body in a process of its own, on a machine of its own.
+//! Runs a test's body in its own process, on its own machine.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::library::LIBRARY_VARIABLE;
 
-/// With these, a device's memory is what a test has taken of it.
+/// Configuration with which a device's used memory is exactly what a test has allocated.
 const EXACT: &[&str] =
     &["context_memory = 0\n", "allocation_block = 512\n", "pool_chunk = '2MiB'\n", "reserved_memory = 0\n"];
 const ROLE_VARIABLE: &str = "FAKE_GPU_TEST_ROLE";
@@ -26,14 +26,14 @@ pub(crate) struct Player {
     lines: BufReader<std::process::ChildStdout>,
 }
 
-/// The role that this process plays, if a test started it to play one.
+/// The role of this process, if a test has started it with one.
 fn role() -> Option<String> {
     std::env::var(ROLE_VARIABLE).ok()
 }
 
 impl World {
-    /// Makes a machine of which the configuration file says `configuration`, and whose memory is counted to the byte
-    /// where that does not say otherwise. `test` is the calling test's path.
+    /// Makes a machine with the keys `configuration`, and exact memory for the keys that it does not set. `test` is the
+    /// calling test's path.
     pub(crate) fn new(test: &str, configuration: &str) -> World {
         let folder = tempfile::tempdir().expect("a folder for the machine");
         let state = folder.path().join("state");
@@ -48,12 +48,12 @@ impl World {
         self.folder.path().join("machine.toml")
     }
 
-    /// The machine, to look at.
+    /// The machine, to read its state.
     pub(crate) fn machine(&self) -> Machine {
         Machine::open(Config::load(&self.config_path()).expect("a valid configuration")).expect("a machine")
     }
 
-    /// Starts this test again in a process that plays `role`.
+    /// Starts this test in another process with the role `role`.
     pub(crate) fn start(&self, role: &str) -> Player {
         self.start_with(role, &[])
     }
@@ -70,7 +70,7 @@ impl World {
 }
 
 impl Player {
-    /// Waits until the process has said `word`, and returns what it said behind it.
+    /// Waits until the process has printed `word` with [`say`], and returns the rest of that line.
     pub(crate) fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         loop {
@@ -83,7 +83,7 @@ impl Player {
         }
     }
 
-    /// Waits for the process's end, which must be a good one.
+    /// Lets the process end, waits for it, and checks that it has succeeded.
     pub(crate) fn finish(mut self) {
         drop(self.child.stdin.take());
         std::io::copy(&mut self.lines, &mut std::io::sink()).expect("the process can be heard");
@@ -97,20 +97,20 @@ impl Player {
 }
 
 impl Drop for Player {
-    /// No process outlives its test, also if that fails.
+    /// Kills the process, so that it does not outlive a failed test.
     fn drop(&mut self) {
-        // A process that has ended cannot be killed, and need not be.
+        // Fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Says a word to the test that started this process.
+/// Prints a word for the test that started this process.
 pub(crate) fn say(word: &str, more: impl std::fmt::Display) {
     println!("[{word}] {more}");
 }
 
-/// Waits until the test that started this process wants it to go on.
+/// Waits until the test that started this process closes its standard input.
 pub(crate) fn wait_for_end() {
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("the pipe can be read");
 }
@@ -120,7 +120,7 @@ pub(crate) fn alone(test: &str, configuration: &str, body: impl FnOnce()) {
     together(test, &[configuration], |world| world.start("alone").finish(), |_| body());
 }
 
-/// Runs `direct` in the test itself, once for each configuration, and `act` in each process that it starts.
+/// Runs `direct` in the test itself, once for each configuration, and `act` in each process that `direct` starts.
 pub(crate) fn together(test: &str, configurations: &[&str], direct: impl Fn(&World), act: impl FnOnce(&str)) {
     match role() {
         None => configurations.iter().for_each(|configuration| direct(&World::new(test, configuration))),

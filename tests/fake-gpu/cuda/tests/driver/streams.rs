@@ -1,4 +1,4 @@
-//! Streams, events, host functions and stream memory operations: what runs when.
+//! Order of execution of streams, events, host functions and stream memory operations.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

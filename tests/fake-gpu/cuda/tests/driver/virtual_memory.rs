@@ -1,4 +1,4 @@
-//! Virtual memory management beyond one mapping: places, other processes, sparse arrays, several devices.
+//! Virtual memory management beyond single mappings: locations, other processes, sparse arrays, several devices.
 
 use std::os::fd::AsRawFd;
 
@@ -126,7 +126,7 @@ fn another_process_maps_what_a_descriptor_names() {
         driver.cuMemRelease(own).ok();
         let address = map(driver, handle, PIECE, ON_FIRST);
         driver.cuMemsetD8_v2(address, 5, 4).ok();
-        // The other process's streams know nothing of this one's.
+        // The other process's streams do not synchronise with this process's.
         driver.cuCtxSynchronize().ok();
         say("handle", format!("{} {number}", std::process::id()));
         wait_for_end();
@@ -281,7 +281,7 @@ fn a_sparse_arrays_memory_stays_as_long_as_it_is_mapped() {
         driver.cuMemMapArrayAsync(&mut info, 1, stream).ok();
         driver.cuStreamSynchronize(stream).ok();
         assert_eq!(driver.used(), 0);
-        // What is mapped at the array's end goes with it.
+        // Memory that is still mapped at the array's end is released with it.
         info.mem_operation_type = 1;
         info.mem_handle = create(&driver, PIECE, tiles);
         driver.cuMemMapArrayAsync(&mut info, 1, stream).ok();

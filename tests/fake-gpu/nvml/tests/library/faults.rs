@@ -1,4 +1,4 @@
-//! Devices that go bad while they are used.
+//! Faults of devices in use.
 
 use std::thread;
 
@@ -24,7 +24,7 @@ fn device(nvml: &Nvml, index: c_uint) -> nvmlDevice_t {
     device
 }
 
-/// A set that is told of the errors of these devices.
+/// An event set for the errors of these devices.
 fn event_set(nvml: &Nvml, devices: &[nvmlDevice_t]) -> nvmlEventSet_t {
     let mut set = nvmlEventSet_t(core::ptr::null_mut());
     nvml.nvmlEventSetCreate(&mut set).ok();
@@ -42,7 +42,7 @@ fn each_set_is_told_of_an_error_once_and_by_the_last_one_s_number() {
         let (both, one) = (event_set(&nvml, &[first, second]), event_set(&nvml, &[first]));
         let mut data = NOTHING;
         let told = |data: nvmlEventData_t| (data.device, data.event_type, data.event_data);
-        // What was before the registration is nothing new.
+        // Errors before the registration are not events.
         nvml.nvmlEventSetWait_v2(both, &mut data, 0).is(nvmlReturn_t::TIMEOUT);
         machine.report_xid(1, 79);
         nvml.nvmlEventSetWait_v2(both, &mut data, 0).ok();
@@ -59,7 +59,7 @@ fn each_set_is_told_of_an_error_once_and_by_the_last_one_s_number() {
         }
         nvml.nvmlEventSetWait_v2(one, &mut data, 0).is(nvmlReturn_t::TIMEOUT);
 
-        // The structure of the first version has no instances.
+        // The structure of the first version has no instance ids.
         data = NOTHING;
         nvml.nvmlEventSetWait(both, &mut data, 0).ok();
         assert_eq!((told(data), data.gpu_instance_id), ((first, XID_EVENTS, 31), 0));
@@ -75,7 +75,7 @@ fn who_waits_is_told_at_once() {
         let mut data = NOTHING;
         thread::scope(|scope| {
             scope.spawn(|| machine().report_xid(0, 79));
-            // For ever, as far as a test goes.
+            // The longest possible timeout.
             nvml.nvmlEventSetWait_v2(set, &mut data, c_uint::MAX).ok();
         });
         assert_eq!(data.event_data, 79);
@@ -113,7 +113,7 @@ fn a_lost_device_answers_nothing_until_it_is_back() {
         nvml.nvmlDeviceGetUUID(first, uuid.as_mut_ptr(), 96).ok();
         machine.report_xid(0, 79);
         machine.set_lost(0, true);
-        // What was reported before comes first.
+        // Events before the fault come first.
         nvml.nvmlEventSetWait_v2(set, &mut data, 0).ok();
         assert_eq!(data.event_data, 79);
         let lost = nvmlReturn_t::GPU_IS_LOST;

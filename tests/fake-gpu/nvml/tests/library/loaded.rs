@@ -3,7 +3,7 @@
 use aliquot_abi::nvml::*;
 use libloading::Library;
 
-/// Where a process finds the library, which its test has built.
+/// The environment variable with the path of the library that the test has built.
 pub(crate) const LIBRARY_VARIABLE: &str = "FAKE_NVML_TEST_LIBRARY";
 
 pub(crate) struct Nvml(Library);
@@ -36,11 +36,11 @@ impl Nvml {
     }
 }
 
-/// What a test expects of a result.
+/// Expectations of a test about a result.
 pub(crate) trait Expect {
-    /// The call did what was asked.
+    /// Fails the test unless the call has succeeded.
     fn ok(self);
-    /// The call was refused with this code.
+    /// Fails the test unless the call was refused with this code.
     fn is(self, expected: nvmlReturn_t);
 }
 

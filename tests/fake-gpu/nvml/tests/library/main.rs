@@ -1,4 +1,4 @@
-//! The simulated NVML, tested as a program sees it: loaded by its file, against what the machine says.
+//! Tests of the simulated NVML, loaded from its file as programs do and compared with the machine's state.
 
 mod faults;
 mod loaded;
@@ -17,12 +17,12 @@ const ROLE_VARIABLE: &str = "FAKE_NVML_TEST_ROLE";
 const CONFIGURATION: &str =
     "driver_version = '570.1'\n[[device]]\nnvlink = [1]\n[[device]]\nname = 'second'\nnuma_node = 1\n";
 
-/// Starts this test again, in a process of its own on a machine of its own, to run `body`.
+/// Runs `body` in a new process of this test, on a new machine.
 fn alone(test: &str, body: impl FnOnce()) {
     alone_on(test, CONFIGURATION, body);
 }
 
-/// The same on a machine with the keys `configuration`.
+/// Like [`alone`], on a machine with the keys `configuration`.
 fn alone_on(test: &str, configuration: &str, body: impl FnOnce()) {
     if std::env::var(ROLE_VARIABLE).is_ok_and(|role| role == "alone") {
         return body();
@@ -95,7 +95,7 @@ fn instances_are_found_through_their_gpu_while_it_is_in_mig_mode() {
         nvml.nvmlDeviceGetName(instance, name.as_mut_ptr(), 96).ok();
         assert_eq!(memory.total, 10 << 30);
         nvml.nvmlDeviceGetMinorNumber(instance, &mut count).is(nvmlReturn_t::NOT_SUPPORTED);
-        // How busy it is NVML does not tell, neither of the GPU nor of the instance.
+        // NVML gives no utilisation, neither for the GPU nor for the instance.
         for device in [gpu, instance] {
             let mut rates = nvmlUtilization_t::default();
             nvml.nvmlDeviceGetUtilizationRates(device, &mut rates).is(nvmlReturn_t::NOT_SUPPORTED);
@@ -128,8 +128,8 @@ fn event_sets_wait_and_end() {
     });
 }
 
-/// Takes memory, and device time again and again, until its input ends: only who had some in the last second is told
-/// of.
+/// Takes memory, and repeatedly takes device time, until its input ends: NVML lists only processes that used the device
+/// in the last second.
 fn hold() {
     let machine = Machine::open(Config::from_env().expect("a valid configuration")).expect("a machine");
     let member = Box::leak(Box::new(machine)).join().expect("a record");
@@ -157,7 +157,7 @@ fn processes_are_shown_with_what_they_use() {
         return hold();
     }
     alone(TEST, || {
-        // As measured on an H100: of a context's memory 5696 KiB are listed for nobody.
+        // As measured on an H100: 5696 KiB of a context's memory are listed for no process.
         const LISTED_BYTES: u64 = (3 << 20) + (530_432 << 10);
         const USED_BYTES: u64 = (3 << 20) + (536_128 << 10);
         const RESERVED_BYTES: u64 = 480 << 20;
@@ -208,7 +208,7 @@ fn processes_are_shown_with_what_they_use() {
         nvml.nvmlDeviceGetAccountingStats(device, pids[0], &mut stats).ok();
         assert_eq!((count, pids[0], stats.max_memory_usage), (1, holder.id(), LISTED_BYTES));
         nvml.nvmlDeviceGetAccountingStats(device, 1, &mut stats).is(nvmlReturn_t::NOT_FOUND);
-        // The machine may hold up the holder for longer than the second that is told of.
+        // The machine may delay the holder for longer than the second that NVML covers.
         let (mut count, mut samples) = (0, [nvmlProcessUtilizationSample_t::default(); 2]);
         wait::until_true("the holder is at work", || {
             count = 2;

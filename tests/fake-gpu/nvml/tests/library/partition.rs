@@ -1,4 +1,4 @@
-//! Instances that are made and destroyed.
+//! Creation and destruction of instances.
 
 use aliquot_abi::nvml::*;
 use aliquot_harness::PARTITIONABLE_GPU;
@@ -75,7 +75,7 @@ fn instances_that_overlap_are_refused_and_those_in_use_stay() {
         create(&nvml, ONE_SLICE, 5, 1).0.is(nvmlReturn_t::INSUFFICIENT_RESOURCES);
         let (made, other) = create(&nvml, FOUR_SLICES, 0, 4);
         made.ok();
-        // Nothing runs on a GPU instance that has no compute instance.
+        // A GPU instance without a compute instance is not a device.
         nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0, &mut device).is(nvmlReturn_t::NOT_FOUND);
         nvml.nvmlGpuInstanceDestroy(other).ok();
         nvml.nvmlGpuInstanceDestroy(other).is(nvmlReturn_t::INVALID_ARGUMENT);
