@@ -1,4 +1,4 @@
-//! A process is killed while it holds memory: how soon others of its container can have it.
+//! A process is killed while it holds memory: how soon other processes of its container can use it.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::table::{Table, yes_or_no};
 const RUNS_FACTOR: usize = 10;
 const AIM_MS: f64 = 10.0;
 
-/// Kills, and looks at the ledger.
+/// Kills processes, and measures when the ledger no longer contains their memory.
 pub(crate) fn measure(runs: usize) -> Table {
     let gpu = SimulatedGpu::with(INSTANT);
     let node = Node::start(&gpu);

@@ -13,7 +13,8 @@ use crate::table::Table;
 const RUNS: usize = 1000;
 const US: f64 = 1e3;
 
-/// Measures `true` from its start to its end, in turn as it is, with a library that holds nothing, and with the shim.
+/// Measures `true` from its start to its end: as it is, with an empty preloaded library, and with the shim,
+/// alternately.
 pub(crate) fn measure() -> Table {
     let gpu = SimulatedGpu::with(INSTANT);
     let node = Node::start(&gpu);
@@ -52,7 +53,7 @@ fn start_to_end_us(library: Option<&Path>) -> f64 {
     start.elapsed().as_nanos() as f64 / US
 }
 
-/// A library with no function and no variable: what the loader takes for any library at all.
+/// Makes a library without functions and variables, to measure the loader's cost of any library.
 fn empty_library() -> PathBuf {
     let own = std::env::current_exe().expect("a running program has a path");
     let path = own.with_file_name("libaliquot-bench-empty.so");

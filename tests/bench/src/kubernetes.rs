@@ -1,5 +1,6 @@
-//! Claims of pods: how long kubelet waits until one is prepared, who gets what when two hundred pods start at once, and
-//! what the manager takes for them. The pods' containers are only written down, so that nothing else is measured.
+//! Claims of pods: how long kubelet waits until one is prepared, whether each pod gets what it asked for when 200 pods
+//! start at once, and the manager's cost. The pods' containers are only recorded, not run, so that nothing else is
+//! measured.
 
 use aliquot_test_kubelet::{Share, World, share};
 
@@ -10,7 +11,7 @@ use crate::table::{Table, yes_or_no};
 const PODS: u64 = 200;
 const DEVICES: usize = 4;
 
-/// Measures pods that come one after the other, and all at once.
+/// Measures pods that start one after the other, and all at once.
 pub(crate) fn measure() -> Table {
     let mut table = Table::new(&[
         "200 pods with a claim each",
@@ -52,7 +53,8 @@ pub(crate) fn measure() -> Table {
     table
 }
 
-/// Starts the pods, no two of which ask for the same. How many have got something else.
+/// Starts the pods, all with different requests. Returns the number of pods that got something other than they asked
+/// for.
 fn run(world: &World, at_once: bool) -> usize {
     let pods: Vec<(String, Share)> =
         (0..PODS).map(|index| (format!("pod-{index}"), share(1 + (index % 2) as u32, 16 + index))).collect();

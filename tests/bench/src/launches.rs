@@ -1,4 +1,4 @@
-//! `cuLaunchKernel`: free, and in capped slices with budget left, by one and by several threads.
+//! `cuLaunchKernel`: with a free gate, and in capped slices with budget left, by one and by several threads.
 
 use aliquot_harness::{GIB, Node, SimulatedGpu};
 
@@ -7,8 +7,8 @@ use crate::statistics::compare;
 use crate::table::Table;
 
 const THREADS: [u32; 3] = [1, 2, 4];
-/// The share of each slice, and what it may add to a launch in nanoseconds. Work that takes no time leaves budget in
-/// all.
+/// Each slice's share in percent, and the time in nanoseconds that it may add to a launch. The work takes no device
+/// time, so every slice has budget left.
 const SHARES: [(u32, f64); 3] = [(100, 5.0), (99, 10.0), (30, 10.0)];
 
 /// Measures launches.
@@ -16,7 +16,7 @@ pub(crate) fn measure(client: &Client, runs: usize) -> Table {
     let gpu = SimulatedGpu::with(INSTANT);
     let mut table = Table::of_costs("cuLaunchKernel, ns");
     for (percent, aim) in SHARES {
-        // A node for each: alone on its device, a slice of the whole device is not shared in time.
+        // One node for each slice: a slice of the whole device that is alone on it runs without time sharing.
         let node = Node::start(&gpu);
         let slice = node.slice("measured", percent, 4 * GIB);
         for threads in THREADS {

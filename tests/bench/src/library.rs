@@ -1,4 +1,4 @@
-//! The shim as a file: its size, and what it needs.
+//! The shim's file: its size and its dependencies.
 
 use aliquot_harness::artifacts;
 use object::Endianness;
@@ -10,7 +10,7 @@ use crate::table::{Table, yes_or_no};
 const BYTES_MAX: usize = 256 << 10;
 const GLIBC_MAX: (u32, u32) = (2, 17);
 
-/// Looks at the shim.
+/// Reads the shim's file.
 pub(crate) fn measure() -> Table {
     let data = std::fs::read(artifacts::shim()).expect("the shim can be read");
     let (needed, versions) = needs(&data).expect("the shim is a library");
@@ -24,7 +24,7 @@ pub(crate) fn measure() -> Table {
     table
 }
 
-/// The libraries that an ELF file needs, and the symbol versions.
+/// The libraries and symbol versions that an ELF file needs.
 fn needs(data: &[u8]) -> object::Result<(Vec<String>, Vec<String>)> {
     let file = ElfFile64::<Endianness>::parse(data)?;
     let endian = file.elf_header().endian()?;

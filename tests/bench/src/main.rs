@@ -7,7 +7,8 @@
 //! cargo run --release -p aliquot-bench -- shares --quick
 //! ```
 //!
-//! Runs with and without the shim alternate, and medians of them count: what else the machine does hits both alike.
+//! Runs with and without the shim alternate, and their medians count, so that other load of the machine affects both
+//! alike.
 
 mod client;
 mod deaths;
@@ -32,16 +33,16 @@ use crate::client::Client;
 use crate::shares::Depth;
 use crate::table::Table;
 
-/// Measures what Aliquot costs, and how exactly it enforces.
+/// Measures Aliquot's costs and the exactness of its enforcement.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Args {
     /// What to measure [default: everything]
     what: Vec<What>,
-    /// Runs of which the median counts
+    /// Number of runs for each median
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
-    /// Short windows and few cases of each group of shares
+    /// Measure shares in short windows and with few cases of each group
     #[arg(long)]
     quick: bool,
 }
@@ -65,7 +66,7 @@ enum What {
     Race,
     /// A process killed while it holds memory.
     Deaths,
-    /// Memory and processor time of the node manager.
+    /// Memory and processor time of the node manager, by the number of processes.
     Manager,
     /// Claims of pods on Kubernetes, one after the other and two hundred at once.
     Kubernetes,
@@ -93,12 +94,12 @@ enum What {
     Resizing,
     /// Markers that the device writes against events.
     MarkerWays,
-    /// What sharing costs where launches, markers and changes of process cost what they do on an H100.
+    /// The cost of sharing when launches, markers and changes of process cost as much as on an H100.
     HardwareLike,
 }
 
 impl What {
-    /// The group of shares that this is.
+    /// The corresponding group of shares, if it is one.
     fn shares(self) -> Option<shares::Case> {
         use shares::Case;
         Some(match self {

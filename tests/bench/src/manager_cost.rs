@@ -1,4 +1,4 @@
-//! What the node manager itself takes, by the number of attached processes.
+//! Processor time and memory of the node manager, by the number of attached processes.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Allocations, and what a program asks about memory.
+//! Allocations, and queries about memory.
 
 use aliquot_harness::{GIB, Node, SimulatedGpu};
 
@@ -6,7 +6,7 @@ use crate::client::{Client, INSTANT};
 use crate::statistics::compare;
 use crate::table::Table;
 
-/// Allocations that are held beside those that are measured.
+/// Numbers of other live allocations during the measurement.
 const LIVE: [u32; 4] = [0, 1_000, 100_000, 1_000_000];
 const PAIR_AIM_NS: f64 = 60.0;
 const INFO_AIM_NS: f64 = 20.0;

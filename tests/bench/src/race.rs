@@ -1,4 +1,4 @@
-//! Eight processes race one cap: how far beyond it they come.
+//! Eight processes race for memory under one cap: how far they get above it.
 
 use aliquot_harness::{GIB, Node, Process, SimulatedGpu};
 
@@ -10,7 +10,7 @@ const CAP_BYTES: u64 = 2 * GIB;
 const PIECES: [(&str, u64); 2] = [("256 KiB", 256 << 10), ("4 MiB", 4 << 20)];
 const MILLISECONDS: u32 = 3_000;
 
-/// Races.
+/// Runs the races.
 pub(crate) fn measure(client: &Client) -> Table {
     let mut table = Table::new(&[
         "8 processes, cap 2 GiB",

@@ -1,8 +1,8 @@
-//! How exactly device time is shared, as the simulated device itself counts it, in real time.
+//! The exactness of sharing device time, by the simulated device's own account, in real time.
 //!
-//! The device charges a process at the end of its turn, two milliseconds at most behind: 0.2 points of a second. Each
-//! row says for how long the machine itself stood still meanwhile, so that a reader can tell what it did from what
-//! Aliquot did.
+//! The device charges a process at the end of its turn, so its account is at most 2 ms behind: 0.2 points of one
+//! second. Each row gives the time for which the machine itself stood still, so that a reader can tell its effect from
+//! Aliquot's.
 
 mod capped;
 mod collectives;
@@ -23,7 +23,7 @@ mod stage;
 use crate::client::Client;
 use crate::table::Table;
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Depth {
     /// Short windows and few cases: minutes.
@@ -49,20 +49,20 @@ pub(crate) enum Case {
     Cost,
     /// Kernels that wait for each other.
     Collectives,
-    /// What the node manager takes.
+    /// Processor time of the node manager.
     ManagerTime,
-    /// No manager.
+    /// Containers without a node manager.
     SelfPacing,
     /// Shares that change.
     Resizing,
     /// The two ways to see progress.
     MarkerWays,
-    /// A device whose launches, markers and changes of process cost what they do on an H100.
+    /// A device whose launches, markers and changes of process cost as much as on an H100.
     HardwareLike,
 }
 
 impl Depth {
-    /// How long shares are measured.
+    /// Length of a measurement of shares.
     fn window_ns(self) -> u64 {
         match self {
             Depth::Quick => 3_000_000_000,
@@ -70,7 +70,7 @@ impl Depth {
         }
     }
 
-    /// All of `cases`, or as many of the first.
+    /// All of `cases`, or for a quick run only the first `quick` of them.
     fn of<T>(self, cases: Vec<T>, quick: usize) -> Vec<T> {
         match self {
             Depth::Quick => cases.into_iter().take(quick).collect(),
@@ -101,7 +101,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A duration for people.
+/// A duration as text.
 fn duration(ns: u64) -> String {
     if ns < MS { format!("{} µs", ns / US) } else { format!("{} ms", ns / MS) }
 }

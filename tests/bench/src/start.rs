@@ -1,4 +1,4 @@
-//! `cuInit` and the first context, in an empty container and in a full one.
+//! The cost of `cuInit` and the first context, in an empty container and in a full one.
 
 use aliquot_harness::{GIB, HostProgram, Node, Process, SimulatedGpu};
 
@@ -8,9 +8,9 @@ use crate::table::Table;
 
 const AIM_MS: f64 = 0.5;
 const MS: f64 = 1e6;
-/// Processes of the container, the measured one included.
+/// Numbers of processes in the container, including the measured one.
 const PROCESSES: [usize; 2] = [1, 200];
-/// Single runs are short: more of them.
+/// Runs are short, so there are more of them.
 const RUNS_FACTOR: usize = 5;
 
 /// Measures the start of CUDA.

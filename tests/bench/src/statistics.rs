@@ -1,11 +1,11 @@
-//! Medians, and comparisons that interleave.
+//! Medians, and interleaved comparisons.
 
-/// Something measured without and with the shim.
+/// A figure measured without and with the shim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compared {
-    /// Without.
+    /// Without the shim.
     pub(crate) bare: f64,
-    /// With.
+    /// With the shim.
     pub(crate) with: f64,
 }
 
@@ -16,7 +16,7 @@ impl Compared {
     }
 }
 
-/// Measures both `runs` times, in turn. The medians.
+/// Measures both alternately, `runs` times each. Returns the medians.
 pub(crate) fn compare(runs: usize, mut bare: impl FnMut() -> f64, mut with: impl FnMut() -> f64) -> Compared {
     let (bare, with): (Vec<f64>, Vec<f64>) = (0..runs).map(|_| (bare(), with())).unzip();
     Compared { bare: median(bare), with: median(with) }

@@ -1,4 +1,4 @@
-//! What is printed: Markdown.
+//! The printed tables, in Markdown.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ impl Table {
         Table { head: head.to_vec(), rows: Vec::new() }
     }
 
-    /// A table of what calls cost.
+    /// A table of the costs of calls.
     pub(crate) fn of_costs(what: &'static str) -> Table {
         Table::new(&[what, "bare", "with the shim", "added", "aim", "met"])
     }
@@ -28,7 +28,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Adds what a call costs, in nanoseconds divided by `unit`, beside the most that it may add.
+    /// Adds a call's cost in nanoseconds divided by `unit`, and the most that the shim may add.
     pub(crate) fn cost(&mut self, what: impl Into<String>, compared: Compared, unit: f64, aim: f64) {
         let Compared { bare, with } = compared;
         let number = |value: f64| if unit > 1.0 { format!("{:.3}", value / unit) } else { format!("{value:.1}") };
@@ -69,7 +69,7 @@ fn today() -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// The date so many days after 1970-01-01, counted in years that begin in March, so that leap days come last.
+/// The date `days` days after 1970-01-01. Calculates in years that begin in March, so that leap days come last.
 fn civil(days: i64) -> (i64, i64, i64) {
     const DAYS_OF_400_YEARS: i64 = 146_097;
     let shifted = days + 719_468;

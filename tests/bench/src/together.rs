@@ -1,4 +1,4 @@
-//! Many processes of one container that start at once.
+//! The cost of many processes of one container that start at once.
 
 use std::time::Instant;
 
@@ -10,10 +10,10 @@ use crate::table::Table;
 
 const AIM_MS: f64 = 0.5;
 const MS: f64 = 1e6;
-/// Processes that start together. The cost of one must not grow with them.
+/// Numbers of processes that start together. The cost of one process must not grow with them.
 const PROCESSES: [usize; 3] = [10, 50, 200];
 
-/// Measures starts, from the first process's to the last one's end, divided by the number of processes.
+/// Measures the time from the first process's start to the last one's end, divided by the number of processes.
 pub(crate) fn measure(client: &Client, runs: usize) -> Table {
     let mut table = Table::of_costs("start, cuInit and first context of each, ms");
     for processes in PROCESSES {

@@ -1,4 +1,4 @@
-//! One container alone on its device, under a cap, from its first second on.
+//! One container alone on its device under a cap, measured from its first second on.
 
 use crate::shares::judgement::{self, Wanted};
 use crate::shares::stage::{Stage, share};

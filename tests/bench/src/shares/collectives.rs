@@ -1,4 +1,4 @@
-//! Containers with two devices each, whose kernels wait for each other across them.
+//! Containers with two devices each, whose kernels wait for each other across the devices.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::table::{Table, yes_or_no};
 
 const TWO_DEVICES: &str = "[[device]]\n[[device]]\n";
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// Who waits for a peer is let through after two overruns at the latest.
+/// The longest pause: a kernel that waits for its peer can go on after at most two overruns.
 const PAUSE_MS: f64 = (OVERRUN_MAX_NS + OVERRUN_LAST_NS) as f64 / MS as f64;
 
-/// What one container got done.
+/// The progress of one container.
 #[derive(Clone, Copy)]
 struct Progress {
     rounds_per_second: f64,
@@ -34,7 +34,7 @@ pub(super) fn measure(depth: Depth) -> Table {
         "met",
         "machine lost, ms",
     ]);
-    // How long a meeting and the kernel before it take, and the containers.
+    // Duration of a meeting, duration of the kernel before it, number of containers.
     for (meeting_ns, compute_ns, containers) in
         depth.of(vec![(MS, MS, 2), (5 * MS, 0, 2), (MS, 5 * MS, 2), (MS, MS, 3)], 1)
     {
@@ -77,7 +77,7 @@ pub(super) fn measure(depth: Depth) -> Table {
     table
 }
 
-/// Lets the programs run for so long, once all have begun.
+/// Lets the programs run for `window` after all have begun.
 fn progress(mut programs: Vec<Process>, window: Duration) -> Vec<Progress> {
     programs.iter_mut().for_each(|program| program.wait_for("rounds"));
     let start = Instant::now();
@@ -101,7 +101,7 @@ fn progress(mut programs: Vec<Process>, window: Duration) -> Vec<Progress> {
         .collect()
 }
 
-/// The rounds that a program says it has done.
+/// The number of rounds that a program has printed.
 fn rounds(program: &Process) -> u64 {
     let said = program.output();
     let complete = said.rsplit_once('\n').map_or("", |(complete, _)| complete);

@@ -1,4 +1,4 @@
-//! What sharing costs: a container that has the device alone, and two halves.
+//! The cost of sharing: one container alone on a device, and two containers with half of it each.
 
 use crate::shares::recording::{Recording, Users};
 use crate::shares::stage::{Stage, share};
@@ -25,7 +25,7 @@ pub(super) fn measure(depth: Depth) -> Table {
     table
 }
 
-/// Device time of one that is not capped, with and without the shim in turn.
+/// Device time of a container without a cap, with and without the shim alternately.
 fn alone(table: &mut Table, kernel_ns: u64, sync: u32, runs: usize, window_ns: u64) {
     let arguments = format!("kernels={kernel_ns} sync={sync}");
     let stage = Stage::new();
@@ -41,7 +41,7 @@ fn alone(table: &mut Table, kernel_ns: u64, sync: u32, runs: usize, window_ns: u
         with.push(stage.play(&[&tenant], window_ns).share(0));
         let name = tenant.slice.name().to_owned();
         drop(tenant);
-        // The next one is to have the whole device.
+        // The next container must get the whole device.
         let removed = stage.node.client().remove(&name, true);
         removed.unwrap_or_else(|status| panic!("cannot remove {name}: {}", status.message()));
     }

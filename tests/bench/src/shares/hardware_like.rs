@@ -1,8 +1,8 @@
-//! What sharing costs on a device that is as slow to launch, to write markers and to change processes as an H100, against
-//! the driver's own time slicing, or the bare driver where there is one container.
+//! The cost of sharing on a device whose launches, markers and changes of process are as slow as on an H100. Compared
+//! with the driver's own time slicing or, for one container, with the bare driver.
 //!
-//! Counted is the time of the kernels that programs have launched, by the clock, and not the device's: markers take time
-//! of it, too.
+//! The measure is the duration of the programs' kernels per wall-clock time, not the device's busy time, which includes
+//! the markers.
 
 use aliquot_harness::Process;
 use rustix::process::Signal;
@@ -15,19 +15,19 @@ use crate::table::{Table, yes_or_no};
 /// Launches of 3 µs, writes of 2 µs, changes of process of 100 µs.
 const HARDWARE: &str = "launch_ns = 3000\nwrite_ns = 2000\nwrite_call_ns = 1000\ncontext_switch_us = 100";
 
-/// Programs on the device, and what they should keep of the rate that they have without the shim.
+/// Programs on the device, and the part of their rate without the shim that they should keep.
 struct Case {
     what: &'static str,
-    /// The limit of each of the containers, in percent.
+    /// The limits of the containers in percent.
     limits: &'static [u32],
     arguments: &'static str,
-    /// What one launch takes of the device.
+    /// Device time of one launch.
     launch_ns: u64,
-    /// In percent of the bare rate; none: it is only recorded.
+    /// The aim in percent of the bare rate; `None`: only recorded.
     aim: Option<f64>,
 }
 
-/// A container alone under a limit of 99 %: its gate is never free, and what it loses is within its markers and pauses.
+/// A container alone under a limit of 99 %. Its gate is never free, so its loss consists of its markers and pauses.
 const ALONE: &[u32] = &[99];
 const PAIR: &[u32] = &[100, 100];
 
@@ -69,7 +69,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Measures them one after the other, bare and in slices in turn.
+/// Measures the cases one after the other, alternately without the shim and in slices.
 pub(super) fn measure(depth: Depth) -> Table {
     let mut table = Table::new(&[
         "as on hardware: work of kernels, % of the time",
@@ -130,7 +130,7 @@ impl Case {
         ]);
     }
 
-    /// What kernels took of the time, in percent, in each of these processes.
+    /// The percentage of the time that kernels took, for each of these processes.
     fn rates(&self, processes: Vec<Process>) -> Vec<f64> {
         let rate = |process: Process| {
             let said = process.wait().success().stdout;

@@ -1,4 +1,4 @@
-//! Neighbours that are idle, or come and go: what they leave is used, and they get back what is theirs.
+//! Neighbours that are idle, or come and go: others use the time that they leave, and they get their share back.
 
 use aliquot_arbiter::timing::QUANTUM_MAX_NS;
 use aliquot_fake_machine::{now_ns, sleep_until_ns};
@@ -11,9 +11,9 @@ use crate::table::{Table, yes_or_no};
 
 const BUSY_PERCENT: f64 = 98.0;
 const QUANTA: f64 = 2.0;
-/// Between two looks.
+/// Time between two readings.
 const INTERVAL_NS: u64 = MS;
-/// Who has not come back to its share by then does not while it wants the device.
+/// Length of a burst of work. A container that does not get its share within it does not get it at all.
 const BURST_MS: u64 = 300;
 
 /// Measures them one after the other.
@@ -28,7 +28,8 @@ pub(super) fn measure(depth: Depth) -> Table {
         "met",
         "machine lost, ms",
     ]);
-    // What the one who comes and goes requests, the length of its kernels and of those of the one who is always there.
+    // The intermittent container's request in percent, the length of its kernels, and the length of its neighbour's
+    // kernels.
     let cases = vec![(70, MS, MS), (50, MS, 20 * MS), (30, 5 * MS, MS), (70, 20 * MS, MS)];
     idle(&mut table, depth);
     for (percent, kernel_ns, other_ns) in depth.of(cases, 1) {
@@ -59,7 +60,7 @@ pub(super) fn measure(depth: Depth) -> Table {
     table
 }
 
-/// A neighbour that has a context and does nothing.
+/// A neighbour with a context that does nothing.
 fn idle(table: &mut Table, depth: Depth) {
     let stage = Stage::new();
     let busy = stage.tenant("busy", bursting(30, 100), 1, "kernels=1000000");
@@ -79,7 +80,7 @@ fn idle(table: &mut Table, depth: Depth) {
     ]);
 }
 
-/// Device time of two over time.
+/// Device time of two containers over time.
 struct Track {
     looks: Vec<(u64, [u64; 2])>,
     lost_ms: f64,
@@ -104,14 +105,14 @@ impl Track {
         (to.iter().sum::<u64>() - from.iter().sum::<u64>()) as f64 * 100.0 / (to_ns - from_ns) as f64
     }
 
-    /// For each time that the second came back: how long until it had its share of the time since then.
+    /// For each return of the second container, the time until it had its share of the time since its return.
     fn delays(&self, comes: &Tenant, share: f64) -> Vec<f64> {
         let said = comes.processes[0].output();
         let returns = said.lines().filter_map(|line| line.strip_prefix("goes on ")?.parse::<u64>().ok());
         returns.filter_map(|from_ns| self.delay(from_ns, share)).collect()
     }
 
-    /// `None` if the recording ends before.
+    /// The delay of one return; `None` if the recording ends before it is over.
     fn delay(&self, from_ns: u64, share: f64) -> Option<f64> {
         let index = self.looks.partition_point(|&(at_ns, _)| at_ns <= from_ns);
         let (_, [_, before]) = *self.looks.get(index.checked_sub(1)?)?;
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn who_waits_and_then_has_the_device_alone_is_back_at_its_share() {
-        // Comes at 100 ms, waits for 10 ms, and then has all.
+        // The container comes at 100 ms, waits for 10 ms, and then has the whole device.
         let look = |ms: u64| (ms * MS, [0, 77 + ms.saturating_sub(110) * MS]);
         let track = Track { looks: (0..1000).map(look).collect(), lost_ms: 0.0 };
         assert_eq!(track.delay(100 * MS, 0.5), Some(20.0 * MS as f64));

@@ -10,7 +10,7 @@ const PERCENT: u32 = 50;
 /// Measures them one after the other.
 pub(super) fn measure(depth: Depth) -> Table {
     let mut table = judgement::table("under one cap");
-    // What runs, in how many processes, and the longest of its kernels or graphs.
+    // Name, number of processes, arguments, and the duration of the longest kernel or graph.
     let cases = vec![
         ("4 processes, kernels of 1 ms", 4, "kernels=1000000", MS),
         ("4 streams, kernels of 1 ms", 1, "kernels=1000000 streams=4", MS),

@@ -1,15 +1,15 @@
-//! Rows that say how far a share is off.
+//! Table rows with the errors of shares.
 
 use crate::shares::SECOND_NS;
 use crate::shares::recording::Recording;
 use crate::table::{Table, yes_or_no};
 
-/// The whole time may be off by so much.
+/// Allowed error over the whole time, in percentage points.
 const WHOLE_POINTS: f64 = 1.0;
-/// Any second may, beside what a kernel's length forces.
+/// Allowed error of any single second, in percentage points, in addition to what the kernels' length makes unavoidable.
 const SECOND_POINTS: f64 = 3.0;
 
-/// A share that was asked for.
+/// An expected share.
 pub(super) struct Wanted {
     /// What ran.
     pub(super) what: String,
@@ -18,7 +18,7 @@ pub(super) struct Wanted {
     pub(super) longest_ns: Option<u64>,
 }
 
-/// A table of such rows.
+/// A table with such rows.
 pub(super) fn table(what: &'static str) -> Table {
     Table::new(&[
         what,

@@ -1,4 +1,4 @@
-//! Processor time that the node manager takes while eight devices are shared by ten containers each.
+//! Processor time of the node manager while eight devices are shared by ten containers each.
 
 use aliquot_harness::{MIB, Process};
 use aliquot_proto::node::v1::Part;
@@ -11,7 +11,7 @@ use crate::table::{Table, yes_or_no};
 
 const DEVICES: usize = 8;
 const CONTAINERS_PER_DEVICE: u32 = 10;
-/// Of one core, for each device.
+/// Aim in percent of one core, for each device.
 const AIM_PERCENT: f64 = 5.0;
 
 /// Measures with kernels of several lengths.
@@ -41,7 +41,7 @@ pub(super) fn measure(depth: Depth) -> Table {
             .collect();
         let processes = tenants.iter().flat_map(|tenant| &tenant.processes);
         processes.for_each(|process: &Process| process.signal(Signal::USR1));
-        // The first turns are past then.
+        // Lets the first turns pass.
         let _ = stage.watch(&[], depth.window_ns() / 3);
         let busy_ns = || -> u64 { (0..DEVICES).map(|device| stage.gpu.machine().device_use(device).busy_ns).sum() };
         let manager = stage.node.manager_id();

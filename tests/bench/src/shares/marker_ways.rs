@@ -1,4 +1,4 @@
-//! The two ways to see progress against each other: markers that the device writes, and events that are queried.
+//! Comparison of the two ways to see progress: markers written by the device, and queried events.
 
 use std::process::Command;
 
@@ -33,7 +33,7 @@ pub(super) fn measure(client: &Client, depth: Depth) -> Table {
     table
 }
 
-/// What a launch with budget left costs, and how much of that the shim adds.
+/// The cost of a launch with budget left, and the part that the shim adds.
 fn launches(table: &mut Table, client: &Client, runs: usize) {
     let gpu = SimulatedGpu::with(INSTANT);
     let front = FrontDriver::new(&gpu, "driver_with_events");

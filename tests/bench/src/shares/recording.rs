@@ -1,35 +1,35 @@
-//! What a device says about who used it, over time.
+//! The device time of several users over time, by the device's own account.
 
 use aliquot_fake_machine::{Machine, now_ns, sleep_until_ns};
 use aliquot_harness::{Witness, wait};
 
-/// Between two looks: a tenth of the shortest window that is judged.
+/// Time between two readings: a tenth of the shortest window that is judged.
 const INTERVAL_NS: u64 = 100_000_000;
 const LOOKS_PER_SECOND: usize = 10;
 
-/// A device and those who use it, each a set of process ids.
+/// A device and its users. Each user is a set of process ids.
 pub(super) struct Users<'a> {
     pub(super) machine: &'a Machine,
     pub(super) device: usize,
     pub(super) pids: Vec<Vec<u32>>,
 }
 
-/// Who used a device when.
+/// Readings of a device's account over time.
 pub(super) struct Recording {
     looks: Vec<Look>,
 }
 
-/// What was known at one instant.
+/// One reading.
 struct Look {
     at_ns: u64,
-    /// Device time that each user had used.
+    /// Device time that each user had used until then.
     busy_ns: Vec<u64>,
-    /// For how long the machine had stood still.
+    /// Time for which the machine had stood still until then.
     lost_ns: u64,
 }
 
 impl Users<'_> {
-    /// Device time that each has used.
+    /// Device time that each user has used so far.
     pub(super) fn busy_ns(&self) -> Vec<u64> {
         let used = self.machine.device_use(self.device).processes;
         let of = |pids: &Vec<u32>| used.iter().filter(|used| pids.contains(&used.pid)).map(|used| used.busy_ns).sum();
@@ -42,18 +42,18 @@ impl Users<'_> {
 }
 
 impl Recording {
-    /// Watches users who are about to use the device for the first time, from then on for so long.
+    /// Waits for the users' first use of the device, and records for `duration_ns` from then on.
     pub(super) fn from_first_use(users: &Users<'_>, witness: &Witness, duration_ns: u64) -> Recording {
         let lost_ns = witness.lost_ns();
         let at_ns = wait::until("the device is used", || {
             let busy_ns: u64 = users.busy_ns().iter().sum();
-            // What was used until now was used without a pause.
+            // Assumes that the device was used without a pause until now.
             (busy_ns > 0).then(|| now_ns() - busy_ns)
         });
         Recording::go_on(users, witness, Look { at_ns, busy_ns: vec![0; users.pids.len()], lost_ns }, duration_ns)
     }
 
-    /// Watches from now on for so long.
+    /// Records for `duration_ns` from now on.
     pub(super) fn from_now(users: &Users<'_>, witness: &Witness, duration_ns: u64) -> Recording {
         Recording::go_on(users, witness, users.look(witness), duration_ns)
     }
@@ -68,28 +68,28 @@ impl Recording {
         Recording { looks }
     }
 
-    /// What a user had of the device, in percent of the whole time.
+    /// A user's share of the whole time, in percent.
     pub(super) fn share(&self, user: usize) -> f64 {
         self.between(user, 0, self.looks.len() - 1)
     }
 
-    /// What a user had in the first second.
+    /// A user's share of the first second, in percent.
     pub(super) fn first_second(&self, user: usize) -> f64 {
         self.between(user, 0, LOOKS_PER_SECOND.min(self.looks.len() - 1))
     }
 
-    /// The second, of all that begin at a look, in which a user's share was farthest from `wanted`.
+    /// A user's share in the second in which it was farthest from `wanted`, of all seconds that begin at a reading.
     pub(super) fn worst_second(&self, user: usize, wanted: f64) -> f64 {
         let seconds = (LOOKS_PER_SECOND..self.looks.len()).map(|end| self.between(user, end - LOOKS_PER_SECOND, end));
         seconds.max_by(|a, b| (a - wanted).abs().total_cmp(&(b - wanted).abs())).unwrap_or_else(|| self.share(user))
     }
 
-    /// What all together had of the device.
+    /// The share of all users together, in percent.
     pub(super) fn total(&self) -> f64 {
         (0..self.looks[0].busy_ns.len()).map(|user| self.share(user)).sum()
     }
 
-    /// For how long the machine stood still meanwhile.
+    /// Time for which the machine stood still during the recording.
     pub(super) fn lost_ms(&self) -> f64 {
         let [first, .., last] = self.looks.as_slice() else { return 0.0 };
         (last.lost_ns - first.lost_ns) as f64 / 1e6
@@ -105,7 +105,7 @@ impl Recording {
 mod tests {
     use super::*;
 
-    /// A user who has `busy` percent of each tenth of a second.
+    /// A recording of a user with `busy` percent of each tenth of a second.
     fn recording(busy: &[u64]) -> Recording {
         let mut used_ns = 0;
         let mut look = |number: usize| {

@@ -1,4 +1,4 @@
-//! Requests of a millisecond that come at random, beside containers that are always busy with long kernels.
+//! Requests of 1 ms that come at random times, beside containers that are always busy with long kernels.
 
 use aliquot_arbiter::timing::QUANTUM_MAX_NS;
 use aliquot_harness::{GIB, HostProgram, Process, Slice};
@@ -14,15 +14,15 @@ const REQUEST_NS: u64 = MS;
 const BATCH_KERNEL_NS: u64 = 20 * MS;
 const REQUESTED_PERCENT: u32 = 30;
 const SEED: u32 = 7;
-/// The wait of 99 of 100 requests at most: a quantum and a kernel.
+/// The longest allowed wait of 99 % of the requests: a quantum and a kernel.
 const AIM_MS: f64 = (QUANTUM_MAX_NS + BATCH_KERNEL_NS) as f64 / MS as f64;
 
-/// Who answers requests beside whom.
+/// The container that answers requests, and its neighbours.
 struct Scene {
     class: (&'static str, PriorityClass),
     batches: u32,
     mean_pause_us: u32,
-    /// Whether the batch work has had the device for itself before, and has queued what it likes.
+    /// Whether the batch work has had the device alone before, and so has filled its queue.
     comes_later: bool,
 }
 
@@ -63,7 +63,7 @@ impl Scene {
             .collect();
         if self.comes_later {
             batches.iter().for_each(Tenant::begin);
-            // All that the driver takes is queued by then.
+            // By then the batch work has filled the driver's queue.
             let _ = stage.watch(&[], SECOND_NS);
         }
         let part = bursting(REQUESTED_PERCENT, REQUESTED_PERCENT);
@@ -102,7 +102,7 @@ fn slice(name: String, class: PriorityClass, part: Part) -> CreateSliceRequest {
     CreateSliceRequest { name, parts: vec![part], priority_class: class.into(), ..CreateSliceRequest::default() }
 }
 
-/// What of a request's time was not its own work.
+/// The part of a request's time that was not its own work.
 fn wait_ms(took_ns: u64) -> f64 {
     took_ns.saturating_sub(REQUEST_NS) as f64 / MS as f64
 }

@@ -15,7 +15,7 @@ const AIM_MS: f64 = 100.0;
 const AIM_POINTS: f64 = 3.0;
 const PERCENTS: [u32; 2] = [60, 20];
 
-/// Measures changes to and fro.
+/// Measures changes in both directions.
 pub(super) fn measure(depth: Depth) -> Table {
     let stage = Stage::new();
     let tenant = stage.tenant("changing", share(PERCENTS[1]), 1, "kernels=1000000");

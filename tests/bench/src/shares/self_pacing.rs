@@ -1,11 +1,11 @@
-//! The node manager is killed before a container's programs begin: they pace themselves.
+//! The node manager is killed before a container's programs begin, so they pace themselves.
 
 use crate::shares::stage::{Stage, share};
 use crate::shares::{Depth, MS, US, duration};
 use crate::table::{Table, yes_or_no};
 
 const PERCENT: u32 = 30;
-/// Beyond its cap nobody may come, but for what a kernel's length forces.
+/// Allowed excess over the cap, in percentage points, in addition to what the kernels' length makes unavoidable.
 const POINTS_ABOVE: f64 = 1.0;
 
 /// Measures them one after the other.
@@ -26,7 +26,7 @@ pub(super) fn measure(depth: Depth) -> Table {
         stage.node.kill();
         let recording = stage.play(&[&tenant], depth.window_ns());
         let (whole, cap) = (recording.share(0), f64::from(PERCENT));
-        // Each process can have begun one kernel more when the time ends.
+        // Each process can have one kernel too many under way when the time ends.
         let forced = processes as f64 * kernel_ns as f64 * 100.0 / depth.window_ns() as f64;
         let most = cap + POINTS_ABOVE + forced;
         let plural = if processes == 1 { "process" } else { "processes" };

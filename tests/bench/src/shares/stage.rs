@@ -1,4 +1,4 @@
-//! What the cases are played on: a device, a node manager, and containers with programs that keep the device busy.
+//! The set-up of the cases: a device, a node manager, and containers with programs that keep the device busy.
 
 use aliquot_harness::{FrontDriver, GIB, HostProgram, Node, Process, SimulatedGpu, Slice, Witness};
 use aliquot_proto::node::v1::{CreateSliceRequest, Part};
@@ -12,17 +12,17 @@ pub(super) struct Stage {
     pub(super) node: Node,
     pub(super) witness: Witness,
     load: HostProgram,
-    /// The driver that programs find, if it is not the simulated one itself.
+    /// The driver in front of the simulated one, if there is one.
     front: Option<FrontDriver>,
 }
 
-/// A container with programs in it, which wait for the word to begin.
+/// A container whose programs wait for a signal to begin.
 pub(super) struct Tenant {
     pub(super) slice: Slice,
     pub(super) processes: Vec<Process>,
 }
 
-/// A part of the stage's first device whose limit is its request.
+/// A part of the stage's first device with `percent` as request and limit.
 pub(super) fn share(percent: u32) -> Part {
     bursting(percent, percent)
 }
@@ -50,20 +50,20 @@ impl Stage {
         Stage { gpu, node, load, witness: Witness::start(), front: None }
     }
 
-    /// A stage with one device that cannot write progress markers, so that events take their place.
+    /// A stage with one device that cannot write progress markers, so that the shim uses events instead.
     pub(super) fn without_device_writes() -> Stage {
         let stage = Stage::new();
         let front = FrontDriver::new(&stage.gpu, "driver_with_events");
         Stage { front: Some(front), ..stage }
     }
 
-    /// A container with so many processes of the program `load`, each with these arguments.
+    /// A container with `processes` processes of the program `load`, each with these arguments.
     pub(super) fn tenant(&self, name: &str, part: Part, processes: usize, arguments: &str) -> Tenant {
         let slice = self.node.slice_of(name, vec![part]);
         self.occupy(slice, processes, arguments)
     }
 
-    /// A container as asked for, with one process of the program `load`.
+    /// The requested container, with one process of the program `load`.
     pub(super) fn tenant_of(&self, request: CreateSliceRequest, arguments: &str) -> Tenant {
         let slice = self.node.client().create(request).unwrap_or_else(|status| panic!("{}", status.message()));
         self.occupy(Slice::open(slice), 1, arguments)
@@ -84,20 +84,20 @@ impl Stage {
         Tenant { slice, processes }
     }
 
-    /// A process of the program `load` in no container.
+    /// A process of the program `load` outside of all containers.
     pub(super) fn outsider(&self, arguments: &str) -> Process {
         let mut process = Process::start(self.load.on(&self.gpu).args(arguments.split(' ')));
         process.wait_for("ready");
         process
     }
 
-    /// Gives the word to all, and watches them from the first use of the device on.
+    /// Lets all programs begin, and records from their first use of the device on.
     pub(super) fn play(&self, tenants: &[&Tenant], duration_ns: u64) -> Recording {
         tenants.iter().for_each(|tenant| tenant.begin());
         Recording::from_first_use(&self.users(tenants), &self.witness, duration_ns)
     }
 
-    /// Watches them from now on.
+    /// Records the tenants' device time from now on.
     pub(super) fn watch(&self, tenants: &[&Tenant], duration_ns: u64) -> Recording {
         Recording::from_now(&self.users(tenants), &self.witness, duration_ns)
     }
@@ -110,7 +110,7 @@ impl Stage {
 }
 
 impl Tenant {
-    /// Gives the word.
+    /// Lets the tenant's programs begin.
     pub(super) fn begin(&self) {
         self.processes.iter().for_each(|process| process.signal(Signal::USR1));
     }
