@@ -1,8 +1,8 @@
-//! Fuzz targets: everything of ours that reads bytes which somebody else wrote, as far as it is not the shim's.
+//! Fuzz targets for all our code outside the shim that reads bytes from other programs.
 //!
-//! A [target](targets) takes any bytes and panics if what is made of them breaks an invariant. `cargo test` runs each
-//! with its corpus and with mutations of it ([`mutator`]); `cargo fuzz` searches further, guided by coverage: see
-//! README.md.
+//! A [target](targets) takes any bytes, and panics if the result of reading them breaks an invariant. `cargo test` runs
+//! each target with its corpus and with mutations of it ([`mutator`]); `cargo fuzz` searches further, guided by
+//! coverage: see README.md.
 
 pub mod mutator;
 pub mod targets;

@@ -1,16 +1,16 @@
-//! Mutations of inputs, for where no coverage can be had: the same ones each time.
+//! Deterministic mutations of inputs, for test runs without coverage guidance.
 
-/// Numbers at which programs tend to go wrong.
+/// Numbers that often cause errors in programs.
 const EDGES: [u64; 12] =
     [0, 1, 0x7f, 0xff, 0xffff, 1 << 31, u32::MAX as u64, (1 << 48) - 1, 1 << 48, i64::MAX as u64, 1 << 63, u64::MAX];
 
-/// A supply of mutations.
+/// A generator of mutations.
 pub struct Mutator {
     state: u64,
 }
 
 impl Mutator {
-    /// The same seed, the same mutations.
+    /// A generator. The same seed gives the same mutations.
     #[must_use]
     pub fn new(seed: u64) -> Mutator {
         Mutator { state: seed }
@@ -28,7 +28,7 @@ impl Mutator {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    /// One of `inputs`, changed in a few places.
+    /// A copy of one of `inputs`, changed in a few places.
     #[must_use]
     pub fn mutate(&mut self, inputs: &[Vec<u8>]) -> Vec<u8> {
         let one = self.below(inputs.len());
@@ -45,13 +45,13 @@ impl Mutator {
         match self.below(8) {
             0 => bytes.truncate(at),
             1 => _ = bytes.drain(at..until),
-            // A piece once more, somewhere else.
+            // Copies a piece to another place.
             2 => {
                 let piece = bytes[at..until].to_vec();
                 let to = self.below(bytes.len() + 1);
                 bytes.splice(to..to, piece);
             }
-            // A piece of another input.
+            // Inserts a piece of another input.
             3 => {
                 let other = self.below(inputs.len());
                 let other = inputs.get(other).map_or(&[][..], Vec::as_slice);
@@ -63,7 +63,7 @@ impl Mutator {
                 let edge = EDGES[self.below(EDGES.len())].to_le_bytes();
                 bytes.iter_mut().skip(at).zip(&edge[..1 << self.below(4)]).for_each(|(byte, &edge)| *byte = edge);
             }
-            // The same in writing.
+            // An edge number as decimal text.
             5 => {
                 let edge = EDGES[self.below(EDGES.len())].to_string();
                 bytes.splice(at..until, edge.bytes());

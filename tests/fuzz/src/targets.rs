@@ -1,4 +1,4 @@
-//! The targets.
+//! The fuzz targets.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -7,16 +7,16 @@ use aliquot_abi::region::{AttachMessage, DEVICES_MAX, SLOTS_MAX};
 use aliquot_manager::fuzzing::{self, HostileLedger};
 use tempfile::TempDir;
 
-/// A target.
+/// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
     /// Its name, as in `fuzz_targets` and `corpus`.
     pub name: &'static str,
-    /// Takes any bytes.
+    /// The target's function, which must accept any bytes.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All fuzz targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "attach_message", run: attach_message },
     Target { name: "checkpoint", run: checkpoint },
@@ -27,7 +27,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "slices", run: slices },
 ];
 
-/// What a process of a container sends on the attach socket: what is taken for a message is one, within its bounds.
+/// A message of a container's process on the attach socket. An accepted message must be valid and within its bounds.
 pub fn attach_message(bytes: &[u8]) {
     if let Some(message) = AttachMessage::from_bytes(bytes) {
         assert_eq!(message.to_bytes(), bytes);
@@ -42,7 +42,7 @@ pub fn checkpoint(bytes: &[u8]) {
     DIR.with(|dir| fuzzing::checkpoint(dir.path(), bytes));
 }
 
-/// What a client of the manager's socket sends.
+/// The bytes that a client sends to the manager's socket.
 pub fn client(bytes: &[u8]) {
     fuzzing::client(bytes);
 }
@@ -53,8 +53,8 @@ pub fn config(bytes: &[u8]) {
     DIR.with(|dir| fuzzing::config(dir.path(), bytes));
 }
 
-/// A ledger in which a process of the container has written what it likes. Each twelve bytes are one such write: four
-/// of the offset, eight of the value.
+/// A ledger with arbitrary writes by a process of the container. Every twelve bytes are one write: four bytes offset,
+/// eight bytes value.
 pub fn ledger(bytes: &[u8]) {
     thread_local!(static LEDGER: HostileLedger = HostileLedger::new().expect("there is memory for a ledger"));
     LEDGER.with(|ledger| {
@@ -69,18 +69,18 @@ pub fn ledger(bytes: &[u8]) {
     });
 }
 
-/// What the kernel says of a process.
+/// The kernel's files about a process.
 pub fn processes(bytes: &[u8]) {
     fuzzing::processes(bytes);
 }
 
-/// Requests for slices.
+/// A sequence of requests for slices.
 pub fn slices(bytes: &[u8]) {
     fuzzing::slices(bytes);
 }
 
 fn directory() -> TempDir {
-    /// In memory, where there is such a place: the files are written some thousand times a second.
+    /// On a memory file system if there is one: the files are written some thousand times per second.
     static PARENT: LazyLock<&Path> = LazyLock::new(|| {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { memory } else { Path::new("/tmp") }

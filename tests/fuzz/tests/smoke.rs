@@ -1,4 +1,5 @@
-//! Every target, with its corpus and with mutations of it: not as far as coverage would lead, but on every machine.
+//! Runs every target with its corpus and with mutations of it. This finds less than fuzzing guided by coverage, but
+//! runs on every machine.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use aliquot_fuzz::mutator::Mutator;
 use aliquot_fuzz::targets::{TARGETS, Target};
 
-/// Mutations for each target.
+/// Number of mutations for each target.
 const MUTATIONS: usize = 3000;
 
 fn corpus(target: Target) -> Vec<Vec<u8>> {
@@ -19,7 +20,7 @@ fn corpus(target: Target) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Tells which input it was, if the target panics.
+/// Prints the input if the target panics.
 struct Running<'a>(Target, &'a [u8]);
 
 impl Drop for Running<'_> {

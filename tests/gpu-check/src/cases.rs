@@ -1,4 +1,4 @@
-//! The conformance cases. Each is run in a process of its own, in each of the three ways.
+//! The conformance cases. Each runs in its own process, in each of the three ways.
 
 mod arrays;
 mod cap;
@@ -34,9 +34,9 @@ use crate::scene::Scene;
 pub(crate) struct Case {
     /// Its name, for the command line and the report.
     pub(crate) name: &'static str,
-    /// What it is about.
+    /// Its subject.
     pub(crate) about: &'static str,
-    /// Runs it. An error is a case that could not be run to its end, and does not hold.
+    /// Runs it. An error means that the case could not be completed, which counts as a failure.
     pub(crate) run: fn(&Scene, &mut Findings) -> anyhow::Result<()>,
 }
 

@@ -1,4 +1,4 @@
-//! The check, part by part.
+//! Runs the parts of the check.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -20,16 +20,16 @@ use crate::way::{Limits, Way};
 use crate::workers::{NO_DEVICE, Probe};
 use crate::{Options, Part, frameworks, overhead, runtime, torch};
 
-/// By so much a share may be off.
+/// Allowed error of a share, in percentage points.
 const SHARE_POINTS: f64 = 2.0;
-/// The same where it is measured for a few seconds only.
+/// The same for a share that is measured only for a few seconds.
 const QUICK_SHARE_POINTS: f64 = 5.0;
-/// The node manager, beside the other programs.
+/// The node manager's file name, in the directory of the programs.
 const MANAGER: &str = "aliquot-manager";
 /// The case that is run once more without a node manager.
 const CASE_WITHOUT_MANAGER: &str = "views";
 
-/// Runs what `options` ask for, and reports it.
+/// Runs the selected parts and reports the results.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if let Some(shim) = shim_of_this_process() {
         bail!("this process is in a slice itself ({shim}); run the check outside of one");
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         println!("There is nothing to check here: see above.");
         return Ok(ExitCode::from(NO_DEVICE));
     };
-    // What a worker takes until its device is open, with room for the command line around it.
+    // The time that a worker takes to open its device, with a margin for `aliquot run`.
     let lead = started.elapsed() * 3 + std::time::Duration::from_secs(2);
     let limits = Limits::with_contexts_of(device.context_bytes);
     let device_memory_bytes_min = 2 * limits.memory_bytes;
@@ -127,9 +127,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The shim, if this very process was started with it: nothing that it is shown would be the driver's own.
+/// The shim's path, if this process was started with it. The check could then not see the driver's own figures.
 fn shim_of_this_process() -> Option<String> {
-    /// What the shim's file is called in each slice, before a number.
+    /// The beginning of the shim's file name in each slice; a number follows.
     const SHIM_PREFIX: &str = "libaliquot-";
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut files = maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..]));
@@ -141,7 +141,7 @@ fn case_of(case: &str, way: Way, findings: Findings) -> CaseResult {
     CaseResult { case: case.to_owned(), way, findings }
 }
 
-/// What a worker found out, or that it could not.
+/// A worker's findings, or a failure if it could not be run.
 fn ran(outcome: anyhow::Result<Findings>) -> Findings {
     outcome.unwrap_or_else(|error| {
         let mut findings = Findings::default();
@@ -150,7 +150,7 @@ fn ran(outcome: anyhow::Result<Findings>) -> Findings {
     })
 }
 
-/// Finds out all facts of the driver.
+/// Determines all facts about the driver.
 fn facts(launcher: &Launcher) -> Vec<CaseResult> {
     let fact = |case: &Case| {
         progress(&format!("facts: {}", case.about));
@@ -159,7 +159,7 @@ fn facts(launcher: &Launcher) -> Vec<CaseResult> {
     FACTS.iter().map(fact).collect()
 }
 
-/// Has processes killed, without a slice and in one that holds the whole device.
+/// Runs the cases with killed processes, without a slice and in one that holds the whole device.
 fn deaths(launcher: &Launcher) -> Vec<CaseResult> {
     let ways = [Way::Bare, Way::Unlimited];
     let each = DEATHS.iter().flat_map(|case| ways.map(|way| (case, way)));
@@ -170,7 +170,7 @@ fn deaths(launcher: &Launcher) -> Vec<CaseResult> {
     each.map(death).collect()
 }
 
-/// Measures shares on the device, and if that is wanted and it is at hand, on the simulated GPU there, too.
+/// Measures shares on the device, and on the simulated GPU too if `simulated` is set and the libraries are there.
 fn shares(launcher: &Launcher, programs: &Path, plan: &Plan, simulated: bool) -> anyhow::Result<Vec<Compared>> {
     let measured = plan.measure(launcher, |what| progress(&format!("shares: {what}")))?;
     if !simulated {
@@ -193,7 +193,7 @@ fn shares(launcher: &Launcher, programs: &Path, plan: &Plan, simulated: bool) ->
     Ok(shares::compare(measured, &simulated))
 }
 
-/// Says on standard error what is being done, for whoever waits.
+/// Prints on standard error what is being done.
 fn progress(what: &str) {
     eprintln!("… {what}");
 }
@@ -203,7 +203,7 @@ fn own_directory() -> anyhow::Result<PathBuf> {
     Ok(own.parent().unwrap_or(Path::new(".")).to_owned())
 }
 
-/// The device that is checked: the first that a program sees here. `None`: there is none.
+/// The device that is checked: the first that a program sees. `None` if there is none.
 fn probe() -> anyhow::Result<Option<Probe>> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.args(["worker", "probe"]).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
@@ -214,7 +214,7 @@ fn probe() -> anyhow::Result<Option<Probe>> {
     }
 }
 
-/// Runs every case, or the one that is named, in every way, and one without a node manager.
+/// Runs every case, or only the named one, in every way, and one case without a node manager.
 fn conformance(launcher: &Launcher, only: Option<&str>) -> Vec<CaseResult> {
     let is_wanted = |name: &str| only.is_none_or(|only| only == name);
     let mut results = Vec::new();
@@ -244,7 +244,7 @@ fn conformance(launcher: &Launcher, only: Option<&str>) -> Vec<CaseResult> {
     results
 }
 
-/// Runs a case. What a limited slice takes of the device is watched from outside.
+/// Runs a case. For a limited slice, the device's memory is watched from outside.
 fn run_case(launcher: &Launcher, name: &str, way: Way) -> Findings {
     let watch = (way == Way::Limited).then(|| Watch::begin(launcher));
     let (share, limits) = (way.share(&launcher.limits), launcher.limits.args());
@@ -258,7 +258,7 @@ fn run_case(launcher: &Launcher, name: &str, way: Way) -> Findings {
     findings
 }
 
-/// Judges what the driver says that the slice took.
+/// Judges the slice's memory by the driver's figures.
 fn note_what_was_taken(findings: &mut Findings, limit_bytes: u64, seen: anyhow::Result<Seen>) {
     const WHAT: &str = "by the driver the slice took no more of the device than it has";
     match seen {

@@ -1,4 +1,4 @@
-//! A device, with its primary context: the driver API as the check uses it, with results instead of codes.
+//! A device with its primary context: the part of the driver API that the check uses, with `Result`s instead of codes.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::{error, fmt, ptr};
@@ -19,7 +19,7 @@ const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub(crate) struct CudaError {
     /// The function.
     pub(crate) call: &'static str,
-    /// What it answered.
+    /// Its result code.
     pub(crate) result: CUresult,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for CudaError {
 
 impl error::Error for CudaError {}
 
-/// A driver call's outcome.
+/// The result of a driver call.
 pub(crate) type Done<T = ()> = Result<T, CudaError>;
 
 /// The driver's name of a result.
@@ -40,13 +40,13 @@ pub(crate) fn result_name(result: CUresult) -> String {
     name.unwrap_or_else(|| format!("CUDA error {}", result.0))
 }
 
-/// Makes a result of a function's code.
+/// Converts a function's code to a `Result`.
 pub(crate) fn check(call: &'static str, result: CUresult) -> Done {
     if result.is_ok() { Ok(()) } else { Err(CudaError { call, result }) }
 }
 
-/// Calls a function of the driver; one that the driver lacks answers `CUDA_ERROR_NOT_FOUND`. To be used in an unsafe
-/// block.
+/// Calls a function of the driver. If the driver lacks it, the result is `CUDA_ERROR_NOT_FOUND`. Must be used in an
+/// unsafe block.
 macro_rules! call {
     ($cuda:expr, $function:ident($($argument:expr),* $(,)?)) => {
         $crate::cuda::check(
@@ -99,7 +99,7 @@ impl Cuda {
     /// Initialises `driver` and makes the first device's primary context current.
     pub(crate) fn start(driver: Driver) -> Done<Cuda> {
         let mut cuda = Cuda { driver, device: 0, context: CUcontext::NULL, module: CUmodule::NULL };
-        // SAFETY: the calls come in the order that the driver asks for, and each output is a live field of its type.
+        // SAFETY: the calls come in the order that the driver requires, and each output is a live field of its type.
         unsafe {
             call!(cuda, cuInit(0))?;
             call!(cuda, cuDeviceGet(&mut cuda.device, 0))?;
@@ -157,13 +157,13 @@ impl Cuda {
         unsafe { call!(self, cuEventRecord(event, stream)) }
     }
 
-    /// Waits until all before `event` is done.
+    /// Waits until all work before `event` is done.
     pub(crate) fn wait(&self, event: CUevent) -> Done {
         // SAFETY: the driver checks the handle.
         unsafe { call!(self, cuEventSynchronize(event)) }
     }
 
-    /// Whether all before `event` is done.
+    /// Whether all work before `event` is done.
     pub(crate) fn is_done(&self, event: CUevent) -> Done<bool> {
         // SAFETY: the driver checks the handle.
         match unsafe { call!(self, cuEventQuery(event)) } {
@@ -178,13 +178,13 @@ impl Cuda {
         unsafe { call!(self, cuMemcpyDtoDAsync_v2(to, from, bytes as usize, stream)) }
     }
 
-    /// Waits until all in `stream` is done.
+    /// Waits until all work in `stream` is done.
     pub(crate) fn finish(&self, stream: CUstream) -> Done {
         // SAFETY: the driver checks the handle.
         unsafe { call!(self, cuStreamSynchronize(stream)) }
     }
 
-    /// Takes device memory.
+    /// Allocates device memory.
     pub(crate) fn allocate(&self, bytes: u64) -> Done<CUdeviceptr> {
         let mut address = 0;
         // SAFETY: the output is a live local.
@@ -192,9 +192,9 @@ impl Cuda {
         Ok(address)
     }
 
-    /// Gives device memory back.
+    /// Frees device memory.
     pub(crate) fn free(&self, address: CUdeviceptr) -> Done {
-        // SAFETY: the driver checks the address; no kernel of the check touches memory.
+        // SAFETY: the driver checks the address; no kernel of the check accesses memory.
         unsafe { call!(self, cuMemFree_v2(address)) }
     }
 
@@ -217,7 +217,7 @@ impl Cuda {
     /// The device's name.
     pub(crate) fn name(&self) -> Done<String> {
         let mut name = [0; 256];
-        // SAFETY: the buffer is as long as is said.
+        // SAFETY: the buffer has the given length.
         unsafe { call!(self, cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, self.device))? };
         // SAFETY: the driver has written a string with a closing NUL.
         Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
@@ -248,7 +248,7 @@ impl Cuda {
 
     /// Copies from `address` into `to`, in `stream`, and waits for it.
     pub(crate) fn read(&self, to: &mut [u8], address: CUdeviceptr, stream: CUstream) -> Done {
-        // SAFETY: the buffer is as long as is said and lives until the stream is finished below.
+        // SAFETY: the buffer has the given length and lives until the stream is finished below.
         unsafe { call!(self, cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), address, to.len(), stream))? };
         self.finish(stream)
     }

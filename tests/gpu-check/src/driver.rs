@@ -7,7 +7,7 @@ use libloading::os::unix;
 /// The driver's library, by the name that every program uses.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// A line of the table of driver functions, as far as looking it up needs it.
+/// A line of the table of driver functions, with the names for looking it up.
 pub(crate) struct Line {
     /// The exported symbol.
     pub(crate) symbol: &'static str,
@@ -25,7 +25,7 @@ macro_rules! driver {
             $(pub(crate) type $symbol = unsafe extern "C" fn($($type),*) -> CUresult;)*
         }
 
-        /// The driver's functions; `None` for what this driver lacks.
+        /// The driver's functions; `None` for functions that this driver lacks.
         #[allow(non_snake_case, reason = "the names are those of the driver API")]
         #[allow(dead_code, reason = "the table holds more functions than the check calls")]
         pub(crate) struct Driver {
@@ -33,14 +33,14 @@ macro_rules! driver {
                 pub(crate) $symbol: Option<types::$symbol>,
                 $(pub(crate) $per_thread: Option<types::$symbol>,)?
             )*
-            /// The library, loaded for as long as its functions can be called.
+            /// The library. It must stay loaded as long as its functions are called.
             pub(crate) library: Library,
         }
 
         impl Driver {
             /// Loads the driver.
             pub(crate) fn load() -> anyhow::Result<Driver> {
-                // Into the process's scope, where a program that is linked to the driver has it.
+                // Into the process's global scope, as for a program linked to the driver.
                 // SAFETY: the driver's initialisers are made to run in any process.
                 let library = unsafe { unix::Library::open(Some(LIBRARY), unix::RTLD_NOW | unix::RTLD_GLOBAL) };
                 let library = Library::from(library.with_context(|| format!("cannot load {LIBRARY}"))?);
@@ -73,7 +73,7 @@ macro_rules! driver {
 /// # Safety
 /// `F` must be the function's type.
 unsafe fn find<F: Copy>(library: &Library, symbol: &str) -> Option<F> {
-    // SAFETY: vouched for by the caller.
+    // SAFETY: by this function's contract.
     unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|function| *function)
 }
 

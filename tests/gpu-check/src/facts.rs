@@ -1,5 +1,5 @@
-//! Facts of the device and its driver, found out without a slice: what the shim and the manager rely on, and figures that
-//! tell how it will do here. They have the form of cases, and are run bare.
+//! Facts about the device and its driver, determined without a slice: behaviour on which the shim and the manager rely,
+//! and figures from which Aliquot's performance can be predicted. They have the form of cases.
 
 mod contexts;
 mod device;
@@ -17,7 +17,7 @@ use crate::cases::Case;
 use crate::cuda::{Cuda, Done};
 use crate::overhead::median;
 
-/// All of them, in the order in which they are found out.
+/// All facts, in the order in which they are determined.
 pub(crate) const FACTS: &[Case] = &[
     Case { name: "device", about: "what the device and NVML say of themselves", run: device::run },
     Case { name: "registration", about: "which files\u{2019} pages the device can write into", run: registration::run },
@@ -27,12 +27,12 @@ pub(crate) const FACTS: &[Case] = &[
     Case { name: "time-slices", about: "how the driver itself shares time between processes", run: time_slices::run },
 ];
 
-/// Lets the device write into a page of a file in memory. Returns how long it took.
+/// Lets the device write into a page of a file on a memory file system. Returns how long this took.
 pub(crate) fn write_into_a_page(cuda: &Cuda) -> anyhow::Result<Duration> {
     registration::Page::register(cuda, &tempfile::tempfile_in("/dev/shm")?)?.write(cuda)
 }
 
-/// The median microseconds of `rounds` calls.
+/// The median duration of `rounds` calls, in µs.
 fn median_us(rounds: usize, mut call: impl FnMut() -> Done) -> Done<f64> {
     let mut each = Vec::with_capacity(rounds);
     for _ in 0..rounds {

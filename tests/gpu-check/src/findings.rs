@@ -1,32 +1,32 @@
-//! What a case finds out: the part that a worker sends to the check, as one line of JSON.
+//! The findings of a case, which a worker sends to the check as one line of JSON.
 
 use serde::{Deserialize, Serialize};
 
-/// One thing that was looked at.
+/// One checked expectation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// What must hold.
     pub(crate) what: String,
-    /// Whether it does.
+    /// Whether it holds.
     pub(crate) verdict: Verdict,
-    /// What was seen; empty where the verdict says all.
+    /// What was seen; empty if the verdict says everything.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) saw: String,
 }
 
-/// Whether something holds.
+/// Whether an expectation holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// It does.
+    /// It holds.
     Holds,
-    /// It does not.
+    /// It does not hold.
     Fails,
-    /// This device or driver cannot do what is looked at.
+    /// It cannot be checked on this device or driver.
     Skipped,
 }
 
-/// An answer of the driver that must be the same in every way that a program is run.
+/// An answer of the driver that must be the same in all three ways.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
     /// What was asked.
@@ -35,38 +35,38 @@ pub(crate) struct Answer {
     pub(crate) answer: String,
 }
 
-/// Something that was measured, and is judged by nobody.
+/// A measured figure, which is not judged.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     /// What was measured.
     pub(crate) what: String,
-    /// How much it was.
+    /// The value.
     pub(crate) value: f64,
-    /// In what: `us`, `MiB`, `percent`.
+    /// The unit: `us`, `MiB`, `percent`.
     pub(crate) unit: String,
 }
 
-/// All that a case found out.
+/// All findings of a case.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    /// What was looked at, in order.
+    /// The checked expectations, in order.
     pub(crate) findings: Vec<Finding>,
-    /// What the driver answered, in order.
+    /// The driver's answers, in order.
     #[serde(default)]
     pub(crate) answers: Vec<Answer>,
-    /// What was measured, in order.
+    /// The measured figures, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) figures: Vec<Figure>,
 }
 
 impl Findings {
-    /// Notes whether `what` holds, and what was `seen`.
+    /// Records whether `what` holds, and what was seen.
     pub(crate) fn expect(&mut self, what: impl Into<String>, holds: bool, saw: impl Into<String>) {
         let verdict = if holds { Verdict::Holds } else { Verdict::Fails };
         self.findings.push(Finding { what: what.into(), verdict, saw: saw.into() });
     }
 
-    /// Notes whether `got` is a success.
+    /// Records whether `got` is a success.
     pub(crate) fn expect_ok<T, E: ToString>(&mut self, what: impl Into<String>, got: Result<T, E>) -> Option<T> {
         match got {
             Ok(value) => {
@@ -80,27 +80,27 @@ impl Findings {
         }
     }
 
-    /// Notes what was measured.
+    /// Records a measured figure.
     pub(crate) fn figure(&mut self, what: impl Into<String>, value: f64, unit: &str) {
         self.figures.push(Figure { what: what.into(), value, unit: unit.to_owned() });
     }
 
-    /// Notes that `what` cannot be looked at here, and why.
+    /// Records that `what` cannot be checked here, and why.
     pub(crate) fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) {
         self.findings.push(Finding { what: what.into(), verdict: Verdict::Skipped, saw: why.into() });
     }
 
-    /// Notes an answer that must be the same in every way.
+    /// Records an answer that must be the same in all ways.
     pub(crate) fn answer(&mut self, asked: impl Into<String>, answer: impl Into<String>) {
         self.answers.push(Answer { asked: asked.into(), answer: answer.into() });
     }
 
-    /// Whether something does not hold.
+    /// Whether an expectation does not hold.
     pub(crate) fn has_failed(&self) -> bool {
         self.findings.iter().any(|finding| finding.verdict == Verdict::Fails)
     }
 
-    /// Adds a finding for each answer that differs from `bare`'s, or one that says that all agree.
+    /// Adds a finding for each answer that differs from the answer in `bare`, or one finding that all agree.
     pub(crate) fn compare(&mut self, bare: &Findings) {
         let differ: Vec<Finding> = self
             .answers

@@ -1,4 +1,4 @@
-//! Other programs that people run on a GPU, each as it is and in the limited slice: frameworks and NVIDIA's tools.
+//! Other common GPU programs, frameworks and NVIDIA's tools, each without a slice and in the limited slice.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,21 +10,21 @@ use crate::launcher::{Launcher, Running};
 use crate::way::{Share, Way};
 
 const SCRIPT: &str = "check_frameworks.py";
-/// The script's names of what it can try.
+/// The script's names of the programs that it can try.
 const SUBJECTS: [&str; 7] = ["jax", "cupy", "triton", "numba", "nvidia-smi", "compute-sanitizer", "ncu"];
-/// Memory of the slice: frameworks' libraries alone take hundreds of megabytes of a device.
+/// Memory of the slice. Frameworks' libraries alone take hundreds of megabytes of device memory.
 const LIMIT_BYTES: u64 = 8 << 30;
 
-/// What the script says.
+/// The script's output.
 #[derive(Clone, Debug, Deserialize)]
 struct Said {
-    /// Why the subject cannot be tried here; empty: it was.
+    /// Why the subject cannot be tried here; empty if it was tried.
     missing: String,
     #[serde(flatten)]
     findings: Findings,
 }
 
-/// Tries each. What does not hold without a slice says nothing about one with it.
+/// Tries each subject. A failure without a slice makes the same failure in a slice meaningless.
 pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64) -> Vec<(String, Way, Findings)> {
     let script = programs.join(SCRIPT);
     let limit_bytes = LIMIT_BYTES.min(memory_bytes / 2);
@@ -45,7 +45,7 @@ pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64) -> 
     results
 }
 
-/// Tries a subject, in a slice with so much memory or in none.
+/// Tries a subject in a slice with `limit_bytes` of memory, or without a slice.
 fn attempt(launcher: &Launcher, script: &Path, subject: &str, limit_bytes: Option<u64>) -> Findings {
     let mut findings = Findings::default();
     if let Err(why) = usable(script) {
@@ -65,7 +65,7 @@ fn attempt(launcher: &Launcher, script: &Path, subject: &str, limit_bytes: Optio
     findings
 }
 
-/// Whether the script and an interpreter are there.
+/// Checks that the script and a Python interpreter exist.
 fn usable(script: &Path) -> Result<(), String> {
     if !script.exists() {
         return Err(format!("{} does not exist", script.display()));

@@ -1,4 +1,4 @@
-//! Starts workers, bare or in a slice, and hears what they say.
+//! Starts workers, without or in a slice, and reads their output.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -14,28 +14,28 @@ use serde::de::DeserializeOwned;
 
 use crate::way::{Limits, Share};
 
-/// A worker that has not ended by then hangs.
+/// A worker that has not ended by then counts as hanging.
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// After being asked to end, `aliquot run` and what it runs get so long.
+/// Time that `aliquot run` and its program get to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What is needed to start a worker.
+/// Everything needed to start a worker.
 pub(crate) struct Launcher {
     /// The command line of Aliquot.
     pub(crate) aliquot: PathBuf,
     /// The node manager's socket; `None`: `aliquot run` embeds one.
     pub(crate) socket: Option<PathBuf>,
-    /// What the limited slice has.
+    /// The limits of the limited slice.
     pub(crate) limits: Limits,
-    /// The device that is checked, where there are several.
+    /// The UUID of the device that is checked.
     pub(crate) device_uuid: String,
-    /// Variables of all that is started, beside those of this process.
+    /// Additional environment variables of all started programs.
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
 impl Launcher {
-    /// The command that runs `program` in a slice of `share`, or as it is.
+    /// The command that runs `program` in a slice of `share`, or without a slice.
     pub(crate) fn command(&self, share: Option<&Share>, program: &Path, args: &[&str]) -> Command {
         let Some(Share { core_percent, core_limit_percent, memory }) = share else {
             let mut command = Command::new(program);
@@ -60,17 +60,17 @@ impl Launcher {
         Running::start(self.command(share, &program, &args))
     }
 
-    /// Runs a worker of this program to its end, and returns what it says.
+    /// Runs a worker of this program to its end, and returns its output.
     pub(crate) fn run<T: DeserializeOwned>(&self, share: Option<&Share>, args: &[&str]) -> anyhow::Result<T> {
         self.start(share, args)?.answer()
     }
 }
 
-/// A worker, killed with all that it started when this is dropped.
+/// A running worker. Dropping this kills it and everything that it has started.
 pub(crate) struct Running {
     child: Child,
     started: Instant,
-    /// What it said and what it complained about; taken when it is waited for.
+    /// Its standard output and standard error; taken when it is waited for.
     output: Option<JoinHandle<(String, String)>>,
 }
 
@@ -109,12 +109,12 @@ impl Running {
         serde_json::from_str(&said).with_context(|| format!("it says {said:?}"))
     }
 
-    /// Asks the worker to end, so that `aliquot run` ends what it started, and kills it if it does not.
+    /// Asks the worker to end, so that `aliquot run` can end its program. Kills the worker if it does not end.
     fn end(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_some()) {
             return;
         }
-        // It may end meanwhile; it is waited for below.
+        // Fails if the worker has just ended; it is waited for below.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         let deadline = Instant::now() + END_TIMEOUT;
         while Instant::now() < deadline && self.child.try_wait().is_ok_and(|status| status.is_none()) {

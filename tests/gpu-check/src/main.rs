@@ -1,25 +1,23 @@
 //! The check to run on a machine with an NVIDIA GPU: does Aliquot hold what it promises on this device and driver?
 //!
-//! It runs everything in three ways: as it is, in a slice that holds the whole device, and in a limited slice (way.rs),
-//! each in a process of its own (`worker`, workers.rs) that is a plain driver-API program. The check itself never
-//! touches the driver: a broken driver call, or one that never returns, costs one case.
+//! It runs everything in three ways: without a slice, in a slice that holds the whole device, and in a limited slice
+//! (way.rs). Each run is a separate process (`worker`, workers.rs), which is a plain driver-API program. The check
+//! itself never calls the driver, so a broken driver call, or one that never returns, costs only one case.
 //!
 //! ```text
 //! main ── check.rs ── launcher.rs: starts workers, bare or through `aliquot run`; manager.rs: the node manager
-//!            ├── facts*:        what the driver does, without a slice
-//!            ├── cases*:        conformance, in the worker; findings.rs: what it sends back
-//!            ├── overhead.rs:   what a call costs
-//!            ├── shares.rs:     shares of device time, there and on simulated.rs; two programs beside each other
-//!            ├── deaths.rs:     when the memory of a killed process is there again
-//!            ├── runtime.rs:    programs of the CUDA runtime, where they can be built
-//!            ├── torch.rs:      PyTorch, where it is installed
-//!            └── frameworks.rs: other frameworks and tools, likewise
-//! truth.rs: what the driver says outside of slices; report.rs: the tables, the verdict and the JSON
+//!            ├── facts*:        the driver's behaviour without a slice            ├── cases*:        conformance, in
+//! the worker; findings.rs: its results            ├── overhead.rs:   costs of calls            ├── shares.rs:
+//! shares of device time, on the device and on simulated.rs; two programs side by side            ├── deaths.rs:
+//! when the memory of a killed process is free again            ├── runtime.rs:    programs of the CUDA runtime, if
+//! they can be built            ├── torch.rs:      PyTorch, if it is installed            └── frameworks.rs: other
+//! frameworks and tools, if they are installed truth.rs: the driver's figures outside of slices; report.rs: the tables,
+//! the verdict and the JSON
 //! ```
 //!
-//! Nothing is judged by what the shim shows: workers are told the numbers that the check has made their slice with,
-//! memory is watched from outside, and work is compared with the same work without a slice. So a check in which no hook
-//! is in force fails (tests/hooks_off.rs). An earlier version believed the shim, and passed with every hook bypassed.
+//! No judgement relies on figures shown by the shim: workers get the numbers with which the check has made their slice,
+//! memory is watched from outside, and work is compared with the same work without a slice. So a check without working
+//! hooks fails (tests/hooks_off.rs). An earlier version trusted the shim, and passed with every hook bypassed.
 
 mod cases;
 mod check;
@@ -67,25 +65,25 @@ struct Cli {
     options: Options,
 }
 
-/// What to check, and where.
+/// The command line's options.
 #[derive(Args, Debug)]
 struct Options {
-    /// Shorter measurements and fewer of them: minutes become a minute, figures become rough
+    /// Make shorter and fewer measurements: one minute instead of several, with rough figures
     #[arg(long)]
     quick: bool,
     /// Check only these parts [default: all but simulated]
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Of the conformance cases, only this one
+    /// Run only this conformance case
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// Shares may be off by so many points [default: 2, or 5 with --quick]
+    /// Allowed error of shares in percentage points [default: 2, or 5 with --quick]
     #[arg(long, value_name = "POINTS")]
     share_tolerance: Option<f64>,
     /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
     json: PathBuf,
-    /// Directory with the programs aliquot and aliquot-manager [default: where this program lies]
+    /// Directory with the programs aliquot and aliquot-manager [default: this program's directory]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
 }
@@ -93,11 +91,11 @@ struct Options {
 /// A part of the check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Part {
-    /// What the driver does and costs by itself.
+    /// The driver's own behaviour and costs.
     Facts,
     /// The driver's behaviour, with and without a slice.
     Conformance,
-    /// What calls cost.
+    /// Costs of calls.
     Overhead,
     /// Shares of device time.
     Shares,
@@ -116,7 +114,7 @@ enum Part {
 }
 
 impl Part {
-    /// Whether it is left out unless it is asked for.
+    /// Whether it runs only on request.
     fn is_extra(self) -> bool {
         self == Part::Simulated
     }
@@ -124,7 +122,7 @@ impl Part {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Do one thing on the device, and say on standard output what came of it.
+    /// Do one thing on the device, and print the result
     #[command(subcommand, hide = true)]
     Worker(WorkerCommand),
 }

@@ -1,4 +1,4 @@
-//! The node manager of the check: `aliquot-manager` as an ordinary user's daemon, with a directory of its own.
+//! The check's node manager: `aliquot-manager` as an ordinary user's daemon, with its own directory.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,27 +18,27 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A directory in memory from which libraries can be loaded, as the device can write into no other; else the one for
-/// temporary files.
+/// A directory on a memory file system, because the device can write only into such files, from which libraries can be
+/// loaded; if there is none, the directory for temporary files.
 pub(crate) fn runtime_base() -> PathBuf {
     let user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let candidates = user.into_iter().chain(["/dev/shm", "/run"].map(PathBuf::from));
     candidates.into_iter().find(|dir| is_usable(dir)).unwrap_or_else(std::env::temp_dir)
 }
 
-/// Whether `dir` is in memory, and libraries can be loaded from it.
+/// Whether `dir` is on a memory file system and libraries can be loaded from it.
 fn is_usable(dir: &Path) -> bool {
     is_in_memory(dir)
         && access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
         && statvfs(dir).is_ok_and(|file_system| !file_system.flags().contains(FsFlags::ST_NOEXEC))
 }
 
-/// Whether `dir` is on a file system whose pages the device can write into.
+/// Whether `dir` is on a memory file system, whose pages the device can write into.
 pub(crate) fn is_in_memory(dir: &Path) -> bool {
     statfs(dir).is_ok_and(|file_system| file_system.filesystem_type() == TMPFS_MAGIC)
 }
 
-/// A node manager; it ends when this is dropped.
+/// A node manager. Dropping this ends it.
 pub(crate) struct Manager {
     child: Child,
     socket: PathBuf,
@@ -46,7 +46,7 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// Starts `program`, with these variables beside its own, and waits until it serves.
+    /// Starts `program` with these additional environment variables, and waits until it answers.
     pub(crate) fn start(program: &Path, environment: &[(OsString, OsString)]) -> anyhow::Result<Manager> {
         let dir = tempfile::Builder::new().prefix("aliquot-check-").tempdir_in(runtime_base())?;
         let (socket, log) = (dir.path().join("manager.sock"), dir.path().join("log"));
@@ -72,7 +72,7 @@ impl Manager {
         Ok(manager)
     }
 
-    /// The socket that it serves.
+    /// The manager's socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
@@ -80,7 +80,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // It may have ended already; it is waited for below.
+        // Fails if the manager has ended already; it is waited for below.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         let deadline = Instant::now() + STOP_TIMEOUT;
         while Instant::now() < deadline && self.child.try_wait().is_ok_and(|status| status.is_none()) {

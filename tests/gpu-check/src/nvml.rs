@@ -1,4 +1,4 @@
-//! As much of NVML as the check asks.
+//! The part of NVML that the check uses.
 
 use std::ffi::{CStr, CString, c_char, c_uint};
 
@@ -11,7 +11,7 @@ pub(crate) struct Nvml {
     library: Library,
 }
 
-/// More than share a device.
+/// Maximum number of listed processes: more than share a device.
 const PROCESSES_MAX: usize = 256;
 
 /// The memory of a device.
@@ -23,7 +23,7 @@ pub(crate) struct DeviceMemory {
     pub(crate) free: u64,
     /// Used bytes.
     pub(crate) used: u64,
-    /// Bytes that the driver keeps for itself, where it tells them from used ones.
+    /// Bytes that the driver keeps for itself, if it reports them separately.
     pub(crate) reserved: u64,
 }
 
@@ -34,7 +34,7 @@ impl Nvml {
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.context("cannot load libnvidia-ml.so.1")?;
         let nvml = Nvml { library };
         let init: unsafe extern "C" fn() -> nvmlReturn_t = nvml.function(c"nvmlInit_v2")?;
-        // SAFETY: the call takes nothing and may be made at any time.
+        // SAFETY: the call has no arguments and may be made at any time.
         check("nvmlInit_v2", unsafe { init() })?;
         Ok(nvml)
     }
@@ -50,7 +50,7 @@ impl Nvml {
         let get: unsafe extern "C" fn(*mut c_char, c_uint) -> nvmlReturn_t =
             self.function(c"nvmlSystemGetDriverVersion")?;
         let mut text = [0; 96];
-        // SAFETY: the buffer is as long as is said.
+        // SAFETY: the buffer has the given length.
         check("nvmlSystemGetDriverVersion", unsafe { get(text.as_mut_ptr(), text.len() as c_uint) })?;
         // SAFETY: NVML has written a string with a closing NUL.
         Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
@@ -87,20 +87,20 @@ impl Nvml {
         Ok(DeviceMemory { total, free, used, reserved })
     }
 
-    /// What is used of the memory of the device with `uuid`, without what the driver keeps for itself where it says so.
+    /// Used memory of the device with `uuid`, without the driver's own memory if that is reported separately.
     pub(crate) fn used_bytes(&self, uuid: &str) -> anyhow::Result<u64> {
         let memory = self.memory_v2(uuid).or_else(|_| self.memory(uuid))?;
         Ok(memory.used)
     }
 
-    /// Processes with a context on the device with `uuid`, by the newest function that there is.
+    /// Processes with a context on the device with `uuid`, by the newest available function.
     pub(crate) fn processes(&self, uuid: &str) -> anyhow::Result<Vec<nvmlProcessInfo_t>> {
         let newest = self.function(c"nvmlDeviceGetComputeRunningProcesses_v3");
         let get: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
             newest.or_else(|_| self.function(c"nvmlDeviceGetComputeRunningProcesses_v2"))?;
         let mut list = vec![nvmlProcessInfo_t::default(); PROCESSES_MAX];
         let mut count = PROCESSES_MAX as c_uint;
-        // SAFETY: the device is NVML's; the list has as many entries as is said.
+        // SAFETY: the device is NVML's; the list has the given number of entries.
         check("nvmlDeviceGetComputeRunningProcesses", unsafe {
             get(self.device(uuid)?, &mut count, list.as_mut_ptr())
         })?;

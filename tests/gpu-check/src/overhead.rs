@@ -1,4 +1,4 @@
-//! What a call costs, with and without the shim: runs in the three ways, in turn, several times; the medians count.
+//! The costs of calls with and without the shim. The three ways are run alternately several times; the medians count.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const BATCHES: usize = 30;
 /// Calls of the other kinds that are timed together.
 const PAIRS: u32 = 50;
 const QUERIES: u32 = 50;
-/// After a batch the device rests so many times as long as the batch kept it busy: a capped slice then has budget left.
+/// After a batch, the device rests for this many times the batch's duration, so that a capped slice has budget left.
 const REST: u32 = 4;
 const REST_MAX: Duration = Duration::from_millis(100);
 const THREADS: [usize; 3] = [1, 2, 4];
@@ -24,7 +24,7 @@ const ALLOC_FREE: &str = "cuMemAlloc and cuMemFree";
 const MEM_INFO: &str = "cuMemGetInfo";
 const INIT: &str = "cuInit and first context";
 
-/// What a launch by one of so many threads is called.
+/// The name of the figure for launches by `threads` threads.
 fn launch(threads: usize) -> String {
     format!("cuLaunchKernel, {threads} thread{}", if threads == 1 { "" } else { "s" })
 }
@@ -32,7 +32,7 @@ fn launch(threads: usize) -> String {
 /// Nanoseconds of each kind of call.
 type Figures = BTreeMap<String, f64>;
 
-/// Measures all, in a worker.
+/// Measures all calls, in a worker.
 pub(crate) fn measure() -> anyhow::Result<Figures> {
     let driver = Driver::load()?;
     let start = Instant::now();
@@ -59,7 +59,7 @@ fn launches(cuda: &Cuda, kernel: Kernel) -> Done<Vec<f64>> {
     let stream = cuda.stream()?;
     let mut batches = Vec::new();
     for _ in 0..BATCHES {
-        // Not timed: in a capped slice the first launch after a rest waits for a lease.
+        // Not timed, because in a capped slice the first launch after a rest waits for a lease.
         cuda.launch(kernel, Shape::ONE, stream, 0)?;
         let start = Instant::now();
         for _ in 0..BATCH {
@@ -119,7 +119,7 @@ pub(crate) fn compare(launcher: &Launcher, rounds: usize) -> anyhow::Result<Vec<
         .collect())
 }
 
-/// The median; NaN of none.
+/// The median; NaN if there are no values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -1,4 +1,4 @@
-//! What the check says: tables for people, JSON for programs. The schema is described in folder/README.txt.
+//! The check's report: tables for people, JSON for programs. The schema is described in folder/README.txt.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,12 +13,12 @@ use crate::torch::{Rates, Torch};
 use crate::way::{Limits, Way};
 use crate::workers::Probe;
 
-/// Grows when a field changes its meaning or goes.
+/// The number increases when a field changes its meaning or is removed.
 const SCHEMA: &str = "aliquot-gpu-check/2";
-/// A share is exact if it is within so many points: see DESIGN's invariant on shares over 10 s.
+/// A share is exact if its error is at most this many percentage points.
 const SHARE_POINTS: f64 = 1.0;
 
-/// What could not be looked at.
+/// Something that could not be checked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 struct Unseen {
     what: String,
@@ -32,14 +32,14 @@ struct PartResult {
     cases: Vec<CaseResult>,
 }
 
-/// A case in one way.
+/// The result of a case in one way.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CaseResult {
     /// The case.
     pub(crate) case: String,
     /// How it was run.
     pub(crate) way: Way,
-    /// What it found out.
+    /// The findings.
     #[serde(flatten)]
     pub(crate) findings: Findings,
 }
@@ -51,14 +51,14 @@ pub(crate) struct Report {
     /// Seconds since 1970.
     started_unix_seconds: u64,
     quick: bool,
-    /// The user whom the check ran as; 0 is root.
+    /// The user id of the check; 0 is root.
     user_id: u32,
     kernel: String,
     cpu: String,
     pub(crate) device: Probe,
-    /// What the limited slice was made with.
+    /// The limits of the limited slice.
     limits: Limits,
-    /// By how many points shares may be off.
+    /// Allowed error of shares in percentage points.
     share_tolerance_points: f64,
     parts: Vec<PartResult>,
     pub(crate) conformance: Vec<CaseResult>,
@@ -68,16 +68,16 @@ pub(crate) struct Report {
     pub(crate) shares: Option<Vec<Compared>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) torch: Option<Torch>,
-    /// What could not be looked at, and why.
+    /// What could not be checked, and why.
     unseen: Vec<Unseen>,
-    /// What does not hold; set when the report is written.
+    /// The failed expectations; set when the report is written.
     failures: Vec<String>,
     /// Whether there is no failure; set when the report is written.
     holds: bool,
 }
 
 impl Report {
-    /// A report with nothing in it yet.
+    /// An empty report.
     pub(crate) fn new(device: Probe, limits: Limits, quick: bool, share_points: f64, now: SystemTime) -> Report {
         let first_line = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -103,7 +103,7 @@ impl Report {
         }
     }
 
-    /// Notes what cannot be looked at here.
+    /// Records what cannot be checked here.
     pub(crate) fn unseen(&mut self, what: &str, why: String) {
         self.unseen.push(Unseen { what: what.to_owned(), why });
     }
@@ -124,7 +124,7 @@ impl Report {
         self.parts.push(PartResult { part, cases });
     }
 
-    /// Everything that was looked at, with where.
+    /// All findings, with their place.
     fn all_findings(&self) -> impl Iterator<Item = (String, &Findings)> {
         let of_part = |part: &'static str, case: &CaseResult| format!("{part}: {}, {}", case.case, case.way);
         let parts = self.parts.iter().flat_map(move |PartResult { part, cases }| {
@@ -136,7 +136,7 @@ impl Report {
         parts.chain(conformance).chain(torch)
     }
 
-    /// What could not be looked at, each once.
+    /// What could not be checked, without duplicates.
     fn all_unseen(&self) -> Vec<Unseen> {
         let mut unseen = self.unseen.clone();
         for (_, findings) in self.all_findings() {
@@ -151,7 +151,7 @@ impl Report {
         unseen
     }
 
-    /// What does not hold.
+    /// The failed expectations.
     fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for (where_, findings) in self.all_findings() {
@@ -160,7 +160,7 @@ impl Report {
         }
         for Compared { measured, .. } in self.shares.iter().flatten() {
             let Measurement { load, beside, wanted_percent, measured_percent, .. } = measured;
-            // A share that is no number is wrong as well.
+            // A share that is NaN is wrong as well.
             let is_right = (measured_percent - wanted_percent).abs() <= self.share_tolerance_points;
             if !is_right {
                 let beside = if beside.is_empty() { "nothing" } else { beside };
@@ -172,7 +172,7 @@ impl Report {
         failures
     }
 
-    /// Whether nothing was seen that does not hold.
+    /// Whether no expectation has failed.
     pub(crate) fn holds(&self) -> bool {
         self.failures().is_empty()
     }
@@ -186,7 +186,7 @@ impl Report {
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Prints what is checked, and where.
+    /// Prints the device and the settings of the check.
     pub(crate) fn print_head(&self) {
         let Probe { name, memory_bytes, driver_version, cuda_version, driver_library, .. } = &self.device;
         println!("device   {name}, {} MiB", memory_bytes >> 20);
@@ -204,7 +204,7 @@ impl Report {
         );
     }
 
-    /// Prints the conformance cases, and whatever does not hold.
+    /// Prints the conformance cases and all failures.
     pub(crate) fn print_conformance(&self) {
         let mut rows = vec![vec!["conformance".to_owned()]];
         rows[0].extend(Way::ALL.iter().map(Way::to_string));
@@ -223,7 +223,7 @@ impl Report {
         }
     }
 
-    /// Prints what calls cost.
+    /// Prints the costs of calls.
     pub(crate) fn print_overhead(&self) {
         let head = ["overhead per call, ns", "bare", "unlimited", "added", "ratio", "limited", "added", "ratio"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -237,7 +237,7 @@ impl Report {
         print_table(&rows);
     }
 
-    /// Prints the shares of device time, and by how much the device and the simulated one differ.
+    /// Prints the shares of device time, and the difference between the device and the simulated GPU.
     pub(crate) fn print_shares(&self) {
         let head = [
             "share of device time",
@@ -280,7 +280,7 @@ impl Report {
         }
     }
 
-    /// Prints what PyTorch found.
+    /// Prints the findings with PyTorch.
     pub(crate) fn print_torch(&mut self) {
         let Some(torch) = &self.torch else { return };
         if !torch.skipped.is_empty() {
@@ -332,7 +332,7 @@ fn count(findings: &Findings, verdict: Verdict) -> usize {
     findings.findings.iter().filter(|finding| finding.verdict == verdict).count()
 }
 
-/// A case in a word or two.
+/// A short summary of a case.
 fn summary(findings: &Findings) -> String {
     let (holds, fails, skipped) =
         (count(findings, Verdict::Holds), count(findings, Verdict::Fails), count(findings, Verdict::Skipped));
@@ -346,7 +346,7 @@ fn summary(findings: &Findings) -> String {
     }
 }
 
-/// Prints what does not hold or was skipped.
+/// Prints failed and skipped expectations.
 fn print_exceptions(where_: &str, findings: &Findings) {
     for finding in findings.findings.iter().filter(|finding| finding.verdict != Verdict::Holds) {
         let word = if finding.verdict == Verdict::Fails { "FAILS  " } else { "skipped" };

@@ -1,4 +1,4 @@
-//! Programs of the CUDA runtime, linked to the static and to the shared library: built here where there is a compiler.
+//! Programs of the CUDA runtime, linked to the static and to the shared library. They are built if there is a compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::way::Way;
 const SOURCE: &str = "check_runtime.cu";
 const COMPILER: &str = "nvcc";
 
-/// What the program says.
+/// The program's output.
 #[derive(Clone, Debug, Deserialize)]
 struct Said {
     runtime_version: u32,
@@ -23,7 +23,7 @@ struct Said {
     findings: Findings,
 }
 
-/// Builds and runs the program in each kind; shares must be right within so many points.
+/// Builds and runs the program with each kind of library. Shares may be off by `points`.
 pub(crate) fn check(launcher: &Launcher, programs: &Path, quick: bool, points: f64) -> Vec<(String, Findings)> {
     ["static", "shared"]
         .map(|library| {

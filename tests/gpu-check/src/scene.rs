@@ -1,4 +1,4 @@
-//! Where a case runs: an open device, in one of the three ways.
+//! The environment of a case: an open device, in one of the three ways.
 
 use std::time::{Duration, Instant};
 
@@ -8,27 +8,28 @@ use crate::cuda::{Cuda, Done, result_name};
 use crate::findings::Findings;
 use crate::way::{Limits, Way};
 
-/// Memory appears to change by so much without anybody's doing: the driver takes memory in pieces, and the node manager
-/// counts what lies between what was asked for and what was taken a moment later.
+/// Tolerance for comparisons of memory. The driver takes memory in pieces, and the node manager counts the difference
+/// to the requested size a moment later.
 pub(crate) const ROUNDING_BYTES: u64 = 4 << 20;
-/// How long memory that is given back may take to be free again, and the node manager's books to follow the driver's,
-/// on a machine that is busy with something else.
+/// Longest time until freed memory is free again and the node manager's figures agree with the driver's, on a busy
+/// machine.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long others may go on changing what is free until it is taken as it is.
+/// If free memory is still changing after this time, it is taken as it is.
 const STEADY_TIMEOUT: Duration = Duration::from_secs(5);
 const SETTLE_INTERVAL: Duration = Duration::from_millis(20);
-/// So many equal readings one after the other are a steady value.
+/// Number of equal consecutive readings for a steady value.
 const STEADY_READINGS: u32 = 15;
-/// So many are longer than a second: the node manager compares its books with the driver's once a second.
+/// Number of readings that take more than one second: the node manager compares its figures with the driver's once per
+/// second.
 const SETTLED_READINGS: u32 = 60;
 
-/// What a case works with.
+/// The environment of a case.
 pub(crate) struct Scene {
     /// The device.
     pub(crate) cuda: Cuda,
     /// How the case is run.
     pub(crate) way: Way,
-    /// What the limited slice has, as the check has made it.
+    /// The limits with which the check has made the limited slice.
     pub(crate) limits: Limits,
 }
 
@@ -38,12 +39,12 @@ impl Scene {
         equal_readings(&self.cuda, STEADY_READINGS)
     }
 
-    /// Free bytes, read until the node manager has compared its books with the driver's.
+    /// Free bytes, read until the node manager has compared its figures with the driver's.
     pub(crate) fn settled_free(&self) -> Done<u64> {
         settled_free(&self.cuda)
     }
 
-    /// Waits until about `wanted` bytes are free. Returns what is free then.
+    /// Waits until about `wanted` bytes are free. Returns the free bytes.
     pub(crate) fn wait_for_free(&self, wanted: u64) -> Done<u64> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
@@ -55,8 +56,8 @@ impl Scene {
         }
     }
 
-    /// In the limited slice: notes whether about `bytes` less are free than the `before` that were. Elsewhere the whole
-    /// device is seen, which others may use.
+    /// In the limited slice, records whether free memory is about `before - bytes`. In the other ways the figure is
+    /// that of the whole device, which other programs may use.
     pub(crate) fn expect_charged(&self, findings: &mut Findings, what: &str, before: u64, bytes: u64) -> Done {
         if self.way == Way::Limited {
             let wanted = before.saturating_sub(bytes);
@@ -68,7 +69,7 @@ impl Scene {
     }
 }
 
-/// Free bytes as a program sees them, once the node manager has compared its books with the driver's.
+/// Free bytes as a program sees them, when the node manager has compared its figures with the driver's.
 pub(crate) fn settled_free(cuda: &Cuda) -> Done<u64> {
     equal_readings(cuda, SETTLED_READINGS)
 }
@@ -85,7 +86,7 @@ fn equal_readings(cuda: &Cuda, wanted: u32) -> Done<u64> {
     Ok(free)
 }
 
-/// What a call answered, by the driver's name.
+/// The driver's name of a call's result.
 pub(crate) fn answer_name<T>(got: &Done<T>) -> String {
     result_name(got.as_ref().err().map_or(CUresult::SUCCESS, |error| error.result))
 }

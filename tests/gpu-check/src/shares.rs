@@ -1,11 +1,11 @@
-//! Shares of device time: what slices get, measured by the work that is done in them.
+//! Shares of device time that slices get, measured by the work done in them.
 //!
 //! A share is the rate at which a program's kernels complete, as a part of the rate at which the same kernels complete
 //! without a slice on an idle device. So neither the clock of the device nor the time between kernels matters.
 //!
 //! ```text
-//! plan.rs ── what is measured
-//!    └── measure.rs: starts the workers of a case, makes shares of their rates ── load.rs: the worker
+//! plan.rs ── the list of measurements    └── measure.rs: starts the workers of a case, converts their rates to shares
+//! ── load.rs: the worker
 //! compare.rs: the same on a real and on a simulated device
 //! neighbours.rs: two programs in slices, against the driver's own sharing
 //! ```

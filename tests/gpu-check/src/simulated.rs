@@ -1,5 +1,4 @@
-//! The simulated GPU that lies beside the programs: what is measured on the device is measured there, too, on the same
-//! machine.
+//! The simulated GPU in the programs' directory. Measurements on the device can be repeated on it, on the same machine.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,19 +8,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tempfile::TempDir;
 
-/// The libraries beside the programs, and the name by which each is looked for.
+/// The libraries in the programs' directory, and the names under which programs load them.
 pub(crate) const LIBRARIES: [(&str, &str); 2] =
     [("libaliquot_fake_cuda.so", "libcuda.so.1"), ("libaliquot_fake_nvml.so", "libnvidia-ml.so.1")];
 /// The device's UUID.
 const UUID: &str = "GPU-a11c0070-0000-4000-8000-000000000001";
 
-/// A simulated GPU of this check's own; it is gone when this is dropped.
+/// This check's own simulated GPU. Dropping this removes it.
 pub(crate) struct SimulatedGpu {
     dir: TempDir,
 }
 
 impl SimulatedGpu {
-    /// Sets it up with the libraries in `programs`. `None` if they are not there.
+    /// Sets the simulated GPU up with the libraries in `programs`. `None` if they do not exist.
     pub(crate) fn set_up(programs: &Path) -> anyhow::Result<Option<SimulatedGpu>> {
         if !LIBRARIES.iter().all(|(file, _)| programs.join(file).is_file()) {
             return Ok(None);
@@ -37,7 +36,7 @@ impl SimulatedGpu {
         Ok(Some(gpu))
     }
 
-    /// The variables with which programs find it in place of a real one.
+    /// The environment variables that make programs use it instead of a real GPU.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         vec![
             ("LD_LIBRARY_PATH".into(), self.dir.path().into()),

@@ -1,4 +1,4 @@
-//! PyTorch, where it is installed: a training loop, the memory cap, CUDA graphs.
+//! PyTorch, if it is installed: a training loop, the memory cap, CUDA graphs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,49 +10,50 @@ use crate::findings::Findings;
 use crate::launcher::{Launcher, Running};
 use crate::way::{Share, Way};
 
-/// The script that does the work, beside the programs.
+/// The script that does the work, in the programs' directory.
 const SCRIPT: &str = "check_torch.py";
-/// Memory of the limited slice at most. PyTorch's libraries alone take hundreds of megabytes of a device.
+/// Maximum memory of the limited slice. PyTorch's libraries alone take hundreds of megabytes of device memory.
 const LIMITED_MEMORY_BYTES_MAX: u64 = 8 << 30;
 
-/// What was found out with PyTorch.
+/// The results with PyTorch.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Torch {
-    /// Why it was not used; empty: it was.
+    /// Why it was not used; empty if it was used.
     pub(crate) skipped: String,
-    /// What it found, by way.
+    /// The results by way.
     pub(crate) ways: BTreeMap<Way, Run>,
-    /// What was done in the limited slice, in percent of what was done without; absent if it was not counted.
+    /// Work done in the limited slice, in percent of the work without a slice; absent if it was not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limited_percent: Option<Rates>,
 }
 
-/// How much was done, by what was done. Also what part of it was done.
+/// Rates of several kinds of work, or such rates in percent of others.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rates {
-    /// Training steps in a second, launched kernel by kernel.
+    /// Training steps per second, launched kernel by kernel.
     #[serde(rename = "steps_per_second")]
     pub(crate) steps: f64,
-    /// Training steps in a second, each launched as one CUDA graph.
+    /// Training steps per second, each launched as one CUDA graph.
     #[serde(rename = "graph_steps_per_second")]
     pub(crate) graph_steps: f64,
-    /// Sums over much memory in a second: the device is never idle, and never short of power.
+    /// Sums over much memory per second. They keep the device busy without reaching its power limit.
     #[serde(rename = "sweeps_per_second")]
     pub(crate) sweeps: f64,
 }
 
-/// What the script says.
+/// The script's output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// What it found.
+    /// Its findings.
     #[serde(flatten)]
     pub(crate) findings: Findings,
-    /// How much it did.
+    /// Its rates.
     #[serde(flatten)]
     pub(crate) rates: Rates,
 }
 
-/// Runs the script in each way. In the limited slice the device must do the slice's share, within so many points.
+/// Runs the script in each way. In the limited slice the work must be the slice's share, with an error of at most
+/// `points`.
 pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64, quick: bool, points: f64) -> Torch {
     let script = programs.join(SCRIPT);
     if let Err(why) = usable(&script) {
@@ -84,8 +85,8 @@ pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64, qui
     torch
 }
 
-/// Work that keeps the device busy must get the slice's share, no more and no less. Steps that the host launches one by
-/// one need not: without a slice, too, the device waits for the host.
+/// Judges work that keeps the device busy: it must get exactly the slice's share. Steps that the host launches kernel
+/// by kernel are not judged, because without a slice, too, the device waits for the host.
 fn judge_share(torch: &mut Torch, wanted_percent: f64, points: f64) {
     let rates = |way| torch.ways.get(&way).map(|run| run.rates).unwrap_or_default();
     let (bare, limited) = (rates(Way::Bare), rates(Way::Limited));
@@ -107,7 +108,7 @@ fn judge_share(torch: &mut Torch, wanted_percent: f64, points: f64) {
     torch.limited_percent = Some(percents);
 }
 
-/// Whether there is a PyTorch that can use the device.
+/// Checks that there is a PyTorch that can use the device.
 fn usable(script: &Path) -> Result<(), String> {
     if !script.exists() {
         return Err(format!("{} does not exist", script.display()));

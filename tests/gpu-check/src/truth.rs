@@ -1,5 +1,5 @@
-//! What the driver itself says of the device, asked by a process that is in no slice: no figure of the check rests on what
-//! the shim shows.
+//! The driver's own figures of the device, read by a process outside of all slices, so that no result of the check
+//! relies on figures shown by the shim.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -12,36 +12,37 @@ use serde::{Deserialize, Serialize};
 use crate::launcher::Launcher;
 use crate::nvml::Nvml;
 
-/// What the driver takes for a process, and lists for nobody, and what it takes and gives back within a call.
+/// Tolerance for memory that the driver takes for a process but lists for none, and for memory that it takes and
+/// releases within a call.
 pub(crate) const SLACK_BYTES: u64 = 64 << 20;
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const READY: &str = "watching";
 
-/// What a watch has seen of a device's memory.
+/// The results of watching a device's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Seen {
     /// Bytes in use when the watch began.
     pub(crate) before_bytes: u64,
-    /// The most bytes that were in use at any look.
+    /// The largest number of bytes in use at any reading.
     pub(crate) most_bytes: u64,
 }
 
 impl Seen {
-    /// What was taken since the watch began, at most.
+    /// The largest increase since the watch began.
     pub(crate) fn taken_bytes(&self) -> u64 {
         self.most_bytes.saturating_sub(self.before_bytes)
     }
 }
 
-/// A process that watches the device's memory. It is killed when this is dropped.
+/// A process that watches the device's memory. Dropping this kills it.
 pub(crate) struct Watch {
     child: Child,
     lines: mpsc::Receiver<String>,
 }
 
 impl Watch {
-    /// Begins to watch the device of `launcher`.
+    /// Starts to watch the device of `launcher`.
     pub(crate) fn begin(launcher: &Launcher) -> anyhow::Result<Watch> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "watch", &launcher.device_uuid]).envs(launcher.environment.iter().cloned());
@@ -49,7 +50,7 @@ impl Watch {
         let output = BufReader::new(child.stdout.take().context("no pipe")?);
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
-            // Nobody listens any more when the watch was dropped.
+            // Sending fails when the watch has been dropped.
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         let watch = Watch { child, lines };
@@ -69,13 +70,13 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // It may have ended already.
+        // Fails if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The watch's own process: looks until its standard input ends.
+/// The watch's process: reads the figures until its standard input ends.
 pub(crate) fn watch(uuid: &str) -> anyhow::Result<()> {
     let nvml = Nvml::open()?;
     let before_bytes = nvml.used_bytes(uuid)?;

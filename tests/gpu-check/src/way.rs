@@ -1,15 +1,15 @@
-//! The three ways in which everything is run.
+//! The three ways in which everything runs.
 
 use std::fmt;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-/// How a program of the check is run.
+/// How a program of the check runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Way {
-    /// As it is.
+    /// Without a slice.
     Bare,
     /// In a slice that holds the whole device.
     Unlimited,
@@ -17,7 +17,8 @@ pub(crate) enum Way {
     Limited,
 }
 
-/// What the limited slice has. Workers are told these numbers: nothing is judged by what the shim itself shows.
+/// The limits of the limited slice. Workers get these numbers, so that no judgement relies on figures shown by the
+/// shim.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Limits {
     /// Memory of the slice.
@@ -26,27 +27,27 @@ pub(crate) struct Limits {
     /// Share of the device's time.
     #[arg(long)]
     pub(crate) core_percent: u32,
-    /// What a context takes of the device, measured without a slice.
+    /// Device memory of a context, measured without a slice.
     #[arg(long)]
     pub(crate) context_bytes: u64,
 }
 
-/// What the cases take beside their contexts. Every device since sm_50 has it.
+/// Memory for the cases in addition to their contexts. Every device since sm_50 has that much.
 const CASES_BYTES: u64 = 1536 << 20;
-/// Contexts that a case has at the same time.
+/// Maximum number of contexts of a case at the same time.
 const CONTEXTS: u64 = 4;
 const LIMITED_CORE_PERCENT: u32 = 50;
-/// The limited slice is a whole number of these.
+/// The limited slice's memory is a multiple of this.
 const LIMIT_GRANULE_BYTES: u64 = 64 << 20;
 
 impl Limits {
-    /// Limits that leave room for the cases where each context takes `context_bytes`.
+    /// Limits with enough memory for the cases if each context takes `context_bytes`.
     pub(crate) fn with_contexts_of(context_bytes: u64) -> Limits {
         let memory_bytes = (CASES_BYTES + CONTEXTS * context_bytes).next_multiple_of(LIMIT_GRANULE_BYTES);
         Limits { memory_bytes, core_percent: LIMITED_CORE_PERCENT, context_bytes }
     }
 
-    /// The arguments that hand them to a worker.
+    /// The limits as arguments of a worker.
     pub(crate) fn args(&self) -> [String; 6] {
         let Limits { memory_bytes, core_percent, context_bytes } = self;
         let numbers = [memory_bytes.to_string(), core_percent.to_string(), context_bytes.to_string()];
@@ -56,10 +57,10 @@ impl Limits {
 }
 
 impl Way {
-    /// All of them, in the order in which they are run.
+    /// All ways, in the order in which they run.
     pub(crate) const ALL: [Way; 3] = [Way::Bare, Way::Unlimited, Way::Limited];
 
-    /// The slice, with `limits` if it is the limited one; `None`: the program runs in none.
+    /// The slice for this way; `None`: the program runs without a slice.
     pub(crate) fn share(self, limits: &Limits) -> Option<Share> {
         match self {
             Way::Bare => None,
@@ -79,7 +80,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// A slice of the device, as `aliquot run` is told.
+/// A slice of the device, as arguments of `aliquot run`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Share {
     /// `--gpu-core`.
@@ -91,7 +92,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// A slice of so much time and memory.
+    /// A slice with this share as request and limit, and this memory.
     pub(crate) fn new(core_percent: u32, memory_bytes: u64) -> Share {
         Share { core_percent, core_limit_percent: core_percent, memory: format!("{memory_bytes}B") }
     }

@@ -1,4 +1,4 @@
-//! What the check starts: this program again, to do one thing on the device. The last line of its output is JSON.
+//! Workers: the check starts this program again to do one thing on the device. The last line of the output is JSON.
 
 use std::process::ExitCode;
 
@@ -19,52 +19,52 @@ use crate::shares::Load;
 use crate::truth;
 use crate::way::{Limits, Way};
 
-/// What a worker does.
+/// The task of a worker.
 #[derive(Subcommand, Debug)]
 pub(crate) enum WorkerCommand {
-    /// Say what device and driver there are.
+    /// Describe the device and the driver.
     Probe,
     /// Run a conformance case.
     Case {
         /// The case.
         name: String,
-        /// How this worker is run.
+        /// How this worker runs.
         #[arg(long)]
         way: Way,
         #[command(flatten)]
         limits: Limits,
     },
-    /// Watch what is used of the device's memory until standard input ends. Never run in a slice.
+    /// Watch the used memory of the device until standard input ends. Never runs in a slice.
     Watch {
         /// The device.
         uuid: String,
     },
     /// Hold memory until standard input ends.
     Hold {
-        /// Of the device.
+        /// Bytes of device memory.
         bytes: u64,
-        /// Page-locked, of the host.
+        /// Bytes of page-locked host memory.
         host_bytes: u64,
     },
-    /// Have a process killed that holds much memory.
+    /// Kill a process that holds much memory.
     Death {
-        /// Which.
+        /// The case.
         name: String,
     },
-    /// Open the memory that standard input names.
+    /// Open the memory described on standard input.
     OpenShared,
-    /// Find out a fact of the driver.
+    /// Determine a fact about the driver.
     Fact {
         /// The fact.
         name: String,
     },
-    /// Ask about a context that is gone.
+    /// Ask about a destroyed context.
     AskStale,
-    /// Take down when a kernel did not run.
+    /// Record when a kernel did not run.
     WatchGaps,
-    /// Measure what calls cost.
+    /// Measure the costs of calls.
     Overhead,
-    /// Keep the device busy, and count.
+    /// Keep the device busy, and count the work.
     Load(Load),
 }
 
@@ -77,9 +77,9 @@ pub(crate) struct Probe {
     pub(crate) uuid: String,
     /// Its memory in bytes.
     pub(crate) memory_bytes: u64,
-    /// What a context takes of it, by NVML; 0: NVML does not say.
+    /// Device memory of a context, by NVML; 0 if NVML does not report it.
     pub(crate) context_bytes: u64,
-    /// The driver's version; empty if NVML does not say.
+    /// The driver's version; empty if NVML does not report it.
     pub(crate) driver_version: String,
     /// The driver's CUDA version: 12040 is 12.4.
     pub(crate) cuda_version: i32,
@@ -87,10 +87,10 @@ pub(crate) struct Probe {
     pub(crate) driver_library: String,
 }
 
-/// The exit status of a probe that finds no driver or no device.
+/// Exit status of a probe that finds no driver or no device.
 pub(crate) const NO_DEVICE: u8 = 2;
 
-/// Does what is asked for.
+/// Carries out a worker's task.
 pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
     match command {
         WorkerCommand::Probe => return probe(),

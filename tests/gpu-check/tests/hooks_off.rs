@@ -1,4 +1,5 @@
-//! The check fails where slices are not enforced: with no shim at all, and with one whose hooks let launches or memory pass.
+//! The check must fail where slices are not enforced: without the shim, and with a shim whose hooks do not limit
+//! launches or memory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,15 +10,17 @@ use aliquot_harness::{HostProgram, SimulatedGpu, artifacts};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Shares may be off by so much: machines that run tests are busy. A launch hook that passes is off by 50 and more.
+/// Allowed error of shares in percentage points. It is large because machines that run tests are busy. Without a launch
+/// hook the error is 50 and more.
 const SHARE_TOLERANCE: &str = "20";
 
-/// Programs for the check, with `aliquot` as the shell script `script` says; `$real` is the real one.
+/// A directory of programs for the check, in which `aliquot` is the shell script `script`. `$real` is the real program.
 fn programs(script: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("aliquot");
     let text = format!("#!/bin/sh\nreal='{}'\n{script}\n", artifacts::cli().display());
-    // Written by another process: one that is being started by another thread could hold the file open for writing.
+    // Written by another process: a child that another thread is just starting could inherit a descriptor that is open
+    // for writing.
     let mut write = Command::new("sh");
     write.args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &text]).arg(&path);
     assert!(write.status().unwrap().success());
@@ -25,7 +28,7 @@ fn programs(script: &str) -> TempDir {
     dir
 }
 
-/// What the check with these arguments finds, and whether it says that all holds.
+/// Runs the check with these arguments. Returns whether all expectations hold, and the failures.
 fn check(gpu: &SimulatedGpu, programs: &Path, args: &[&str]) -> (bool, Vec<String>) {
     let results = tempfile::tempdir().unwrap();
     let json = results.path().join("results.json");
@@ -44,11 +47,12 @@ fn check(gpu: &SimulatedGpu, programs: &Path, args: &[&str]) -> (bool, Vec<Strin
 const CAP: [&str; 4] = ["--only", "conformance", "--case", "cap"];
 const SHARES: [&str; 2] = ["--only", "shares"];
 
-/// The real command line, with a library in front of the shim that lets functions pass whose names begin with `passes`.
+/// The real command line, with a library before the shim that passes functions whose names begin with `passes` directly
+/// to the driver.
 fn with_hooks_that_pass(variant: &str, passes: &str) -> TempDir {
     let passes = format!("-DPASSES={passes}");
     let library = HostProgram::variant("passes_by", variant, &["-shared", "-fPIC", &passes]);
-    // The words before `--` are of the check's own making, and hold no quotes.
+    // The arguments before `--` come from the check itself and contain no quotes.
     let script = r#"before=
 while [ "$1" != -- ]; do before="$before '$1'"; shift; done
 shift

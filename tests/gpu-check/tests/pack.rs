@@ -1,4 +1,4 @@
-//! The folder that is taken to a machine with a GPU: packed, and run on the simulated one.
+//! Packs the folder for a machine with a GPU, and runs it on the simulated GPU.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -9,10 +9,10 @@ use serde_json::Value;
 const FOLDER_BYTES_MAX: u64 = 64 << 20;
 
 const TOLERANCE_POINTS: f64 = 5.0;
-/// All that there are.
+/// All parts of the check.
 const PARTS: &str = "facts,conformance,overhead,shares,simulated,neighbours,deaths,runtime,torch,frameworks";
-/// A share that is wrong in each of so many runs is wrong. In one, a machine that was busy with something else may have
-/// slowed down what it is a part of.
+/// Number of runs. A share is wrong if it is wrong in each of them. In a single run, other load may have slowed down
+/// the rate to which the share is compared.
 const RUNS: usize = 4;
 
 fn run(command: &mut Command) -> Output {
@@ -25,8 +25,8 @@ fn assert_success(output: &Output) {
     assert!(output.status.success(), "{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr));
 }
 
-/// The shares of which more was measured than they may have, or nothing, on either device. Single ones mean little on a
-/// machine that runs tests: too small they may all be.
+/// The shares for which too much or nothing was measured, on either device. Shares that are too small are ignored,
+/// because the machine that runs the tests may be busy.
 fn shares_beyond(results: &Value) -> Vec<Value> {
     let is_beyond = |share: &&Value| {
         let percent = |field: &str| share[field].as_f64().unwrap_or_else(|| panic!("{field}: {share}"));
@@ -42,7 +42,7 @@ fn the_packed_folder_checks_a_simulated_gpu() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("gpu-check");
     let mut pack = Command::new(env!("CARGO_BIN_EXE_pack-gpu-check"));
-    // Costs are not looked at here, and much of the time to build all of it goes into making it fast.
+    // A low optimisation level, because costs are not judged here and optimisation takes most of the build time.
     pack.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").arg(&folder);
     // The packer itself fails if a program needs a newer C library than the floor.
     assert_success(&run(&mut pack));
@@ -53,7 +53,7 @@ fn the_packed_folder_checks_a_simulated_gpu() {
     let json = parent.path().join("results.json");
     let check = |only: &[&str]| {
         let mut check = Command::new(folder.join("run.sh"));
-        // Without the repository's own environment: what is needed must be in the folder.
+        // With an empty environment: everything needed must be in the folder.
         check
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
@@ -71,7 +71,7 @@ fn the_packed_folder_checks_a_simulated_gpu() {
     let parts = results["parts"].as_array().unwrap().iter();
     let parts: Vec<&str> = parts.map(|part| part["part"].as_str().unwrap()).collect();
     assert_eq!(parts, ["facts", "neighbours", "deaths", "runtime", "frameworks"]);
-    // What this machine lacks is named.
+    // The report names what this machine lacks.
     assert!(results["unseen"].as_array().unwrap().iter().any(|unseen| unseen["what"] == "PyTorch"));
     let mut beyond = shares_beyond(&results);
     for _ in 1..RUNS {
@@ -91,7 +91,7 @@ fn the_packed_folder_checks_a_simulated_gpu() {
 fn without_a_gpu_it_says_so() {
     let output = run(Command::new(env!("CARGO_BIN_EXE_aliquot-gpu-check")).env_remove("LD_LIBRARY_PATH"));
     if output.status.code() == Some(1) {
-        // This machine has a device after all: only what this test has not built is missing.
+        // This machine has a device, so only the programs that this test has not built are missing.
         assert!(String::from_utf8_lossy(&output.stderr).contains("--programs"));
         return;
     }

@@ -1,13 +1,12 @@
-//! Makes the folder that is taken to a machine with a GPU: the programs, prebuilt for old C libraries, and what runs
-//! them.
+//! Makes the folder that is copied to a machine with a GPU: the programs, prebuilt for old C libraries, and the scripts
+//! to run them.
 //!
 //! ```text
 //! cargo run --release -p aliquot-gpu-check --bin pack-gpu-check -- OUT_DIR
 //! ```
 //!
-//! The programs are linked by `zig cc`, which knows the symbols of every C library since 2.17 and so links for the one
-//! that is asked for, not for the one of this machine. It comes from PyPI (needs python3 with venv) and is kept in the
-//! target directory.
+//! The programs are linked by `zig cc`, which knows the symbols of every C library since 2.17, so it can link for an
+//! older one than this machine's. It is installed from PyPI (needs python3 with venv) and kept in the target directory.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +30,7 @@ const PROGRAMS: [(&str, &str); 3] =
 /// Packages and their libraries: the simulated GPU, with which the real one is compared.
 const LIBRARIES: [(&str, &str); 2] =
     [("aliquot-fake-cuda", "libaliquot_fake_cuda.so"), ("aliquot-fake-nvml", "libaliquot_fake_nvml.so")];
-/// Files of folder/ that go along.
+/// Files of folder/ that are copied too.
 const FILES: [&str; 6] =
     ["run.sh", "check_torch.py", "check_runtime.cu", "check_frameworks.py", "check_triton.py", "README.txt"];
 
@@ -41,7 +40,7 @@ const FILES: [&str; 6] =
 struct Args {
     /// The folder to make; it must not exist, or be empty
     out_dir: PathBuf,
-    /// Directory for what is built on the way [default: gpu-check in cargo's target directory]
+    /// Directory for intermediate build files [default: gpu-check in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     build_dir: Option<PathBuf>,
 }
@@ -94,7 +93,7 @@ fn pack(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A script that links for the floor, made in `build_dir`.
+/// Makes a linker script in `build_dir` that links for [`GLIBC_FLOOR`].
 fn linker(build_dir: &Path) -> anyhow::Result<PathBuf> {
     let venv = build_dir.join("zig");
     let python = venv.join("bin/python");
@@ -106,7 +105,7 @@ fn linker(build_dir: &Path) -> anyhow::Result<PathBuf> {
         run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", ZIG]))?;
     }
     let (major, minor) = GLIBC_FLOOR;
-    // rustc takes the kind of a linker from its name: this one is called like a C compiler.
+    // rustc infers the kind of a linker from its name, so this one is named like a C compiler.
     let script = build_dir.join("zig-cc");
     let text = format!(
         "#!/bin/sh\nZIG_GLOBAL_CACHE_DIR='{0}/zig-cache' exec '{1}' -m ziglang cc -target x86_64-linux-gnu.{major}.{minor} \"$@\"\n",
@@ -127,7 +126,7 @@ fn build(workspace: &Path, build_dir: &Path, linker: &Path) -> anyhow::Result<Pa
     for (package, program) in PROGRAMS {
         cargo.args(["--package", package, "--bin", program]);
     }
-    // Libraries are what a package without programs is asked for.
+    // With `--lib`, cargo builds the packages' libraries.
     cargo.arg("--lib").args(LIBRARIES.iter().flat_map(|(package, _)| ["--package", package]));
     run(&mut cargo)?;
     Ok(build_dir.join(TARGET).join("release"))
@@ -142,7 +141,7 @@ fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fails if `program` needs a newer C library than the floor.
+/// Fails if `program` needs a newer C library than [`GLIBC_FLOOR`].
 fn check_floor(program: &Path) -> anyhow::Result<()> {
     let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     for version in needed_versions(&data)? {
@@ -154,7 +153,7 @@ fn check_floor(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Symbol versions that a program needs of its libraries.
+/// The symbol versions that a program needs from its libraries.
 fn needed_versions(data: &[u8]) -> anyhow::Result<Vec<String>> {
     let file = ElfFile64::<Endianness>::parse(data)?;
     let endian = file.elf_header().endian()?;
@@ -172,7 +171,7 @@ fn needed_versions(data: &[u8]) -> anyhow::Result<Vec<String>> {
     Ok(versions)
 }
 
-/// Major and minor of `GLIBC_2.31`; `None` for what is no version of the C library.
+/// Major and minor of, for example, `GLIBC_2.31`; `None` if it is not a version of the C library.
 fn glibc_version(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.strip_prefix("GLIBC_")?.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))

@@ -1,4 +1,4 @@
-//! Arrays of every shape: what the driver makes of them, and that their bytes are charged, not their elements or bits.
+//! Arrays of every shape: the driver's answers, and the charge, which must be in bytes, not in elements or bits.
 
 use aliquot_abi::cuda::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, CUresult, c_uint};
 
@@ -15,7 +15,7 @@ const LAYERED: c_uint = 1;
 const SURFACE: c_uint = 2;
 const CUBEMAP: c_uint = 4;
 
-/// A shape, and what its elements take.
+/// A shape of arrays, and the size of its elements.
 struct Shape {
     name: &'static str,
     /// Width, height and depth in elements.
@@ -25,7 +25,7 @@ struct Shape {
     flags: c_uint,
     /// Mip levels; 0: a plain array.
     levels: c_uint,
-    /// Arrays of this shape that are made: small ones would show in no view.
+    /// Number of arrays of this shape. A single small one could not be seen in the memory figures.
     count: usize,
     /// Bytes of all elements of one of them.
     bytes: u64,
@@ -43,7 +43,7 @@ const SHAPES: &[Shape] = &[
     Shape { flags: LAYERED, ..Shape::new("one-dimensional, 1024 layers", [4096, 0, 1024], FLOAT, 4, 1, 64 * MIB) },
     Shape { flags: CUBEMAP, ..Shape::new("a cube", [1024, 1024, 6], FLOAT, 2, 1, 48 * MIB) },
     Shape { flags: SURFACE, ..Shape::new("for surfaces", [2048, 2048, 0], FLOAT, 4, 1, 64 * MIB) },
-    // A third more than its first level.
+    // All levels together take 4/3 of the first level.
     Shape { levels: 12, ..Shape::new("mip levels", [2048, 2048, 0], FLOAT, 4, 1, 64 * MIB * 4 / 3) },
 ];
 
@@ -113,8 +113,8 @@ fn made_and_charged(scene: &Scene, findings: &mut Findings, shape: &Shape) -> an
     if scene.way == Way::Limited {
         let free = scene.steady_free()?;
         let (charged, bytes) = (before.saturating_sub(free), shape.bytes * shape.count as u64);
-        // The driver lays arrays out in blocks, and takes more than the elements: eight times as much on an H100 for an
-        // array of many thin layers. That it is charged, too, is seen from outside of the slice.
+        // The driver lays arrays out in blocks and takes more memory than the elements: on an H100 eight times as much
+        // for an array of many thin layers. That this is charged too is checked from outside of the slice.
         findings.expect(
             format!("{}: its bytes are charged", shape.name),
             charged >= bytes - ROUNDING_BYTES,
@@ -126,7 +126,7 @@ fn made_and_charged(scene: &Scene, findings: &mut Findings, shape: &Shape) -> an
     Ok(())
 }
 
-/// The older call's array without a height, and the newer call's without a depth, are those of fewer dimensions.
+/// Arrays of fewer dimensions: without a height in the older call, without a depth in the newer call.
 fn both_calls_mean_the_same(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let flat = CUDA_ARRAY_DESCRIPTOR { width: 4096, height: 0, format: FLOAT, num_channels: 1 };
@@ -134,7 +134,7 @@ fn both_calls_mean_the_same(scene: &Scene, findings: &mut Findings) -> anyhow::R
     // SAFETY: the descriptor lives during the call; the output is a live local.
     unsafe { call!(cuda, cuArrayCreate_v2(&mut array, &flat))? };
     let mut read = CUDA_ARRAY3D_DESCRIPTOR { width: 1, height: 1, depth: 1, format: 0, num_channels: 0, flags: 0 };
-    // SAFETY: the array is this function's own; the output is a live local.
+    // SAFETY: the array belongs to this function; the output is a live local.
     unsafe { call!(cuda, cuArray3DGetDescriptor_v2(&mut read, array))? };
     findings.answer("what a one-dimensional array says of itself", format!("{read:?}"));
     destroy(cuda, Made::Plain(array))?;

@@ -1,7 +1,7 @@
-//! The slice's memory, filled piece by piece: no more is given than the slice has, and nearly all of that.
+//! Fills the slice's memory piece by piece: nearly all of the limit must be given, and not more.
 //!
-//! Neither what is shown as free nor as the total counts here, only what the check has made the slice with. What the
-//! driver says meanwhile is looked at from outside of the slice (truth.rs).
+//! The judgement uses only the limit with which the check has made the slice, not the free or total memory shown to
+//! programs. The driver's own figures are watched from outside of the slice at the same time (truth.rs).
 
 use crate::findings::Findings;
 use crate::scene::Scene;
@@ -10,7 +10,8 @@ use crate::way::Way;
 use aliquot_abi::cuda::CUresult;
 
 const PIECE_BYTES: u64 = 64 << 20;
-/// Where nothing is refused, so much beyond the limit is taken: more than what is let pass as the driver's own.
+/// If nothing is refused, allocation stops this much above the limit: more than the tolerance for the driver's own
+/// memory.
 const BEYOND_BYTES: u64 = 4 * SLACK_BYTES;
 
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
@@ -22,8 +23,8 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     }
     let (limit, context) = (scene.limits.memory_bytes, scene.limits.context_bytes);
     let stream = cuda.stream()?;
-    // The first context that a node manager ever sees on a device is not reserved beforehand: nobody knows its size. It counts
-    // from the manager's next look on.
+    // The first context on a device is not reserved beforehand, because the node manager does not know its size yet. It
+    // counts from the manager's next measurement on.
     scene.settled_free()?;
     let mut pieces = Vec::new();
     let refusal = loop {

@@ -1,4 +1,5 @@
-//! Stream capture: the shim must put nothing into a capture, and break none, whatever other threads do meanwhile.
+//! Stream capture: the shim must not add anything to a capture or invalidate it, whatever other threads do at the same
+//! time.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,13 +12,13 @@ use crate::findings::Findings;
 use crate::scene::Scene;
 
 const MODES: [(&str, c_uint); 3] = [("global", 0), ("thread-local", 1), ("relaxed", 2)];
-/// Launches that are captured.
+/// Number of captured launches.
 const CAPTURED: usize = 200;
-/// What each of them takes when it runs.
+/// Duration of each of them when it runs.
 const SPIN_NS: u64 = 20_000;
-/// Launches that the other thread makes during a capture.
+/// Number of launches by another thread during a capture.
 const BESIDE: u32 = 50;
-/// The other thread's rest after a launch: longer than a launch's work, so that the driver's queue never fills.
+/// The other thread's pause after each launch. It is longer than the launch's work, so the driver's queue never fills.
 const BESIDE_REST: Duration = Duration::from_micros(200);
 const BESIDE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -36,7 +37,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     })
 }
 
-/// Launches into a stream of its own, without which a marker would never fall due during a capture.
+/// Launches into a separate stream. Otherwise no marker would become due during a capture.
 fn launch_until(cuda: &Cuda, spin: Kernel, stop: &AtomicBool, launched: &AtomicU32) -> Done {
     cuda.bind()?;
     let stream = cuda.stream()?;
@@ -46,7 +47,7 @@ fn launch_until(cuda: &Cuda, spin: Kernel, stop: &AtomicBool, launched: &AtomicU
             return Err(error);
         }
         launched.fetch_add(1, Ordering::Relaxed);
-        // Not by waiting for the stream: a capture in global mode forbids that to all threads.
+        // Does not wait for the stream, because a capture in global mode forbids that to all threads.
         std::thread::sleep(BESIDE_REST);
     }
     cuda.finish(stream)

@@ -1,4 +1,4 @@
-//! The end of a context frees all that it held.
+//! The end of a context frees all its memory.
 
 use aliquot_abi::cuda::CUcontext;
 
@@ -49,7 +49,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     expect_free_again(scene, findings, "what the primary context held is free again", before)
 }
 
-/// The end of one context leaves the others' memory alone, and what was its own is no address any more.
+/// The end of one context does not affect the memory of others, and its own addresses become invalid.
 fn several_at_once(scene: &Scene, findings: &mut Findings, before: u64) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let mut contexts = [CUcontext::NULL; 2];
@@ -76,10 +76,10 @@ fn several_at_once(scene: &Scene, findings: &mut Findings, before: u64) -> anyho
 }
 
 fn expect_free_again(scene: &Scene, findings: &mut Findings, what: &str, before: u64) -> anyhow::Result<()> {
-    // Elsewhere the whole device is seen, and others may use it.
+    // In the other ways the figures are those of the whole device, which other programs may use.
     if scene.way == Way::Limited {
         let free = scene.wait_for_free(before)?;
-        // A context that was made anew can be smaller than the one before, with its modules: more may be free.
+        // A new context can be smaller than the old one with its modules, so more may be free.
         findings.expect(what, free >= before || is_about(free, before), format!("{free} bytes, {before} before"));
     }
     Ok(())

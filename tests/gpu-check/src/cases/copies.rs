@@ -1,4 +1,4 @@
-//! Copies and sets: every form moves what it is told to.
+//! Copies and sets: every form writes the right bytes.
 
 use std::ptr;
 
@@ -11,7 +11,7 @@ use crate::findings::Findings;
 use crate::scene::Scene;
 
 const BYTES: usize = 64 << 10;
-/// The memory as rows.
+/// Layout of the memory in rows.
 const ROW_BYTES: usize = 256;
 const ROWS: usize = BYTES / ROW_BYTES;
 const ON_HOST: c_uint = 1;
@@ -27,7 +27,7 @@ struct Bench<'a> {
     to: CUdeviceptr,
 }
 
-/// A way to bring the bytes that it is given into `to`.
+/// A way to copy the given bytes to `to`.
 type Route = fn(&Bench<'_>, &[u8]) -> Done;
 
 const ROUTES: [(&str, Route); 8] = [
@@ -41,19 +41,19 @@ const ROUTES: [(&str, Route); 8] = [
     ("device to device", |bench, bytes| {
         let cuda = bench.cuda;
         bench.host_to_device(bench.from, bytes)?;
-        // SAFETY: both pieces are as long.
+        // SAFETY: both pieces have this length.
         unsafe { call!(cuda, cuMemcpyDtoD_v2(bench.to, bench.from, bytes.len())) }
     }),
     ("device to device in a stream", |bench, bytes| {
         let (cuda, stream) = (bench.cuda, bench.stream);
         bench.host_to_device(bench.from, bytes)?;
-        // SAFETY: both pieces are as long.
+        // SAFETY: both pieces have this length.
         unsafe { call!(cuda, cuMemcpyDtoDAsync_v2(bench.to, bench.from, bytes.len(), stream))? };
         cuda.finish(stream)
     }),
     ("wherever both lie", |bench, bytes| {
         let cuda = bench.cuda;
-        // SAFETY: as above; with one address space a host's address is one of the device's.
+        // SAFETY: as above; with unified addressing a host address is valid here.
         unsafe { call!(cuda, cuMemcpy(bench.to, bytes.as_ptr().expose_provenance() as CUdeviceptr, bytes.len())) }
     }),
     ("rows", |bench, bytes| {
@@ -65,7 +65,7 @@ const ROUTES: [(&str, Route); 8] = [
             dst_pitch: ROW_BYTES,
             ..rows(ON_HOST, ON_DEVICE)
         };
-        // SAFETY: both pieces have so many rows.
+        // SAFETY: both pieces have this number of rows.
         unsafe { call!(cuda, cuMemcpy2D_v2(&rows)) }
     }),
     ("planes", |bench, bytes| {
@@ -82,10 +82,10 @@ const ROUTES: [(&str, Route); 8] = [
             width_in_bytes: ROW_BYTES,
             height: ROWS / 4,
             depth: 4,
-            // SAFETY: numbers and pointers, for which zero is a value.
+            // SAFETY: numbers and pointers, for which zero is valid.
             ..unsafe { std::mem::zeroed() }
         };
-        // SAFETY: both pieces have four planes of so many rows.
+        // SAFETY: both pieces have four planes of this number of rows.
         unsafe { call!(cuda, cuMemcpy3D_v2(&planes)) }
     }),
     ("into an array and out of it", |bench, bytes| {
@@ -102,7 +102,7 @@ const ROUTES: [(&str, Route); 8] = [
         };
         let out =
             CUDA_MEMCPY2D { src_array: array, dst_device: bench.to, dst_pitch: ROW_BYTES, ..rows(IN_ARRAY, ON_DEVICE) };
-        // SAFETY: array and memory have so many rows, and the copies are over before the array is destroyed.
+        // SAFETY: array and memory have this number of rows, and the copies are complete before the array is destroyed.
         unsafe {
             let copied = call!(cuda, cuMemcpy2D_v2(&into)).and_then(|()| call!(cuda, cuMemcpy2D_v2(&out)));
             call!(cuda, cuCtxSynchronize())?;
@@ -115,14 +115,15 @@ const ROUTES: [(&str, Route); 8] = [
 impl Bench<'_> {
     fn host_to_device(&self, to: CUdeviceptr, bytes: &[u8]) -> Done {
         let cuda = self.cuda;
-        // SAFETY: the memory at `to` is as long.
+        // SAFETY: the memory at `to` has this length.
         unsafe { call!(cuda, cuMemcpyHtoD_v2(to, bytes.as_ptr().cast::<c_void>(), bytes.len())) }
     }
 
-    /// What `to` holds.
+    /// The contents of `to`.
     fn result(&self) -> Done<Vec<u8>> {
         let (cuda, mut bytes) = (self.cuda, vec![0; BYTES]);
-        // SAFETY: the buffer is as long as is said; sets and copies within the device may still be under way before.
+        // SAFETY: the buffer has the given length. Synchronises first, because sets and copies within the device may
+        // still be under way.
         unsafe {
             call!(cuda, cuCtxSynchronize())?;
             call!(cuda, cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), self.to, BYTES))?;
@@ -136,7 +137,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     let (from, to) = (cuda.allocate(BYTES as u64)?, cuda.allocate(BYTES as u64)?);
     let bench = Bench { cuda, stream: cuda.stream()?, from, to };
     for (number, (name, route)) in ROUTES.iter().enumerate() {
-        // Other bytes each time, so that none is right by what was there before.
+        // Different bytes each time, so that old contents are never right.
         let bytes: Vec<u8> = (0..BYTES).map(|index| (index / 3 + 17 * number) as u8).collect();
         let done = route(&bench, &bytes).and_then(|()| bench.result());
         let saw = done.as_ref().err().map(ToString::to_string).unwrap_or_default();
@@ -150,7 +151,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
 
 fn sets(bench: &Bench<'_>, findings: &mut Findings) -> Done {
     let (cuda, to) = (bench.cuda, bench.to);
-    // SAFETY: each sets no more than the memory has.
+    // SAFETY: each sets at most the length of the memory.
     let done = unsafe {
         [
             ("bytes", call!(cuda, cuMemsetD8_v2(to, 0x5a, BYTES)), bench.result()?, [0x5a; 4]),
@@ -171,7 +172,7 @@ fn sets(bench: &Bench<'_>, findings: &mut Findings) -> Done {
     Ok(())
 }
 
-/// A copy of all rows between two kinds of memory; the caller says where they lie.
+/// A copy of all rows between two kinds of memory; the caller fills in the addresses.
 fn rows(from: c_uint, to: c_uint) -> CUDA_MEMCPY2D {
     CUDA_MEMCPY2D {
         src_x_in_bytes: 0,

@@ -1,4 +1,4 @@
-//! Bad calls: the driver's own answers must come through.
+//! Invalid calls: the program must get the driver's own answers.
 
 use std::ptr;
 
@@ -16,7 +16,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     let mut ask = |asked: &str, got: Done| {
         findings.answer(asked, result_name(got.map_or_else(|error| error.result, |()| CUresult::SUCCESS)));
     };
-    // SAFETY: what is wrong in these calls is what the driver documents to check; other outputs are live locals.
+    // SAFETY: the driver documents that it checks what is wrong in these calls; other outputs are live locals.
     unsafe {
         ask("cuMemAlloc of 0 bytes", call!(cuda, cuMemAlloc_v2(&mut address, 0)));
         ask("cuMemAlloc into null", call!(cuda, cuMemAlloc_v2(ptr::null_mut(), 4096)));

@@ -15,7 +15,7 @@ use crate::scene::{Scene, answer_name};
 const BYTES: usize = 64 << 10;
 const RUNS: u32 = 20;
 
-/// What a graph works on.
+/// The memory and counter that a graph works on.
 struct Work<'a> {
     cuda: &'a Cuda,
     stream: CUstream,
@@ -106,7 +106,8 @@ impl Work<'_> {
         cuda.finish(self.stream)
     }
 
-    /// Notes whether the memory holds `pattern` and the host was called `calls` times since it was last asked.
+    /// Records whether the memory contains `pattern`, and whether the host was called `calls` times since the last
+    /// check.
     fn expect(&self, findings: &mut Findings, what: &str, pattern: u8, calls: u32) -> Done {
         let mut bytes = vec![0; BYTES];
         self.cuda.read(&mut bytes, self.address, self.stream)?;
@@ -117,7 +118,7 @@ impl Work<'_> {
     }
 }
 
-/// Adds one to the counter that it is given.
+/// Adds one to the given counter.
 unsafe extern "C" fn count(calls: *mut c_void) {
     // SAFETY: the graph hands over the counter of `Work`, which outlives its runs.
     unsafe { &*calls.cast::<AtomicU32>() }.fetch_add(1, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! Memory that a graph allocates: it is taken when the graph runs, and kept for its next run.
+//! Memory that a graph allocates: taken when the graph runs, and kept for its next run.
 
 use std::ptr;
 
@@ -30,7 +30,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     for _ in 0..2 {
         findings.expect_ok("a graph that allocates runs", launch(cuda, exec, stream));
     }
-    // Drivers differ in whether memory between two runs counts as used, and each is right about what it has in reserve.
+    // Drivers differ in whether memory counts as used between two runs. Their figure of the reserve is always right.
     let (used, reserved) = (bytes(cuda, USED_BYTES)?, bytes(cuda, RESERVED_BYTES)?);
     findings.expect("no more is used than is in reserve", used <= reserved, format!("{used} of {reserved} bytes"));
     scene.expect_charged(findings, "what graphs keep is charged", before, reserved)?;
@@ -46,7 +46,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A graph that allocates more than there is does not run, by whichever of its calls says so.
+/// A graph that allocates more than the limit does not run. Any of the calls may return the error.
 fn beyond_the_cap(cuda: &Cuda, findings: &mut Findings, stream: CUstream, free: u64) -> anyhow::Result<()> {
     let (graph, _) = captured(cuda, stream, free + BYTES)?;
     let answer = match instantiate(cuda, graph) {
@@ -71,7 +71,7 @@ fn beyond_the_cap(cuda: &Cuda, findings: &mut Findings, stream: CUstream, free: 
     Ok(())
 }
 
-/// A graph that takes, writes and gives back so many bytes, and the number of its nodes.
+/// A graph that allocates, writes and frees `bytes`, and the number of its nodes.
 fn captured(cuda: &Cuda, stream: CUstream, bytes: u64) -> Done<(CUgraph, usize)> {
     let (mut graph, mut address, mut nodes): (_, CUdeviceptr, _) = (CUgraph::NULL, 0, 0);
     // SAFETY: outputs are live locals; the driver checks the handles.
@@ -108,7 +108,7 @@ fn destroy(cuda: &Cuda, graph: CUgraph, exec: CUgraphExec) -> Done {
     }
 }
 
-/// The device's attribute of graph memory that is a number of bytes.
+/// An attribute of the device's graph memory, in bytes.
 fn bytes(cuda: &Cuda, attribute: c_uint) -> Done<u64> {
     let mut value = 0_u64;
     // SAFETY: each of these attributes is a number of 64 bits.

@@ -1,4 +1,4 @@
-//! Page-locked memory of the host: it is none of the device's.
+//! Page-locked host memory: it takes no device memory.
 
 use std::ptr;
 
@@ -40,7 +40,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     registered(scene, findings, before)
 }
 
-/// A program's own memory, from its middle on, with pages that it does not fill.
+/// Registers a part of a program's own memory that is not page-aligned.
 fn registered(scene: &Scene, findings: &mut Findings, before: u64) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let mut own = vec![0_u8; BYTES + 4096];

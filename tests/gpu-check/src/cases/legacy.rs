@@ -1,4 +1,4 @@
-//! Launches as before CUDA 4: shape and parameters are set beforehand. Drivers still have them.
+//! The launch functions from before CUDA 4, where shape and parameters are set beforehand. Drivers still have them.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use crate::cuda::{Cuda, Done, Kernel, call};
 use crate::findings::Findings;
 use crate::scene::{Scene, answer_name};
 
-/// Bytes of the one parameter.
+/// Size of the single parameter in bytes.
 const PARAMETER_BYTES: c_uint = 8;
 const LAUNCHES: usize = 200;
 

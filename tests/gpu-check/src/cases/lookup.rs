@@ -1,4 +1,4 @@
-//! Look-up: `dlsym`, and `cuGetProcAddress` of both versions, for all that the table knows.
+//! Look-up of every function in the table: by `dlsym`, and by both versions of `cuGetProcAddress`.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;
@@ -44,7 +44,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     every_route_leads_to_the_same_view(scene, findings)
 }
 
-/// Whoever finds `cuMemGetInfo`, by whatever route, must see the same device.
+/// `cuMemGetInfo` must show the same device, however it was looked up.
 fn every_route_leads_to_the_same_view(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let (_, total) = scene.cuda.memory()?;
     let name = c"cuMemGetInfo";
@@ -77,7 +77,7 @@ fn by_dlsym(scene: &Scene, symbol: &str) -> Option<*mut c_void> {
         .filter(|found| !found.is_null())
 }
 
-/// `dlsym` without a library: what a program that is linked to the driver gets.
+/// `dlsym` without a library: the address that a program linked to the driver gets.
 fn in_process_scope(symbol: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name ends with a NUL.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) };
@@ -103,7 +103,7 @@ fn by_proc_address_v1(scene: &Scene, name: &CStr) -> Option<*mut c_void> {
     (result.is_ok() && !found.is_null()).then_some(found)
 }
 
-/// As the CUDA runtime does it: the second version, asked for its own newest form.
+/// Looks up as the CUDA runtime does: gets the second version of `cuGetProcAddress` from `cuGetProcAddress`.
 fn by_itself(scene: &Scene, name: &CStr) -> Option<*mut c_void> {
     let own = by_proc_address(scene, c"cuGetProcAddress", 12_000, 0)?;
     // SAFETY: for CUDA 12 the name stands for the function's second version.
@@ -123,12 +123,12 @@ fn total_by(address: *mut c_void) -> Result<u64, CUresult> {
     }
 }
 
-/// The name as C has it.
+/// The name as a C string.
 fn text(name: &str) -> &CStr {
     CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(UNKNOWN)
 }
 
-/// The name as people have it.
+/// The name without its closing NUL.
 fn bare(name: &str) -> &str {
     name.trim_end_matches('\0')
 }

@@ -20,7 +20,8 @@ use crate::scene::Scene;
 use crate::way::Way;
 
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
-    // The attributes say little: on some devices that of the calls' first version is 0, and the calls are there.
+    // The attributes are not reliable: on some devices the one for the calls' first version is 0 although the calls
+    // exist.
     const WHAT: &str = "the device writes into a page of a shared file in memory";
     let by_device = match write_into_a_page(&scene.cuda) {
         Ok(after) => {
@@ -38,7 +39,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What the shim of this very process does, as its slot in the ledger shows it.
+/// The shim's use of markers in this process, as its slot in the ledger shows it.
 fn markers_of_this_process(scene: &Scene, findings: &mut Findings, by_device: bool) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let ledger = own_ledger()?;
@@ -51,7 +52,7 @@ fn markers_of_this_process(scene: &Scene, findings: &mut Findings, by_device: bo
     let slot = (1..SLOTS_MAX).find(|&index| identity(ledger, index).is_some_and(|owner| owner.pid == pid));
     findings.expect("this process has a slot in its slice's ledger", slot.is_some(), "");
     let Some(slot) = slot.and_then(|index| ledger.slots.get(index)) else { return Ok(()) };
-    // A slice has parts in the order of its devices; this one has one.
+    // This slice has one device, so one part.
     let device = &slot.devices[0];
     let row = slot.row(0).context("the slot has no row of markers")?;
     let submitted = device.marker_submitted.load(Ordering::Acquire);
@@ -73,7 +74,7 @@ fn markers_of_this_process(scene: &Scene, findings: &mut Findings, by_device: bo
     Ok(())
 }
 
-/// The ledger beside the library that this process was started with.
+/// The ledger in the directory of the preloaded shim.
 fn own_ledger() -> anyhow::Result<&'static Ledger> {
     let preload = std::env::var_os("LD_PRELOAD").context("LD_PRELOAD is not set")?;
     let first = preload.as_bytes().split(|&byte| byte == b':').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Each kind of memory: given up to the cap, refused beyond it, free again when it is given back.
+//! Each kind of memory: granted up to the cap, refused above it, and free again after its release.
 
 mod kinds;
 
@@ -11,7 +11,7 @@ use crate::scene::{ROUNDING_BYTES, Scene, is_about};
 use crate::way::Way;
 use kinds::{KINDS, Kind};
 
-/// What is taken where nothing limits it.
+/// Bytes that are allocated where there is no limit.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
@@ -38,7 +38,8 @@ fn refused_exactly_at_the_cap(scene: &Scene, findings: &mut Findings, kind: &Kin
         return Ok(());
     };
     let fits = room / kind.granule_bytes * kind.granule_bytes;
-    // The limit, not what is shown as free: a slice without hooks shows the whole device, and refuses more than that.
+    // The limit, not the free memory shown: a slice without working hooks shows the whole device, and refuses more than
+    // that.
     let limit = scene.limits.memory_bytes;
     let too_much = (limit / kind.granule_bytes + 1) * kind.granule_bytes;
 

@@ -1,4 +1,4 @@
-//! Multicast objects: they take no memory of their own; what is bound to them is charged where it was made.
+//! Multicast objects take no memory of their own. Bound memory is charged as when it was made.
 
 use aliquot_abi::cuda::{CUmulticastObjectProp, c_uint};
 

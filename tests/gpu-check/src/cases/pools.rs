@@ -1,4 +1,4 @@
-//! Pools of stream-ordered memory: what a pool reserves is charged, used or not.
+//! Pools of stream-ordered memory: a pool's reserve is charged, used or not.
 
 use std::ptr;
 
@@ -13,7 +13,7 @@ use crate::way::Way;
 
 const PIECE_BYTES: u64 = 64 << 20;
 const PIECES: usize = 3;
-/// How long the stream is busy before it comes to an allocation.
+/// Duration of the stream's work before an allocation.
 const BUSY_NS: u64 = 50_000_000;
 const POOLS_SUPPORTED: c_uint = 115;
 const ALLOCATION_PINNED: c_uint = 1;
@@ -23,7 +23,7 @@ const RESERVED_BYTES: c_uint = 5;
 const RESERVED_BYTES_HIGH: c_uint = 6;
 const USED_BYTES: c_uint = 7;
 
-/// A pool of its own, with a stream that works with it.
+/// A new pool, with a stream.
 struct Pool<'a> {
     cuda: &'a Cuda,
     handle: CUmemoryPool,
@@ -31,7 +31,7 @@ struct Pool<'a> {
 }
 
 impl Pool<'_> {
-    /// A pool that gives back `threshold_bytes` and more of what is not used.
+    /// Makes a pool that keeps up to `threshold_bytes` of unused memory.
     fn create(cuda: &Cuda, threshold_bytes: u64) -> Done<Pool<'_>> {
         let properties = CUmemPoolProps {
             alloc_kind: ALLOCATION_PINNED,
@@ -51,7 +51,7 @@ impl Pool<'_> {
         Ok(Pool { cuda, handle, stream: cuda.stream()? })
     }
 
-    /// Takes memory and waits until it can be used.
+    /// Allocates memory and waits until it can be used.
     fn take(&self, bytes: u64) -> Done<CUdeviceptr> {
         let (cuda, mut address) = (self.cuda, 0);
         // SAFETY: the output is a live local.
@@ -60,7 +60,7 @@ impl Pool<'_> {
         Ok(address)
     }
 
-    /// Gives memory back to the pool and waits until it has it.
+    /// Frees memory and waits until the pool has it back.
     fn put(&self, address: CUdeviceptr) -> Done {
         let cuda = self.cuda;
         // SAFETY: nothing uses the memory any more.
@@ -70,14 +70,14 @@ impl Pool<'_> {
 
     fn trim(&self, kept_bytes: u64) -> Done {
         let cuda = self.cuda;
-        // SAFETY: the pool is this value's own.
+        // SAFETY: the pool belongs to this value.
         unsafe { call!(cuda, cuMemPoolTrimTo(self.handle, kept_bytes as usize)) }
     }
 
-    /// A pool's attribute that is a number of bytes.
+    /// An attribute of the pool, in bytes.
     fn bytes(&self, attribute: c_uint) -> Done<u64> {
         let (cuda, mut value) = (self.cuda, 0_u64);
-        // SAFETY: each attribute that is asked for here is a number of 64 bits.
+        // SAFETY: each attribute that is read here is a number of 64 bits.
         unsafe { call!(cuda, cuMemPoolGetAttribute(self.handle, attribute, (&raw mut value).cast()))? };
         Ok(value)
     }
@@ -148,7 +148,7 @@ fn several_pools_add_up(scene: &Scene, findings: &mut Findings) -> anyhow::Resul
     let reserved = first.bytes(RESERVED_BYTES)? + second.bytes(RESERVED_BYTES)?;
     scene.expect_charged(findings, "two pools are charged for both", before, reserved)?;
     first.put(pieces.0)?;
-    // By the function for other memory, which takes this too.
+    // `cuMemFree` accepts memory of pools too.
     findings.expect_ok("cuMemFree takes a pool's memory", scene.cuda.free(pieces.1));
     first.destroy()?;
     second.destroy()?;
@@ -167,7 +167,7 @@ fn a_pool_that_gives_back_at_once(scene: &Scene, findings: &mut Findings) -> any
     Ok(())
 }
 
-/// Memory that a stream will only have after the work before it is charged from the call on, for all threads to see.
+/// An allocation queued behind other work of a stream is charged from the call on, visibly for all threads.
 fn under_way(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let spin = cuda.kernel(c"spin_ns")?;
@@ -196,7 +196,8 @@ fn under_way(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a pool keeps but does not use is given to who needs it, as far as the driver does so, and refused beyond.
+/// A pool's unused memory is released for another allocation, as far as the driver does so. Allocations above the limit
+/// are refused.
 fn unused_reserve_makes_way(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let before = scene.steady_free()?;

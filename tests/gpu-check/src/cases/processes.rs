@@ -1,4 +1,4 @@
-//! Processes: fork, exec, and death without a farewell.
+//! Processes: fork, exec, and death by a signal.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -14,13 +14,13 @@ use crate::findings::Findings;
 use crate::scene::{Scene, is_about};
 use crate::way::Way;
 
-/// What the child holds.
+/// Memory that the child holds.
 const HELD_BYTES: u64 = 256 << 20;
 const CHILD_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// What the child says when it holds its memory.
+/// The child's message when it holds its memory.
 const READY: &str = "ready";
-/// Added to a driver's code, so that it is told from an exit status of the process itself.
+/// Added to a driver's code, to distinguish it from the process's own exit statuses.
 const CODE_BASE: u32 = 100;
 
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
@@ -28,17 +28,17 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     started_child(scene, findings)
 }
 
-/// A forked child has no use of CUDA; it must end, and leave its parent's memory alone.
+/// A forked child cannot use CUDA. It must end, and must not affect its parent's memory.
 fn forked_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let address = cuda.allocate(HELD_BYTES)?;
     let before = scene.settled_free()?;
-    // SAFETY: this process has no other thread that holds a lock of the C library, and the child only calls the driver,
-    // which is what is looked at, and ends.
+    // SAFETY: no other thread of this process holds a lock of the C library. The child only calls the driver, which is
+    // the subject of this case, and ends.
     let child = match unsafe { fork() }? {
         ForkResult::Child => {
             let code = cuda.allocate(1 << 20).err().map_or(0, |error| error.result.0);
-            // SAFETY: ends the child at once, without the exit handlers of a process that it is not.
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { libc::_exit((CODE_BASE + code) as i32 & 0xff) };
         }
         ForkResult::Parent { child } => child,
@@ -58,7 +58,7 @@ fn forked_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How the process ended; `None`: it had to be killed.
+/// Waits for the process. Returns how it ended; `None`: it had to be killed.
 fn wait_for(child: Pid) -> anyhow::Result<Option<WaitStatus>> {
     let deadline = Instant::now() + CHILD_TIMEOUT;
     while Instant::now() < deadline {
@@ -72,7 +72,7 @@ fn wait_for(child: Pid) -> anyhow::Result<Option<WaitStatus>> {
     Ok(None)
 }
 
-/// A program that this one starts is in the same slice; when it is killed its memory is free at once.
+/// A child program is in the same slice. When it is killed, its memory is free at once.
 fn started_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let before = scene.settled_free()?;
     let mut child = Holder::start(HELD_BYTES, 0)?;
@@ -98,11 +98,11 @@ fn started_child(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A process that holds device memory; it is killed when this is dropped.
+/// A process that holds device memory. Dropping this kills it.
 pub(crate) struct Holder(Child);
 
 impl Holder {
-    /// Starts a process that holds so much of the device, and so much page-locked memory of the host.
+    /// Starts a process that holds `bytes` of the device and `host_bytes` of page-locked host memory.
     pub(crate) fn start(bytes: u64, host_bytes: u64) -> anyhow::Result<Holder> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "hold", &bytes.to_string(), &host_bytes.to_string()]);
@@ -116,7 +116,7 @@ impl Holder {
         Ok(holder)
     }
 
-    /// Kills it, and waits until the system has ended it.
+    /// Kills the process and waits for its end.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.0.kill()?;
         self.0.wait()?;
@@ -126,12 +126,12 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // It may have been killed already.
+        // Fails if it has been killed already.
         let _ = self.kill();
     }
 }
 
-/// The second process: takes memory, and holds it until its standard input ends.
+/// The second process: allocates memory, and holds it until its standard input ends.
 pub(crate) fn hold_memory(bytes: u64, host_bytes: u64) -> anyhow::Result<()> {
     let cuda = Cuda::open()?;
     cuda.allocate(bytes)?;

@@ -1,4 +1,5 @@
-//! Memory that two processes share, by each of the ways that there are: who made it is charged, who opens it is not.
+//! Memory shared by two processes, in every possible way: the process that made it is charged, a process that opens it
+//! is not.
 
 use std::io::Write;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -19,7 +20,7 @@ use crate::scene::{ROUNDING_BYTES, Scene, answer_name, settled_free};
 use crate::way::Way;
 
 const BYTES: usize = 128 << 20;
-/// What the memory holds.
+/// The memory's contents.
 const PATTERN: u8 = 0xa5;
 const ALLOCATION_PINNED: c_uint = 1;
 const FILE_DESCRIPTOR: c_uint = 1;
@@ -28,7 +29,7 @@ const IPC_LAZY_PEER_ACCESS: c_uint = 1;
 const DESCRIPTORS_SUPPORTED: c_uint = 103;
 const POOL_HANDLE_TYPES: c_uint = 119;
 
-/// What the second process is told: how to open the memory.
+/// The message to the second process: how to open the memory.
 #[derive(Clone, Serialize, Deserialize)]
 enum Shared {
     /// The bytes of a `CUipcMemHandle`.
@@ -39,17 +40,17 @@ enum Shared {
     Pool(RawFd, Vec<u8>),
 }
 
-/// What the second process saw.
+/// The second process's results.
 #[derive(Debug, Serialize, Deserialize)]
 struct Seen {
-    /// How opening the memory ended.
+    /// The result of opening the memory.
     opened: String,
-    /// Whether the memory holds what the first process wrote.
+    /// Whether the memory contains what the first process wrote.
     is_right: bool,
     /// Free bytes without the memory, and with it.
     free_without: u64,
     free_with: u64,
-    /// How closing the memory ended.
+    /// The result of closing the memory.
     closed: String,
 }
 
@@ -108,7 +109,7 @@ fn physical_memory(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()>
     };
     findings.answer("own memory imported again", answer_name(&imported));
     scene.expect_charged(findings, "and is not charged again", before, BYTES as u64)?;
-    // SAFETY: nothing uses the mapping or the handles any more; the descriptor is this function's own.
+    // SAFETY: nothing uses the mapping or the handles any more; the descriptor belongs to this function.
     unsafe {
         findings.expect_ok(
             "a second handle can be released",
@@ -120,7 +121,7 @@ fn physical_memory(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()>
         call!(cuda, cuMemRelease(handle))?;
         call!(cuda, cuMemUnmap(address, BYTES))?;
         call!(cuda, cuMemAddressFree(address, BYTES))?;
-        // The descriptor keeps the memory, which the driver counts, and a slice charges, for as long as it is open.
+        // As long as the descriptor is open, the memory stays, the driver counts it, and the slice is charged.
         libc::close(descriptor);
     }
     scene.expect_charged(findings, "with the last handle, mapping and descriptor it is free again", before, 0)?;
@@ -160,7 +161,7 @@ fn a_pool(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
         Err(error) => findings.skip(WHAT, error.to_string()),
         Ok(()) => opened_elsewhere(scene, findings, WHAT, Shared::Pool(descriptor, pointer.reserved.to_vec()))?,
     }
-    // SAFETY: nothing uses the memory or the pool any more; the descriptor is this function's own, or none.
+    // SAFETY: nothing uses the memory or the pool any more; the descriptor belongs to this function, or is none.
     unsafe {
         call!(cuda, cuMemFreeAsync(address, stream))?;
         cuda.finish(stream)?;
@@ -171,7 +172,7 @@ fn a_pool(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets a second process of the same slice open the memory, and notes what it saw.
+/// Lets a second process of the same slice open the memory, and records its results.
 fn opened_elsewhere(scene: &Scene, findings: &mut Findings, how: &str, shared: Shared) -> anyhow::Result<()> {
     let seen = in_second_process(&shared)?;
     findings.answer(format!("{how}: another process opens the memory"), seen.opened.clone());
@@ -201,7 +202,7 @@ fn in_second_process(shared: &Shared) -> anyhow::Result<Seen> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["worker", "open-shared"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start a second process")?;
-    // Its input ends when this is dropped, at the end of the statement.
+    // The pipe is closed at the end of the statement, which ends the process's input.
     child.stdin.take().context("no pipe")?.write_all(serde_json::to_string(shared)?.as_bytes())?;
     let output = child.wait_with_output()?;
     if !output.status.success() {
@@ -210,7 +211,7 @@ fn in_second_process(shared: &Shared) -> anyhow::Result<Seen> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// The second process: opens the memory that its standard input names, and says on standard output what it saw.
+/// The second process: opens the memory described on its standard input, and prints its results.
 pub(crate) fn open_shared() -> anyhow::Result<()> {
     let shared: Shared = serde_json::from_reader(std::io::stdin())?;
     let cuda = &Cuda::open()?;
@@ -276,7 +277,7 @@ fn close(cuda: &Cuda, shared: &Shared, address: CUdeviceptr) -> Done {
     }
 }
 
-/// Maps physical memory at an address of its own.
+/// Maps physical memory at a new address.
 fn mapped(cuda: &Cuda, handle: u64) -> Done<CUdeviceptr> {
     let (mut address, access) = (0, access(cuda));
     // SAFETY: the output is a live local; the driver checks the handle.

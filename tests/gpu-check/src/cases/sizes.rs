@@ -1,15 +1,15 @@
-//! Allocations of every size, and rows of every width: what is charged is what the driver takes.
+//! Allocations of every size and rows of every width: the charge must be what the driver takes.
 
 use crate::cuda::call;
 use crate::findings::Findings;
 use crate::scene::{Scene, answer_name};
 
 const GIB: u64 = 1 << 30;
-/// The greatest power of two that is asked for.
+/// The largest size is 2 to this power.
 const LARGEST_SHIFT: u32 = 28;
-/// More of these than any small slice has room for.
+/// Number of blocks of the largest size: more than fit into a small slice.
 const LARGE_BLOCKS: usize = 10;
-/// Rows of a pitched allocation: enough for a wrong pitch to show.
+/// Rows of a pitched allocation: enough to detect a wrong pitch.
 const ROWS: usize = 16_384;
 const ELEMENT_BYTES: [u32; 3] = [4, 8, 16];
 /// Widths around a size to which drivers align.
@@ -31,7 +31,7 @@ fn powers_of_two_and_their_neighbours(scene: &Scene, findings: &mut Findings) {
     }
 }
 
-/// Whatever is refused, what was given can be given back, and the address that a refused call leaves is none.
+/// After refusals, granted memory can be freed, and a refused call leaves no valid address.
 fn more_than_there_may_be(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let (mut given, mut refused) = (Vec::new(), 0);

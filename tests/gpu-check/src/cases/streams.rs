@@ -1,4 +1,4 @@
-//! Streams and events: order, time, callbacks; and that memory holds what was written.
+//! Streams and events: order, time, callbacks; and the contents of memory.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,17 +55,17 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The stream has been asked whether it is ready.
+/// Whether the stream has been queried.
 static HAS_ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Keeps its stream from being ready, however long the thread that asks does not run.
+/// Keeps the stream busy until it has been queried, however late the querying thread runs.
 unsafe extern "C" fn wait_until_asked(_: *mut c_void) {
     while !HAS_ASKED.load(Ordering::Acquire) {
         std::thread::yield_now();
     }
 }
 
-/// Sets the flag that it is given.
+/// Sets the given flag.
 unsafe extern "C" fn note(called: *mut c_void) {
     // SAFETY: the stream hands over the flag that `host_function` passes, which outlives the call.
     unsafe { &*called.cast::<AtomicBool>() }.store(true, Ordering::Release);

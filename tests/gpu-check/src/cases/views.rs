@@ -1,4 +1,4 @@
-//! What a program sees of the device: its slice, by whatever interface it looks.
+//! The device as a program sees it: every interface must show the slice.
 
 use crate::cuda::call;
 use crate::findings::Findings;
@@ -6,7 +6,7 @@ use crate::nvml::Nvml;
 use crate::scene::{Scene, is_about};
 use crate::way::Way;
 
-/// What the case holds while it compares.
+/// Memory that the case holds while it compares.
 const HELD_BYTES: u64 = 128 << 20;
 
 pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
@@ -47,7 +47,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
         let what = format!("{name} shows the same free and total as CUDA");
         match memory {
             Err(error) => findings.skip(what, format!("{error:#}")),
-            // Without a limit NVML counts what the driver keeps for itself, and CUDA does not.
+            // Without a limit, NVML counts the driver's own memory and CUDA does not.
             Ok(_) if scene.way != Way::Limited => {}
             Ok(memory) => findings.expect(
                 what,
@@ -63,7 +63,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A slice's list of processes has those of the slice, by the ids that they have for themselves.
+/// A slice's list of processes contains only the slice's processes, with the ids in their own namespace.
 fn only_own_processes(findings: &mut Findings, nvml: &Nvml, uuid: &str) {
     let what = "NVML lists this process, with what it holds, and no process of others";
     match nvml.processes(uuid) {

@@ -1,4 +1,4 @@
-//! Virtual memory management: what is charged, and until when.
+//! Virtual memory management: the charge and its end.
 
 use aliquot_abi::cuda::{CUcontext, CUdeviceptr, CUmemAllocationProp, CUmemLocation, c_uint};
 
@@ -8,18 +8,18 @@ use crate::findings::Findings;
 use crate::scene::{Scene, answer_name};
 
 const BYTES: u64 = 128 << 20;
-/// What each of the threads takes: the smallest piece of every device so far.
+/// Memory that each thread allocates. It is a multiple of the granularity of every known device.
 const THREAD_BYTES: usize = 64 << 20;
 const THREADS: usize = 4;
 const LOCATION_HOST: c_uint = 2;
 const LOCATION_HOST_NUMA: c_uint = 3;
 
-/// A step in the life of physical memory with two places for mappings.
+/// A step in the life of physical memory that can be mapped at two places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Create,
     Map(u64),
-    /// Another handle of what is mapped at the place.
+    /// Gets another handle of the memory mapped at the place.
     Retain(u64),
     Release,
     Unmap(u64),
@@ -27,7 +27,7 @@ enum Step {
 
 use Step::{Create, Map, Release, Retain, Unmap};
 
-/// Orders in which the steps can come. The memory is charged from the first to before the last.
+/// Possible orders of the steps. The memory is charged from the first step until just before the last.
 const ORDERS: [&[Step]; 7] = [
     &[Create, Release],
     &[Create, Map(0), Unmap(0), Release],
@@ -71,7 +71,8 @@ fn charged_until_the_last_step(
     let (last, all_before) = order.split_last().map_or((&Create, &[][..]), |(last, all_before)| (last, all_before));
     let mut handle = 0;
     let mut take = |step: &Step| -> Done {
-        // SAFETY: the outputs are live locals; the driver checks places and handles, and nothing uses what is mapped.
+        // SAFETY: the outputs are live locals; the driver checks places and handles, and nothing accesses the mapped
+        // memory.
         unsafe {
             match *step {
                 Create => call!(cuda, cuMemCreate(&mut handle, bytes, &allocation_properties(cuda), 0)),
@@ -92,7 +93,7 @@ fn charged_until_the_last_step(
     Ok(())
 }
 
-/// Physical memory of the host is none of the device's.
+/// Physical memory of the host takes no device memory.
 fn host_memory(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let before = scene.steady_free()?;
@@ -116,7 +117,7 @@ fn host_memory(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The properties say which device: no thread needs a context.
+/// The properties name the device, so a thread needs no context.
 fn threads_without_a_context(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
     let before = scene.steady_free()?;

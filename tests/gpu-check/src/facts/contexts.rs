@@ -1,5 +1,5 @@
-//! What contexts take of the device, and what the driver answers about one that is gone. On an H100 with driver
-//! 580.159.04 a context took 523.6 MiB of the device, and 518.0 MiB were listed for its process.
+//! The device memory of contexts, and the driver's answer about a destroyed context. On an H100 with driver 580.159.04 a
+//! context took 523.6 MiB of the device, and 518.0 MiB were listed for its process.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -54,7 +54,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
         left <= used + (1 << 20),
         format!("{used} bytes before, {left} after"),
     );
-    // In a process of its own: some drivers end a program that asks about a context that is gone.
+    // In a separate process, because some drivers end a program that asks about a destroyed context.
     let stale = Command::new(std::env::current_exe()?)
         .args(["worker", "ask-stale"])
         .stdin(Stdio::null())
@@ -68,11 +68,11 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The second process: asks about a context that it has destroyed.
+/// The second process: makes a context, destroys it, and asks about it.
 pub(crate) fn ask_stale() -> anyhow::Result<()> {
     let cuda = Cuda::open()?;
     let (mut context, mut version) = (CUcontext::NULL, 0 as c_uint);
-    // SAFETY: outputs are live locals. Whether the last call is harmless is what is found out.
+    // SAFETY: outputs are live locals. The purpose is to find out whether the last call is harmless.
     let answer = unsafe {
         call!(cuda, cuCtxCreate_v2(&mut context, 0, cuda.device))?;
         call!(cuda, cuCtxDestroy_v2(context))?;

@@ -1,4 +1,4 @@
-//! What the device and NVML say of themselves.
+//! Properties that the device and NVML report.
 
 use nix::sys::statfs::statfs;
 

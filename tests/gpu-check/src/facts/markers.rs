@@ -1,4 +1,4 @@
-//! What a progress marker costs: as a write by the device, and as an event. On an H100 with driver 580.159.04 a write
+//! The cost of a progress marker: as a write by the device, and as an event. On an H100 with driver 580.159.04 a write
 //! behind a kernel of 30 us cost the host 0.8 us and the device 2.0 us.
 
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::scene::Scene;
 const ROUNDS: usize = 7;
 const CALLS: usize = 2000;
 
-/// What follows a launch.
+/// The marker after a launch.
 #[derive(Clone, Copy)]
 enum Mark {
     None,
@@ -55,7 +55,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Microseconds of a launch with its mark: on the host, and until all is done.
+/// Duration of a launch with its marker in µs: on the host, and until all work is done.
 fn launches(cuda: &Cuda, stream: CUstream, kernel_ns: u64, count: u32, mark: Mark) -> anyhow::Result<(f64, f64)> {
     let spin = cuda.kernel(c"spin_ns")?;
     let (mut host_us, mut device_us) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
-//! Which files' pages can be registered with the driver, so that the device writes into them: regions must lie on such a
-//! file system. On an H100 with driver 580.159.04 a page of a file in memory took 70 to 180 us, and one of a file on a
-//! disk was refused.
+//! Which files' pages can be registered with the driver, so that the device can write into them. Regions must lie on
+//! such a file system. On an H100 with driver 580.159.04 a page of a file in memory took 70 to 180 us, and one of a file
+//! on a disk was refused.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -49,7 +49,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     in_another_context(cuda, findings)
 }
 
-/// Whether registering waits for what runs on the device.
+/// Whether registering waits for running kernels.
 fn beside_a_kernel(cuda: &Cuda, findings: &mut Findings) -> anyhow::Result<()> {
     let (spin, stream) = (cuda.kernel(c"spin_ns")?, cuda.stream()?);
     cuda.launch(spin, Shape::ONE, stream, KERNEL_NS)?;
@@ -65,7 +65,7 @@ fn beside_a_kernel(cuda: &Cuda, findings: &mut Findings) -> anyhow::Result<()> {
     Ok(cuda.finish(stream)?)
 }
 
-/// Whether the page has one address in all contexts: the shim registers it once.
+/// Whether the page has the same address in all contexts. The shim relies on this: it registers the page once.
 fn in_another_context(cuda: &Cuda, findings: &mut Findings) -> anyhow::Result<()> {
     let page = Page::register(cuda, &tempfile::tempfile_in("/dev/shm")?)?;
     let (mut other, mut address) = (CUcontext::NULL, 0);
@@ -88,7 +88,7 @@ fn in_another_context(cuda: &Cuda, findings: &mut Findings) -> anyhow::Result<()
 /// A page of a file that is registered with the driver.
 pub(super) struct Page {
     host: *mut AtomicU64,
-    /// As the device knows it.
+    /// The page's device address.
     pub(super) address: CUdeviceptr,
 }
 
@@ -109,11 +109,12 @@ impl Page {
     }
 
     fn cell(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped and aligned for as long as the process lives; the device writes it as one word.
+        // SAFETY: the page is aligned and stays mapped for as long as the process lives; the device writes it as one
+        // word.
         unsafe { &*self.host }
     }
 
-    /// Lets a stream write into the page. Returns how long it took until that was seen.
+    /// Lets a stream write into the page. Returns the time until the write was seen.
     pub(super) fn write(&self, cuda: &Cuda) -> anyhow::Result<Duration> {
         let mut stream = aliquot_abi::cuda::CUstream(ptr::null_mut());
         let value = self.cell().load(Ordering::Relaxed) + 1;
@@ -131,7 +132,7 @@ impl Page {
     }
 }
 
-/// Lets `stream` write `value`, by the newest function that the driver takes.
+/// Lets `stream` write `value`, with the newest function that the driver supports.
 pub(super) fn write_value(
     cuda: &Cuda,
     stream: aliquot_abi::cuda::CUstream,

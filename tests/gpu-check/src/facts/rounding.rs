@@ -1,5 +1,5 @@
-//! What the driver takes of the device for what is asked for. On an H100 with driver 580.159.04 eight allocations of
-//! 1 B, 1 MiB, 1.125 MiB and 2 MiB + 1 B took 2, 8, 16 and 32 MiB.
+//! The device memory that the driver takes for allocations of various sizes. On an H100 with driver 580.159.04 eight
+//! allocations of 1 B, 1 MiB, 1.125 MiB and 2 MiB + 1 B took 2, 8, 16 and 32 MiB.
 
 use crate::cuda::{Done, call};
 use crate::findings::Findings;
@@ -7,7 +7,7 @@ use crate::nvml::Nvml;
 use crate::scene::Scene;
 
 const MIB: u64 = 1 << 20;
-/// So many of each size, as small ones share what the driver takes.
+/// Allocations of each size. Several, because small ones share the memory that the driver takes.
 const COUNT: usize = 8;
 const SIZES: [u64; 7] = [1, MIB, MIB + MIB / 8, 2 * MIB, 2 * MIB + 1, 10 * MIB + 1, 64 * MIB + 1];
 const POOL_PIECES: [u64; 2] = [MIB, 100 * MIB];

@@ -1,4 +1,4 @@
-//! How the driver shares the device between two processes by itself: for how long each runs, and what a change costs.
+//! The driver's own time slicing between two processes: how long each runs, and the cost of a change.
 
 use std::process::{Child, Command, Stdio};
 
@@ -10,9 +10,9 @@ use crate::findings::Findings;
 use crate::overhead::median;
 use crate::scene::Scene;
 
-/// How long the kernel watches, in nanoseconds.
+/// Duration of the watching kernel in nanoseconds.
 const WATCH_NS: u64 = 300_000_000;
-/// What the kernel writes: the number of gaps, then the beginning and end of each. See kernels.ptx.
+/// Size of the kernel's output: the number of gaps, then the beginning and end of each. See kernels.ptx.
 const WORDS: usize = 2 + 2 * 1024;
 
 pub(super) fn run(_: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
@@ -40,7 +40,7 @@ pub(super) fn run(_: &Scene, findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A watcher's process: one kernel that takes down when it did not run.
+/// A watcher's process: runs one kernel that records when it did not run.
 pub(crate) fn watch_gaps() -> anyhow::Result<()> {
     let cuda = Cuda::open()?;
     let (kernel, stream) = (cuda.kernel(c"watch_gaps")?, cuda.stream()?);
@@ -48,7 +48,7 @@ pub(crate) fn watch_gaps() -> anyhow::Result<()> {
     words[1] = WATCH_NS;
     let bytes = WORDS * 8;
     let memory = cuda.allocate(bytes as u64)?;
-    // SAFETY: the vector has so many bytes, and lives until the copies are done.
+    // SAFETY: the vector has this number of bytes, and lives until the copies are done.
     unsafe { call!(cuda, cuMemcpyHtoD_v2(memory, words.as_ptr().cast::<c_void>(), bytes))? };
     cuda.launch(kernel, Shape::ONE, stream, memory)?;
     cuda.finish(stream)?;

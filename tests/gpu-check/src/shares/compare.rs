@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::shares::measure::Measurement;
 
-/// A measurement on the device that is checked, beside the same one on the simulated GPU of this machine.
+/// A measurement on the checked device, and the same one on this machine's simulated GPU.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Compared {
     /// On the device.
@@ -16,16 +16,16 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// By how many points the device differs from the simulated one.
+    /// The difference between the device and the simulated GPU, in percentage points.
     pub(crate) fn difference(&self) -> Option<f64> {
         Some(self.measured.measured_percent - self.simulated_percent?)
     }
 }
 
-/// Puts the measurements of two runs of one plan side by side.
+/// Matches the measurements of two runs of one plan.
 pub(crate) fn compare(measured: Vec<Measurement>, simulated: &[Measurement]) -> Vec<Compared> {
     let place = |of: &Measurement, number| (of.load.clone(), of.beside.clone(), of.wanted_percent.to_bits(), number);
-    // Slices of one case may have the same load, share and neighbours: they follow each other in both runs.
+    // Slices of one case may have the same load, share and neighbours. They are in the same order in both runs.
     let numbered = |list: &[Measurement], index: usize| {
         let same = |other: &Measurement| place(other, 0) == place(&list[index], 0);
         place(&list[index], list[..index].iter().filter(|other| same(other)).count())

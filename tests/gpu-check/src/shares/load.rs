@@ -1,4 +1,4 @@
-//! The worker: a program that keeps the device busy, and counts what it gets done.
+//! The worker: a program that keeps the device busy and counts its completed work.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
@@ -17,54 +17,54 @@ use serde::{Deserialize, Serialize};
 use crate::cuda::{Cuda, Done, Kernel, Shape, call};
 use crate::shares::{MS, SECOND_NS};
 
-/// Kernels that are waited for together last about so long.
+/// Approximate duration of a batch: the kernels that are waited for together.
 const BATCH_NS: u64 = MS;
 /// Batches in flight.
 const BATCHES: usize = 4;
-/// Before the measurement begins, the load runs so long.
+/// How long the load runs before the measurement.
 pub(super) const WARM_UP_NS: u64 = SECOND_NS;
-/// After it ends, it runs on so long, so that who is measured beside it is never alone.
+/// How long the load runs on after the measurement, so that other measured loads are never alone.
 pub(super) const COOL_DOWN_NS: u64 = SECOND_NS / 2;
-/// What was done is counted in pieces of so much time.
+/// Work is counted separately for pieces of time of this length.
 pub(super) const PIECE_NS: u64 = SECOND_NS / 10;
 
-/// A load on the device: what a worker is told.
+/// A load on the device: the arguments of a worker.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct Load {
     /// The kernel.
     #[arg(long)]
     pub(super) kernel: String,
-    /// Its parameters, which are used in turn.
+    /// Its parameters, used in turn.
     #[arg(long, value_delimiter = ',')]
     pub(super) parameters: Vec<u64>,
     /// Its blocks of 256 threads; 0: one thread.
     #[arg(long, default_value_t = 0)]
     pub(super) blocks: u32,
-    /// About how long each takes alone, in nanoseconds.
+    /// Approximate duration of each kernel alone, in nanoseconds.
     #[arg(long)]
     pub(super) kernel_ns: u64,
-    /// Waits for each kernel, or graph, before it launches the next.
+    /// Wait for each kernel or graph before launching the next.
     #[arg(long)]
     pub(super) waits: bool,
     /// Streams, used in turn.
     #[arg(long, default_value_t = 1)]
     pub(super) streams: usize,
-    /// Kernels of a graph that is launched in their place; 0: none.
+    /// Launch graphs with this number of kernels instead of kernels; 0: no graphs.
     #[arg(long, default_value_t = 0)]
     pub(super) graph: u32,
-    /// Processes that each do this.
+    /// Number of processes that each run this load.
     #[arg(long, default_value_t = 1)]
     pub(super) processes: usize,
     /// The host's own work before each launch, in nanoseconds.
     #[arg(long, default_value_t = 0)]
     pub(super) gap_ns: u64,
-    /// Asks again and again whether a batch is done, instead of waiting for it.
+    /// Poll for the end of a batch instead of waiting for it.
     #[arg(long)]
     pub(super) polls: bool,
-    /// Copies so many bytes within the device in place of each kernel; 0: launches kernels.
+    /// Copy this number of bytes within the device instead of each kernel; 0: launch kernels.
     #[arg(long, default_value_t = 0)]
     pub(super) copy_bytes: u64,
-    /// Opens the device and does nothing.
+    /// Open the device and do nothing.
     #[arg(long)]
     pub(super) idle: bool,
     /// `CLOCK_MONOTONIC` in nanoseconds at which to begin.
@@ -75,12 +75,12 @@ pub(crate) struct Load {
     pub(super) window_ns: u64,
 }
 
-/// What a load did.
+/// The work done by a load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Work {
-    /// Kernels in a second, between the first and the last completion in the window that were seen.
+    /// Kernels per second, between the first and the last completion seen in the window.
     pub(super) kernels_per_second: f64,
-    /// Kernels that completed in each piece of time since the beginning, warm-up included.
+    /// Kernels completed in each piece of time since the beginning, including the warm-up.
     pub(super) pieces: Vec<u64>,
 }
 
@@ -92,22 +92,22 @@ impl Work {
     }
 }
 
-/// What a load works with.
+/// The handles that a load uses.
 struct Prepared {
     kernel: Kernel,
     graph: Option<CUgraphExec>,
-    /// Twice the bytes that are copied; null if nothing is.
+    /// Memory of twice the copied bytes; null if nothing is copied.
     memory: CUdeviceptr,
 }
 
-/// What is put into a stream and waited for as one.
+/// Work that is queued on a stream and waited for together.
 struct Batch {
     event: CUevent,
     kernels: u64,
 }
 
 impl Load {
-    /// A load of kernels that spin for so long.
+    /// A load of kernels that spin for these durations.
     pub(super) fn spin(kernels_ns: &[u64]) -> Load {
         Load {
             kernel: "spin_ns".to_owned(),
@@ -127,12 +127,12 @@ impl Load {
         }
     }
 
-    /// What it is, for people.
+    /// A description of the load.
     pub(super) fn name(&self) -> String {
         if self.copy_bytes > 0 { "copies".to_owned() } else { "kernels".to_owned() }
     }
 
-    /// Runs the load, in a worker. `None`: it was not ready in time.
+    /// Runs the load in a worker. `None`: the worker was not ready in time.
     pub(crate) fn run(&self) -> anyhow::Result<Option<Work>> {
         if self.processes > 1 {
             return self.run_in_processes();
@@ -143,7 +143,7 @@ impl Load {
         let graph = if self.graph > 0 { Some(self.make_graph(&cuda, kernel)?) } else { None };
         let memory = if self.copy_bytes > 0 { cuda.allocate(2 * self.copy_bytes)? } else { 0 };
         let prepared = Prepared { kernel, graph, memory };
-        // A process that has not touched the device may be none to the driver: this takes no time of account.
+        // The driver may not list a process that has not used the device. This takes a negligible time.
         cuda.finish(streams[0])?;
         let Some(wait) = self.start_ns.checked_sub(monotonic_ns()?) else { return Ok(None) };
         std::thread::sleep(Duration::from_nanos(wait));
@@ -196,7 +196,7 @@ impl Load {
         Ok(Work { kernels_per_second: done as f64 * 1e9 / (last_ns - first_ns).max(1) as f64, pieces })
     }
 
-    /// Launches what is waited for together. Returns its kernels.
+    /// Launches a batch. Returns its number of kernels.
     fn launch_batch(
         &self,
         cuda: &Cuda,
@@ -210,7 +210,7 @@ impl Load {
             return Ok(u64::from(self.graph));
         }
         let kernels = if self.waits { 1 } else { (BATCH_NS / self.kernel_ns.max(1)).max(1) };
-        // Whole rounds of the parameters, so that every batch is the same work.
+        // A multiple of the number of parameters, so that every batch has the same work.
         let kernels = kernels.next_multiple_of(self.parameters.len() as u64);
         for _ in 0..kernels {
             busy_for(self.gap_ns)?;
@@ -228,7 +228,7 @@ impl Load {
         if self.blocks == 0 { Shape::ONE } else { Shape { blocks: self.blocks, threads: 256 } }
     }
 
-    /// A graph of kernels one behind the other.
+    /// Makes a graph with a chain of kernels.
     fn make_graph(&self, cuda: &Cuda, kernel: Kernel) -> Done<CUgraphExec> {
         let (mut graph, mut executable) = (CUgraph::NULL, CUgraphExec::NULL);
         let Shape { blocks, threads } = self.shape();
@@ -256,7 +256,7 @@ impl Load {
         Ok(executable)
     }
 
-    /// Does it in several processes, all in the slice of this one.
+    /// Runs the load in several processes, all in this process's slice.
     fn run_in_processes(&self) -> anyhow::Result<Option<Work>> {
         let one = Load { processes: 1, ..self.clone() };
         let start = || -> anyhow::Result<Child> {
@@ -304,7 +304,7 @@ impl Load {
     }
 }
 
-/// Keeps the processor busy for so long, as a program's own work does.
+/// Keeps the processor busy for this time, like a program's own work.
 fn busy_for(duration_ns: u64) -> anyhow::Result<()> {
     let start_ns = if duration_ns > 0 { monotonic_ns()? } else { 0 };
     while duration_ns > 0 && monotonic_ns()? - start_ns < duration_ns {

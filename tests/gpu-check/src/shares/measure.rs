@@ -1,4 +1,4 @@
-//! Runs the cases of a plan, and makes shares of the rates that come of it.
+//! Runs the cases of a plan, and converts the measured rates to shares.
 
 use std::time::Duration;
 
@@ -11,31 +11,31 @@ use crate::shares::plan::{Plan, Tenant, duration};
 use crate::shares::{MS, SECOND_NS};
 use crate::way::Share;
 
-/// Of the device's memory, what the slices of a case have together; time is what is looked at.
+/// Percentage of the device's memory for all slices of a case together. The measurements only concern time.
 const MEMORY_PERCENT: usize = 50;
 
-/// Workers that take longer than this to be ready are not worth waiting for.
+/// The longest time for workers to become ready.
 const LEAD_MAX: Duration = Duration::from_secs(120);
 
-/// A share that was asked for, and what came of it.
+/// An expected share, and the measured one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Measurement {
     /// What ran.
     pub(crate) load: String,
-    /// What ran beside it; empty: nothing.
+    /// What ran at the same time; empty: nothing.
     pub(crate) beside: String,
-    /// The share in percent that it should have.
+    /// The expected share in percent.
     pub(crate) wanted_percent: f64,
-    /// The work it did, in percent of what it does alone without a slice.
+    /// The work done, in percent of the work that the load does alone without a slice.
     pub(crate) measured_percent: f64,
-    /// The same of its first second.
+    /// The same for the first second.
     pub(crate) first_second_percent: f64,
-    /// The same of the second in which it was farthest from what it should have, the first second included.
+    /// The same for the second in which it was farthest from the expected share, including the first second.
     pub(crate) worst_second_percent: f64,
 }
 
 impl Plan {
-    /// Measures all; `progress` is told what comes next.
+    /// Measures all cases. Calls `progress` before each.
     pub(crate) fn measure(&self, launcher: &Launcher, progress: impl Fn(&str)) -> anyhow::Result<Vec<Measurement>> {
         let mut rates = Rates { plan: self, launcher, full: Vec::new() };
         let mut measured = Vec::new();
@@ -54,7 +54,7 @@ impl Plan {
     }
 }
 
-/// What loads do without a slice on an idle device, measured when it is first asked for.
+/// The rates of loads without a slice on an idle device, measured on first use.
 struct Rates<'a> {
     plan: &'a Plan,
     launcher: &'a Launcher,
@@ -96,32 +96,32 @@ impl Rates<'_> {
         run_together(self.launcher, self.plan.lead, loads, window)
     }
 
-    /// A kernel of arithmetic that takes about a millisecond alone.
+    /// A load of arithmetic kernels that take about 1 ms alone.
     fn arithmetic(&self) -> anyhow::Result<Load> {
         arithmetic(self.launcher, self.plan.lead, MS)
     }
 }
 
-/// What each of `loads` does in its slice, all at once.
+/// Runs all `loads` at the same time, each in its slice, and returns their work.
 pub(super) fn run_together(
     launcher: &Launcher,
     lead: Duration,
     loads: &[(&Load, Option<&Share>)],
     window: Duration,
 ) -> anyhow::Result<Vec<Work>> {
-    // Each worker is one more to start before all begin.
+    // All workers must be started before any begins.
     let mut lead = lead + loads.len() as u32 * Duration::from_millis(100);
     while lead < LEAD_MAX {
         if let Some(works) = run_after(launcher, lead, loads, window)? {
             return Ok(works);
         }
-        // On a machine that was busy with something else.
+        // The machine was too busy for the workers to be ready in time.
         lead *= 2;
     }
     bail!("the workers are not ready after {} s", lead.as_secs() / 2)
 }
 
-/// The same, where all begin after `lead`. `None`: some were not ready by then.
+/// Like [`run_together`], with the begin after `lead`. `None`: some workers were not ready by then.
 fn run_after(
     launcher: &Launcher,
     lead: Duration,
@@ -137,12 +137,12 @@ fn run_after(
     workers.into_iter().map(Running::answer::<Option<Work>>).collect()
 }
 
-/// A kernel of arithmetic that takes about `wanted_ns` alone: with as many blocks as that needs on this device.
+/// A load of arithmetic kernels that take about `wanted_ns` alone, by choosing the number of blocks for this device.
 pub(super) fn arithmetic(launcher: &Launcher, lead: Duration, wanted_ns: u64) -> anyhow::Result<Load> {
     let kernel = "multiply_add".to_owned();
     let base = Load::spin(&[wanted_ns]);
     let mut load = Load { kernel, parameters: vec![wanted_ns / 50], blocks: 4096, kernel_ns: wanted_ns, ..base };
-    // The first measurement leads near it, the second says what it has become.
+    // The first measurement gives the number of blocks, the second one the resulting duration.
     for _ in 0..2 {
         let work = run_together(launcher, lead, &[(&load, None)], Duration::from_secs(1))?;
         let kernel_ns = 1e9 / work[0].kernels_per_second;
@@ -165,7 +165,7 @@ fn of(tenants: &[Tenant], index: usize, tenant: &Tenant, work: &Work, full: f64)
     }
 }
 
-/// The shares of the first second and of the one that is farthest from what is wanted.
+/// The shares in the first second, and in the second that is farthest from `wanted_percent`.
 fn seconds(pieces: &[u64], full: f64, wanted_percent: f64) -> (f64, f64) {
     let pieces_per_second = (SECOND_NS / PIECE_NS) as usize;
     let shares: Vec<f64> =

@@ -1,4 +1,4 @@
-//! Two programs on one device: in slices, and as the driver shares it by itself. What both get done together is compared.
+//! Two programs on one device: in slices, and with the driver's own sharing. Compares the total work done.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::shares::measure::{arithmetic, run_together};
 use crate::shares::{MS, US};
 use crate::way::Share;
 
-/// Of the device's memory, what each slice has.
+/// Part of the device's memory for each slice.
 const MEMORY: &str = "25%";
-/// What a launch takes of a program that trains small batches: the host's own work between two kernels.
+/// The host's own work between two kernels, as in a program that trains with small batches.
 const HOST_GAPS_NS: [u64; 2] = [500 * US, 2 * MS];
 const COPY_BYTES: u64 = 64 << 20;
 
@@ -37,7 +37,7 @@ pub(crate) fn measure(
         };
         let first = alone(&loads[0])?;
         let full = [first, if loads[0] == loads[1] { first } else { alone(&loads[1])? }];
-        // What both do in a second, in seconds of what each does alone.
+        // The work that both do per second, each in units of its work per second alone.
         let mut together = |how: &str, share: Option<&Share>| -> anyhow::Result<[f64; 2]> {
             let works = run_together(launcher, lead, &[(&loads[0], share), (&loads[1], share)], window)?;
             let percent = [0, 1].map(|index| works[index].kernels_per_second / full[index] * 100.0);

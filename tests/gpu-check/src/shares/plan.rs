@@ -1,31 +1,31 @@
-//! What is measured.
+//! The list of measurements.
 
 use std::time::Duration;
 
 use crate::shares::load::Load;
 use crate::shares::{MS, US};
 
-/// A slice of a case, and what runs in it.
+/// A slice of a case, and its load.
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
     /// The guaranteed share.
     pub(super) request_percent: u32,
-    /// The share that is never exceeded.
+    /// The limit of the share.
     pub(super) limit_percent: u32,
-    /// The share that it should have here.
+    /// The expected share.
     pub(super) wanted_percent: f64,
     pub(super) load: Load,
     pub(super) name: String,
 }
 
-/// How to measure, and what: the tenants of each case run at the same time.
+/// The measurements and their settings. The tenants of each case run at the same time.
 pub(crate) struct Plan {
     /// How long to measure each share.
     pub(super) window: Duration,
     /// How long a worker may take until it is ready.
     pub(super) lead: Duration,
     pub(super) cases: Vec<Vec<Tenant>>,
-    /// Whether kernels of arithmetic are measured, too: how long they take must be found out first.
+    /// Whether arithmetic kernels are measured too. Their duration must be determined first.
     pub(super) arithmetic: bool,
 }
 
@@ -79,14 +79,14 @@ impl Plan {
     }
 }
 
-/// One that may use what the other leaves, which is all.
+/// A tenant that may use all time that its idle neighbour leaves, which is the whole device.
 fn beside_an_idle_one() -> Vec<Tenant> {
     let busy = Tenant { limit_percent: 100, wanted_percent: 100.0, ..Tenant::spin(30, MS) };
     let idle = Load { idle: true, ..Load::spin(&[MS]) };
     vec![busy, Tenant { wanted_percent: 0.0, ..Tenant::new(70, "an idle program".to_owned(), idle) }]
 }
 
-/// A duration for people.
+/// A duration as text.
 pub(super) fn duration(ns: u64) -> String {
     if ns < MS { format!("{} µs", ns / US) } else { format!("{} ms", ns / MS) }
 }

@@ -11,21 +11,21 @@ use crate::cuda::{Cuda, CudaError, Done, call};
 
 /// A kind of memory.
 pub(super) struct Kind {
-    /// The function that gives it.
+    /// The function that allocates it.
     pub(super) name: &'static str,
-    /// It is asked for in multiples of this.
+    /// Sizes must be multiples of this.
     pub(super) granule_bytes: u64,
-    /// The driver may take so much more than the shape says.
+    /// The driver may take this much more than the calculated size.
     pub(super) slack_bytes: u64,
-    /// The device's attribute that says whether there is such memory, and what it is called.
+    /// The number and name of the device attribute that tells whether the device has such memory.
     needs: Option<(c_uint, &'static str)>,
-    /// Takes so many bytes.
+    /// Allocates a number of bytes.
     pub(super) take: fn(&Cuda, u64) -> Done<Held>,
 }
 
-/// Memory that is held.
+/// Allocated memory.
 pub(super) struct Held {
-    /// Gives it back.
+    /// Frees the memory.
     pub(super) give_back: Box<dyn FnOnce(&Cuda) -> Done>,
 }
 
@@ -49,7 +49,7 @@ impl Kind {
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// The driver takes memory in pages of 2 MiB, and the node manager counts what lies between.
+/// The driver takes memory in pages of 2 MiB, and the node manager counts the difference.
 const PAGE_SLACK_BYTES: u64 = 4 * MIB;
 /// Arrays are laid out in blocks, and mapped in pages, of the device.
 const ARRAY_SLACK_BYTES: u64 = 32 * MIB;
@@ -58,7 +58,8 @@ const POOL_SLACK_BYTES: u64 = 36 * MIB;
 const ATTACH_GLOBAL: c_uint = 1;
 const FORMAT_UNSIGNED_INT8: c_uint = 1;
 const FORMAT_FLOAT: c_uint = 0x20;
-/// The widest row that every device can have, of elements of 16 bytes, so that there are few enough rows as well.
+/// The widest row that every device supports, with elements of 16 bytes, so that the number of rows is within limits
+/// too.
 const MIPMAP_ROW_ELEMENTS: u64 = 16 * KIB;
 const MIPMAP_ROW_BYTES: u64 = MIPMAP_ROW_ELEMENTS * 16;
 const ALLOCATION_PINNED: c_uint = 1;
@@ -66,7 +67,7 @@ const MANAGED_MEMORY: Option<(c_uint, &str)> = Some((83, "managed memory"));
 const VIRTUAL_MEMORY: Option<(c_uint, &str)> = Some((102, "virtual memory management"));
 const POOLS: Option<(c_uint, &str)> = Some((115, "memory pools"));
 
-/// All of them.
+/// All kinds of memory.
 pub(super) const KINDS: &[Kind] = &[
     Kind { name: "cuMemAlloc", granule_bytes: 1, slack_bytes: PAGE_SLACK_BYTES, needs: None, take: alloc },
     Kind { name: "cuMemAllocPitch", granule_bytes: MIB, slack_bytes: PAGE_SLACK_BYTES, needs: None, take: alloc_pitch },
@@ -182,7 +183,7 @@ fn alloc_from_pool(cuda: &Cuda, bytes: u64) -> Done<Held> {
     })
 }
 
-/// Rows of 16384 elements of one byte, which every device can have.
+/// Rows of 16384 elements of one byte, which every device supports.
 const ROW_BYTES: u64 = 16 * KIB;
 
 fn array(cuda: &Cuda, bytes: u64) -> Done<Held> {
@@ -244,7 +245,7 @@ fn create(cuda: &Cuda, bytes: u64) -> Done<Held> {
     Held::new(move |cuda| unsafe { call!(cuda, cuMemRelease(handle)) })
 }
 
-/// Plain memory on the device, for `cuMemCreate`.
+/// Properties of plain device memory, for `cuMemCreate`.
 pub(in crate::cases) fn allocation_properties(cuda: &Cuda) -> CUmemAllocationProp {
     CUmemAllocationProp {
         kind: ALLOCATION_PINNED,
