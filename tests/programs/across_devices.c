@@ -1,4 +1,4 @@
-/* Memory of one device, taken and given back while another one is current. */
+/* Allocates and frees memory of one device while another device is current. */
 #include "program.h"
 
 static CUcontext contexts[2];

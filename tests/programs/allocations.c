@@ -1,6 +1,6 @@
 /*
- * Takes memory of one kind after the other until there is no more, and says how much it got of each: in a slice as much
- * as on a device that is as large.
+ * Allocates memory of one kind after the other until there is no more, and prints how much it got of each. In a slice
+ * this must be as much as on a device of the slice's size.
  */
 #include "program.h"
 
@@ -22,7 +22,7 @@ static CUresult linear(union piece *piece) {
 
 static CUresult pitched(union piece *piece) {
     size_t pitch;
-    /* 1000 bytes a row become 1024. */
+    /* A row of 1000 bytes takes 1024. */
     return cuMemAllocPitch(&piece->address, &pitch, 1000, PIECE / 1024, 4);
 }
 

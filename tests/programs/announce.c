@@ -1,4 +1,4 @@
-/* A library that says in each process that it was loaded. */
+/* A library that prints a message in each process that loads it. */
 #include <unistd.h>
 
 __attribute__((constructor)) static void announce(void) {

@@ -1,4 +1,4 @@
-/* Asks for memory and launches, and says what the answers are. */
+/* Tries to allocate memory and to launch a kernel, and prints the results. */
 #include "program.h"
 
 int main(int count, char **arguments) {

@@ -1,6 +1,6 @@
 /*
- * Says whether it gets a context, and what is free then. Arguments: the driver's library, and a user to become before it
- * uses the driver, if any.
+ * Prints whether it gets a context, and the free memory then. Arguments: the driver's library; optionally a user to
+ * become before it uses the driver.
  */
 #define NOT_LINKED
 #include "program.h"

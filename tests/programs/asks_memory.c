@@ -1,4 +1,4 @@
-/* Says in bytes what memory there is: total and free by CUDA; total, free and used by NVML. */
+/* Prints memory figures in bytes: total and free by CUDA; total, free and used by NVML. */
 #include "program.h"
 
 #include <dlfcn.h>

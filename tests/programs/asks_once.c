@@ -1,4 +1,4 @@
-/* Starts the driver and asks it for the free memory. */
+/* Initialises the driver and queries the free memory. */
 #define NOT_LINKED
 #include "program.h"
 

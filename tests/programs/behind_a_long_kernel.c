@@ -1,6 +1,6 @@
 /*
- * Launches short kernels that it waits for one by one, and then a long one and many short ones without waiting. Says how
- * many milliseconds it took to launch the latter.
+ * Launches short kernels and waits for each. Then launches a long kernel and many short ones without waiting, and
+ * prints how many milliseconds these last launches took.
  */
 #include "program.h"
 

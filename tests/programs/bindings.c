@@ -1,4 +1,7 @@
-/* Physical memory that is bound to arrays and multicast objects, and that is imported again, stays until that ends, too. */
+/*
+ * Physical memory lives as long as it is bound to arrays or multicast objects, and as long as an imported handle of it
+ * exists.
+ */
 #include "program.h"
 
 #define PIECE (2 * MIB)

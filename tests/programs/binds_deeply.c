@@ -1,6 +1,6 @@
 /*
- * Opens a plugin with RTLD_DEEPBIND, and lets it take device memory. Arguments: the plugin, the name of its function or
- * "registered", "now" or "lazy", bytes.
+ * Opens a plugin with RTLD_DEEPBIND and lets it allocate device memory. Arguments: the plugin; the name of its function
+ * or "registered"; "now" or "lazy"; bytes.
  */
 #define NOT_LINKED
 #include "program.h"

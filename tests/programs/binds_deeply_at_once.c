@@ -1,6 +1,6 @@
 /*
- * Threads that open a plugin with RTLD_DEEPBIND, use it and close it, all at once, with threads beside them that look
- * functions up. Arguments: the plugin, bytes to take.
+ * Several threads open a plugin with RTLD_DEEPBIND, use it and close it at the same time, while other threads look
+ * functions up. Arguments: the plugin; bytes to allocate.
  */
 #define NOT_LINKED
 #include "program.h"
@@ -41,7 +41,7 @@ int main(int count, char **arguments) {
     EXPECT(count == 3);
     path = arguments[1];
     bytes = strtoull(arguments[2], NULL, 0);
-    /* The driver stays; the plugin comes and goes. */
+    /* The driver stays loaded while the plugin is loaded and unloaded. */
     EXPECT(dlopen("libcuda.so.1", RTLD_NOW) != NULL);
     pthread_t threads[THREADS + 1];
     for (int thread = 0; thread <= THREADS; thread++)

@@ -1,6 +1,6 @@
 /*
- * Keeps the device busy until it is ended. Arguments: nanoseconds of a kernel; kernels between two synchronisations, 0:
- * never synchronises and relies on the driver's queue being bounded.
+ * Keeps the device busy until it is killed. Arguments: duration of a kernel in ns; number of kernels between two
+ * synchronisations (0: never synchronises, and relies on the driver's queue being bounded).
  */
 #include "program.h"
 

@@ -1,4 +1,4 @@
-/* Takes memory, launches, gives it back, some times, whatever the answers are. */
+/* Repeats a few times: allocates memory, launches, frees. Ignores the results. */
 #include "program.h"
 
 int main(void) {

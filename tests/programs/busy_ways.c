@@ -1,6 +1,6 @@
 /*
- * Keeps the device busy with kernels of half a millisecond until it is ended, in the way that its argument names: "contexts" (two of
- * them in turn), "per-thread" (two threads, each in its own default stream), "cooperative".
+ * Keeps the device busy with kernels of 0.5 ms until it is killed. The argument selects the way: "contexts" (two
+ * contexts alternately), "per-thread" (two threads, each with its own default stream), "cooperative".
  */
 #include "program.h"
 

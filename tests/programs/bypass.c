@@ -1,13 +1,13 @@
 /*
- * Gets past what is preloaded. Arguments: the driver's library, how to use it, bytes to hold, and, to keep the device at work as
- * well, nanoseconds of each kernel.
+ * Bypasses preloaded libraries. Arguments: the driver's library; how to use it; bytes to hold; optionally the duration
+ * in ns of kernels with which to keep the device busy.
  *
- *   same  the library as any program loads it: what is preloaded hooks it, unless this is run in secure mode
- *   own   a second copy of it, in a namespace of its own, whose functions are looked up by hand
- *   both  a mebibyte of the first, and the rest as with the second
- *   exec  first as "same", and then as a program that was started without what is preloaded
- *   fork  a mebibyte as "same", and the rest in a child as with the second
- *   leave as "own", in a thread that goes on when the main one has ended, under a name that is not UTF-8
+ *   same  loads the library as any program does: preloaded libraries hook it, unless this program runs in secure mode
+ *   own   loads a second copy in a separate namespace, and looks its functions up by hand
+ *   both  allocates one mebibyte with "same", and the rest with "own"
+ *   exec  works as "same", then executes itself without the preloaded libraries
+ *   fork  allocates one mebibyte with "same", and the rest in a child with "own"
+ *   leave works as "own" in a thread that goes on when the main thread has ended, with a name that is not UTF-8
  */
 #define NOT_LINKED
 #include "program.h"

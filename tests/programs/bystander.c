@@ -1,4 +1,4 @@
-/* Uses the device 200 times, and never by a kernel. Argument: "copies", or "host functions". */
+/* Uses the device 200 times without launching a kernel. Argument: "copies" or "host functions". */
 #include "program.h"
 
 enum { ROUNDS = 200, BYTES = 1 << 16 };

@@ -1,4 +1,4 @@
-/* Threads that take memory, launch and give it back are cancelled, round after round. */
+/* Repeatedly cancels threads that allocate memory, launch and free. */
 #include "program.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /*
- * Captures launches into a graph in each of the three modes while other work runs, and launches the graph. Nothing may
- * be put into a capture but what the program puts there, and no capture may be broken.
+ * Captures launches into a graph in each of the three modes while other work runs, and launches the graph. A capture
+ * must contain only the program's own work, and must not be invalidated.
  */
 #include "program.h"
 
@@ -11,7 +11,8 @@ static CUfunction kernel;
 static volatile int stop;
 
 /*
- * Launches all the time from another thread, whose own calls no capture of mode "thread local" or "relaxed" may hinder.
+ * Launches continuously from another thread, whose own calls a capture in mode "thread local" or "relaxed" must not
+ * hinder.
  */
 static void *launch(void *stream) {
     REQUIRE(cuCtxSetCurrent(context));
@@ -51,7 +52,7 @@ int main(void) {
     context = use_device();
     kernel = spin_kernel();
     REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    /* Before anything has run, as programs that capture at once do. */
+    /* The first capture comes before any other work, as in programs that capture at once. */
     capture("global", CU_STREAM_CAPTURE_MODE_GLOBAL);
     EXPECT(pthread_create(&other, NULL, launch, stream) == 0);
     capture("thread local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);

@@ -1,7 +1,7 @@
 /*
- * Captures in the mode that is its argument (0 global, 1 of the thread, 2 relaxed) while another thread makes the process's first
- * launches that run: whatever must be set up for them, the capture must not notice. Then the graph runs, and both threads change
- * places.
+ * Captures in the mode given by the argument (0 global, 1 thread local, 2 relaxed) while another thread makes the
+ * process's first launches that really run. Their set-up must not affect the capture. Then the graph is launched, and
+ * the threads change roles.
  */
 #include "program.h"
 

@@ -1,4 +1,4 @@
-/* What contexts are charged, where the slice says what one takes. */
+/* Prints the charge of contexts, in a slice whose limits contain the size of a context. */
 #include "program.h"
 
 static void show(const char *when) {

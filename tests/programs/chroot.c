@@ -1,4 +1,7 @@
-/* Changes its root before it uses CUDA, or after. Arguments: before or after; the new root. Must be started by root. */
+/*
+ * Changes its root directory before or after it starts to use CUDA. Arguments: before or after; the new root. Must be
+ * started by root.
+ */
 #include "program.h"
 
 static void change_root(const char *root) {

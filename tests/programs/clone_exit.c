@@ -1,6 +1,6 @@
 /*
- * Holds memory, and makes children by the bare system call, of which no handler for forks hears. They end by exit(),
- * which runs the handlers that the parent has registered. Argument: how many.
+ * Holds memory, and makes children with the bare system call, which runs no fork handlers. The children end with
+ * exit(), which runs the exit handlers of the parent. Argument: number of children.
  */
 #include "program.h"
 
@@ -11,7 +11,7 @@
 static pid_t parent;
 
 static void handler(void) {
-    /* As libraries do that mean to clean up after their own process. */
+    /* As in libraries that clean up only in their own process. */
     if (getpid() == parent)
         printf("the parent's handler ran\n");
 }

@@ -1,6 +1,6 @@
 /*
- * Closes its standard descriptors, and opens a file of its own, which becomes descriptor 2, where messages would go.
- * Arguments: the data file, the result file.
+ * Closes its standard descriptors, and opens its own file, which becomes descriptor 2, to which messages would go.
+ * Arguments: the data file; the result file.
  */
 #include "program.h"
 

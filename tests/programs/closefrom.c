@@ -1,4 +1,4 @@
-/* Closes every descriptor that it did not open itself, as daemons do, after it has begun to use CUDA. */
+/* After it has started to use CUDA, closes every descriptor that it has not opened itself, as daemons do. */
 #include "program.h"
 
 static int open_descriptors(void) {

@@ -1,7 +1,7 @@
 /*
- * Keeps two devices busy until it is ended: in each round a kernel on either device that waits for the other one, as those of
- * collective communication do. Arguments: nanoseconds that the two take once both are there; nanoseconds of the kernels that
- * go before them. Says how many rounds are done.
+ * Keeps two devices busy until it is killed. In each round a kernel on each device waits for the other one, as in
+ * collective communication. Prints the number of completed rounds. Arguments: duration in ns of the two kernels after
+ * both have arrived; duration in ns of the kernels before them.
  */
 #include "program.h"
 
@@ -56,7 +56,7 @@ int main(int count, char **arguments) {
         REQUIRE(cuModuleLoadData(&module, RENDEZVOUS_PTX));
         REQUIRE(cuModuleGetFunction(&side->meet, module, "rendezvous"));
     }
-    /* Seen by both devices, at this address. */
+    /* Both devices access it at this address. */
     REQUIRE(cuMemHostAlloc((void **)&counters, DEVICES * sizeof *counters, 1));
     memset(counters, 0, DEVICES * sizeof *counters);
     printf("busy\n");

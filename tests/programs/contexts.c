@@ -33,7 +33,7 @@ int main(void) {
     REQUIRE(cuCtxSetCurrent(primary));
     REQUIRE(cuCtxDestroy(second));
     show("the second context destroyed");
-    /* By a thread that has no context then: the driver answers no question about memory that lives on elsewhere. */
+    /* In a thread without a context: the driver then answers no queries about memory that lives on elsewhere. */
     REQUIRE(cuCtxCreate(&third, 0, 0));
     take_some();
     REQUIRE(cuCtxSetCurrent(NULL));

@@ -1,4 +1,4 @@
-/* Launches in two contexts of one device, in turn. */
+/* Launches alternately in two contexts of one device. */
 #include "program.h"
 
 int main(void) {

@@ -1,6 +1,6 @@
 /*
- * Threads make contexts, take memory in them and destroy them, while others take and give up references to the
- * primary context, in which the first thread keeps memory: the end of one context is never taken for that of another.
+ * Threads make contexts, allocate memory in them and destroy them, while other threads retain and release the primary
+ * context, in which the first thread keeps memory. The end of one context must not be taken for the end of another.
  */
 #include "program.h"
 
@@ -17,7 +17,7 @@ static void *destroy(void *unused) {
         REQUIRE(cuCtxCreate(&context, 0, 0));
         for (int i = 0; i < PIECES; i++)
             REQUIRE(cuMemAlloc(&memory[i], 4096));
-        /* Some are given back before. */
+        /* Some are freed before the context ends. */
         for (int i = 0; i < round % PIECES; i++)
             REQUIRE(cuMemFree(memory[i]));
         REQUIRE(cuCtxDestroy(context));

@@ -1,6 +1,6 @@
 /*
- * Copies of the driver in one process: of another file, or in a namespace of their own. Arguments: what to do, the other
- * file, bytes. Takes as many bytes, and one more, by the functions of the last copy.
+ * Several copies of the driver in one process: from another file, or in separate namespaces. Arguments: the variant;
+ * the other file; bytes. Allocates that many bytes, and one more, with the functions of the last copy.
  */
 #define NOT_LINKED
 #include "program.h"

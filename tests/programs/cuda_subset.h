@@ -1,9 +1,9 @@
 /*
  * The part of the CUDA driver API that the host programs use, declared by hand from its public documentation.
  *
- * Each function is one line: the name by which programs call it, the symbol that this name stands for, the first CUDA
- * version of that symbol, its arguments. A program linked to the driver calls the names; one that looks the driver up
- * by itself takes the table.
+ * Each function is one line: the name that programs call, the symbol behind this name, the first CUDA version with that
+ * symbol, and the arguments. A program linked to the driver calls the names; a program that looks the driver up itself
+ * uses the table.
  */
 #ifndef CUDA_SUBSET_H
 #define CUDA_SUBSET_H
@@ -56,7 +56,7 @@ typedef struct {
     unsigned format, channels;
 } CUDA_ARRAY_DESCRIPTOR;
 
-/* A part of a device: only handed on. */
+/* A part of a device. The programs only pass it on. */
 typedef struct {
     uint64_t words[18];
 } CUdevResource;
@@ -291,7 +291,7 @@ typedef struct {
 CUDA_SUBSET(CUDA_DECLARE)
 #undef CUDA_DECLARE
 
-/* The driver as a program finds it by itself: one pointer for each function. */
+/* The driver for a program that looks it up: one pointer for each function. */
 #define CUDA_FIELD(name, symbol, version, arguments) __typeof__(name) *name;
 struct driver {
     CUDA_SUBSET(CUDA_FIELD)

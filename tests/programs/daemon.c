@@ -1,4 +1,4 @@
-/* Becomes a daemon by forking twice, and uses CUDA as such. The first process waits only to see its output. */
+/* Becomes a daemon by forking twice, and then uses CUDA. The first process waits only for the daemon's output. */
 #include "program.h"
 
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ int main(void) {
     }
     EXPECT(waitpid(child, &status, 0) == child);
     close(pipe_ends[1]);
-    /* The end of the pipe is the end of the daemon. */
+    /* The pipe ends when the daemon ends. */
     EXPECT(read(pipe_ends[0], &byte, 1) == 0);
     printf("gone\n");
     return 0;

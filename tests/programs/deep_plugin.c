@@ -1,6 +1,6 @@
 /*
- * A plugin that finds the driver in three ways: by a call, by a table of function pointers, and by a look-up of its own. Opened
- * with RTLD_DEEPBIND it finds the driver, and the C library's dlsym, before anything that was preloaded.
+ * A plugin that finds the driver in three ways: by linking, by a table of function pointers, and by its own look-up.
+ * Opened with RTLD_DEEPBIND, it finds the driver and the C library's dlsym before any preloaded library.
  */
 #include "program.h"
 
@@ -10,7 +10,7 @@ typedef CUresult allocate(CUdeviceptr *address, size_t bytes);
 
 static allocate *const table[] = {cuMemAlloc};
 
-/* Takes `bytes`, which is all that there may be, and then one more. */
+/* Allocates `bytes`, which is the whole limit, and then one byte more. */
 static void take_all(const char *way, allocate *allocate, size_t bytes) {
     CUdeviceptr all, more;
     REQUIRE(allocate(&all, bytes));
@@ -31,7 +31,7 @@ __attribute__((visibility("default"))) void take(size_t bytes) {
     take_all("by a look-up of all", (allocate *)dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"), bytes);
 }
 
-/* Programs that have this are told of the plugin, and need not look for its functions. */
+/* A program that defines this gets the plugin's function here, and need not look it up. */
 __attribute__((weak)) void register_plugin(void (*take)(size_t bytes));
 
 __attribute__((constructor)) static void introduce(void) {

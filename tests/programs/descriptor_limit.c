@@ -1,6 +1,7 @@
 /*
- * Uses CUDA at each limit on descriptors, in a child each: at some of them the driver gets all that it needs, and nothing
- * is left for others. Then raises the limit and goes on. Says whether it ever got more memory than the argument says.
+ * Uses CUDA with each possible limit on descriptors, in one child for each. With some limits the driver gets all
+ * descriptors that it needs, and none are left for other libraries. Then raises the limit and goes on. Prints whether
+ * it ever got more memory than the argument.
  */
 #include "program.h"
 
@@ -9,7 +10,7 @@
 
 enum { NO_DRIVER = 10, WITHIN = 11, REFUSED_FIRST = 12, BEYOND = 13, LOST = 14 };
 
-/* Whether a request for one byte more than all is granted. */
+/* Whether an allocation of one byte more than all memory is granted. */
 static int gets_more(size_t all) {
     CUdeviceptr memory;
     return cuMemAlloc(&memory, all + 1) == CUDA_SUCCESS;
@@ -37,7 +38,7 @@ static int child(rlim_t limit, size_t all) {
         return BEYOND;
     if (cuMemAlloc(&memory, all) != CUDA_SUCCESS)
         return LOST;
-    /* Nobody gives back what it holds at its end. */
+    /* Without this, no other process would give the memory back at this process's end. */
     REQUIRE(cuMemFree(memory));
     return first == CUDA_SUCCESS ? WITHIN : REFUSED_FIRST;
 }

@@ -1,4 +1,4 @@
-/* Takes all that each device says it has, and a byte more, and launches on it. */
+/* Allocates all memory that each device reports, then one byte more, and launches on it. */
 #include "program.h"
 
 int main(void) {

@@ -1,11 +1,11 @@
 /*
- * A random trace of driver calls: every kind of object, in any order, with arguments that are right most of the time.
- * Each call is printed with its result and what the driver wrote, addresses as the number of their allocation.
+ * A random trace of driver calls: every kind of object, in any order, with arguments that are valid most of the time.
+ * Prints each call with its result and outputs. Addresses are printed as the number of their allocation.
  *
  *   differential SEED STEPS
  *
- * The same seed makes the same calls as long as the driver gives the same answers: two runs can be compared by lines.
- * What depends on the moment (is this work done yet?) is asked but not printed.
+ * The same seed makes the same calls as long as the driver gives the same answers, so two runs can be compared line by
+ * line. Answers that depend on timing (such as whether work is done) are queried but not printed.
  */
 #include "program.h"
 
@@ -21,7 +21,10 @@ enum kind {
     STREAM, EVENT, GRAPH, EXECUTABLE, CONTEXT, POOL, KINDS
 };
 
-/* What the trace has made. It stays when it is given back: twice is an error that the driver must answer. */
+/*
+ * An object that the trace has made. It stays in the list after its end, because the driver must report an error for a
+ * second release.
+ */
 struct object {
     uint64_t handle;
     size_t bytes;
@@ -33,11 +36,11 @@ static unsigned made;
 static uint64_t state;
 static CUfunction kernel;
 static int devices;
-/* All that were ever made: what runs in them must end before anything is looked at. */
+/* All contexts ever made. All work in them must end before results are read. */
 static CUcontext contexts_made[MOST_CONTEXTS];
 static unsigned context_count;
 static CUstream capturing;
-/* The context of that stream. */
+/* The context of the capturing stream. */
 static CUcontext capturing_in;
 static unsigned char buffer[CHECKED_BYTES];
 static unsigned char own_memory[SLOTS][2 * CHECKED_BYTES] __attribute__((aligned(4096)));
@@ -54,7 +57,7 @@ static unsigned below(unsigned bound) {
     return draw() % bound;
 }
 
-/* Once in so many times. */
+/* True with probability 1 / `times`. */
 static int rarely(unsigned times) {
     return below(times) == 0;
 }
@@ -66,14 +69,14 @@ static CUresult report(const char *function, CUresult result) {
     return last = result;
 }
 
-/* Calls and prints. */
+/* Calls a function and prints the result. */
 #define CALL(function, ...) report(#function, function(__VA_ARGS__))
 
 static struct object *some(enum kind kind) {
     return &objects[kind][below(SLOTS)];
 }
 
-/* A handle of this kind: most often one that was made, sometimes one that is gone, or none at all. */
+/* A handle of this kind: usually a valid one, sometimes one of an ended object, or null. */
 static uint64_t handle(enum kind kind) {
     struct object *object = NULL;
     for (int i = 0; i < 8 && (!object || !object->handle); i++)
@@ -86,7 +89,7 @@ static uint64_t handle(enum kind kind) {
 
 #define H(type, kind) ((type)handle(kind))
 
-/* Remembers what a call has made; what was in the slot stays as it is, and is not known any more. */
+/* Stores the object that a call has made. An older object in the slot is forgotten but not released. */
 static void keep(enum kind kind, uint64_t value, size_t bytes) {
     if (last != CUDA_SUCCESS)
         return;
@@ -95,7 +98,7 @@ static void keep(enum kind kind, uint64_t value, size_t bytes) {
         EXPECT(context_count < MOST_CONTEXTS);
         contexts_made[context_count++] = (CUcontext)value;
         if (place == objects[CONTEXT])
-            place++; /* The first is the primary context, and stays. */
+            place++; /* The first is the primary context, which stays. */
     }
     *place = (struct object){value, bytes, ++made};
     printf(" -> %u", made);
@@ -106,7 +109,7 @@ static size_t size(void) {
     return rarely(4) ? below(1 << 20) : sizes[below(sizeof sizes / sizeof *sizes)];
 }
 
-/* A stream: one that was made, or one that every context has. */
+/* A stream: one of those made, or a default stream. */
 static CUstream stream(void) {
     static const uintptr_t fixed[] = {0, 1, 2};
     if (rarely(4)) {
@@ -125,8 +128,8 @@ static uint64_t hash(const unsigned char *bytes, size_t count) {
 }
 
 /*
- * Waits for all that was begun, so that what follows does not depend on the moment. Not so during a capture, which
- * that would end: then what follows is left out, but for a few times.
+ * Waits for all work, so that later results do not depend on timing. Not during a capture, which this would invalidate:
+ * then the caller usually leaves its calls out.
  */
 static int settled(void) {
     if (capturing && !rarely(10))
@@ -141,7 +144,7 @@ static int settled(void) {
     return CALL(cuCtxSynchronize) == CUDA_SUCCESS;
 }
 
-/* Memory of the device that can be written and read. */
+/* Device memory that can be written and read. */
 static struct object *memory(void) {
     static const enum kind kinds[] = {LINEAR, LINEAR, PITCHED, MANAGED, POOLED, FROM_POOL};
     enum kind kind = kinds[below(6)];
@@ -192,7 +195,7 @@ static void allocate(void) {
     }
     default:
         if (capturing) {
-            /* Memory of the graph that comes of it. */
+            /* This allocates memory of the captured graph. */
             CALL(cuMemAllocAsync, &address, bytes, capturing);
             break;
         }
@@ -210,7 +213,7 @@ static void allocate(void) {
 
 static void give_back(void) {
     struct object *object;
-    /* What a graph frees is not taken out of a pool that may be destroyed before the graph runs. */
+    /* During a capture, memory to free does not come from a pool that may be destroyed before the graph runs. */
     enum kind pooled = capturing || rarely(2) ? POOLED : FROM_POOL;
     switch (below(6)) {
     case 0:
@@ -218,7 +221,7 @@ static void give_back(void) {
         CALL(cuMemFree, H(CUdeviceptr, below(POOLED)) + (rarely(20) ? 256 : 0));
         break;
     case 2:
-        /* Twice at once and never later: the host's addresses are used again for whatever comes next. */
+        /* A second release comes at once and not later, because host addresses are reused by other mappings. */
         object = some(rarely(10) ? REGISTERED : PINNED);
         printf(" %u", object->number);
         if (CALL(cuMemFreeHost, (void *)object->handle) == CUDA_SUCCESS) {
@@ -234,7 +237,7 @@ static void give_back(void) {
             CALL(cuMemFree, H(CUdeviceptr, pooled));
         break;
     default:
-        /* In a capture only as a part of it: else it would happen at some later moment. */
+        /* During a capture only in the capturing stream; otherwise the free would happen at an unknown time. */
         CALL(cuMemFreeAsync, H(CUdeviceptr, rarely(4) ? LINEAR : pooled), capturing ? capturing : stream());
         settled();
     }
@@ -289,7 +292,7 @@ static void map(void) {
         keep(RANGE, address, RANGE_PIECES * PIECE);
         break;
     case 3:
-        /* Its addresses are the process's, and are used again for whatever comes next. */
+        /* The addresses belong to the process and are reused by other mappings. */
         if (rarely(3) && CALL(cuMemAddressFree, range->handle, range->bytes) == CUDA_SUCCESS) {
             CALL(cuMemAddressFree, range->handle, range->bytes);
             for (int i = 0; i < SLOTS; i++)
@@ -332,7 +335,7 @@ static void map(void) {
 static void copy(void) {
     struct object *to = memory(), *from = memory();
     size_t bytes = part(to) < part(from) ? part(to) : part(from);
-    /* Two copies in two streams come in any order: what the memory holds then is not for the driver to say. */
+    /* Two copies in two streams run in any order, and then the memory's contents are undefined. */
     if (!settled() && !capturing)
         return;
     switch (below(7)) {
@@ -374,7 +377,7 @@ static void launch(void) {
         break;
     case 1: {
         where = stream();
-        /* A flag of its own, but for calls that are long done. */
+        /* Each call has its own flag, which is reused only when the earlier call is long done. */
         int *flag = &called[calls++ % 64];
         *flag = 0;
         CALL(cuLaunchHostFunc, where, mark, flag);
@@ -396,7 +399,7 @@ static CUcontext current_context(void) {
     return context;
 }
 
-/* The context of each stream that was made. Handles are given out again: the last one counts. */
+/* The context of each stream made. Handles are reused, so the last entry counts. */
 static struct {
     CUstream stream;
     CUcontext context;
@@ -416,7 +419,7 @@ static CUcontext context_of_stream(CUstream stream) {
     return NULL;
 }
 
-/* A stream ends with its context. To use it afterwards ends the program, on NVIDIA's driver and on the simulated one. */
+/* A stream ends with its context. Using it afterwards ends the program, on NVIDIA's driver and on the simulated one. */
 static void forget_streams_of(CUcontext ended) {
     for (unsigned i = 0; i < SLOTS; i++)
         if (context_of_stream((CUstream)objects[STREAM][i].handle) == ended)
@@ -485,7 +488,7 @@ static void graphs(void) {
     case 0:
     case 1:
         captured = H(CUstream, STREAM);
-        /* One at a time, so that it is known when nothing is captured. */
+        /* One capture at a time, so that it is known when none is active. */
         if (!capturing && CALL(cuStreamBeginCapture, captured, mode) == CUDA_SUCCESS)
             capturing = captured, capturing_in = context_of_stream(captured);
         break;
@@ -661,7 +664,7 @@ int main(int count_of_arguments, char **arguments) {
         unsigned which = below(sizeof operations / sizeof *operations);
         printf("%lu:", step);
         operations[which]();
-        /* Without a context there is little to see. */
+        /* Most calls fail without a context, so this usually makes one current. */
         if (last == CUDA_ERROR_INVALID_CONTEXT && !rarely(4))
             CALL(cuCtxSetCurrent, (CUcontext)objects[CONTEXT][0].handle);
         printf("\n");

@@ -1,4 +1,4 @@
-/* Loads the driver, uses it, lets it go, and does it again. */
+/* Loads the driver, uses it, closes it, and repeats this. */
 #define NOT_LINKED
 #include "program.h"
 

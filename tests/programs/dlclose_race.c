@@ -1,6 +1,6 @@
 /*
- * One thread uses the driver through a handle of its own while another one opens and closes it, looks functions up by
- * each way and calls them.
+ * One thread uses the driver through its own handle, while another thread opens and closes the driver, looks functions
+ * up in every way and calls them.
  */
 #define NOT_LINKED
 #include "program.h"

@@ -1,7 +1,7 @@
 /*
- * A driver of CUDA 11.3, as libcuda.so.1: its cuGetProcAddress has no second version. It has one device, with the UUID that
- * the variable DEVICE_UUID gives, and memory without end. Compiled with SHARED_FUNCTIONS it has further symbols for the same
- * functions: earlier versions of them, and forms with per-thread default streams.
+ * A driver of CUDA 11.3, as libcuda.so.1: its cuGetProcAddress has no second version. It has one device, with the UUID
+ * in the environment variable DEVICE_UUID and unlimited memory. Compiled with SHARED_FUNCTIONS it has additional
+ * symbols for the same functions: earlier versions, and forms with per-thread default streams.
  */
 #include <stddef.h>
 #include <stdlib.h>

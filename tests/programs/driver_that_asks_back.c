@@ -1,6 +1,6 @@
 /*
- * A driver, as libcuda.so.1, that calls the program's function `while_asked` whenever it is asked what a pool has in reserve, before
- * it looks. All that it can it does through the driver whose file DRIVER_BEHIND names.
+ * A driver, as libcuda.so.1, that calls the program's function `while_asked` at each query of a pool's reserve, before
+ * it reads the reserve. It forwards its functions to the driver in the file named by DRIVER_BEHIND.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
     X(cuThreadExchangeStreamCaptureMode) X(cuMemPoolCreate) X(cuMemPoolTrimTo) X(cuMemAllocFromPoolAsync)              \
     X(cuMemFreeAsync)
 
-/* Jumps, so that arguments and results are nobody's concern here. */
+/* A jump, so that arguments and results need no handling here. */
 #define DEFINE(name)                                                                                                   \
     __attribute__((visibility("hidden"))) void *behind_##name;                                                         \
     __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *behind_" #name "(%rip)\n");
@@ -32,7 +32,7 @@ int cuMemPoolGetAttribute(void *pool, int attribute, void *value) {
     return get_attribute_behind(pool, attribute, value);
 }
 
-/* Stores what `library` has under `name`. */
+/* Stores the address of `name` in `library`. */
 static void find(void *library, const char *name, void *pointer) {
     void *found = dlsym(library, name);
     if (!found) {

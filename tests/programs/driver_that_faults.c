@@ -1,7 +1,7 @@
 /*
- * A driver, as libcuda.so.1, whose device has met a fault when the host synchronises: from then on it answers every question with
- * that, until the primary context is reset. All that it can it does through the driver whose file DRIVER_BEHIND names. At the end of
- * the process it says how often it was asked about an address.
+ * A driver, as libcuda.so.1, whose device has a fault at the host's first synchronisation. From then on queries return
+ * that error, until the primary context is reset. It forwards its functions to the driver in the file named by
+ * DRIVER_BEHIND. At the end of the process it prints how many queries about addresses there were.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,7 +16,7 @@ enum { ILLEGAL_ADDRESS = 700 };
     X(cuDevicePrimaryCtxRelease_v2) X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent_v2)     \
     X(cuCtxPopCurrent_v2) X(cuMemAlloc_v2)
 
-/* Jumps, so that arguments and results are nobody's concern here. */
+/* A jump, so that arguments and results need no handling here. */
 #define DEFINE(name)                                                                                                   \
     __attribute__((visibility("hidden"))) void *behind_##name;                                                         \
     __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *behind_" #name "(%rip)\n");

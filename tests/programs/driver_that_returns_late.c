@@ -1,7 +1,6 @@
 /*
- * A driver, as libcuda.so.1, that lets the program go on only three milliseconds after a launch of two blocks, as if
- * the program had been kept from running meanwhile. All that it can it does through the driver whose file DRIVER_BEHIND
- * names.
+ * A driver, as libcuda.so.1, that returns from a launch of two blocks only after 3 ms, as if the program had been kept
+ * from running. It forwards its functions to the driver in the file named by DRIVER_BEHIND.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +13,7 @@
     X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuStreamIsCapturing)             \
     X(cuThreadExchangeStreamCaptureMode) X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventQuery)
 
-/* Jumps, so that arguments and results are nobody's concern here. */
+/* A jump, so that arguments and results need no handling here. */
 #define DEFINE(name)                                                                                                   \
     __attribute__((visibility("hidden"))) void *behind_##name;                                                         \
     __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *behind_" #name "(%rip)\n");

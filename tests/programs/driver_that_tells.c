@@ -1,6 +1,6 @@
 /*
- * A driver, as libcuda.so.1, that says when memory of the host is registered and when a kernel is launched. All that it can
- * it does through the driver whose file DRIVER_BEHIND names.
+ * A driver, as libcuda.so.1, that prints a message when host memory is registered and when a kernel is launched. It
+ * forwards all functions to the driver in the file named by DRIVER_BEHIND.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
     X(cuThreadExchangeStreamCaptureMode) X(cuMemHostGetDevicePointer_v2) X(cuStreamWriteValue64_v2) X(cuMemAlloc_v2)   \
     X(cuMemFree_v2) X(cuMemGetInfo_v2) X(cuCtxSynchronize)
 
-/* Jumps, so that arguments and results are nobody's concern here. */
+/* A jump, so that arguments and results need no handling here. */
 #define DEFINE(name)                                                                                                   \
     __attribute__((visibility("hidden"))) void *behind_##name;                                                         \
     __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *behind_" #name "(%rip)\n");

@@ -1,6 +1,6 @@
 /*
- * A driver, as libcuda.so.1, that calls back before it answers questions about its devices, as one does for a profiler; the
- * callback asks it for the free memory. It has one device without a name.
+ * A driver, as libcuda.so.1, that calls a callback before it answers queries about its devices, as drivers do for
+ * profilers. The callback queries the free memory. The driver has one device without a name.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

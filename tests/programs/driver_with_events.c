@@ -1,6 +1,7 @@
 /*
- * A driver, as libcuda.so.1, that cannot let a device write into host memory, so that only events tell of progress. All that it
- * can it does through the driver whose file DRIVER_BEHIND names. At the end of the process it says how many events are left.
+ * A driver, as libcuda.so.1, whose device cannot write into host memory, so that progress is visible only by events. It
+ * forwards all functions to the driver in the file named by DRIVER_BEHIND. At the end of the process it prints the
+ * number of events that were not destroyed.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,7 +17,7 @@
     X(cuThreadExchangeStreamCaptureMode) X(cuEventRecord) X(cuEventQuery) X(cuLaunchKernel) X(cuGraphGetNodes)         \
     X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy)
 
-/* Jumps, so that arguments and results are nobody's concern here. */
+/* A jump, so that arguments and results need no handling here. */
 #define DEFINE(name)                                                                                                   \
     __attribute__((visibility("hidden"))) void *behind_##name;                                                         \
     __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *behind_" #name "(%rip)\n");

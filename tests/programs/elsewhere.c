@@ -1,6 +1,6 @@
 /*
- * Launches onto devices that are not the calling thread's. Its argument says how: "cooperative" is one launch on both devices,
- * "graph" is a graph that runs in a stream of the second.
+ * Launches onto devices that are not the calling thread's current one. Argument: "cooperative" (one launch on both
+ * devices), or "graph" (a graph that runs in a stream of the second device).
  */
 #include "program.h"
 

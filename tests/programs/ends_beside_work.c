@@ -1,7 +1,8 @@
 /*
- * A context ends while another has work in flight, which waits for the host: "first" if the process launched in the one that ends
- * first, "second" if in the other. In the latter case that work goes on at SIGUSR1. In the former it goes on by
- * itself; if the context has ended before, but only after a second, this says that it was held up, and no more.
+ * A context ends while another context has work in flight, which waits for the host. Argument: "first" if the process
+ * launched in the context that ends, "second" if in the other one. With "second" the work goes on at SIGUSR1. With
+ * "first" it goes on by itself; if the context has ended before that, but only after one second, the program prints
+ * only that it was delayed.
  */
 #include "program.h"
 
@@ -51,7 +52,7 @@ int main(int count, char **arguments) {
         launch_in(ends, NULL);
     launch_in(stays, stream);
     REQUIRE(cuLaunchHostFunc(stream, ends_first ? go_on_by_itself : wait_for_signal, NULL));
-    /* More than one progress marker stands for. */
+    /* More launches than one progress marker covers. */
     for (int i = 0; i < 20; i++)
         REQUIRE(spin(kernel, stream, 1000));
     double start = now_seconds();

@@ -1,4 +1,4 @@
-/* Takes memory to the last byte: in one piece, and in two, and one byte more. The argument is what there is. */
+/* Allocates memory to the last byte, in one piece and in two, and one byte more. The argument is the limit. */
 #include "program.h"
 
 int main(int count, char **arguments) {

@@ -1,7 +1,7 @@
 /*
- * Becomes or starts another program while it holds memory. Argument: fork, vfork, clone (which shares memory with its
- * parent until then), spawn, self, or thread (which becomes the program for all). The new program is this one with
- * the argument "fresh".
+ * Executes or starts another program while it holds memory. Argument: fork, vfork, clone (which shares memory with its
+ * parent until then), spawn, self, or thread (a thread executes it for the whole process). The new program is this one
+ * with the argument "fresh".
  */
 #include "program.h"
 

@@ -1,6 +1,6 @@
 /*
  * Ends while its threads launch. Argument: exit, _exit, quick_exit, abort, return, or thread (the first thread ends,
- * another one ends the program).
+ * and another one ends the program).
  */
 #include "program.h"
 
@@ -12,7 +12,7 @@ static volatile int launched;
 
 static void *launch(void *unused) {
     REQUIRE(cuCtxSetCurrent(context));
-    /* The program is ending: the driver may refuse from then on. */
+    /* The driver may refuse calls while the program is ending. */
     while (spin(kernel, NULL, 20000) == CUDA_SUCCESS)
         launched = 1;
     for (;;)

@@ -1,6 +1,6 @@
 /*
- * Makes a context, and asks for the free memory; with the argument "allocates" it then allocates, and with the argument
- * "launches" it loads a module and launches a kernel.
+ * Makes a context and queries the free memory. With the argument "allocates" it then allocates; with "launches" it
+ * loads a module and launches a kernel.
  */
 #include "program.h"
 

@@ -1,4 +1,7 @@
-/* Forks before it uses CUDA, or after. Argument: before, after, or storm. Parent and children keep separate books. */
+/*
+ * Forks before or after it starts to use CUDA. Argument: before, after, or storm. Parent and children must be charged
+ * separately.
+ */
 #include "program.h"
 
 #include <sys/wait.h>
@@ -19,7 +22,7 @@ static void await(pid_t child) {
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* The driver does not work in a child of a process that has initialised it: it must say so, and not hang. */
+/* The driver does not work in a child of a process that has initialised it. It must report that and not hang. */
 static int child_after_init(void) {
     CUdeviceptr memory;
     printf("child: cuInit %d, cuMemAlloc %s\n", cuInit(0), cuMemAlloc(&memory, 4096) ? "refused" : "granted");
@@ -53,7 +56,7 @@ int main(int count, char **arguments) {
         printf("parent: gave it back: %s\n", free_bytes() == free_before ? "yes" : "no");
         work("parent");
     } else {
-        /* Children that end without having used CUDA, by every kind of exit, change nothing for the parent. */
+        /* Children that end without using CUDA, by every kind of exit, must change nothing for the parent. */
         CUdeviceptr memory;
         use_device();
         REQUIRE(cuMemAlloc(&memory, 8 * MIB));

@@ -1,6 +1,6 @@
 /*
- * Forks again and again while its threads take memory, give it back and launch. The driver does not work in the
- * children: it must say so, and neither they nor the parent may hang.
+ * Forks repeatedly while its threads allocate memory, free it and launch. The driver does not work in the children: it
+ * must report that, and neither the children nor the parent may hang.
  */
 #include "program.h"
 

@@ -1,6 +1,6 @@
 /*
- * Asks cuGetProcAddress for everything in every way, before and after cuInit, and says which function each answer is. With
- * an argument, then takes as many bytes and one more, by each function that it was given.
+ * Asks cuGetProcAddress for every function in every way, before and after cuInit, and prints which function each answer
+ * is. With an argument, then allocates that many bytes and one more, with each function that it got.
  */
 #define NOT_LINKED
 #include "program.h"
@@ -19,7 +19,7 @@ static const char *const names[] = {
 };
 static const int versions[] = {0, 2000, 3020, 7000, 11020, 11030, 11080, 12000, 12050, 13000, 13050, 99000, -1};
 static const unsigned long long flags[] = {0, 1, 2, 3, 4};
-/* What the driver may answer with, by symbol. */
+/* Suffixes of the symbols that the driver may return. */
 static const char *const suffixes[] = {"", "_v2", "_v3", "_v4", "_ptsz", "_v2_ptsz", "_ptds", "_v2_ptds"};
 
 static CUresult ask(const char *entry, const char *name, void **address, int version, unsigned long long flags,
@@ -71,13 +71,13 @@ static void ask_all(void) {
 typedef CUresult allocate(CUdeviceptr *address, size_t bytes);
 typedef CUresult allocate_in_order(CUdeviceptr *address, size_t bytes, CUstream stream);
 
-/* Takes everything, and one byte more, by what `entry` gives for `flags`. */
+/* Allocates everything, and one byte more, with the function that `entry` returns for `flags`. */
 static void take(const char *entry, unsigned long long flags, CUresult (*release)(CUdeviceptr), size_t bytes) {
     void *next = NULL, *function = NULL;
     CUdeviceptr all, more;
     if (!dlsym(library, entry))
         return;
-    /* As runtime libraries do: the look-up itself is looked up. */
+    /* As in runtime libraries, the look-up function itself is looked up. */
     int version = strstr(entry, "_v2") ? 12000 : 11030;
     REQUIRE(ask(entry, "cuGetProcAddress", &next, version, flags, NULL));
     int is_v2 = version == 12000;

@@ -1,4 +1,4 @@
-/* A graph made by hand and launched many times, with host functions between: all of it runs, in order. */
+/* A graph built node by node and launched many times, with host functions between: all of it must run, in order. */
 #include "program.h"
 
 static int calls, out_of_order;

@@ -1,4 +1,4 @@
-/* Memory of graphs: after each step, what the device is short of is what graphs have in reserve. */
+/* Memory of graphs: after each step, the memory missing on the device must be the graphs' reserve. */
 #include "program.h"
 
 static size_t before;
@@ -8,7 +8,7 @@ static void show(const char *when) {
     printf("%s: %zu MiB in use\n", when, (before - free_bytes()) / MIB);
 }
 
-/* An allocation of so many bytes, and its free. */
+/* A graph that allocates `bytes` and frees them. */
 static CUgraph allocating_graph(size_t bytes) {
     CUgraph graph;
     CUgraphNode allocation, free_node;
@@ -67,7 +67,7 @@ int main(void) {
     large = ready(allocating_graph(72 * MIB));
     printf("more than there is, launched: %d\n", cuGraphLaunch(large, stream));
     printf("more than there is, uploaded: %d\n", cuGraphUpload(large, stream));
-    /* Where there is enough, it runs now: what it uses cannot be trimmed. */
+    /* If there is enough memory, the graph runs now, and its used memory cannot be trimmed. */
     REQUIRE(cuCtxSynchronize());
     REQUIRE(cuDeviceGraphMemTrim(0));
     show("refused, and trimmed");

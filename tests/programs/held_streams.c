@@ -1,4 +1,4 @@
-/* Launches a kernel into each of 24 streams that a host function holds up until SIGUSR1. */
+/* Launches a kernel into each of 24 streams, which a host function holds until SIGUSR1. */
 #include "program.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* Takes so many bytes, says so, and holds them until it is ended. */
+/* Allocates a number of bytes, prints a message, and holds them until it is killed. */
 #include "program.h"
 
 int main(int count, char **arguments) {

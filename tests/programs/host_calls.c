@@ -1,4 +1,4 @@
-/* Host functions and events of a stream go on while a kernel of another thread waits for the device. */
+/* Host functions and events of a stream must go on while a kernel of another thread waits for the device. */
 #include "program.h"
 
 #include <pthread.h>

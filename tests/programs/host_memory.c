@@ -1,4 +1,4 @@
-/* Page-locked memory of the host: what is asked for, and what the driver answers. */
+/* Page-locked host memory: prints the driver's answers to various requests. */
 #include "program.h"
 
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 /*
- * Launches nine kernels, the first three of which it waits for, and then makes a call that waits for the device without
- * saying so: the argument says which. It goes on when it is told so by SIGUSR1.
+ * Launches nine kernels and waits for the first three. Then makes a call that waits for the device implicitly; the
+ * argument selects the call. The kernels go on at SIGUSR1.
  */
 #include "program.h"
 

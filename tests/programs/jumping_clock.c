@@ -1,7 +1,7 @@
 /*
- * Preloaded, as libraries that fake the time are: the program's clocks jump ahead and back by hours at each question. With
- * JUMPING_CLOCK=wall only the wall clock does, as when somebody sets it. The simulated GPU alone is told the truth, because a real one
- * has a clock of its own.
+ * A preloaded library that fakes the time: the program's clocks jump forward and back by hours at each reading. With
+ * JUMPING_CLOCK=wall only the wall clock jumps, as when an administrator sets it. The simulated GPU gets the true time,
+ * because a real GPU has its own clock.
  */
 #define NOT_LINKED
 #include "program.h"
@@ -24,7 +24,7 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t clock, struct
     if (result == 0 && jumps(clock, __builtin_return_address(0))) {
         long hours = (long)(__atomic_fetch_add(&asked, 1, __ATOMIC_RELAXED) * 2654435761u >> 24) - 100;
         now->tv_sec += hours * 3600;
-        /* No clock shows a time before its beginning. */
+        /* A clock cannot be before its start. */
         if (now->tv_sec < 1)
             now->tv_sec = 1;
     }

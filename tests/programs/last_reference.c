@@ -1,4 +1,4 @@
-/* The primary context lives as long as anybody holds a reference to it, be it a green context. */
+/* The primary context lives as long as any reference to it exists, including a green context. */
 #include "program.h"
 
 #include <pthread.h>
@@ -37,7 +37,7 @@ static void *retain_and_release(void *unused) {
     return unused;
 }
 
-/* In the end nobody holds the context: whichever thread's release was the last, all is given back. */
+/* Whichever thread releases the last reference, all memory must be freed. */
 static void release_at_once(void) {
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++)

@@ -1,6 +1,6 @@
 /*
- * Launches short kernels of two blocks, and then long ones of one block, without waiting for any. Says how many
- * milliseconds it took to launch the long ones.
+ * Launches short kernels of two blocks, then long ones of one block, without waiting. Prints how many milliseconds the
+ * launches of the long ones took.
  */
 #include "program.h"
 

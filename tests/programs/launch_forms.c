@@ -1,9 +1,11 @@
-/* Launches a kernel of a millisecond by the function that its argument names; without one, lists those that it can. */
+/*
+ * Launches a kernel of 1 ms with the function named by the argument. Without an argument, lists the possible functions.
+ */
 #include "program.h"
 
 #include <dlfcn.h>
 
-/* How a function launches. */
+/* Kinds of launch functions. */
 enum form { KERNEL, ATTRIBUTES, COOPERATIVE, SEVERAL_DEVICES, PREPARED, GRID, GRID_IN_STREAM, GRAPH };
 
 static const struct {
@@ -47,7 +49,7 @@ static CUgraphExec graph_of(CUfunction kernel) {
     return executable;
 }
 
-/* Shape and parameters for the functions that take none. */
+/* Sets shape and parameters for the launch functions that have no arguments for them. */
 static void prepare(CUfunction kernel) {
     CUresult (*set_shape)(CUfunction, int, int, int) = dlsym(RTLD_DEFAULT, "cuFuncSetBlockShape");
     CUresult (*set_size)(CUfunction, unsigned) = dlsym(RTLD_DEFAULT, "cuParamSetSize");

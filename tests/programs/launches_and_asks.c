@@ -1,11 +1,11 @@
 /*
- * Launches, and asks whether it is done. The argument says how:
+ * Launches and queries whether the work is done. The argument selects the way:
  *
- *   queries  160 short kernels, with a question about an event behind each
- *   polls    five long kernels, with questions about an event until they are done
+ *   queries  160 short kernels, each followed by a query of an event
+ *   polls    five long kernels, with repeated queries of an event until they are done
  *   graphs   160 short graphs
  *
- * A few launches that it waits for come first, and last it waits for SIGUSR1.
+ * Before that it makes a few launches and waits for each. At the end it waits for SIGUSR1.
  */
 #include "program.h"
 

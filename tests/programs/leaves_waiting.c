@@ -1,6 +1,6 @@
 /*
- * One thread launches; meanwhile the first one does what the argument says: "exec" (the new program launches in its turn), "fork" (a
- * child does, which has not used CUDA yet, and its parent waits for it), or "exit".
+ * One thread launches, and meanwhile the first thread does what the argument says: "exec" (the new program launches
+ * too), "fork" (a child that has not used CUDA launches, and its parent waits for it), or "exit".
  */
 #include "program.h"
 
@@ -17,7 +17,7 @@ static void *launch(void *unused) {
     return unused;
 }
 
-/* As a program does that knows nothing of the other one. */
+/* Launches like a program that does not know of the other one. */
 static int launch_afresh(void) {
     context = use_device();
     kernel = spin_kernel();

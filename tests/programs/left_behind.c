@@ -1,5 +1,6 @@
 /*
- * Launches nine kernels on the second device, and then one on the first. The argument says into what of the second device:
+ * Launches nine kernels on the second device, and then one on the first. The argument selects the stream on the second
+ * device:
  *
  *   stream     a stream
  *   default    the default stream

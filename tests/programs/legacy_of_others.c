@@ -1,6 +1,6 @@
 /*
- * A thread launches nine kernels into the legacy default stream, the first three of which it waits for. Then another
- * thread waits for a stream of its own. It goes on when it is told so by SIGUSR1.
+ * A thread launches nine kernels into the legacy default stream and waits for the first three. Then another thread
+ * waits for its own stream. The kernels go on at SIGUSR1.
  */
 #include "program.h"
 

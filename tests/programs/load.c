@@ -1,17 +1,18 @@
 /*
- * Says "ready", waits for the signal USR1, and then keeps the device busy until it is ended. Arguments are of the form name=value:
+ * Prints "ready", waits for SIGUSR1, and then keeps the device busy until it is killed. Arguments have the form
+ * name=value:
  *
- *   kernels=NS,NS,...  how long kernels take, one of these at random [1000000]
+ *   kernels=NS,NS,...  durations of kernels in ns, chosen at random [1000000]
  *   blocks=N           blocks of a kernel [1]
  *   sync=N             kernels between two synchronisations; 0: none, the driver's queue is bounded [0]
- *   last_ns=N          how long the last kernel before a synchronisation takes; 0: as the others [0]
- *   poll=N             not 0: waits by asking again and again; 2: without a rest [0]
- *   gap_us=N           pauses after each synchronisation for up to twice so long, at random [0]
- *   for_ms=N           ends after so long, and says how much it has launched, and in how long; 0: never [0]
- *   streams=N          streams, used in turn [1]
- *   graph=N            kernels of a graph, which is launched in their place; 0: no graph [0]
- *   on_ms=N off_ms=N   launches for so long, waits for all, pauses for so long, says when it goes on; 0: no pauses [0]
- *   seed=N             where the numbers for what is random begin [1]
+ *   last_ns=N          duration of the last kernel before a synchronisation in ns; 0: like the others [0]
+ *   poll=N             not 0: waits by polling; 2: polls without pauses [0]
+ *   gap_us=N           mean of the random pause after each synchronisation in µs; the longest is twice that [0]
+ *   for_ms=N           ends after this time, and prints the amount of launched work and the time; 0: never [0]
+ *   streams=N          number of streams, used in turn [1]
+ *   graph=N            launches graphs with this number of kernels instead of kernels; 0: no graphs [0]
+ *   on_ms=N off_ms=N   launches for on_ms, waits for all, pauses for off_ms, prints when it goes on; 0: no pauses [0]
+ *   seed=N             seed of the random numbers [1]
  */
 #include "program.h"
 
@@ -68,7 +69,7 @@ static void read_arguments(int count, char **arguments) {
     EXPECT(stream_count >= 1 && stream_count <= STREAMS_MAX);
 }
 
-/* A number, by the same sequence in every run of a seed. */
+/* The next pseudo-random number. A seed always gives the same sequence. */
 static uint64_t next_random(void) {
     static uint64_t state;
     state = state ? state : seed;

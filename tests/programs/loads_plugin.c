@@ -1,4 +1,4 @@
-/* A program that knows nothing of CUDA and loads a plugin, whose libraries only the plugin sees. */
+/* A program without CUDA that loads a plugin. Only the plugin sees the plugin's libraries. */
 #define NOT_LINKED
 #include "program.h"
 

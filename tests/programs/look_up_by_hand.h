@@ -1,10 +1,13 @@
-/* Finds functions in a library without the loader's help: what is preloaded does not notice. After program.h. */
+/*
+ * Finds functions in a library without the loader's help, so that preloaded libraries do not notice. Include after
+ * program.h.
+ */
 #pragma once
 
 #include <elf.h>
 #include <link.h>
 
-/* The symbols of a library as it lies in memory. Linkers put the table of names right behind that of symbols. */
+/* Searches the symbol table of a loaded library. Linkers put the string table directly after the symbol table. */
 static void *look_up_by_hand(void *library, const char *name) {
     struct link_map *map = library;
     const ElfW(Sym) *symbols = NULL;

@@ -1,6 +1,6 @@
 /*
- * A program that finds the driver by itself, by one of the ways that there are, and then asks for more memory than it
- * is given as argument: a function found by any way is the one that knows the limit.
+ * A program that looks the driver up itself in one of several ways, and then asks for more memory than its argument. A
+ * function found in any way must enforce the limit.
  */
 #define NOT_LINKED
 #include "program.h"
@@ -29,7 +29,7 @@ static void find_by_symbol(struct driver *driver) {
 }
 
 /*
- * cuGetProcAddress takes the names without their versions; cuGraphAddKernelNode and the like are told apart by the CUDA
+ * cuGetProcAddress takes names without versions. Functions such as cuGraphAddKernelNode are distinguished by the CUDA
  * version.
  */
 static const char *unversioned(const char *symbol) {
@@ -44,7 +44,7 @@ static const char *unversioned(const char *symbol) {
 static void find_by_get_proc_address_v1(struct driver *driver) {
     get_proc_address_v1 *get = (get_proc_address_v1 *)dlsym(library, "cuGetProcAddress"), *itself;
     EXPECT(get != NULL);
-    /* Runtime libraries ask for the function itself first, and go on with what they get. */
+    /* Runtime libraries first look cuGetProcAddress itself up, and go on with the result. */
     REQUIRE(get("cuGetProcAddress", (void **)&itself, 11030, 0));
 #define FIND(name, symbol, version, arguments) REQUIRE(itself(unversioned(symbol), (void **)&driver->name, version, 0));
     CUDA_SUBSET(FIND)
@@ -56,7 +56,7 @@ static void find_by_get_proc_address_v2(struct driver *driver) {
     EXPECT(get != NULL);
     unsigned status;
     void *nothing = get;
-    /* What NVIDIA's runtime begins with. */
+    /* The first look-up of NVIDIA's runtime. */
     printf("an empty name: %d", get("", &nothing, 0, 0, &status));
     printf(", status %u\n", status);
     REQUIRE(get("cuGetProcAddress", (void **)&itself, 12000, 0, &status));

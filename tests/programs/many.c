@@ -1,5 +1,7 @@
-/* Starts so many processes, so many of them at once. Each takes memory, launches a kernel of a millisecond, waits for it,
-   and holds what it has until all that run with it have come as far. Then does the same itself. */
+/*
+ * Starts a number of processes, a given number at a time. Each allocates memory, launches a kernel of 1 ms, waits for
+ * it, and holds its memory until all processes that run with it have done so too. Then does the same itself.
+ */
 #include <poll.h>
 #include <sys/wait.h>
 
@@ -35,7 +37,7 @@ static void run_at_once(long count) {
             EXPECT(read(done[0], &byte, 1) == 1);
             i++;
         }
-        /* None ends before all have done their work. */
+        /* No process ends before all have done their work. */
         EXPECT(waitpid(-1, NULL, WNOHANG) == 0);
     }
     close(end[1]);

@@ -1,4 +1,4 @@
-/* A library that does nothing but need another one. */
+/* A library that only needs another library. */
 #include <stddef.h>
 
 void take(size_t bytes);

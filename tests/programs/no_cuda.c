@@ -1,4 +1,4 @@
-/* A program that has nothing to do with CUDA: what it can see of itself. */
+/* A program without CUDA. Prints what it can see of its own process. */
 #define NOT_LINKED
 #include "program.h"
 

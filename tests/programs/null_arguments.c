@@ -1,13 +1,13 @@
 /*
- * Calls the functions that its arguments name with arguments that are all null or 0, each with a context current, and
- * prints what they answer.
+ * Calls the functions named by its arguments with all arguments null or 0, each with a context current, and prints the
+ * results.
  */
 #define NOT_LINKED
 #include "program.h"
 
 #include <dlfcn.h>
 
-/* More arguments than any function has, those that are passed by value in memory included. */
+/* More arguments than any function has, including those that are passed by value in memory. */
 typedef CUresult any_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
                               uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
@@ -27,7 +27,7 @@ int main(int count, char **arguments) {
             printf("%s: not there\n", arguments[i]);
             continue;
         }
-        /* The function before may have ended it. */
+        /* The previous function may have ended the context. */
         REQUIRE(retain(&context, 0));
         REQUIRE(set_current(context));
         if (!free_before)

@@ -1,4 +1,7 @@
-/* NVML in front of another one, which it is linked to: no process's utilisation is to be had, as on devices in MIG mode. */
+/*
+ * An NVML in front of another one, to which it is linked. It gives no utilisation of processes, as for devices in MIG
+ * mode.
+ */
 #include <stddef.h>
 
 enum { NVML_ERROR_NOT_SUPPORTED = 3 };

@@ -1,7 +1,7 @@
 /*
- * Uses the driver with something odd as descriptor 2, and says what has become of it, of its signals and of the bytes in it.
- * The argument says what: a pipe, one that is full, one without a reader, or something of the program's own that has got the
- * number because standard error was closed.
+ * Uses the driver with an unusual descriptor 2, and prints what has become of the descriptor, of its signals and of the
+ * bytes in it. The argument selects the descriptor: a pipe, a full pipe, a pipe without a reader, or the program's own
+ * file that got this number because standard error was closed.
  */
 #include "program.h"
 
@@ -34,7 +34,7 @@ static void make_descriptor_2(const char *kind) {
     other_end = ends[0];
 }
 
-/* What has been written, if anything. */
+/* Prints what has been written, if anything. */
 static void say_what_came(const char *kind) {
     char text[256] = "";
     if (!strcmp(kind, "file")) {

@@ -1,4 +1,4 @@
-/* A driver of long ago, as libcuda.so.1: it has few functions, and none of those that came later. */
+/* A very old driver, as libcuda.so.1: it has few functions, and none of the later ones. */
 #include <stdlib.h>
 
 int cuInit(unsigned flags) {

@@ -1,4 +1,4 @@
-/* Takes as many MiB as it is asked for, by files 1, 2, 3... in the directory that is its argument. */
+/* Allocates the number of MiB requested by files 1, 2, 3... in the directory given as argument. */
 #include "program.h"
 
 int main(int count, char **arguments) {

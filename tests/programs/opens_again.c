@@ -1,6 +1,6 @@
 /*
- * Opens a plugin that brings the driver along, lets it take device memory, and closes it, three times; each time the driver lies
- * elsewhere. Arguments: the plugin, bytes.
+ * Three times opens a plugin that loads the driver, lets it allocate device memory, and closes it. Each time the driver
+ * is loaded at another address. Arguments: the plugin; bytes.
  */
 #define NOT_LINKED
 #include "program.h"

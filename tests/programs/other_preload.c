@@ -1,6 +1,6 @@
 /*
- * Another library that is preloaded beside the shim: it interposes dlsym and an allocation function, counts, and hands
- * on, as profilers do. It says at the end what it saw.
+ * Another library that is preloaded with the shim. Like a profiler, it interposes dlsym and an allocation function,
+ * counts the calls and forwards them. At the end it prints the counts.
  */
 #define NOT_LINKED
 #include "program.h"

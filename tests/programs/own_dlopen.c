@@ -1,6 +1,6 @@
 /*
- * A program that interposes dlopen itself, as tracers and sanitizers do, with the C library's behind it: it must see each
- * opening that it sees without a shim.
+ * A program that interposes dlopen itself and forwards to the C library's, as tracers and sanitizers do. It must see
+ * the same calls as without a shim.
  */
 #define NOT_LINKED
 #include "program.h"

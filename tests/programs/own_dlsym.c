@@ -1,6 +1,6 @@
 /*
- * A program that interposes dlsym itself, as some do, with the C library's behind it: it must see each look-up that it
- * sees without a shim, and its own look-ups must not end in themselves.
+ * A program that interposes dlsym itself and forwards to the C library's. It must see the same look-ups as without a
+ * shim, and its own look-ups must not recurse.
  */
 #define NOT_LINKED
 #include "program.h"

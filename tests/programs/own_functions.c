@@ -1,4 +1,4 @@
-/* A library with functions of the driver's names, which load the driver when they are first called. */
+/* A library with functions that have the names of driver functions and load the driver at their first call. */
 #define NOT_LINKED
 #include "program.h"
 

@@ -1,6 +1,6 @@
 /*
- * A program that interposes functions that compilers call by themselves, as tracers do, and looks the C library's up when they
- * are first called.
+ * A program that, like tracers, interposes functions to which compilers emit calls, and looks the C library's up at the
+ * first call.
  */
 #define NOT_LINKED
 #include "program.h"

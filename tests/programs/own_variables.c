@@ -1,4 +1,4 @@
-/* A library with variables of the driver's names, into which it puts what it finds in the driver. */
+/* A library with variables that have the names of driver functions, in which it stores the functions' addresses. */
 #define NOT_LINKED
 #include "program.h"
 

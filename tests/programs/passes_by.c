@@ -1,7 +1,7 @@
 /*
- * A library that lets some of the driver's functions pass by the shim, as a shim with a broken hook would: preloaded in front of
- * the shim, it answers look-ups of them with the driver's own. Which ones is said when it is compiled: PASSES is a list of what
- * their names begin with.
+ * A library that lets some of the driver's functions bypass the shim, like a shim with a broken hook. Preloaded before
+ * the shim, it answers look-ups of these functions with the driver's own. PASSES, set at compile time, is a list of the
+ * prefixes of their names.
  */
 #define NOT_LINKED
 #include "program.h"

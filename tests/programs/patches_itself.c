@@ -1,6 +1,6 @@
 /*
- * Overwrites its own reference to a driver function with a function of its own, as tracers do that hook one library at a
- * time, and opens a library with RTLD_DEEPBIND afterwards: the reference must stay as it was written. Argument: the library.
+ * Overwrites its own reference to a driver function with its own function, as tracers do that hook one library at a
+ * time. Then opens a library with RTLD_DEEPBIND: the reference must stay as it was written. Argument: the library.
  */
 #include "program.h"
 
@@ -17,7 +17,7 @@ static CUresult counted(CUdeviceptr *address, size_t bytes) {
     return next(address, bytes);
 }
 
-/* The slot that the program's calls of `name` go through. */
+/* The slot through which the program's calls of `name` go. */
 static void **slot_of(const char *name) {
     ElfW(Addr) base = _r_debug.r_map->l_addr;
     const char *strings = NULL;

@@ -1,5 +1,6 @@
 /*
- * Two devices that reach each other's memory. What lies on one is taken and given back while the other one is current.
+ * Two devices with access to each other's memory. Allocates and frees memory of one device while the other one is
+ * current.
  */
 #include "program.h"
 

@@ -1,4 +1,7 @@
-/* Physical memory under hard use: mappings side by side, steps that fail, second names, and threads that give it back at once. */
+/*
+ * Difficult uses of physical memory: adjacent mappings, failing steps, second handles, and threads that release it at
+ * once.
+ */
 #include "program.h"
 
 #include <pthread.h>
@@ -43,7 +46,7 @@ static void steps_that_fail(void) {
 
 static void side_by_side(void) {
     CUmemGenericAllocationHandle small = create(PIECE), large = create(3 * PIECE);
-    /* Half of the large one stays unmapped, and it counts in full all the same. */
+    /* Half of the large piece stays unmapped, but is charged in full. */
     REQUIRE(cuMemMap(range, PIECE, 0, small, 0));
     REQUIRE(cuMemMap(range + PIECE, 2 * PIECE, 0, large, 0));
     REQUIRE(cuMemMap(range + 3 * PIECE, PIECE, 0, small, 0));
@@ -76,7 +79,7 @@ static void by_its_mapping(void) {
     show("none");
 }
 
-/* One of two handles, or the mapping, of a piece that the other thread gives back at the same time. */
+/* Releases one of two handles, or the mapping, of a piece that the other thread releases at the same time. */
 static void *give_back(void *argument) {
     intptr_t number = (intptr_t)argument;
     for (int round = 0; round < ROUNDS; round++) {

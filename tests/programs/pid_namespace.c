@@ -1,6 +1,6 @@
 /*
- * Starts a child that is process 1 of a process namespace of its own; both hold memory at once. Each one's books are
- * its own.
+ * Starts a child that is process 1 of its own pid namespace. Both hold memory at the same time, and must be charged
+ * separately.
  */
 #include "program.h"
 

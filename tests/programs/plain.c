@@ -1,6 +1,5 @@
 /*
- * A plain program linked to the driver: what it does and prints is the same on a device and in a slice that is as
- * large.
+ * A plain program linked to the driver. It must behave and print the same on a device as in a slice of the same size.
  */
 #include "program.h"
 
@@ -35,7 +34,7 @@ int main(void) {
     REQUIRE(cuCtxSynchronize());
     printf("100 kernels ran\n");
 
-    /* The driver's own refusals are passed on as they are. */
+    /* The driver's own errors must be passed on unchanged. */
     printf("a bad address: %d\n", cuMemFree(0xdead000));
     printf("0 bytes: %d\n", cuMemAlloc(&memory, 0));
     printf("no target: %d\n", cuMemAlloc(NULL, 16));

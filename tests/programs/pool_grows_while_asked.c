@@ -1,6 +1,6 @@
 /*
- * A pool grows in one thread at the very moment at which the driver is asked on behalf of another one, which waits for its stream, what
- * the pool has in reserve.
+ * A pool grows in one thread at the moment at which the driver is asked for the pool's reserve on behalf of another
+ * thread, which waits for its stream.
  */
 #include "program.h"
 

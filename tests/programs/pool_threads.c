@@ -1,6 +1,6 @@
 /*
- * Threads take memory of two pools and give it back, each in a stream of its own, with what they can get of the device. With an
- * argument they give it back at once, not when their streams come to it.
+ * Threads allocate memory from two pools and free it, each in its own stream, with as much of the device as they can
+ * get. With an argument, they free it at once, not in stream order.
  */
 #include "program.h"
 

@@ -1,4 +1,4 @@
-/* Pools of stream-ordered memory: after each step, what the device is short of is what the pools have in reserve. */
+/* Pools of stream-ordered memory: after each step, the memory missing on the device must be the pools' reserve. */
 #include "program.h"
 
 static size_t before;
@@ -49,7 +49,7 @@ static void from_standard_pool(void) {
     show("trimmed to nothing");
 }
 
-/* What a stream has freed it can have again before it comes to the free. */
+/* A stream can reuse memory that it has freed before it reaches the free. */
 static void again_before_the_free(void) {
     CUdeviceptr memory;
     for (int round = 0; round < 3; round++) {
@@ -106,7 +106,7 @@ static void from_own_pools(void) {
     printf("destroyed twice: %d\n", cuMemPoolDestroy(own));
 }
 
-/* Until nothing is left; a pool that keeps what it does not use gives it back before anything is refused. */
+/* Allocates until nothing is left. A pool must release its unused memory before an allocation is refused. */
 static void to_the_brim(void) {
     int count = 0;
     CUresult result;

@@ -1,4 +1,4 @@
-/* Becomes the user nobody after it was started, and before it uses CUDA. Must be started by root. */
+/* Becomes the user nobody after its start and before it uses CUDA. Must be started by root. */
 #include "program.h"
 
 #include <grp.h>

@@ -1,6 +1,6 @@
 /*
- * Which functions there are, asked in every way and before and after the driver is loaded: programs decide by a NULL
- * what the driver can do, so there must be one exactly where the driver has nothing.
+ * Prints which functions exist, asked in every way, before and after the driver is loaded. Programs decide by a NULL
+ * what the driver supports, so there must be a NULL exactly where the driver lacks the function.
  */
 #define NOT_LINKED
 #include "program.h"
@@ -14,7 +14,7 @@ static const char *const NAMES[] = {
     "nvmlInit_v2",     "dlsym",          "dlvsym",             "chroot",             "malloc",
 };
 
-/* A self that was looked up is only worth something if it can look up, too. */
+/* A look-up function that was itself looked up must also be able to look up. */
 static void *through(void *found_dlsym, void *handle, const char *name) {
     void *(*look_up)(void *, const char *);
     memcpy(&look_up, &found_dlsym, sizeof look_up);
@@ -33,7 +33,7 @@ static void probe(const char *when, void *handle) {
             printf(", with a version %s", !versioned ? "NULL" : versioned == found ? "the same" : "another");
         }
         printf("\n");
-        /* A failed look-up leaves its message for who asks. */
+        /* A failed look-up leaves an error message, which this clears. */
         dlerror();
         if (handle && !dlsym(handle, name))
             printf("%s: %s: %s\n", when, name, dlerror() ? "with a message" : "without a message");

@@ -1,4 +1,4 @@
-/* What the host programs have in common: ending at the first surprise, a device, a kernel. */
+/* Common parts of the host programs: error checks that end the program, a device, a kernel. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
@@ -32,7 +32,7 @@
         }                                                                                          \
     } while (0)
 
-/* A kernel that takes as many nanoseconds as its parameter says. */
+/* A kernel whose parameter is its duration in ns. */
 __attribute__((unused)) static const char SPIN_PTX[] =
     ".version 6.0\n"
     ".target sm_50\n"
@@ -51,10 +51,10 @@ __attribute__((unused)) static const char SPIN_PTX[] =
     "    ret;\n"
     "}\n";
 
-/* What programs linked to the driver share. */
+/* For programs linked to the driver. */
 #ifndef NOT_LINKED
 
-/* The first device, with its primary context current in the calling thread. */
+/* Opens the first device and makes its primary context current in the calling thread. */
 __attribute__((unused)) static CUcontext use_device(void) {
     CUdevice device;
     CUcontext context;
@@ -79,7 +79,7 @@ __attribute__((unused)) static CUresult spin(CUfunction function, CUstream strea
     return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* Free bytes as the device, or the slice, says. */
+/* Free bytes reported for the device or the slice. */
 __attribute__((unused)) static size_t free_bytes(void) {
     size_t free, total;
     REQUIRE(cuMemGetInfo(&free, &total));

@@ -1,6 +1,6 @@
 /*
- * Takes and gives back memory as fast as it can, often more than there is, for so long and 100 times at least.
- * Arguments: bytes of a piece, milliseconds.
+ * Allocates and frees memory as fast as it can, often more than there is, for a given time and at least 100 times.
+ * Arguments: bytes of a piece; milliseconds.
  */
 #include "program.h"
 

@@ -1,6 +1,6 @@
 /*
- * Takes and gives back memory of every kind in an order that a seed decides, and says after each step how much is left. What it does
- * depends on the seed and on the driver's answers only.
+ * Allocates and frees memory of every kind in an order decided by a seed, and prints the free memory after each step.
+ * Its calls depend only on the seed and the driver's answers.
  */
 #include "program.h"
 
@@ -20,7 +20,7 @@ static struct piece {
     CUmipmappedArray mipmapped;
     void *host;
     size_t bytes;
-    /* Handles and mappings of physical memory. */
+    /* Number of handles, and mappings, of physical memory. */
     int handles, mapped[2];
 } pieces[PIECES];
 
@@ -70,12 +70,12 @@ static CUresult take(struct piece *piece, enum kind kind) {
     }
 }
 
-/* Where a piece of physical memory is mapped, at two places. */
+/* The address of one of a physical piece's two possible mappings. */
 static CUdeviceptr place(struct piece *piece, int which) {
     return range + (CUdeviceptr)((piece - pieces) * 2 + which) * 2 * GRANULARITY;
 }
 
-/* One step of a piece of physical memory: its handles and mappings come and go in any order. */
+/* One step with a physical piece: its handles and mappings are added and removed in any order. */
 static CUresult turn(struct piece *piece) {
     int which = (int)pick(2), alive = piece->handles + piece->mapped[0] + piece->mapped[1];
     CUresult result = CUDA_SUCCESS;
@@ -93,7 +93,7 @@ static CUresult turn(struct piece *piece) {
     case 1:
         if (piece->mapped[which]) {
             result = cuMemRetainAllocationHandle(&again, (void *)(place(piece, which) + 4096));
-            /* The same memory can get a second name. */
+            /* The same memory can get a second handle. */
             if (piece->handles > 0 && again != piece->handle)
                 return cuMemRelease(again);
             piece->handle = again;
@@ -140,7 +140,7 @@ static CUresult give_back(struct piece *piece) {
     }
 }
 
-/* What a context of its own holds goes with it. */
+/* Allocates in a second context. The memory is freed with that context. */
 static void take_in_second_context(void) {
     CUdeviceptr address;
     void *host;
@@ -154,7 +154,7 @@ static void take_in_second_context(void) {
     REQUIRE(cuCtxDestroy(second));
 }
 
-/* Pools settle at synchronisations, so that what is left does not depend on how far the device has come. */
+/* Synchronises, at which pools release memory, so that the free memory does not depend on the device's progress. */
 static void settle(void) {
     REQUIRE(cuCtxSynchronize());
 }

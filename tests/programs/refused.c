@@ -1,4 +1,7 @@
-/* Says what it gets of the first device: contexts, memory, page-locked memory, and work. It ends well with all or nothing. */
+/*
+ * Prints what it gets of the first device: contexts, memory, page-locked memory, and work. It must end well whether it
+ * gets all or nothing.
+ */
 #include "program.h"
 
 static const char *said(CUresult result) { return result ? "refused" : "granted"; }

@@ -1,6 +1,7 @@
 /*
- * Says "ready", waits for the signal USR1, and then answers requests, each a kernel that is waited for. They come at random with a
- * mean pause between them; of each it says how long it took. Arguments: requests; nanoseconds of a kernel; mean pause in microseconds; where the random numbers begin.
+ * Prints "ready", waits for SIGUSR1, and then answers requests: kernels for which it waits. They come at random times
+ * with a given mean pause. Prints the duration of each. Arguments: number of requests; duration of a kernel in ns; mean
+ * pause in µs; seed of the random numbers.
  */
 #include "program.h"
 
@@ -30,7 +31,7 @@ int main(int count, char **arguments) {
     fflush(stdout);
     EXPECT(sigwait(&begin, &signal) == 0);
     for (int i = 0; i < requests; i++) {
-        /* Between nothing and twice the mean. */
+        /* A pause between 0 and twice the mean. */
         usleep(random() % (2 * mean_us + 1));
         uint64_t start = now_ns();
         REQUIRE(spin(kernel, NULL, kernel_ns));

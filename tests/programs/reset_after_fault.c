@@ -1,4 +1,4 @@
-/* References to the primary context come and go, a kernel meets a fault, and a reset makes the device usable again. */
+/* Retains and releases the primary context, meets a fault in a kernel, and makes the device usable again by a reset. */
 #include "program.h"
 
 enum { PIECES = 40, ROUNDS = 1000 };

@@ -1,7 +1,7 @@
 /*
- * The primary context is reset again and again while threads take memory in it, which the driver's documentation
- * tells programs to avoid. What they were given is gone with it, and the driver refuses them until they have made the
- * new one current.
+ * Repeatedly resets the primary context while threads allocate memory in it, which the driver's documentation tells
+ * programs to avoid. Their memory is freed by the reset, and the driver refuses their calls until they have made the
+ * new context current.
  */
 #include "program.h"
 
@@ -19,7 +19,7 @@ static void *take(void *unused) {
         cuCtxSetCurrent(context);
         if (cuMemAlloc(&memory, 4096) == CUDA_SUCCESS) {
             __atomic_fetch_add(&granted, 1, __ATOMIC_RELAXED);
-            /* Every other one is given back, if it is still there. */
+            /* Every second one is freed, if it still exists. */
             if (memory & 4096)
                 cuMemFree(memory);
         }

@@ -1,6 +1,6 @@
 /*
- * Opens a library by a name that only its own search path (RUNPATH) leads to, in the namespace of the program and in another
- * one. The argument is the name.
+ * Opens a library by a name that is found only through the program's own search path (RUNPATH), in the program's
+ * namespace and in another one. The argument is the name.
  */
 #define NOT_LINKED
 #include "program.h"

@@ -1,6 +1,6 @@
 /*
- * Says whether the C library runs it in secure mode, as it does set-user-ID programs, and what is free of the device.
- * Argument: the driver's library, which must be loaded by hand: in secure mode LD_LIBRARY_PATH is not looked at.
+ * Prints whether the C library runs it in secure mode, as for set-user-ID programs, and the free memory of the device.
+ * Argument: the driver's library, which must be loaded by path, because secure mode ignores LD_LIBRARY_PATH.
  */
 #define NOT_LINKED
 #include "program.h"

@@ -1,6 +1,6 @@
 /*
- * What every program does that has nothing to do with GPUs, for any C library: threads, children, look-ups, libraries
- * that are there and that are not. Arguments: a library to load, if any.
+ * Actions of ordinary programs without GPUs, for any C library: threads, children, look-ups, existing and missing
+ * libraries. Arguments: optionally a library to load.
  */
 #define NOT_LINKED
 #include "program.h"
@@ -19,7 +19,7 @@ static void *thread_main(void *argument) {
 static int count_object(struct dl_phdr_info *info, size_t size, void *unused) {
     (void)size;
     (void)unused;
-    /* A library that is preloaded is one more; what matters is that the list can be walked to its end. */
+    /* A preloaded library is one more object. What matters is that the whole list can be iterated. */
     objects += info->dlpi_phnum > 0;
     return 0;
 }

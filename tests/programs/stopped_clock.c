@@ -1,6 +1,4 @@
-/*
- * Preloaded, as libraries that fake the time are: for the program and all its libraries no time ever passes.
- */
+/* A preloaded library that fakes the time: for the program and all its libraries the time never changes. */
 #define NOT_LINKED
 #include "program.h"
 

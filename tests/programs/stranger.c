@@ -1,7 +1,7 @@
 /*
- * What another user does who means ill, until it is ended: tries to open, shorten, lock, rename, remove and overwrite all that it finds
- * below a directory, connects to every socket there that the kernel tells of, and sends rubbish. Arguments: the directory, then the ids
- * of processes, into whose memory and open files it looks. Says what it could change.
+ * A malicious other user, until it is killed: tries to open, truncate, lock, rename, remove and overwrite everything
+ * below a directory, connects to every socket there that the kernel lists, and sends random bytes. Also tries to access
+ * memory and open files of processes. Prints what it could change. Arguments: the directory; the ids of processes.
  */
 #define NOT_LINKED
 #include "program.h"
@@ -25,7 +25,7 @@ static void tell(const char *what, const char *path) {
     fflush(stdout);
 }
 
-/* Connects and leaves the connection open: only so many are, but as long as they can be. */
+/* Connects and leaves the connection open. Only SOCKETS_MAX connections are kept; the oldest is closed first. */
 static void connect_to(const char *path, int type) {
     static const char rubbish[4096] = {1};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -90,7 +90,7 @@ static void spoil_directory(const char *path, int depth) {
     closedir(directory);
 }
 
-/* The kernel tells everybody the paths of all sockets, and so the names of directories that cannot be listed. */
+/* The kernel shows all users the paths of all sockets, and so the names of directories that cannot be listed. */
 static void spoil_beside_sockets(void) {
     char line[1024];
     FILE *list = fopen("/proc/net/unix", "re");
@@ -139,7 +139,7 @@ static void spoil_process(const char *pid) {
 
 int main(int count, char **arguments) {
     EXPECT(count >= 2);
-    /* Never as the user whom all this belongs to. */
+    /* Never run as root, who owns all this. */
     EXPECT(geteuid() != 0);
     root = arguments[1];
     for (;;) {

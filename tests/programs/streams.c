@@ -1,4 +1,7 @@
-/* Launches into several streams, with events between them; all work is done and nothing is refused, limited or not. */
+/*
+ * Launches into several streams with events between them. All work must be done and nothing refused, with and without a
+ * limit.
+ */
 #include "program.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* Becomes the user and group that the first argument says, and runs the rest as a program, as su does. */
+/* Becomes the user and group of the first argument, and executes the remaining arguments as a program, as su does. */
 #define NOT_LINKED
 #include "program.h"
 

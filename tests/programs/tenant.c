@@ -1,15 +1,15 @@
 /*
- * Takes memory, gives it back, launches and waits, in an order that a seed decides, and goes on whatever it is answered: it counts.
- * Arguments: the file of its counts, then some of the form name=value:
+ * Allocates and frees memory, launches and waits, in an order decided by a seed. It goes on after any result, and
+ * counts the results. Arguments: the file for the counters, then arguments of the form name=value:
  *
- *   seed=N       where the numbers for what is random begin [1]
- *   steps=N      ends after so many steps; 0: never [0]
- *   bytes=N      the most bytes of a piece of memory; 0: takes none [0]
- *   kernel_ns=N  how long a kernel takes; 0: launches none [0]
+ *   seed=N       seed of the random numbers [1]
+ *   steps=N      ends after this number of steps; 0: never [0]
+ *   bytes=N      maximum size of a piece of memory; 0: allocates none [0]
+ *   kernel_ns=N  duration of a kernel in ns; 0: launches none [0]
  *   sync=N       kernels between two synchronisations [16]
- *   devices=N    uses the first so many devices [1]
- *   pause_us=N   pauses after each step for up to so long [0]
- *   children=N   starts a child, or a thread, every so many steps, and waits for its end; 0: never [0]
+ *   devices=N    number of devices to use [1]
+ *   pause_us=N   longest pause after each step in µs [0]
+ *   children=N   starts a thread and a child every N steps, and waits for them; 0: never [0]
  */
 #include "program.h"
 
@@ -20,11 +20,11 @@
 
 enum { PIECES = 12, DEVICES_MAX = 4 };
 
-/* Read by the test while this runs: see counts.rs. */
+/* Read by the test while the program runs: see counts.rs. */
 static struct counts {
-    /* Calls that have returned; of those that ask for memory, the granted and the refused ones; launches. */
+    /* Returned calls; granted and refused allocations; launches. */
     uint64_t calls, granted, refused, launches;
-    /* Calls that were answered otherwise than with success or a lack of memory, and the last such answer. */
+    /* Calls with a result other than success or out of memory, and the last such result. */
     uint64_t unexpected, last_unexpected;
 } volatile *counts;
 
@@ -79,7 +79,10 @@ static CUresult give_back(struct piece *piece) {
         return cuMemRelease(piece->handle);
     if (kind != ORDERED)
         return cuMemFree(piece->address);
-    /* A stream may borrow what it has freed and not come to: waited for, what is held is what is charged. */
+    /*
+     * A stream may reuse freed memory before it reaches the free. After this wait, the held memory is the charged
+     * memory.
+     */
     CUresult result = cuMemFreeAsync(piece->address, NULL);
     return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
 }
@@ -111,7 +114,7 @@ static void *does_nothing(void *argument) {
     return argument;
 }
 
-/* Where there may be no more of them, the program goes on without. */
+/* If no more threads or processes are permitted, the program goes on without them. */
 static void step_of_children(void) {
     pthread_t thread;
     int status;

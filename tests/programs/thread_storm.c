@@ -1,4 +1,4 @@
-/* Many short threads, each of which takes memory and launches once or twice, come and go. */
+/* Many short threads, each of which allocates memory and launches once or twice. */
 #include "program.h"
 
 #include <pthread.h>

@@ -1,4 +1,7 @@
-/* Four threads without a context of their own take memory, then take the program's context and all that it can give. */
+/*
+ * Four threads without a context try to allocate memory, then use the program's context and allocate all that they can
+ * get.
+ */
 #include "program.h"
 
 #include <pthread.h>

@@ -18,7 +18,7 @@ static void map(CUdeviceptr address, CUmemGenericAllocationHandle handle) {
     REQUIRE(cuMemMap(address, 2 * PIECE, 0, handle, 0));
     REQUIRE(cuMemSetAccess(address, 2 * PIECE, &access, 1));
     REQUIRE(cuMemsetD8(address, 1, 2 * PIECE));
-    /* The set may still be under way, and what it works on must stay mapped. */
+    /* The set may still be running, and its memory must stay mapped until then. */
     REQUIRE(cuCtxSynchronize());
 }
 

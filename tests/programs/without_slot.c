@@ -1,4 +1,4 @@
-/* Asks for memory and for a launch, says what the answers are, and asks for memory until it gets it. */
+/* Tries to allocate and to launch, prints the results, and then tries to allocate until it succeeds. */
 #include "program.h"
 
 int main(void) {

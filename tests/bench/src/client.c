@@ -1,11 +1,11 @@
 /*
- * What is measured: a plain program that is linked to the driver and knows nothing of slices. Prints one number.
+ * The measured program: a plain program linked to the driver that does not know of slices. Prints one number.
  *
- *   launch THREADS   nanoseconds of a launch, of each thread's own processor time
- *   pair LIVE        nanoseconds of an allocation and its release, beside LIVE others
- *   info             nanoseconds of cuMemGetInfo
- *   start            nanoseconds of cuInit and the first context
- *   race BYTES MS    takes memory in such pieces until there is no more, gives it back, and again; prints how often
+ *   launch THREADS   ns of a launch, in each thread's own processor time
+ *   pair LIVE        ns of an allocation and its release, with LIVE other allocations
+ *   info             ns of cuMemGetInfo
+ *   start            ns of cuInit and the first context
+ *   race BYTES MS    repeatedly allocates pieces until there is no more memory, and frees them; prints how often
  */
 #include "../../programs/program.h"
 
@@ -31,7 +31,7 @@ static double median(double *values, int count) {
     return values[count / 2];
 }
 
-/* The processor time of the calling thread is what a call costs it, also where threads are more than processors. */
+/* Measures the processor time of the calling thread, which is a call's cost also with more threads than processors. */
 #define MEASURE(calls, call)                                             \
     ({                                                                   \
         double batches_[BATCHES];                                        \
