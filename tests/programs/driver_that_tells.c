@@ -1,6 +1,6 @@
 /*
  * A driver, as libcuda.so.1, that prints a message when host memory is registered and when a kernel is launched. It
- * forwards all functions to the driver in the file named by DRIVER_BEHIND.
+ * forwards its functions to the driver in the file named by DRIVER_BEHIND.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

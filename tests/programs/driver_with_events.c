@@ -1,6 +1,6 @@
 /*
  * A driver, as libcuda.so.1, whose device cannot write into host memory, so that progress is visible only by events. It
- * forwards all functions to the driver in the file named by DRIVER_BEHIND. At the end of the process it prints the
+ * forwards its functions to the driver in the file named by DRIVER_BEHIND. At the end of the process it prints the
  * number of events that were not destroyed.
  */
 #define _GNU_SOURCE
