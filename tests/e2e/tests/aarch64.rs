@@ -1,5 +1,5 @@
-//! The shim for the other processors that GPUs stand beside: built, compared with the one for x86-64, and run in an
-//! emulator.
+//! The shim for aarch64, the other architecture of GPU hosts: it is built, compared with the shim for x86-64, and run
+//! in an emulator.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -21,7 +21,7 @@ fn exports(library: &Path) -> BTreeSet<String> {
     symbols.map(|symbol| symbol.name().unwrap().to_owned()).collect()
 }
 
-/// Whether whoever runs the tests has said that there is no Rust library for aarch64 here.
+/// Whether the environment says that this machine has no Rust library for aarch64.
 fn is_skipped() -> bool {
     let skipped = env::var_os("ALIQUOT_SKIP_AARCH64").is_some();
     if skipped {
@@ -38,7 +38,7 @@ fn both_libraries_stand_for_the_same_functions() {
     assert_eq!(exports(artifacts::shim_for_aarch64()), exports(artifacts::shim()));
 }
 
-/// The driver is a small one in C: a program finds it in every way, and is refused one byte more than the limit.
+/// With a small driver written in C: a program finds it in every way, and is refused one byte more than the limit.
 #[test]
 fn a_program_on_aarch64_is_limited_and_otherwise_unchanged() {
     if is_skipped() {

@@ -1,4 +1,5 @@
-//! Only the processes of a slice can open its files, whoever they are; what cannot open them gets nothing.
+//! Only the processes of a slice can open its files, whatever their user. A process that cannot open them gets nothing
+//! of the device.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions, Permissions};
@@ -14,14 +15,14 @@ use aliquot_harness::{
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tempfile::TempDir;
 
-/// Users without a name, and without anything in common.
+/// Two users without a name, and without a common group.
 const USER: u32 = 21_000;
 const STRANGER: u32 = 21_001;
 
-/// What the program `secure` says in a slice of 64 MiB.
+/// The output of the program `secure` in a slice of 64 MiB.
 const LIMITED: &str = "secure: no, free 64 MiB, one byte more: 2\n";
 
-/// What of the region in `dir` the user `uid` can open for reading, for writing, or connect to.
+/// The files of the region in `dir` that the user `uid` can read, write, or connect to.
 fn opened_by(uid: u32, dir: &Path) -> Vec<String> {
     let files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path()).collect();
     for expected in [LIMITS_FILE, LEDGER_FILE, ATTACH_SOCKET] {
@@ -47,14 +48,14 @@ fn connects(path: &Path) -> bool {
     SocketAddrUnix::new(path).is_ok_and(|address| connect(&socket, &address).is_ok())
 }
 
-/// Paths that the kernel tells everybody, of sockets below `dir`.
+/// The paths of sockets below `dir`, which the kernel shows to every user.
 fn sockets_below(dir: &Path) -> BTreeSet<PathBuf> {
     let listed = fs::read_to_string("/proc/net/unix").unwrap();
     let paths = listed.lines().filter_map(|line| line.split_whitespace().nth(7)).map(PathBuf::from);
     paths.filter(|path| path.starts_with(dir)).collect()
 }
 
-/// The command line where every user can run it, with the programs `programs` beside it.
+/// The command line in a directory where every user can run it, with `programs` beside it.
 struct Tools {
     dir: TempDir,
     gpu: SimulatedGpu,
@@ -65,7 +66,7 @@ impl Tools {
     fn new(programs: &[&HostProgram]) -> Tools {
         let gpu = SimulatedGpu::exact();
         let node = Node::start(&gpu);
-        // As the group of a system's manager can.
+        // On a real system the manager's group may use the socket.
         fs::set_permissions(node.socket(), Permissions::from_mode(0o666)).unwrap();
         let dir = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap();
         copy_program(artifacts::cli(), &dir.path().join("aliquot"));
@@ -83,7 +84,7 @@ impl Tools {
         fs::canonicalize(self.gpu.library_dir().join("libcuda.so.1")).unwrap().to_str().unwrap().to_owned()
     }
 
-    /// `aliquot run` of `command` in a slice called job, with further `options`, as the user `uid`.
+    /// `aliquot run` of `command` in a slice named `job`, with further `options`, as the user `uid`.
     fn run_as(&self, uid: u32, options: &[&str], command: &[&str]) -> Command {
         let mut run = Command::new(self.path("aliquot"));
         self.gpu.show_to(&mut run).env("ALIQUOT_SOCKET", self.node.socket());
@@ -109,7 +110,7 @@ fn strangers_reach_nothing_of_a_slice() {
         assert_eq!(fs::metadata(dir.join(LEDGER_FILE)).unwrap().mode() & 0o777, 0o666);
     }
     assert_eq!(opened_by(USER, slices[0].region_dir()), Vec::<String>::new());
-    // Who was let in can do what a process of the slice must do, and no more.
+    // A user with access can do what a process of the slice must do, and no more.
     let dir = slices[1].region_dir();
     let opened = opened_by(USER, dir);
     for (file, how, expected) in [
@@ -140,7 +141,7 @@ fn a_user_s_run_under_root_s_manager_is_that_user_s_alone() {
     assert!(!opened_by(USER, &dir).is_empty());
 }
 
-/// What `command` says through a pipe, as in a container, without the lines of the loader.
+/// A program's output without the loader's lines and the shim's complaints, and the number of those complaints.
 fn said(outcome: Outcome) -> (String, usize) {
     let (complaints, said): (Vec<String>, Vec<String>) = outcome
         .stdout
@@ -157,7 +158,8 @@ fn a_program_that_becomes_a_user_not_let_in_is_refused() {
     let tools = Tools::new(&programs.each_ref());
     let ask = |options: &[&str], way: &str| {
         let (asks, switches, driver) = (tools.path("asks_by_name"), tools.path("switch_user"), tools.driver());
-        // Before the program is started, as su does, and in the middle of it, as a server does.
+        // The user changes before the program starts, as by `su`, or while it runs, as in a server. Standard error is a
+        // pipe, as in a container.
         let script = match way {
             "starts" => format!("{switches} {STRANGER} {asks} {driver} 2>&1 | cat"),
             _ => format!("{asks} {driver} {STRANGER} 2>&1 | cat"),
@@ -212,7 +214,7 @@ fn users_of_containers_get_in_and_users_of_the_node_do_not() {
         let options = ["--device", &device, "--user", user, "--cap-drop", "all"];
         image.start(&options, &ask).wait().success().assert_said(&free);
     }
-    // The same number as in the container.
+    // The node's user 1000 has the same number as the container's, and no access either.
     for uid in [1000, STRANGER] {
         assert_eq!(opened_by(uid, slice.region_dir()), Vec::<String>::new());
     }

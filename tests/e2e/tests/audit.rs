@@ -1,4 +1,5 @@
-//! What gets past the shim is found, named and, where the node's policy says so, stopped; and nobody else ever is.
+//! The audit finds and names processes that get past the shim and, where the node's policy says so, stops them. It
+//! never accuses another process.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -16,9 +17,9 @@ use aliquot_harness::{
 };
 use aliquot_proto::node::v1::{CreateSliceRequest, Finding, FindingKind, Part};
 
-/// Memory that one process can use beyond its ledger here: more than a context takes.
+/// Memory that a process may use here beyond what the ledger shows: more than a context takes.
 const ALLOWANCE_BYTES: u64 = GIB;
-/// What a program that gets past its slice holds.
+/// Memory that a program that gets past its slice holds.
 const HELD_BYTES: u64 = 3 * GIB;
 
 /// A manager with this policy.
@@ -27,7 +28,7 @@ fn node(gpu: &SimulatedGpu, policy: &str) -> Node {
     Node::with(gpu, &format!("cdi_dir = 'off'\n{audit}"))
 }
 
-/// A slice of half of the first device and so much of its memory, in which everything is that this test starts.
+/// A slice of half of the first device's time. All processes that this test starts belong to it.
 fn slice(node: &Node, gpu: &SimulatedGpu, memory_limit_bytes: u64) -> Slice {
     let part = Part { device_uuid: gpu.uuid(0), core_request_percent: 50, memory_limit_bytes, ..Part::default() };
     let request = CreateSliceRequest {
@@ -52,8 +53,8 @@ fn about(node: &Node, pid: u32) -> Vec<Finding> {
     node.client().findings().unwrap().findings.into_iter().filter(|finding| finding.pid == pid).collect()
 }
 
-/// Waits until the audit has found this of a process. Until the manager has heard of one that nothing else ties to its
-/// slice, it is outside of all.
+/// Waits for a finding of this kind about a process. If only its attachment ties a process to its slice, the audit
+/// reports it as outside of all slices until the manager has received that.
 #[track_caller]
 fn wait_for_finding(node: &Node, pid: u32, kind: FindingKind) -> Finding {
     wait::until(&format!("{kind:?} is found of {pid}"), || {
@@ -64,8 +65,8 @@ fn wait_for_finding(node: &Node, pid: u32, kind: FindingKind) -> Finding {
     })
 }
 
-/// Runs `command` in a slice of the first device, of each device another one, under both policies: it is found in this
-/// way and goes on, and it is found and stopped.
+/// Runs `command` in a slice of the first device, on a node where each device has another slice too, under both
+/// policies. The audit reports this kind of finding. The process goes on under `report` and is stopped under `stop`.
 fn is_found_and_stopped(gpu: &SimulatedGpu, command: &dyn Fn() -> Command, kind: FindingKind) {
     for policy in ["report", "stop"] {
         let node = node(gpu, policy);
@@ -94,7 +95,7 @@ fn is_found_and_stopped(gpu: &SimulatedGpu, command: &dyn Fn() -> Command, kind:
             assert!(node.log().contains("stopped a process by the audit's policy"), "{}", node.log());
         } else {
             assert!(!process.has_ended());
-            // With the next look at it, if it has attached only now.
+            // If the process has attached only now, it counts from the manager's next look on.
             wait::until_true("what nothing limits counts against the slice all the same", || {
                 let usage = node.client().usage("watched").unwrap();
                 usage.parts[0].memory_used_bytes >= HELD_BYTES || usage.processes.is_empty()
@@ -154,11 +155,10 @@ fn a_set_user_id_program_that_ignores_the_shim_is_found_and_stopped() {
     is_found_and_stopped(&gpu, &command, FindingKind::Unregistered);
 }
 
-/// In the environment of a process that is to speak to the device by itself: which device, and with which
-/// configuration.
+/// The environment variable that makes [`raw_process`] use a device: the device's index.
 const RAW: &str = "ALIQUOT_TEST_RAW_DEVICE";
 
-/// Not a test of its own: what a program does that has the driver in itself, and loads no library of it.
+/// Not a test of its own: plays a program that contains the driver, and loads no driver library.
 #[test]
 fn raw_process() {
     let Some(device) = env::var(RAW).ok().and_then(|device| device.parse().ok()) else { return };
@@ -201,7 +201,7 @@ fn a_program_that_has_the_shim_and_takes_memory_past_it_is_found_and_stopped() {
 fn a_child_that_only_inherits_the_shim_s_mappings_is_found_and_stopped() {
     let gpu = SimulatedGpu::exact();
     let node = node(&gpu, "stop");
-    // So much that nobody is beyond it.
+    // So much that no process exceeds it.
     let slice = slice(&node, &gpu, 4 * HELD_BYTES);
     let mut parent = Process::start(slice.preload_into(&mut bypass(&gpu, "fork", &[])));
     parent.wait_for("held");
@@ -233,7 +233,7 @@ fn a_process_of_no_slice_is_reported_and_never_stopped() {
     let node = node(&gpu, "stop");
     let mut process = Process::start(&mut raw(&gpu, 0));
     process.wait_for("held");
-    // Nobody's business, until there is a slice of the device.
+    // Not reported before the device has a slice.
     let _slice = node.slice("watched", 50, 64 * MIB);
     let finding = wait_for_finding(&node, process.id(), FindingKind::OutsideSlices);
     assert_eq!((finding.slice.as_str(), finding.memory_bytes, finding.stopped), ("", HELD_BYTES, None));
@@ -248,7 +248,7 @@ fn a_process_of_no_slice_is_reported_and_never_stopped() {
 #[test]
 fn behind_mps_nobody_is_accused() {
     let gpu = SimulatedGpu::exact();
-    // One program of that name is the server, and the other only calls itself so.
+    // Two programs of the same name: one is the server, the other an impostor.
     let dir = tempfile::tempdir().unwrap();
     let [program, impostor] = ["bin", "tmp"].map(|place| {
         let program = dir.path().join(place).join("nvidia-cuda-mps-server");
@@ -292,7 +292,7 @@ fn in_a_container_the_mounts_say_whose_a_process_is() {
     let mut bad = image.start(&["--device", &device], &["/bin/bypass", "/usr/lib/libcuda.so.1", "own", &bytes]);
     let mut found = Vec::new();
     wait::until_true("it is found", || {
-        // In this order: what is found of it may be its end.
+        // In this order: with the finding, the manager may end the process.
         let has_ended = bad.process().has_ended();
         found = node.client().findings().unwrap().findings;
         assert!(!has_ended || !found.is_empty(), "{}", bad.process().errors());
@@ -300,7 +300,7 @@ fn in_a_container_the_mounts_say_whose_a_process_is() {
     });
     assert_eq!((found[0].slice.as_str(), found[0].kind()), (name.as_str(), FindingKind::Unregistered), "{found:?}");
     assert!(found[0].stopped.is_some() && found[0].command.contains("bypass"), "{found:?}");
-    // As for a shell: 128 and the signal.
+    // As a shell reports it: 128 + signal number.
     assert_eq!(bad.wait().status.code(), Some(137));
     assert!(!honest.process().has_ended());
     assert_eq!(node.client().findings().unwrap().stopped, 1);
@@ -311,7 +311,7 @@ fn join_cgroups(pid: u32, of: u32) {
     let cgroups = fs::read_to_string(format!("/proc/{of}/cgroup")).unwrap();
     for line in cgroups.lines() {
         let [_, controllers, path] = line.splitn(3, ':').collect::<Vec<_>>()[..] else { panic!("{cgroups}") };
-        // With one hierarchy it lies here; of several, each in a directory with its controllers' name.
+        // A single hierarchy is mounted at the root; of several, each is in a directory named after its controllers.
         let hierarchies = match controllers.strip_prefix("name=").unwrap_or(controllers) {
             "" => ["unified", ""].map(str::to_owned),
             name => [name, name].map(str::to_owned),
@@ -360,7 +360,7 @@ fn of_two_hundred_honest_processes_none_is_ever_accused() {
     let fork = HostProgram::linked(&gpu, "fork");
     let mut looked_at = 0;
     for _ in 0..200 / AT_ONCE {
-        // Some stay until they were looked at, others come and go.
+        // Half of them stay until the audit has looked at them, the others come and go.
         let held: Vec<Process> =
             (0..AT_ONCE / 2).map(|_| Process::start(slice.preload_into(hold.on(&gpu).arg(MIB.to_string())))).collect();
         let brief: Vec<Process> =
@@ -368,8 +368,8 @@ fn of_two_hundred_honest_processes_none_is_ever_accused() {
         for process in brief {
             assert_eq!(process.wait().signal(), None);
         }
-        // Three looks, which is more than it takes to be believed. At each the manager writes into the slot of every
-        // process that it knows how busy that kept the device: none of them did.
+        // Three looks, which is more than a finding takes. At each, the manager writes the device use of every known
+        // process into its slot: 0 for these.
         for _ in 0..3 {
             const NOT_LOOKED_AT: u64 = 7;
             let shown = || slice.ledger().slots.iter().map(|slot| &slot.devices[0].used_permille);

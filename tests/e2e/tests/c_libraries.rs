@@ -1,4 +1,4 @@
-//! Other C libraries than this machine's: an older one, another one, and none.
+//! Programs with another C library than this machine's: an older one, a different one, or none.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,7 @@ fn machine_options(gpu: &SimulatedGpu) -> Vec<String> {
     options
 }
 
-/// What puts a container into `region`, as its CDI device would: with the preload file, and with the variable too.
+/// The options that put a container into `region`, as its CDI device would: with the preload file and the variable.
 fn region_options(region: &Region) -> Vec<String> {
     let dir = region.dir().display();
     fs::write(region.dir().join("ld.so.preload"), format!("{}\n", region.shim().display())).unwrap();
@@ -34,7 +34,7 @@ fn run_in(image: &Image, options: &[String], command: &[&str]) -> Outcome {
     image.start(&options, command).wait()
 }
 
-/// Runs `command` in a container bare, and in a slice with nothing to forbid; both must end alike and say the same.
+/// Runs `command` in a container without a slice and in an unlimited slice; status and output must be the same.
 #[track_caller]
 fn unchanged_in(image: &Image, gpu: &SimulatedGpu, command: &[&str]) -> Outcome {
     let region = Region::unlimited(gpu);
@@ -92,12 +92,12 @@ fn for_musl(name: &str, variant: &str, arguments: &[&str]) -> HostProgram {
 
 const MUSL: &str = "/usr/lib/x86_64-linux-musl/libc.so";
 
-/// The driver needs the GNU C library, so such programs use no GPU; all the more they must not notice.
+/// The driver needs the GNU C library, so such programs use no GPU and must not notice the shim.
 #[test]
 fn programs_with_another_c_library_start_unharmed() {
     let gpu = SimulatedGpu::exact();
     let program = for_musl("starts", "musl", &[]);
-    // Something that calls itself a driver.
+    // A library with the driver's name.
     let library = for_musl("old_driver", "musl.so", &["-shared", "-fPIC"]);
     let on_this_machine = unchanged_in_a_slice(&gpu, || {
         let mut command = Command::new(program.path());

@@ -1,23 +1,23 @@
-//! Nothing that the shim does by itself is recorded by a capture or breaks one, in each mode and from each thread; be
-//! it that the device writes the progress markers, or that events tell of progress.
+//! A capture neither records the shim's own calls nor fails because of them: in each capture mode, from each thread,
+//! with markers that the device writes and with events.
 
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::{MARKERS_MAX, gate};
 use aliquot_harness::{FrontDriver, GIB, HostProgram, Node, Process, Region, SimulatedGpu, run};
 
-/// The three capture modes: global, of the thread, relaxed.
+/// The three capture modes: global, thread-local, relaxed.
 const MODES: [&str; 3] = ["0", "1", "2"];
 const SAID: &str = "21 nodes\n21 nodes\n";
 
-/// A region of all the machine's memory with a lease, so that launches are marked.
+/// A region with a lease, so that launches are marked.
 fn with_a_lease(gpu: &SimulatedGpu) -> Region {
     let region = Region::new(gpu, GIB);
     region.limits().devices[0].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
     region
 }
 
-/// Markers that were put into streams of the first device.
+/// The number of markers submitted to streams of the first device.
 fn markers(region: &Region) -> u64 {
     let slots = &region.ledger().slots;
     slots.iter().map(|slot| slot.devices[0].marker_submitted.load(Ordering::Relaxed)).sum()

@@ -1,5 +1,5 @@
-//! NVIDIA's own Python packages, and what is built on them, run unmodified: the same answers with and without the shim,
-//! and the slice's size wherever the size of the device shows.
+//! NVIDIA's Python packages, and programs built on them, run unmodified: with the same answers as without the shim, and
+//! with the slice's size in place of the device's.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use aliquot_harness::{
     GIB, HostProgram, Outcome, Process, PythonEnvironment, Region, SimulatedGpu, run, tool, unchanged_in_a_slice,
 };
 
-/// Runs a Python program bare and in a slice with nothing to forbid, which must be alike, and then in a slice of 4 GiB.
+/// Runs a Python program without a slice and in an unlimited slice, which must be alike, and then in a slice of 4 GiB.
 #[track_caller]
 fn in_4_gib(gpu: &SimulatedGpu, source: &str) -> (Outcome, Outcome) {
     let python = PythonEnvironment::get();
@@ -154,7 +154,7 @@ for device in nvitop.CudaDevice.all():
     limited.assert_said(&expected);
 }
 
-/// Tools that show who uses a device show the container's own process with what it holds, and no other's.
+/// Tools that list the processes on a device show the container's own process with its memory, and no other.
 #[test]
 fn tools_show_the_containers_own_processes_only() {
     let gpu = SimulatedGpu::new();
@@ -195,7 +195,7 @@ print(memory.total >> 20, memory.used >> 20, sorted(processes))
     }
 }
 
-/// It draws on a terminal, which `script` gives it.
+/// nvtop needs a terminal, which `script` provides.
 #[test]
 fn nvtop() {
     let gpu = SimulatedGpu::new();
@@ -207,7 +207,7 @@ fn nvtop() {
     let mut other = Process::start(program.on(&gpu).arg((2 * GIB).to_string()));
     own.wait_for("held\n");
     other.wait_for("held\n");
-    // It is in a part of the release that machines do not get packages from unless they are told to.
+    // The package is in a component of the release that is not enabled by default.
     let unpacked = debian::unpacked(&Packages {
         suite: &debian::own_suite(),
         components: "main contrib",
@@ -216,13 +216,13 @@ fn nvtop() {
     let mut command = Command::new(tool("script", "bsdutils"));
     gpu.show_to(&mut command);
     let libraries = format!("{}/usr/lib/x86_64-linux-gnu", unpacked.display());
-    // It ends when its terminal does, also if whoever runs the tests ignores hang-ups.
+    // nvtop ends with its terminal, even if the test run ignores SIGHUP.
     command.args(["--quiet", "--return", "--command"]).arg(format!(
         "stty rows 40 columns 150; LD_LIBRARY_PATH={libraries}:$LD_LIBRARY_PATH exec env --default-signal=HUP {}/usr/bin/nvtop",
         unpacked.display()
     ));
     let mut drawn = Process::start(region.preload_into(command.arg("/dev/null").env("TERM", "xterm")));
-    // The size of the slice, what is used of it, and by whom.
+    // The size of the slice, the memory in use, and the process that uses it.
     for shown in ["4.000Gi", "1.000Gi", &own.id().to_string()] {
         drawn.wait_for(shown);
     }

@@ -1,4 +1,4 @@
-//! Time that is another one for the program than for the machine changes nothing about its limits.
+//! Limits hold in a program whose clock differs from the machine's.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -12,10 +12,10 @@ use aliquot_harness::debian::{self, Packages};
 use aliquot_harness::{GIB, HostProgram, Process, Region, Shares, SimulatedGpu, run, tool, wait};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// What a program may use of the device while its manager is silent.
+/// The share of the device that a program may use while its manager is silent.
 const LIMIT_PERCENT: u32 = 10;
 
-/// A region whose gate stands open for those who have heard of the manager lately.
+/// A region whose gate is open for processes to which the heartbeat is recent.
 fn region(gpu: &SimulatedGpu, heartbeat_ns: u64) -> Region {
     let region = Region::new(gpu, GIB);
     let limits = region.limits();
@@ -25,15 +25,15 @@ fn region(gpu: &SimulatedGpu, heartbeat_ns: u64) -> Region {
     region
 }
 
-/// Runs `command`, which is always busy, and fails the test unless it uses so much of the device's time.
+/// Runs `command`, which is always busy, and fails the test unless it uses `percent` of the device's time.
 #[track_caller]
 fn assert_uses(gpu: &SimulatedGpu, command: &mut Command, percent: RangeInclusive<u32>) {
-    // The simulated devices of tests that run at once are simulated by the same processors.
+    // Tests that run at once would share the processors that simulate their devices.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut process = Process::start(command);
     process.wait_for("busy");
-    // The program itself where that is a child of the command's.
+    // The program may be a child of the command.
     let used = || gpu.machine().device_use(0).processes;
     let pids = wait::until("it uses the device", || Some([used().first()?.pid]));
     Shares::of(gpu).between(percent, &pids).assert_kept();
@@ -82,7 +82,7 @@ fn a_container_whose_clock_is_ahead_hears_its_manager() {
         return;
     }
     let gpu = SimulatedGpu::new();
-    // Ahead by less than the container's clock, and by more than this test can take.
+    // The heartbeat lies in the future, by less than the container's clock is ahead and by more than this test takes.
     let region = region(&gpu, now_ns() + 10_000 * SECOND_NS);
     assert_uses(&gpu, region.preload_into(&mut busy_elsewhere(&gpu, 100_000)), 90..=100);
 }
@@ -93,14 +93,14 @@ fn a_container_whose_clock_is_behind_notices_that_its_manager_is_gone() {
         return;
     }
     let gpu = SimulatedGpu::new();
-    // The kernel lets no clock be before the start of the machine.
+    // The kernel allows no clock before the machine's boot.
     let behind_ns = now_ns() / 2;
     let region = region(&gpu, now_ns() - behind_ns / 2);
     let behind_seconds = (behind_ns / SECOND_NS) as i64;
     assert_uses(&gpu, region.preload_into(&mut busy_elsewhere(&gpu, -behind_seconds)), 4..=LIMIT_PERCENT);
 }
 
-/// libfaketime itself, as Debian has it: years off, too fast, too slow.
+/// With libfaketime as Debian packages it: the clock is years off, too fast, or too slow.
 #[test]
 fn a_program_under_libfaketime_comes_to_its_end() {
     let unpacked =
@@ -110,7 +110,7 @@ fn a_program_under_libfaketime_comes_to_its_end() {
     let program = HostProgram::linked(&gpu, "busy_briefly");
     for library in ["libfaketime.so.1", "libfaketimeMT.so.1"] {
         for time in ["+0", "2001-02-03 04:05:06", "+10y x100", "-10y x0.01"] {
-            // One that is alone with its limits, and one whose manager has just been there.
+            // A region whose manager is gone, and one whose manager seems alive.
             for heartbeat_ns in [1, now_ns() + 10_000 * SECOND_NS] {
                 let region = region(&gpu, heartbeat_ns);
                 let shim = region.shim().display().to_string();

@@ -1,4 +1,4 @@
-//! `aliquot` as a person uses it, against a real manager, and without one.
+//! The command line `aliquot` with a real manager, and without one.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -97,8 +97,8 @@ fn run_passes_output_environment_and_arguments_through() {
 fn run_forwards_signals() {
     let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
-    // Not INT and HUP: a test run in the background may ignore these, and a shell cannot trap what was ignored when it
-    // started.
+    // Not INT and HUP: a test run in the background may ignore these, and a shell cannot trap a signal that was ignored
+    // when it started.
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::USR1, "USR1"), (Signal::USR2, "USR2")] {
         let script = format!("trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done");
         let mut process = Process::start(&mut in_slice(&gpu, &node, &["/bin/sh", "-c", &script]));
@@ -190,10 +190,10 @@ fn a_resize_that_would_change_nothing_says_what_can_be_changed() {
     let resize = |options: &[&str]| run(&mut aliquot(&gpu, &node, &[&["slice", "resize", "train"], options].concat()));
     let parts = ["--gpu-core <", "--gpu-core-limit <", "--gpu-memory <"];
     assert_refused(&resize(&[]), 2, &[&parts[..], &["--host-memory <", "--priority <"]].concat());
-    // The class is the slice's, not a device's.
+    // The priority class belongs to the slice, not to a device.
     assert_refused(&resize(&["--device", &device, "--priority", "batch"]), 2, &parts);
     let _ = resize(&["--device", &device, "--gpu-memory", "1GiB"]).success();
-    // What was never exceeded and what is guaranteed were the same, and are again.
+    // Limit and guarantee were equal before, and are equal again.
     assert!(resize(&["--gpu-core", "50"]).success().stdout.contains("50 % guaranteed, 50 % at most, 1 GiB"));
 }
 
@@ -214,7 +214,7 @@ fn without_a_manager_commands_say_so_and_run_brings_its_own() {
     drop(std::os::unix::net::UnixListener::bind(socket).unwrap());
     assert_refused(&run(&mut aliquot(&["--socket", socket, "ps"])), 1, &[socket]);
 
-    // On its own simulated GPU a context takes what it takes on real ones.
+    // On the GPU of `--simulated`, a context takes as much memory as on a real one.
     let program = HostProgram::linked(&gpu, "exact");
     let limits = ["run", "--simulated", "--gpu-core", "30", "--gpu-memory", "1GiB", "--"];
     let in_slice = |bytes: &str| run(&mut aliquot(&[&limits[..], &[program.path().to_str().unwrap(), bytes]].concat()));
@@ -313,7 +313,7 @@ fn a_command_is_run_in_a_slice_that_is_there() {
     let outcome = run(&mut aliquot(&gpu, &node, &arguments)).success();
     assert!(outcome.stdout.starts_with("free: 67108864\none byte more than all: 2\n"), "{outcome:?}");
     assert_eq!(node.client().slices().unwrap().len(), 1);
-    // Its refusal is told afterwards, and by whom it was.
+    // The event of a refusal is kept after the process's end, with the process that was refused.
     let told = || run(&mut aliquot(&gpu, &node, &["events", "train"])).success().stdout;
     wait::until_true("the end of the process is told", || told().contains("process_ended"));
     let told = told();

@@ -1,5 +1,5 @@
-//! The GPU check's conformance cases on the simulated GPU: bare, in a slice that holds the whole device, and in a
-//! limited one. What the simulated GPU cannot do is named here, so that nothing is left out unseen.
+//! The GPU check's conformance cases on the simulated GPU: without a slice, in a slice of the whole device, and in a
+//! limited slice. The cases that the check may skip are listed here, so that no other is skipped unnoticed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn every_case_holds_in_each_of_the_three_ways() {
     assert_eq!(artifacts::manager().parent(), Some(programs));
     let mut check = Command::new(artifacts::gpu_check());
     check.args(["--only", "conformance", "--programs"]).arg(programs).arg("--json").arg(&json);
-    // It ends by itself: a case that hangs is ended by the check, and does not hold.
+    // No time limit is needed: the check itself ends a case that hangs, and counts it as failed.
     let outcome = gpu.show_to(&mut check).output().unwrap();
 
     let text = fs::read_to_string(&json).unwrap_or_else(|error| panic!("no results: {error}\n{outcome:?}"));

@@ -4,7 +4,7 @@ use std::fs;
 
 use aliquot_harness::{Container, HostProgram, Image, MIB, Node, Shares, SimulatedGpu, wait};
 
-/// A name that no other test has published.
+/// A slice name that no other test publishes.
 fn unique(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
@@ -38,7 +38,7 @@ fn a_container_has_its_slice_s_memory_and_nothing_is_left() {
 
     drop(holder);
     wait::until_true("the memory is free again", || slice.used_bytes(0) == 0);
-    // Only then is it known who has ended.
+    // The manager notices the processes' ends a little later.
     wait::until_true("nobody is in the slice", || node.client().usage(&name).unwrap().processes.is_empty());
     node.client().remove(&name, false).unwrap();
     let left = fs::read_dir("/var/run/cdi").unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());

@@ -1,4 +1,4 @@
-//! What contexts take of a device is the slice's, before the manager has seen it.
+//! The memory of contexts is charged to the slice before the manager has seen it.
 
 use std::sync::atomic::Ordering;
 
@@ -40,7 +40,7 @@ fn the_manager_learns_what_a_context_takes_and_one_that_does_not_fit_is_never_ma
     let learned = || slice.limits().devices[0].context_bytes.load(Ordering::Relaxed);
     wait::until_true("the first context has shown what one takes", || learned() == 300 * MIB);
     let _second = start();
-    // The second one's is in the ledger, so it is no overhead.
+    // The second context is in the ledger, so it is not overhead.
     let usage = || node.client().usage("contexts").unwrap().parts.remove(0);
     wait::until_true("each byte is counted once", || {
         (usage().memory_used_bytes, usage().memory_overhead_bytes, slice.used_bytes(0))
@@ -49,7 +49,7 @@ fn the_manager_learns_what_a_context_takes_and_one_that_does_not_fit_is_never_ma
     let refused = run(&mut hold());
     assert!(refused.stderr.contains("cuDevicePrimaryCtxRetain(&context, device) answers 2"), "{refused:?}");
     assert_eq!((slice.used_bytes(0), usage().memory_refused), (500 * MIB, 1));
-    // Another slice of the device knows it too.
+    // Another slice on the device gets the learned size too.
     let other = node.slice("other", 50, GIB);
     wait::until_true("it is told", || other.limits().devices[0].context_bytes.load(Ordering::Relaxed) == 300 * MIB);
 }

@@ -1,11 +1,11 @@
-//! Copies and sets are counted, whatever function makes them, and nothing of them is held back.
+//! Copies and memory sets are counted, whatever function makes them, and are never delayed.
 
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::SlotDevice;
 use aliquot_harness::{GIB, Part, PythonEnvironment, Region, SimulatedGpu, run};
 
-/// Begins with a device, a stream and memory on both sides; `expect` counts what a call should have moved.
+/// The programs' beginning: a device, a stream, and memory on both sides. `expect` adds what a call should have moved.
 const BEGIN: &str = r#"
 from cuda.bindings import driver as cu
 
@@ -136,7 +136,7 @@ expect(0, cu.cuMemcpyDtoD(one, two, 0))
 
 const END: &str = "print(copies, moved)\n";
 
-/// What the processes of a region have copied on its part `part`: copies, bytes, nanoseconds.
+/// The copies that the processes of a region have made on its part `part`: number, bytes, nanoseconds waited.
 fn counted(region: &Region, part: usize) -> (u64, u64, u64) {
     let slots = region.ledger().slots.iter().map(|slot| &slot.devices[part]);
     slots.fold((0, 0, 0), |(copies, bytes, ns), SlotDevice { copies: more, copied_bytes, copy_ns, .. }| {

@@ -1,5 +1,5 @@
-//! A slice whose files are damaged or gone gives nothing more: to those who run in it, and to those who come new, with a
-//! manager and without. It says so, and no other slice is touched.
+//! A slice whose files are damaged or gone gives nothing more, neither to running processes nor to new ones, with a
+//! manager or without. The problem is reported, and no other slice is affected.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -31,7 +31,7 @@ fn ledger(region: &Path) -> fs::File {
     OpenOptions::new().write(true).open(region.join(LEDGER_FILE)).unwrap()
 }
 
-/// A program in a slice that takes memory when it is asked to.
+/// A program in a slice that allocates memory on request.
 struct Asked {
     process: Process,
     requests: TempDir,
@@ -46,7 +46,7 @@ impl Asked {
         Asked { process, requests, number: 0 }
     }
 
-    /// What the driver answers to a request for so many mebibytes.
+    /// The driver's answer to an allocation of so many mebibytes.
     fn ask(&mut self, mebibytes: u64) -> String {
         self.number += 1;
         let new = self.requests.path().join("new");
@@ -59,7 +59,7 @@ impl Asked {
     }
 }
 
-/// Whether a program that is started in `slice` now gets anything of the device.
+/// Whether a program that is started in `slice` now is refused everything of the device.
 fn refuses_new_programs(gpu: &SimulatedGpu, slice: &Slice) -> bool {
     let mut command = HostProgram::linked(gpu, "refused").on(gpu);
     let said = run(slice.preload_into(&mut command)).success().stdout;
@@ -85,12 +85,12 @@ fn neither_who_runs_there_nor_who_comes_new_gets_anything() {
         assert!(!refuses_new_programs(&gpu, &ill), "{what}");
         let dir = ill.region_dir().to_owned();
         harm(&dir);
-        // From the first moment on.
+        // At once, before the manager has noticed.
         assert!(refuses_new_programs(&gpu, &ill), "{what}");
         wait::until_true("the manager says so", || problem_of(&node, "ill").contains("damaged"));
         assert_eq!(running.ask(1), "2", "{what}");
         assert!(refuses_new_programs(&gpu, &ill), "{what}");
-        // Also who preloads the library by its own name alone.
+        // Also a program that preloads the library by its path alone.
         let mut command = HostProgram::linked(&gpu, "refused").on(&gpu);
         let said = run(command.env("LD_PRELOAD", ill.shim())).success().stdout;
         assert!(said.contains("own context: 800"), "{what}: {said}");
@@ -129,7 +129,7 @@ fn without_a_manager_who_comes_new_gets_nothing_either() {
     }
 }
 
-/// A way to spoil a slice with a container in it.
+/// A way to damage a slice with a container in it.
 type Spoiler = fn(&Container, &Slice);
 
 #[test]
@@ -151,7 +151,7 @@ fn a_container_that_spoils_its_ledger_has_nothing_left() {
             let script = format!(": > {}", slice.region_dir().join(LEDGER_FILE).display());
             let _ = container.exec(&[], &["/bin/sh", "-c", &script]).wait().success();
         }),
-        // By somebody on the node: the container's mount leads to a directory that is gone.
+        // Deleted on the node: the container's mount leads to a directory that is gone.
         ("deleted", |_, slice| fs::remove_dir_all(slice.region_dir().parent().unwrap()).unwrap()),
     ];
     for (what, spoil) in spoilers {
@@ -159,7 +159,7 @@ fn a_container_that_spoils_its_ledger_has_nothing_left() {
         let slice = node.slice(&name, 30, 64 * MIB);
         let container = start(&name);
         assert!(!refuses(&container), "{what}");
-        // The manager's own mapping survives it; a test's would not.
+        // The manager's own mapping survives this; a mapping of the test's would not.
         spoil(&container, &slice);
         assert!(refuses(&container), "{what}");
         wait::until_true("the manager says so", || problem_of(&node, &name).contains("damaged"));

@@ -1,5 +1,5 @@
-//! Libraries that are opened with `RTLD_DEEPBIND` look for functions among what they need before they come to the shim,
-//! and are within the limit all the same.
+//! A library opened with `RTLD_DEEPBIND` looks for functions in its own dependencies before the shim. The limit holds
+//! all the same.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn plugin(gpu: &SimulatedGpu, variant: &str, options: &[&str]) -> HostProgram {
     HostProgram::variant("deep_plugin", &format!("{variant}.so"), &arguments)
 }
 
-/// Every look-up of the plugin leads to the limit, and without one nothing is different.
+/// Every look-up of the plugin leads to the limit; in an unlimited slice nothing changes.
 fn assert_limited(gpu: &SimulatedGpu, command: impl Fn() -> Command) {
     let bare = unchanged_in_a_slice(gpu, &command).success();
     assert_eq!(bare.stdout.matches("one byte more: 0\n").count(), 4, "{bare:?}");
@@ -61,7 +61,7 @@ fn what_such_a_library_brings_along_is_limited_too() {
     });
 }
 
-/// A program need not look for anything in a plugin that registers itself.
+/// A plugin that registers itself: the program calls no look-up function on it.
 #[test]
 fn a_plugin_that_nothing_is_looked_up_in_is_limited() {
     let gpu = SimulatedGpu::new();
@@ -76,7 +76,7 @@ fn a_plugin_that_nothing_is_looked_up_in_is_limited() {
     }
 }
 
-/// A name that is searched for is opened on behalf of the program, so that its search path counts.
+/// A library opened by its bare name: the loader must use the program's search path, not the shim's.
 #[test]
 fn a_library_that_is_searched_for_is_limited() {
     let gpu = SimulatedGpu::new();

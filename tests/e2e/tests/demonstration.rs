@@ -1,4 +1,4 @@
-//! `aliquot demo` holds what it promises. In a file of its own, so that no other test takes its processors from it.
+//! `aliquot demo` shows what it promises. In a file of its own, so that no other test runs beside it.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ fn the_demonstration_holds() {
         let outcome = demonstration(seconds);
         let value: serde_json::Value =
             serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
-        // A machine that is too busy to keep the device busy proves nothing, and the demonstration says so.
+        // On a machine that is too busy to keep the device busy, the demonstration proves nothing, and says so.
         if value["kept_device_busy"] != true {
             assert!(outcome.stdout.contains("too busy"), "{outcome:?}");
             return;
@@ -22,7 +22,7 @@ fn the_demonstration_holds() {
         if outcome.status.success() {
             return;
         }
-        // Where it held up a process for a while, the others have had its time; over a longer time that is less.
+        // If the machine held up a process for a while, the others got its time; a longer run reduces that error.
         println!("{outcome:?}");
     }
     panic!("it does not hold, however long it is");

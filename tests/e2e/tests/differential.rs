@@ -1,5 +1,4 @@
-//! The same random traces with and without the shim: as long as no limit is reached, the driver's answers are the same
-//! to the letter.
+//! The same random traces with and without the shim: while no limit is reached, the driver's answers are identical.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, iter, thread};
@@ -7,15 +6,15 @@ use std::{env, iter, thread};
 use aliquot_abi::region::gate;
 use aliquot_harness::{HostProgram, Region, SimulatedGpu, run};
 
-/// How many traces are made; a longer run sets it to more.
+/// The environment variable for the number of traces, for longer runs.
 const TRACES_VARIABLE: &str = "ALIQUOT_DIFFERENTIAL_TRACES";
 const TRACES: u64 = 60;
-/// The first trace's seed, to go on where another run ended, or to see one trace again.
+/// The environment variable for the first trace's seed, to continue an earlier run or to repeat one trace.
 const FIRST_VARIABLE: &str = "ALIQUOT_DIFFERENTIAL_FIRST";
-/// Calls of a trace, or a few more.
+/// The least number of calls in a trace.
 const STEPS: u64 = 500;
 
-/// Traces that are made at the same time.
+/// Traces that run at the same time.
 const THREADS: usize = 4;
 
 const TWO_DEVICES: &str = "[[device]]\nnvlink = [1]\n[[device]]\nnvlink = [0]\n";
@@ -26,9 +25,9 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     number.unwrap_or_else(|| panic!("{variable} is {text:?}, which is no number"))
 }
 
-/// Makes the trace of a seed twice, and returns how many of its calls did what was asked.
+/// Runs the trace of a seed twice, and returns how many of its calls succeeded.
 fn successes(program: &HostProgram, seed: u64) -> usize {
-    // Each run has a machine of its own: nothing is left over from the one before.
+    // Each run has a machine of its own, so that nothing is left over from the one before.
     let trace = |in_slice: bool| {
         let gpu = if seed.is_multiple_of(3) { SimulatedGpu::with(TWO_DEVICES) } else { SimulatedGpu::new() };
         let region = Region::unlimited(&gpu);
@@ -38,7 +37,7 @@ fn successes(program: &HostProgram, seed: u64) -> usize {
             region.preload_into(&mut command);
         }
         if seed.is_multiple_of(2) {
-            // As with others on the device: launches are counted and marked.
+            // As on a shared device: launches are counted and marked.
             let devices = region.limits().devices.iter();
             devices.for_each(|device| device.gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst));
         }
@@ -62,7 +61,7 @@ fn random_traces_get_the_same_answers_with_the_shim_and_without() {
     let first = number(FIRST_VARIABLE, 1);
     let seeds = first..first + number(TRACES_VARIABLE, TRACES);
     let next = AtomicU64::new(seeds.start);
-    // Most of a trace's time is the simulated device's: several are made at once.
+    // Most of a trace's time is spent by the simulated device, so several run at once.
     let made = thread::scope(|scope| {
         let make = || {
             let numbers = iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Memory that graphs allocate is charged for what the device has in reserve for them.
+//! Graph allocations are charged with all memory that the device reserves for graphs.
 
 use aliquot_harness::{MIB, like_a_device_of};
 

@@ -1,10 +1,10 @@
-//! Clients of the manager's socket that know nothing of Aliquot: gRPC for Python as it is installed, without options.
+//! Generic clients of the manager's socket: Python's gRPC package with default options.
 
 use std::process::Command;
 
 use aliquot_harness::{Node, PythonEnvironment, SimulatedGpu, run};
 
-/// Asks for everything by reflection, makes a slice, and removes it.
+/// Learns the interface by reflection, makes a slice, and removes it.
 const CLIENT: &str = r#"
 import sys, grpc
 from google.protobuf.descriptor_pool import DescriptorPool

@@ -1,4 +1,4 @@
-//! A device goes bad while slices are on it, and is well again.
+//! A device becomes unhealthy while slices are on it, and recovers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ fn device(node: &Node, index: usize) -> Device {
     node.client().node().expect("the manager answers").devices.swap_remove(index)
 }
 
-/// Waits until a device is taken for broken for a reason with `words`.
+/// Waits until the manager reports a device as unhealthy for a reason with `words`.
 fn wait_until_ill(node: &Node, index: usize, words: &str) {
     wait::until_true(&format!("device {index} is unhealthy: {words}"), || {
         let device = device(node, index);
@@ -27,7 +27,7 @@ fn wait_until_well(node: &Node, index: usize) {
     wait::until_true(&format!("device {index} is well"), || device(node, index).health() == DeviceHealth::Healthy);
 }
 
-/// Does `work` while the driver reports critical errors of a device, again and again, so that it does not recover.
+/// Runs `work` while the driver reports critical errors of a device repeatedly, so that it does not recover.
 fn while_failing(gpu: &SimulatedGpu, index: usize, xid: u32, work: impl FnOnce()) {
     thread::scope(|scope| {
         let (end, ended) = mpsc::channel::<()>();
@@ -68,7 +68,7 @@ fn aliquot(node: &Node, arguments: &[&str]) -> String {
     run(command.env("ALIQUOT_SOCKET", node.socket()).args(arguments)).success().stdout
 }
 
-/// The address of a manager's metrics, as it has logged it.
+/// The address of a manager's metrics, from its log.
 fn metrics_address(node: &Node) -> SocketAddr {
     let log = node.log();
     let (_, address) = log.split_once("serving metrics address=").unwrap_or_else(|| panic!("no address:\n{log}"));
@@ -103,10 +103,10 @@ fn a_device_with_a_critical_error_gets_nothing_new_until_it_has_been_well_for_a_
         assert_refused(&gpu, &node, 0, "XID 48");
         assert!(aliquot(&node, &["nodes"]).contains("unhealthy: the driver reported the critical error XID 48"));
         assert!(!is_well_in_metrics(&gpu, address, 0) && is_well_in_metrics(&gpu, address, 1));
-        // Of any device.
+        // A slice on any device goes to the healthy one.
         let elsewhere = node.slice("elsewhere", 10, GIB);
         assert_eq!(elsewhere.description().parts[0].device_uuid, gpu.uuid(1));
-        // What was there before goes on, and says what is wrong.
+        // The earlier slice goes on, and its description says what is wrong.
         wait_for_work(&gpu, 0);
         assert!(!process.has_ended());
         let problem = aliquot(&node, &["describe", "before"]);
@@ -129,7 +129,7 @@ fn errors_of_programs_make_no_device_ill() {
         gpu.machine().report_xid(0, xid);
         wait::until_true("the manager has heard of it", || node.log().contains(&format!("xid={xid}")));
     }
-    // What is known of the one is of the same look as what is known of the other, or of a later one.
+    // One look covers both devices, so the first device's state here is at least as recent as the second's.
     while_failing(&gpu, 1, 79, || wait_until_ill(&node, 1, "XID 79"));
     assert_eq!(device(&node, 0).health(), DeviceHealth::Healthy);
 }
@@ -147,7 +147,7 @@ fn a_device_that_is_lost_loses_no_slice_and_is_used_again_when_it_is_back() {
     wait_until_ill(&node, 0, "the device does not answer: device fell off the bus");
     assert_refused(&gpu, &node, 0, "fell off the bus");
     assert_eq!(node.client().slices().unwrap().len(), 2);
-    // Its neighbour is not disturbed, nor what is there to be seen of it.
+    // Neither the neighbour's work nor its reported health is affected.
     wait_for_work(&gpu, 1);
     assert!(!process.has_ended());
     assert_eq!(device(&node, 1).health(), DeviceHealth::Healthy);
@@ -160,7 +160,7 @@ fn a_device_that_is_lost_loses_no_slice_and_is_used_again_when_it_is_back() {
     let _process = lost.busy(&gpu);
     wait_for_work(&gpu, 0);
     let _new = node.slice_of("new", vec![part_of(&gpu, 0)]);
-    // It is listened to again.
+    // The manager receives the device's events again.
     while_failing(&gpu, 0, 48, || wait_until_ill(&node, 0, "XID 48"));
 }
 
@@ -181,7 +181,7 @@ fn a_device_that_the_driver_wants_reset_gets_nothing_new_until_it_was() {
     assert_refused(&gpu, &node, 0, "wants a reset");
     wait_for_work(&gpu, 0);
     assert!(!process.has_ended());
-    // Without an error as well, and only the one that is meant.
+    // Also without an error, and only the device that the driver names.
     gpu.machine().set_recovery_action(1, RESET);
     wait_until_ill(&node, 1, "the driver wants a reset of the GPU");
     gpu.machine().set_recovery_action(1, 0);

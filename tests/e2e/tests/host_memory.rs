@@ -32,7 +32,7 @@ fn without_a_limit_the_host_s_memory_is_counted_all_the_same() {
     let _ = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
     let region = Region::unlimited(&gpu);
     let _ = run(region.preload_into(&mut program.on(&gpu))).success();
-    // What the program, expecting to be refused, never gave back, and no context's end did either.
+    // The program expected refusals and never freed these two blocks; no context's end freed them either.
     let kept = 2 * MIB + 18 * MIB;
     assert_eq!(ledger::used_bytes(&region.ledger().host), kept);
 }

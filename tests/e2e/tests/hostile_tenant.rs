@@ -1,4 +1,4 @@
-//! What a tenant can do to its region hurts nobody else: not the manager, not other slices, and not other programs.
+//! Whatever a tenant does to its region harms neither the manager nor other slices nor other programs.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -10,7 +10,7 @@ use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage, LEDGER_FILE, LEDGER_FILE
 use aliquot_harness::{HostProgram, MIB, Node, Process, Region, SimulatedGpu, run, wait};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
 
-/// What the program `refused` says in a sound slice, and in one that cannot be used.
+/// The output of the program `refused` in a sound slice, and in one that cannot be used.
 const GRANTED: &str =
     "primary context: 0\nown context: 0\nmemory: granted\npage-locked memory: granted\nwork: granted\ndone\n";
 const REFUSED: &str =
@@ -19,7 +19,7 @@ const REFUSED: &str =
 /// Does something to a region.
 type Spoiler<'a> = &'a dyn Fn(&Region);
 
-/// The ways to spoil a region before a program starts: in each it gets nothing of the device, is told why, and lives.
+/// A region is damaged before a program starts: the program gets nothing of the device, says why, and is not killed.
 #[test]
 fn a_region_that_cannot_be_used_gives_nothing() {
     let gpu = SimulatedGpu::exact();
@@ -63,7 +63,7 @@ fn a_region_that_cannot_be_used_gives_nothing() {
     for (what, spoil) in spoilers {
         let region = Region::new(&gpu, MIB);
         spoil(&region);
-        // Through a pipe, as a container's standard error is. Not as root, for whom no mode is in the way.
+        // Through a pipe, as a container's standard error is. Not as root, to whom file modes do not apply.
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "\"$0\" 2>&1 | cat"]).arg(program.path()).uid(65534).gid(65534);
         let outcome = run(region.preload_into(gpu.show_to(&mut command))).success();
@@ -76,7 +76,7 @@ fn a_region_that_cannot_be_used_gives_nothing() {
     assert_eq!(gpu.machine().device_use(0).busy_ns, used.busy_ns);
 }
 
-/// A library with nothing of a region beside it is nobody's.
+/// A shim with no region files beside it belongs to no slice.
 #[test]
 fn a_library_without_a_region_leaves_programs_alone() {
     let gpu = SimulatedGpu::exact();
@@ -100,7 +100,7 @@ fn a_program_at_its_limit_of_descriptors_escapes_nothing() {
     );
 }
 
-/// A shim of a later minor version finds what it knows where it was.
+/// The fields that a shim knows stay where they are in a later minor version.
 #[test]
 fn a_region_of_another_minor_version_is_used() {
     let gpu = SimulatedGpu::exact();
@@ -122,7 +122,7 @@ fn a_ledger_full_of_nonsense_crashes_no_program() {
         for program in ["busy_briefly", "fork"] {
             let mut command = HostProgram::linked(&gpu, program).on(&gpu);
             command.arg("storm");
-            // What it may use is not known any more; that it ends by itself is all.
+            // Its limits are undefined now; the test only requires that no signal ends it.
             let outcome = run(region.preload_into(&mut command));
             assert_eq!(outcome.signal(), None, "{outcome:?}");
         }
@@ -138,7 +138,7 @@ fn a_tenant_that_truncates_or_overwrites_its_ledger_hurts_only_itself() {
     let mut holder = Process::start(neighbour.preload_into(command.arg((16 * MIB).to_string())));
     holder.wait_for("held");
 
-    // Not through `Slice`, which maps the ledger and would be hit as the manager is.
+    // Not through `Slice`: it maps the ledger, so the test itself would suffer as the manager does.
     let region_of = |name: &str| {
         let listed = node.client().slices().unwrap();
         std::path::PathBuf::from(&listed.iter().find(|slice| slice.name == name).unwrap().region_path)
@@ -152,7 +152,7 @@ fn a_tenant_that_truncates_or_overwrites_its_ledger_hurts_only_itself() {
         spoil(&ledger);
         wait::until_true("the manager tells what is wrong", || !node.client().usage(name).unwrap().problem.is_empty());
 
-        // Not at once: what was seen of a program in the middle of giving memory back stands there until the next look.
+        // Not at once: a look that fell between two steps of a program's release shows until the next look.
         wait::until_true("the neighbour has what it had, and no problem", || {
             let usage = node.client().usage("neighbour").unwrap();
             assert_eq!(usage.problem, "");
@@ -204,13 +204,13 @@ fn nonsense_on_the_attach_socket_is_dropped() {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         if connect(&socket, &address).is_ok() {
             let _ = send(&socket, &pieces[round % pieces.len()], SendFlags::NOSIGNAL);
-            // Some stay open, as those of a tenant who wants to use up descriptors.
+            // Some stay open, as of a tenant that wants to exhaust the manager's descriptors.
             open.push(socket);
         }
     }
     let usage = node.client().usage("noisy").unwrap();
     assert_eq!((usage.processes.len(), usage.parts[0].memory_used_bytes), (1, 16 * MIB), "{usage:?}");
-    // And who comes with honest intent is still let in.
+    // An honest process can still attach.
     drop(open);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
     let mut second = Process::start(slice.preload_into(command.arg((8 * MIB).to_string())));
@@ -234,7 +234,7 @@ fn limits_are_not_writable_for_a_tenant() {
         let outcome = run(&mut command);
         assert!(!outcome.status.success(), "a tenant could change {}: {outcome:?}", path.display());
     }
-    // Regions cannot be listed, so those of others cannot be found.
+    // A tenant cannot list the regions, and so cannot find those of others.
     let mut command = Command::new("/bin/ls");
     command.arg(slice.region_dir().parent().unwrap()).uid(65534).gid(65534);
     assert!(!run(&mut command).status.success(), "the regions can be listed");
