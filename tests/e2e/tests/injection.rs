@@ -1,4 +1,4 @@
-//! However a process of a container comes to be, it has the shim, and what the image does for itself still works.
+//! However a container's process is started, it has the shim, and the image's own settings still work.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -7,13 +7,13 @@ use std::process::Command;
 use aliquot_harness::{Container, HostProgram, Image, MIB, Node, Outcome, RootFs, SimulatedGpu, run, wait};
 use rustix::fs::{XattrFlags, setxattr};
 
-/// What the program `secure` says in a slice of 64 MiB, and on a device of 80 GiB without one.
+/// The output of the program `secure` in a slice of 64 MiB, and without a slice on a device of 80 GiB.
 const LIMITED: &str = "secure: no, free 64 MiB, one byte more: 2\n";
 const UNLIMITED: &str = "secure: no, free 81920 MiB, one byte more: 2\n";
-/// A command that asks for what is free.
+/// A command that prints the free memory.
 const ASK: [&str; 2] = ["/bin/secure", "libcuda.so.1"];
 
-/// A machine, a manager that publishes, a slice of 64 MiB, and an image with the programs `secure` and `hold`.
+/// A machine, a manager that publishes CDI devices, a slice of 64 MiB, and an image with test programs.
 struct Setup {
     gpu: SimulatedGpu,
     node: Node,
@@ -32,7 +32,7 @@ impl Setup {
         Setup { gpu, node, root, slice }
     }
 
-    /// As the manager does where nothing is configured.
+    /// With the manager's default configuration.
     fn new(name: &str) -> Setup {
         Setup::with(name, "")
     }
@@ -51,7 +51,7 @@ impl Setup {
         self.start(image, options, command).wait()
     }
 
-    /// `command` with nothing in its environment but what tells the simulated driver where its machine is.
+    /// `command` with only the variable in its environment that the simulated driver needs to find its machine.
     fn with_clear_environment(&self, command: &[&str]) -> Vec<String> {
         let variable = format!("ALIQUOT_FAKE_GPU={}", self.gpu.config_file().display());
         ["/bin/env", "-i", &variable].iter().chain(command).map(|&word| word.to_owned()).collect()
@@ -62,7 +62,7 @@ fn words(command: &[String]) -> Vec<&str> {
     command.iter().map(String::as_str).collect()
 }
 
-/// How often the library is mapped from its beginning in process `pid`.
+/// How often process `pid` has the shim loaded: the number of its mappings with file offset 0.
 fn shims_in(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let is_first = |line: &&str| line.contains("/libaliquot-") && line.split(' ').nth(2) == Some("00000000");
@@ -93,7 +93,7 @@ fn a_process_that_enters_a_running_container_is_limited() {
     holder.process().wait_for("held");
     let expected = LIMITED.replace("64", "48");
     holder.exec(&[], &ASK).wait().success().assert_said(&expected);
-    // As a login does, which makes an environment of its own.
+    // A login makes an environment of its own.
     let login = setup.with_clear_environment(&["/bin/sh", "-l", "-c", "exec /bin/secure libcuda.so.1"]);
     holder.exec(&["--user", "1000:1000"], &words(&login)).wait().success().assert_said(&expected);
 }
@@ -111,7 +111,7 @@ fn the_container_s_root_cannot_take_the_shim_away() {
 
 #[test]
 fn what_an_image_preloads_by_the_environment_is_loaded_too() {
-    // With the variable for the shim as well, it is the shim's.
+    // If the manager sets the variable for the shim too, the image's value is replaced.
     for (cdi, announced) in [("", "announce: loaded\n"), ("preload = 'environment'", ""), ("preload = 'both'", "")] {
         let setup = Setup::with("env", cdi);
         let library = HostProgram::library("announce");
@@ -122,7 +122,7 @@ fn what_an_image_preloads_by_the_environment_is_loaded_too() {
     }
 }
 
-/// The mounted file hides the image's, and the other way to preload leaves it in force.
+/// The mounted preload file hides the image's. With the variable instead, the image's file stays in force.
 #[test]
 fn an_image_with_a_preload_file_of_its_own_has_a_way_to_keep_it() {
     for (cdi, own) in [("", ""), ("preload = 'environment'", "announce: loaded\n")] {
@@ -135,7 +135,7 @@ fn an_image_with_a_preload_file_of_its_own_has_a_way_to_keep_it() {
     }
 }
 
-/// This is what the file is for.
+/// The reason for the preload file.
 #[test]
 fn by_the_environment_alone_a_program_that_clears_it_is_not_limited() {
     let setup = Setup::with("escape", "preload = 'environment'");
@@ -178,8 +178,8 @@ fn an_image_without_a_c_library_starts_unharmed() {
     assert_eq!((outcome.status.code(), &*outcome.stdout, &*outcome.stderr), (Some(3), "started\n", ""), "{outcome:?}");
 }
 
-/// Outside a container there is no file of its own to preload by. The loader ignores a path in `LD_PRELOAD` when a
-/// program gives rights to its user: such a program runs as without the shim, and unharmed.
+/// Outside a container a slice has no preload file of its own. The loader ignores paths in `LD_PRELOAD` when a program
+/// gives rights to its user: such a program runs as without the shim, and unharmed.
 #[test]
 fn outside_a_container_a_program_that_gives_rights_to_its_user_runs_as_without_the_shim() {
     /// In the kernel's format (`vfs_cap_data`, revision 2): the capability 10, CAP_NET_BIND_SERVICE, effective and

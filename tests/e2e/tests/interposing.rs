@@ -1,11 +1,11 @@
-//! Programs that stand in front of functions themselves, or are built with a runtime that does, go on to do so; and the
-//! limit holds.
+//! Programs that interpose functions themselves, or by a sanitizer's runtime, keep working, and the limit holds.
 
 use std::process::Command;
 
 use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, tool, unchanged_in_a_slice};
 
-/// `program` finds the driver by itself in a way that is changed by nothing, and within the limit is refused one byte more.
+/// The program's look-ups of the driver behave as without the shim, and in a slice one byte more than the limit is
+/// refused.
 fn assert_limited(gpu: &SimulatedGpu, what: &str, command: impl Fn(&str) -> Command) {
     for way in ["dlsym", "default", "next", "cuGetProcAddress_v2"] {
         let bare = unchanged_in_a_slice(gpu, || command(way)).success();
@@ -17,9 +17,9 @@ fn assert_limited(gpu: &SimulatedGpu, what: &str, command: impl Fn(&str) -> Comm
     }
 }
 
-/// The address sanitizer's runtime, where it is a library, wants to be the first one of the program and ends it
-/// otherwise, whatever has been preloaded. It can be told not to look; a runtime that is linked into the program does
-/// not look.
+/// The address sanitizer's runtime, if it is a shared library, must be the first library and otherwise ends the
+/// program, whatever library is preloaded. An option switches that check off. A runtime linked into the program does
+/// not check.
 #[test]
 fn programs_with_sanitizers_are_unharmed_and_limited() {
     let gpu = SimulatedGpu::new();
@@ -34,10 +34,10 @@ fn programs_with_sanitizers_are_unharmed_and_limited() {
     for (variant, arguments) in variants {
         let program = HostProgram::variant("lookup", variant, arguments);
         assert_limited(&gpu, variant, |way| {
-            // Sanitizers of threads know where a program's memory lies only if that is not random.
+            // The thread sanitizer needs memory at addresses that are not random.
             let mut command = Command::new(tool("setarch", "util-linux"));
             command.arg("--addr-no-randomize").arg(program.path()).args([way, &(64 * MIB).to_string()]);
-            // The simulated driver keeps what it allocates, as drivers do.
+            // As real drivers, the simulated one never frees some of its memory.
             command.env("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0");
             gpu.show_to(&mut command);
             command
@@ -56,7 +56,7 @@ fn a_program_that_interposes_dlopen_itself_is_left_in_peace() {
     assert_eq!(limited.stdout, format!("2 openings, {} bytes\n", 64 * MIB));
 }
 
-/// Their functions look the real ones up when they are first called, which must not call them again.
+/// The program's functions look up the real ones at their first call, and the shim must not call them meanwhile.
 #[test]
 fn a_program_that_interposes_what_compilers_call_is_left_in_peace() {
     let gpu = SimulatedGpu::new();

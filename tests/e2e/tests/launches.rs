@@ -1,4 +1,4 @@
-//! Launches wait for the device that they run on, whichever the calling thread's is, and for nothing else.
+//! A launch waits for the device that it runs on, whatever the calling thread's current device, and for nothing else.
 
 use std::os::unix::fs::symlink;
 use std::sync::atomic::Ordering;
@@ -13,12 +13,12 @@ fn waiting(region: &Region, part: usize) -> u32 {
     region.ledger().slots.iter().map(|slot| slot.devices[part].waiting.load(Ordering::Relaxed)).sum()
 }
 
-/// Opens a gate, with a word that waits for nothing.
+/// Opens the gate of part `part`, as for a lease.
 fn open(region: &Region, part: usize) {
     region.limits().devices[part].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
 }
 
-/// Runs `elsewhere` with the gate of the second device closed: its launch must wait for that one alone.
+/// Runs `elsewhere` with the gate of the second device closed: its launch must wait for that gate alone.
 fn assert_waits_for_the_second_device(way: &str) {
     let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
     let region = Region::with_parts(&gpu, &[0, 1].map(|device| Part { device, memory_limit_bytes: GIB }));
@@ -59,7 +59,7 @@ fn host_functions_and_sets_do_not_wait_for_the_device() {
     process.wait().success().assert_said("20 calls\nlaunched\n");
 }
 
-/// As profilers make them: a callback of the driver uses the driver, while the shim itself is asking it something.
+/// As with a profiler: a callback of the driver calls the driver while the shim waits for the driver's answer.
 #[test]
 fn a_driver_that_calls_back_is_not_waited_for() {
     let gpu = SimulatedGpu::new();
@@ -71,12 +71,12 @@ fn a_driver_that_calls_back_is_not_waited_for() {
     let region = Region::unlimited(&gpu);
     let mut command = program.on(&gpu);
     let outcome = run(region.preload_into(command.env("LD_LIBRARY_PATH", driver.path()))).success();
-    // Its device is none of the slice's.
+    // The front driver's device is not in the slice.
     outcome.assert_said("free 0 of 2000\n");
 }
 
-/// Of the two contexts the one that ends has registered what the device writes markers to: that must not go while the
-/// other's are not written.
+/// The context that ends has registered the page to which the device writes markers. The page must stay registered
+/// until the markers of the other context are written.
 #[test]
 fn a_context_does_not_end_before_the_markers_of_others_are_written() {
     let gpu = SimulatedGpu::new();
@@ -108,8 +108,8 @@ fn work_is_in_flight_though_a_context_beside_it_has_ended() {
     assert!(drained());
 }
 
-/// A thread that does not run between its launch and the marker behind it, as in a container that has little of a
-/// processor, must not take its kernels for short ones: what may be in flight is bounded by how long they take.
+/// A thread may be held up between a launch and its marker, as in a container with little CPU time. The shim must not
+/// take its kernels for short ones then, because their duration bounds the work in flight.
 #[test]
 fn kernels_are_not_taken_for_short_because_their_launches_return_late() {
     let gpu = SimulatedGpu::new();
@@ -123,7 +123,8 @@ fn kernels_are_not_taken_for_short_because_their_launches_return_late() {
     assert!(launching_ms > 200, "300 ms of work were launched within {launching_ms} ms");
 }
 
-/// Short as the kernels behind it are by experience: with all markers in use, only its end says what they are.
+/// The kernels behind the long one were short so far. With all markers in use, the shim learns nothing new about them
+/// before the long kernel ends.
 #[test]
 fn behind_a_long_kernel_no_more_is_launched_than_there_are_markers() {
     let gpu = SimulatedGpu::new();
@@ -136,20 +137,20 @@ fn behind_a_long_kernel_no_more_is_launched_than_there_are_markers() {
     assert!(launching_ms >= 400, "100 kernels were launched behind one of 400 ms within {launching_ms} ms");
 }
 
-/// Launches that markers stand for.
+/// The number of launches that markers stand for.
 fn marked(region: &Region, part: usize) -> u64 {
     region.ledger().slots.iter().map(|slot| slot.devices[part].launches.load(Ordering::Relaxed)).sum()
 }
 
-/// Runs `left_behind` with the gate of the first device closed. Returns how many of its nine launches on the second
-/// device are marked while it waits there.
+/// Runs `left_behind` with the first device's gate closed. Returns how many of its nine launches on the second device
+/// have a marker while the program waits at that gate.
 #[track_caller]
 fn marked_behind(way: &str) -> u64 {
     let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
     let region = Region::with_parts(&gpu, &[0, 1].map(|device| Part { device, memory_limit_bytes: GIB }));
     region.close_gate(0);
     open(&region, 1);
-    // Enough for one marker to stand for all that follow.
+    // So long that one marker can stand for all following launches.
     region.limits().devices[1].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
     let mut command = HostProgram::linked(&gpu, "left_behind").on(&gpu);
     let mut process = Process::start(region.preload_into(command.arg(way)));
@@ -172,15 +173,15 @@ fn what_a_destroyed_stream_still_does_has_a_marker() {
     assert_eq!(marked_behind("destroyed"), 9);
 }
 
-/// The launches that have no marker keep waiting for one: in a stream that captures it would be a part of the graph.
+/// Launches without a marker stay without one, because in a capturing stream the marker would become part of the graph.
 #[test]
 fn a_thread_that_waits_puts_no_marker_into_a_capture() {
-    // Once: where the machine has held up the first ones, the others are taken for long and each has its marker.
+    // Repeated: if the machine holds up the first launches, all are taken for long ones and each has a marker.
     wait::until_true("some launches have none", || (1..=8).contains(&marked_behind("captured")));
 }
 
-/// A free can wait as long as a synchronisation. Meanwhile the thread launches nothing, so that what it has launched
-/// before would run unseen.
+/// A free can wait as long as a synchronization. Meanwhile the thread launches nothing that would mark its earlier
+/// launches, so these need a marker before the call.
 #[test]
 fn a_thread_that_waits_implicitly_leaves_no_launch_without_a_marker() {
     let gpu = SimulatedGpu::new();
@@ -197,7 +198,7 @@ fn a_thread_that_waits_implicitly_leaves_no_launch_without_a_marker() {
     let marked_behind = |call: &str| {
         let region = Region::new(&gpu, GIB);
         open(&region, 0);
-        // Enough for one marker to stand for all that follow.
+        // So long that one marker can stand for all following launches.
         region.limits().devices[0].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
         let mut command = HostProgram::linked(&gpu, "implicit_waits").on(&gpu);
         let mut process = Process::start(region.preload_into(command.arg(call)));
@@ -210,12 +211,12 @@ fn a_thread_that_waits_implicitly_leaves_no_launch_without_a_marker() {
     for call in calls {
         assert_eq!(marked_behind(call), 9, "{call}");
     }
-    // Once: where the machine has held up the first ones, the others are taken for long and each has its marker.
+    // Repeated: if the machine holds up the first launches, all are taken for long ones and each has a marker.
     wait::until_true("without a call some launches have none", || marked_behind("none") < 9);
 }
 
-/// A marker in a legacy default stream is a barrier to the other streams: a thread puts none there for what others have
-/// launched.
+/// A marker in a legacy default stream is a barrier to the other streams, so a thread puts none there for launches of
+/// other threads.
 #[test]
 fn a_thread_that_waits_puts_no_barrier_behind_what_others_have_launched() {
     let gpu = SimulatedGpu::new();
@@ -231,11 +232,11 @@ fn a_thread_that_waits_puts_no_barrier_behind_what_others_have_launched() {
         process.wait().success().assert_said("waited\ndone\n");
         marked
     };
-    // Once: where the machine has held up the first ones, the others are taken for long and each has its marker.
+    // Repeated: if the machine holds up the first launches, all are taken for long ones and each has a marker.
     wait::until_true("some launches have none", || marked_after() < 9);
 }
 
-/// Runs `launches_and_asks`. Returns how many markers it has put, and for how many launches, before it waits at last.
+/// Runs `launches_and_asks`. Returns the number of markers before its final wait, and of the launches that they mark.
 #[track_caller]
 fn markers_and_launches(way: &str) -> (u64, u64) {
     let gpu = SimulatedGpu::new();
@@ -253,7 +254,7 @@ fn markers_and_launches(way: &str) -> (u64, u64) {
     (markers, launches)
 }
 
-/// As PyTorch's allocator asks for events at each allocation: one marker in sixteen launches is enough.
+/// PyTorch's allocator queries events at each allocation. One marker in sixteen launches is enough for that.
 #[test]
 fn questions_between_launches_cost_no_markers() {
     let (markers, launches) = markers_and_launches("queries");
@@ -271,7 +272,7 @@ fn short_graphs_share_markers() {
     assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
 }
 
-/// Each stream's launches have a marker of their own: without one, what they do would be seen only with the others'.
+/// Each stream has markers of its own. Without them, the work of one stream would be seen only with another's.
 #[test]
 fn many_streams_that_are_held_up_have_a_marker_each() {
     let gpu = SimulatedGpu::new();
@@ -286,7 +287,7 @@ fn many_streams_that_are_held_up_have_a_marker_each() {
     assert_eq!(markers, 24);
 }
 
-/// To register memory beside kernels can make them wait for each other.
+/// Registering memory while kernels run can make them wait for each other.
 #[test]
 fn the_page_of_markers_is_registered_before_the_first_launch_but_not_for_a_question() {
     let gpu = SimulatedGpu::new();
@@ -304,6 +305,6 @@ fn the_page_of_markers_is_registered_before_the_first_launch_but_not_for_a_quest
         assert_eq!(says("allocates", is_free), "registers 4096 bytes\ndone\n");
     }
     assert_eq!(says("launches", false), "registers 4096 bytes\nlaunches\ndone\n");
-    // While a device is not shared launches have no markers.
+    // While a device is not shared, launches have no markers.
     assert_eq!(says("launches", true), "launches\ndone\n");
 }

@@ -1,4 +1,4 @@
-//! The shim as a file: what the loader of other people's programs sees of it.
+//! The shim's file as the loader sees it: size, symbols, flags and segments.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ fn with_library<T>(look: impl FnOnce(&ElfFile64<LittleEndian>) -> T) -> T {
     look(&ElfFile64::parse(&*bytes).unwrap())
 }
 
-/// The strings that the dynamic section's entries with `tag` name.
+/// The strings of the dynamic section's entries with `tag`.
 fn dynamic_strings(tag: DynamicTag) -> Vec<String> {
     with_library(|file| {
         let table = file.elf_section_table().dynamic_table(LE, file.data()).unwrap();
@@ -24,7 +24,7 @@ fn dynamic_strings(tag: DynamicTag) -> Vec<String> {
     })
 }
 
-/// The values of the dynamic section's entries with `tag`, added up.
+/// The sum of the values of the dynamic section's entries with `tag`.
 fn dynamic_value(tag: DynamicTag) -> u64 {
     with_library(|file| {
         let table = file.elf_section_table().dynamic_table(LE, file.data()).unwrap();
@@ -32,7 +32,7 @@ fn dynamic_value(tag: DynamicTag) -> u64 {
     })
 }
 
-/// The names of the dynamic symbols that are defined here, or are not.
+/// The names of the dynamic symbols that the library defines, or that it needs.
 fn symbols(defined: bool) -> BTreeSet<String> {
     with_library(|file| {
         let symbols = file.dynamic_symbols().filter(|symbol| symbol.is_undefined() != defined);
@@ -70,7 +70,7 @@ fn it_runs_with_a_c_library_of_2012() {
 
 #[test]
 fn it_is_small() {
-    // A hook takes up to a KiB: its code, how to unwind it, and its names for the loader.
+    // A hook takes up to 1 KiB: its code, unwind information, and names for the loader.
     let bytes = fs::metadata(artifacts::shim()).unwrap().len();
     assert!(bytes < 256 * 1024, "it has {bytes} bytes");
 }
@@ -102,8 +102,8 @@ fn it_exports_its_hooks_and_nothing_else() {
 fn it_imports_next_to_nothing() {
     let imported = symbols(false);
     let known = [
-        // The list of objects, should the C library's own not be found; what the kernel tells every program. Nothing
-        // that programs interpose: their functions may come back to the library's dlsym.
+        // For the list of objects, if the C library's own is not found, and for the kernel's auxiliary values. No
+        // function that programs interpose: theirs may call the shim's dlsym.
         "dl_iterate_phdr",
         "getauxval",
         // Weak references of the start files.
@@ -129,7 +129,7 @@ fn it_has_no_thread_local_storage_and_no_executable_stack() {
     });
 }
 
-/// The loader switches shadow stacks off for a process in which one library does not say that it keeps to them.
+/// The loader switches shadow stacks off for a process if one of its libraries does not declare to support them.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn it_keeps_to_shadow_stacks() {
@@ -149,7 +149,7 @@ fn it_keeps_to_shadow_stacks() {
     assert!(says_so);
 }
 
-/// The start files that the linker adds bring one function that runs at the beginning and one that runs at the end.
+/// The linker's start files bring one function that runs at load and one that runs at unload. There are no others.
 #[test]
 fn nothing_of_its_own_runs_when_it_is_loaded() {
     for tag in [elf::DT_INIT_ARRAYSZ, elf::DT_FINI_ARRAYSZ] {
@@ -174,7 +174,7 @@ fn nothing_of_its_own_runs_when_it_is_loaded() {
 #[test]
 fn all_is_bound_at_the_start_to_its_own_functions_and_it_stays() {
     let (flags, flags_1) = (dynamic_value(elf::DT_FLAGS), dynamic_value(elf::DT_FLAGS_1));
-    // With this flag the loader would ask the library first where it asks for the host.
+    // With this flag the loader would bind the library's own references to the library before the program.
     assert_eq!(flags & elf::DF_SYMBOLIC.0, 0);
     assert_ne!(flags_1 & elf::DF_1_NOW.0, 0);
     assert_ne!(flags_1 & elf::DF_1_NODELETE.0, 0);

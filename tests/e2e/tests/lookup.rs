@@ -1,5 +1,5 @@
-//! By whichever way a program finds the driver, it finds the function that knows the limit, and nothing that is not
-//! there.
+//! In whatever way a program looks up a driver function, it gets the one that applies the limit, and no function that
+//! the driver lacks.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use aliquot_harness::{GIB, HostProgram, MIB, Region, SimulatedGpu, run, tool, un
 
 const WAYS: [&str; 5] = ["dlsym", "default", "next", "cuGetProcAddress", "cuGetProcAddress_v2"];
 
-/// `cuGetProcAddress` gives what the driver exports, or addresses of its own.
+/// `cuGetProcAddress` returns the addresses of the driver's exports, or other addresses.
 const ADDRESSES: [&str; 2] = ["", "proc_address = 'other'\n"];
 
 #[test]
@@ -83,7 +83,7 @@ fn what_the_driver_lacks_is_lacking() {
     );
 }
 
-/// In every version, with all flags, for names that there are and that there are not, before and after `cuInit`.
+/// In every version, with all flags, for existing and missing names, before and after `cuInit`.
 #[test]
 fn what_the_driver_answers_about_itself_is_the_same() {
     let gpu = SimulatedGpu::new();
@@ -120,13 +120,13 @@ fn what_the_driver_answers_about_itself_is_the_same() {
     }
 }
 
-/// Some drivers have one function for several symbols. Which of the hooks the caller gets decides how its arguments are
-/// read: as 32-bit numbers by the one, as 64-bit numbers by the other.
+/// Some drivers export one function under several symbols. The caller must get the hook of the symbol that it asked
+/// for: one reads its arguments as 32-bit numbers, the other as 64-bit numbers.
 #[test]
 fn of_symbols_that_share_a_function_the_one_that_was_asked_for_is_given() {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::new("get_proc_address");
-    // Bound to its own symbols, as the driver is.
+    // As the driver, the library is bound to its own symbols.
     let options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-DSHARED_FUNCTIONS"];
     let library = HostProgram::variant("driver_of_11_3", "shared-libcuda.so.1", &options);
     let driver = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn of_symbols_that_share_a_function_the_one_that_was_asked_for_is_given() {
         assert_eq!(in_slice.stdout.matches(&line(given)).count(), 2, "{request}");
     }
 
-    // The driver's pools answer no questions, so only the first round is judged.
+    // This driver's pools answer no queries, so only the first round is judged.
     let region = Region::new(&gpu, 5 * GIB);
     let limited = run(region.preload_into(command().arg((5 * GIB).to_string()))).success();
     assert!(limited.stdout.starts_with("cuGetProcAddress, flags 0: one byte more: 2,"), "{limited:?}");
@@ -196,7 +196,8 @@ fn a_program_that_interposes_dlsym_itself_is_left_in_peace() {
     assert_eq!(limited.stdout, format!("3 look-ups, {} bytes\n", 64 * MIB));
 }
 
-/// A plugin's look-up by `RTLD_DEFAULT` ends among the libraries that the plugin needs, which the program does not see.
+/// A plugin's look-up by `RTLD_DEFAULT` also searches the libraries that the plugin needs. The program does not see
+/// these.
 #[test]
 fn a_plugin_finds_the_driver_that_it_is_linked_to() {
     let gpu = SimulatedGpu::new();
@@ -212,8 +213,8 @@ fn a_plugin_finds_the_driver_that_it_is_linked_to() {
     assert!(outcome.stdout.contains("the program finds cuMemAlloc_v2: no\n"), "{outcome:?}");
 }
 
-/// The plugin's references are bound to the shim when the plugin is opened, so it looks nothing up when it is opened
-/// again.
+/// The plugin's references are bound to the shim when the plugin is opened. When it is opened again, nothing is looked
+/// up.
 #[test]
 fn a_plugin_that_brings_the_driver_along_is_limited_each_time_it_is_opened() {
     let gpu = SimulatedGpu::new();
@@ -230,7 +231,7 @@ fn a_plugin_that_brings_the_driver_along_is_limited_each_time_it_is_opened() {
     run(region.preload_into(&mut command())).success().assert_said(&bare.stdout.replace(": 0", ": 2"));
 }
 
-/// Nor does the program see what the plugin's own libraries need.
+/// Nor does the program see the libraries that the plugin's own libraries need.
 #[test]
 fn a_plugin_finds_the_driver_that_its_libraries_bring_along() {
     let gpu = SimulatedGpu::new();
@@ -258,7 +259,7 @@ fn a_plugin_finds_the_driver_that_its_libraries_bring_along() {
     assert_eq!(outcome.stdout, lines);
 }
 
-/// By functions, or variables for functions, of the names that the driver's have.
+/// Such a library has functions, or function variables, with the names of the driver's functions.
 #[test]
 fn a_library_that_loads_the_driver_by_itself_is_limited() {
     let gpu = SimulatedGpu::new();
@@ -283,8 +284,8 @@ fn a_library_that_loads_the_driver_by_itself_is_limited() {
     }
 }
 
-/// In whichever order: the limit holds. A library in front of the shim sees what it sees without one; a library behind
-/// it sees no calls of hooked functions by their names, because the shim calls the driver itself.
+/// The limit holds in either order. A library before the shim sees the same calls as without the shim. A library behind
+/// it sees no calls of hooked functions by name, because the shim calls the driver directly.
 #[test]
 fn beside_another_preloaded_library_the_limit_holds() {
     let gpu = SimulatedGpu::new();
@@ -340,8 +341,8 @@ fn a_program_that_does_not_use_cuda_is_unchanged() {
             command
         };
         if system_program[0] == "/bin/cat" {
-            // Times and ids differ from run to run, and the size of the table of descriptors comes from this process,
-            // whose other tests open and close some; what the shim could change are threads and signals.
+            // Compares only what the shim could change: threads and signals. Times and ids differ between runs, and the
+            // descriptor table's size is inherited from this process, whose other tests change it.
             let lines = |outcome: aliquot_harness::Outcome| {
                 let kept = ["Threads:", "SigBlk:", "SigIgn:", "SigCgt:"];
                 let lines = outcome.stdout.lines().filter(|line| kept.iter().any(|key| line.starts_with(key)));

@@ -1,4 +1,4 @@
-//! Processes and managers that die at the worst moment: limits hold, nobody hangs, nothing is lost.
+//! Processes and managers that die at the worst moment: limits hold, no process hangs, nothing is lost.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -16,7 +16,7 @@ fn hold(gpu: &SimulatedGpu, slice: &Slice, bytes: u64) -> Process {
     process
 }
 
-/// Runs the program that takes memory to the last byte: `free_bytes` must be exactly what there is.
+/// Runs a program that allocates memory to the last byte, and fails the test unless exactly `free_bytes` were free.
 #[track_caller]
 fn assert_exactly_free(gpu: &SimulatedGpu, slice: &Slice, free_bytes: u64) {
     let mut command = HostProgram::linked(gpu, "exact").on(gpu);
@@ -26,7 +26,7 @@ fn assert_exactly_free(gpu: &SimulatedGpu, slice: &Slice, free_bytes: u64) {
     assert!(outcome.stdout.starts_with(&expected), "{outcome:?}");
 }
 
-/// Slots that are taken.
+/// The number of slots in use.
 fn slots_in_use(slice: &Slice) -> usize {
     slice.ledger().owners.iter().filter(|word| owner::state(word.load(Ordering::Relaxed)) != owner::FREE).count()
 }
@@ -42,7 +42,7 @@ fn memory_of_a_killed_process_is_free_again() {
         assert_eq!(slice.used_bytes(0), 64 * MIB);
         let killed = Instant::now();
         holder.signal(Signal::KILL);
-        // The driver has it back when the manager finds it neither in the ledger nor beyond.
+        // The driver has the memory back once it shows neither in the ledger nor as overhead.
         let overhead = &slice.limits().devices[0].memory_overhead_bytes;
         while slice.used_bytes(0) != 0 || overhead.load(Ordering::Relaxed) != 0 {
             assert!(killed.elapsed() < wait::DEADLINE, "the memory is not free again");
@@ -72,7 +72,7 @@ fn processes_killed_at_any_moment_of_their_start_leave_nothing() {
     };
     for round in 0..ROUNDS / AT_ONCE {
         let processes: Vec<Process> = (0..AT_ONCE).map(|_| Process::start(&mut command())).collect();
-        // From before the loader runs to well into the program, a different moment each time.
+        // A different moment each time, from before the loader runs to well into the program.
         thread::sleep(Duration::from_micros(round * 7919 % 20_000));
         for process in processes {
             assert_eq!(process.kill().signal(), Some(9));
@@ -82,7 +82,7 @@ fn processes_killed_at_any_moment_of_their_start_leave_nothing() {
     wait::until_true("all slots are free again", || slots_in_use(&slice) == 0);
     let held = slice.ledger().slots.iter().any(|slot| slot.devices[0].memory.load(Ordering::Relaxed) != 0);
     assert!(!held, "a slot that nobody owns holds memory");
-    // What the manager took for memory of contexts, because it looked while processes took and gave back memory.
+    // A look between a process's allocation and its entry in the ledger takes the difference for memory of contexts.
     let overhead = &slice.limits().devices[0].memory_overhead_bytes;
     wait::until_true("no process has a context", || overhead.load(Ordering::Relaxed) == 0);
     assert_exactly_free(&gpu, &slice, 64 * MIB);
@@ -96,7 +96,7 @@ fn when_the_manager_is_killed_memory_limits_hold() {
     let slice = node.slice("orphan", 50, 64 * MIB);
     let holder = hold(&gpu, &slice, 16 * MIB);
     node.kill();
-    // Also for processes that start now, with nobody at the attach socket.
+    // Also for processes that start now, when no manager answers at the attach socket.
     assert_exactly_free(&gpu, &slice, 48 * MIB);
     let second = hold(&gpu, &slice, 8 * MIB);
     assert_exactly_free(&gpu, &slice, 40 * MIB);
@@ -113,7 +113,7 @@ fn when_the_manager_is_killed_memory_limits_hold() {
     expected.sort_unstable();
     assert_eq!(pids, expected);
 
-    // The new manager watches over the processes of the old one.
+    // The new manager watches the processes of the old one.
     let _ = holder.kill();
     wait::until_true("the memory is free again", || slice.used_bytes(0) == 8 * MIB);
     drop(second);
@@ -148,7 +148,7 @@ fn a_manager_that_stops_leaves_running_programs_limited() {
     drop(holder);
 }
 
-/// A driver may need time to let go of what a dead process held, and lists it meanwhile under an id that is nobody's.
+/// A driver may need time to free a dead process's memory. Meanwhile it lists the memory under the old process id.
 #[test]
 fn the_dead_are_accused_of_nothing_while_the_driver_tears_them_down() {
     let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}teardown_ms = 3000\n"));

@@ -1,4 +1,4 @@
-//! Many processes of one container: all are counted, none waits for another, and none pays for how many there are.
+//! Many processes of one container: all are counted, none waits for another, and their number costs none of them time.
 
 use std::fs;
 use std::process::Command;
@@ -9,10 +9,10 @@ use aliquot_harness::{
     EXACT_MEMORY, GIB, HostProgram, MIB, Node, Process, Region, SimulatedGpu, Witness, run, tool, wait,
 };
 
-/// Each process takes this much.
+/// Memory that each process takes.
 const PIECE: u64 = 64 << 10;
 
-/// Starts processes that take `bytes` each and hold them, without waiting for any.
+/// Starts processes that take `bytes` each and hold them. Does not wait for them.
 fn start(gpu: &SimulatedGpu, count: usize, bytes: u64, enter: impl Fn(&mut Command)) -> Vec<Process> {
     let program = HostProgram::linked(gpu, "hold");
     let one = || {
@@ -29,14 +29,14 @@ fn wait_for_all(holders: &mut [Process]) {
     }
 }
 
-/// How many system calls a process that uses the device once and ends makes more in `region` than without it.
+/// The number of additional system calls in `region` of a process that uses the device once and ends.
 fn system_calls_of_the_shim(gpu: &SimulatedGpu, region: &Region) -> usize {
     let program = HostProgram::linked(gpu, "exec");
     let calls = |environment: Option<String>| {
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut traced = Command::new(tool("strace", "strace"));
         traced.args(["--follow-forks", "--output"]).arg(log.path());
-        // Not in the tracer itself.
+        // Preloads the shim into the program, not into the tracer.
         traced.args(environment.map(|variable| format!("--env={variable}")));
         let _ = run(gpu.show_to(traced.arg(program.path()).arg("fresh"))).success();
         let log = fs::read_to_string(log.path()).unwrap();
@@ -72,7 +72,7 @@ fn what_a_process_does_to_start_does_not_grow_with_how_many_there_are() {
     const OTHERS: usize = 150;
     let gpu = SimulatedGpu::with("mode = 'instant'\n");
     let region = Region::new(&gpu, GIB);
-    // The first makes what all share.
+    // The first process sets up what all share.
     let _ = system_calls_of_the_shim(&gpu, &region);
     let alone = system_calls_of_the_shim(&gpu, &region);
     let mut holders = start(&gpu, OTHERS, PIECE, |command| {
@@ -80,12 +80,12 @@ fn what_a_process_does_to_start_does_not_grow_with_how_many_there_are() {
     });
     wait_for_all(&mut holders);
     let among_many = system_calls_of_the_shim(&gpu, &region);
-    // How many there are depends a little on when the driver's threads run; one for each of the others would show.
+    // The number depends a little on when the driver's threads run. One call per other process would exceed the bound.
     let found = format!("{alone} system calls alone, {among_many} beside {OTHERS} others");
     assert!(alone > 0 && among_many <= alone + OTHERS / 5, "{found}");
 }
 
-/// Runs so many short processes in one slice, so many of them at once, and one more when they have ended.
+/// Runs `count` short processes in one slice, `at_once` at a time, and one more when they have ended.
 fn short_processes(count: u64, at_once: u64) {
     let gpu = SimulatedGpu::with(EXACT_MEMORY);
     let node = Node::start(&gpu);
@@ -102,8 +102,8 @@ fn short_processes(count: u64, at_once: u64) {
     let charged_ns = node.client().usage("short").unwrap().parts[0].core_used_ns;
     println!("charged {charged_ns} ns for {busy_ns} ns of work, while the machine stood still for {lost_ns} ns");
     assert!(busy_ns >= (count + 1) * 1_000_000);
-    // A process that comes late to see that its work is done has the device meanwhile: hundreds on two processors come
-    // late, and how late is the machine's affair. When slots were shared it was a thousand times the work.
+    // A process that notices late that its work is done is charged meanwhile. Hundreds of processes on two processors
+    // are late, by how much depends on the machine. When slots were shared, the charge was a thousand times the work.
     assert!(charged_ns <= 100 * busy_ns + lost_ns, "charged {charged_ns} ns for {busy_ns} ns of work");
     assert!(charged_ns + lost_ns >= busy_ns / 2, "charged {charged_ns} ns for {busy_ns} ns of work");
 }
@@ -118,7 +118,8 @@ fn two_thousand_short_processes() {
     short_processes(2000, 900);
 }
 
-/// A process dies while no manager runs, and its id is given to another one, here to this test: no sign of life.
+/// A process dies while no manager runs, and its id is reused, here by the test itself. The manager must not take the
+/// slot's owner for alive.
 #[test]
 fn what_the_dead_held_is_given_back_though_their_ids_are_used_again() {
     let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}mode = 'instant'\n"));
@@ -142,7 +143,7 @@ fn what_the_dead_held_is_given_back_though_their_ids_are_used_again() {
     assert_eq!(owner::state(slot.load(Ordering::Relaxed)), owner::FREE);
 }
 
-/// Processes are killed in the middle of what they do, again and again, and others take their places.
+/// Processes are killed at work repeatedly, and others take their places.
 #[test]
 fn a_storm_of_kills_leaves_nothing_charged() {
     const ROUNDS: usize = 10;
@@ -172,10 +173,10 @@ fn a_storm_of_kills_leaves_nothing_charged() {
     }
     wait::until_true("all is given back", || {
         let usage = node.client().usage("kills").unwrap();
-        // With what the driver still had of the dead when it was last asked.
+        // Includes memory of dead processes that the driver still held at the manager's last look.
         slice.used_bytes(0) == 0 && usage.processes.is_empty() && usage.parts[0].memory_used_bytes == 0
     });
-    // And all of it can be had.
+    // The whole limit can be allocated again.
     let mut last = start(&gpu, 1, 64 * MIB, |command| {
         slice.preload_into(command);
     });

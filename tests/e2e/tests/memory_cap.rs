@@ -1,4 +1,4 @@
-//! A slice of so much memory is like a device of so much memory, to the byte.
+//! A slice with a memory limit behaves like a device of that size, to the byte.
 
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use aliquot_harness::{
 fn the_last_byte_is_granted_and_the_next_is_not() {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::linked(&gpu, "exact");
-    // A size that is no multiple of anything the driver may round to.
+    // The second size is no multiple of any unit to which the driver may round.
     for bytes in [64 * MIB, 5 * GIB + 12_345] {
         let region = Region::new(&gpu, bytes);
         let outcome = run(region.preload_into(program.on(&gpu).arg(bytes.to_string()))).success();
@@ -69,7 +69,7 @@ fn the_end_of_a_context_gives_back_what_was_in_it() {
     assert!(said.contains("a third context destroyed with none current: 1 MiB in use\n"), "{said}");
     assert!(said.contains("and detached for good: 1 MiB in use\n"), "{said}");
     assert!(said.contains("the primary context reset: 0 MiB in use\n"), "{said}");
-    // The program ends with one set of what it takes.
+    // The program ends with one set of its allocations, 1 MiB of which is host memory.
     assert_eq!(ledger::used_bytes(&region.ledger().host), MIB);
 }
 
@@ -81,8 +81,8 @@ fn the_last_reference_to_the_primary_context_ends_it_whoever_holds_it() {
     assert_eq!(region.used_bytes(0), 0);
 }
 
-/// The driver answers no question after a fault, and each answer before costs the program time: it is asked at an end
-/// only.
+/// The driver answers no queries after a fault, and each query before costs the program time, so the shim queries it
+/// only when a context ends.
 #[test]
 fn a_reset_gives_back_what_was_taken_before_a_fault() {
     let gpu = SimulatedGpu::new();
@@ -95,8 +95,8 @@ fn a_reset_gives_back_what_was_taken_before_a_fault() {
     assert!(questions.is_some_and(|questions| (1..1000).contains(&questions)), "{outcome:?}");
 }
 
-/// Memory of every kind comes and goes in an order that a seed decides: after each step the slice has as much left as
-/// the device of its size, so the ledger is at each step what the driver counts.
+/// A program allocates and frees every kind of memory in a seeded random order. After each step the slice has as much
+/// left as a device of its size, so the ledger equals the driver's own count.
 #[test]
 fn the_ledger_is_the_driver_s_own_count_whatever_a_program_does() {
     for seed in 0..6_u32 {
@@ -122,8 +122,8 @@ fn with_nothing_to_forbid_the_shim_changes_nothing() {
     }
 }
 
-/// Eight processes race small and large allocations against one limit: at no moment do they hold more together, by the
-/// ledger's books or by the machine's.
+/// Eight processes race small and large allocations against one limit. Together they never hold more than the limit,
+/// neither by the ledger nor by the machine's count.
 #[test]
 fn processes_that_race_never_pass_the_limit() {
     const PIECES: [u64; 2] = [256 << 10, 4 << 20];
@@ -156,7 +156,7 @@ fn processes_that_race_never_pass_the_limit() {
 #[test]
 fn each_device_has_its_own_limit_and_a_device_without_a_part_has_nothing() {
     let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}{}", "[[device]]\nmemory = '4GiB'\n".repeat(3)));
-    // In another order than the machine's.
+    // The parts are not in the machine's order.
     let parts = [Part { device: 2, memory_limit_bytes: 32 * MIB }, Part { device: 0, memory_limit_bytes: 64 * MIB }];
     let region = Region::with_parts(&gpu, &parts);
     let program = HostProgram::linked(&gpu, "devices");
@@ -218,14 +218,14 @@ fn a_limit_that_is_changed_holds_at_once() {
     // Below what is in use: nothing is taken away, and nothing more is given.
     region.limits().devices[0].memory_limit_bytes.store(32 * MIB, Ordering::Relaxed);
     assert_eq!(ask(4, 1), "2, free 0");
-    // Contexts and modules, which the manager has found, count too.
+    // Overhead of contexts and modules, as the manager finds it, counts too.
     region.limits().devices[0].memory_limit_bytes.store(128 * MIB, Ordering::Relaxed);
     region.limits().devices[0].memory_overhead_bytes.store(24 * MIB, Ordering::Relaxed);
     assert_eq!(ask(5, 9), "2, free 8");
     assert_eq!(ask(6, 8), "0, free 0");
 }
 
-/// What a context takes is not asked for through any function: the manager finds it, and it is the slice's.
+/// A context's memory is not allocated by a hooked function. The manager finds it and charges it to the slice.
 #[test]
 fn memory_of_contexts_is_the_slice_s() {
     let gpu = SimulatedGpu::with("context_memory = '300MiB'\n");

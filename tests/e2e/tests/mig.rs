@@ -8,7 +8,7 @@ use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice,
 use aliquot_proto::node::v1::{CreateSliceRequest, Device, FindingKind, Part};
 use tonic::Code;
 
-/// Where the machine's devices are: the GPU first, then its instances.
+/// The indices of the machine's devices: the GPU first, then its instances.
 const GPU: usize = 0;
 const LARGE: usize = 1;
 const SMALL: usize = 2;
@@ -71,10 +71,10 @@ fn a_slice_is_made_on_an_instance_and_never_on_the_gpu_itself() {
     let refused = node.client().create(request(part(&gpu, GPU, 50, GIB))).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("partitioned by MIG; use one of its instances"), "{}", refused.message());
-    // Half of the instance's memory, not of the GPU's.
+    // The default is half of the instance's memory, not of the GPU's.
     let half = node.slice_of("half", vec![part(&gpu, SMALL, 50, 0)]);
     assert_eq!(half.description().parts[0].memory_limit_bytes, 5 * GIB);
-    // Of any device: the one with the least room that is enough.
+    // If the request names no device, the manager takes the one with the least room that is enough.
     let any = node.slice("any", 60, GIB);
     assert_eq!(any.description().parts[0].device_uuid, gpu.uuid(LARGE));
 }
@@ -110,9 +110,9 @@ fn two_instances_of_a_gpu_share_no_time() {
     let _busy = slices.each_ref().map(|slice| slice.busy(&gpu));
     let used_ns = || [LARGE, SMALL].map(|device| gpu.machine().device_use(device).busy_ns);
     let (begun, before) = (Instant::now(), used_ns());
-    // On one device both together could not be at work for more than all of the time.
+    // On a single device, both together could not use more than 100 % of the time.
     wait::until_true("both are at work at the same time, and neither beyond its limit", || {
-        // In this order: the window is no shorter than what was used in it.
+        // In this order, so that the window is no shorter than the use measured in it.
         let (after, elapsed_ns) = (used_ns(), begun.elapsed().as_nanos() as u64);
         let used = [0, 1].map(|instance| after[instance] - before[instance]);
         elapsed_ns > 1_000_000_000
@@ -125,7 +125,7 @@ fn two_instances_of_a_gpu_share_no_time() {
 fn use_of_an_instance_is_known_though_the_driver_does_not_tell_how_busy_it_is() {
     let gpu = partitioned();
     let node = Node::start(&gpu);
-    // Alone and without a limit: on a GPU it would be the driver's samples that say what it uses.
+    // The slice is alone and unlimited: on a whole GPU, its use would come from the driver's samples.
     let slice = node.slice_of("whole", vec![part(&gpu, LARGE, 100, GIB)]);
     let _process = slice.busy(&gpu);
     let usage = || node.client().usage("whole").unwrap();
@@ -133,9 +133,9 @@ fn use_of_an_instance_is_known_though_the_driver_does_not_tell_how_busy_it_is() 
     wait::until_true("so is what its context takes", || usage().parts[0].memory_overhead_bytes == 6 * MIB);
     assert_eq!(usage().processes.len(), 1);
     let (charged_ns, used_ns) = (|| usage().parts[0].core_used_ns, || gpu.machine().device_use(LARGE).busy_ns);
-    // A lease is charged by the clock, also while a busy machine keeps its holder from using it.
+    // A lease is charged by the clock, also while a busy machine keeps the holder from using it.
     wait::until_true("it is charged for what it uses", || {
-        // In this order: what is charged lies in the time in which what is used does.
+        // In this order, so that the window of the charge lies within the window of the use.
         let (used_before_ns, charged_before_ns) = (used_ns(), charged_ns());
         wait::until_true("it works on", || used_ns() > used_before_ns + 500_000_000);
         let (charged_ns, used_ns) = (charged_ns() - charged_before_ns, used_ns() - used_before_ns);
@@ -150,7 +150,7 @@ fn a_program_on_another_instance_than_its_slice_s_is_found() {
     let request = CreateSliceRequest {
         name: "watched".into(),
         parts: vec![part(&gpu, LARGE, 50, GIB)],
-        // Whatever this test starts is in the slice.
+        // All processes that this test starts belong to the slice.
         owner_pid: std::process::id(),
         ..CreateSliceRequest::default()
     };

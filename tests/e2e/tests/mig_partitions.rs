@@ -1,4 +1,4 @@
-//! GPUs in MIG mode that are divided as claims want it, on the test cluster.
+//! On the test cluster: GPUs in MIG mode, divided into instances as claims ask for them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,9 +9,9 @@ use serde_json::json;
 
 /// The device class of MIG instances.
 const CLASS: &str = "mig.gpu.aliquot.dev";
-/// Profiles at their places on the GPU: as many devices are offered.
+/// The number of offered devices: one for each profile at each of its places on the GPU.
 const PLACES: usize = 25;
-/// More steps than anything has that is done for one claim.
+/// More steps than the handling of one claim has.
 const MANY: u32 = 200;
 
 /// A node with one GPU in MIG mode that has no instances.
@@ -28,7 +28,7 @@ fn world() -> World {
     world
 }
 
-/// A pod with a claim of the same name, for an instance of this profile.
+/// Creates a pod with a claim of the same name, for an instance of this profile.
 fn start(world: &World, name: &str, profile: &str) {
     let expression = format!("device.attributes['{DRIVER}'].migProfile == '{profile}'");
     let exactly = json!({"deviceClassName": CLASS, "selectors": [{"cel": {"expression": expression}}]});
@@ -36,7 +36,7 @@ fn start(world: &World, name: &str, profile: &str) {
     world.pod(name, &[name], &[]);
 }
 
-/// Waits until the pod runs. Returns the instance that its container has, as what its slice has of it.
+/// Waits until the pod runs. Returns the instance of its slice as text: profile and place.
 fn runs_on(world: &World, name: &str) -> String {
     let pod = world.cluster.wait_for_phase(name, "Running");
     let slice = world.slice_of(name).expect("the claim has a slice");
@@ -52,7 +52,7 @@ fn runs_on(world: &World, name: &str) -> String {
     format!("{} at {}", partition.profile.name, partition.start)
 }
 
-/// The GPU instances that there are, as devices.
+/// The device indices of the existing GPU instances.
 fn instances(world: &World) -> Vec<usize> {
     (0..world.gpu.config().devices.len()).filter(|&device| world.gpu.machine().has_gpu_instance(device)).collect()
 }
@@ -74,7 +74,7 @@ fn a_gpu_is_divided_as_claims_want_it() {
     start(&world, "one-too-many", "1g.10gb");
     world.cluster.wait_for_error("one-too-many", "mig");
     assert_eq!(instances(&world).len(), 7);
-    // The place of one that ends is the next one's.
+    // The next instance takes the place of one that has ended.
     end(&world, "small-3");
     assert_eq!(runs_on(&world, "one-too-many"), "1g.10gb at 3");
     world.delete_everything();
@@ -101,8 +101,8 @@ fn what_an_administrator_made_is_given_out_as_it_is_and_stays() {
     world.wait_for_driver(PLACES);
     let made = world.gpu.instance(0, "3g.40gb", 4);
     world.gpu.machine().create_instance(made).expect("there is room");
-    // Of those that begin before it: four of 1g, with and without the media engines, two of 1g.20gb and of 2g, one
-    // of 3g and one of 4g.
+    // Devices that are still offered: four of 1g, with and without the media engines, two of 1g.20gb and of 2g, one of
+    // 3g and one of 4g.
     world.wait_for_driver(1 + 4 + 4 + 2 + 2 + 1 + 1);
     start(&world, "whole", "7g.80gb");
     world.cluster.wait_for_error("whole", "mig");

@@ -1,4 +1,4 @@
-//! MPS: where the node's configuration asks for it, it sets the shares; elsewhere leases go on beside it.
+//! MPS: where the node's configuration asks for it, MPS limits the shares. Elsewhere leases go on beside it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -12,8 +12,8 @@ use aliquot_proto::node::v1::{CreateSliceRequest, FindingKind, Part, PriorityCla
 use tempfile::TempDir;
 use tonic::Code;
 
-/// What `nvidia-cuda-mps-control` does, on files in the pipe directory: `percent` is the default, `server-PID` that of
-/// a server. It does nothing without the file `daemon`.
+/// A stand-in for `nvidia-cuda-mps-control` that works on files in the pipe directory: `percent` holds the default
+/// percentage, `server-PID` that of a server. It fails without the file `daemon`.
 const CONTROL: &str = r#"#!/bin/sh
 cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
 [ -e daemon ] || { echo 'Cannot find MPS control daemon process'; exit 1; }
@@ -28,13 +28,13 @@ set_active_thread_percentage) echo "$percent.0" >"server-$server" ;;
 esac
 "#;
 
-/// An MPS of a test's own: a control daemon that there is or is not, and the programs that the manager knows.
+/// A test's own MPS: a control daemon that runs or does not, and the programs in the manager's configuration.
 struct Mps {
     dir: TempDir,
 }
 
 impl Mps {
-    /// One whose control daemon runs.
+    /// An MPS whose control daemon runs.
     fn new() -> Mps {
         let mps = Mps { dir: tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap() };
         fs::create_dir(mps.pipes()).unwrap();
@@ -54,7 +54,7 @@ impl Mps {
         self.dir.path().join("nvidia-cuda-mps-control")
     }
 
-    /// Starts the control daemon, which knows nothing of what was set before.
+    /// Starts the control daemon with default settings.
     fn start_daemon(&self) {
         fs::write(self.pipes().join("percent"), "100.0\n").unwrap();
         fs::write(self.pipes().join("daemon"), "").unwrap();
@@ -64,7 +64,7 @@ impl Mps {
         fs::remove_file(self.pipes().join("daemon")).unwrap();
     }
 
-    /// Starts a server: a process on the device, which the control daemon knows.
+    /// Starts an MPS server: a process on the device that the control daemon knows.
     fn start_server(&self, gpu: &SimulatedGpu) -> Process {
         let program = self.server();
         copy_program(HostProgram::linked(gpu, "hold").path(), &program);
@@ -84,7 +84,7 @@ impl Mps {
         self.pipes().join(format!("server-{}", server.id()))
     }
 
-    /// Keys of a manager's configuration that share `device` by MPS, and other devices in time.
+    /// Keys of a manager's configuration that share `device` by MPS, and the other devices by time.
     fn settings(&self, device: Option<&str>) -> String {
         let mps = self.dir.path().join("shm");
         let named = device.map(|uuid| format!("[[sharing.devices]]\nuuid = '{uuid}'\nmode = 'mps'\n"));
@@ -98,7 +98,7 @@ impl Mps {
     }
 }
 
-/// What a file of the control daemon says, in percent.
+/// The percentage in a file of the control daemon.
 fn percent(file: &Path) -> String {
     fs::read_to_string(file).unwrap().trim().to_owned()
 }
@@ -138,14 +138,14 @@ fn containers_are_told_their_share_and_wait_for_no_lease() {
     let is_mounted = |at: &str| mounts.iter().any(|mount| mount["containerPath"] == at && mount["options"][0] == "rw");
     assert!(is_mounted(pipes.to_str().unwrap()) && is_mounted("/dev/shm"), "{edits}");
     assert_eq!(small.description().environment, environment);
-    // Nobody is granted more than the greatest limit, whatever is in a client's environment.
+    // The control daemon caps every client at the greatest limit of a slice, whatever the client's environment says.
     assert_eq!((percent(&pipes.join("percent")), percent(&mps.of_server(&server))), ("60.0".into(), "60.0".into()));
 
     for slice in [&small, &large] {
         let word = slice.limits().devices[0].gate.load(Ordering::Relaxed);
         assert_eq!(word & (gate::OPEN | gate::FREE), gate::OPEN | gate::FREE);
     }
-    // In time it would be held to 30 %. The share is that of the driver's samples.
+    // Sharing by time would hold the process to 30 %. The use comes from the driver's samples.
     let _busy = small.busy(&gpu);
     wait::until_true("its use is told", || {
         node.client().usage("small").unwrap().parts[0].core_used_1s_millipercent > 60_000
@@ -176,7 +176,8 @@ fn nobody_is_accused_where_mps_was_asked_for() {
     let _server = mps.start_server(&gpu);
     let node = Node::with(&gpu, &format!("cdi_dir = 'off'\n{}", mps.settings(Some(&gpu.uuid(0)))));
     let _slices = [0, 1].map(|device| node.slice_of(&format!("on-{device}"), vec![limited(&gpu, device, 30, 30)]));
-    // The same on both devices, first where the server is: what is found of the one would have been found of the other.
+    // The same on both devices, first where the server is: when the second stranger is found, the first would have
+    // been.
     let strangers = [0, 1].map(|device| {
         let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
         let mut stranger = Process::start(command.arg("4096").env("CUDA_VISIBLE_DEVICES", gpu.uuid(device)));
@@ -213,7 +214,7 @@ fn without_a_control_daemon_nothing_is_given_out() {
     assert_eq!(percent(&mps.pipes().join("percent")), "30.0");
     assert!(aliquot(&node, &["nodes"]).contains("healthy, shared by MPS"));
 
-    // A control daemon that was restarted has forgotten what it was told.
+    // A restarted control daemon has lost its settings.
     mps.start_daemon();
     wait::until_true("it is told again", || percent(&mps.pipes().join("percent")) == "30.0");
     mps.stop_daemon();
@@ -240,7 +241,7 @@ fn a_new_limit_is_for_new_processes_and_is_told_so() {
     let spec = fs::read_to_string(cdi.path().join("aliquot.dev-slice-resized.json")).unwrap();
     assert!(spec.contains("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"), "{spec}");
     assert_eq!(percent(&mps.pipes().join("percent")), "50.0");
-    // Downwards the ceiling follows.
+    // The control daemon's percentage falls with the limit.
     let _ = resize(20, 20);
     wait::until_true("the ceiling falls", || percent(&mps.pipes().join("percent")) == "20.0");
 }
@@ -256,7 +257,7 @@ fn a_resize_that_containers_cannot_be_told_of_changes_nothing() {
         let request = ResizeSliceRequest { name: "kept".into(), parts: vec![part], ..ResizeSliceRequest::default() };
         node.client().resize(request)
     };
-    // No file can be put where a directory is.
+    // A directory in the file's place makes the manager's write fail.
     let spec = cdi.path().join("aliquot.dev-slice-kept.json");
     fs::remove_file(&spec).unwrap();
     fs::create_dir(&spec).unwrap();
@@ -312,7 +313,7 @@ fn a_slice_is_shared_by_mps_on_all_its_devices_or_on_none() {
     let refused = node.client().create(CreateSliceRequest { parts, ..CreateSliceRequest::default() }).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains(&gpu.uuid(1)), "{}", refused.message());
-    // Left to the manager, the second device is one that is shared like the first.
+    // If the manager chooses the second device, it takes one that is shared as the first is.
     let any = Part { core_request_percent: 10, memory_limit_bytes: GIB, ..Part::default() };
     let pair = node.slice_of("pair", vec![limited(&gpu, 0, 10, 10), any]);
     assert_eq!(pair.description().parts[1].device_uuid, gpu.uuid(2));
@@ -361,6 +362,6 @@ fn beside_a_server_that_nobody_asked_for_leases_go_on_and_the_user_is_told() {
     assert!(aliquot(&node, &["nodes"]).contains("healthy, beside an MPS server"));
     let described = aliquot(&node, &["describe", "leased"]);
     assert!(described.contains("an MPS server serves device") && described.contains("mode = \"mps\""), "{described}");
-    // What nobody asked for is not touched.
+    // The manager does not change an MPS that it was not configured to use.
     assert_eq!(percent(&mps.pipes().join("percent")), "100.0");
 }

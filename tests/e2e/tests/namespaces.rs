@@ -1,5 +1,5 @@
-//! A driver that is loaded from elsewhere, or into a namespace of its own, is limited as any other; a second copy of it
-//! in one process works as it would without the shim.
+//! The limit also holds for a driver loaded from another path or into a linker namespace of its own. A second copy in
+//! one process works as it would without the shim.
 
 use std::fs;
 use std::process::Command;
@@ -22,14 +22,14 @@ impl Copies {
         Copies { gpu: SimulatedGpu::new(), program: HostProgram::new("copies"), elsewhere }
     }
 
-    /// A program that does `what`.
+    /// The command of the program `copies` for the scenario `what`.
     fn command(&self, what: &str) -> Command {
         let mut command = self.program.on(&self.gpu);
         command.arg(what).arg(self.elsewhere.path().join("driver.so")).arg(LIMIT_BYTES.to_string());
         command
     }
 
-    /// What the program that does `what` says within the limit, and without one.
+    /// The program's output for the scenario `what`, with the limit and without one.
     fn limited_and_bare(&self, what: &str) -> (String, String) {
         let bare = unchanged_in_a_slice(&self.gpu, || self.command(what)).success();
         let region = Region::new(&self.gpu, LIMIT_BYTES);
@@ -48,7 +48,7 @@ fn the_only_copy_of_the_driver_is_limited_wherever_it_is() {
     }
 }
 
-/// A context of one copy means nothing to another, so a call must reach the copy that it was meant for.
+/// A context of one copy is unknown to the other, so the shim must pass each call to the copy that it was meant for.
 #[test]
 fn a_second_copy_at_the_same_time_works_as_without_the_shim() {
     let copies = Copies::new();

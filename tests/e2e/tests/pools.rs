@@ -1,4 +1,4 @@
-//! Pools of stream-ordered memory are charged for what they have in reserve.
+//! Stream-ordered memory pools are charged with all memory that they reserve.
 
 use aliquot_harness::{FrontDriver, HostProgram, MIB, Process, Region, SimulatedGpu, like_a_device_of, run};
 
@@ -17,7 +17,7 @@ fn a_pool_is_charged_for_what_it_has_in_reserve() {
     assert_eq!(region.used_bytes(0), 0);
 }
 
-/// The driver takes larger pieces than are asked for, where there is room; in a slice it must make do with less.
+/// A pool grows by larger pieces than the program asks for, if there is room. In a slice it must use smaller ones.
 #[test]
 fn a_pool_that_takes_large_pieces_fits_in_what_is_left() {
     for program in ["pools", "allocations"] {
@@ -29,7 +29,7 @@ fn a_pool_that_takes_large_pieces_fits_in_what_is_left() {
 /// Pools grow in small steps, so that many pieces fit.
 const RACED: &str = "mode = 'instant'\npool_chunk = '2MiB'\n";
 
-/// Several processes with several threads each take and give back at once, with more wanted than there is.
+/// Several processes with several threads each allocate and free at the same time, more than the limit allows.
 #[track_caller]
 fn race(gpu: &SimulatedGpu, region: &Region, arguments: &[&str]) {
     let program = HostProgram::linked(gpu, "pool_threads");
@@ -53,7 +53,7 @@ fn threads_and_processes_that_race_leave_the_books_right() {
     race(&gpu, &Region::new(&gpu, 32 * MIB), &[]);
 }
 
-/// Where no stream has frees before it that could be borrowed from, the limit holds at each moment.
+/// If no stream can reuse memory that another stream is about to free, the limit holds at every moment.
 #[test]
 fn threads_and_processes_that_race_never_pass_the_limit() {
     let gpu = SimulatedGpu::with(RACED);
@@ -72,7 +72,7 @@ fn threads_that_share_pools_leave_nothing_in_the_books() {
     assert_eq!(region.used_bytes(0), 0);
 }
 
-/// What is asked for while the pool grows must not be charged once by who asks and once by who makes it grow.
+/// Growth of a pool must not be charged twice: by the thread that makes it grow and by one that queries it meanwhile.
 #[test]
 fn a_pool_that_grows_while_it_is_asked_about_is_charged_once() {
     let gpu = SimulatedGpu::with("pool_chunk = '2MiB'\n");

@@ -1,5 +1,5 @@
-//! Whatever a process does to itself (forks, becomes another program or user, moves its root, closes its descriptors,
-//! ends in the middle of things), it is limited, it does not hang, and it behaves as it does without the shim.
+//! Whatever a process does to itself (forks, becomes another program or user, changes its root, closes its descriptors,
+//! ends during a call), it is limited, does not hang, and behaves as without the shim.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +12,8 @@ use aliquot_harness::{
     EXACT_MEMORY, HostProgram, MIB, Outcome, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice, wait,
 };
 
-/// Runs a program bare, in a slice with nothing to forbid, and in a slice of 64 MiB; all must end alike. The last one's
-/// outcome and region are returned.
+/// Runs a program without a slice, in an unlimited slice, and in a slice of 64 MiB. All must end alike. Returns the
+/// last run's outcome and region.
 #[track_caller]
 fn limited(gpu: &SimulatedGpu, program: &HostProgram, arguments: &[&str]) -> (Outcome, Region) {
     let bare = unchanged_in_a_slice(gpu, || {
@@ -42,7 +42,7 @@ fn a_refusal_waits_for_what_an_ended_process_held() {
     first.kill();
     let mut second = hold();
     wait::until_true("the second has a slot", || slots_in_use(&region) == 2);
-    // What the manager does when it hears of the end, and when the driver has the memory back.
+    // As the manager does when it learns of the process's end, and when the driver has freed the memory.
     let limits = &region.limits().devices[0];
     limits.memory_settling.store(1, Ordering::SeqCst);
     limits.memory_overhead_bytes.store(40 * MIB, Ordering::SeqCst);
@@ -59,7 +59,7 @@ fn require_root() {
     assert!(root, "this test changes users and roots: run it as root");
 }
 
-/// Slots that a process has.
+/// The number of slots in use.
 fn slots_in_use(region: &Region) -> usize {
     region.ledger().owners.iter().filter(|word| owner::state(word.load(Ordering::Relaxed)) != owner::FREE).count()
 }
@@ -133,7 +133,7 @@ fn a_child_in_a_process_namespace_of_its_own_shares_the_limit() {
     let gpu = SimulatedGpu::new();
     let (outcome, region) = limited(&gpu, &HostProgram::linked(&gpu, "pid_namespace"), &[]);
     outcome.success().assert_said("child: took 8 MiB, free 56 MiB\nparent: took 4 MiB, free 52 MiB\n");
-    // Both were process 1 or another of their own namespaces, and neither took the other for dead.
+    // Their ids belong to different namespaces, and neither process took the other for dead.
     assert_eq!((region.peak_bytes(0), slots_in_use(&region)), (12 * MIB, 2));
 }
 
@@ -150,8 +150,8 @@ fn a_process_with_another_root_is_limited() {
     require_root();
     let gpu = SimulatedGpu::exact();
     let root = tempfile::tempdir().unwrap();
-    // The simulated machine, as a container's root would have the driver's files; neither the region nor /proc is
-    // there.
+    // The new root has the simulated machine's files, as a container has the driver's, but neither the region nor
+    // /proc.
     let machine = root.path().join(gpu.dir().strip_prefix("/").unwrap());
     fs::create_dir_all(&machine).unwrap();
     fs::copy(gpu.config_file(), machine.join("machine.toml")).unwrap();
@@ -182,7 +182,7 @@ fn a_file_that_took_the_place_of_standard_error_is_never_written_to() {
     };
     assert_eq!(with(None), "cuInit 0, cuMemAlloc 0 and 2\n");
     assert_eq!(with(Some(&Region::new(&gpu, 64 * MIB))), "cuInit 0, cuMemAlloc 0 and 2\n");
-    // One that has something to say: it has no region.
+    // Without a region the shim has a warning to write.
     let bare = Region::new(&gpu, 64 * MIB);
     for file in [LIMITS_FILE, LEDGER_FILE] {
         fs::remove_file(bare.dir().join(file)).unwrap();
@@ -230,8 +230,7 @@ fn contexts_end_while_others_are_used() {
     assert_eq!(region.used_bytes(0), 0);
 }
 
-/// A program must not do this. If it does, an operation that was under way may stay charged until the program ends,
-/// and no more.
+/// A program must not do this. If it does, at most the operations under way stay charged until the program ends.
 #[test]
 fn the_primary_context_is_reset_while_threads_allocate_in_it() {
     const UNDER_WAY_BYTES: u64 = 4 * 4096;
@@ -302,7 +301,7 @@ fn what_a_process_holds_stands_under_its_own_name() {
     assert_eq!(region.used_bytes(0), 8 * MIB);
 }
 
-/// Without a manager nobody gives back what the dead held until the slots are needed: then processes help themselves.
+/// Without a manager, a dead process's slot stays in use until the slots run out. Then a new process frees it.
 #[test]
 fn slots_of_the_dead_are_used_again() {
     let gpu = SimulatedGpu::with("mode = 'instant'\n");
@@ -314,7 +313,7 @@ fn slots_of_the_dead_are_used_again() {
         region.preload_into(&mut command);
         command
     };
-    // More than there are slots would take long; so the others are taken by owners that never lived.
+    // Filling all slots with processes would take long, so the other slots get owners that never existed.
     for (word, start_time) in region.ledger().owners.iter().zip(&region.ledger().start_times).skip(1) {
         start_time.store(1, Ordering::Relaxed);
         word.store(owner::word(owner::ATTACHED, 1, u32::MAX - 1), Ordering::Relaxed);
@@ -336,7 +335,7 @@ fn inode(path: &Path) -> u64 {
 #[test]
 fn programs_that_start_others_in_their_own_ways_still_can() {
     let gpu = SimulatedGpu::new();
-    // `ldd` runs the loader itself with LD_PRELOAD in place; `env -i` takes it away.
+    // `ldd` runs the loader itself with LD_PRELOAD set; `env -i` clears the environment.
     for command in [vec!["/usr/bin/ldd", "/bin/true"], vec!["/usr/bin/env", "-i", "/bin/echo", "clean"]] {
         let region = Region::unlimited(&gpu);
         let _ = run(region.preload_into(Command::new(command[0]).args(&command[1..]))).success();

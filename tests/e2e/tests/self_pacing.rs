@@ -1,4 +1,4 @@
-//! Without a manager the processes of a container keep to its limit by themselves, together.
+//! Without a manager, the processes of a container keep to their common limit by themselves.
 
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,13 @@ use aliquot_fake_machine::now_ns;
 use aliquot_harness::{GIB, HostProgram, Node, Process, Region, Shares, SimulatedGpu, Slice, wait};
 use rustix::process::Signal;
 
-/// Held by each test here: side by side they would take each other's processors.
+/// Each test here holds this lock, so that tests do not compete for the processors.
 fn alone_on_the_machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A container that has been left behind by its manager, with so many percent of the device, at a gate with this word.
+/// The region of a container whose manager is gone, with this limit and gate word.
 fn orphan(gpu: &SimulatedGpu, limit_percent: u32, word: u32) -> Region {
     let region = Region::new(gpu, GIB);
     let limits = &region.limits().devices[0];
@@ -44,11 +44,11 @@ fn begin(count: usize, command: &mut Command) -> Vec<Process> {
     processes
 }
 
-/// What is paid for a little too late or too early in each period shows only in so long a time.
+/// The window for errors that are small in each period and show only when they add up.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Fails the test unless `count` processes that load the device as `arguments` say use most of what the limit allows,
-/// and not more. On a busy machine what they use ends later than it should, and is paid for.
+/// Fails the test unless `count` processes that load the device as `arguments` say use at least half of what the limit
+/// allows, and not more. On a busy machine, their work ends later than it should and they wait longer for it.
 #[track_caller]
 fn assert_limited(limit_percent: u32, count: usize, arguments: &[&str]) {
     let _alone = alone_on_the_machine();
@@ -121,14 +121,14 @@ fn pauses_of_the_program_are_not_paid_for() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let region = orphan(&gpu, 50, gate::OPEN);
-    // If it paid for its pauses it would wait for as long as it pauses.
+    // If pauses were charged, the program would wait as long as it pauses.
     let started = Instant::now();
     let _process = start_load(&gpu, &region, 1, &["kernels=1000000", "sync=1", "on_ms=3", "off_ms=97"]);
     let used_ns = || gpu.machine().device_use(0).busy_ns;
     wait::until_true("it has worked and paused many times", || used_ns() > 60_000_000);
     let slots = || region.ledger().slots.iter();
     let waited_ns = || slots().map(|slot| slot.devices[0].throttled_ns.load(Ordering::Relaxed)).sum::<u64>();
-    // For as long as that takes: a machine that keeps it from running while it waits does so for a time only.
+    // Repeated, because a busy machine may lengthen the waits for some time.
     wait::until_true("it has waited for little of the time", || {
         u128::from(waited_ns()) < started.elapsed().as_nanos() / 4
     });
@@ -173,7 +173,7 @@ fn processes_that_are_killed_at_any_moment_hold_nobody() {
     Shares::of(&gpu).between(25..=50, &[survivor[0].id()]).assert_kept();
 }
 
-/// The program in the slice, and its pid.
+/// Starts the program `load` in the slice. Returns it and its pid.
 fn start_in_slice(gpu: &SimulatedGpu, slice: &Slice, arguments: &[&str]) -> (Process, [u32; 1]) {
     let mut command = HostProgram::linked(gpu, "load").on(gpu);
     let process = begin(1, slice.preload_into(command.args(arguments))).remove(0);
@@ -190,14 +190,14 @@ fn the_limit_holds_while_managers_go_and_come() {
     let (mut process, pids) = start_in_slice(&gpu, &slice, &["kernels=500000,10000000"]);
     Shares::of(&gpu).exactly(30, &pids).assert_kept();
     node.kill();
-    // From the first moment on: what is used until the manager's end is noticed is made up for.
+    // Measured at once: use before the process notices the manager's end is made up for.
     Shares::of(&gpu).between(15..=30, &pids).assert_kept();
     node.restart();
     Shares::of(&gpu).exactly(30, &pids).assert_kept();
     assert!(!process.has_ended(), "{}", process.errors());
     let charged_ns = || slice.ledger().devices[0].charged_until_ns.load(Ordering::Relaxed);
     let used_ns = || gpu.machine().device_use(0).busy_ns;
-    // Again, should the manager have been held up for so long that it seemed gone once more.
+    // Repeated, because the manager may be held up for so long that it seems gone again.
     wait::until_true("it does not pace itself beside a manager", || {
         let (charged_before_ns, used_before_ns) = (charged_ns(), used_ns());
         wait::until_true("it works on", || used_ns() > used_before_ns + 100_000_000);

@@ -1,4 +1,4 @@
-//! Slots: what they cost, and what a process does that finds none.
+//! Slots: the memory that they cost, and processes that find none free.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use aliquot_abi::region::{LEDGER_BACKED_BYTES, LEDGER_FILE, NO_SLOT, SLOTS_BACKED, owner};
 use aliquot_harness::{EXACT_MEMORY, GIB, HostProgram, MIB, Node, Process, Region, SimulatedGpu, Slice, wait};
 
-/// What a launch is refused with that has no gate to wait at: `CUDA_ERROR_NOT_PERMITTED`.
+/// The program's output without a slot: a launch has no gate to wait at and gets `CUDA_ERROR_NOT_PERMITTED`.
 const REFUSED: &str = "memory: 2, launch: 800\n";
 
-/// When this process was started, in the kernel's units.
+/// The start time of this process, in clock ticks since boot.
 fn own_start_time() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = stat.rsplit_once(')').unwrap().1;
@@ -36,7 +36,8 @@ fn start_without_slot(gpu: &SimulatedGpu, preload: impl Fn(&mut Command)) -> Pro
     process
 }
 
-/// The first line that such a process writes to its standard error, which is a pipe: nothing else is written to.
+/// The first line that a process without a slot writes to standard error. That is a pipe, because the shim writes to
+/// nothing else.
 fn explanation(gpu: &SimulatedGpu, preload: impl Fn(&mut Command)) -> String {
     let mut command = HostProgram::linked(gpu, "without_slot").on(gpu);
     preload(&mut command);
@@ -47,7 +48,7 @@ fn explanation(gpu: &SimulatedGpu, preload: impl Fn(&mut Command)) -> String {
     line
 }
 
-/// This test itself is the living owner of all slots but one.
+/// The test process itself is the living owner of all slots but one.
 #[test]
 fn who_finds_no_slot_is_refused_until_there_is_one() {
     let gpu = SimulatedGpu::with("mode = 'instant'\n");
@@ -88,25 +89,25 @@ fn a_slice_takes_memory_for_the_slots_that_it_uses() {
     let slice = node.slice("small", 50, GIB);
     let preload = |command: &mut Command| _ = slice.preload_into(command);
     let mut holders: Vec<Process> = (0..3).map(|_| hold(&gpu, preload)).collect();
-    // Whoever looks through the ledger leaves what nobody uses as it is: a manager that starts, one that tells, audits and
-    // sweeps, and a process that seeks a slot.
+    // Reading the ledger must not allocate pages for unused slots: not by a manager that starts, answers, audits and
+    // sweeps, and not by a process that seeks a slot.
     node.kill();
     node.restart();
     wait::until_true("the manager knows them", || node.client().usage("small").unwrap().processes.len() == 3);
     assert_eq!(memory_bytes(&ledger_file(&slice)), LEDGER_BACKED_BYTES as u64);
     const { assert!(LEDGER_BACKED_BYTES < 256 << 10) };
-    // Each process beyond those takes a page.
+    // Each process beyond the first slots takes a page.
     holders.extend((3..SLOTS_BACKED - 1 + MORE).map(|_| hold(&gpu, preload)));
     assert_eq!(memory_bytes(&ledger_file(&slice)), (LEDGER_BACKED_BYTES + MORE * 4096) as u64);
     drop(holders);
     wait::until_true("all is given back", || slice.used_bytes(0) == 0);
 }
 
-/// A file system that is unmounted when this is dropped.
+/// A mounted file system, unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// `None` where this user may not mount.
+    /// `None` if this user may not mount.
     fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
         let status = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).status();
         status.is_ok_and(|status| status.success()).then(|| Mounted(at.into()))

@@ -1,4 +1,4 @@
-//! A manager of another version takes over: what runs keeps the shim that it has, what is new gets the new one.
+//! A manager of another version takes over: existing slices keep their shim, new slices get the new one.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use aliquot_harness::{Container, HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, wait};
 
-/// What the program `secure` says where so many mebibytes are free.
+/// The output of the program `secure` when so many mebibytes are free.
 fn free(mebibytes: u64) -> String {
     format!("secure: no, free {mebibytes} MiB, one byte more: 2\n")
 }
 
-/// The files below `dir` that are shims.
+/// The shim files below `dir`.
 fn shims_below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -25,7 +25,7 @@ fn shims_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The shims that process `pid` has mapped.
+/// The name of the one shim that process `pid` has mapped.
 fn shim_of(pid: u32) -> String {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let mut names: Vec<&str> = maps
@@ -63,7 +63,7 @@ fn processes_of_both_versions_share_a_device_and_the_old_file_goes_with_its_slic
     let described = node.client().slices().unwrap().into_iter().find(|slice| slice.name == "old").unwrap();
     assert_eq!(described.shim_path, old.shim().to_str().unwrap());
     assert_eq!(fs::metadata(old.shim()).unwrap().ino(), inode, "the file was replaced");
-    // One that is started in the old slice now, and one in the new slice.
+    // One process is started in the old slice now, and one in the new slice.
     let (later, fresh) = (holder(&old), holder(&new));
     assert_eq!(
         [&before, &later, &fresh].map(|process| shim_of(process.id())),
@@ -74,7 +74,7 @@ fn processes_of_both_versions_share_a_device_and_the_old_file_goes_with_its_slic
         ["old", "new"].map(|name| node.client().usage(name).unwrap().processes.len()) == [2, 1]
     });
 
-    // Each version is there twice, in its slice and as what stands in for that. The old one goes with its slice.
+    // Each version has two files: the slice's, and its stand-in. The old version's are removed with its slice.
     let mut left: Vec<String> = shims_below(&node.runtime_dir()).iter().map(|path| file_name(path)).collect();
     left.sort();
     let mut expected = vec![new_name.clone(), new_name.clone(), old_name.clone(), old_name];
@@ -99,7 +99,7 @@ fn a_container_keeps_its_shim_and_its_limit() {
     let hold = ["/bin/hold-linked", &(16 * MIB).to_string()];
     let ask = ["/bin/secure", "libcuda.so.1"];
     let pid_of = |node: &Node, slice: &str| {
-        // And no other one: those that have ended are known until that was noticed.
+        // Waits until it is the only one: processes that have ended stay listed until the manager notices.
         wait::until("the manager knows the process", || {
             let [process] = node.client().usage(slice).unwrap().processes.try_into().ok()?;
             Some(process.pid)
@@ -123,7 +123,7 @@ fn a_container_keeps_its_shim_and_its_limit() {
     assert_ne!(file_name(old.shim()), file_name(new.shim()));
 }
 
-/// Its mounts were decided when it was made: they must lead to what is there now.
+/// The container's mounts were fixed when it was created. They must lead to the present files.
 #[test]
 fn a_container_that_was_made_before_a_reboot_and_an_upgrade_is_limited() {
     let gpu = SimulatedGpu::exact();
@@ -133,7 +133,7 @@ fn a_container_that_was_made_before_a_reboot_and_an_upgrade_is_limited() {
     let old_name = file_name(node.slice(&name, 40, 64 * MIB).shim());
     let device = format!("aliquot.dev/slice={name}");
     let mut container = image.create(&["--device", &device], &["/bin/secure", "libcuda.so.1"]);
-    // What lies in the runtime directory does not outlive a reboot.
+    // A reboot empties the runtime directory.
     node.kill();
     fs::remove_dir_all(node.runtime_dir()).unwrap();
     fs::create_dir(node.runtime_dir()).unwrap();

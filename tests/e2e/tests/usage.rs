@@ -1,4 +1,4 @@
-//! What a container uses is written where its processes can read it: for their own views of the device.
+//! The manager writes a container's use into its region, where the processes read it for their own view of the device.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,13 +7,12 @@ use aliquot_abi::region::{SLOTS_MAX, SlotDevice};
 use aliquot_harness::{EXACT_MEMORY, GIB, HostProgram, MIB, Node, Process, Shares, SimulatedGpu, Slice, run, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, Part, PartUsage, PriorityClass, ResizeSliceRequest};
 
-/// What the slice's counters say that it used of its first device in the last second, in thousandths.
+/// The slice's use of its first device in the last second by its counters, in thousandths.
 fn used_permille(slice: &Slice) -> u64 {
     slice.limits().counters[0].used_permille.load(Ordering::Relaxed)
 }
 
-/// A figure of each of the slice's processes, of those where there is any. What stands in a slot without an owner is
-/// nobody's.
+/// A figure of each of the slice's processes, without zeros. Slots without an owner are ignored.
 fn of_processes(slice: &Slice, figure: fn(&SlotDevice) -> &AtomicU64) -> Vec<u64> {
     let ledger = slice.ledger();
     let owned = (0..SLOTS_MAX).filter(|&index| ledger::identity(ledger, index).is_some());
@@ -28,7 +27,7 @@ fn the_share_that_a_container_uses_under_leases_is_shown_in_it() {
     let slice = node.slice("shown", 30, GIB);
     assert_eq!(used_permille(&slice), 0);
     let process = slice.busy(&gpu);
-    // The bounds leave room for a busy machine: what shares are exact to is another test's.
+    // The bounds leave room for a busy machine. Other tests judge how exact shares are.
     wait::until_true("a share of 30 % is shown", || (250..=350).contains(&used_permille(&slice)));
     wait::until_true("so is that of the process", || {
         let shown = of_processes(&slice, |part| &part.used_permille);
@@ -66,7 +65,7 @@ fn what_a_process_uses_beyond_its_allocations_is_shown_in_its_slot() {
         process
     };
     let (first, _second) = (hold(16 * MIB), hold(MIB));
-    // The first one's is seen by the manager; the second one's is reserved by what was learned from that.
+    // The manager sees the first context. The second is reserved with the size learned from the first.
     wait::until_true("the context of each is shown", || {
         let seen = of_processes(&slice, |part| &part.overhead_bytes);
         let reserved = of_processes(&slice, |part| &part.context_bytes);
@@ -99,7 +98,7 @@ fn host_memory_and_copies_are_told_of_programs_that_have_ended() {
     assert_eq!((host.limit_bytes, host.peak_bytes, host.refused), (16 * MIB, 16 * MIB, refusals));
 
     let before = usage().parts.remove(0);
-    // It copies a page to the device and back.
+    // The program copies a page to the device and back.
     let _ = run(slice.preload_into(&mut HostProgram::linked(&gpu, "plain").on(&gpu))).success();
     wait::until_true("its copies are told", || usage().parts[0].copies >= before.copies + 2);
     wait::until_true("its end is noticed", || usage().processes.is_empty());
@@ -108,7 +107,7 @@ fn host_memory_and_copies_are_told_of_programs_that_have_ended() {
     assert!(after.copy_ns > before.copy_ns, "{after:?}");
 }
 
-/// What the manager says of the slice's first device.
+/// The usage of the slice's first device, from the manager.
 fn part(node: &Node, slice: &Slice) -> PartUsage {
     node.client().usage(slice.name()).unwrap().parts.remove(0)
 }
@@ -129,7 +128,7 @@ fn waits_for_leases_are_told_apart_from_what_threads_are_throttled_and_outlive_t
     let told = part(&node, &first);
     let histogram = told.lease_waits.clone().unwrap();
     assert!(told.leases > 0 && told.throttled_ns > 0, "{told:?}");
-    // A wait lies in the bucket that says how long it was, and no wait is longer than the longest.
+    // Buckets and total must agree, and no wait is longer than the longest.
     let (mut least_ns, mut from_ns) = (0, 0);
     for (index, count) in histogram.counts.iter().enumerate() {
         assert!(*count == 0 || histogram.longest_ns > from_ns || from_ns == 0, "{histogram:?}");
@@ -170,14 +169,14 @@ fn a_resize_of_a_running_container_holds_when_its_answer_comes() {
         ..ResizeSliceRequest::default()
     };
     let answer = node.client().resize(changed).unwrap();
-    // Looked at without waiting: the answer says that it is so.
+    // Read without waiting: the answer promises that the new limits hold.
     let limits = &slice.limits().devices[0];
     let percent =
         (limits.core_request_percent.load(Ordering::Relaxed), limits.core_limit_percent.load(Ordering::Relaxed));
     assert_eq!((percent, limits.memory_limit_bytes.load(Ordering::Relaxed)), ((40, 80), 16 * MIB));
     let usage = node.client().usage("changing").unwrap();
     assert_eq!((usage.priority_class(), usage.parts[0].core_limit_percent), (PriorityClass::LatencyCritical, 80));
-    // What it holds beyond the new limit is said, and it gets nothing more.
+    // A warning says that the process holds more than the new limit, and the slice gets nothing more.
     assert!(answer.warnings.len() == 1 && answer.warnings[0].contains("the limit is 16 MiB"), "{answer:?}");
     let mut more = HostProgram::linked(&gpu, "exact").on(&gpu);
     let refused = run(slice.preload_into(more.arg("1")));
@@ -187,6 +186,7 @@ fn a_resize_of_a_running_container_holds_when_its_answer_comes() {
         node.client().slices().unwrap().iter().all(|slice| slice.warnings.is_empty())
     });
 
-    // The arbiter shares by the new figures: it uses more than it might before, and not more than it may now.
+    // The arbiter applies the new limits: the process uses more than the old limit allowed, and no more than the new
+    // one.
     Shares::of(&gpu).between(40..=80, &[worker.id()]).assert_kept();
 }

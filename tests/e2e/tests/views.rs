@@ -1,4 +1,4 @@
-//! What a container sees of its devices: the slice, its own processes and nobody else's, and the same from every side.
+//! A container's view of its devices shows the slice and its own processes only, and is the same in every interface.
 
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use aliquot_harness::{
     wait,
 };
 
-/// A program that holds `bytes` of the first device until it is dropped; in the slice that `enter` makes it enter.
+/// Starts a program that holds `bytes` of the first device until it is dropped. `enter` may put it into a slice.
 fn holder(gpu: &SimulatedGpu, bytes: u64, enter: impl FnOnce(&mut Command)) -> Process {
     let mut command = HostProgram::linked(gpu, "hold").on(gpu);
     command.arg(bytes.to_string());
@@ -27,7 +27,7 @@ fn slot_of(region: &Region, pid: u32) -> &Slot {
     &ledger.slots[slot]
 }
 
-/// Runs a Python program with `pynvml`, once in the region and once beside it.
+/// Runs a Python program with `pynvml`, once in the region and once without the shim.
 #[track_caller]
 fn inside_and_outside(gpu: &SimulatedGpu, region: &Region, source: &str) -> (Outcome, Outcome) {
     let python = PythonEnvironment::get();
@@ -35,7 +35,7 @@ fn inside_and_outside(gpu: &SimulatedGpu, region: &Region, source: &str) -> (Out
     (inside, run(&mut python.program(gpu, source)).success())
 }
 
-/// Defines `show`, which prints a question and its answer or the error.
+/// Defines `show`, which prints a query's name and its answer or error.
 const SHOW: &str = r#"
 import sys
 from pynvml import *
@@ -61,7 +61,7 @@ fn every_list_of_processes_holds_the_containers_own_and_no_others() {
         region.preload_into(command);
     });
     let other = holder(&gpu, 2 * GIB, |_| ());
-    // What the manager would find out: the context beside what was allocated.
+    // As the manager would write it: the memory of the context.
     slot_of(&region, own.id()).devices[0].overhead_bytes.store(100 * MIB, Ordering::Relaxed);
     region.limits().devices[0].memory_overhead_bytes.store(100 * MIB, Ordering::Relaxed);
     let source = format!(
@@ -108,7 +108,7 @@ show("name", lambda: nvmlSystemGetProcessName(processes(nvmlDeviceGetComputeRunn
         ),
         "{inside:?}"
     );
-    // Without the shim everybody is seen: it is the shim that makes the difference.
+    // Without the shim all processes are listed, so the shim makes the difference.
     assert!(outside.stdout.contains(&other.id().to_string()), "{outside:?}");
     assert!(outside.stdout.contains("accounting 1\n"), "{outside:?}");
 }
@@ -150,12 +150,11 @@ nvmlShutdown()
 print("after the end:", library.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(ctypes.c_uint(0)), None))
 "#
     );
-    // The other side has the same processes and no others, so that NVML itself must answer the same.
+    // Only the region's processes exist, so the answers without the shim must be the same.
     let (inside, outside) = inside_and_outside(&gpu, &region, &source);
     assert!(inside.stdout.contains("_v3 with room for 0 answers 7 and 3 filled 0\n"), "{inside:?}");
     assert!(inside.stdout.contains("_v3 with room for 3 answers 0 and 3 filled 3\n"), "{inside:?}");
-    // NVML fills nothing if there is not room for all, which it does not promise; who asks with too little room must
-    // not look.
+    // If there is not room for all processes, NVML fills nothing, but does not promise that. A caller must not look.
     let promised = |outcome: &Outcome| outcome.stdout.replace("and 3 filled 2\n", "and 3 filled 0\n");
     assert_eq!(promised(&inside), promised(&outside));
     drop(own);
@@ -169,7 +168,7 @@ fn utilisation_is_the_containers_own_in_parts_of_what_it_may_have() {
         region.preload_into(command);
     });
     region.limits().devices[0].core_limit_percent.store(40, Ordering::Relaxed);
-    // As the manager writes it: 30 percent of the device, of which the process had a third.
+    // As the manager writes it: 30 % of the device, a third of it by this process.
     region.limits().counters[0].used_permille.store(300, Ordering::Relaxed);
     slot_of(&region, own.id()).devices[0].used_permille.store(100, Ordering::Relaxed);
     // Another container keeps the device busy.
@@ -202,14 +201,14 @@ show("since the future", lambda: nvmlDeviceGetProcessesUtilizationInfo(device, 2
         ),
         "{inside:?}"
     );
-    // Outside the other one is seen, as soon as it was at work in the last second.
+    // Without the shim the other process is listed once it has worked in the last second.
     wait::until_true("the other one is seen outside", || {
         let outside = run(&mut PythonEnvironment::get().program(&gpu, &source)).success();
         outside.stdout.contains(&format!("({}, ", other.id()))
     });
 }
 
-/// Two GPUs and an instance of a third, seen by index, by UUID, and in another order than the machine's.
+/// Two GPUs and an instance of a third, selected by index, by UUID, and in another order than the machine's.
 #[test]
 fn each_device_has_its_own_limit_however_it_is_named_and_ordered() {
     const MIG: &str = "MIG-01234567-89ab-cdef-0123-456789abcdef";
@@ -233,7 +232,7 @@ fn each_device_has_its_own_limit_however_it_is_named_and_ordered() {
     assert_eq!(totals(Some(&gpu.uuid(1))), [2]);
     assert_eq!(totals(Some(&format!("{MIG},{}", gpu.uuid(0)))), [3, 1]);
 
-    // Nobody gives back here what programs held that have ended.
+    // A new region: without a manager, memory of ended programs stays charged.
     let region = Region::with_parts(&gpu, &parts);
     let own = holder(&gpu, GIB, |command| {
         region.preload_into(command.env("CUDA_VISIBLE_DEVICES", MIG));
@@ -280,8 +279,8 @@ show("who was busy", lambda: nvmlDeviceGetProcessUtilization(device, 0))
     drop(other);
 }
 
-/// CUDA's and NVML's figures, the list of processes, and what the manager tells, while processes allocate and free, and
-/// when they have ended.
+/// CUDA's and NVML's figures, the list of processes and the manager's answers agree while processes allocate and free,
+/// and when they have ended.
 #[test]
 fn all_views_agree_under_load() {
     let gpu = SimulatedGpu::exact();
@@ -293,7 +292,7 @@ fn all_views_agree_under_load() {
         })
     });
     let racer = HostProgram::linked(&gpu, "racer");
-    // Longer than all of the looks below take; killed before.
+    // Runs longer than all looks below; killed earlier.
     let load: Vec<Process> = [3, 7, 11]
         .map(|mebibytes: u64| {
             let mut command = racer.on(&gpu);
@@ -364,7 +363,7 @@ print("at rest:", *seen)
     drop(holders);
 }
 
-/// What the manager learns of contexts and of device time, each container sees of its own.
+/// Each container sees what the manager finds out about its own contexts and device time.
 #[test]
 fn what_the_manager_finds_out_shows_in_the_container_that_it_is_about() {
     const CONTEXT_BYTES: u64 = 64 * MIB;
@@ -400,7 +399,7 @@ while not all((seen := look())[:4]) and time.monotonic() < end:
 print("seen" if all(seen[:4]) else seen)
 "#
     );
-    // At its limit the one is as busy as it may be, whatever part of the device that is; the other does nothing.
+    // The busy slice uses all that its limit allows, so it shows about 100 %. The other does nothing.
     for (slice, pid, held, least, most) in
         [(&busy, at_work.id(), CONTEXT_BYTES, 80, 100), (&idle, at_rest.id(), CONTEXT_BYTES + MIB, 0, 0)]
     {

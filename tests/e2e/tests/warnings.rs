@@ -1,11 +1,11 @@
-//! What the shim has to say on standard error harms nobody, whatever standard error is.
+//! The shim's warnings on standard error do no harm, whatever standard error is.
 
 use std::fs;
 
 use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE};
 use aliquot_harness::{HostProgram, Region, SimulatedGpu, run};
 
-/// What the program with a descriptor 2 of this `kind` says without the shim, and with one that has no region.
+/// The output of a program whose descriptor 2 is of this `kind`: without the shim, and with a shim without a region.
 fn bare_and_warned(kind: &str) -> (String, String) {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::linked(&gpu, "odd_standard_error");
