@@ -1,22 +1,22 @@
-//! What users of other libraries that share GPUs have complained about, each with the test that shows it does not
-//! happen here. Those that no other test shows are in this file.
+//! Complaints of users about other GPU sharing libraries, each with the test that shows that it does not happen here.
+//! Tests that belong to no other file are in this one.
 //!
 //! | complaint | shown by |
 //! | --- | --- |
-//! | a limit on time is inexact, swings, or is off for one that is alone | the second table |
+//! | a limit on time is inexact, oscillates, or does not hold for a container alone on the device | the second table |
 //! | large GPUs are hardly limited | `requests::each_device_has_its_own_limit_whatever_its_size_and_number` of `time_sharing` |
 //! | graphs are not limited, or broken | `launchers::four_streams_and_graphs_of_a_hundred_kernels_are_charged_in_full` of `time_sharing`, `capture::*`, `graph_memory::*` |
 //! | a form of launch is forgotten | [`no_form_of_launch_passes_a_closed_gate`], `headers::every_function_of_the_driver_is_classified_once` |
 //! | a process killed in the middle leaves a lock behind | `many_processes::a_storm_of_kills_leaves_nothing_charged`, [`killed_processes_leave_no_lock_behind`] |
 //! | hundreds of processes start one after the other | `many_processes::two_hundred_that_start_at_once_are_all_counted`, `what_a_process_does_to_start_does_not_grow_with_how_many_there_are` |
-//! | a slot is another process's after a while | `processes::slots_of_the_dead_are_used_again`, `many_processes::what_the_dead_held_is_given_back_though_their_ids_are_used_again` |
+//! | a dead process's slot or id goes to another process, and its memory is lost | `processes::slots_of_the_dead_are_used_again`, `many_processes::what_the_dead_held_is_given_back_though_their_ids_are_used_again` |
 //! | numbers are negative or enormous; the second process sees all memory free | [`numbers_never_wrap`], [`every_process_sees_what_all_of_them_hold`] |
 //! | a process that is not found by its id on the host is not limited | `processes::a_child_in_a_process_namespace_of_its_own_shares_the_limit`, `containers::two_containers_share_a_device_as_asked` |
 //! | virtual memory: crashes without a context, charges until the release only | `memory_cap::physical_memory_is_counted_until_the_last_handle_and_mapping_are_gone`, `conformance::*` |
-//! | frees of memory that was not seen fail | `differential::*`, `conformance::*`, `pools::*` |
+//! | freeing memory fails if its allocation was not seen | `differential::*`, `conformance::*`, `pools::*` |
 //! | peers are not found; functions are null | `processes::devices_that_reach_each_other_keep_their_own_books`, `lookup::what_the_driver_lacks_is_lacking` |
 //! | a look-up of another version gets the wrong function | `lookup::what_the_driver_answers_about_itself_is_the_same`, `headers::names_and_versions_are_those_of_the_headers` |
-//! | `dlsym` calls itself for ever, or forgets whom it is asked about | `lookup::*`, `interposing::*` |
+//! | the `dlsym` hook recurses for ever, or loses its caller | `lookup::*`, `interposing::*` |
 //! | a newer toolkit gets around the limit | `lookup::every_way_leads_to_the_limit`, `deep_binding::*`, `namespaces::*`, `audit::*` |
 //! | a child runs its parent's exit handler, or is not limited | [`a_child_made_by_clone_does_not_run_the_parents_exit_handler`], `processes::*` |
 //! | a missing, replaced or broken file breaks every program, or lifts every limit | `hostile_tenant::a_region_that_cannot_be_used_gives_nothing`, `damaged_regions::*`, `upgrade::*`, `injection::*`, `library_file::*` |
@@ -24,31 +24,30 @@
 //! | null pointers crash, errors are not the driver's | [`null_arguments_are_the_drivers_to_refuse`], `differential::*` |
 //! | nothing is counted without a limit; a limit on one thing is off with that on another | `memory_cap::*` with all of the time, `usage::the_share_of_a_container_with_a_device_to_itself_is_shown_in_it`, `host_memory::without_a_limit_the_host_s_memory_is_counted_all_the_same` |
 //!
-//! Limits on device time that are inexact have causes of their own. Their tests are in `time_sharing` where nothing
-//! else is said.
+//! The causes of inexact limits on device time. The tests are in `time_sharing` unless another module is named.
 //!
 //! | why limits on time are inexact elsewhere | shown by |
 //! | --- | --- |
-//! | what is measured is whether a kernel is there: one of a single block, or tiny ones, look like a whole device | `requests::neither_the_length_nor_the_blocks_of_kernels_matter` |
-//! | samples come late, and a controller swings after them; too much passes before it bites | `debt::idle_time_is_not_saved_up`, the arbiter's own tests in virtual time, from the first second on |
-//! | a launch costs its blocks, which say nothing about its time; cost ends at some number of threads | `requests::neither_the_length_nor_the_blocks_of_kernels_matter` |
-//! | a grid greater than the budget is never let in | the same, with a million blocks |
-//! | steps grow with the device: large ones are hardly limited, small ones crawl | `requests::each_device_has_its_own_limit_whatever_its_size_and_number` |
-//! | a launch is let in before it is paid for, and any single kernel passes | `debt::a_kernel_that_is_longer_than_any_lease_is_made_up_for`, `debt::beside_huge_kernels_the_others_have_their_share` |
+//! | only the presence of a kernel is measured: one of a single block, or tiny ones, count as a whole busy device | `requests::neither_the_length_nor_the_blocks_of_kernels_matter` |
+//! | samples come late, so a controller oscillates, and acts only after too much work has passed | `debt::idle_time_is_not_saved_up`, the arbiter's own tests in virtual time, from the first second on |
+//! | a launch is charged by its blocks, not by its time, and only up to some number of threads | `requests::neither_the_length_nor_the_blocks_of_kernels_matter` |
+//! | a grid greater than the budget never starts | the same, with a million blocks |
+//! | the controller's steps grow with the device: large devices are hardly limited, small ones are slow | `requests::each_device_has_its_own_limit_whatever_its_size_and_number` |
+//! | a launch starts before its cost is known, and any single kernel passes | `debt::a_kernel_that_is_longer_than_any_lease_is_made_up_for`, `debt::beside_huge_kernels_the_others_have_their_share` |
 //! | each process has a budget of its own | `launchers::four_processes_have_one_limit`, `self_pacing::processes_share_the_limit` |
 //! | NVML without samples, or with an error, counts as an idle device | `requests::a_limit_holds_where_nvml_has_no_samples_of_processes` |
-//! | the wrong device is looked at where CUDA and NVML number them otherwise; only the first has a limit | `requests::each_device_has_its_own_limit_whatever_its_size_and_number` |
-//! | a thread in each process asks NVML without a rest | `bystanders::in_a_program_that_does_nothing_nothing_is_done` |
-//! | a lock is held while processes are looked for | [`killed_processes_leave_no_lock_behind`], `many_processes::*`: there is no lock |
+//! | the wrong device is measured where CUDA and NVML number them differently; only the first has a limit | `requests::each_device_has_its_own_limit_whatever_its_size_and_number` |
+//! | a thread in each process polls NVML all the time | `bystanders::in_a_program_that_does_nothing_nothing_is_done` |
+//! | a lock is held during the search for processes | [`killed_processes_leave_no_lock_behind`], `many_processes::*`: there is no lock |
 //! | graphs, cooperative and extended launches are free | [`no_form_of_launch_passes_a_closed_gate`], `launchers::*` |
-//! | a limit is off for one that is alone, or for good once a process is not found | `requests::a_limit_holds_for_one_that_is_alone`, `containers::two_containers_share_a_device_as_asked` |
-//! | what one does not use nobody may use | `idle::what_others_leave_may_be_used_up_to_the_limit`, `idle::beside_one_that_pauses_the_device_is_used_and_shares_return` |
-//! | a container that is alone gets less than its limit, by a controller that keeps below it | `requests::a_limit_holds_for_one_that_is_alone` |
+//! | a limit does not hold for a container alone, or for good once a process is not found | `requests::a_limit_holds_for_one_that_is_alone`, `containers::two_containers_share_a_device_as_asked` |
+//! | time that one container leaves unused is lost to all | `idle::what_others_leave_may_be_used_up_to_the_limit`, `idle::beside_one_that_pauses_the_device_is_used_and_shares_return` |
+//! | a container alone gets less than its limit, because the controller stays below it | `requests::a_limit_holds_for_one_that_is_alone` |
 //! | shares between containers are not those that were asked for | `requests::two_that_are_always_busy_get_what_they_asked_for` |
-//! | a device is given away for seconds | `latency::requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn` |
+//! | one container keeps the device for seconds | `latency::requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn` |
 //! | limits end when a heartbeat is old | `self_pacing::*`, `holders::a_manager_that_is_killed_among_leases_and_comes_back_lets_nobody_gain_or_hang` |
-//! | one process, or one device, is all that is thought of | `launchers::*`, `devices::kernels_that_wait_for_each_other_on_two_devices_make_progress` |
-//! | who is kept waiting is whoever uses the device, copies and host functions included | `bystanders::*` |
+//! | only one process, or one device, is considered | `launchers::*`, `devices::kernels_that_wait_for_each_other_on_two_devices_make_progress` |
+//! | not only launches have to wait, but also copies and host functions | `bystanders::*` |
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -127,8 +126,8 @@ fn a_child_made_by_clone_does_not_run_the_parents_exit_handler() {
     assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 8 * MIB));
 }
 
-/// Processes are killed wherever they are in their allocations, while another one goes on with its own: it is never
-/// held up, and is refused only what they hold.
+/// Processes are killed at any point of their allocations while another process allocates too. That one must not be
+/// held up, and is refused memory only while the others hold it.
 #[test]
 fn killed_processes_leave_no_lock_behind() {
     let gpu = SimulatedGpu::with("mode = 'instant'\n");
@@ -196,7 +195,7 @@ fn every_process_sees_what_all_of_them_hold() {
     drop(holders);
 }
 
-/// The manager's socket is there, and nobody takes what comes: as when it is stopped, or has too much to do.
+/// The manager's socket exists, but connections are not accepted, as when the manager is stopped or overloaded.
 #[test]
 fn a_manager_that_listens_and_never_answers_holds_nobody_up() {
     let gpu = SimulatedGpu::new();
@@ -206,7 +205,7 @@ fn a_manager_that_listens_and_never_answers_holds_nobody_up() {
     bind(&socket, &SocketAddrUnix::new(region.dir().join(ATTACH_SOCKET)).unwrap()).unwrap();
     listen(&socket, 1).unwrap();
     let bytes = (64 * MIB).to_string();
-    // More of them than can wait to be taken in.
+    // More than the socket's backlog can hold.
     for _ in 0..200 {
         let outcome = run(region.preload_into(program.on(&gpu).arg(&bytes))).success();
         assert!(outcome.stdout.contains("one byte more: 2\n"), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! Init containers and sidecars: kubelet gives the units of an init container to those that come after it.
+//! Init containers and sidecars: kubelet gives the units of an init container to the containers that start after it.
 
 use aliquot_harness::{MIB, wait};
 use aliquot_test_kubelet::World;
@@ -9,16 +9,16 @@ use crate::stage::{
     CORE, MEMORY, container, delete, on_paper, on_paper_without_grace, part, share_of, spec, variables, wait_for_plugin,
 };
 
-/// Ends at once.
+/// The command of a container that ends at once.
 const ENDS: [&str; 1] = ["true"];
 
-/// Makes a pod of these init containers and containers, and waits until it runs.
+/// Creates a pod of these init containers and containers, and waits until it runs.
 fn run(world: &World, init_containers: &[Value], containers: &[Value]) -> Pod {
     world.cluster.create_pod("pod", &spec(init_containers, containers));
     world.cluster.wait_for_phase("pod", "Running")
 }
 
-/// The device that a container has got, whether it has ended or not.
+/// The device that a running or ended container was given.
 fn device(world: &World, pod: &Pod, container: &str) -> Option<String> {
     variables(world, pod, container).remove("ALIQUOT_DEVICES")
 }
@@ -35,7 +35,7 @@ fn an_init_container_that_asks_for_no_device_has_none() {
 #[test]
 fn an_init_container_s_slice_makes_way_for_those_that_come_after_it() {
     let world = on_paper(1);
-    // Together they would be more than the device has.
+    // Together they ask for more than the device has.
     let init = container(&world, "init", &part(90, 300), &ENDS);
     let pod = run(&world, &[init], &[container(&world, "main", &part(80, 200), &[])]);
     assert!(device(&world, &pod, "init").is_some());
@@ -93,7 +93,7 @@ fn an_init_container_alone_may_have_a_device_for_as_long_as_it_runs() {
     let init = container(&world, "init", &part(30, 8), &[]);
     world.cluster.create_pod("pod", &spec(&[init], &[container(&world, "main", &json!({}), &[])]));
     wait::until_true("the init container has its slice", || share_of(&world, "pod", "init") == Some((30, 2048 * MIB)));
-    // It stays although nothing runs in it, until the pod is gone: the plugin looks at the others meanwhile.
+    // The slice stays until the pod is gone although nothing runs in it, also while the plugin checks other slices.
     let other = container(&world, "main", &part(10, 4), &[]);
     world.cluster.create_pod("other", &spec(&[], &[other]));
     world.cluster.wait_for_phase("other", "Running");

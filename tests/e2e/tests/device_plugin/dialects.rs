@@ -1,5 +1,5 @@
-//! Pods in the words of other systems, on a node that speaks them: what they get, and the variables that their programs
-//! read.
+//! Pods that use the resource names of other systems, on a node configured for that dialect: what they get, and the
+//! variables that their programs read.
 
 use aliquot_harness::{MIB, wait};
 use serde_json::{Value, json};
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use crate::stage::{create_bound, share_of, variables, wait_for_units, with_machine};
 
 const GIB: u64 = 1 << 30;
-/// So small that it can be counted in MiB, as elastic-gpu does.
+/// Small enough to be offered in units of 1 MiB, as elastic-gpu does.
 const MACHINE: &str = "[[device]]\nmemory = '40GiB'\n";
 
-/// One pod's request, and what its only container gets.
+/// One pod's request, and what its only container must get.
 struct Case {
     dialect: &'static str,
     limits: Value,
-    /// What of it no node offers.
+    /// The requested resources that no node offers.
     ignored: &'static [&'static str],
     core_percent: u32,
     memory_bytes: u64,

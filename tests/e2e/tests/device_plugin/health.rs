@@ -1,11 +1,11 @@
-//! Devices that go bad while pods have their units, and are well again.
+//! Devices that become unhealthy while pods have their units, and recover.
 
 use aliquot_harness::wait;
 use aliquot_test_kubelet::World;
 
 use crate::stage::{CORE, create, on_paper, part, slice_of, wait_for_plugin, wait_for_units, wrong};
 
-/// Waits until the pod runs in its slice, and says on which device.
+/// Waits until the pod runs in its slice. Returns the slice's device.
 fn runs_on(world: &World, name: &str, core: u32) -> String {
     let pod = world.cluster.wait_for_phase(name, "Running");
     assert_eq!(wrong(world, &pod, "main", core, 8), None);
@@ -26,7 +26,7 @@ fn units_of_a_device_that_goes_bad_are_unhealthy_until_it_is_well() {
     let before = slice_of(&world, "before", "main").unwrap();
     let ill = (0..2).find(|index| world.gpu.uuid(*index) == device).expect("it is one of the two");
     world.gpu.machine().set_lost(ill, true);
-    // Nothing of it is on offer, and all of the other one.
+    // Only the units of the other device are on offer.
     wait_for_units(&world, CORE, 100);
     assert_eq!(world.cluster.kubelet().capacity(CORE), Some((200, 100)));
     wait_for_event(&world, "DeviceUnhealthy: ", &device);

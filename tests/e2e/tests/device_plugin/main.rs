@@ -1,4 +1,4 @@
-//! The device plugin beside the test cluster: pods that ask by resources.
+//! The device plugin on the test cluster: pods that ask for GPU shares by resources.
 
 mod containers_of_a_pod;
 mod dialects;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::stage::{MEMORY, UNIT_BYTES, container, part, slice_of, spec, wait_for_plugin};
 
-/// A name that no other test has: all of them publish in one directory, and slices are named after their pods.
+/// A name that no other test uses: all publish in one directory, and slices are named after their pods.
 fn unique(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }

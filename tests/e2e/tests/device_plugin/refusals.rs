@@ -1,4 +1,4 @@
-//! What is refused: each with a reason in kubelet's event and in the plugin's own.
+//! Refused pods: the reason is in kubelet's event and in the plugin's own.
 
 use aliquot_harness::wait;
 use aliquot_test_kubelet::World;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{CORE, MEMORY, create_annotated, delete, on_paper, part, wait_for_units, with_settings};
 
-/// Makes a pod, and waits until both kubelet and the plugin have said `reason` of it.
+/// Creates a pod, and waits until both kubelet and the plugin have reported `reason` for it.
 fn assert_refused(world: &World, limits: &Value, annotations: &Value, reason: &str) {
     create_annotated(world, "pod", limits, annotations);
     let error = world.cluster.wait_for_error("pod", reason);
@@ -38,7 +38,7 @@ fn what_can_never_be_given_is_refused_with_a_reason() {
 #[test]
 fn more_than_a_device_has_left_is_refused_until_there_is_room() {
     let world = on_paper(2);
-    // Kubelet counts units of both devices together.
+    // Kubelet counts the units of both devices together.
     for name in ["a", "b"] {
         create_annotated(&world, name, &part(60, 100), &json!({}));
         world.cluster.wait_for_phase(name, "Running");

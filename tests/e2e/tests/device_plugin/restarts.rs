@@ -1,4 +1,4 @@
-//! Kubelet and manager end, are killed and come again.
+//! Kubelet and the manager stop, are killed, and restart.
 
 use aliquot_harness::wait;
 use aliquot_test_kubelet::World;
@@ -7,7 +7,7 @@ use crate::stage::{
     CORE, create, delete, on_paper, on_paper_without_grace, part, slice_of, wait_for_plugin, wait_for_units, wrong,
 };
 
-/// Waits until a pod runs that asked for this, and looks at what it has got.
+/// Waits until a pod with this request runs, and fails the test unless it got that.
 #[track_caller]
 fn assert_runs(world: &World, name: &str, core: u32, memory_units: u64) {
     let pod = world.cluster.wait_for_phase(name, "Running");
@@ -50,7 +50,7 @@ fn running_containers_keep_their_slices_whatever_is_restarted() {
     .enumerate()
     {
         restart(&mut world);
-        // What is given out is on offer as well: kubelet knows that it is taken.
+        // Allocated units are on offer as well: kubelet knows that they are taken.
         wait_for_plugin(&world, 1);
         let name = format!("after-{number}");
         create(&world, &name, &part(10, 2));
@@ -62,7 +62,7 @@ fn running_containers_keep_their_slices_whatever_is_restarted() {
     world.assert_no_complaints();
 }
 
-/// More steps than anything has that is done for one container.
+/// More steps than the handling of one container has.
 const MANY: u32 = 200;
 
 #[test]
@@ -90,7 +90,7 @@ fn a_container_that_cannot_start_without_the_manager_starts_when_it_is_back() {
     let mut world = on_paper(1);
     world.kill_manager();
     create(&world, "pod", &part(30, 8));
-    // Units are given out only by a plugin that answers.
+    // Kubelet gives out units only while the plugin answers.
     world.cluster.wait_for_error("pod", "Insufficient aliquot.dev/gpu-");
     world.node.restart();
     assert_runs(&world, "pod", 30, 8);

@@ -1,4 +1,4 @@
-//! A cluster with the plugin, pods that ask by resources, and what they get.
+//! A test cluster with the plugin, pods that ask by resources, and queries for what they got.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ pub(crate) const UNIT_BYTES: u64 = 256 * MIB;
 /// Units of a simulated device, unless its configuration says otherwise.
 const MEMORY_UNITS: usize = 320;
 
-/// Containers are only written down.
+/// A cluster whose containers are recorded but not run.
 pub(crate) fn on_paper(devices: usize) -> World {
     let world = World::on_paper("device-plugin", devices);
     wait_for_plugin(&world, devices);
     world
 }
 
-/// The same, where a slice goes as soon as kubelet has forgotten its container.
+/// The same, but a slice is removed as soon as kubelet has forgotten its container.
 pub(crate) fn on_paper_without_grace(devices: usize) -> World {
     with_settings(devices, "gone_grace_seconds = 0")
 }
@@ -43,14 +43,14 @@ pub(crate) fn wait_for_plugin(world: &World, devices: usize) {
     wait_for_units(world, MEMORY, MEMORY_UNITS * devices);
 }
 
-/// Waits until so many units of a resource are on offer, whoever has them.
+/// Waits until `count` units of a resource are on offer, allocated or not.
 pub(crate) fn wait_for_units(world: &World, resource: &str, count: usize) {
     wait::until_true(&format!("{count} units of {resource} are on offer"), || {
         world.cluster.kubelet().capacity(resource).is_some_and(|(_, healthy)| healthy == count)
     });
 }
 
-/// The limits of a container that asks for this.
+/// The resource limits of a container that asks for this share.
 pub(crate) fn part(core_percent: u32, memory_units: u64) -> Value {
     json!({CORE: core_percent.to_string(), MEMORY: memory_units.to_string()})
 }
@@ -66,7 +66,7 @@ pub(crate) fn spec(init_containers: &[Value], containers: &[Value]) -> Value {
     json!({"restartPolicy": "Never", "initContainers": init_containers, "containers": containers})
 }
 
-/// Makes a pod with one container, which has these limits.
+/// Creates a pod with one container, which has these limits.
 pub(crate) fn create(world: &World, name: &str, limits: &Value) -> Pod {
     world.cluster.create_pod(name, &spec(&[], &[container(world, "main", limits, &[])]))
 }
@@ -76,7 +76,7 @@ pub(crate) fn create_annotated(world: &World, name: &str, limits: &Value, annota
     create_annotated_of(world, name, annotations, &spec(&[], &[container(world, "main", limits, &[])]))
 }
 
-/// The same as another scheduler binds it, whoever counts what it asks for.
+/// The same, but bound to the node by another scheduler, which does not check the node's capacity.
 pub(crate) fn create_bound(world: &World, name: &str, limits: &Value) -> Pod {
     let mut spec = spec(&[], &[container(world, "main", limits, &[])]);
     spec["nodeName"] = NODE_NAME.into();
@@ -103,13 +103,13 @@ pub(crate) fn share_of(world: &World, pod: &str, container: &str) -> Option<(u32
     Some((part.core_request_percent, part.memory_limit_bytes))
 }
 
-/// The variables that a container on paper has got.
+/// The environment variables that a container was given.
 pub(crate) fn variables(world: &World, pod: &Pod, container: &str) -> BTreeMap<String, String> {
     let got = world.cluster.output_of(pod, container);
     got.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// What is wrong with what a container has got that asked for this part, if anything is.
+/// A description of what is wrong with the slice of a container that asked for this part, or `None`.
 pub(crate) fn wrong(world: &World, pod: &Pod, container: &str, core: u32, memory_units: u64) -> Option<String> {
     let (name, uid) = (pod.metadata.name.clone()?, pod.metadata.uid.clone()?);
     let Some(slice) = slice_of(world, &name, container) else { return Some(format!("{name} has no slice")) };

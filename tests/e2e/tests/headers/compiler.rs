@@ -1,5 +1,5 @@
-//! What a C compiler reads in headers. Macros decide which symbol a name means, and a compiler knows them. Nothing of
-//! NVIDIA's is kept in this repository: the headers are fetched for the test.
+//! Reads C headers with a C compiler, because macros decide which symbol a name means. The headers are fetched for the
+//! test: this repository contains no file of NVIDIA's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use aliquot_harness::{Outcome, run, tool};
 use tempfile::TempDir;
 
-/// Declarations of other interfaces that the headers include, as far as the headers use them. None of it is looked at.
+/// Stand-ins for headers of other interfaces that NVIDIA's headers include, with the types that these use.
 const OTHER_INTERFACES: [(&str, &str); 4] = [
     ("GL/gl.h", "typedef unsigned GLuint, GLenum;"),
     ("EGL/egl.h", "typedef int EGLint;"),
@@ -20,7 +20,7 @@ const OTHER_INTERFACES: [(&str, &str); 4] = [
     ),
 ];
 
-/// A function's arguments: the types, as the compiler writes them.
+/// The types of a function's arguments, as the compiler writes them.
 pub(crate) type Prototype = Vec<String>;
 
 /// A C compiler with directories of headers.
@@ -41,7 +41,7 @@ impl Compiler {
         Compiler { include, scratch }
     }
 
-    /// Those of `names` that are there.
+    /// The `names` of headers that exist.
     pub(crate) fn present<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
         names.iter().copied().filter(|name| self.include.iter().any(|dir| dir.join(name).is_file())).collect()
     }
@@ -76,7 +76,7 @@ impl Compiler {
         self.compile(source, &["-E".as_ref(), "-C".as_ref(), "-P".as_ref()]).success().stdout
     }
 
-    /// What the compiler says against `source`, one line for each error.
+    /// The compiler's error messages for `source`, a line each.
     pub(crate) fn errors(&self, source: &str) -> Vec<String> {
         let outcome = self.compile(source, &["-fsyntax-only".as_ref()]);
         outcome.stderr.lines().filter(|line| line.contains("error:")).map(str::to_owned).collect()
@@ -97,7 +97,7 @@ impl Compiler {
     }
 }
 
-/// The function of a line that reads `/* file:line:NC */ extern result name (type, type);`.
+/// Parses a line of the form `/* file:line:NC */ extern result name (type, type);`.
 fn prototype(line: &str) -> Option<(String, Prototype)> {
     let (_, declaration) = line.split_once("*/ extern ")?;
     let (head, arguments) = declaration.split_once(" (")?;
@@ -106,7 +106,7 @@ fn prototype(line: &str) -> Option<(String, Prototype)> {
     Some((name.to_owned(), split_at_commas(arguments)))
 }
 
-/// The parts of a list of arguments; commas in parentheses belong to a part.
+/// Splits a list of arguments at its commas, except those in parentheses.
 fn split_at_commas(list: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut depth = 0;

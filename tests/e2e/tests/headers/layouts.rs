@@ -1,4 +1,4 @@
-//! The structures of the contract against those of the headers.
+//! Compares the structures of the contract with those of the headers.
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -6,7 +6,7 @@ use std::mem::offset_of;
 #[allow(clippy::wildcard_imports, reason = "all of the structures")]
 use aliquot_abi::{cuda::*, nvml::*};
 
-/// A number that two sides must agree on.
+/// A number on which the header and the contract must agree.
 pub(crate) struct Agreement {
     /// The C expression.
     pub(crate) in_header: String,

@@ -1,5 +1,5 @@
-//! The tables of functions against NVIDIA's own headers, in every minor version of CUDA 11, 12 and 13 that NVIDIA
-//! publishes as a Python package: what a header declares and no table knows fails here, by its name.
+//! Compares the tables of functions with NVIDIA's own headers, in every minor version of CUDA 11, 12 and 13 that NVIDIA
+//! publishes as a Python package. A function that a header declares and no table contains fails the test, by name.
 
 mod compiler;
 mod layouts;
@@ -15,14 +15,14 @@ use crate::compiler::Prototype;
 use crate::layouts::{Agreement, Layout};
 use crate::toolkit::{NvmlHeader, Toolkit};
 
-/// Fails the test with everything that is wrong, rather than with the first of it.
+/// Fails the test with the list of all errors, not only the first one.
 #[track_caller]
 fn assert_none(what: &str, wrong: &BTreeSet<String>) {
     let list: String = wrong.iter().map(|line| format!("\n  {line}")).collect();
     assert!(wrong.is_empty(), "{what}:{list}");
 }
 
-/// Functions that the headers define themselves, for programs to carry along: a driver need not have them.
+/// Inline functions, which the headers define and programs contain: a driver need not have them.
 const INLINE: [&str; 2] = ["cuGetProcAddress_ptsz", "cuGetProcAddress_v2_ptsz"];
 
 #[test]
@@ -83,7 +83,7 @@ fn names_and_versions_are_those_of_the_headers() {
                 None => drop(wrong.insert(format!("no line is {}, of {}", typedef.type_name, toolkit.version))),
             }
         }
-        // And the other way round: a line says no version of its own.
+        // Conversely, the headers must have each version in the table.
         for line in lines.iter().filter(|line| known(line.symbol) && line.since <= toolkit.version) {
             let said = typedefs.iter().any(|typedef| typedef.name == line.name && typedef.since == line.since);
             if !said {
@@ -117,7 +117,7 @@ fn arguments_are_those_of_the_headers() {
 const JUDGED_FATAL: [CUresult; 3] =
     [CUresult::ECC_UNCORRECTABLE, CUresult::NVLINK_UNCORRECTABLE, CUresult::CONTEXT_IS_DESTROYED];
 const JUDGED_HARMLESS: [CUresult; 1] = [CUresult::EXTERNAL_DEVICE];
-/// Words by which the header says that a context does nothing after an error.
+/// Words by which the header says that a context is unusable after an error.
 const FATAL_WORDS: [&str; 4] =
     ["must be destroyed", "must be terminated", "cannot be used", "will return the same error"];
 
@@ -155,7 +155,7 @@ fn errors_are_those_of_the_headers_and_fatal_where_these_say_so() {
     assert!(!JUDGED_HARMLESS.iter().any(|error| CUresult::FATAL.contains(error)));
 }
 
-/// Functions of NVML that do not return a result, and so stand outside the table.
+/// Functions of NVML that return no result code, and so are not in the table.
 const WITHOUT_RESULT: [&str; 1] = ["nvmlErrorString"];
 
 #[test]
@@ -238,7 +238,7 @@ fn size_of_type(type_name: &str) -> String {
     format!("sizeof({type_name})")
 }
 
-/// A line for each function whose arguments are others in the table than in the header.
+/// A line for each function whose arguments differ between the table and the header.
 fn wrong_arguments(
     functions: &BTreeMap<String, Prototype>,
     sizes: &BTreeMap<String, usize>,

@@ -6,7 +6,7 @@ use aliquot_harness::nvidia_headers;
 
 use crate::compiler::{Compiler, Prototype};
 
-/// One release of each minor version: its number, the package of the driver API's headers, the package's version.
+/// One release of each minor version: its number, the package with the driver API's headers, the package's version.
 const DRIVER_API: [(u32, &str, &str); 17] = [
     (11070, "nvidia-cuda-runtime-cu11", "11.7.99"),
     (11080, "nvidia-cuda-runtime-cu11", "11.8.89"),
@@ -34,7 +34,7 @@ const PROFILER: [(&str, &str); 3] = [
     ("nvidia-cuda-profiler-api", "13.5.25"),
 ];
 
-/// Packages with NVML's header, each with the version of CUDA that it came with.
+/// Packages with NVML's header, each with its version of CUDA.
 const NVML: [(u32, &str, &str); 7] = [
     (11070, "nvidia-nvml-dev-cu11", "11.7.91"),
     (11080, "nvidia-nvml-dev-cu11", "11.8.86"),
@@ -47,13 +47,13 @@ const NVML: [(u32, &str, &str); 7] = [
 
 /// Headers that declare functions of the driver.
 const DRIVER_HEADERS: [&str; 5] = ["cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h"];
-/// Headers that say since which version a function is as it is.
+/// Headers that say since which version each form of a function exists.
 const TYPEDEF_HEADERS: [&str; 5] =
     ["cudaTypedefs.h", "cudaGLTypedefs.h", "cudaEGLTypedefs.h", "cudaVDPAUTypedefs.h", "cudaProfilerTypedefs.h"];
 
-/// Makes the headers declare the symbols of all versions beside those that a program's calls mean.
+/// Makes the headers also declare the symbols of older versions.
 const ALL_VERSIONS: &str = "#define __CUDA_API_VERSION_INTERNAL 1\n";
-/// Makes them declare what they declare for programs with per-thread default streams.
+/// Makes the headers declare the symbols for programs with per-thread default streams.
 const PER_THREAD_STREAMS: &str = "#define CUDA_API_PER_THREAD_DEFAULT_STREAM 1\n";
 
 /// The driver API as the headers of one version of CUDA describe it.
@@ -63,7 +63,7 @@ pub(crate) struct Toolkit {
     compiler: Compiler,
 }
 
-/// A function type of the `Typedefs` headers: the function as it is since one version.
+/// A function type of the `Typedefs` headers: the function's form since one version.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Typedef {
     /// The type's name.
@@ -90,7 +90,7 @@ impl Toolkit {
     fn declarations(&self, definitions: &str) -> String {
         let headers = self.compiler.present(&[DRIVER_HEADERS, TYPEDEF_HEADERS].concat());
         let includes: String = headers.into_iter().map(|header| format!("#include <{header}>\n")).collect();
-        // The last of these is used by a header that does not include it.
+        // A header uses `vdpau.h` without including it.
         format!("{definitions}#include <stddef.h>\n#include <vdpau/vdpau.h>\n{includes}")
     }
 
@@ -109,12 +109,12 @@ impl Toolkit {
         names.filter_map(Typedef::parse).collect()
     }
 
-    /// Each error that the driver can return, with what the header says of it.
+    /// Each error that the driver can return, with the header's description.
     pub(crate) fn errors(&self) -> BTreeMap<String, String> {
         let text = self.compiler.preprocessed_with_comments("#include <cuda.h>\n");
         let list = text.split_once("enum cudaError_enum").expect("the list of errors").1;
         let list = list.split_once("} CUresult").expect("the end of the list of errors").0;
-        // A description, the name that it is of, the next description.
+        // Each part is a description and the name that it belongs to.
         let descriptions = list.split("/**").filter_map(|part| part.split_once("*/"));
         descriptions
             .filter_map(|(description, rest)| {
@@ -125,7 +125,7 @@ impl Toolkit {
             .collect()
     }
 
-    /// What the compiler says against those of `assertions`, C expressions, that do not hold.
+    /// The compiler's error messages for those of `assertions`, which are C expressions, that do not hold.
     pub(crate) fn violated(&self, assertions: impl Iterator<Item = String>) -> Vec<String> {
         let assertions: String = assertions.map(|holds| format!("_Static_assert({holds}, \"{holds}\");\n")).collect();
         self.compiler.errors(&(self.declarations(ALL_VERSIONS) + &assertions))
@@ -138,7 +138,7 @@ impl Toolkit {
 }
 
 impl Typedef {
-    /// `PFN_cuMemcpy_v7000_ptds`: the function `cuMemcpy` since 7.0, with per-thread default streams.
+    /// For example, `PFN_cuMemcpy_v7000_ptds` is `cuMemcpy` since CUDA 7.0, with per-thread default streams.
     fn parse(type_name: &str) -> Option<Typedef> {
         let rest = type_name.strip_prefix("PFN_")?;
         let plain = rest.strip_suffix("_ptds").or_else(|| rest.strip_suffix("_ptsz"));

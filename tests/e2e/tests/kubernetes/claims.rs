@@ -1,4 +1,4 @@
-//! Claims: what pods get for them, what is told about them, what is refused.
+//! Claims: what pods get for them, what their status says, and which are refused.
 
 use aliquot_harness::wait;
 use aliquot_test_kubelet::NAMESPACE;
@@ -87,7 +87,7 @@ fn the_first_alternative_that_fits_is_what_the_slice_is() {
     small["name"] = "single".into();
     world.claim_of("either", &json!({"requests": [{"name": "gpu", "firstAvailable": [large, small]}]}));
     let mut spec = world.pod_spec(&["either"], &[]);
-    // A container may name the request; it is then meant with whichever alternative was taken.
+    // A container may name the request alone. That means whichever alternative was allocated.
     spec["containers"][0]["resources"]["claims"][0]["request"] = "gpu".into();
     world.cluster.create_pod("pod", &spec);
     let pod = world.cluster.wait_for_phase("pod", "Running");
@@ -182,7 +182,7 @@ fn a_claim_that_is_gone_while_nobody_looked_leaves_nothing() {
     world.claim("claim", share(10, 64));
     world.pod("pod", &["claim"], &[]);
     world.cluster.wait_for_phase("pod", "Running");
-    // Kubelet forgets everything, as after a node was set up anew, and so does the cluster.
+    // Kubelet loses its state, as when a node is reinstalled, and the cluster deletes all objects.
     world.node.kill();
     world.cluster.kill_kubelet();
     let store = world.cluster.store();

@@ -1,10 +1,10 @@
-//! Devices that go bad while pods use them, and are well again.
+//! Devices that become unhealthy while pods use them, and recover.
 
 use aliquot_harness::wait;
 use aliquot_test_kubelet::{NODE_NAME, SLICES, World, share};
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 
-/// Two devices, one of which has a pod `before` with a twentieth of it. Returns that one.
+/// A cluster with two devices. The pod `before` has a twentieth of one, whose index is returned.
 fn world_with_a_pod() -> (World, usize) {
     let world = World::on_paper("dra", 2);
     world.wait_for_driver(2);
@@ -15,7 +15,7 @@ fn world_with_a_pod() -> (World, usize) {
     (world, device)
 }
 
-/// The device that the claim was given a part of.
+/// The index of the device of which the claim was given a part.
 fn device_of(world: &World, claim: &str) -> usize {
     let given = world.results(claim).remove(0).device;
     (0..2).find(|index| name(world, *index) == given).expect("it is one of the two")
@@ -32,7 +32,7 @@ fn published(world: &World, index: usize) -> Device {
     devices.find(|device| device.name == name(world, index)).expect("the device is published")
 }
 
-/// Whether the device is published as one that nothing new is to be placed on.
+/// Whether the device is published with a taint against new pods.
 fn is_tainted(world: &World, index: usize) -> bool {
     let device = published(world, index);
     let taints = device.taints.unwrap_or_default();
@@ -69,11 +69,11 @@ fn a_device_that_goes_bad_gets_no_new_pods_until_it_is_well() {
     world.pod("beside", &["beside"], &[]);
     world.cluster.wait_for_phase("beside", "Running");
     assert_eq!(device_of(&world, "beside"), 1 - ill);
-    // The other one has not so much left, and the ill one gets nothing.
+    // The healthy device has less left, and the unhealthy one accepts no pod.
     world.claim("waits", share(95, 64));
     world.pod("waits", &["waits"], &[]);
     world.cluster.wait_for_error("waits", "0 of 1 fit");
-    // Who was there before is left alone.
+    // The earlier pod is not disturbed.
     assert!(world.is_running("before"));
     assert_eq!(world.slice_of("before").unwrap().parts, before.parts);
 
@@ -93,7 +93,7 @@ fn a_pod_whose_device_goes_bad_before_it_starts_waits_until_it_is_well() {
     let (mut world, ill) = world_with_a_pod();
     world.cluster.kill_kubelet();
     world.claim("late", share(95, 64));
-    // Only one of both has room for it and this.
+    // Each device has room for only one of the two claims.
     world.claim("other", share(95, 64));
     for name in ["late", "other"] {
         world.pod(name, &[name], &[]);

@@ -1,8 +1,8 @@
-//! The manager killed at each step of what it does for a claim. A step is a system call that changes a file system.
+//! The manager is killed at each step of its work for a claim. A step is a system call that changes a file system.
 
 use aliquot_test_kubelet::{World, share};
 
-/// More steps than anything has that is done for one claim.
+/// More steps than the handling of one claim has.
 const MANY: u32 = 200;
 
 #[test]

@@ -5,7 +5,7 @@ use aliquot_test_kubelet::{NAMESPACE, PODS, Share, World, share};
 const PODS_AT_ONCE: u64 = 200;
 const DEVICES: usize = 4;
 
-/// No two are alike.
+/// The pods' names and shares. No two shares are alike.
 fn shares() -> Vec<(String, Share)> {
     (0..PODS_AT_ONCE).map(|index| (format!("pod-{index}"), share(1 + (index % 2) as u32, 16 + index))).collect()
 }
@@ -23,7 +23,7 @@ fn two_hundred_pods_that_start_and_end_at_once_get_each_its_own_slice() {
     }
     assert_eq!(world.wrong_identities(&all), Vec::<String>::new());
     assert_eq!(world.slices().len(), all.len());
-    // Half of them go while as many others come.
+    // Half of them are deleted while as many new ones are created.
     let store = world.cluster.store();
     for (name, _) in all.iter().step_by(2) {
         store.delete(&PODS, NAMESPACE, name, false).unwrap();

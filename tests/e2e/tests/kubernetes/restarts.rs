@@ -1,4 +1,4 @@
-//! Restarts of kubelet and manager, in every order, with pods that come and go in between.
+//! Restarts of kubelet and the manager in every order, with pods created and deleted in between.
 
 use aliquot_test_kubelet::{Share, World, share};
 
@@ -13,7 +13,7 @@ enum Step {
 
 use Step::{KillKubelet, KillManager, StartKubelet, StartManager};
 
-/// Every order in which both are killed and started.
+/// Every order of killing and starting both.
 const ORDERS: [[Step; 4]; 6] = [
     [KillManager, StartManager, KillKubelet, StartKubelet],
     [KillManager, KillKubelet, StartManager, StartKubelet],
@@ -34,7 +34,7 @@ impl Step {
     }
 }
 
-/// Runs pods through `order`: one that was there before, one that is deleted, and one that comes, after each step.
+/// Runs a pod through all of `order`, and deletes one pod and creates another after each step.
 fn go_through(order: [Step; 4]) {
     let mut world = World::on_paper("dra", 2);
     world.wait_for_driver(2);
@@ -42,7 +42,7 @@ fn go_through(order: [Step; 4]) {
     for (name, share) in &all {
         world.claim(name, *share);
     }
-    // Pods 0 to 4 run before. Of these 1 to 4 are deleted and 5 to 8 created, one of each after each step.
+    // Pods 0 to 4 run before. After each step, one of 1 to 4 is deleted and one of 5 to 8 created.
     for (name, _) in &all[..5] {
         world.pod(name, &[name], &[]);
         world.cluster.wait_for_phase(name, "Running");

@@ -1,4 +1,4 @@
-//! What goes beyond a share, because a kernel cannot be stopped, is made up for; what was not used is not saved up.
+//! Use beyond a share, because a running kernel cannot be stopped, is made up for. Unused time is not saved up.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,15 +20,15 @@ fn a_kernel_that_is_longer_than_any_lease_is_made_up_for() {
     wait::in_one_of_a_few(|| {
         let start = Instant::now();
         wait::until_true("the third kernel is at work", || used_ns() > before_ns + 410_000_000);
-        // The two before it took 400 ms, which is the container's part of two seconds.
+        // The two kernels before took 400 ms, which is the container's share of 2 s.
         before_ns += 400_000_000;
         let found = format!("the third kernel began after {:?}", start.elapsed());
         if start.elapsed() > Duration::from_millis(1900) { Ok(found) } else { Err(found) }
     });
 }
 
-/// Between two markers there are many launches of small kernels: a long one among them must be seen before the program
-/// waits for it.
+/// Many launches of small kernels share one marker. A long kernel among them must be noticed before the program waits
+/// for it.
 #[test]
 fn a_long_kernel_behind_small_ones_is_made_up_for() {
     let _alone = alone_on_the_machine();
@@ -62,7 +62,7 @@ fn idle_time_is_not_saved_up() {
     let slice = node.slice("rested", 20, 8 * GIB);
     wait::in_one_of_a_few(|| {
         let process = ready(&gpu, &slice, &["kernels=1000000"]);
-        // A second of its own would be 200 ms of the device's.
+        // The share of one second would be 200 ms.
         thread::sleep(Duration::from_secs(1));
         let before_ns = gpu.machine().device_use(0).busy_ns;
         let start = Instant::now();

@@ -5,14 +5,14 @@ use aliquot_proto::node::v1::Part;
 
 use crate::{alone_on_the_machine, at_work, part};
 
-/// Rounds that a program of collective kernels says to have done.
+/// The number of rounds that a program of collective kernels reports.
 fn rounds(output: &str) -> u64 {
     let last = output.lines().rev().find_map(|line| line.strip_suffix(" rounds"));
     last.map_or(0, |number| number.parse().expect("a number of rounds"))
 }
 
-/// In each container a kernel on one device waits for one on the other: were the devices given to different containers,
-/// nobody would ever be done.
+/// In each container a kernel on one device waits for a kernel on the other. If different containers had the two
+/// devices, no kernel would ever end.
 #[test]
 fn kernels_that_wait_for_each_other_on_two_devices_make_progress() {
     let _alone = alone_on_the_machine();

@@ -1,4 +1,4 @@
-//! Programs that end, or become others, while they wait for the device.
+//! Programs that end, or execute another program, while they wait for the device.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use aliquot_abi::region::gate;
 use aliquot_harness::{GIB, HostProgram, Node, Process, Region, SimulatedGpu, run, wait};
 use rustix::process::Signal;
 
-/// Markers take no device time, so that the device is busy with kernels alone.
+/// Markers take no device time, so only kernels keep the device busy.
 const ONLY_KERNELS: &str = "write_ns = 0\n";
 
 /// Threads that wait for the first part's gate, as the ledger says.
@@ -14,7 +14,7 @@ fn waiting(region: &Region) -> u32 {
     region.ledger().slots.iter().map(|slot| slot.devices[0].waiting.load(Ordering::Relaxed)).sum()
 }
 
-/// A program one of whose threads waits at a closed gate, and which then does what `way` says.
+/// Starts a program of which one thread waits at a closed gate, and which then ends as `way` says.
 fn leaves_waiting(gpu: &SimulatedGpu, region: &Region, way: &str) -> Process {
     region.close_gate(0);
     let mut command = HostProgram::linked(gpu, "leaves_waiting").on(gpu);

@@ -17,10 +17,10 @@ fn a_closed_gate_holds_launches_and_nothing_else() {
     process.wait_for("busy\n");
     wait::until_true("the launch waits", waiting);
     assert_eq!(gpu.machine().device_use(0).busy_ns, 0);
-    // Memory is not what the gate is about.
+    // The gate does not hold up allocations.
     let mut command = HostProgram::linked(&gpu, "exact").on(&gpu);
     let _ = run(region.preload_into(command.arg(GIB.to_string()))).success();
-    // Nobody is woken here, as if the wake-up had been lost: who waits looks for itself now and then.
+    // The test wakes no thread, as if the wake-up had been lost: a waiting thread looks at the gate from time to time.
     region.limits().devices[0].gate.store(gate::OPEN | gate::TICK, Ordering::SeqCst);
     wait::until_true("the launch goes on", || gpu.machine().device_use(0).busy_ns > 1_000_000);
     region.close_gate(0);

@@ -1,4 +1,4 @@
-//! A container that dies or is stopped in the middle of its lease, or a manager that does, holds up nobody.
+//! A container or a manager that dies or is stopped during a lease does not hold up the others.
 
 use std::sync::atomic::Ordering;
 

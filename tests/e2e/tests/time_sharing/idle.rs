@@ -1,4 +1,4 @@
-//! What one does not use others may have, until it is wanted again.
+//! Other containers may use the time that one leaves, until it wants it again.
 
 use aliquot_harness::{Node, Shares, SimulatedGpu};
 
@@ -15,7 +15,7 @@ fn what_others_leave_may_be_used_up_to_the_limit() {
     let second = ready(&gpu, &other, &["kernels=500000"]);
     Shares::of(&gpu).exactly(60, &[first.id()]).assert_kept();
     go(&second);
-    // What the second one does not use, as on a machine that is too busy for that, is the first one's to use.
+    // If the second process uses less, as on a busy machine, the first may use the rest.
     Shares::of(&gpu).between(20..=60, &[first.id()]).exactly(80, &[second.id()]).assert_kept();
 }
 
@@ -28,7 +28,7 @@ fn beside_one_that_pauses_the_device_is_used_and_shares_return() {
     let pausing = ready(&gpu, &slices[0], &["kernels=500000", "on_ms=100", "off_ms=100"]);
     let steady = busy(&gpu, &slices[1], 500_000);
     go(&pausing);
-    // The one wants the device for half of the time, and gets half of it then; nothing is left unused.
+    // The pausing process wants the device half of the time, and gets half of the device then. No time stays unused.
     let both = [pausing.id(), steady.id()];
     Shares::of(&gpu).between(25..=50, &both[..1]).between(97..=100, &both).assert_kept();
 }

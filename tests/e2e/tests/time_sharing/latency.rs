@@ -1,4 +1,4 @@
-//! Who answers requests goes before who works through a batch.
+//! Latency-critical slices get the device before batch slices.
 
 use aliquot_harness::{HostProgram, Node, Process, SimulatedGpu, Slice, wait};
 use aliquot_proto::node::v1::{CreateSliceRequest, PriorityClass};
@@ -15,8 +15,8 @@ fn slice(node: &Node, name: &str, core_percent: u32, class: PriorityClass) -> Sl
     Slice::open(node.client().create(request).unwrap())
 }
 
-/// A request finds one of three at work with a kernel of 20 ms, and goes next. After all of them it would be at least
-/// twice as long.
+/// When a request comes, one of three batches runs a kernel of 20 ms. The request is next after that kernel. After all
+/// three batches it would wait at least twice as long.
 #[test]
 fn requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn() {
     const REQUESTS: u64 = 60;
@@ -36,8 +36,8 @@ fn requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn() {
         let before_ns = used_ns();
         go(&process);
         let _ = process.wait().success();
-        // By the device's clock: a machine that is slow delays the batches as well. But if it is only the requests that
-        // it keeps from running, the batches have the device meanwhile.
+        // Measured in device time, because a slow machine delays the batches too. If it delays only the requests, the
+        // batches use the device meanwhile, so more attempts are allowed.
         let meanwhile_ns = (used_ns() - before_ns) / REQUESTS;
         let found = format!("from a request's end to the next one's the device works for {meanwhile_ns} ns");
         if meanwhile_ns < 45_000_000 { Ok(found) } else { Err(found) }

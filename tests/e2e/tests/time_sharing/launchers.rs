@@ -1,4 +1,4 @@
-//! Whoever launches in a container, and however: it has one share.
+//! A container has one share, whichever process, stream or function launches.
 
 use aliquot_harness::{GIB, Node, Shares, SimulatedGpu};
 
@@ -7,8 +7,8 @@ use crate::{alone_on_the_machine, at_work, busy, go, ready};
 #[test]
 fn four_processes_have_one_limit() {
     let _alone = alone_on_the_machine();
-    // A change between two processes of a slice is time of that slice, and no work of either of them. Four that are always
-    // busy change at every time slice of the device: a tenth of the slice's time, which the device's account would not show.
+    // A switch between two processes of a slice takes that slice's time, but counts as no process's work. Four busy
+    // processes switch at every time slice of the device, which would be a tenth of the slice's time.
     let gpu = SimulatedGpu::with("context_switch_us = 0");
     let node = Node::start(&gpu);
     let slice = node.slice("four", 50, 8 * GIB);

@@ -1,4 +1,4 @@
-//! Device time is shared as it was asked for, measured by the device itself.
+//! Device time is shared as requested, measured by the simulated device itself.
 
 mod bystanders;
 mod debt;
@@ -19,18 +19,18 @@ use aliquot_harness::{GIB, HostProgram, Process, SimulatedGpu, Slice};
 use aliquot_proto::node::v1::Part;
 use rustix::process::Signal;
 
-/// Held by each test that judges shares: side by side they would take each other's processors.
+/// Each test that judges shares holds this lock, so that tests do not compete for the processors.
 fn alone_on_the_machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A part of which so many percent are guaranteed, and so many may be used when others leave them.
+/// A part with a guaranteed share, and a limit up to which it may use time that others leave.
 fn part(core_request_percent: u32, core_limit_percent: u32) -> Part {
     Part { core_request_percent, core_limit_percent, memory_limit_bytes: 8 * GIB, ..Part::default() }
 }
 
-/// Starts a program in `slice`, with these arguments, and waits until it says that it is busy.
+/// Starts a program in `slice` with these arguments, and waits until it reports that it is busy.
 fn at_work(gpu: &SimulatedGpu, slice: &Slice, program: &str, arguments: &[&str]) -> Process {
     let mut command = HostProgram::linked(gpu, program).on(gpu);
     let mut process = Process::start(slice.preload_into(command.args(arguments)));
@@ -38,12 +38,12 @@ fn at_work(gpu: &SimulatedGpu, slice: &Slice, program: &str, arguments: &[&str])
     process
 }
 
-/// Starts a program in `slice` that keeps the device busy with kernels of so many nanoseconds.
+/// Starts a program in `slice` that keeps the device busy with kernels of `kernel_ns` nanoseconds.
 fn busy(gpu: &SimulatedGpu, slice: &Slice, kernel_ns: u64) -> Process {
     at_work(gpu, slice, "busy", &[&kernel_ns.to_string(), "0"])
 }
 
-/// Starts the program `load` in `slice`, with these arguments: it launches nothing before [`go`].
+/// Starts the program `load` in `slice` with these arguments. It launches nothing before [`go`].
 fn ready(gpu: &SimulatedGpu, slice: &Slice, arguments: &[&str]) -> Process {
     let mut command = HostProgram::linked(gpu, "load").on(gpu);
     let mut process = Process::start(slice.preload_into(command.args(arguments)));

@@ -1,4 +1,4 @@
-//! What was asked for is what is had, whatever the kernels and the device are like.
+//! Each slice gets the share that it requested, whatever its kernels and its device are like.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -43,7 +43,7 @@ fn a_limit_holds_for_one_that_is_alone() {
     assert!(usage.parts[0].throttled_ns > 0, "{usage:?}");
 }
 
-/// A slice of two very different devices, whose programs see them by other numbers than the machine.
+/// A slice of two very different devices, which its programs see in another order than the machine.
 #[test]
 fn each_device_has_its_own_limit_whatever_its_size_and_number() {
     let _alone = alone_on_the_machine();
@@ -65,7 +65,7 @@ fn each_device_has_its_own_limit_whatever_its_size_and_number() {
     Shares::of_device(&gpu, 1).exactly(60, &[small.id()]).assert_kept();
 }
 
-/// Puts the library `nvml_without_samples` where the machine's NVML is.
+/// Replaces the machine's NVML by the library `nvml_without_samples`.
 fn hide_samples(gpu: &SimulatedGpu) {
     let dir = gpu.library_dir();
     let behind = artifacts::fake_nvml();

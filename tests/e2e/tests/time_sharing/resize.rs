@@ -1,4 +1,4 @@
-//! What a slice may have is changed while its programs run.
+//! A slice's limits are changed while its programs run.
 
 use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, Shares, SimulatedGpu};
 use aliquot_proto::node::v1::{Part, ResizeSliceRequest};
@@ -21,7 +21,7 @@ fn shares_that_are_changed_hold_while_programs_run() {
     resize(&node, "second", part(20, 20));
     resize(&node, "first", part(60, 60));
     Shares::of(&gpu).exactly(60, &[first.id()]).exactly(20, &[second.id()]).assert_kept();
-    // The guarantee is the same, what may be used beyond it is not.
+    // The guarantee stays, the limit changes.
     resize(&node, "second", part(20, 40));
     Shares::of(&gpu).exactly(60, &[first.id()]).exactly(40, &[second.id()]).assert_kept();
 }
@@ -37,7 +37,7 @@ fn a_memory_limit_that_is_changed_holds_in_programs_that_run() {
     let mut number = 0;
     let mut asks = |mebibytes: u32, expected: &str| {
         number += 1;
-        // By a rename: the program reads the file as soon as it is there.
+        // By a rename, because the program reads the file as soon as it exists.
         let written = requests.path().join("next");
         std::fs::write(&written, mebibytes.to_string()).expect("the request");
         std::fs::rename(&written, requests.path().join(number.to_string())).expect("the request");
@@ -50,7 +50,7 @@ fn a_memory_limit_that_is_changed_holds_in_programs_that_run() {
     asks(32, "2, free 16");
     resize(&node, "changing", memory(96));
     asks(32, "0, free 16");
-    // Less than is held: nothing is taken away, and nothing more given.
+    // Less than the program holds: nothing is taken away, and nothing more is granted.
     resize(&node, "changing", memory(40));
     asks(1, "2, free 0");
     resize(&node, "changing", memory(100));

@@ -1,11 +1,11 @@
-//! What programs do with their launches works as without the shim, while leases come and go.
+//! Launches, streams, graphs and captures work as without the shim while leases come and go.
 
 use aliquot_harness::{GIB, HostProgram, Node, SimulatedGpu, run};
 
 use crate::busy;
 
-/// Streams, events, host functions, graphs, captures in each mode, and threads that come and go. Contexts take no memory: in a
-/// slice it is seen up to a second late, and a program that compares what is free would take that for its own loss.
+/// Streams, events, host functions, graphs, captures in each mode, and short-lived threads. Contexts take no memory
+/// here: the slice's figures show it up to a second late, and a program that compares free memory would fail.
 #[test]
 fn nothing_that_is_launched_is_disturbed() {
     let gpu = SimulatedGpu::exact();
