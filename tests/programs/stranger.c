@@ -139,7 +139,7 @@ static void spoil_process(const char *pid) {
 
 int main(int count, char **arguments) {
     EXPECT(count >= 2);
-    /* Never run as root, who owns all this. */
+    /* Never run this as root, which owns all these files. */
     EXPECT(geteuid() != 0);
     root = arguments[1];
     for (;;) {

@@ -29,9 +29,9 @@ pub(crate) struct State {
     pub(crate) record_high_water: AtomicU32,
     /// A digest of the devices, on which all processes must agree.
     pub(crate) devices_digest: AtomicU64,
-    /// One bit for each device that is a GPU instance which has been made.
+    /// A bit for each device that is a GPU instance: set while the instance exists.
     pub(crate) gpu_instances: AtomicU64,
-    /// One bit for each of those in which the compute instance has been made too.
+    /// A bit for each GPU instance: set while its compute instance exists.
     pub(crate) compute_instances: AtomicU64,
     /// Rung when a fault of a device was set or cleared.
     pub(crate) fault_bell: AtomicU32,

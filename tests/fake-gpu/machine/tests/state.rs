@@ -55,12 +55,12 @@ fn the_machine_outlives_its_processes() {
     let (mut first, _) = holder(&path);
     let present = seen.device_use(0);
     assert_eq!((present.processes[0].pid, present.memory_bytes), (first.id(), 1 << 20));
-    // Another set of devices is another machine, which cannot have the same state while that is used.
+    // Another set of devices is another machine. It cannot use the same state file at the same time.
     let other = write(&path, "32MiB");
     assert!(matches!(Machine::open(other.clone()), Err(MachineError::OtherMachine { .. })));
     write(&path, "64MiB");
 
-    // Who is killed with the device in hand leaves it to the next.
+    // A process that is killed during its turn releases the device.
     first.kill().expect("the process can be killed");
     first.wait().expect("the process ends");
     assert_eq!(seen.device_use(0).processes, []);
