@@ -246,7 +246,7 @@ fn a_process_of_no_slice_is_reported_and_never_stopped() {
 }
 
 #[test]
-fn behind_mps_nobody_is_accused() {
+fn behind_mps_no_process_is_accused() {
     let gpu = SimulatedGpu::exact();
     // Two programs of the same name: one is the server, the other an impostor.
     let dir = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ fn behind_mps_nobody_is_accused() {
 }
 
 #[test]
-fn in_a_container_the_mounts_say_whose_a_process_is() {
+fn mounts_show_to_which_container_a_process_belongs() {
     let gpu = SimulatedGpu::exact();
     let node = Node::publishing(&gpu, "[audit]\npolicy = 'stop'");
     let name = format!("audited-{}", std::process::id());

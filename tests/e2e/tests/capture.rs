@@ -24,7 +24,7 @@ fn markers(region: &Region) -> u64 {
 }
 
 #[test]
-fn what_the_first_launch_sets_up_is_not_noticed_by_a_capture() {
+fn a_capture_does_not_notice_the_setup_of_the_first_launch() {
     for mode in MODES {
         let gpu = SimulatedGpu::new();
         let program = HostProgram::linked(&gpu, "capture_threads");

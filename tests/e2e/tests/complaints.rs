@@ -8,19 +8,19 @@
 //! | graphs are not limited, or broken | `launchers::four_streams_and_graphs_of_a_hundred_kernels_are_charged_in_full` of `time_sharing`, `capture::*`, `graph_memory::*` |
 //! | a form of launch is forgotten | [`no_form_of_launch_passes_a_closed_gate`], `headers::every_function_of_the_driver_is_classified_once` |
 //! | a process killed in the middle leaves a lock behind | `many_processes::a_storm_of_kills_leaves_nothing_charged`, [`killed_processes_leave_no_lock_behind`] |
-//! | hundreds of processes start one after the other | `many_processes::two_hundred_that_start_at_once_are_all_counted`, `what_a_process_does_to_start_does_not_grow_with_how_many_there_are` |
-//! | a dead process's slot or id goes to another process, and its memory is lost | `processes::slots_of_the_dead_are_used_again`, `many_processes::what_the_dead_held_is_given_back_though_their_ids_are_used_again` |
-//! | numbers are negative or enormous; the second process sees all memory free | [`numbers_never_wrap`], [`every_process_sees_what_all_of_them_hold`] |
+//! | hundreds of processes start one after the other | `many_processes::two_hundred_that_start_at_once_are_all_counted`, `the_work_to_start_does_not_grow_with_the_number_of_processes` |
+//! | a dead process's slot or id goes to another process, and its memory is lost | `processes::slots_of_the_dead_are_used_again`, `many_processes::memory_of_dead_processes_is_freed_although_their_ids_are_reused` |
+//! | numbers are negative or enormous; the second process sees all memory free | [`numbers_never_wrap`], [`every_process_sees_the_memory_of_all`] |
 //! | a process that is not found by its id on the host is not limited | `processes::a_child_in_a_process_namespace_of_its_own_shares_the_limit`, `containers::two_containers_share_a_device_as_asked` |
 //! | virtual memory: crashes without a context, charges until the release only | `memory_cap::physical_memory_is_counted_until_the_last_handle_and_mapping_are_gone`, `conformance::*` |
 //! | freeing memory fails if its allocation was not seen | `differential::*`, `conformance::*`, `pools::*` |
-//! | peers are not found; functions are null | `processes::devices_that_reach_each_other_keep_their_own_books`, `lookup::what_the_driver_lacks_is_lacking` |
-//! | a look-up of another version gets the wrong function | `lookup::what_the_driver_answers_about_itself_is_the_same`, `headers::names_and_versions_are_those_of_the_headers` |
+//! | peers are not found; functions are null | `processes::devices_that_reach_each_other_keep_their_own_books`, `lookup::functions_that_the_driver_lacks_stay_missing` |
+//! | a look-up of another version gets the wrong function | `lookup::get_proc_address_answers_are_unchanged`, `headers::names_and_versions_are_those_of_the_headers` |
 //! | the `dlsym` hook recurses for ever, or loses its caller | `lookup::*`, `interposing::*` |
 //! | a newer toolkit gets around the limit | `lookup::every_way_leads_to_the_limit`, `deep_binding::*`, `namespaces::*`, `audit::*` |
 //! | a child runs its parent's exit handler, or is not limited | [`a_child_made_by_clone_does_not_run_the_parents_exit_handler`], `processes::*` |
 //! | a missing, replaced or broken file breaks every program, or lifts every limit | `hostile_tenant::a_region_that_cannot_be_used_gives_nothing`, `damaged_regions::*`, `upgrade::*`, `injection::*`, `library_file::*` |
-//! | a program waits for its registration | [`a_manager_that_listens_and_never_answers_holds_nobody_up`], `manager_death::*` |
+//! | a program waits for its registration | [`a_manager_that_never_answers_holds_up_no_process`], `manager_death::*` |
 //! | null pointers crash, errors are not the driver's | [`null_arguments_are_the_drivers_to_refuse`], `differential::*` |
 //! | nothing is counted without a limit; a limit on one thing is off with that on another | `memory_cap::*` with all of the time, `usage::the_share_of_a_container_with_a_device_to_itself_is_shown_in_it`, `host_memory::without_a_limit_the_host_s_memory_is_counted_all_the_same` |
 //!
@@ -40,12 +40,12 @@
 //! | a thread in each process polls NVML all the time | `bystanders::in_a_program_that_does_nothing_nothing_is_done` |
 //! | a lock is held during the search for processes | [`killed_processes_leave_no_lock_behind`], `many_processes::*`: there is no lock |
 //! | graphs, cooperative and extended launches are free | [`no_form_of_launch_passes_a_closed_gate`], `launchers::*` |
-//! | a limit does not hold for a container alone, or for good once a process is not found | `requests::a_limit_holds_for_one_that_is_alone`, `containers::two_containers_share_a_device_as_asked` |
-//! | time that one container leaves unused is lost to all | `idle::what_others_leave_may_be_used_up_to_the_limit`, `idle::beside_one_that_pauses_the_device_is_used_and_shares_return` |
-//! | a container alone gets less than its limit, because the controller stays below it | `requests::a_limit_holds_for_one_that_is_alone` |
-//! | shares between containers are not those that were asked for | `requests::two_that_are_always_busy_get_what_they_asked_for` |
+//! | a limit does not hold for a container alone, or for good once a process is not found | `requests::a_limit_holds_for_a_container_alone`, `containers::two_containers_share_a_device_as_asked` |
+//! | time that one container leaves unused is lost to all | `idle::unused_time_may_be_used_up_to_the_limit`, `idle::beside_a_pausing_container_the_device_is_used_and_shares_return` |
+//! | a container alone gets less than its limit, because the controller stays below it | `requests::a_limit_holds_for_a_container_alone` |
+//! | shares between containers are not those that were asked for | `requests::two_busy_containers_get_their_requested_shares` |
 //! | one container keeps the device for seconds | `latency::requests_wait_for_one_kernel_of_a_batch_and_not_for_their_turn` |
-//! | limits end when a heartbeat is old | `self_pacing::*`, `holders::a_manager_that_is_killed_among_leases_and_comes_back_lets_nobody_gain_or_hang` |
+//! | limits end when a heartbeat is old | `self_pacing::*`, `holders::limits_hold_while_a_manager_is_killed_during_leases_and_restarts` |
 //! | only one process, or one device, is considered | `launchers::*`, `devices::kernels_that_wait_for_each_other_on_two_devices_make_progress` |
 //! | not only launches have to wait, but also copies and host functions | `bystanders::*` |
 
@@ -176,7 +176,7 @@ fn numbers_never_wrap() {
 }
 
 #[test]
-fn every_process_sees_what_all_of_them_hold() {
+fn every_process_sees_the_memory_of_all() {
     let gpu = SimulatedGpu::new();
     let region = Region::new(&gpu, 64 * MIB);
     let hold = HostProgram::linked(&gpu, "hold");
@@ -197,7 +197,7 @@ fn every_process_sees_what_all_of_them_hold() {
 
 /// The manager's socket exists, but connections are not accepted, as when the manager is stopped or overloaded.
 #[test]
-fn a_manager_that_listens_and_never_answers_holds_nobody_up() {
+fn a_manager_that_never_answers_holds_up_no_process() {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::linked(&gpu, "exact");
     let region = Region::new(&gpu, 64 * MIB);

@@ -22,7 +22,7 @@ fn a_context_is_charged_from_its_beginning_to_its_end() {
 }
 
 #[test]
-fn the_manager_learns_what_a_context_takes_and_one_that_does_not_fit_is_never_made() {
+fn a_context_that_does_not_fit_by_its_learned_size_is_never_made() {
     let gpu = SimulatedGpu::with("context_memory = '300MiB'\n");
     let node = Node::start(&gpu);
     let slice = node.slice("contexts", 50, GIB);

@@ -176,7 +176,7 @@ fn arrays_peers_prefetches_and_batches_are_counted() {
 }
 
 #[test]
-fn what_is_refused_or_captured_has_not_moved() {
+fn refused_and_captured_copies_are_not_counted() {
     assert_counted(REFUSED_AND_CAPTURED, &[]);
 }
 

@@ -72,7 +72,7 @@ fn problem_of(node: &Node, name: &str) -> String {
 }
 
 #[test]
-fn neither_who_runs_there_nor_who_comes_new_gets_anything() {
+fn neither_running_nor_new_processes_get_anything() {
     let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
     let sound = node.slice("sound", 30, 64 * MIB);
@@ -116,7 +116,7 @@ fn neither_who_runs_there_nor_who_comes_new_gets_anything() {
 }
 
 #[test]
-fn without_a_manager_who_comes_new_gets_nothing_either() {
+fn without_a_manager_new_processes_get_nothing_either() {
     let gpu = SimulatedGpu::exact();
     for (what, harm) in HARM {
         let mut node = Node::start(&gpu);

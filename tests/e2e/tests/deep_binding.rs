@@ -48,7 +48,7 @@ fn a_library_opened_with_deep_binding_is_limited_however_it_is_bound() {
 }
 
 #[test]
-fn what_such_a_library_brings_along_is_limited_too() {
+fn dependencies_of_such_a_library_are_limited_too() {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::interposing("binds_deeply");
     let plugin = plugin(&gpu, "needed", &["-Wl,-z,lazy"]);

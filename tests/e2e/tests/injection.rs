@@ -110,7 +110,7 @@ fn the_container_s_root_cannot_take_the_shim_away() {
 }
 
 #[test]
-fn what_an_image_preloads_by_the_environment_is_loaded_too() {
+fn libraries_preloaded_by_an_image_are_loaded_too() {
     // If the manager sets the variable for the shim too, the image's value is replaced.
     for (cdi, announced) in [("", "announce: loaded\n"), ("preload = 'environment'", ""), ("preload = 'both'", "")] {
         let setup = Setup::with("env", cdi);
@@ -181,7 +181,7 @@ fn an_image_without_a_c_library_starts_unharmed() {
 /// Outside a container a slice has no preload file of its own. The loader ignores paths in `LD_PRELOAD` when a program
 /// gives rights to its user: such a program runs as without the shim, and unharmed.
 #[test]
-fn outside_a_container_a_program_that_gives_rights_to_its_user_runs_as_without_the_shim() {
+fn outside_a_container_a_privileged_program_runs_as_without_the_shim() {
     /// In the kernel's format (`vfs_cap_data`, revision 2): the capability 10, CAP_NET_BIND_SERVICE, effective and
     /// permitted.
     const CAPABILITY: [u32; 5] = [0x0200_0001, 1 << 10, 0, 0, 0];

@@ -58,7 +58,7 @@ fn a_program_that_interposes_dlopen_itself_is_left_in_peace() {
 
 /// The program's functions look up the real ones at their first call, and the shim must not call them meanwhile.
 #[test]
-fn a_program_that_interposes_what_compilers_call_is_left_in_peace() {
+fn a_program_that_interposes_string_functions_is_unharmed() {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::variant("own_strings", "program", &["-rdynamic", "-fno-builtin"]);
     let bare = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
@@ -68,7 +68,7 @@ fn a_program_that_interposes_what_compilers_call_is_left_in_peace() {
 }
 
 #[test]
-fn libraries_are_found_by_the_search_path_of_whoever_opens_them() {
+fn libraries_are_found_by_the_search_path_of_the_opening_object() {
     let gpu = SimulatedGpu::new();
     let library = HostProgram::variant("driver_of_11_3", "beside.so", &["-shared", "-fPIC"]);
     let directory = library.path().parent().unwrap().to_str().unwrap();

@@ -169,7 +169,7 @@ fn a_thread_that_waits_leaves_no_launch_on_another_device_without_a_marker() {
 }
 
 #[test]
-fn what_a_destroyed_stream_still_does_has_a_marker() {
+fn remaining_work_of_a_destroyed_stream_has_a_marker() {
     assert_eq!(marked_behind("destroyed"), 9);
 }
 
@@ -262,7 +262,7 @@ fn questions_between_launches_cost_no_markers() {
 }
 
 #[test]
-fn what_a_program_polls_for_has_a_marker() {
+fn polled_work_has_a_marker() {
     assert_eq!(markers_and_launches("polls").1, 9);
 }
 
@@ -289,7 +289,7 @@ fn many_streams_that_are_held_up_have_a_marker_each() {
 
 /// Registering memory while kernels run can make them wait for each other.
 #[test]
-fn the_page_of_markers_is_registered_before_the_first_launch_but_not_for_a_question() {
+fn the_marker_page_is_registered_before_the_first_launch_but_not_for_a_query() {
     let gpu = SimulatedGpu::new();
     let driver = FrontDriver::new(&gpu, "driver_that_tells");
     let says = |what: &str, is_free: bool| {

@@ -44,7 +44,7 @@ fn a_linked_program_is_limited_too() {
 }
 
 #[test]
-fn what_the_driver_lacks_is_lacking() {
+fn functions_that_the_driver_lacks_stay_missing() {
     let gpu = SimulatedGpu::new();
     let probe = HostProgram::new("probe");
     let modern = unchanged_in_a_slice(&gpu, || probe.on(&gpu)).success();
@@ -85,7 +85,7 @@ fn what_the_driver_lacks_is_lacking() {
 
 /// In every version, with all flags, for existing and missing names, before and after `cuInit`.
 #[test]
-fn what_the_driver_answers_about_itself_is_the_same() {
+fn get_proc_address_answers_are_unchanged() {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::new("get_proc_address");
     let answers = unchanged_in_a_slice(&gpu, || program.on(&gpu)).success();
@@ -123,7 +123,7 @@ fn what_the_driver_answers_about_itself_is_the_same() {
 /// Some drivers export one function under several symbols. The caller must get the hook of the symbol that it asked
 /// for: one reads its arguments as 32-bit numbers, the other as 64-bit numbers.
 #[test]
-fn of_symbols_that_share_a_function_the_one_that_was_asked_for_is_given() {
+fn symbols_that_share_a_function_are_told_apart() {
     let gpu = SimulatedGpu::new();
     let program = HostProgram::new("get_proc_address");
     // As the driver, the library is bound to its own symbols.
@@ -158,7 +158,7 @@ fn of_symbols_that_share_a_function_the_one_that_was_asked_for_is_given() {
 }
 
 #[test]
-fn whatever_the_driver_hands_out_is_limited() {
+fn functions_from_get_proc_address_are_limited() {
     for addresses in ADDRESSES {
         let gpu = SimulatedGpu::with(addresses);
         let program = HostProgram::new("get_proc_address");

@@ -121,7 +121,7 @@ fn when_the_manager_is_killed_memory_limits_hold() {
 }
 
 #[test]
-fn memory_of_those_who_die_without_a_manager_is_free_when_one_is_back() {
+fn memory_of_processes_that_die_without_a_manager_is_freed_by_the_next() {
     let gpu = SimulatedGpu::exact();
     let mut node = Node::start(&gpu);
     let slice = node.slice("orphan", 50, 64 * MIB);

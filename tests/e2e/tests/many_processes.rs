@@ -68,7 +68,7 @@ fn two_hundred_that_start_at_once_are_all_counted() {
 }
 
 #[test]
-fn what_a_process_does_to_start_does_not_grow_with_how_many_there_are() {
+fn the_work_to_start_does_not_grow_with_the_number_of_processes() {
     const OTHERS: usize = 150;
     let gpu = SimulatedGpu::with("mode = 'instant'\n");
     let region = Region::new(&gpu, GIB);
@@ -121,7 +121,7 @@ fn two_thousand_short_processes() {
 /// A process dies while no manager runs, and its id is reused, here by the test itself. The manager must not take the
 /// slot's owner for alive.
 #[test]
-fn what_the_dead_held_is_given_back_though_their_ids_are_used_again() {
+fn memory_of_dead_processes_is_freed_although_their_ids_are_reused() {
     let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}mode = 'instant'\n"));
     let mut node = Node::start(&gpu);
     let slice = node.slice("reuse", 50, 64 * MIB);

@@ -74,7 +74,7 @@ fn the_end_of_a_context_gives_back_what_was_in_it() {
 }
 
 #[test]
-fn the_last_reference_to_the_primary_context_ends_it_whoever_holds_it() {
+fn the_last_reference_to_the_primary_context_ends_it() {
     let (said, region) = like_a_device_of(64 * MIB, "", "last_reference", &[]);
     assert!(said.contains("a green context holds the last: 5 MiB in use\nand is destroyed: 0 MiB in use\n"), "{said}");
     assert!(said.ends_with("released by many threads at once: 0 MiB in use\n"), "{said}");

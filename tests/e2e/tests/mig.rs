@@ -122,7 +122,7 @@ fn two_instances_of_a_gpu_share_no_time() {
 }
 
 #[test]
-fn use_of_an_instance_is_known_though_the_driver_does_not_tell_how_busy_it_is() {
+fn use_of_an_instance_is_known_without_the_drivers_samples() {
     let gpu = partitioned();
     let node = Node::start(&gpu);
     // The slice is alone and unlimited: on a whole GPU, its use would come from the driver's samples.

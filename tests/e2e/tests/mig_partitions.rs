@@ -96,7 +96,7 @@ fn a_gpu_is_divided_as_claims_want_it() {
 }
 
 #[test]
-fn what_an_administrator_made_is_given_out_as_it_is_and_stays() {
+fn instances_made_by_an_administrator_are_offered_and_kept() {
     let world = world();
     world.wait_for_driver(PLACES);
     let made = world.gpu.instance(0, "3g.40gb", 4);
@@ -117,7 +117,7 @@ fn what_an_administrator_made_is_given_out_as_it_is_and_stays() {
 }
 
 #[test]
-fn a_damaged_record_leaves_no_instance_that_is_nobody_s() {
+fn a_damaged_record_leaves_no_orphaned_instance() {
     let mut world = world();
     world.wait_for_driver(PLACES);
     start(&world, "pod", "2g.20gb");
@@ -134,7 +134,7 @@ fn a_damaged_record_leaves_no_instance_that_is_nobody_s() {
 }
 
 #[test]
-fn a_kill_at_any_step_leaves_no_instance_that_is_nobody_s() {
+fn a_kill_at_any_step_leaves_no_orphaned_instance() {
     let mut world = world();
     let made = world.gpu.instance(0, "1g.10gb", 0);
     world.gpu.machine().create_instance(made).expect("there is room");

@@ -170,7 +170,7 @@ fn memory_is_limited_by_the_shim_as_ever() {
 }
 
 #[test]
-fn nobody_is_accused_where_mps_was_asked_for() {
+fn where_mps_is_configured_no_process_is_accused() {
     let gpu = SimulatedGpu::with("[[device]]\nmemory = '8GiB'\n[[device]]\nmemory = '8GiB'\n");
     let mps = Mps::new();
     let _server = mps.start_server(&gpu);
@@ -344,7 +344,7 @@ fn clients_of_mps_are_seen_though_nvml_lists_them_apart() {
 }
 
 #[test]
-fn beside_a_server_that_nobody_asked_for_leases_go_on_and_the_user_is_told() {
+fn beside_an_unconfigured_mps_server_leases_go_on_with_a_warning() {
     let gpu = SimulatedGpu::new();
     let mps = Mps::new();
     let node = Node::with(&gpu, &format!("cdi_dir = 'off'\n{}", mps.settings(None)));

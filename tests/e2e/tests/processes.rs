@@ -278,7 +278,7 @@ fn streams_graphs_and_captures_are_unchanged() {
 }
 
 #[test]
-fn what_a_process_holds_stands_under_its_own_name() {
+fn memory_is_charged_to_the_slot_of_its_process() {
     let gpu = SimulatedGpu::new();
     let region = Region::new(&gpu, 64 * MIB);
     let program = HostProgram::linked(&gpu, "hold");

@@ -135,7 +135,7 @@ fn pauses_of_the_program_are_not_paid_for() {
 }
 
 #[test]
-fn a_gate_that_nobody_will_open_holds_nobody() {
+fn a_gate_without_a_manager_does_not_block_processes() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let region = orphan(&gpu, 30, gate::WATCHED);
@@ -144,7 +144,7 @@ fn a_gate_that_nobody_will_open_holds_nobody() {
 }
 
 #[test]
-fn nothing_that_stands_in_the_account_holds_anybody_for_ever() {
+fn no_value_in_the_account_blocks_a_process_for_ever() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let region = orphan(&gpu, 80, gate::OPEN);
@@ -160,7 +160,7 @@ fn nothing_that_stands_in_the_account_holds_anybody_for_ever() {
 }
 
 #[test]
-fn processes_that_are_killed_at_any_moment_hold_nobody() {
+fn killed_processes_do_not_block_others() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let region = orphan(&gpu, 50, gate::OPEN);

@@ -50,7 +50,7 @@ fn explanation(gpu: &SimulatedGpu, preload: impl Fn(&mut Command)) -> String {
 
 /// The test process itself is the living owner of all slots but one.
 #[test]
-fn who_finds_no_slot_is_refused_until_there_is_one() {
+fn a_process_without_a_slot_is_refused_until_one_is_free() {
     let gpu = SimulatedGpu::with("mode = 'instant'\n");
     let region = Region::new(&gpu, 8 * MIB);
     let ledger = region.ledger();

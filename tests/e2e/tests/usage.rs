@@ -54,7 +54,7 @@ fn the_share_of_a_container_with_a_device_to_itself_is_shown_in_it() {
 }
 
 #[test]
-fn what_a_process_uses_beyond_its_allocations_is_shown_in_its_slot() {
+fn overhead_of_a_process_is_shown_in_its_slot() {
     let gpu = SimulatedGpu::with("context_memory = '6MiB'\nallocation_block = '512B'\n");
     let node = Node::start(&gpu);
     let slice = node.slice("contexts", 50, GIB);
@@ -117,7 +117,7 @@ fn waits(part: &PartUsage) -> u64 {
 }
 
 #[test]
-fn waits_for_leases_are_told_apart_from_what_threads_are_throttled_and_outlive_the_manager() {
+fn lease_waits_are_counted_apart_from_throttling_and_outlive_the_manager() {
     let gpu = SimulatedGpu::new();
     let mut node = Node::start(&gpu);
     let (first, second) = (node.slice("first", 50, GIB), node.slice("second", 50, GIB));

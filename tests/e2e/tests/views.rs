@@ -114,7 +114,7 @@ show("name", lambda: nvmlSystemGetProcessName(processes(nvmlDeviceGetComputeRunn
 }
 
 #[test]
-fn a_list_that_has_no_room_says_how_much_it_needs_and_fills_what_there_is() {
+fn a_list_without_room_reports_the_size_it_needs() {
     let gpu = SimulatedGpu::new();
     let region = Region::new(&gpu, 4 * GIB);
     let own: Vec<Process> = (0..3)
@@ -161,7 +161,7 @@ print("after the end:", library.nvmlDeviceGetComputeRunningProcesses_v3(device, 
 }
 
 #[test]
-fn utilisation_is_the_containers_own_in_parts_of_what_it_may_have() {
+fn utilisation_is_the_containers_own_relative_to_its_limit() {
     let gpu = SimulatedGpu::new();
     let region = Region::new(&gpu, 4 * GIB);
     let own = holder(&gpu, MIB, |command| {
@@ -259,7 +259,7 @@ show("attributes", lambda: nvmlDeviceGetAttributes_v2(device).memorySizeMB)
 }
 
 #[test]
-fn a_device_that_the_slice_has_no_part_of_shows_nobody_and_has_nothing_left() {
+fn a_device_outside_the_slice_shows_no_process_and_no_free_memory() {
     let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}[[device]]\n[[device]]\n"));
     let region = Region::with_parts(&gpu, &[Part { device: 1, memory_limit_bytes: GIB }]);
     let other = holder(&gpu, GIB, |_| ());
@@ -365,7 +365,7 @@ print("at rest:", *seen)
 
 /// Each container sees what the manager finds out about its own contexts and device time.
 #[test]
-fn what_the_manager_finds_out_shows_in_the_container_that_it_is_about() {
+fn a_container_sees_the_managers_figures_about_itself() {
     const CONTEXT_BYTES: u64 = 64 * MIB;
     let gpu = SimulatedGpu::with(&format!("context_memory = {CONTEXT_BYTES}\nallocation_block = '512B'\n"));
     let node = Node::start(&gpu);

@@ -36,7 +36,7 @@ fn a_pipe_that_is_full_or_has_no_reader_neither_blocks_nor_ends_the_program() {
 }
 
 #[test]
-fn what_a_program_has_opened_as_descriptor_2_is_not_written_to() {
+fn a_file_opened_as_descriptor_2_is_not_written_to() {
     for kind in ["own", "file", "socket"] {
         let (bare, warned) = bare_and_warned(kind);
         assert_eq!(warned, bare, "{kind}");

@@ -108,7 +108,7 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     #[test]
-    fn what_two_processors_lose_at_once_counts_once() {
+    fn time_lost_by_two_processors_at_once_counts_once() {
         let mut lost = Lost::default();
         lost.add(MS(10), MS(20));
         lost.add(MS(5), MS(15));

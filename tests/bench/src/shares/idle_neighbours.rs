@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_and_then_has_the_device_alone_is_back_at_its_share() {
+    fn a_container_that_waits_and_then_is_alone_returns_to_its_share() {
         // The container comes at 100 ms, waits for 10 ms, and then has the whole device.
         let look = |ms: u64| (ms * MS, [0, 77 + ms.saturating_sub(110) * MS]);
         let track = Track { looks: (0..1000).map(look).collect(), lost_ms: 0.0 };

@@ -63,7 +63,7 @@ fn an_init_container_that_asks_as_the_container_does_gets_the_same_slice() {
 }
 
 #[test]
-fn who_has_the_same_units_of_one_resource_is_known_by_the_other() {
+fn containers_with_equal_units_of_one_resource_are_told_apart_by_the_other() {
     let world = on_paper(1);
     for (number, (init, main)) in [
         (part(50, 16), part(30, 16)),

@@ -93,7 +93,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn pods_in_the_words_of_each_system_get_what_they_mean_and_the_variables_that_they_read() {
+fn pods_of_each_dialect_get_their_share_and_their_variables() {
     for case in cases() {
         let world = with_machine(MACHINE, &format!("dialects = [{:?}]", case.dialect));
         wait_for_units(&world, "aliquot.dev/gpu-core", 100);

@@ -55,7 +55,7 @@ fn units_that_are_preferred_are_of_the_fullest_device_that_has_room() {
 }
 
 #[test]
-fn who_asks_for_time_alone_or_memory_alone_gets_the_same_part_of_the_other() {
+fn a_pod_that_asks_for_time_or_memory_alone_gets_the_same_share_of_both() {
     let world = on_paper(1);
     create(&world, "time", &serde_json::json!({CORE: "25"}));
     create(&world, "memory", &serde_json::json!({MEMORY: "80"}));

@@ -26,7 +26,7 @@ fn a_container_gets_both_names_of_its_slice_and_has_exactly_what_it_asked_for() 
 }
 
 #[test]
-fn an_init_container_the_container_after_it_and_one_without_units_run_in_what_is_theirs() {
+fn init_containers_and_containers_run_in_their_own_slices() {
     let world = World::with_containers("device-plugin", 1, &["exact", "hold"]);
     wait_for_plugin(&world, 1);
     let name = unique("init");

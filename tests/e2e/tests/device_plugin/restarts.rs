@@ -97,7 +97,7 @@ fn a_container_that_cannot_start_without_the_manager_starts_when_it_is_back() {
 }
 
 #[test]
-fn what_is_deleted_while_the_manager_is_away_is_cleared_up_when_it_is_back() {
+fn slices_of_pods_deleted_without_the_manager_are_removed_later() {
     let mut world = on_paper_without_grace(1);
     wait_for_plugin(&world, 1);
     for name in ["goes", "stays"] {

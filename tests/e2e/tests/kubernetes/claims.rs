@@ -133,7 +133,7 @@ fn parameters_are_obeyed_and_bad_ones_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_container_that_names_two_claims_is_refused_and_two_containers_of_a_pod_may_have_one_each() {
+fn a_container_may_name_only_one_claim_but_a_pod_several() {
     let world = World::on_paper("dra", 1);
     world.wait_for_driver(1);
     world.claim("a", share(10, 64));
@@ -176,7 +176,7 @@ fn a_claim_that_is_made_again_under_its_name_is_another_one() {
 }
 
 #[test]
-fn a_claim_that_is_gone_while_nobody_looked_leaves_nothing() {
+fn a_claim_deleted_while_the_node_is_down_leaves_nothing() {
     let mut world = World::on_paper("dra", 1);
     world.wait_for_driver(1);
     world.claim("claim", share(10, 64));

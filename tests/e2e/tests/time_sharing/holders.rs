@@ -18,7 +18,7 @@ fn signal_in_lease(slice: &Slice, process: &Process, signal: Signal) {
 }
 
 #[test]
-fn a_holder_that_is_killed_holds_up_nobody() {
+fn a_killed_holder_does_not_hold_up_others() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
@@ -29,7 +29,7 @@ fn a_holder_that_is_killed_holds_up_nobody() {
 }
 
 #[test]
-fn a_holder_that_is_stopped_holds_up_nobody_and_goes_on() {
+fn a_stopped_holder_does_not_hold_up_others_and_can_continue() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
@@ -42,7 +42,7 @@ fn a_holder_that_is_stopped_holds_up_nobody_and_goes_on() {
 }
 
 #[test]
-fn a_manager_that_is_killed_among_leases_and_comes_back_lets_nobody_gain_or_hang() {
+fn limits_hold_while_a_manager_is_killed_during_leases_and_restarts() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let mut node = Node::start(&gpu);

@@ -5,7 +5,7 @@ use aliquot_harness::{Node, Shares, SimulatedGpu};
 use crate::{alone_on_the_machine, busy, go, part, ready};
 
 #[test]
-fn what_others_leave_may_be_used_up_to_the_limit() {
+fn unused_time_may_be_used_up_to_the_limit() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
@@ -20,7 +20,7 @@ fn what_others_leave_may_be_used_up_to_the_limit() {
 }
 
 #[test]
-fn beside_one_that_pauses_the_device_is_used_and_shares_return() {
+fn beside_a_pausing_container_the_device_is_used_and_shares_return() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);

@@ -9,7 +9,7 @@ use aliquot_proto::node::v1::Part;
 use crate::{alone_on_the_machine, busy, go, part, ready};
 
 #[test]
-fn two_that_are_always_busy_get_what_they_asked_for() {
+fn two_busy_containers_get_their_requested_shares() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);
@@ -32,7 +32,7 @@ fn neither_the_length_nor_the_blocks_of_kernels_matter() {
 }
 
 #[test]
-fn a_limit_holds_for_one_that_is_alone() {
+fn a_limit_holds_for_a_container_alone() {
     let _alone = alone_on_the_machine();
     let gpu = SimulatedGpu::new();
     let node = Node::start(&gpu);

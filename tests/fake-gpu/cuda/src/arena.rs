@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contexts_take_comes_in_blocks() {
+    fn allocations_take_whole_blocks() {
         const MIB: u64 = 1 << 20;
         let arena = Arena::new(64 * MIB, 2 * MIB).unwrap();
         // As measured on an H100, eight allocations of each size.

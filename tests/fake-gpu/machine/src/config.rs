@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_no_time_in_instant_mode_takes_it_in_timed_mode() {
+    fn writes_take_time_only_in_timed_mode() {
         assert_eq!((check("").unwrap().write_ns, check("mode = 'instant'").unwrap().write_ns), (2000, 0));
     }
 

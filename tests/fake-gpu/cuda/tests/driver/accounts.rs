@@ -11,8 +11,8 @@ const CONTEXT_BYTES: usize = 536_128 << 10;
 const MIB: usize = 1 << 20;
 
 #[test]
-fn a_context_takes_memory_of_which_a_part_is_listed_for_nobody() {
-    const TEST: &str = "accounts::a_context_takes_memory_of_which_a_part_is_listed_for_nobody";
+fn part_of_a_contexts_memory_is_listed_for_no_process() {
+    const TEST: &str = "accounts::part_of_a_contexts_memory_is_listed_for_no_process";
     let direct = |world: &World| {
         let mut player = world.start("program");
         player.hear("two contexts");

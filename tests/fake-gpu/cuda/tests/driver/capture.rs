@@ -47,8 +47,8 @@ fn unsafe_calls_end_a_global_capture() {
 }
 
 #[test]
-fn modes_say_whose_calls_are_forbidden() {
-    alone("capture::modes_say_whose_calls_are_forbidden", "", || {
+fn capture_modes_decide_which_threads_calls_are_forbidden() {
+    alone("capture::capture_modes_decide_which_threads_calls_are_forbidden", "", || {
         let driver = Driver::with_context();
         let stream = driver.stream(1);
         let mut context = CUcontext::NULL;

@@ -38,8 +38,8 @@ fn kernels_take_as_long_as_the_rule_says() {
 }
 
 #[test]
-fn a_write_keeps_its_stream_and_nobody_elses() {
-    alone("durations::a_write_keeps_its_stream_and_nobody_elses", "write_ns = 2000\n", || {
+fn a_write_occupies_only_its_own_stream() {
+    alone("durations::a_write_occupies_only_its_own_stream", "write_ns = 2000\n", || {
         let driver = Driver::with_context();
         let (stream, other, start, end) = (driver.stream(1), driver.stream(1), driver.event(), driver.event());
         let mut memory = core::ptr::null_mut();

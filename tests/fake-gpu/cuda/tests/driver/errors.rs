@@ -115,8 +115,8 @@ fn a_context_ends_with_all_it_holds() {
 }
 
 #[test]
-fn who_uses_a_stream_of_a_context_that_is_gone_dies() {
-    const TEST: &str = "errors::who_uses_a_stream_of_a_context_that_is_gone_dies";
+fn using_a_stream_of_a_destroyed_context_ends_the_process() {
+    const TEST: &str = "errors::using_a_stream_of_a_destroyed_context_ends_the_process";
     let direct = |world: &World| {
         for use_of_it in ["context", "capture", "launch"] {
             let mut player = world.start(use_of_it);
@@ -273,8 +273,8 @@ fn a_process_sees_one_instance_of_a_gpu_in_mig_mode_and_no_gpu_beside_it() {
 }
 
 #[test]
-fn an_array_that_is_too_wide_for_the_device_is_refused_before_memory_is_looked_at() {
-    let name = "errors::an_array_that_is_too_wide_for_the_device_is_refused_before_memory_is_looked_at";
+fn a_too_wide_array_is_refused_before_memory_is_checked() {
+    let name = "errors::a_too_wide_array_is_refused_before_memory_is_checked";
     alone(name, "[[device]]\nmemory = '64MiB'", || {
         const LAYERED: c_uint = 1;
         let driver = Driver::with_context();

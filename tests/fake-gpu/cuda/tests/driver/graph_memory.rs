@@ -100,8 +100,8 @@ fn a_graph_that_frees_its_memory_is_launched_over_and_over() {
 }
 
 #[test]
-fn memory_that_was_left_allocated_is_freed_by_the_next_launch_if_that_was_asked_for() {
-    let name = "graph_memory::memory_that_was_left_allocated_is_freed_by_the_next_launch_if_that_was_asked_for";
+fn a_launch_can_free_memory_left_by_the_last_one() {
+    let name = "graph_memory::a_launch_can_free_memory_left_by_the_last_one";
     alone(name, SMALL, || {
         let driver = Driver::with_context();
         let stream = driver.stream(1);
@@ -130,8 +130,8 @@ fn memory_that_was_left_allocated_is_freed_by_the_next_launch_if_that_was_asked_
 }
 
 #[test]
-fn nodes_allocate_and_free_by_hand_and_tell_what_they_were_made_with() {
-    alone("graph_memory::nodes_allocate_and_free_by_hand_and_tell_what_they_were_made_with", SMALL, || {
+fn memory_nodes_are_added_directly_and_return_their_parameters() {
+    alone("graph_memory::memory_nodes_are_added_directly_and_return_their_parameters", SMALL, || {
         let driver = Driver::with_context();
         let (mut graph, mut exec, stream) = (CUgraph::NULL, CUgraphExec::NULL, driver.stream(1));
         let (mut alloc, mut generic, mut free) = (CUgraphNode::NULL, CUgraphNode::NULL, CUgraphNode::NULL);

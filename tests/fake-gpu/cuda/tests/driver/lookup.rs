@@ -52,8 +52,8 @@ fn a_driver_may_give_other_addresses_than_it_exports() {
 }
 
 #[test]
-fn what_is_not_there_is_said_so() {
-    alone("lookup::what_is_not_there_is_said_so", "cuda_version = 12020", || {
+fn a_missing_function_is_reported() {
+    alone("lookup::a_missing_function_is_reported", "cuda_version = 12020", || {
         let driver = Driver::load();
         let null = core::ptr::null_mut();
         assert_eq!(find(&driver, c"cuNothing", 12000, 0), (null, 1));

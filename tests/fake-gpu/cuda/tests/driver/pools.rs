@@ -110,8 +110,8 @@ fn every_synchronisation_gives_back_what_is_above_the_threshold() {
 }
 
 #[test]
-fn what_a_stream_has_freed_is_its_own_again_at_once() {
-    alone("pools::what_a_stream_has_freed_is_its_own_again_at_once", SMALL, || {
+fn a_stream_reuses_its_freed_memory_at_once() {
+    alone("pools::a_stream_reuses_its_freed_memory_at_once", SMALL, || {
         let driver = Driver::with_context();
         let (stream, other) = (driver.stream(1), driver.stream(1));
         let pool = create(&driver, properties(1, on_device(0), 0));
@@ -133,8 +133,8 @@ fn what_a_stream_has_freed_is_its_own_again_at_once() {
 }
 
 #[test]
-fn what_pools_only_keep_is_given_back_before_memory_runs_out() {
-    alone("pools::what_pools_only_keep_is_given_back_before_memory_runs_out", SMALL, || {
+fn pools_release_unused_memory_before_memory_runs_out() {
+    alone("pools::pools_release_unused_memory_before_memory_runs_out", SMALL, || {
         let driver = Driver::with_context();
         let stream = driver.stream(1);
         let pool = create(&driver, properties(1, on_device(0), 0));

@@ -34,7 +34,7 @@ fn processes_that_race_fill_the_device_exactly() {
 }
 
 #[test]
-fn what_a_killed_process_held_is_free_at_once() {
+fn memory_of_a_killed_process_is_free_at_once() {
     let direct = |world: &World| {
         let mut holder = world.start("hold");
         holder.hear("holds");
@@ -46,7 +46,7 @@ fn what_a_killed_process_held_is_free_at_once() {
         next.hear("holds");
         next.finish();
     };
-    together("processes::what_a_killed_process_held_is_free_at_once", &SMALL_IN_BOTH_MODES, direct, |_| {
+    together("processes::memory_of_a_killed_process_is_free_at_once", &SMALL_IN_BOTH_MODES, direct, |_| {
         let driver = Driver::with_context();
         driver.alloc(40 << 20);
         say("holds", "");
@@ -55,8 +55,8 @@ fn what_a_killed_process_held_is_free_at_once() {
 }
 
 #[test]
-fn what_a_killed_process_held_stays_in_use_while_the_driver_tears_it_down() {
-    const TEST: &str = "processes::what_a_killed_process_held_stays_in_use_while_the_driver_tears_it_down";
+fn memory_of_a_killed_process_stays_in_use_during_teardown() {
+    const TEST: &str = "processes::memory_of_a_killed_process_stays_in_use_during_teardown";
     const BYTES: u64 = 48 << 20;
     let direct = |world: &World| {
         let mut holder = world.start("holder");

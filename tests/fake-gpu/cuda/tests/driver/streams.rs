@@ -20,8 +20,8 @@ fn registered_word(driver: &Driver) -> CUdeviceptr {
 }
 
 #[test]
-fn the_first_version_of_stream_memory_operations_is_there_if_the_machine_says_so() {
-    const TEST: &str = "streams::the_first_version_of_stream_memory_operations_is_there_if_the_machine_says_so";
+fn stream_memory_operations_v1_exist_only_if_configured() {
+    const TEST: &str = "streams::stream_memory_operations_v1_exist_only_if_configured";
     const NO_MEMORY_BARRIER: c_uint = 1;
     let direct = |world: &World| world.start("program").finish();
     together(TEST, &["", "stream_mem_ops_v1 = true\n"], direct, |_| {

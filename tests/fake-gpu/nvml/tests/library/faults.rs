@@ -33,8 +33,8 @@ fn event_set(nvml: &Nvml, devices: &[nvmlDevice_t]) -> nvmlEventSet_t {
 }
 
 #[test]
-fn each_set_is_told_of_an_error_once_and_by_the_last_one_s_number() {
-    alone("faults::each_set_is_told_of_an_error_once_and_by_the_last_one_s_number", || {
+fn each_set_reports_an_error_once_with_the_last_xid() {
+    alone("faults::each_set_reports_an_error_once_with_the_last_xid", || {
         let (nvml, machine) = (Nvml::load(), machine());
         nvml.nvmlInit_v2().ok();
         machine.report_xid(1, 48);
@@ -67,8 +67,8 @@ fn each_set_is_told_of_an_error_once_and_by_the_last_one_s_number() {
 }
 
 #[test]
-fn who_waits_is_told_at_once() {
-    alone("faults::who_waits_is_told_at_once", || {
+fn a_waiting_thread_gets_an_event_at_once() {
+    alone("faults::a_waiting_thread_gets_an_event_at_once", || {
         let nvml = Nvml::load();
         nvml.nvmlInit_v2().ok();
         let set = event_set(&nvml, &[device(&nvml, 0)]);
@@ -132,10 +132,10 @@ fn a_lost_device_answers_nothing_until_it_is_back() {
 }
 
 #[test]
-fn what_the_driver_wants_done_is_a_field_of_the_gpu_alone() {
+fn the_recovery_action_is_a_field_of_gpus_only() {
     const RECOVERY_ACTION: c_uint = 230;
     const TEMPERATURE_OF_MEMORY: c_uint = 82;
-    alone("faults::what_the_driver_wants_done_is_a_field_of_the_gpu_alone", || {
+    alone("faults::the_recovery_action_is_a_field_of_gpus_only", || {
         let (nvml, machine) = (Nvml::load(), machine());
         nvml.nvmlInit_v2().ok();
         let ask = |device: nvmlDevice_t| {
