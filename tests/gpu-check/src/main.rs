@@ -6,13 +6,15 @@
 //!
 //! ```text
 //! main ── check.rs ── launcher.rs: starts workers, bare or through `aliquot run`; manager.rs: the node manager
-//!            ├── facts*:        the driver's behaviour without a slice            ├── cases*:        conformance, in
-//! the worker; findings.rs: its results            ├── overhead.rs:   costs of calls            ├── shares.rs:
-//! shares of device time, on the device and on simulated.rs; two programs side by side            ├── deaths.rs:
-//! when the memory of a killed process is free again            ├── runtime.rs:    programs of the CUDA runtime, if
-//! they can be built            ├── torch.rs:      PyTorch, if it is installed            └── frameworks.rs: other
-//! frameworks and tools, if they are installed truth.rs: the driver's figures outside of slices; report.rs: the tables,
-//! the verdict and the JSON
+//!            ├── facts*:        the driver's behaviour without a slice
+//!            ├── cases*:        conformance, in the worker; findings.rs: its results
+//!            ├── overhead.rs:   costs of calls
+//!            ├── shares.rs:     shares of device time, on the device and on simulated.rs; two programs side by side
+//!            ├── deaths.rs:     when the memory of a killed process is free again
+//!            ├── runtime.rs:    programs of the CUDA runtime, if they can be built
+//!            ├── torch.rs:      PyTorch, if it is installed
+//!            └── frameworks.rs: other frameworks and tools, if they are installed
+//! truth.rs: the driver's figures outside of slices; report.rs: the tables, the verdict and the JSON
 //! ```
 //!
 //! No judgement relies on figures shown by the shim: workers get the numbers with which the check has made their slice,

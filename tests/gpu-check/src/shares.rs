@@ -4,8 +4,8 @@
 //! without a slice on an idle device. So neither the clock of the device nor the time between kernels matters.
 //!
 //! ```text
-//! plan.rs ── the list of measurements    └── measure.rs: starts the workers of a case, converts their rates to shares
-//! ── load.rs: the worker
+//! plan.rs ── the list of measurements
+//!    └── measure.rs: starts the workers of a case, converts their rates to shares ── load.rs: the worker
 //! compare.rs: the same on a real and on a simulated device
 //! neighbours.rs: two programs in slices, against the driver's own sharing
 //! ```

@@ -18,8 +18,8 @@
 //! # How long a kernel takes
 //!
 //! A kernel whose name begins with `spin_ns` takes the number of nanoseconds in its first parameter, a `u64`. Any other
-//! kernel takes 2 µs + 10 µs × waves ([`kernel_duration_ns`]), where waves = ⌈blocks / (SMs × b)⌉ and b = min(32, 2048
-//! / threads per block), at least 1. Copies run at 25 GB/s between host and device and at 1 TB/s within a device
+//! kernel takes 2 µs + 10 µs × waves ([`kernel_duration_ns`]), where waves = ⌈blocks / (SMs × b)⌉ and b = min(32,
+//! 2048 / threads per block), at least 1. Copies run at 25 GB/s between host and device and at 1 TB/s within a device
 //! ([`copy_duration_ns`]).
 
 mod bell;
