@@ -84,12 +84,13 @@ fn start() -> Done {
     let devices = visible.into_iter().enumerate().map(|(ordinal, index)| Device::new(ordinal, index, config));
     let devices = devices.collect::<Option<Vec<_>>>().ok_or(CUresult::OUT_OF_MEMORY)?;
     let instant = config.mode == Mode::Instant;
-    let process = Box::leak(Box::new(Process { member, config, devices, instant }));
+    let process: &'static Process = Box::leak(Box::new(Process { member, config, devices, instant }));
+    // Before any other thread takes the process for initialised.
+    crate::device::make_primary_contexts(process);
     let page = page.cast::<AtomicPtr<Process>>();
     // SAFETY: a new zeroed page holds a null pointer.
-    unsafe { &*page }.store(process, Ordering::Release);
+    unsafe { &*page }.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
     PAGE.store(page, Ordering::Release);
-    crate::device::make_primary_contexts(process);
     Ok(())
 }
 
