@@ -29,6 +29,6 @@ mod waiting;
 pub(crate) use context::{Context, Refusal};
 pub(crate) use memory::{SearchMemory, Unfinished};
 pub(crate) use pass::{make_way, pass};
-pub(crate) use protection::Protection;
+pub(crate) use protection::MinRuntime;
 pub(crate) use stale::evict_stale;
 pub(crate) use waiting::Waiting;

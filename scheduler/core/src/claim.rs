@@ -1,9 +1,9 @@
 //! Claims: what users ask for, and what they were given.
 
-use crate::explain::Share;
 use crate::group::GroupId;
 use crate::quantity::{Bytes, DeviceCore};
 use crate::request::Request;
+use crate::share::Share;
 use crate::slab::Key;
 
 /// Names a claim to the cluster that it was added to.

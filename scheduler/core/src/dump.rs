@@ -9,13 +9,13 @@
 use crate::budget::DisruptionBudget;
 use crate::claim::{Action, Claim};
 use crate::event::EventError;
-use crate::explain::Share;
 use crate::group::PodGroup;
 use crate::namespace::NamespaceSpec;
 use crate::node::NotEnough;
 use crate::placement::DumpedMixCounter;
 use crate::queue::{QueueError, QueueSpec};
 use crate::resource::Resource;
+use crate::share::Share;
 use crate::spec::NodeSpec;
 
 /// The state of a cluster.

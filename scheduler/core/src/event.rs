@@ -1,8 +1,8 @@
 //! What happens to a cluster.
 
+use crate::amount::Amount;
 use crate::budget::DisruptionBudget;
 use crate::claim::{Allocation, Claim, ClaimId, NodeId};
-use crate::explain::Amount;
 use crate::group::{GroupError, GroupId, PodGroup};
 use crate::namespace::{NamespaceError, NamespaceSpec};
 use crate::node::NotEnough;

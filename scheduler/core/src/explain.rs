@@ -5,7 +5,6 @@
 //! its way, and tries changes in a copy of the state: what it suggests does let the claim be placed, unless somebody
 //! whose turn comes before takes the room.
 
-mod amount;
 mod change;
 mod fairness;
 mod history;
@@ -17,19 +16,18 @@ mod reason;
 mod reasons;
 mod room;
 mod sentence;
-mod share;
 mod shortage;
 mod trial;
 
 use std::fmt::{self, Display, Formatter};
 
-pub(crate) use amount::Amount;
+pub use crate::protection::Protection;
+pub use crate::share::Share;
 pub use change::Change;
 pub use history::Eviction;
 pub use queue_report::{QueueReport, ResourceReport};
-pub use reason::{Bound, Holder, Protection, Reason, Share, Tier};
+pub use reason::{Bound, Holder, Reason, Tier};
 pub use reasons::Reasons;
-pub(crate) use share::share;
 pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
 
 use crate::actions::{Context, Refusal, make_way};

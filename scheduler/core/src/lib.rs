@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod amount;
 mod beyond;
 mod budget;
 mod change_log;
@@ -36,11 +37,14 @@ mod node;
 pub mod placement;
 mod plan;
 mod priority;
+mod protection;
 mod quantity;
 mod queue;
+mod queue_share;
 mod request;
 mod resource;
 mod scheduler;
+mod share;
 mod shares;
 mod signature;
 mod slab;

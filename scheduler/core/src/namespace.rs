@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::explain::Amount;
+use crate::amount::Amount;
 use crate::fair_share::Allowance;
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::queue::QueueSpec;

@@ -20,7 +20,7 @@ use crate::unit::Unit;
 use super::consolidate::consolidate;
 use super::context::{Context, Outcome, Refusal};
 use super::preempt::preempt;
-use super::protection::Protection;
+use super::protection::MinRuntime;
 use super::reclaim::reclaim;
 use super::waiting::{Waiting, starts};
 
@@ -189,7 +189,7 @@ fn attempt_one(
     if action != Action::Consolidate {
         return make_way(action, cluster, context, unit).map(|steps| (steps, action));
     }
-    let protection = |action: Action| Protection::of(cluster, unit.queue, action);
+    let protection = |action: Action| MinRuntime::of(cluster, unit.queue, action);
     let own = (protection(Action::Preempt) != protection(Action::Reclaim)).then_some(unit.queue);
     let sought = (own, Signature::of(cluster, unit));
     // What others have found says nothing of nodes that are kept for it.

@@ -2,19 +2,19 @@
 
 use crate::claim::Action;
 use crate::cluster::Cluster;
-use crate::explain;
 use crate::group::Group;
+use crate::protection::Protection;
 use crate::queue::{QueueId, QueueSpec};
 use crate::unit::Unit;
 
 /// How long claims of a queue run before an action may take them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Protection {
+pub(crate) struct MinRuntime {
     queue_min_runtime_ms: u64,
     now_ms: u64,
 }
 
-impl Protection {
+impl MinRuntime {
     /// What a queue says, or else the nearest one above it.
     pub(crate) fn of(cluster: &Cluster, queue: QueueId, action: Action) -> Self {
         let says = |spec: &QueueSpec| match action {
@@ -32,16 +32,16 @@ impl Protection {
 
     /// Why a placed unit must stay: it may not be evicted at all, or has not run for long enough. Who is placed but
     /// does not run yet loses nothing.
-    pub(crate) fn reason(self, cluster: &Cluster, group: &Group, unit: &Unit) -> Option<explain::Protection> {
+    pub(crate) fn reason(self, cluster: &Cluster, group: &Group, unit: &Unit) -> Option<Protection> {
         let spec = group.spec();
         if !spec.preemptible {
-            return Some(explain::Protection::NonPreemptible);
+            return Some(Protection::NonPreemptible);
         }
         let min_runtime_ms = self.queue_min_runtime_ms.max(spec.min_runtime_ms);
         let left_ms = |since_ms: u64| min_runtime_ms.saturating_sub(self.now_ms.saturating_sub(since_ms));
         let started = unit.claims.iter().filter_map(|claim| cluster.started_ms(*claim));
         let left_ms = started.map(left_ms).max().filter(|left_ms| *left_ms > 0)?;
-        Some(explain::Protection::MinRuntime { left_ms })
+        Some(Protection::MinRuntime { left_ms })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::queue::QueueId;
 use crate::resource::Charge;
 use crate::unit::{Rank, Unit};
 
-use super::protection::Protection;
+use super::protection::MinRuntime;
 
 /// What goes as a whole: a member beyond a group's core, or a core, with which all members beyond it go.
 #[derive(Clone, Debug)]
@@ -211,7 +211,7 @@ impl Victims {
 
     fn add_groups(&mut self, cluster: &Cluster, entitled: &Entitled, queue: usize, wanted: impl Fn(GroupId) -> bool) {
         let Some(id) = self.queues.get(queue).copied() else { return };
-        let protections = [Action::Reclaim, Action::Preempt].map(|action| Protection::of(cluster, id, action));
+        let protections = [Action::Reclaim, Action::Preempt].map(|action| MinRuntime::of(cluster, id, action));
         // In the order of rank a group's core comes before the members beyond it.
         let mut by_group: Vec<&PlacedUnit> =
             entitled.units().iter().filter(|placed| wanted(placed.unit.group)).collect();

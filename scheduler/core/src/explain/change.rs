@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use crate::amount::{Amount, ByteCount, Cores, Count, Percent};
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::event::Event;
-use crate::explain::amount::{Amount, ByteCount, Cores, Count, Percent};
 use crate::explain::sentence::Owner;
 use crate::explain::shortage::TaintText;
 use crate::group::GroupId;

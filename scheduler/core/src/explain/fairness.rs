@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::actions;
+use crate::actions::MinRuntime;
 use crate::claim::Action;
 use crate::cluster::Cluster;
 use crate::entitled::Entitled;
-use crate::explain::reason::{Holder, Protection, Reason};
-use crate::explain::share::share;
+use crate::explain::reason::{Holder, Reason};
+use crate::protection::Protection;
 use crate::queue::QueueId;
+use crate::queue_share::share;
 use crate::resource::Charge;
 use crate::shares::Shares;
 use crate::unit::Unit;
@@ -38,7 +39,7 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
         return None;
     }
     let held = share(cluster, shares, queue, None, asked)?;
-    let rules = actions::Protection::of(cluster, queue, Action::Reclaim);
+    let rules = MinRuntime::of(cluster, queue, Action::Reclaim);
     let mut protected: BTreeMap<Protection, u32> = BTreeMap::new();
     let mut evictable = 0;
     for placed in Entitled::of(cluster, shares, queue).last_first().filter(|placed| !placed.entitled) {
@@ -58,7 +59,7 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
 }
 
 /// What keeps a unit from being reclaimed.
-fn protection(cluster: &Cluster, rules: actions::Protection, unit: &Unit) -> Option<Protection> {
+fn protection(cluster: &Cluster, rules: MinRuntime, unit: &Unit) -> Option<Protection> {
     if let Some(protection) = rules.reason(cluster, cluster.group(unit.group)?, unit) {
         return Some(protection);
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
+use crate::amount::Span;
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
-use crate::explain::amount::Span;
-use crate::explain::reason::Share;
+use crate::share::Share;
 
 /// Evictions that are followed back at most.
 const EVICTIONS_MAX: usize = 16;

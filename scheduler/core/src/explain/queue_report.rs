@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use crate::amount::{Amount, Count};
 use crate::cluster::Cluster;
-use crate::explain::amount::{Amount, Count};
 use crate::explain::reason::Reason;
 use crate::explain::sentence::Owner;
 use crate::plan::Plan;

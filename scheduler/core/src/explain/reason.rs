@@ -2,7 +2,9 @@
 
 use crate::claim::ClaimId;
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
+use crate::protection::Protection;
 use crate::resource::Resource;
+use crate::share::Share;
 
 /// What is in the way of a group's next members. It holds names and amounts only, and reads as a sentence that says
 /// what to do.
@@ -168,21 +170,6 @@ impl Bound {
     }
 }
 
-/// What a queue would hold, and its fair share.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Share {
-    /// The queue.
-    pub queue: String,
-    /// Of what: the resource of which it would be furthest above its share, or nearest to it.
-    pub resource: Resource,
-    /// What it holds.
-    pub held: u64,
-    /// What would be added.
-    pub asked: u64,
-    /// Its fair share.
-    pub fair_share: u64,
-}
-
 /// A queue that holds more than its fair share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
@@ -198,23 +185,6 @@ pub struct Holder {
     pub protected: Vec<(Protection, u32)>,
     /// Units above the share that could be evicted, but do not make enough room, or too many would have to be evicted.
     pub evictable: u32,
-}
-
-/// What keeps a unit from being evicted.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Protection {
-    /// It may not be evicted at all.
-    NonPreemptible,
-    /// It has not run long enough yet.
-    MinRuntime {
-        /// How much longer the first of them is protected, in milliseconds.
-        left_ms: u64,
-    },
-    /// Too few of a disruption budget's claims would be left.
-    DisruptionBudget {
-        /// The budget.
-        name: String,
-    },
 }
 
 impl Reason {

@@ -2,10 +2,12 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::explain::amount::{Amount, Count, Listed, Span, Times};
-use crate::explain::reason::{Bound, Holder, Protection, Reason, Share};
+use crate::amount::{Amount, Count, Listed, Span, Times};
+use crate::explain::reason::{Bound, Holder, Reason};
 use crate::explain::shortage::{Nearest, NodeCount, Shortage};
 use crate::namespace::NamespaceSpec;
+use crate::protection::Protection;
+use crate::share::Share;
 
 impl Display for Reason {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

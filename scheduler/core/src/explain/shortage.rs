@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::explain::amount::{ByteCount, Cores, Count, Listed, Percent};
+use crate::amount::{ByteCount, Cores, Count, Listed, Percent};
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::request::DeviceMemory;
 use crate::spec::Taint;

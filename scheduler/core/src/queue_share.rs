@@ -1,9 +1,9 @@
 //! What queues hold beside their fair shares, as it is told.
 
 use crate::cluster::Cluster;
-use crate::explain::reason::Share;
 use crate::queue::QueueId;
 use crate::resource::Charge;
+use crate::share::Share;
 use crate::shares::Shares;
 
 /// What a queue holds, and would hold with `asked`, of the resource of `among` of which it would then hold the greatest
