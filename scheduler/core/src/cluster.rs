@@ -5,6 +5,7 @@ mod decisions;
 pub(crate) mod dump;
 mod groups;
 mod leaving;
+pub(crate) mod limits;
 mod namespaces;
 mod nodes;
 mod resize;
@@ -17,15 +18,16 @@ use crate::change_log::ChangeLog;
 use crate::claim::{Allocation, Claim, ClaimId, Displacement, NodeId};
 use crate::class::{Class, ClassId, Classes};
 use crate::event::{Event, EventError, Outcome};
-use crate::fair_share::DecayedUsage;
 use crate::group::{Group, GroupId, Groups};
+use crate::mix::Mix;
+use crate::mix_counter::MixCounter;
 use crate::namespace::NamespaceSpec;
 use crate::node::Node;
-use crate::placement::{Mix, MixCounter};
 use crate::queue::{Queue, QueueId, Queues};
 use crate::resource::{Resource, Resources};
 use crate::slab::Slab;
 use crate::topology::Topology;
+use crate::usage::DecayedUsage;
 
 /// What is known of the cluster. It changes by events, each of which is applied as a whole or not at all, and by what
 /// is decided: a [`Scheduler`](crate::Scheduler)'s cycles, or [`Statement`](crate::Statement)s and nodes that are kept.

@@ -12,8 +12,8 @@ use crate::event::EventError;
 use crate::group::PodGroup;
 use crate::namespace::NamespaceSpec;
 use crate::node::NotEnough;
-use crate::placement::DumpedMixCounter;
 use crate::queue::{QueueError, QueueSpec};
+use crate::request::Request;
 use crate::resource::Resource;
 use crate::share::Share;
 use crate::spec::NodeSpec;
@@ -60,6 +60,21 @@ pub struct DumpedUsage {
     pub until_ms: u64,
     /// The decayed integrals over time, in each resource's unit times milliseconds.
     pub integrals: Vec<(Resource, u128)>,
+}
+
+/// A counter as a value. Weights are in 2^20ths of a task.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedMixCounter {
+    /// After how many milliseconds a task counts half as much.
+    pub half_life_ms: u64,
+    /// Until when counts have decayed.
+    pub decayed_ms: u64,
+    /// What was counted, with its weight.
+    pub counts: Vec<(Request, u64)>,
+    /// Weight of tasks that came since a mix was given.
+    pub news: u64,
+    /// The requests of the mix that was given last, and how often each occurs in it.
+    pub given: Option<Vec<(Request, u64)>>,
 }
 
 /// A node.

@@ -8,7 +8,7 @@ use crate::group::{Group, GroupId};
 use crate::queue::QueueId;
 use crate::resource::{Amounts, Charge};
 use crate::shares::Shares;
-use crate::statement::Step;
+use crate::step::Step;
 use crate::unit::{Rank, Unit};
 
 /// A unit that is placed.

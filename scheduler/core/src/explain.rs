@@ -37,7 +37,7 @@ use crate::event::EventError;
 use crate::group::GroupId;
 use crate::scheduler::Scheduler;
 use crate::shares::Shares;
-use crate::statement::Step;
+use crate::step::Step;
 use crate::unit::Unit;
 use trial::Trial;
 

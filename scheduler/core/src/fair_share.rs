@@ -1,16 +1,13 @@
 //! What queues are entitled to, as a function of amounts: nothing here knows nodes or claims.
 //!
 //! [`divide`] shares one resource among siblings, [`entitlements`] does so for a tree of queues and all resources,
-//! [`DominantShare`] orders queues by what they hold of it, and [`DecayedUsage`] remembers what they have used.
+//! [`DominantShare`] orders queues by what they hold of it, and [`DecayedUsage`](crate::DecayedUsage) remembers what they have used.
 
 mod divide;
 mod dominant_share;
 mod entitlement;
 mod hand_out;
-mod usage;
 
 pub use divide::{Demand, divide};
 pub use dominant_share::DominantShare;
-pub use entitlement::{Allowance, Entitlement, QueueDemand, entitlements};
-pub use usage::DecayedUsage;
-pub(crate) use usage::decayed;
+pub use entitlement::{Entitlement, QueueDemand, entitlements};

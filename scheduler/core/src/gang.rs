@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::claim::{Allocation, ClaimId, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
-use crate::limits::{self, Exceeded};
+use crate::cluster::limits::{self, Exceeded};
 use crate::placement::{Engine, Policy, fits};
 use crate::queue::QueueId;
 use crate::request::{Constraints, Request};

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod allowance;
 mod amount;
 mod beyond;
 mod budget;
@@ -31,7 +32,8 @@ mod fair_share;
 mod gang;
 mod group;
 mod holds;
-mod limits;
+mod mix;
+mod mix_counter;
 mod namespace;
 mod node;
 pub mod placement;
@@ -50,10 +52,13 @@ mod signature;
 mod slab;
 mod spec;
 mod statement;
+mod step;
 mod topology;
 mod turns;
 mod unit;
+mod usage;
 
+pub use allowance::Allowance;
 pub use budget::DisruptionBudget;
 pub use claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
 pub use class::{Class, ClassId};
@@ -64,7 +69,7 @@ pub use dump::{
 };
 pub use entitled::Standing;
 pub use event::{Event, EventError, Outcome};
-pub use fair_share::{Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
+pub use fair_share::{Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
 pub use group::{Group, GroupError, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
 pub use namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
 pub use node::{Device, Node, NotEnough};
@@ -77,5 +82,7 @@ pub use resource::Resource;
 pub use scheduler::{Scheduler, Settings};
 pub use slab::Key;
 pub use spec::{DeviceSpec, Health, NodeSpec, Taint};
-pub use statement::{Checkpoint, Statement, Step};
+pub use statement::{Checkpoint, Statement};
+pub use step::Step;
 pub use topology::{Domain, DomainId, Topology};
+pub use usage::DecayedUsage;

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::allowance::Allowance;
 use crate::amount::Amount;
-use crate::fair_share::Allowance;
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::queue::QueueSpec;
 use crate::request::{DeviceMemory, Request};

@@ -12,20 +12,19 @@ mod fragmentation;
 mod index;
 mod kinds;
 mod members;
-mod mix;
-mod mix_counter;
 mod policies;
 mod policy;
 mod room;
 
+pub use crate::dump::DumpedMixCounter;
+pub use crate::mix::Mix;
+pub use crate::mix_counter::MixCounter;
 pub use candidates::Roomy;
 pub use engine::{Engine, Placement};
 pub use filter::{Misfit, fits};
 pub(crate) use filter::{admits, fitting_devices, has_room};
 pub use fragmentation::Fragmentation;
 pub use members::{GroupScope, MemberNodes};
-pub use mix::Mix;
-pub use mix_counter::{DumpedMixCounter, MixCounter};
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
     Spread, Weights,

@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
 use crate::group::GroupId;
 use crate::queue::QueueId;
-use crate::statement::Step;
+use crate::step::Step;
 
 /// What is to be done, and what waits and why.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -5,11 +5,12 @@ mod dump;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fair_share::{Allowance, DecayedUsage};
+use crate::allowance::Allowance;
+use crate::class::ClassId;
 use crate::group::GroupId;
 use crate::resource::{Amounts, Charge, Resource, Resources};
-use crate::signature::Single;
 use crate::slab::{Key, Slab};
+use crate::usage::DecayedUsage;
 
 /// Names a queue to the cluster that it was added to.
 pub type QueueId = Key<QueueSpec>;
@@ -44,6 +45,14 @@ pub(crate) struct Turn {
     pub(crate) elastic: bool,
     pub(crate) sequence: u64,
     pub(crate) group: GroupId,
+}
+
+/// All that decides whether a single claim that waits in a queue can be placed. It is kept beside the claim's turn, so
+/// that whoever goes through thousands of turns need not look at the claims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Single {
+    pub(crate) class: ClassId,
+    pub(crate) preemptible: bool,
 }
 
 /// A queue in a cluster's state. Amounts are those of all queues below it, too.

@@ -18,7 +18,8 @@ use crate::queue::{QueueId, Turn};
 use crate::resource::Charge;
 use crate::shares::Shares;
 use crate::signature::Failures;
-use crate::statement::{Statement, Step};
+use crate::statement::Statement;
+use crate::step::Step;
 use crate::turns::{Candidates, Turns};
 use crate::unit::Unit;
 

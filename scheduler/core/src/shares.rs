@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::allowance::Allowance;
 use crate::cluster::Cluster;
-use crate::fair_share::{Allowance, DecayedUsage, DominantShare, Entitlement, QueueDemand, entitlements};
+use crate::fair_share::{DominantShare, Entitlement, QueueDemand, entitlements};
 use crate::queue::{Queue, QueueId};
 use crate::resource::{Charge, DEVICE_CORE};
+use crate::usage::DecayedUsage;
 
 /// The entitlements of all queues. They follow from what there is, what is asked for and what was used lately, and not
 /// from who is placed where: they stay the same as claims are placed and evicted.

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::beyond::Beyond;
 use crate::class::{Class, ClassId};
 use crate::cluster::Cluster;
+use crate::cluster::limits::binds_models;
 use crate::gang::Unplaceable;
 use crate::group::{Group, GroupId};
-use crate::limits::binds_models;
 use crate::plan::Obstacle;
-use crate::queue::QueueId;
+use crate::queue::{QueueId, Single};
 use crate::unit::Unit;
 
 /// Classes that have no room which others are compared with.
@@ -37,14 +37,6 @@ impl Signature {
             _ => Self::Many(classes),
         }
     }
-}
-
-/// All that decides whether a single claim that waits in a queue can be placed. It is kept beside the claim's turn, so
-/// that whoever goes through thousands of turns need not look at the claims.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Single {
-    pub(crate) class: ClassId,
-    pub(crate) preemptible: bool,
 }
 
 /// What has failed since something became free last: there is no room for units of a signature, or none within what a

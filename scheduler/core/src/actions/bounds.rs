@@ -2,8 +2,8 @@
 
 use crate::claim::Action;
 use crate::cluster::Cluster;
+use crate::cluster::limits;
 use crate::entitled::Entitled;
-use crate::limits;
 use crate::queue::QueueId;
 use crate::resource::Charge;
 use crate::shares::Shares;

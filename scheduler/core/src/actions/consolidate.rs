@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
+use crate::cluster::limits::{self, Exceeded};
 use crate::gang::{MakeRoom, Unplaceable, place_unit};
-use crate::limits::{self, Exceeded};
 use crate::placement::{Engine, Policy};
 use crate::scheduler::cause;
 use crate::shares::Shares;
-use crate::statement::{Statement, Step};
+use crate::statement::Statement;
+use crate::step::Step;
 use crate::unit::Unit;
 
 use super::context::{Context, Outcome, Refusal};

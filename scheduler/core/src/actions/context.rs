@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::Cluster;
+use crate::cluster::limits::Exceeded;
 use crate::entitled::EntitledSets;
 use crate::group::{Group, GroupId};
-use crate::limits::Exceeded;
 use crate::placement::{Engine, Policy};
 use crate::queue::{Queue, QueueId};
 use crate::scheduler::Settings;
 use crate::shares::Shares;
-use crate::statement::Step;
+use crate::step::Step;
 
 use super::givers::Givers;
 use super::memory::{SearchMemory, Searches};

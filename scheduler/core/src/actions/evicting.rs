@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{Allocation, ClaimId, NodeId};
 use crate::cluster::Cluster;
+use crate::cluster::limits::{self, Exceeded};
 use crate::gang::{FreeRoom, MakeRoom, place_unit};
 use crate::group::GroupId;
-use crate::limits::{self, Exceeded};
 use crate::placement::{Engine, Policy};
 use crate::queue::QueueId;
 use crate::queue_share::share;

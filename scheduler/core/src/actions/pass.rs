@@ -13,7 +13,8 @@ use crate::queue::{QueueId, Turn};
 use crate::resource::Charge;
 use crate::scheduler::cause;
 use crate::signature::Signature;
-use crate::statement::{Statement, Step};
+use crate::statement::Statement;
+use crate::step::Step;
 use crate::turns::{Candidates, Next, Turns};
 use crate::unit::Unit;
 

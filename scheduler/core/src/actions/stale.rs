@@ -5,7 +5,8 @@ use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
 use crate::group::{Group, GroupId};
 use crate::scheduler::cause;
-use crate::statement::{Statement, Step};
+use crate::statement::Statement;
+use crate::step::Step;
 
 use super::context::Context;
 

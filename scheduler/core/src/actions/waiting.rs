@@ -6,8 +6,8 @@ use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
 use crate::group::GroupId;
 use crate::plan::{Obstacle, Pending};
-use crate::queue::QueueId;
-use crate::signature::{Signature, Single};
+use crate::queue::{QueueId, Single};
+use crate::signature::Signature;
 use crate::unit::Unit;
 
 use super::context::Refusal;

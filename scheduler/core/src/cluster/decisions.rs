@@ -12,7 +12,7 @@ use super::Cluster;
 use crate::claim::{Allocation, ClaimId, Displacement};
 use crate::event::EventError;
 use crate::group::GroupId;
-use crate::statement::Step;
+use crate::step::Step;
 
 impl Cluster {
     /// Places a claim on trial.

@@ -10,8 +10,8 @@ use crate::dump::{
 };
 use crate::event::EventError;
 use crate::group::{Group, GroupId};
+use crate::mix_counter::MixCounter;
 use crate::node::Node;
-use crate::placement::MixCounter;
 use crate::queue::DEFAULT_QUEUE;
 use crate::request::Request;
 

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 
 use super::Cluster;
 use crate::claim::ClaimId;
+use crate::cluster::limits::{self, Exceeded};
 use crate::event::EventError;
 use crate::group::{Group, GroupId, PodGroup};
-use crate::limits::{self, Exceeded};
+use crate::queue::Single;
 use crate::queue::{QueueId, Turn};
 use crate::resource::Charge;
-use crate::signature::Single;
 
 impl Cluster {
     pub(super) fn add_group(&mut self, spec: PodGroup) -> Result<GroupId, EventError> {

@@ -2,8 +2,8 @@
 
 use super::Cluster;
 use crate::claim::{Allocation, ClaimId, NodeId};
+use crate::cluster::limits;
 use crate::event::EventError;
-use crate::limits;
 use crate::quantity::{Bytes, MilliCpu};
 use crate::request::Request;
 use crate::resource::Charge;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use crate::claim::{ClaimId, NodeId};
 use crate::cluster::Cluster;
+use crate::cluster::limits::Exceeded;
 use crate::explain::change::Change;
 use crate::explain::trial::Trial;
 use crate::gang::Unplaceable;
 use crate::group::GroupId;
-use crate::limits::Exceeded;
 use crate::placement::{admits, has_room};
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::request::{DeviceMemory, Request};

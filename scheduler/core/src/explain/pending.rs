@@ -3,10 +3,10 @@
 use crate::actions::Refusal;
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
+use crate::cluster::limits::Exceeded;
 use crate::explain::reason::{Bound, Reason};
 use crate::gang::Unplaceable;
 use crate::group::{GroupId, PlacementStrategy};
-use crate::limits::Exceeded;
 use crate::namespace::NamespaceSpec;
 use crate::plan::{Obstacle, Pending};
 use crate::queue::QueueId;

@@ -1,24 +1,7 @@
 //! Trees of queues: what each is entitled to.
 
+use crate::allowance::Allowance;
 use crate::fair_share::divide::{Demand, divide};
-
-/// What a queue may have of one resource.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Allowance {
-    /// What it deserves; `None`: all there is.
-    pub quota: Option<u64>,
-    /// What it never exceeds; `None`: no limit.
-    pub limit: Option<u64>,
-    /// Its weight for what others leave.
-    pub weight: u64,
-    /// Its priority for what others leave; `None`: the queue's own.
-    pub priority: Option<i32>,
-}
-
-impl Allowance {
-    /// Of a resource that a queue does not name: nothing for certain, and an equal part of what others leave.
-    pub const UNNAMED: Self = Self { quota: Some(0), limit: None, weight: 1, priority: None };
-}
 
 /// What decides a queue's entitlement: what it is allowed, what it asks for, and what it has used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

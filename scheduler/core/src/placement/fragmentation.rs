@@ -2,9 +2,9 @@
 //! ATC'23).
 
 use crate::claim::NodeId;
+use crate::mix::Mix;
 use crate::node::Node;
 use crate::placement::kinds::Kinds;
-use crate::placement::mix::Mix;
 use crate::placement::policy::NodeChange;
 use crate::quantity::MilliCpu;
 use crate::request::Request;

@@ -1,8 +1,8 @@
 //! Nodes that are alike to the work that is expected.
 
 use crate::claim::NodeId;
+use crate::mix::Mix;
 use crate::node::Node;
-use crate::placement::mix::Mix;
 use crate::placement::policy::NodeChange;
 use crate::quantity::Bytes;
 use crate::request::{Constraints, Request};

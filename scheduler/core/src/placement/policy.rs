@@ -1,8 +1,8 @@
 //! What a placement policy is.
 
 use crate::claim::NodeId;
+use crate::mix::Mix;
 use crate::node::Node;
-use crate::placement::mix::Mix;
 use crate::request::Request;
 
 /// What it would cost to place a task on a node.

@@ -2,8 +2,8 @@
 
 use super::{Queue, Queues};
 use crate::dump::DumpedUsage;
-use crate::fair_share::DecayedUsage;
 use crate::resource::Resources;
+use crate::usage::DecayedUsage;
 
 impl Queue {
     /// What it has used. Resources that it has not used are left out.

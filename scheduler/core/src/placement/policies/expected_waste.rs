@@ -10,10 +10,10 @@ mod waste;
 pub use hosts::HostPrice;
 
 use crate::claim::NodeId;
+use crate::mix::Mix;
 use crate::node::Node;
 use crate::placement::devices::chosen;
 use crate::placement::filter::fitting_devices;
-use crate::placement::mix::Mix;
 use crate::placement::policies::expected_waste::cpu_supply::CpuSupply;
 use crate::placement::policies::expected_waste::hosts::Hosts;
 use crate::placement::policies::expected_waste::scarcity::Scarcity;

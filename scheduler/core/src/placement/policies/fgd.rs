@@ -1,11 +1,11 @@
 //! FGD as it was published: fragmentation gradient descent (*Beware of Fragmentation*, USENIX ATC'23).
 
 use crate::claim::NodeId;
+use crate::mix::Mix;
 use crate::node::{Device, Node};
 use crate::placement::devices::chosen;
 use crate::placement::filter::fitting_devices;
 use crate::placement::fragmentation::Fragmentation;
-use crate::placement::mix::Mix;
 use crate::placement::policies::sigmoid::Hundredths;
 use crate::placement::policy::{Bid, Choice, NodeChange, Policy};
 use crate::request::Request;

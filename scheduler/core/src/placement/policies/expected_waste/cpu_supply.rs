@@ -1,6 +1,6 @@
 //! Whether CPU runs out before devices do.
 
-use crate::placement::mix::Mix;
+use crate::mix::Mix;
 use crate::placement::policy::NodeChange;
 
 /// CPU is short if the nodes have less than this part of what the mix asks for beside as many devices, in percent.

@@ -1,8 +1,8 @@
 //! Room for tasks that need several whole devices of one node: how much there is, how much will be wanted, and what it
 //! is worth.
 
+use crate::mix::Mix;
 use crate::node::Node;
-use crate::placement::mix::Mix;
 use crate::placement::policy::NodeChange;
 use crate::quantity::{Bytes, MilliCpu};
 use crate::request::Request;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::claim::NodeId;
+use crate::mix::Mix;
 use crate::placement::kinds::Kinds;
-use crate::placement::mix::Mix;
 use crate::placement::policy::NodeChange;
 use crate::request::{Constraints, Request};
 

@@ -1,7 +1,7 @@
 //! What a free part of a device is worth less than its size.
 
+use crate::mix::Mix;
 use crate::node::Node;
-use crate::placement::mix::Mix;
 use crate::placement::policies::expected_waste::fixed_point::{ONE, ratio};
 use crate::placement::policies::expected_waste::packing_prices::{prices, values};
 use crate::quantity::Bytes;

@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fair_share::decayed;
-use crate::placement::mix::Mix;
+use crate::dump::DumpedMixCounter;
+use crate::mix::Mix;
 use crate::quantity::{Bytes, DeviceCore};
 use crate::request::{PlacementRules, Request};
+use crate::usage::decayed;
 
 /// One task's weight when it comes.
 const TASK: u64 = 1 << 20;
@@ -43,21 +44,6 @@ struct Count {
     weight: u64,
     /// The greatest memory of the node that such tasks asked for.
     memory: Bytes,
-}
-
-/// A counter as a value. Weights are in 2^20ths of a task.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct DumpedMixCounter {
-    /// After how many milliseconds a task counts half as much.
-    pub half_life_ms: u64,
-    /// Until when counts have decayed.
-    pub decayed_ms: u64,
-    /// What was counted, with its weight.
-    pub counts: Vec<(Request, u64)>,
-    /// Weight of tasks that came since a mix was given.
-    pub news: u64,
-    /// The requests of the mix that was given last, and how often each occurs in it.
-    pub given: Option<Vec<(Request, u64)>>,
 }
 
 impl MixCounter {

@@ -1,7 +1,7 @@
 //! What a queue may never exceed.
 
+use crate::allowance::Allowance;
 use crate::cluster::Cluster;
-use crate::fair_share::Allowance;
 use crate::queue::QueueId;
 use crate::resource::{Charge, DEVICE_MEMORY};
 
