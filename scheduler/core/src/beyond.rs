@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::claim::ClaimId;
 use crate::class::ClassId;
 use crate::cluster::Cluster;
-use crate::group::GroupId;
+use crate::pod_group::GroupId;
 use crate::unit::Unit;
 
 /// The members of a group that could be placed one by one, while a cycle places some of them. Where one finds no room

@@ -1,6 +1,6 @@
 //! Claims: what users ask for, and what they were given.
 
-use crate::group::GroupId;
+use crate::pod_group::GroupId;
 use crate::quantity::{Bytes, DeviceCore};
 use crate::request::Request;
 use crate::share::Share;

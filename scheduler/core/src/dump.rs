@@ -6,13 +6,13 @@
 //! which things were added, because decisions depend on it. Nothing is in it that follows from the rest: what is free,
 //! what queues hold, which claims form a class. So the books of a restored state cannot contradict each other.
 
-use crate::budget::DisruptionBudget;
 use crate::claim::{Action, Claim};
+use crate::disruption_budget::DisruptionBudget;
 use crate::event::EventError;
-use crate::group::PodGroup;
 use crate::namespace::NamespaceSpec;
-use crate::node::NotEnough;
-use crate::queue::{QueueError, QueueSpec};
+use crate::not_enough::NotEnough;
+use crate::pod_group::PodGroup;
+use crate::queue_spec::{QueueError, QueueSpec};
 use crate::request::Request;
 use crate::resource::Resource;
 use crate::share::Share;

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
-use crate::group::{Group, GroupId};
-use crate::queue::QueueId;
-use crate::resource::{Amounts, Charge};
+use crate::group::Group;
+use crate::pod_group::GroupId;
+use crate::queue_spec::QueueId;
+use crate::resources::{Amounts, Charge};
 use crate::shares::Shares;
 use crate::step::Step;
 use crate::unit::{Rank, Unit};

@@ -1,12 +1,12 @@
 //! What happens to a cluster.
 
 use crate::amount::Amount;
-use crate::budget::DisruptionBudget;
 use crate::claim::{Allocation, Claim, ClaimId, NodeId};
-use crate::group::{GroupError, GroupId, PodGroup};
+use crate::disruption_budget::DisruptionBudget;
 use crate::namespace::{NamespaceError, NamespaceSpec};
-use crate::node::NotEnough;
-use crate::queue::{QueueError, QueueId, QueueSpec};
+use crate::not_enough::NotEnough;
+use crate::pod_group::{GroupError, GroupId, PodGroup};
+use crate::queue_spec::{QueueError, QueueId, QueueSpec};
 use crate::request::{Request, RequestError};
 use crate::resource::Resource;
 use crate::spec::{Health, NodeSpec};

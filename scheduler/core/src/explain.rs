@@ -34,7 +34,7 @@ use crate::actions::{Context, Refusal, make_way};
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
 use crate::event::EventError;
-use crate::group::GroupId;
+use crate::pod_group::GroupId;
 use crate::scheduler::Scheduler;
 use crate::shares::Shares;
 use crate::step::Step;

@@ -10,7 +10,7 @@ use crate::class::ClassId;
 use crate::cluster::Cluster;
 use crate::cluster::limits::{self, Exceeded};
 use crate::placement::{Engine, Policy, fits};
-use crate::queue::QueueId;
+use crate::queue_spec::QueueId;
 use crate::request::{Constraints, Request};
 use crate::statement::Statement;
 use crate::unit::Unit;

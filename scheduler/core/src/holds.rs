@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::NodeId;
 use crate::cluster::Cluster;
 use crate::entitled::EntitledSets;
-use crate::group::{Group, GroupId};
-use crate::queue::QueueId;
+use crate::group::Group;
+use crate::pod_group::GroupId;
+use crate::queue_spec::QueueId;
 use crate::shares::Shares;
 use crate::unit::Unit;
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::allowance::Allowance;
 use crate::amount::Amount;
 use crate::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::queue::QueueSpec;
+use crate::queue_spec::QueueSpec;
 use crate::request::{DeviceMemory, Request};
 use crate::resource::Resource;
 

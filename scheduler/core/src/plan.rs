@@ -6,8 +6,8 @@ use crate::actions::Refusal;
 use crate::claim::{Action, Allocation, ClaimId};
 use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
-use crate::group::GroupId;
-use crate::queue::QueueId;
+use crate::pod_group::GroupId;
+use crate::queue_spec::QueueId;
 use crate::step::Step;
 
 /// What is to be done, and what waits and why.

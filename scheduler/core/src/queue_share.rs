@@ -1,8 +1,8 @@
 //! What queues hold beside their fair shares, as it is told.
 
 use crate::cluster::Cluster;
-use crate::queue::QueueId;
-use crate::resource::Charge;
+use crate::queue_spec::QueueId;
+use crate::resources::Charge;
 use crate::share::Share;
 use crate::shares::Shares;
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use crate::allowance::Allowance;
 use crate::cluster::Cluster;
 use crate::fair_share::{DominantShare, Entitlement, QueueDemand, entitlements};
-use crate::queue::{Queue, QueueId};
-use crate::resource::{Charge, DEVICE_CORE};
+use crate::queue::Queue;
+use crate::queue_spec::QueueId;
+use crate::resources::{Charge, DEVICE_CORE};
 use crate::usage::DecayedUsage;
 
 /// The entitlements of all queues. They follow from what there is, what is asked for and what was used lately, and not

@@ -7,9 +7,11 @@ use crate::class::{Class, ClassId};
 use crate::cluster::Cluster;
 use crate::cluster::limits::binds_models;
 use crate::gang::Unplaceable;
-use crate::group::{Group, GroupId};
+use crate::group::Group;
 use crate::plan::Obstacle;
-use crate::queue::{QueueId, Single};
+use crate::pod_group::GroupId;
+use crate::queue::Single;
+use crate::queue_spec::QueueId;
 use crate::unit::Unit;
 
 /// Classes that have no room which others are compared with.

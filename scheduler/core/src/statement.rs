@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::{Allocation, ClaimId, Displacement};
 use crate::cluster::Cluster;
 use crate::event::EventError;
-use crate::group::GroupId;
+use crate::pod_group::GroupId;
 use crate::step::Step;
 
 /// What was done, so that it can be undone.

@@ -10,8 +10,9 @@ use std::ops::Bound;
 
 use crate::cluster::Cluster;
 use crate::fair_share::DominantShare;
-use crate::queue::{Queue, QueueId, Turn};
-use crate::resource::Charge;
+use crate::queue::{Queue, Turn};
+use crate::queue_spec::QueueId;
+use crate::resources::Charge;
 use crate::shares::Shares;
 
 /// What decides between sibling queues; the least goes first.

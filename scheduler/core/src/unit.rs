@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use crate::claim::ClaimId;
 use crate::class::ClassId;
 use crate::cluster::Cluster;
-use crate::group::GroupId;
-use crate::queue::QueueId;
-use crate::resource::Charge;
+use crate::pod_group::GroupId;
+use crate::queue_spec::QueueId;
+use crate::resources::Charge;
 
 /// A unit's place in the fixed order of its leaf queue, the first first. What a group needs comes before what it could
 /// use beyond that, and nothing in it depends on what is placed.

@@ -4,8 +4,8 @@ use crate::claim::Action;
 use crate::cluster::Cluster;
 use crate::cluster::limits;
 use crate::entitled::Entitled;
-use crate::queue::QueueId;
-use crate::resource::Charge;
+use crate::queue_spec::QueueId;
+use crate::resources::Charge;
 use crate::shares::Shares;
 use crate::unit::Unit;
 

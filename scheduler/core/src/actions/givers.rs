@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::Cluster;
-use crate::queue::{Queue, QueueId};
+use crate::queue::Queue;
+use crate::queue_spec::QueueId;
 use crate::shares::Shares;
 
 /// The leaf queues that hold more than their fair share of a resource, by its number: found out once for a cycle, and

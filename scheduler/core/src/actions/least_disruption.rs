@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::node::Node;
 use crate::placement::{Engine, Policy, fits};
 use crate::request::Request;
-use crate::resource::Charge;
+use crate::resources::Charge;
 
 use super::finder::Seeker;
 use super::search::Search;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::claim::{Action, NodeId};
 use crate::cluster::Cluster;
-use crate::group::{Group, GroupId};
+use crate::group::Group;
+use crate::pod_group::GroupId;
 use crate::scheduler::Settings;
 
 use super::search::Search;

@@ -4,7 +4,7 @@ use crate::claim::Action;
 use crate::cluster::Cluster;
 use crate::group::Group;
 use crate::protection::Protection;
-use crate::queue::{QueueId, QueueSpec};
+use crate::queue_spec::{QueueId, QueueSpec};
 use crate::unit::Unit;
 
 /// How long claims of a queue run before an action may take them.

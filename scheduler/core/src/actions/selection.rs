@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::{ClaimId, NodeId};
 use crate::cluster::Cluster;
 use crate::node::Node;
-use crate::resource::Charge;
+use crate::resources::Charge;
 use crate::shares::Shares;
 use crate::unit::Rank;
 

@@ -3,7 +3,8 @@
 
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
-use crate::group::{Group, GroupId};
+use crate::group::Group;
+use crate::pod_group::GroupId;
 use crate::scheduler::cause;
 use crate::statement::Statement;
 use crate::step::Step;

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::{Action, ClaimId, NodeId};
 use crate::cluster::Cluster;
 use crate::entitled::{Entitled, PlacedUnit};
-use crate::group::{Group, GroupId};
-use crate::queue::QueueId;
-use crate::resource::Charge;
+use crate::group::Group;
+use crate::pod_group::GroupId;
+use crate::queue_spec::QueueId;
+use crate::resources::Charge;
 use crate::unit::{Rank, Unit};
 
 use super::protection::MinRuntime;

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
-use crate::group::GroupId;
 use crate::plan::{Obstacle, Pending};
-use crate::queue::{QueueId, Single};
+use crate::pod_group::GroupId;
+use crate::queue::Single;
+use crate::queue_spec::QueueId;
 use crate::signature::Signature;
 use crate::unit::Unit;
 

@@ -3,9 +3,10 @@
 use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
 use crate::claim::{Allocation, Claim, ClaimId};
 use crate::event::{EventError, Outcome};
-use crate::group::{GroupId, SingleSort};
+use crate::group::SingleSort;
+use crate::pod_group::GroupId;
 use crate::queue::Book;
-use crate::resource::Charge;
+use crate::resources::Charge;
 
 impl Cluster {
     pub(super) fn add_claim(&mut self, claim: Claim) -> Result<ClaimId, EventError> {

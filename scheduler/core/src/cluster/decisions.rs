@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use super::Cluster;
 use crate::claim::{Allocation, ClaimId, Displacement};
 use crate::event::EventError;
-use crate::group::GroupId;
+use crate::pod_group::GroupId;
 use crate::step::Step;
 
 impl Cluster {

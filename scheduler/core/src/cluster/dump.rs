@@ -9,10 +9,11 @@ use crate::dump::{
     DumpedQueue, RestoreError, RestoreReason,
 };
 use crate::event::EventError;
-use crate::group::{Group, GroupId};
+use crate::group::Group;
 use crate::mix_counter::MixCounter;
 use crate::node::Node;
-use crate::queue::DEFAULT_QUEUE;
+use crate::pod_group::GroupId;
+use crate::queue_spec::DEFAULT_QUEUE;
 use crate::request::Request;
 
 impl Cluster {

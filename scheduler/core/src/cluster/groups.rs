@@ -6,10 +6,12 @@ use super::Cluster;
 use crate::claim::ClaimId;
 use crate::cluster::limits::{self, Exceeded};
 use crate::event::EventError;
-use crate::group::{Group, GroupId, PodGroup};
+use crate::group::Group;
+use crate::pod_group::{GroupId, PodGroup};
 use crate::queue::Single;
-use crate::queue::{QueueId, Turn};
-use crate::resource::Charge;
+use crate::queue::Turn;
+use crate::queue_spec::QueueId;
+use crate::resources::Charge;
 
 impl Cluster {
     pub(super) fn add_group(&mut self, spec: PodGroup) -> Result<GroupId, EventError> {

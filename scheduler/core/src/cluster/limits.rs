@@ -2,8 +2,8 @@
 
 use crate::allowance::Allowance;
 use crate::cluster::Cluster;
-use crate::queue::QueueId;
-use crate::resource::{Charge, DEVICE_MEMORY};
+use crate::queue_spec::QueueId;
+use crate::resources::{Charge, DEVICE_MEMORY};
 
 /// Which bound a charge would pass, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

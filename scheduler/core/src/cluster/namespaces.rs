@@ -4,7 +4,7 @@ use super::Cluster;
 use crate::claim::{Claim, ClaimId};
 use crate::event::EventError;
 use crate::namespace::NamespaceSpec;
-use crate::queue::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};
+use crate::queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};
 use crate::request::Request;
 
 impl Cluster {

@@ -6,7 +6,7 @@ use crate::cluster::limits;
 use crate::event::EventError;
 use crate::quantity::{Bytes, MilliCpu};
 use crate::request::Request;
-use crate::resource::Charge;
+use crate::resources::Charge;
 use crate::spec::DeviceSpec;
 
 impl Cluster {

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use super::Cluster;
 use crate::claim::ClaimId;
 use crate::event::EventError;
-use crate::group::GroupId;
+use crate::pod_group::GroupId;
 
 impl Cluster {
     /// Takes claims that are gone from where they were placed out of the books, and with them those that now cannot

@@ -8,9 +8,9 @@ use crate::cluster::Cluster;
 use crate::entitled::Entitled;
 use crate::explain::reason::{Holder, Reason};
 use crate::protection::Protection;
-use crate::queue::QueueId;
 use crate::queue_share::share;
-use crate::resource::Charge;
+use crate::queue_spec::QueueId;
+use crate::resources::Charge;
 use crate::shares::Shares;
 use crate::unit::Unit;
 

@@ -6,10 +6,10 @@ use crate::cluster::Cluster;
 use crate::cluster::limits::Exceeded;
 use crate::explain::reason::{Bound, Reason};
 use crate::gang::Unplaceable;
-use crate::group::{GroupId, PlacementStrategy};
 use crate::namespace::NamespaceSpec;
 use crate::plan::{Obstacle, Pending};
-use crate::queue::QueueId;
+use crate::pod_group::{GroupId, PlacementStrategy};
+use crate::queue_spec::QueueId;
 use crate::share::Share;
 use crate::unit::Unit;
 

@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::explain::reason::Reason;
 use crate::explain::sentence::Owner;
 use crate::plan::Plan;
-use crate::queue::QueueId;
+use crate::queue_spec::QueueId;
 use crate::resource::Resource;
 use crate::scheduler::Scheduler;
 use crate::shares::Shares;

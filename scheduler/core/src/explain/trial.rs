@@ -4,9 +4,9 @@ use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::event::Event;
 use crate::gang::{FreeRoom, Unplaceable, demanding_first, place_unit};
-use crate::group::GroupId;
 use crate::placement::{Engine, Policy};
-use crate::queue::QueueSpec;
+use crate::pod_group::GroupId;
+use crate::queue_spec::QueueSpec;
 use crate::statement::Statement;
 use crate::unit::Unit;
 

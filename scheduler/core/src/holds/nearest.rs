@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use crate::claim::{ClaimId, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
-use crate::group::PlacementStrategy;
 use crate::node::Node;
 use crate::placement::{admits, fitting_devices, parts, room};
+use crate::pod_group::PlacementStrategy;
 use crate::request::Request;
 use crate::unit::Unit;
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use crate::claim::{Allocation, NodeId};
 use crate::class::ClassId;
 use crate::cluster::Cluster;
-use crate::group::{GroupId, GroupPlacement, PlacementStrategy};
 use crate::placement::engine::{Engine, Placement};
 use crate::placement::policy::Policy;
+use crate::pod_group::{GroupId, GroupPlacement, PlacementStrategy};
 use crate::request::Request;
 use crate::topology::DomainId;
 

@@ -2,7 +2,7 @@
 
 use super::{Queue, Queues};
 use crate::dump::DumpedUsage;
-use crate::resource::Resources;
+use crate::resources::Resources;
 use crate::usage::DecayedUsage;
 
 impl Queue {
