@@ -26,7 +26,7 @@ mod stale;
 mod victims;
 mod waiting;
 
-pub(crate) use context::{Context, Refusal};
+pub(crate) use context::Context;
 pub(crate) use memory::{SearchMemory, Unfinished};
 pub(crate) use pass::{make_way, pass};
 pub(crate) use protection::MinRuntime;

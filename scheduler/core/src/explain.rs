@@ -30,10 +30,11 @@ pub use reason::{Bound, Holder, Reason, Tier};
 pub use reasons::Reasons;
 pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
 
-use crate::actions::{Context, Refusal, make_way};
+use crate::actions::{Context, make_way};
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
 use crate::event::EventError;
+use crate::plan::Refusal;
 use crate::pod_group::GroupId;
 use crate::scheduler::Scheduler;
 use crate::shares::Shares;

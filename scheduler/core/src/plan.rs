@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::actions::Refusal;
-use crate::claim::{Action, Allocation, ClaimId};
+use crate::claim::{Action, Allocation, ClaimId, Displacement};
 use crate::cluster::Cluster;
+use crate::cluster::limits::Exceeded;
 use crate::gang::Unplaceable;
 use crate::pod_group::GroupId;
 use crate::queue_spec::QueueId;
+use crate::shares::Shares;
 use crate::step::Step;
 
 /// What is to be done, and what waits and why.
@@ -110,4 +111,61 @@ pub(crate) enum Obstacle {
     RetriedAt(u64),
     /// It cannot be placed.
     Unplaceable(Unplaceable),
+}
+
+/// Why an action does not place a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// All that may be taken for it would not make enough room.
+    NothingToTake,
+    /// Its queue would be above its fair share of a resource, and takes nothing back.
+    AboveFairShare {
+        /// The number of the resource.
+        resource: usize,
+        /// The share.
+        fair_share: u64,
+    },
+    /// It would pass a limit.
+    Limit(Exceeded),
+    /// There would be room, but too much would be evicted for it: see
+    /// [`Settings::disruption_per_mille`](crate::Settings::disruption_per_mille).
+    TooDisruptive,
+    /// Its group waits until then before others are evicted for it.
+    Delayed {
+        /// Until when.
+        until_ms: u64,
+    },
+    /// The search was ended before it had seen everything; it goes on in the next cycle.
+    SearchExhausted,
+}
+
+impl Refusal {
+    /// A queue would be above its fair share of the resource of this number.
+    pub(crate) fn above(shares: &Shares, queue: QueueId, resource: usize) -> Self {
+        Self::AboveFairShare { resource, fair_share: shares.fair_share(queue, resource) }
+    }
+
+    /// Of several actions' refusals the one that says most about what would have to change.
+    pub(crate) fn more_telling(self, other: Self) -> Self {
+        let telling = |refusal: &Self| match refusal {
+            Self::NothingToTake => 0,
+            Self::AboveFairShare { .. } => 1,
+            Self::Limit(_) => 2,
+            Self::TooDisruptive => 3,
+            Self::Delayed { .. } => 4,
+            Self::SearchExhausted => 5,
+        };
+        if telling(&other) > telling(&self) { other } else { self }
+    }
+}
+
+/// Why somebody is evicted for a group.
+pub(crate) fn cause(cluster: &Cluster, action: Action, group: GroupId) -> Displacement {
+    Displacement {
+        action,
+        by: Some(group),
+        by_name: cluster.group_name(group),
+        at_ms: cluster.now_ms(),
+        shares: Vec::new(),
+    }
 }

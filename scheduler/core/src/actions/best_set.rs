@@ -7,10 +7,10 @@ use crate::claim::NodeId;
 use crate::cluster::Cluster;
 use crate::gang::{FreeRoom, Unplaceable, place_unit};
 use crate::placement::{Engine, Policy};
+use crate::plan::Refusal;
 use crate::statement::Statement;
 
 use super::bounds::Taken;
-use super::context::Refusal;
 use super::evicting::Evicting;
 use super::least_disruption::Disruption;
 use super::selection::Spares;

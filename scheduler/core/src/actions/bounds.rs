@@ -1,15 +1,14 @@
 //! How much may be taken for a unit, of whom, and where.
 
 use crate::claim::Action;
-use crate::cluster::Cluster;
-use crate::cluster::limits;
+use crate::cluster::{Cluster, limits};
 use crate::entitled::Entitled;
+use crate::plan::Refusal;
 use crate::queue_spec::QueueId;
 use crate::resources::Charge;
 use crate::shares::Shares;
 use crate::unit::Unit;
 
-use super::context::Refusal;
 use super::least_disruption::Candidate;
 use super::selection::{Measure, Selection};
 

@@ -8,13 +8,13 @@ use crate::cluster::Cluster;
 use crate::cluster::limits::{self, Exceeded};
 use crate::gang::{MakeRoom, Unplaceable, place_unit};
 use crate::placement::{Engine, Policy};
-use crate::scheduler::cause;
+use crate::plan::{Refusal, cause};
 use crate::shares::Shares;
 use crate::statement::Statement;
 use crate::step::Step;
 use crate::unit::Unit;
 
-use super::context::{Context, Outcome, Refusal};
+use super::context::{Context, Outcome};
 use super::finder::{Finder, Seeker, could_fit, may_run};
 use super::least_disruption::{Candidate, Disruption, Question, Solution};
 use super::leeway::Leeway;

@@ -9,15 +9,16 @@ use crate::entitled::Entitled;
 use crate::gang::{FreeRoom, Unplaceable, place_unit};
 use crate::group::Group;
 use crate::placement::{Engine, Policy};
+use crate::plan::{Refusal, cause};
 use crate::queue_share::share;
-use crate::scheduler::{Settings, cause};
+use crate::settings::Settings;
 use crate::share::Share;
 use crate::shares::Shares;
 use crate::statement::Statement;
 use crate::unit::Unit;
 
 use super::bounds::Bounds;
-use super::context::{Outcome, Refusal};
+use super::context::Outcome;
 use super::evicting::Evicting;
 use super::finder::{Finder, could_fit};
 use super::memory::Searches;

@@ -6,7 +6,7 @@ use crate::claim::{Action, NodeId};
 use crate::cluster::Cluster;
 use crate::group::Group;
 use crate::pod_group::GroupId;
-use crate::scheduler::Settings;
+use crate::settings::Settings;
 
 use super::search::Search;
 

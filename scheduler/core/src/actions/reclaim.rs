@@ -2,9 +2,10 @@
 
 use crate::claim::Action;
 use crate::cluster::Cluster;
+use crate::plan::Refusal;
 use crate::unit::Unit;
 
-use super::context::{Context, Outcome, Refusal};
+use super::context::{Context, Outcome};
 use super::evict::Attempt;
 use super::protection::delayed_until_ms;
 use super::selection::Selection;

@@ -4,8 +4,8 @@
 use crate::claim::{Action, ClaimId};
 use crate::cluster::Cluster;
 use crate::group::Group;
+use crate::plan::cause;
 use crate::pod_group::GroupId;
-use crate::scheduler::cause;
 use crate::statement::Statement;
 use crate::step::Step;
 

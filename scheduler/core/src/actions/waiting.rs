@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::cluster::Cluster;
 use crate::gang::Unplaceable;
-use crate::plan::{Obstacle, Pending};
+use crate::plan::{Obstacle, Pending, Refusal};
 use crate::pod_group::GroupId;
 use crate::queue::Single;
 use crate::queue_spec::QueueId;
 use crate::signature::Signature;
 use crate::unit::Unit;
-
-use super::context::Refusal;
 
 /// So often a claim may have failed to start, and others still make way for it.
 const FAILURES_MAX: u32 = 3;

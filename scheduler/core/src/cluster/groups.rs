@@ -8,8 +8,7 @@ use crate::cluster::limits::{self, Exceeded};
 use crate::event::EventError;
 use crate::group::Group;
 use crate::pod_group::{GroupId, PodGroup};
-use crate::queue::Single;
-use crate::queue::Turn;
+use crate::queue::{Single, Turn};
 use crate::queue_spec::QueueId;
 use crate::resources::Charge;
 

@@ -1,15 +1,14 @@
 //! All that is in the way of what a group wants to have placed next.
 
-use crate::actions::Refusal;
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::cluster::limits::{self, Exceeded};
-use crate::explain::fairness;
 use crate::explain::pending::{self, level, over_bound, refused, retried};
 use crate::explain::reason::{Reason, Tier};
-use crate::explain::room;
 use crate::explain::trial::Trial;
+use crate::explain::{fairness, room};
 use crate::gang::Unplaceable;
+use crate::plan::Refusal;
 use crate::request::Request;
 use crate::shares::Shares;
 use crate::unit::Unit;

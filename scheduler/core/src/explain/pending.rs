@@ -1,13 +1,12 @@
 //! What a cycle says of what waits: what it has found out anyway, and no search of its own.
 
-use crate::actions::Refusal;
 use crate::claim::ClaimId;
 use crate::cluster::Cluster;
 use crate::cluster::limits::Exceeded;
 use crate::explain::reason::{Bound, Reason};
 use crate::gang::Unplaceable;
 use crate::namespace::NamespaceSpec;
-use crate::plan::{Obstacle, Pending};
+use crate::plan::{Obstacle, Pending, Refusal};
 use crate::pod_group::{GroupId, PlacementStrategy};
 use crate::queue_spec::QueueId;
 use crate::share::Share;
