@@ -12,6 +12,7 @@ mod fragmentation;
 mod index;
 mod kinds;
 mod members;
+mod misfit;
 mod policies;
 mod policy;
 mod room;
@@ -21,10 +22,12 @@ pub use crate::mix::Mix;
 pub use crate::mix_counter::MixCounter;
 pub use candidates::Roomy;
 pub use engine::{Engine, Placement};
-pub use filter::{Misfit, fits};
-pub(crate) use filter::{admits, fitting_devices, has_room};
+pub use filter::fits;
+pub(crate) use filter::{fitting_devices, has_room};
 pub use fragmentation::Fragmentation;
 pub use members::{GroupScope, MemberNodes};
+pub use misfit::Misfit;
+pub(crate) use misfit::admits;
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
     Spread, Weights,

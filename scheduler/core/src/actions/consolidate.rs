@@ -15,8 +15,8 @@ use crate::step::Step;
 use crate::unit::Unit;
 
 use super::context::{Context, Outcome};
-use super::finder::{Finder, Seeker, could_fit, may_run};
-use super::least_disruption::{Candidate, Disruption, Question, Solution};
+use super::finder::{Finder, could_fit, may_run};
+use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
 use super::leeway::Leeway;
 use super::protection::delayed_until_ms;
 use super::selection::{Measure, Selection, Spares};

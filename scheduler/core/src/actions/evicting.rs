@@ -15,8 +15,8 @@ use crate::statement::{Checkpoint, Statement};
 use crate::unit::Unit;
 
 use super::bounds::{Bounds, Taken};
-use super::finder::{Finder, Seeker};
-use super::least_disruption::{Candidate, Disruption, Question, Solution};
+use super::finder::Finder;
+use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
 use super::selection::{QueueOrder, Selection, Spares};
 use super::victims::Victim;
 

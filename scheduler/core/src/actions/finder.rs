@@ -10,27 +10,9 @@ use crate::placement::{admits, room};
 use crate::request::Request;
 use crate::unit::Unit;
 
-use super::least_disruption::{Candidate, Disruption, Question, Solution};
+use super::least_disruption::{Question, Seeker};
 use super::search::Search;
 use super::selection::Selection;
-
-/// Who looks for room: says what is worth looking at, and takes what is found.
-pub(super) trait Seeker {
-    /// What of the search's budget is not for looking.
-    fn kept_back(&self, left: u32) -> u32;
-
-    /// Whether whoever does so much harm, or more, is worth a look.
-    fn cares_for(&self, disruption: &Disruption) -> bool;
-
-    /// Whether these may be taken.
-    fn allows(&mut self, candidate: &Candidate<'_>) -> bool;
-
-    /// Takes what was found on a node.
-    fn found(&mut self, node: NodeId, solution: Solution);
-
-    /// Whether anything was found.
-    fn has_found(&self) -> bool;
-}
 
 /// Looks for room that could be made by taking victims.
 pub(super) struct Finder {

@@ -10,7 +10,6 @@ use crate::placement::{Engine, Policy, fits};
 use crate::request::Request;
 use crate::resources::Charge;
 
-use super::finder::Seeker;
 use super::search::Search;
 use super::selection::{Measure, QueueOrder, Selection, Spares, Turn};
 use super::victims::Victim;
@@ -71,6 +70,24 @@ pub(super) struct Solution {
     pub(super) victims: Vec<usize>,
     /// What the policy says that it costs to place the task there then.
     pub(super) cost: i64,
+}
+
+/// Who looks for room: says what is worth looking at, and takes what is found.
+pub(super) trait Seeker {
+    /// What of the search's budget is not for looking.
+    fn kept_back(&self, left: u32) -> u32;
+
+    /// Whether whoever does so much harm, or more, is worth a look.
+    fn cares_for(&self, disruption: &Disruption) -> bool;
+
+    /// Whether these may be taken.
+    fn allows(&mut self, candidate: &Candidate<'_>) -> bool;
+
+    /// Takes what was found on a node.
+    fn found(&mut self, node: NodeId, solution: Solution);
+
+    /// Whether anything was found.
+    fn has_found(&self) -> bool;
 }
 
 /// Of what is left of a search's budget, the part that one node's sets of victims may take.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::node::{Device, Node};
-use crate::placement::filter::admits;
+use crate::placement::misfit::admits;
 use crate::request::{Alignment, Request};
 
 /// How many tasks of this request fit on a node as it is now, one beside the other: exactly, for requests that are all
