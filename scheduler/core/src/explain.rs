@@ -21,8 +21,8 @@ mod trial;
 
 use std::fmt::{self, Display, Formatter};
 
-pub use crate::protection::Protection;
-pub use crate::share::Share;
+pub use crate::vocabulary::protection::Protection;
+pub use crate::vocabulary::share::Share;
 pub use change::Change;
 pub use history::Eviction;
 pub use queue_report::{QueueReport, ResourceReport};
@@ -30,16 +30,16 @@ pub use reason::{Bound, Holder, Reason, Tier};
 pub use reasons::Reasons;
 pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
 
-use crate::actions::{Context, make_way};
-use crate::claim::{Action, ClaimId};
-use crate::cluster::Cluster;
-use crate::event::EventError;
-use crate::plan::Refusal;
-use crate::pod_group::GroupId;
-use crate::scheduler::Scheduler;
-use crate::shares::Shares;
-use crate::step::Step;
-use crate::unit::Unit;
+use crate::decisions::actions::{Context, make_way};
+use crate::decisions::plan::Refusal;
+use crate::decisions::scheduler::Scheduler;
+use crate::decisions::shares::Shares;
+use crate::decisions::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::vocabulary::claim::{Action, ClaimId};
+use crate::vocabulary::event::EventError;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::step::Step;
 use trial::Trial;
 
 /// All that is known about why a claim waits, or was evicted.

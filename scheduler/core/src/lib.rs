@@ -12,87 +12,59 @@
 //!   hold add up to what there is. No sequence of events, errors and rollbacks changes that.
 //! * No decision depends on a floating-point number or on the order of a hash: equal events give equal plans.
 //! * An event that contradicts the state is refused and changes nothing.
+//!
+//! # Layers
+//!
+//! Each imports itself and those that stand before it, and within a layer no module imports itself by way of others.
+//!
+//! 1. `vocabulary`: the words.
+//! 2. `state`: the books of what is.
+//! 3. `decisions`: what is to be.
+//! 4. [`explain`]: why. It only reads.
+//!
+//! # What it may touch
+//!
+//! Values and ordered collections of the standard library, and `thiserror`. Time comes in events, chance from a seed.
 
 #![forbid(unsafe_code)]
 
-mod actions;
-mod allowance;
-mod amount;
-mod beyond;
-mod budget;
-mod change_log;
-mod claim;
-mod class;
-mod cluster;
-mod disruption_budget;
-mod dump;
-mod entitled;
-mod event;
+mod decisions;
 pub mod explain;
-mod fair_share;
-mod gang;
-mod group;
-mod holds;
-mod mix;
-mod mix_counter;
-mod namespace;
-mod node;
-mod not_enough;
-pub mod placement;
-mod plan;
-mod pod_group;
-mod priority;
-mod protection;
-mod quantity;
-mod queue;
-mod queue_share;
-mod queue_spec;
-mod request;
-mod resource;
-mod resources;
-mod scheduler;
-mod settings;
-mod share;
-mod shares;
-mod signature;
-mod slab;
-mod spec;
-mod statement;
-mod step;
-mod topology;
-mod turns;
-mod unit;
-mod usage;
+mod state;
+mod vocabulary;
 
-pub use allowance::Allowance;
-pub use claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
-pub use class::{Class, ClassId};
-pub use cluster::Cluster;
-pub use disruption_budget::DisruptionBudget;
-pub use dump::{
+pub use decisions::entitled::Standing;
+pub use decisions::fair_share::{Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
+pub use decisions::placement;
+pub use decisions::plan::{Pending, Plan, PlannedStep};
+pub use decisions::scheduler::Scheduler;
+pub use decisions::settings::Settings;
+pub use state::class::{Class, ClassId};
+pub use state::cluster::Cluster;
+pub use state::group::Group;
+pub use state::node::{Device, Node};
+pub use state::queue::Queue;
+pub use state::statement::{Checkpoint, Statement};
+pub use state::topology::{Domain, DomainId, Topology};
+pub use state::usage::DecayedUsage;
+pub use vocabulary::allowance::Allowance;
+pub use vocabulary::claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
+pub use vocabulary::disruption_budget::DisruptionBudget;
+pub use vocabulary::dump::{
     Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode,
     DumpedPlace, DumpedQueue, DumpedSearch, DumpedUsage, RestoreError, RestoreReason,
 };
-pub use entitled::Standing;
-pub use event::{Event, EventError, Outcome};
-pub use fair_share::{Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements};
-pub use group::Group;
-pub use namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
-pub use node::{Device, Node};
-pub use not_enough::NotEnough;
-pub use plan::{Pending, Plan, PlannedStep};
-pub use pod_group::{GroupError, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
-pub use priority::PriorityClass;
-pub use quantity::{Bytes, DeviceCore, MilliCpu};
-pub use queue::Queue;
-pub use queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};
-pub use request::{Alignment, Constraints, DeviceMemory, DeviceRequest, PlacementRules, Request, RequestError};
-pub use resource::Resource;
-pub use scheduler::Scheduler;
-pub use settings::Settings;
-pub use slab::Key;
-pub use spec::{DeviceSpec, Health, NodeSpec, Taint};
-pub use statement::{Checkpoint, Statement};
-pub use step::Step;
-pub use topology::{Domain, DomainId, Topology};
-pub use usage::DecayedUsage;
+pub use vocabulary::event::{Event, EventError, Outcome};
+pub use vocabulary::namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
+pub use vocabulary::not_enough::NotEnough;
+pub use vocabulary::pod_group::{GroupError, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
+pub use vocabulary::priority::PriorityClass;
+pub use vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+pub use vocabulary::queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};
+pub use vocabulary::request::{
+    Alignment, Constraints, DeviceMemory, DeviceRequest, PlacementRules, Request, RequestError,
+};
+pub use vocabulary::resource::Resource;
+pub use vocabulary::slab::Key;
+pub use vocabulary::spec::{DeviceSpec, Health, NodeSpec, Taint};
+pub use vocabulary::step::Step;

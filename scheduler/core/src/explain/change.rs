@@ -2,18 +2,18 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::amount::{Amount, ByteCount, Cores, Count, Percent};
-use crate::claim::ClaimId;
-use crate::cluster::Cluster;
-use crate::event::Event;
 use crate::explain::sentence::Owner;
 use crate::explain::shortage::TaintText;
-use crate::namespace::NamespaceSpec;
-use crate::pod_group::GroupId;
-use crate::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::request::{DeviceMemory, Request};
-use crate::resource::Resource;
-use crate::spec::Taint;
+use crate::state::cluster::Cluster;
+use crate::vocabulary::amount::{Amount, ByteCount, Cores, Count, Percent};
+use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::event::Event;
+use crate::vocabulary::namespace::NamespaceSpec;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::vocabulary::request::{DeviceMemory, Request};
+use crate::vocabulary::resource::Resource;
+use crate::vocabulary::spec::Taint;
 
 /// One change. Where a request is changed, it is that of each member that is alike.
 #[derive(Clone, PartialEq, Eq, Debug)]

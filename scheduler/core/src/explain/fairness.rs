@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::actions::MinRuntime;
-use crate::claim::Action;
-use crate::cluster::Cluster;
-use crate::entitled::Entitled;
+use crate::decisions::actions::MinRuntime;
+use crate::decisions::entitled::Entitled;
+use crate::decisions::queue_share::share;
+use crate::decisions::shares::Shares;
+use crate::decisions::unit::Unit;
 use crate::explain::reason::{Holder, Reason};
-use crate::protection::Protection;
-use crate::queue_share::share;
-use crate::queue_spec::QueueId;
-use crate::resources::Charge;
-use crate::shares::Shares;
-use crate::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::resources::Charge;
+use crate::vocabulary::claim::Action;
+use crate::vocabulary::protection::Protection;
+use crate::vocabulary::queue_spec::QueueId;
 
 /// Who holds more than his fair share of what a unit asks for, and keeps it. `None` if its own queue would be above its
 /// own share.

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
-use crate::amount::Span;
-use crate::claim::{Action, ClaimId};
-use crate::cluster::Cluster;
-use crate::share::Share;
+use crate::state::cluster::Cluster;
+use crate::vocabulary::amount::Span;
+use crate::vocabulary::claim::{Action, ClaimId};
+use crate::vocabulary::share::Share;
 
 /// Evictions that are followed back at most.
 const EVICTIONS_MAX: usize = 16;

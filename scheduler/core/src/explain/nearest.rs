@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use crate::claim::{ClaimId, NodeId};
-use crate::cluster::Cluster;
-use crate::cluster::limits::Exceeded;
+use crate::decisions::gang::Unplaceable;
+use crate::decisions::placement::{admits, has_room};
+use crate::decisions::unit::Unit;
 use crate::explain::change::Change;
 use crate::explain::trial::Trial;
-use crate::gang::Unplaceable;
-use crate::placement::{admits, has_room};
-use crate::pod_group::GroupId;
-use crate::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::request::{DeviceMemory, Request};
-use crate::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::cluster::limits::Exceeded;
+use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::vocabulary::request::{DeviceMemory, Request};
 
 /// Models, taints and nodes of which each is tried at most.
 const TRIES_MAX: usize = 16;

@@ -1,17 +1,17 @@
 //! All that is in the way of what a group wants to have placed next.
 
-use crate::claim::ClaimId;
-use crate::cluster::Cluster;
-use crate::cluster::limits::{self, Exceeded};
+use crate::decisions::gang::Unplaceable;
+use crate::decisions::plan::Refusal;
+use crate::decisions::shares::Shares;
+use crate::decisions::unit::Unit;
 use crate::explain::pending::{self, level, over_bound, refused, retried};
 use crate::explain::reason::{Reason, Tier};
 use crate::explain::trial::Trial;
 use crate::explain::{fairness, room};
-use crate::gang::Unplaceable;
-use crate::plan::Refusal;
-use crate::request::Request;
-use crate::shares::Shares;
-use crate::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::cluster::limits::{self, Exceeded};
+use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::request::Request;
 
 /// What was found.
 pub(crate) struct Obstacles {

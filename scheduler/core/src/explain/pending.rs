@@ -1,16 +1,16 @@
 //! What a cycle says of what waits: what it has found out anyway, and no search of its own.
 
-use crate::claim::ClaimId;
-use crate::cluster::Cluster;
-use crate::cluster::limits::Exceeded;
+use crate::decisions::gang::Unplaceable;
+use crate::decisions::plan::{Obstacle, Pending, Refusal};
+use crate::decisions::unit::Unit;
 use crate::explain::reason::{Bound, Reason};
-use crate::gang::Unplaceable;
-use crate::namespace::NamespaceSpec;
-use crate::plan::{Obstacle, Pending, Refusal};
-use crate::pod_group::{GroupId, PlacementStrategy};
-use crate::queue_spec::QueueId;
-use crate::share::Share;
-use crate::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::cluster::limits::Exceeded;
+use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::namespace::NamespaceSpec;
+use crate::vocabulary::pod_group::{GroupId, PlacementStrategy};
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::share::Share;
 
 impl Pending {
     /// What is in its way, as far as the cycle that planned this knows. `cluster` is as the cycle left it. This costs

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use crate::amount::{Amount, Count};
-use crate::cluster::Cluster;
+use crate::decisions::plan::Plan;
+use crate::decisions::scheduler::Scheduler;
+use crate::decisions::shares::Shares;
 use crate::explain::reason::Reason;
 use crate::explain::sentence::Owner;
-use crate::plan::Plan;
-use crate::queue_spec::QueueId;
-use crate::resource::Resource;
-use crate::scheduler::Scheduler;
-use crate::shares::Shares;
+use crate::state::cluster::Cluster;
+use crate::vocabulary::amount::{Amount, Count};
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::resource::Resource;
 
 /// A queue. Amounts and counts are those of all queues below it, too.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,10 +1,10 @@
 //! Why something waits: what is in its way, in tiers.
 
-use crate::claim::ClaimId;
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
-use crate::protection::Protection;
-use crate::resource::Resource;
-use crate::share::Share;
+use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::protection::Protection;
+use crate::vocabulary::resource::Resource;
+use crate::vocabulary::share::Share;
 
 /// What is in the way of a group's next members. It holds names and amounts only, and reads as a sentence that says
 /// what to do.

@@ -1,8 +1,8 @@
 //! Why everything waits that does.
 
-use crate::cluster::Cluster;
+use crate::decisions::plan::{Pending, Plan};
 use crate::explain::reason::Reason;
-use crate::plan::{Pending, Plan};
+use crate::state::cluster::Cluster;
 
 /// Why each of a plan's groups waits. Thousands of equal claims of a queue wait for the same reason, which is found and
 /// kept once.

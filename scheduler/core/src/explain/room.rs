@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::mem::discriminant;
 
-use crate::claim::NodeId;
-use crate::cluster::Cluster;
+use crate::decisions::placement::{Misfit, admits, fits, fitting_devices, has_room, room};
 use crate::explain::reason::Reason;
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
-use crate::node::Node;
-use crate::placement::{Misfit, admits, fits, fitting_devices, has_room, room};
-use crate::request::Request;
+use crate::state::cluster::Cluster;
+use crate::state::node::Node;
+use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::request::Request;
 
 /// Why there is no room for one more task. `fitting` of `wanted` members have found some, and are placed in `cluster`;
 /// `alike` members ask for the same as the one that has not.

@@ -2,12 +2,12 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::amount::{Amount, Count, Listed, Span, Times};
 use crate::explain::reason::{Bound, Holder, Reason};
 use crate::explain::shortage::{Nearest, NodeCount, Shortage};
-use crate::namespace::NamespaceSpec;
-use crate::protection::Protection;
-use crate::share::Share;
+use crate::vocabulary::amount::{Amount, Count, Listed, Span, Times};
+use crate::vocabulary::namespace::NamespaceSpec;
+use crate::vocabulary::protection::Protection;
+use crate::vocabulary::share::Share;
 
 impl Display for Reason {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

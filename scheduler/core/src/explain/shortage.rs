@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::amount::{ByteCount, Cores, Count, Listed, Percent};
-use crate::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::request::DeviceMemory;
-use crate::spec::Taint;
+use crate::vocabulary::amount::{ByteCount, Cores, Count, Listed, Percent};
+use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::vocabulary::request::DeviceMemory;
+use crate::vocabulary::spec::Taint;
 
 /// How many nodes something is true of.
 #[derive(Clone, PartialEq, Eq, Debug)]

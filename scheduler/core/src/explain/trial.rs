@@ -1,14 +1,14 @@
 //! A copy of the state, in which changes are tried.
 
-use crate::claim::ClaimId;
-use crate::cluster::Cluster;
-use crate::event::Event;
-use crate::gang::{FreeRoom, Unplaceable, demanding_first, place_unit};
-use crate::placement::{Engine, Policy};
-use crate::pod_group::GroupId;
-use crate::queue_spec::QueueSpec;
-use crate::statement::Statement;
-use crate::unit::Unit;
+use crate::decisions::gang::{FreeRoom, Unplaceable, demanding_first, place_unit};
+use crate::decisions::placement::{Engine, Policy};
+use crate::decisions::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::statement::Statement;
+use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::event::Event;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueSpec;
 
 /// A copy of a cluster and of the engine that follows it.
 pub(crate) struct Trial {

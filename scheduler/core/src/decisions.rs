@@ -1,0 +1,18 @@
+//! The decisions: who is entitled to what, whose turn it is, where a claim goes, who makes way, and the cycle that asks
+//! all of them.
+
+pub(crate) mod actions;
+pub(crate) mod beyond;
+pub(crate) mod entitled;
+pub(crate) mod fair_share;
+pub(crate) mod gang;
+pub(crate) mod holds;
+pub mod placement;
+pub(crate) mod plan;
+pub(crate) mod queue_share;
+pub(crate) mod scheduler;
+pub(crate) mod settings;
+pub(crate) mod shares;
+pub(crate) mod signature;
+pub(crate) mod turns;
+pub(crate) mod unit;

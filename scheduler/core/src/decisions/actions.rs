@@ -1,0 +1,34 @@
+//! What is done when nothing free fits: others are moved or evicted.
+//!
+//! *Consolidate* moves claims so that what is free is in one place. *Reclaim* takes back from queues above their fair
+//! share. *Preempt* takes from units of lower priority in the same queue. Who may be taken follows in all cases from
+//! the one set of entitled units ([`Entitled`](crate::decisions::entitled::Entitled)), which is why none of this goes round in
+//! circles.
+
+mod best_set;
+mod bounds;
+mod consolidate;
+mod context;
+mod evict;
+mod evicting;
+mod finder;
+mod givers;
+mod least_disruption;
+mod leeway;
+mod memory;
+mod pass;
+mod preempt;
+mod protection;
+mod reclaim;
+mod search;
+mod selection;
+mod stale;
+mod victims;
+mod waiting;
+
+pub(crate) use context::Context;
+pub(crate) use memory::{SearchMemory, Unfinished};
+pub(crate) use pass::{make_way, pass};
+pub(crate) use protection::MinRuntime;
+pub(crate) use stale::evict_stale;
+pub(crate) use waiting::Waiting;

@@ -1,0 +1,159 @@
+//! How much may be taken for a unit, of whom, and where.
+
+use crate::decisions::entitled::Entitled;
+use crate::decisions::plan::Refusal;
+use crate::decisions::shares::Shares;
+use crate::decisions::unit::Unit;
+use crate::state::cluster::{Cluster, limits};
+use crate::state::resources::Charge;
+use crate::vocabulary::claim::Action;
+use crate::vocabulary::queue_spec::QueueId;
+
+use super::least_disruption::Candidate;
+use super::selection::{Measure, Selection};
+
+/// What is taken already, in a trial.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    pub(super) victims: usize,
+    /// By the search's measure.
+    pub(super) amount: u64,
+    /// Whether any of them is within its queue's fair share.
+    pub(super) entitled: bool,
+}
+
+/// The bounds of one attempt.
+pub(super) struct Bounds<'a> {
+    pub(super) action: Action,
+    pub(super) unit: &'a Unit,
+    /// Whether the unit's own members may be evicted.
+    pub(super) preemptible: bool,
+    /// What is placed of the unit's queue.
+    pub(super) own: &'a Entitled,
+    pub(super) shares: &'a Shares,
+    pub(super) measure: Measure,
+    /// What the unit takes at least.
+    pub(super) least: Charge,
+    /// What may be evicted, by the measure, if it is more than one unit.
+    pub(super) amount_max: u64,
+    /// Why something was not taken although it would have made room.
+    pub(super) refusal: Option<Refusal>,
+}
+
+impl Bounds<'_> {
+    /// Whether these may be evicted after what is evicted already, and the task that they make room for be placed
+    /// there.
+    pub(super) fn allow(
+        &mut self,
+        cluster: &Cluster,
+        selection: &Selection<'_>,
+        before: Taken,
+        candidate: &Candidate<'_>,
+    ) -> bool {
+        self.leaves_shares(cluster, selection, candidate.set)
+            && self.is_bounded(before, candidate.set.len(), candidate.disruption.amount)
+            && self.keeps_limits(cluster, selection, candidate)
+            && self.keeps_fair_share(cluster, selection, before, candidate)
+    }
+
+    /// Whether each victim's queue has, when it is the victim's turn to go, too much of something that the victim holds
+    /// and that is needed.
+    pub(super) fn leaves_shares(&self, cluster: &Cluster, selection: &Selection<'_>, set: &[usize]) -> bool {
+        if self.action != Action::Reclaim {
+            return true;
+        }
+        set.iter().enumerate().all(|(place, number)| {
+            let Some(victim) = selection.get(*number) else { return false };
+            let Some(queue) = selection.victims().queues().get(victim.queue) else { return false };
+            let Some(state) = cluster.queue(*queue) else { return false };
+            let gone = set.iter().take(place).filter_map(|number| selection.get(*number));
+            let gone = gone.filter(|other| other.queue == victim.queue);
+            self.least.parts().any(|(resource, _)| {
+                let taken = gone.clone().map(|other| other.charge.get(resource)).fold(0, u64::saturating_add);
+                let held = state.allocated().get(resource).saturating_sub(taken);
+                victim.charge.get(resource) > 0 && held > self.shares.fair_share(*queue, resource)
+            })
+        })
+    }
+
+    /// Whether no more is evicted than the settings allow.
+    pub(super) fn is_bounded(&mut self, before: Taken, victims: usize, amount: u64) -> bool {
+        let amount = before.amount.saturating_add(amount);
+        let is_bounded = before.victims + victims <= 1 || amount <= self.amount_max;
+        if !is_bounded {
+            self.refuse(Refusal::TooDisruptive);
+        }
+        is_bounded
+    }
+
+    /// Whether the unit's queue, and all above it, may hold what the task takes exactly there, once the victims have
+    /// gone.
+    fn keeps_limits(&mut self, cluster: &Cluster, selection: &Selection<'_>, candidate: &Candidate<'_>) -> bool {
+        let victims = || candidate.set.iter().filter_map(|number| selection.get(*number));
+        let freed = |queue: QueueId, resource: usize| {
+            let below = |of: &usize| {
+                let of = selection.victims().queues().get(*of);
+                of.is_some_and(|of| cluster.queues().path(*of).any(|(above, _)| above == queue))
+            };
+            let freed = victims().filter(|victim| below(&victim.queue)).map(|victim| victim.charge.get(resource));
+            freed.fold(0, u64::saturating_add)
+        };
+        let mut passed = limits::exceeded(cluster, self.unit.queue, candidate.charge, self.preemptible, false);
+        // Victims may all be evicted, so they hold nothing of what is bounded by a quota.
+        let passed = passed.find(|exceeded| {
+            let freed = if exceeded.is_quota { 0 } else { freed(exceeded.queue, exceeded.resource) };
+            exceeded.held.saturating_sub(freed).saturating_add(exceeded.asked) > exceeded.bound
+        });
+        if let Some(exceeded) = passed {
+            self.refuse(Refusal::Limit(exceeded));
+        }
+        passed.is_none()
+    }
+
+    /// Whether the unit would be entitled with what the task takes exactly there, if it must be to take from these.
+    fn keeps_fair_share(
+        &mut self,
+        cluster: &Cluster,
+        selection: &Selection<'_>,
+        before: Taken,
+        candidate: &Candidate<'_>,
+    ) -> bool {
+        let mut charge = self.unit.charge(cluster);
+        charge.add(candidate.charge);
+        let held = |number: usize| {
+            let held = cluster.queue(self.unit.queue).map_or(0, |queue| queue.allocated().get(number));
+            held.saturating_add(candidate.charge.get(number))
+        };
+        let takes_entitled =
+            || candidate.set.iter().filter_map(|set| selection.get(*set)).any(|victim| victim.entitled);
+        let must_be_entitled = self.action == Action::Reclaim || before.entitled || takes_entitled();
+        let refusal = if must_be_entitled { self.above_fair_share(&charge, held) } else { None };
+        if let Some(refusal) = refusal {
+            self.refuse(refusal);
+        }
+        refusal.is_none()
+    }
+
+    /// Whether the unit, as it is placed in a trial, may take from those who are evicted.
+    pub(super) fn judge(&self, cluster: &Cluster, taken: Taken) -> Result<(), Refusal> {
+        let held = |number: usize| cluster.queue(self.unit.queue).map_or(0, |queue| queue.allocated().get(number));
+        let must_be_entitled = self.action == Action::Reclaim || taken.entitled;
+        let refusal = must_be_entitled.then(|| self.above_fair_share(&self.unit.charge(cluster), held)).flatten();
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Why a unit that takes `charge`, with which its queue holds `held`, may not take what others are entitled to.
+    fn above_fair_share(&self, charge: &Charge, held: impl Fn(usize) -> u64) -> Option<Refusal> {
+        let queue = self.unit.queue;
+        let above = |number: &usize| held(*number) > self.shares.fair_share(queue, *number);
+        let resources = || charge.parts().map(|(number, _)| number);
+        // Within its queue a unit of high priority takes the place of others, whatever the queue holds.
+        let above = resources().find(|number| self.action == Action::Reclaim && above(number));
+        let unentitled = || (!self.own.would_entitle(self.unit.rank, charge)).then(|| resources().next().unwrap_or(0));
+        above.or_else(unentitled).map(|resource| Refusal::above(self.shares, queue, resource))
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        self.refusal = Some(self.refusal.map_or(refusal, |before| before.more_telling(refusal)));
+    }
+}

@@ -1,0 +1,276 @@
+//! Consolidate: claims are moved so that what is free is in one place. Nobody is evicted for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decisions::gang::{MakeRoom, Unplaceable, place_unit};
+use crate::decisions::placement::{Engine, Policy};
+use crate::decisions::plan::{Refusal, cause};
+use crate::decisions::shares::Shares;
+use crate::decisions::unit::Unit;
+use crate::state::class::ClassId;
+use crate::state::cluster::Cluster;
+use crate::state::cluster::limits::{self, Exceeded};
+use crate::state::statement::Statement;
+use crate::vocabulary::claim::{Action, Allocation, ClaimId, NodeId};
+use crate::vocabulary::step::Step;
+
+use super::context::{Context, Outcome};
+use super::finder::{Finder, could_fit, may_run};
+use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
+use super::leeway::Leeway;
+use super::protection::delayed_until_ms;
+use super::selection::{Measure, Selection, Spares};
+use super::victims::Victim;
+
+/// Places a unit by moving claims of others, all of which find another place.
+pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+    if context.moves_left == 0 || !enough_is_free(cluster, unit) {
+        return Err(Refusal::NothingToTake);
+    }
+    if let Some(until_ms) = delayed_until_ms(cluster, unit) {
+        return Err(Refusal::Delayed { until_ms });
+    }
+    context.know_movable(cluster);
+    let Context { shares, engine, searches, movable, moves_left, .. } = context;
+    let own = movable.number_of(unit.queue);
+    let takes = |victim: &Victim| {
+        let action = if own == Some(victim.queue) { Action::Preempt } else { Action::Reclaim };
+        victim.group() != unit.group && victim.is_open_to(action)
+    };
+    let selection = Selection::new(movable, (0..movable.queues().len()).collect(), takes);
+    if selection.is_empty() {
+        return Err(Refusal::NothingToTake);
+    }
+    let mut search = searches.begin(Action::Consolidate, unit.group).ok_or(Refusal::SearchExhausted)?;
+    if !could_fit(cluster, &selection, unit, &mut search) {
+        searches.end(Action::Consolidate, unit.group, &search, false);
+        return Err(Refusal::NothingToTake);
+    }
+    let measure = Measure::of(&unit.least_charge(cluster));
+    let mut room = Moving {
+        selection,
+        finder: Finder::new(search, unit),
+        shares,
+        measure,
+        unit,
+        moves_max: *moves_left,
+        moved: BTreeMap::new(),
+        bounded: None,
+    };
+    let because = cause(cluster, Action::Consolidate, unit.group);
+    let mut statement = Statement::new(cluster);
+    let placed = place_unit(&mut statement, engine, unit, &mut room);
+    let (search, bounded) = (room.finder.search.clone(), room.bounded);
+    drop(room);
+    searches.end(Action::Consolidate, unit.group, &search, placed.is_ok());
+    match placed {
+        Ok(()) => {}
+        Err(Unplaceable::Limit(exceeded)) => return Err(Refusal::Limit(exceeded)),
+        Err(_) if search.stopped().is_some() => return Err(Refusal::SearchExhausted),
+        Err(_) => return Err(bounded.map_or(Refusal::NothingToTake, Refusal::Limit)),
+    }
+    let steps = statement.keep(&because);
+    let moves = steps.iter().filter(|step| matches!(step, Step::Move { .. })).count();
+    *moves_left = moves_left.saturating_sub(u32::try_from(moves).unwrap_or(u32::MAX));
+    context.changed(cluster, &steps);
+    Ok(steps)
+}
+
+/// Whether as much is free as a unit asks for, however scattered.
+fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
+    let mut classes: BTreeMap<ClassId, u64> = BTreeMap::new();
+    let members = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim));
+    members.for_each(|class| *classes.entry(class).or_default() += 1);
+    classes.into_iter().all(|(class, members)| {
+        let Some(request) = cluster.class(class).map(|class| class.request()) else { return false };
+        let (mut core, mut cpu) = (0, 0_u64);
+        for (id, node) in cluster.nodes() {
+            let enough = core >= request.devices.total_core().saturating_mul(members)
+                && cpu >= request.cpu.get().saturating_mul(members);
+            if enough {
+                return true;
+            }
+            if may_run(cluster, id, request) && !cluster.is_held(id) {
+                let healthy = node.devices().iter().filter(|device| device.is_healthy());
+                core += healthy.map(|device| u64::from(device.core_free().get())).sum::<u64>();
+                cpu = cpu.saturating_add(node.cpu_free().get());
+            }
+        }
+        core >= request.devices.total_core().saturating_mul(members) && cpu >= request.cpu.get().saturating_mul(members)
+    })
+}
+
+/// Moves claims, within a statement.
+struct Moving<'a> {
+    selection: Selection<'a>,
+    finder: Finder,
+    shares: &'a Shares,
+    measure: Measure,
+    unit: &'a Unit,
+    moves_max: u32,
+    /// Where claims were that have been moved.
+    moved: BTreeMap<ClaimId, Allocation>,
+    /// What the unit's queue may have no more of where room could be made.
+    bounded: Option<Exceeded>,
+}
+
+/// All nodes on which room could be made, and who would have to move.
+struct Openings {
+    moves_left: usize,
+    found: Vec<(Disruption, i64, NodeId, Vec<usize>)>,
+}
+
+impl Seeker for Openings {
+    fn kept_back(&self, left: u32) -> u32 {
+        // It costs no more to try the openings of some nodes than to find them.
+        left / 2
+    }
+
+    fn cares_for(&self, _: &Disruption) -> bool {
+        true
+    }
+
+    fn allows(&mut self, candidate: &Candidate<'_>) -> bool {
+        candidate.set.len() <= self.moves_left
+    }
+
+    fn found(&mut self, node: NodeId, Solution { disruption, victims, cost }: Solution) {
+        self.found.push((disruption, cost, node, victims));
+    }
+
+    fn has_found(&self) -> bool {
+        !self.found.is_empty()
+    }
+}
+
+impl Moving<'_> {
+    /// The nodes on which moves could make room, as far as that is seen at a glance.
+    fn promising(
+        &mut self,
+        cluster: &Cluster,
+        engine: &mut Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        among: Option<&[NodeId]>,
+    ) -> Option<Vec<NodeId>> {
+        let request = &cluster.claim(claim)?.request;
+        let among: Option<BTreeSet<NodeId>> = among.map(|among| among.iter().copied().collect());
+        let (mut leeway, mut looks) = (Leeway::default(), 0);
+        let nodes = self.selection.nodes(None).filter(|(id, _)| among.as_ref().is_none_or(|among| among.contains(id)));
+        let nodes = nodes.filter(|(id, here)| {
+            looks += 1;
+            let victims = here.iter().filter_map(|victim| self.selection.get(*victim));
+            leeway.is_enough(cluster, engine, *id, victims.flat_map(Victim::claims), request)
+        });
+        let nodes = nodes.map(|(id, _)| id).collect();
+        self.finder.search.note(looks);
+        Some(nodes)
+    }
+
+    /// All of these nodes on which room could be made, the best first.
+    fn openings(
+        &mut self,
+        cluster: &Cluster,
+        engine: &Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        among: &[NodeId],
+    ) -> Vec<(NodeId, Vec<usize>)> {
+        let Some(request) = cluster.claim(claim).map(|claim| &claim.request) else { return Vec::new() };
+        let moves_max = usize::try_from(self.moves_max).unwrap_or(usize::MAX);
+        let moved = self.moved.iter().filter(|(claim, from)| cluster.allocation(**claim) != Some(*from));
+        let moves_left = moves_max.saturating_sub(moved.count());
+        let Self { selection, finder, .. } = self;
+        let order = selection.order_of_queues(cluster, self.shares);
+        let spares = Spares::new(cluster, selection.victims());
+        let mut question =
+            Question { cluster, selection, request, engine, measure: self.measure, order: &order, spares };
+        let mut openings = Openings { moves_left, found: Vec::new() };
+        finder.each_node(&mut question, Some(among), &mut openings);
+        openings.found.sort_unstable();
+        openings.found.into_iter().map(|(.., node, victims)| (node, victims)).collect()
+    }
+
+    /// Moves those who are in the way of a claim on a node; where the claim can go then. Nothing is changed if somebody
+    /// finds no other place.
+    fn make_way(
+        &mut self,
+        statement: &mut Statement<'_>,
+        engine: &mut Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        node: NodeId,
+        victims: &[usize],
+    ) -> Option<Allocation> {
+        let start = statement.checkpoint();
+        let allocation = self.try_way(statement, engine, claim, node, victims);
+        if allocation.is_none() {
+            statement.rollback(start);
+        }
+        allocation
+    }
+
+    fn try_way(
+        &mut self,
+        statement: &mut Statement<'_>,
+        engine: &mut Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        node: NodeId,
+        victims: &[usize],
+    ) -> Option<Allocation> {
+        let mut homeless = Vec::with_capacity(victims.len());
+        for victim in victims.iter().filter_map(|victim| self.selection.get(*victim)) {
+            for claim in victim.claims() {
+                let from = statement.cluster().allocation(claim)?.clone();
+                let charge = statement.cluster().charge(claim)?;
+                statement.evict(claim).ok()?;
+                self.moved.entry(claim).or_insert(from);
+                homeless.push((claim, charge));
+            }
+        }
+        let class = statement.cluster().class_of(claim)?;
+        let allocation = engine.place_among(statement.cluster(), class, [node])?;
+        let charge = statement.cluster().charge_at(claim, &allocation)?;
+        let preemptible = self.unit.is_preemptible(statement.cluster());
+        let within = limits::check(statement.cluster(), self.unit.queue, &charge, preemptible, false);
+        within.map_err(|exceeded| self.bounded = Some(exceeded)).ok()?;
+        statement.place(claim, allocation.clone()).ok()?;
+        // Who needs most has the fewest places to choose from.
+        homeless.sort_by_key(|(_, charge)| std::cmp::Reverse((charge.device_core(), charge.cpu())));
+        for (claim, charge) in homeless {
+            let class = statement.cluster().class_of(claim)?;
+            let to = engine.place(statement.cluster(), class)?;
+            // It must count as before: what it is entitled to does not change by a move.
+            if statement.cluster().charge_at(claim, &to)? != charge {
+                return None;
+            }
+            statement.place(claim, to).ok()?;
+        }
+        // Its place is kept free until whoever asked for it takes it.
+        statement.evict(claim).ok()?;
+        Some(allocation)
+    }
+}
+
+impl MakeRoom for Moving<'_> {
+    fn may_evict(&self) -> bool {
+        true
+    }
+
+    fn make_room(
+        &mut self,
+        statement: &mut Statement<'_>,
+        engine: &mut Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        among: Option<&[NodeId]>,
+    ) -> Option<Allocation> {
+        let promising = self.promising(statement.cluster(), engine, claim, among)?;
+        for (node, victims) in self.openings(statement.cluster(), engine, claim, &promising) {
+            if !self.finder.search.spend(victims.len()) {
+                self.finder.search.stop(node);
+                return None;
+            }
+            if let Some(allocation) = self.make_way(statement, engine, claim, node, &victims) {
+                return Some(allocation);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,111 @@
+//! What the actions work with, and what they answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decisions::entitled::EntitledSets;
+use crate::decisions::placement::{Engine, Policy};
+use crate::decisions::plan::Refusal;
+use crate::decisions::settings::Settings;
+use crate::decisions::shares::Shares;
+use crate::state::cluster::Cluster;
+use crate::state::group::Group;
+use crate::state::queue::Queue;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::step::Step;
+
+use super::givers::Givers;
+use super::memory::{SearchMemory, Searches};
+use super::victims::{Fate, Victims};
+
+/// What the actions of one cycle work with.
+pub(crate) struct Context<'a> {
+    pub(crate) shares: &'a Shares,
+    pub(crate) settings: &'a Settings,
+    pub(crate) engine: &'a mut Engine<Box<dyn Policy>>,
+    pub(super) searches: Searches<'a>,
+    pub(super) entitled: EntitledSets,
+    /// Who could be evicted, of the queues that were asked for.
+    pub(super) evictable: Victims,
+    /// Who could be moved.
+    pub(super) movable: Victims,
+    givers: Option<Givers>,
+    /// Claims that may still be moved in this cycle to make room in one place.
+    pub(super) moves_left: u32,
+}
+
+impl<'a> Context<'a> {
+    /// At the beginning of a cycle.
+    pub(crate) fn new(
+        cluster: &Cluster,
+        shares: &'a Shares,
+        settings: &'a Settings,
+        engine: &'a mut Engine<Box<dyn Policy>>,
+        memory: &'a mut SearchMemory,
+    ) -> Self {
+        Self {
+            shares,
+            settings,
+            engine,
+            searches: Searches::new(cluster, memory, settings),
+            entitled: EntitledSets::default(),
+            evictable: Victims::new(Fate::Evicted),
+            movable: Victims::new(Fate::Moved),
+            givers: None,
+            moves_left: settings.moves_per_cycle,
+        }
+    }
+
+    /// Takes in steps that have been made final.
+    pub(crate) fn changed(&mut self, cluster: &Cluster, steps: &[Step]) {
+        self.entitled.changed(cluster, steps);
+        let mut groups: BTreeMap<QueueId, BTreeSet<GroupId>> = BTreeMap::new();
+        for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
+            if let Some(queue) = cluster.group(group).map(Group::queue) {
+                groups.entry(queue).or_default().insert(group);
+            }
+        }
+        for (queue, groups) in groups {
+            if let Some(givers) = &mut self.givers {
+                givers.update(cluster, self.shares, queue);
+            }
+            for victims in [&mut self.evictable, &mut self.movable] {
+                if victims.number_of(queue).is_some() || victims.knows_all() {
+                    victims.update(cluster, self.entitled.know(cluster, self.shares, queue), queue, &groups);
+                }
+            }
+        }
+    }
+
+    /// Makes known who could be evicted of a queue.
+    pub(super) fn know_evictable(&mut self, cluster: &Cluster, queue: QueueId) {
+        self.evictable.know(cluster, self.entitled.know(cluster, self.shares, queue), queue);
+    }
+
+    /// Makes known who could be moved, of all queues.
+    pub(super) fn know_movable(&mut self, cluster: &Cluster) {
+        if self.movable.knows_all() {
+            return;
+        }
+        let holds = |queue: &Queue| !queue.placed().is_empty();
+        for queue in cluster.queues().parents_first() {
+            if cluster.queue(queue).is_some_and(holds) {
+                self.movable.know(cluster, self.entitled.know(cluster, self.shares, queue), queue);
+            }
+        }
+        self.movable.note_all_known();
+    }
+
+    /// The queues that have too much of any of these resources, each with all of those.
+    pub(super) fn givers(&mut self, cluster: &Cluster, resources: &[usize]) -> BTreeMap<QueueId, Vec<usize>> {
+        self.givers.get_or_insert_with(|| Givers::of(cluster, self.shares)).among(resources)
+    }
+
+    /// Ends the cycle: remembers which searches go on in the next one.
+    pub(crate) fn finish(self, cluster: &Cluster) {
+        self.searches.finish(cluster);
+    }
+}
+
+/// What came of an action for one unit: what is to be done, evictions and moves first, or why nothing is.
+pub(crate) type Outcome = Result<Vec<Step>, Refusal>;

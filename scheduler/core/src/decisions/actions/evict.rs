@@ -1,0 +1,136 @@
+//! One unit is placed where others are evicted.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decisions::entitled::Entitled;
+use crate::decisions::gang::{FreeRoom, Unplaceable, place_unit};
+use crate::decisions::placement::{Engine, Policy};
+use crate::decisions::plan::{Refusal, cause};
+use crate::decisions::queue_share::share;
+use crate::decisions::settings::Settings;
+use crate::decisions::shares::Shares;
+use crate::decisions::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::group::Group;
+use crate::state::statement::Statement;
+use crate::vocabulary::claim::Action;
+use crate::vocabulary::share::Share;
+
+use super::bounds::Bounds;
+use super::context::Outcome;
+use super::evicting::Evicting;
+use super::finder::{Finder, could_fit};
+use super::memory::Searches;
+use super::selection::{Measure, Selection};
+
+/// What is tried.
+pub(super) struct Attempt<'a> {
+    pub(super) action: Action,
+    pub(super) unit: &'a Unit,
+    pub(super) selection: Selection<'a>,
+    /// What is placed of the unit's queue.
+    pub(super) own: &'a Entitled,
+    pub(super) shares: &'a Shares,
+    pub(super) settings: &'a Settings,
+}
+
+impl Attempt<'_> {
+    /// Evicts whom it takes to place the unit.
+    pub(super) fn run(
+        self,
+        cluster: &mut Cluster,
+        engine: &mut Engine<Box<dyn Policy>>,
+        searches: &mut Searches<'_>,
+    ) -> Outcome {
+        let Self { action, unit, selection, own, shares, settings } = self;
+        if selection.is_empty() {
+            return Err(Refusal::NothingToTake);
+        }
+        let mut search = searches.begin(action, unit.group).ok_or(Refusal::SearchExhausted)?;
+        if !could_fit(cluster, &selection, unit, &mut search) {
+            searches.end(action, unit.group, &search, false);
+            return Err(Refusal::NothingToTake);
+        }
+        let least = unit.least_charge(cluster);
+        let measure = Measure::of(&least);
+        let asked = u128::from(measure.amount(&least)) * u128::from(settings.disruption_per_mille) / 1000;
+        let mut because = cause(cluster, action, unit.group);
+        let own_share = share(cluster, shares, unit.queue, Some(&least), &least);
+        let bounds = Bounds {
+            action,
+            unit,
+            preemptible: unit.is_preemptible(cluster),
+            own,
+            shares,
+            measure,
+            least,
+            amount_max: u64::try_from(asked).unwrap_or(u64::MAX),
+            refusal: None,
+        };
+        let finder = Finder::new(search, unit);
+        let (evicted, before) = (BTreeSet::new(), BTreeMap::new());
+        let mut room = Evicting { selection, finder, bounds, evicted, before };
+        let mut statement = Statement::new(cluster);
+        let placed = room.place(&mut statement, engine);
+        searches.end(action, unit.group, &room.finder.search, placed.is_ok());
+        placed?;
+        let taken = room.taken(statement.cluster());
+        room.bounds.judge(statement.cluster(), room.sum(&taken))?;
+        because.shares = own_share.into_iter().chain(room.shares_before(&taken)).collect();
+        room.find_elsewhere(&mut statement, engine, &taken);
+        Ok(statement.keep(&because))
+    }
+}
+
+impl Evicting<'_> {
+    fn place(&mut self, statement: &mut Statement<'_>, engine: &mut Engine<Box<dyn Policy>>) -> Result<(), Refusal> {
+        let (start, unit) = (statement.checkpoint(), self.bounds.unit);
+        self.keep_limits(statement).map_err(Refusal::Limit)?;
+        let is_bounded = statement.checkpoint() != start;
+        if !is_bounded && let Some(found) = self.place_by_best_set(statement, engine) {
+            return found;
+        }
+        match (place_unit(statement, engine, unit, self), self.bounds.refusal) {
+            (Ok(()), _) => {}
+            (Err(Unplaceable::Limit(exceeded)), _) => return Err(Refusal::Limit(exceeded)),
+            (Err(_), _) if self.finder.search.stopped().is_some() => return Err(Refusal::SearchExhausted),
+            (Err(_), refusal) => return Err(refusal.unwrap_or(Refusal::NothingToTake)),
+        }
+        // For a single claim nobody too many was taken from its node.
+        if unit.claims.len() > 1 || is_bounded {
+            self.spare_whom_it_can(statement, engine, start);
+        }
+        Ok(())
+    }
+
+    /// What the other queues held from which these were taken.
+    fn shares_before(&self, taken: &[usize]) -> Vec<Share> {
+        let queues = self.selection.victims().queues();
+        let givers = taken.iter().filter_map(|number| queues.get(self.selection.get(*number)?.queue));
+        let givers: BTreeSet<_> = givers.filter(|queue| **queue != self.bounds.unit.queue).collect();
+        givers.into_iter().filter_map(|queue| self.before.get(queue).cloned().flatten()).collect()
+    }
+
+    /// Places evicted units where there is room for them elsewhere and they take no more than before, though perhaps of
+    /// another model: they are moved, then.
+    fn find_elsewhere(&self, statement: &mut Statement<'_>, engine: &mut Engine<Box<dyn Policy>>, taken: &[usize]) {
+        let order = self.order(statement.cluster());
+        let mut last_first = taken.to_vec();
+        last_first.sort_by_cached_key(|number| Reverse(self.selection.goes(&order, *number)));
+        for victim in last_first.into_iter().filter_map(|number| self.selection.get(number)) {
+            // Without its core no member beyond it is placed. What is left of a gang is not started elsewhere: it would
+            // do no work there either.
+            for placed in &victim.units {
+                let before = statement.checkpoint();
+                let is_placed = place_unit(statement, engine, &placed.unit, &mut FreeRoom).is_ok();
+                let cluster = statement.cluster();
+                let is_whole = cluster.group(placed.unit.group).is_some_and(Group::has_minimum);
+                if !is_placed || !is_whole || placed.unit.charge(cluster).takes_more_than(&placed.charge) {
+                    statement.rollback(before);
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Room that is made by evictions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decisions::gang::{FreeRoom, MakeRoom, place_unit};
+use crate::decisions::placement::{Engine, Policy};
+use crate::decisions::queue_share::share;
+use crate::decisions::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::cluster::limits::{self, Exceeded};
+use crate::state::statement::{Checkpoint, Statement};
+use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::share::Share;
+
+use super::bounds::{Bounds, Taken};
+use super::finder::Finder;
+use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
+use super::selection::{QueueOrder, Selection, Spares};
+use super::victims::Victim;
+
+/// Evicts, within a statement, as few as possible for each task.
+pub(super) struct Evicting<'a> {
+    pub(super) selection: Selection<'a>,
+    pub(super) finder: Finder,
+    pub(super) bounds: Bounds<'a>,
+    /// Those that were evicted at any time.
+    pub(super) evicted: BTreeSet<usize>,
+    /// What queues held before anything was taken from them.
+    pub(super) before: BTreeMap<QueueId, Option<Share>>,
+}
+
+impl Evicting<'_> {
+    /// Those that are evicted in a trial. Members beyond a core that is evicted too are the core's.
+    pub(super) fn taken(&self, cluster: &Cluster) -> Vec<usize> {
+        let victims = self.evicted.iter().filter_map(|number| Some((*number, self.selection.get(*number)?)));
+        let gone: Vec<(usize, &Victim)> = victims.filter(|(_, victim)| victim.is_gone(cluster)).collect();
+        let cores = gone.iter().filter(|(_, victim)| !victim.rank().elastic);
+        let cores: BTreeSet<GroupId> = cores.map(|(_, victim)| victim.group()).collect();
+        let own = |victim: &Victim| !victim.rank().elastic || !cores.contains(&victim.group());
+        gone.iter().filter(|(_, victim)| own(victim)).map(|(number, _)| *number).collect()
+    }
+
+    /// What taking these comes to.
+    pub(super) fn sum(&self, taken: &[usize]) -> Taken {
+        let victims = || taken.iter().filter_map(|number| self.selection.get(*number));
+        let amounts = victims().map(|victim| self.bounds.measure.amount(&victim.charge));
+        Taken {
+            victims: taken.len(),
+            amount: amounts.fold(0, u64::saturating_add),
+            entitled: victims().any(|victim| victim.entitled),
+        }
+    }
+
+    /// In which order queues give now.
+    pub(super) fn order(&self, cluster: &Cluster) -> QueueOrder {
+        self.selection.order_of_queues(cluster, self.bounds.shares)
+    }
+
+    /// Evicts what is still placed of a victim.
+    pub(super) fn evict(&mut self, statement: &mut Statement<'_>, number: usize) {
+        let Some(victim) = self.selection.get(number) else { return };
+        self.evicted.insert(number);
+        if let Some(queue) = self.selection.victims().queues().get(victim.queue) {
+            let bounds = &self.bounds;
+            let held = || share(statement.cluster(), bounds.shares, *queue, None, &bounds.least);
+            self.before.entry(*queue).or_insert_with(held);
+        }
+        for claim in victim.claims() {
+            if statement.cluster().allocation(claim).is_some() {
+                let evicted = statement.evict(claim);
+                debug_assert_eq!(evicted, Ok(()), "who is placed can be evicted");
+            }
+        }
+    }
+
+    /// Evicts those who stand between the unit and a limit of its queue or of one above it; whether it is within its
+    /// limits then.
+    pub(super) fn keep_limits(&mut self, statement: &mut Statement<'_>) -> Result<(), Exceeded> {
+        loop {
+            let (cluster, bounds) = (statement.cluster(), &self.bounds);
+            let passed = limits::check(cluster, bounds.unit.queue, &bounds.least, bounds.preemptible, false);
+            let Err(exceeded) = passed else { return Ok(()) };
+            if exceeded.is_quota {
+                return Err(exceeded);
+            }
+            let next = self.next_below(cluster, exceeded);
+            self.evict(statement, next.ok_or(exceeded)?);
+        }
+    }
+
+    /// The first to go of those who hold something of what a limit is passed of.
+    fn next_below(&mut self, cluster: &Cluster, exceeded: Exceeded) -> Option<usize> {
+        let selection = &self.selection;
+        let below = |queue: &QueueId| cluster.queues().path(*queue).any(|(id, _)| id == exceeded.queue);
+        let below: Vec<bool> = selection.victims().queues().iter().map(below).collect();
+        let order = self.order(cluster);
+        let taken = self.sum(&self.taken(cluster));
+        let is_useful = |victim: &Victim| {
+            below.get(victim.queue) == Some(&true)
+                && victim.charge.get(exceeded.resource) > 0
+                && !victim.is_gone(cluster)
+        };
+        let useful = selection.all().filter(|number| selection.get(*number).is_some_and(is_useful));
+        let mut useful: Vec<usize> = useful.collect();
+        if !self.finder.search.spend(useful.len()) {
+            return None;
+        }
+        useful.sort_by_cached_key(|number| selection.goes(&order, *number));
+        let mut spares = Spares::new(cluster, selection.victims());
+        let bounds = &mut self.bounds;
+        useful.into_iter().find(|number| {
+            let Some(victim) = selection.get(*number) else { return false };
+            spares.allow(victim, std::iter::empty())
+                && bounds.leaves_shares(cluster, selection, &[*number])
+                && bounds.is_bounded(taken, 1, bounds.measure.amount(&victim.charge))
+        })
+    }
+
+    /// The least disruption that makes room for a task, and on which node.
+    fn least(
+        &mut self,
+        cluster: &Cluster,
+        engine: &Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        among: Option<&[NodeId]>,
+    ) -> Option<(NodeId, Vec<usize>)> {
+        let order = self.order(cluster);
+        let before = self.sum(&self.taken(cluster));
+        let Self { selection, finder, bounds, .. } = self;
+        let mut question = Question {
+            cluster,
+            selection,
+            request: &cluster.claim(claim)?.request,
+            engine,
+            measure: bounds.measure,
+            order: &order,
+            spares: Spares::new(cluster, selection.victims()),
+        };
+        let mut seeker = Least { cluster, selection, bounds, before, best: None };
+        finder.each_node(&mut question, among, &mut seeker);
+        seeker.best.map(|(.., id, victims)| (id, victims))
+    }
+
+    /// Lets stay, one after another, who need not have gone: those first who go last. A gang's members are given room
+    /// one by one, and what is evicted for a later one may do for an earlier one as well.
+    pub(super) fn spare_whom_it_can(
+        &mut self,
+        statement: &mut Statement<'_>,
+        engine: &mut Engine<Box<dyn Policy>>,
+        start: Checkpoint,
+    ) {
+        let unit = self.bounds.unit;
+        let mut taken = self.taken(statement.cluster());
+        if taken.len() < 2 {
+            return;
+        }
+        let order = self.order(statement.cluster());
+        taken.sort_by_cached_key(|number| self.selection.goes(&order, *number));
+        let mut places = places(statement.cluster(), unit);
+        for spared in taken.clone().into_iter().rev() {
+            if !self.finder.search.spend(unit.claims.len() + taken.len()) {
+                break;
+            }
+            statement.rollback(start);
+            let others: Vec<usize> = taken.iter().copied().filter(|victim| *victim != spared).collect();
+            others.iter().for_each(|victim| self.evict(statement, *victim));
+            if place_unit(statement, engine, unit, &mut FreeRoom).is_ok()
+                && self.bounds.judge(statement.cluster(), self.sum(&others)).is_ok()
+            {
+                taken = others;
+                places = self::places(statement.cluster(), unit);
+            }
+        }
+        statement.rollback(start);
+        taken.iter().for_each(|victim| self.evict(statement, *victim));
+        for (claim, allocation) in places {
+            let placed = statement.place(claim, allocation);
+            debug_assert_eq!(placed, Ok(()), "what was tried is possible");
+        }
+    }
+}
+
+/// Where a unit's members are.
+fn places(cluster: &Cluster, unit: &Unit) -> Vec<(ClaimId, Allocation)> {
+    unit.claims.iter().filter_map(|claim| Some((*claim, cluster.allocation(*claim)?.clone()))).collect()
+}
+
+/// The least disruption of all nodes.
+struct Least<'a, 'b> {
+    cluster: &'a Cluster,
+    selection: &'a Selection<'a>,
+    bounds: &'a mut Bounds<'b>,
+    before: Taken,
+    best: Option<(Disruption, i64, NodeId, Vec<usize>)>,
+}
+
+impl Seeker for Least<'_, '_> {
+    fn kept_back(&self, _: u32) -> u32 {
+        0
+    }
+
+    fn cares_for(&self, disruption: &Disruption) -> bool {
+        self.best.as_ref().is_none_or(|(best, ..)| disruption <= best)
+    }
+
+    fn allows(&mut self, candidate: &Candidate<'_>) -> bool {
+        self.bounds.allow(self.cluster, self.selection, self.before, candidate)
+    }
+
+    fn found(&mut self, node: NodeId, solution: Solution) {
+        let key = (&solution.disruption, solution.cost, node);
+        if self.best.as_ref().is_none_or(|(least, cost, id, _)| key < (least, *cost, *id)) {
+            self.best = Some((solution.disruption, solution.cost, node, solution.victims));
+        }
+    }
+
+    fn has_found(&self) -> bool {
+        self.best.is_some()
+    }
+}
+
+impl MakeRoom for Evicting<'_> {
+    fn may_evict(&self) -> bool {
+        true
+    }
+
+    fn make_room(
+        &mut self,
+        statement: &mut Statement<'_>,
+        engine: &mut Engine<Box<dyn Policy>>,
+        claim: ClaimId,
+        among: Option<&[NodeId]>,
+    ) -> Option<Allocation> {
+        let (node, victims) = self.least(statement.cluster(), engine, claim, among)?;
+        victims.into_iter().for_each(|victim| self.evict(statement, victim));
+        let class = statement.cluster().class_of(claim)?;
+        engine.place_among(statement.cluster(), class, [node])
+    }
+}

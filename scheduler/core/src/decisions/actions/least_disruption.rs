@@ -1,0 +1,345 @@
+//! Who must go from one node so that a task fits there: as few as possible, and nobody whose staying would do no harm.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::decisions::placement::{Engine, Policy, fits};
+use crate::state::cluster::Cluster;
+use crate::state::node::Node;
+use crate::state::resources::Charge;
+use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::request::Request;
+
+use super::search::Search;
+use super::selection::{Measure, QueueOrder, Selection, Spares, Turn};
+use super::victims::Victim;
+
+/// The harm of taking some victims; less is better. The number of units counts first, then their highest priority, then
+/// their size, then the order in which they go. So one large claim of low priority is taken before two small ones, and
+/// before a smaller one that matters more.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Disruption {
+    /// Units that run.
+    pub(super) running: usize,
+    /// The highest priority of any.
+    priority: i32,
+    /// What they hold; see [`Measure`].
+    pub(super) amount: u64,
+    /// The one that goes last of them.
+    last: Option<Turn>,
+}
+
+impl Disruption {
+    /// What it means to take all of these.
+    pub(super) fn of(selection: &Selection<'_>, measure: Measure, order: &QueueOrder, set: &[usize]) -> Self {
+        let victims = || set.iter().filter_map(|victim| selection.get(*victim));
+        Self {
+            running: victims().map(|victim| victim.running).sum(),
+            priority: victims().map(|victim| victim.rank().priority.0).max().unwrap_or(i32::MIN),
+            amount: victims().map(|victim| measure.amount(&victim.charge)).fold(0, u64::saturating_add),
+            last: set.iter().filter_map(|victim| selection.goes(order, *victim)).max(),
+        }
+    }
+}
+
+/// Some victims on a node without whom a task fits there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'a> {
+    pub(super) disruption: &'a Disruption,
+    /// Those who go first, first.
+    pub(super) set: &'a [usize],
+    /// What the task takes there, exactly.
+    pub(super) charge: &'a Charge,
+}
+
+/// What a task's search on a node needs to know.
+pub(super) struct Question<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) selection: &'a Selection<'a>,
+    pub(super) request: &'a Request,
+    pub(super) engine: &'a Engine<Box<dyn Policy>>,
+    pub(super) measure: Measure,
+    pub(super) order: &'a QueueOrder,
+    pub(super) spares: Spares<'a>,
+}
+
+/// Whom to take from a node so that a task fits there.
+#[derive(Debug)]
+pub(super) struct Solution {
+    pub(super) disruption: Disruption,
+    pub(super) victims: Vec<usize>,
+    /// What the policy says that it costs to place the task there then.
+    pub(super) cost: i64,
+}
+
+/// Who looks for room: says what is worth looking at, and takes what is found.
+pub(super) trait Seeker {
+    /// What of the search's budget is not for looking.
+    fn kept_back(&self, left: u32) -> u32;
+
+    /// Whether whoever does so much harm, or more, is worth a look.
+    fn cares_for(&self, disruption: &Disruption) -> bool;
+
+    /// Whether these may be taken.
+    fn allows(&mut self, candidate: &Candidate<'_>) -> bool;
+
+    /// Takes what was found on a node.
+    fn found(&mut self, node: NodeId, solution: Solution);
+
+    /// Whether anything was found.
+    fn has_found(&self) -> bool;
+}
+
+/// Of what is left of a search's budget, the part that one node's sets of victims may take.
+const PART_OF_ONE_NODE: u32 = 8;
+
+impl<'a> Question<'a> {
+    /// The least that taking any of these could mean.
+    pub(super) fn least(&self, here: &[usize]) -> Option<Disruption> {
+        let victims = || here.iter().filter_map(|number| self.selection.get(*number));
+        Some(Disruption {
+            running: victims().map(|victim| victim.running).min()?,
+            priority: victims().map(|victim| victim.rank().priority.0).min()?,
+            amount: victims().map(|victim| self.measure.amount(&victim.charge)).min()?,
+            last: here.iter().filter_map(|number| self.selection.goes(self.order, *number)).min(),
+        })
+    }
+
+    /// The best that there is on a node with these victims, if any of it is allowed. Sets of several are sought as long
+    /// as the budget lasts.
+    pub(super) fn answer(
+        &mut self,
+        id: NodeId,
+        mut here: Vec<usize>,
+        search: &mut Search,
+        seeker: &mut dyn Seeker,
+    ) -> Option<Solution> {
+        here.sort_unstable_by_key(|victim| self.selection.goes(self.order, *victim));
+        let mut trial = Trial::new(self.cluster, self.selection, self.request, id)?;
+        here.retain(|victim| trial.local(*victim).next().is_some());
+        let mut best = Best { id, found: None };
+        for victim in &here {
+            if best.may_improve(self, &[*victim], seeker) {
+                trial.release(*victim);
+                best.offer(self, &trial, &[*victim], seeker);
+                trial.keep(*victim);
+            }
+        }
+        if here.len() > 1 && self.may_be_worth(&here, &best, seeker) && trial.fits_without(&here) {
+            for set in trial.minimal_sets(&here) {
+                search.spend(here.len());
+                if best.may_improve(self, &set, seeker) {
+                    set.iter().for_each(|victim| trial.release(*victim));
+                    best.offer(self, &trial, &set, seeker);
+                    set.iter().for_each(|victim| trial.keep(*victim));
+                }
+            }
+            let looks = (search.left() / PART_OF_ONE_NODE).max(1);
+            let (looked, is_whole) = self.sets(&mut trial, &here, looks, &mut best, seeker);
+            search.spend(looked);
+            if !is_whole {
+                search.stop(id);
+            }
+        }
+        best.found
+    }
+
+    /// Whether several of these could be better than the best single one.
+    fn may_be_worth(&self, here: &[usize], best: &Best, seeker: &dyn Seeker) -> bool {
+        let victims = || here.iter().filter_map(|number| self.selection.get(*number));
+        let mut running: Vec<usize> = victims().map(|victim| victim.running).collect();
+        running.sort_unstable();
+        let Some(least) = self.least(here) else { return false };
+        let least = Disruption { running: running.iter().take(2).sum(), ..least };
+        seeker.cares_for(&least) && best.found.as_ref().is_none_or(|best| least < best.disruption)
+    }
+
+    /// Goes through the sets of several victims, each as they go, and passes over all that can be no better than what
+    /// is known. Answers at how many it has looked, and whether at all.
+    fn sets(
+        &mut self,
+        trial: &mut Trial<'_>,
+        here: &[usize],
+        looks_max: u32,
+        best: &mut Best,
+        seeker: &mut dyn Seeker,
+    ) -> (usize, bool) {
+        let mut set: Vec<usize> = Vec::new();
+        // By member of the set, its place in `here`.
+        let mut places: Vec<usize> = Vec::new();
+        let (mut next, mut looks) = (0, 0);
+        loop {
+            let Some(victim) = here.get(next).copied() else {
+                let Some(place) = places.pop() else { return (looks as usize, true) };
+                set.pop().into_iter().for_each(|victim| trial.keep(victim));
+                next = place + 1;
+                continue;
+            };
+            if looks == looks_max {
+                set.iter().for_each(|victim| trial.keep(*victim));
+                return (looks as usize, false);
+            }
+            looks += 1;
+            set.push(victim);
+            if best.may_improve(self, &set, seeker) {
+                trial.release(victim);
+                // With more of them it would only be worse.
+                if trial.fits() {
+                    if set.len() > 1 {
+                        best.offer(self, trial, &set, seeker);
+                    }
+                } else if next + 1 < here.len() {
+                    places.push(next);
+                    next += 1;
+                    continue;
+                }
+                trial.keep(victim);
+            }
+            set.pop();
+            next += 1;
+        }
+    }
+
+    fn disruption(&self, set: &[usize]) -> Disruption {
+        Disruption::of(self.selection, self.measure, self.order, set)
+    }
+
+    /// Whether disruption budgets allow that all of these go.
+    fn budgets_allow(&mut self, set: &[usize]) -> bool {
+        let Some((last, others)) = set.split_last() else { return true };
+        let selection = self.selection;
+        let others = others.iter().filter_map(|number| selection.get(*number));
+        selection.get(*last).is_some_and(|last| last.budgets.is_empty() || self.spares.allow(last, others))
+    }
+}
+
+/// The best that was found on a node so far.
+struct Best {
+    id: NodeId,
+    found: Option<Solution>,
+}
+
+impl Best {
+    /// Whether a set, of which all but the last were asked about before, or one that contains it, could be better.
+    fn may_improve(&self, question: &mut Question<'_>, set: &[usize], seeker: &dyn Seeker) -> bool {
+        let disruption = question.disruption(set);
+        let is_better = self.found.as_ref().is_none_or(|best| disruption < best.disruption);
+        is_better && seeker.cares_for(&disruption) && (1..=set.len()).all(|end| question.budgets_allow(&set[..end]))
+    }
+
+    /// Takes a set if the task fits without it, as the trial is, and it is allowed.
+    fn offer(&mut self, question: &Question<'_>, trial: &Trial<'_>, set: &[usize], seeker: &mut dyn Seeker) {
+        if !trial.fits() {
+            return;
+        }
+        let (engine, request) = (question.engine, question.request);
+        let Some((cost, allocation)) = engine.choose_if(self.id, &trial.node, request) else { return };
+        let charge = Charge::of(request, &allocation, &trial.node);
+        let disruption = question.disruption(set);
+        if seeker.allows(&Candidate { disruption: &disruption, set, charge: &charge }) {
+            self.found = Some(Solution { disruption, victims: set.to_vec(), cost });
+        }
+    }
+}
+
+/// A copy of one node's books, from which victims are taken on trial. A look thus changes no queue, group or index:
+/// only chosen victims are evicted, in a statement.
+struct Trial<'a> {
+    cluster: &'a Cluster,
+    selection: &'a Selection<'a>,
+    request: &'a Request,
+    id: NodeId,
+    node: Node,
+    /// Claims that are off the node, and how many victims say so: a core and a member beyond it can share claims.
+    released: Vec<(ClaimId, u32)>,
+}
+
+impl<'a> Trial<'a> {
+    fn new(cluster: &'a Cluster, selection: &'a Selection<'a>, request: &'a Request, id: NodeId) -> Option<Self> {
+        Some(Self { cluster, selection, request, id, node: cluster.node(id)?.clone(), released: Vec::new() })
+    }
+
+    fn fits(&self) -> bool {
+        fits(&self.node, self.request).is_ok()
+    }
+
+    /// Whether the task fits without all of these.
+    fn fits_without(&mut self, here: &[usize]) -> bool {
+        here.iter().for_each(|victim| self.release(*victim));
+        let fits = self.fits();
+        here.iter().for_each(|victim| self.keep(*victim));
+        fits
+    }
+
+    /// A victim's claims on the node.
+    fn local(&self, victim: usize) -> impl Iterator<Item = ClaimId> + use<'a> {
+        let (id, cluster) = (self.id, self.cluster);
+        let claims = self.selection.get(victim).into_iter().flat_map(Victim::claims);
+        claims.filter(move |claim| cluster.allocation(*claim).is_some_and(|at| at.node == id))
+    }
+
+    /// Takes a victim off the node.
+    fn release(&mut self, victim: usize) {
+        for claim in self.local(victim) {
+            if let Some((_, times)) = self.released.iter_mut().find(|(released, _)| *released == claim) {
+                *times += 1;
+                continue;
+            }
+            if let Some((of, at)) = self.cluster.claim(claim).zip(self.cluster.allocation(claim)) {
+                self.node.give_back(claim, &of.request, at);
+                self.released.push((claim, 1));
+            }
+        }
+    }
+
+    /// Puts a victim that was taken off back.
+    fn keep(&mut self, victim: usize) {
+        for claim in self.local(victim) {
+            let Some(index) = self.released.iter().position(|(released, _)| *released == claim) else { continue };
+            self.released[index].1 -= 1;
+            if self.released[index].1 > 0 {
+                continue;
+            }
+            self.released.swap_remove(index);
+            if let Some((of, at)) = self.cluster.claim(claim).zip(self.cluster.allocation(claim)) {
+                let taken = self.node.take(claim, &of.request, at);
+                debug_assert_eq!(taken, Ok(()), "what was given back can be taken again");
+            }
+        }
+    }
+
+    /// Sets without whom the task fits, and of whom nobody can stay: found by letting one after another stay who can,
+    /// those first who go last, and those first whose device would have to be freed of many.
+    fn minimal_sets(&mut self, here: &[usize]) -> Vec<Vec<usize>> {
+        let mut last_first = here.to_vec();
+        last_first.reverse();
+        let mut crowds: BTreeMap<u16, usize> = BTreeMap::new();
+        here.iter().flat_map(|victim| self.devices(*victim)).for_each(|device| *crowds.entry(device).or_default() += 1);
+        let crowd = |victim: usize| self.devices(victim).filter_map(|device| crowds.get(&device)).max().copied();
+        let mut crowded_first = last_first.clone();
+        crowded_first.sort_by_cached_key(|victim| Reverse(crowd(*victim)));
+        [last_first, crowded_first].map(|order| self.minimal_set(here, &order)).into()
+    }
+
+    /// Who is left of all when in this order whoever can stays.
+    fn minimal_set(&mut self, here: &[usize], order: &[usize]) -> Vec<usize> {
+        order.iter().for_each(|victim| self.release(*victim));
+        let mut set = Vec::new();
+        for victim in order {
+            self.keep(*victim);
+            if !self.fits() {
+                self.release(*victim);
+                set.push(*victim);
+            }
+        }
+        set.iter().for_each(|victim| self.keep(*victim));
+        here.iter().copied().filter(|victim| set.contains(victim)).collect()
+    }
+
+    /// The devices of a victim's claims here; of several claims more than once.
+    fn devices(&self, victim: usize) -> impl Iterator<Item = u16> + use<'a> {
+        let cluster = self.cluster;
+        let allocations = self.local(victim).filter_map(|claim| cluster.allocation(claim));
+        allocations.flat_map(|at| at.devices.iter().map(|part| part.device))
+    }
+}

@@ -1,0 +1,62 @@
+//! Where moves could make room at all: a look that is much cheaper than the search for whom to move.
+
+use std::collections::BTreeMap;
+
+use crate::decisions::placement::{Engine, Policy};
+use crate::state::class::ClassId;
+use crate::state::cluster::Cluster;
+use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::request::Request;
+
+/// Classes for which the engine is asked whether there is room anywhere; of others it is taken to be so.
+const CLASSES_MAX: usize = 64;
+
+/// Who on a node has room elsewhere.
+///
+/// Whoever is moved goes to another node, or to other devices of the same one. Who has room nowhere can only do the
+/// latter. So a node has room for a task after moves only if what is free there, and what those hold who have room
+/// elsewhere, is together as much as the task asks for.
+#[derive(Debug, Default)]
+pub(super) struct Leeway {
+    has_room: BTreeMap<ClassId, bool>,
+}
+
+impl Leeway {
+    /// Whether moves of `movable`, who are on a node, could make room for a task there.
+    pub(super) fn is_enough(
+        &mut self,
+        cluster: &Cluster,
+        engine: &mut Engine<Box<dyn Policy>>,
+        id: NodeId,
+        movable: impl Iterator<Item = ClaimId>,
+        request: &Request,
+    ) -> bool {
+        let Some(node) = cluster.node(id) else { return false };
+        let mut core: u64 = node.devices().iter().map(|device| u64::from(device.core_free().get())).sum();
+        let (mut cpu, mut memory) = (node.cpu_free().get(), node.memory_free().get());
+        for claim in movable {
+            let at = cluster.allocation(claim).filter(|at| at.node == id);
+            let Some((class, at)) = cluster.class_of(claim).zip(at) else { continue };
+            if !self.has_room(cluster, engine, class) {
+                continue;
+            }
+            let Some(held) = cluster.class(class).map(|class| class.request()) else { continue };
+            core += at.devices.iter().map(|part| u64::from(part.core.get())).sum::<u64>();
+            cpu = cpu.saturating_add(held.cpu.get());
+            memory = memory.saturating_add(held.memory.get());
+        }
+        core >= request.devices.total_core() && cpu >= request.cpu.get() && memory >= request.memory.get()
+    }
+
+    fn has_room(&mut self, cluster: &Cluster, engine: &mut Engine<Box<dyn Policy>>, class: ClassId) -> bool {
+        if let Some(known) = self.has_room.get(&class) {
+            return *known;
+        }
+        if self.has_room.len() >= CLASSES_MAX {
+            return true;
+        }
+        let has_room = engine.has_room(cluster, class);
+        self.has_room.insert(class, has_room);
+        has_room
+    }
+}

@@ -1,0 +1,231 @@
+//! One action for all that waits, in the order of turns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use crate::decisions::gang::{FreeRoom, place_unit};
+use crate::decisions::holds::Holds;
+use crate::decisions::plan::{Plan, Refusal, cause};
+use crate::decisions::signature::Signature;
+use crate::decisions::turns::{Candidates, Next, Turns};
+use crate::decisions::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::group::Group;
+use crate::state::queue::Turn;
+use crate::state::resources::Charge;
+use crate::state::statement::Statement;
+use crate::vocabulary::claim::Action;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::step::Step;
+
+use super::consolidate::consolidate;
+use super::context::{Context, Outcome};
+use super::preempt::preempt;
+use super::protection::MinRuntime;
+use super::reclaim::reclaim;
+use super::waiting::{Waiting, starts};
+
+/// What a pass tries.
+#[derive(Debug, Default)]
+struct Tried {
+    /// By queue, and by turn of the group that is to be tried: the place in [`Waiting`] of which it is the first.
+    firsts: BTreeMap<QueueId, BTreeMap<Turn, usize>>,
+    /// The turns of those groups.
+    turns: BTreeMap<GroupId, Turn>,
+    /// By that place: why the first was refused, and all behind it.
+    refusals: BTreeMap<usize, Refusal>,
+    /// Moves that were refused are refused to all queues alike, but those that may move others of their own sooner than
+    /// those of other queues.
+    no_moves: BTreeMap<(Option<QueueId>, Signature), Refusal>,
+    /// Whether anybody was moved or evicted: they may have left more room than was needed.
+    has_evicted: bool,
+}
+
+impl Tried {
+    /// Has the first of those at a place tried, in its turn.
+    fn add(&mut self, cluster: &Cluster, waiting: &Waiting, place: usize) {
+        let Some(alike) = waiting.alike.get(place) else { return };
+        let turn = waiting.first(place).and_then(|group| cluster.turn(group));
+        if let Some(turn) = turn {
+            self.turns.insert(turn.group, turn);
+            self.firsts.entry(alike.queue).or_default().insert(turn, place);
+        }
+    }
+
+    /// If a group of a queue is to be tried: at which turn, and the place of which it is the first.
+    fn find(&self, queue: QueueId, group: GroupId) -> Option<(Turn, usize)> {
+        let turn = self.turns.get(&group)?;
+        self.firsts.get(&queue)?.get(turn).map(|place| (*turn, *place))
+    }
+
+    /// Goes on to whoever is next of those alike. Answers whose turn it was, by number among what is pending.
+    fn go_on(&mut self, cluster: &Cluster, waiting: &mut Waiting, next: &Next) -> Option<usize> {
+        let (turn, place) = self.find(next.queue, next.turn.group)?;
+        self.turns.remove(&turn.group);
+        self.firsts.get_mut(&next.queue)?.remove(&turn);
+        let number = waiting.pop(place);
+        self.add(cluster, waiting, place);
+        number
+    }
+
+    /// Takes in what has become of groups that are still to be tried: one of which the core was evicted has another
+    /// turn.
+    fn follow(&mut self, cluster: &Cluster, steps: &[Step]) {
+        for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
+            let Some((queue, now)) = cluster.group(group).map(Group::queue).zip(cluster.turn(group)) else { continue };
+            let Some((before, place)) = self.find(queue, group).filter(|(before, _)| *before != now) else { continue };
+            if let Some(firsts) = self.firsts.get_mut(&queue) {
+                self.turns.insert(group, now);
+                firsts.remove(&before);
+                firsts.insert(now, place);
+            }
+        }
+    }
+}
+
+impl Candidates for Tried {
+    fn next(&mut self, cluster: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)> {
+        let mut later = self.firsts.get(&queue)?.range((from, Bound::Unbounded));
+        later.find_map(|(turn, place)| {
+            if self.refusals.contains_key(place) {
+                return None;
+            }
+            let unit = Unit::next(cluster, turn.group).ok().flatten()?;
+            Some((*turn, unit.least_charge(cluster)))
+        })
+    }
+}
+
+/// Tries an action for every unit that found no room, or stands before a limit that others fill; enters into the plan
+/// what is done, and notes who is refused.
+pub(crate) fn pass(
+    action: Action,
+    cluster: &mut Cluster,
+    context: &mut Context<'_>,
+    holds: &Holds,
+    plan: &mut Plan,
+    waiting: &mut Waiting,
+) {
+    let mut tried = Tried::default();
+    (0..waiting.alike.len()).for_each(|place| tried.add(cluster, waiting, place));
+    let shares = context.shares;
+    let mut turns = Turns::new(cluster, shares, &mut tried);
+    while let Some(next) = turns.next() {
+        let place = tried.find(next.queue, next.turn.group).map(|(_, place)| place);
+        let unit = Unit::next(cluster, next.turn.group).ok().flatten();
+        let Some((place, unit)) = place.zip(unit) else {
+            // Of this group nothing can be tried now; others go on.
+            turns.advance(next, cluster, shares, &mut tried);
+            continue;
+        };
+        holds.open(cluster, unit.group);
+        let (unit, outcome) = attempt(action, cluster, context, holds, &mut tried, unit);
+        holds.close(cluster, unit.group);
+        match outcome {
+            Ok((steps, how)) => {
+                tried.has_evicted |= how != Action::Allocate;
+                let queues: BTreeSet<QueueId> = steps.iter().filter_map(|step| queue_of(cluster, step)).collect();
+                queues.into_iter().for_each(|queue| turns.refresh(queue, cluster, shares));
+                let number = tried.go_on(cluster, waiting, &next);
+                tried.follow(cluster, &steps);
+                plan.add(steps, how, unit.group);
+                let may_grow = cluster.group(unit.group).is_some_and(Group::has_waiting);
+                if let Some(number) = number.filter(|_| may_grow) {
+                    let place = waiting.separate(unit.queue, number);
+                    tried.add(cluster, waiting, place);
+                }
+            }
+            // How long a group waits is its own affair.
+            Err(refusal @ Refusal::Delayed { .. }) => {
+                let number = tried.go_on(cluster, waiting, &next);
+                number.into_iter().for_each(|number| waiting.refuse(number, refusal));
+            }
+            Err(refusal) => _ = tried.refusals.insert(place, refusal),
+        }
+        turns.advance(next, cluster, shares, &mut tried);
+    }
+    for (place, refusal) in tried.refusals {
+        waiting.refuse_alike(place, refusal);
+    }
+}
+
+/// Tries a unit, and if it is refused those that could be placed instead of it. Answers which one was placed, and how;
+/// or why the first was refused.
+fn attempt(
+    action: Action,
+    cluster: &mut Cluster,
+    context: &mut Context<'_>,
+    holds: &Holds,
+    tried: &mut Tried,
+    first: Unit,
+) -> (Unit, Result<(Vec<Step>, Action), Refusal>) {
+    let mut refused = match attempt_one(action, cluster, context, holds, tried, &first) {
+        Err(refusal) if !matches!(refusal, Refusal::Delayed { .. }) => refusal,
+        outcome => return (first, outcome),
+    };
+    let others: Vec<Unit> = first.sorts(cluster).skip(1).filter(|unit| starts(cluster, unit)).collect();
+    for unit in others {
+        match attempt_one(action, cluster, context, holds, tried, &unit) {
+            Ok(placed) => return (unit, Ok(placed)),
+            Err(Refusal::Delayed { .. }) => {}
+            Err(refusal) => refused = refused.more_telling(refusal),
+        }
+    }
+    (first, Err(refused))
+}
+
+fn attempt_one(
+    action: Action,
+    cluster: &mut Cluster,
+    context: &mut Context<'_>,
+    holds: &Holds,
+    tried: &mut Tried,
+    unit: &Unit,
+) -> Result<(Vec<Step>, Action), Refusal> {
+    // Room that an earlier unit has left over costs nobody anything.
+    let left_over = if tried.has_evicted { take_free(cluster, context, unit) } else { None };
+    if let Some(steps) = left_over {
+        return Ok((steps, Action::Allocate));
+    }
+    if action != Action::Consolidate {
+        return make_way(action, cluster, context, unit).map(|steps| (steps, action));
+    }
+    let protection = |action: Action| MinRuntime::of(cluster, unit.queue, action);
+    let own = (protection(Action::Preempt) != protection(Action::Reclaim)).then_some(unit.queue);
+    let sought = (own, Signature::of(cluster, unit));
+    // What others have found says nothing of nodes that are kept for it.
+    let is_holder = holds.of(unit.group).next().is_some();
+    if let Some(refusal) = tried.no_moves.get(&sought).filter(|_| !is_holder) {
+        return Err(*refusal);
+    }
+    let outcome = make_way(action, cluster, context, unit);
+    // A limit is one queue's own, and how long a group waits is its own affair.
+    if let Err(refusal @ (Refusal::NothingToTake | Refusal::SearchExhausted)) = outcome {
+        tried.no_moves.insert(sought, refusal);
+    }
+    outcome.map(|steps| (steps, action))
+}
+
+/// Places a unit by an action that has others make way.
+pub(crate) fn make_way(action: Action, cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+    match action {
+        Action::Consolidate => consolidate(cluster, context, unit),
+        Action::Reclaim => reclaim(cluster, context, unit),
+        _ => preempt(cluster, context, unit),
+    }
+}
+
+/// Places a unit where there is room without anybody making way.
+fn take_free(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Option<Vec<Step>> {
+    let because = cause(cluster, Action::Allocate, unit.group);
+    let mut statement = Statement::new(cluster);
+    place_unit(&mut statement, context.engine, unit, &mut FreeRoom).ok()?;
+    let steps = statement.keep(&because);
+    context.changed(cluster, &steps);
+    Some(steps)
+}
+
+fn queue_of(cluster: &Cluster, step: &Step) -> Option<QueueId> {
+    cluster.group_of(step.claim()).and_then(|group| cluster.group(group)).map(Group::queue)
+}

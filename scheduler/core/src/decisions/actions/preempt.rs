@@ -1,0 +1,39 @@
+//! Preempt: within a queue, what is of lower priority makes way.
+
+use crate::decisions::plan::Refusal;
+use crate::decisions::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::vocabulary::claim::Action;
+
+use super::context::{Context, Outcome};
+use super::evict::Attempt;
+use super::protection::delayed_until_ms;
+use super::selection::Selection;
+use super::victims::Victim;
+
+/// Places a unit by evicting units of strictly lower priority in its queue: any, if it would be entitled, otherwise
+/// only borrowed ones.
+pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+    let own = context.entitled.know(cluster, context.shares, unit.queue);
+    // Who is of the lowest priority has nobody to take from.
+    if own.units().last().is_none_or(|last| last.unit.rank.priority <= unit.rank.priority) {
+        return Err(Refusal::NothingToTake);
+    }
+    if let Some(until_ms) = delayed_until_ms(cluster, unit) {
+        return Err(Refusal::Delayed { until_ms });
+    }
+    let is_entitled = own.would_entitle(unit.rank, &unit.least_charge(cluster));
+    context.know_evictable(cluster, unit.queue);
+    let Context { shares, settings, engine, searches, entitled, evictable, .. } = context;
+    let own = entitled.know(cluster, shares, unit.queue);
+    let takes = |victim: &Victim| {
+        victim.rank().priority > unit.rank.priority
+            && (is_entitled || !victim.entitled)
+            && victim.is_open_to(Action::Preempt)
+    };
+    let selection = Selection::new(evictable, evictable.number_of(unit.queue).into_iter().collect(), takes);
+    let attempt = Attempt { action: Action::Preempt, unit, selection, own, shares, settings };
+    let steps = attempt.run(cluster, engine, searches)?;
+    context.changed(cluster, &steps);
+    Ok(steps)
+}

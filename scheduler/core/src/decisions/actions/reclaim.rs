@@ -1,0 +1,55 @@
+//! Reclaim: what queues hold beyond their fair share goes back to those who have less than theirs.
+
+use crate::decisions::plan::Refusal;
+use crate::decisions::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::vocabulary::claim::Action;
+
+use super::context::{Context, Outcome};
+use super::evict::Attempt;
+use super::protection::delayed_until_ms;
+use super::selection::Selection;
+use super::victims::Victim;
+
+/// Places a unit that would be entitled by evicting borrowed units of other queues.
+pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+    let least = unit.least_charge(cluster);
+    let needs: Vec<usize> = least.parts().map(|(resource, _)| resource).collect();
+    if let Some(resource) = context.shares.exceeded(cluster, unit.queue, &least) {
+        return Err(Refusal::above(context.shares, unit.queue, resource));
+    }
+    let own = context.entitled.know(cluster, context.shares, unit.queue);
+    if !own.would_entitle(unit.rank, &least) {
+        return Err(Refusal::above(context.shares, unit.queue, needs.first().copied().unwrap_or(0)));
+    }
+    if let Some(until_ms) = delayed_until_ms(cluster, unit) {
+        return Err(Refusal::Delayed { until_ms });
+    }
+    let mut givers = context.givers(cluster, &needs);
+    givers.remove(&unit.queue);
+    for queue in givers.keys() {
+        context.know_evictable(cluster, *queue);
+    }
+    let Context { shares, settings, engine, searches, entitled, evictable, .. } = context;
+    let own = entitled.know(cluster, shares, unit.queue);
+    // By number of the queue: what it has too much of.
+    let mut gives: Vec<Vec<usize>> = vec![Vec::new(); evictable.queues().len()];
+    let mut queues = Vec::with_capacity(givers.len());
+    for (queue, resources) in givers {
+        if let Some(number) = evictable.number_of(queue) {
+            gives[number] = resources;
+            queues.push(number);
+        }
+    }
+    let takes = |victim: &Victim| {
+        let holds = |resource: &usize| victim.charge.get(*resource) > 0;
+        !victim.entitled
+            && victim.is_open_to(Action::Reclaim)
+            && gives.get(victim.queue).is_some_and(|gives| gives.iter().any(holds))
+    };
+    let selection = Selection::new(evictable, queues, takes);
+    let attempt = Attempt { action: Action::Reclaim, unit, selection, own, shares, settings };
+    let steps = attempt.run(cluster, engine, searches)?;
+    context.changed(cluster, &steps);
+    Ok(steps)
+}

@@ -1,0 +1,175 @@
+//! Whom an action may take for one unit.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decisions::shares::Shares;
+use crate::decisions::unit::Rank;
+use crate::state::cluster::Cluster;
+use crate::state::node::Node;
+use crate::state::resources::Charge;
+use crate::vocabulary::claim::{ClaimId, NodeId};
+
+use super::victims::{Victim, Victims};
+
+/// Those of the victims that may be taken for a unit.
+pub(super) struct Selection<'a> {
+    victims: &'a Victims,
+    /// The numbers of the queues that they are of.
+    queues: Vec<usize>,
+    /// By number of a queue: whether they are of it.
+    is_of_queues: Vec<bool>,
+    takes: Box<dyn Fn(&Victim) -> bool + 'a>,
+}
+
+impl<'a> Selection<'a> {
+    /// Of these queues, by number, those that `takes` allows.
+    pub(super) fn new(victims: &'a Victims, queues: Vec<usize>, takes: impl Fn(&Victim) -> bool + 'a) -> Self {
+        let mut is_of_queues = vec![false; victims.queues().len()];
+        for queue in &queues {
+            is_of_queues.iter_mut().skip(*queue).take(1).for_each(|is_of_queues| *is_of_queues = true);
+        }
+        Self { victims, queues, is_of_queues, takes: Box::new(takes) }
+    }
+
+    pub(super) fn get(&self, number: usize) -> Option<&'a Victim> {
+        self.victims.get(number)
+    }
+
+    pub(super) fn victims(&self) -> &'a Victims {
+        self.victims
+    }
+
+    fn may_take(&self, number: usize) -> bool {
+        let is_of_queues = |victim: &Victim| self.is_of_queues.get(victim.queue) == Some(&true);
+        self.get(number).is_some_and(|victim| is_of_queues(victim) && (self.takes)(victim))
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> {
+        self.queues.iter().flat_map(|queue| self.victims.of_queue(*queue)).filter(|number| self.may_take(*number))
+    }
+
+    /// Whether there is nobody.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().next().is_none()
+    }
+
+    /// The nodes on which there is anybody, with who, from node `start` on and then from the first.
+    pub(super) fn nodes(&self, start: Option<NodeId>) -> impl Iterator<Item = (NodeId, Vec<usize>)> {
+        let nodes = self.victims.nodes(start).map(|(node, here)| (node, self.of(here)));
+        nodes.filter(|(_, here)| !here.is_empty())
+    }
+
+    fn of(&self, here: &[usize]) -> Vec<usize> {
+        here.iter().copied().filter(|number| self.may_take(*number)).collect()
+    }
+
+    /// A node without those who may be taken there; `None` if there is nobody.
+    pub(super) fn without(&self, cluster: &Cluster, id: NodeId) -> Option<Node> {
+        let here = self.of(self.victims.on(id));
+        if here.is_empty() {
+            return None;
+        }
+        let mut node = cluster.node(id)?.clone();
+        let claims: BTreeSet<ClaimId> =
+            here.iter().filter_map(|number| self.get(*number)).flat_map(Victim::claims).collect();
+        for claim in claims {
+            let at = cluster.allocation(claim).filter(|at| at.node == id);
+            if let Some((of, at)) = cluster.claim(claim).zip(at) {
+                node.give_back(claim, &of.request, at);
+            }
+        }
+        Some(node)
+    }
+
+    /// The order in which queues give: the one that is furthest above its share first, from the top of the tree down.
+    pub(super) fn order_of_queues(&self, cluster: &Cluster, shares: &Shares) -> QueueOrder {
+        let mut places = vec![usize::MAX; self.victims.queues().len()];
+        if let [only] = self.queues[..] {
+            places.iter_mut().skip(only).take(1).for_each(|place| *place = 0);
+            return QueueOrder { places };
+        }
+        let mut known = BTreeMap::new();
+        let mut paths: Vec<(Reverse<Vec<_>>, usize)> = Vec::with_capacity(self.queues.len());
+        for number in &self.queues {
+            let Some(queue) = self.victims.queues().get(*number) else { continue };
+            let mut path: Vec<_> = cluster
+                .queues()
+                .path(*queue)
+                .map(|(id, _)| *known.entry(id).or_insert_with(|| shares.dominant(cluster, id)))
+                .collect();
+            path.reverse();
+            paths.push((Reverse(path), *number));
+        }
+        paths.sort_unstable();
+        for (place, (_, number)) in paths.into_iter().enumerate() {
+            places[number] = place;
+        }
+        QueueOrder { places }
+    }
+
+    /// The key by which victims are sorted: who goes first is least.
+    pub(super) fn goes(&self, order: &QueueOrder, victim: usize) -> Option<Turn> {
+        let victim = self.get(victim)?;
+        Some((order.places.get(victim.queue).copied()?, Reverse(victim.rank())))
+    }
+}
+
+/// When a victim goes: its queue's place, and its rank.
+pub(super) type Turn = (usize, Reverse<Rank>);
+
+/// The order in which queues give.
+#[derive(Clone, Debug)]
+pub(super) struct QueueOrder {
+    /// By number of the queue.
+    places: Vec<usize>,
+}
+
+/// What may still be taken of each disruption budget, in one state.
+#[derive(Debug)]
+pub(super) struct Spares<'a> {
+    cluster: &'a Cluster,
+    victims: &'a Victims,
+    known: BTreeMap<usize, u32>,
+}
+
+impl<'a> Spares<'a> {
+    pub(super) fn new(cluster: &'a Cluster, victims: &'a Victims) -> Self {
+        Self { cluster, victims, known: BTreeMap::new() }
+    }
+
+    /// Whether the budgets of a victim allow that it goes with some others.
+    pub(super) fn allow(&mut self, victim: &Victim, others: impl Iterator<Item = &'a Victim> + Clone) -> bool {
+        victim.budgets.iter().all(|(budget, members)| {
+            let of_other = |other: &Victim| -> u32 {
+                other.budgets.iter().filter(|(number, _)| number == budget).map(|(_, members)| *members).sum()
+            };
+            let taken = others.clone().map(of_other).fold(*members, u32::saturating_add);
+            taken <= self.spare(*budget)
+        })
+    }
+
+    fn spare(&mut self, budget: usize) -> u32 {
+        let Self { cluster, victims, known } = self;
+        let spare = |(namespace, name): &(String, String)| cluster.spare_of_budget(namespace, name);
+        *known.entry(budget).or_insert_with(|| victims.budget(budget).map_or(0, spare))
+    }
+}
+
+/// How much is taken for a unit, measured in what the unit itself wants most: time of devices, else memory of devices,
+/// else CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measure(usize);
+
+impl Measure {
+    /// The measure for a unit that takes `charge`.
+    pub(super) fn of(charge: &Charge) -> Self {
+        Self([2, 3].into_iter().find(|number| charge.get(*number) > 0).unwrap_or(0))
+    }
+
+    /// The amount of a charge.
+    pub(super) fn amount(self, charge: &Charge) -> u64 {
+        charge.get(self.0)
+    }
+}

@@ -1,0 +1,162 @@
+//! Which of a queue's placed units are within its fair share.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decisions::shares::Shares;
+use crate::decisions::unit::{Rank, Unit};
+use crate::state::cluster::Cluster;
+use crate::state::group::Group;
+use crate::state::resources::{Amounts, Charge};
+use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::step::Step;
+
+/// A unit that is placed.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacedUnit {
+    pub(crate) unit: Unit,
+    /// What it takes.
+    pub(crate) charge: Charge,
+    /// Whether its group has all it needs. What is left of a gang does no work, and is entitled to nothing until it is
+    /// whole.
+    is_whole: bool,
+    /// Whether it is within its queue's fair share; otherwise it is borrowed.
+    pub(crate) entitled: bool,
+}
+
+/// What is evicted as a whole, and whether it is within its queue's fair share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Its group.
+    pub group: GroupId,
+    /// The members that the group needs, or one member beyond those.
+    pub claims: Vec<ClaimId>,
+    /// Whether it is one member beyond those that the group needs.
+    pub is_elastic: bool,
+    /// Whether it is within its queue's fair share; otherwise it is borrowed, and queues that have less than theirs may
+    /// take it back.
+    pub is_entitled: bool,
+}
+
+/// The placed units of a leaf queue in their fixed order, each either *entitled* or *borrowed*.
+///
+/// In the order of rank a unit is entitled if, with the entitled ones before it, it stays within the queue's fair share
+/// of every resource that it takes; otherwise it is borrowed, and the next one is looked at. A member beyond its
+/// group's core is borrowed if the core is: evicting the core takes it along, and no queue may lose by that what it is
+/// entitled to. The fair shares of queues below one parent add up to at most the parent's, so what is entitled in a
+/// leaf is so at every level.
+///
+/// One set decides who may reclaim, from whom, and who goes first. With several measures each action could undo what
+/// another one has done.
+///
+/// This set is what makes scheduling end. Reclaim takes only what is borrowed, for a unit that is entitled: the
+/// entitled set of its queue rises in the order of rank, and no other queue's changes. Preemption takes only units of
+/// later rank, and if the unit that it is for would itself be borrowed, only borrowed ones: where it stands in the
+/// order the set rises, and changes only come after it. All other actions only add. The sets of all queues can only
+/// rise, and there are finitely many of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Entitled {
+    units: Vec<PlacedUnit>,
+    fair: Vec<u64>,
+}
+
+impl Entitled {
+    /// The units of a queue as they are placed now.
+    pub(crate) fn of(cluster: &Cluster, shares: &Shares, queue: QueueId) -> Self {
+        let groups = cluster.queue(queue).into_iter().flat_map(|queue| queue.placed());
+        let units = groups.flat_map(|turn| placed(cluster, turn.group)).collect();
+        let fair = shares.get(queue).iter().map(|entitlement| entitlement.fair_share).collect();
+        let mut entitled = Self { units, fair };
+        entitled.classify();
+        entitled
+    }
+
+    /// Takes in that members of these groups were placed or evicted.
+    fn update(&mut self, cluster: &Cluster, groups: &BTreeSet<GroupId>) {
+        self.units.retain(|placed| !groups.contains(&placed.unit.group));
+        self.units.extend(groups.iter().flat_map(|group| placed(cluster, *group)));
+        self.classify();
+    }
+
+    fn classify(&mut self) {
+        // Nearly in order already: the stable sort merges what is.
+        self.units.sort_by_key(|placed| placed.unit.rank);
+        let mut held = Amounts::default();
+        let mut borrowed_cores = BTreeSet::new();
+        for placed in &mut self.units {
+            let rank = placed.unit.rank;
+            let without_core = rank.elastic && borrowed_cores.contains(&rank.group);
+            placed.entitled = placed.is_whole && !without_core && fits(&self.fair, &held, &placed.charge);
+            if placed.entitled {
+                held.add(&placed.charge);
+            } else if !rank.elastic {
+                borrowed_cores.insert(rank.group);
+            }
+        }
+    }
+
+    /// Whether a unit of this rank that takes `charge` would be entitled, if it were placed. What is placed of a core
+    /// already counts with the rest of it.
+    pub(crate) fn would_entitle(&self, rank: Rank, charge: &Charge) -> bool {
+        let mut held = Amounts::default();
+        for placed in self.units.iter().take_while(|placed| placed.unit.rank <= rank) {
+            if placed.entitled || placed.unit.rank == rank {
+                held.add(&placed.charge);
+            } else if rank.elastic && placed.unit.rank.is_core_of(rank) {
+                return false;
+            }
+        }
+        fits(&self.fair, &held, charge)
+    }
+
+    /// All units, the last in order first.
+    pub(crate) fn last_first(&self) -> impl Iterator<Item = &PlacedUnit> {
+        self.units.iter().rev()
+    }
+
+    /// All units, in order.
+    pub(crate) fn units(&self) -> &[PlacedUnit] {
+        &self.units
+    }
+}
+
+fn placed(cluster: &Cluster, group: GroupId) -> impl Iterator<Item = PlacedUnit> {
+    let is_whole = cluster.group(group).is_some_and(Group::has_minimum);
+    let units = Unit::placed(cluster, group).into_iter();
+    units.map(move |unit| PlacedUnit { charge: unit.charge(cluster), unit, is_whole, entitled: false })
+}
+
+fn fits(fair: &[u64], held: &Amounts, charge: &Charge) -> bool {
+    let share = |number: usize| fair.get(number).copied().unwrap_or(0);
+    charge.parts().all(|(number, amount)| held.get(number).saturating_add(amount) <= share(number))
+}
+
+/// The sets of the queues that were asked for, kept true as claims are placed and evicted. Made anew each cycle: fair
+/// shares change with what happens.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EntitledSets {
+    by_queue: BTreeMap<QueueId, Entitled>,
+}
+
+impl EntitledSets {
+    /// Makes sure that a queue's set is there.
+    pub(crate) fn know(&mut self, cluster: &Cluster, shares: &Shares, queue: QueueId) -> &Entitled {
+        self.by_queue.entry(queue).or_insert_with(|| Entitled::of(cluster, shares, queue))
+    }
+
+    /// Takes in steps that have been made final.
+    pub(crate) fn changed(&mut self, cluster: &Cluster, steps: &[Step]) {
+        let mut groups: BTreeMap<QueueId, BTreeSet<GroupId>> = BTreeMap::new();
+        for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
+            if let Some(queue) = cluster.group(group).map(Group::queue) {
+                groups.entry(queue).or_default().insert(group);
+            }
+        }
+        for (queue, groups) in groups {
+            if let Some(entitled) = self.by_queue.get_mut(&queue) {
+                entitled.update(cluster, &groups);
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Units whose members may not be just anywhere: in one domain of a topology level, on one node, or spread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::vec::IntoIter;
+
+use super::{MakeRoom, Unplaceable, demanding_first, place_within_bounds};
+use crate::decisions::placement::{Engine, GroupScope, MemberNodes, Policy, room};
+use crate::decisions::unit::Unit;
+use crate::state::class::ClassId;
+use crate::state::cluster::Cluster;
+use crate::state::statement::{Checkpoint, Statement};
+use crate::state::topology::DomainId;
+use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::pod_group::{GroupId, GroupPlacement, PlacementStrategy};
+use crate::vocabulary::queue_spec::QueueId;
+
+/// So often, for one unit in one scope, a sub-group that has found a domain goes on to the next one for the sake of
+/// others.
+const WAYS_MAX: u32 = 64;
+
+/// A group's rules about where its members may be.
+pub(super) struct Rules {
+    group: GroupId,
+    queue: QueueId,
+    preemptible: bool,
+    spread: GroupPlacement,
+    /// By sub-group, the level in one domain of which its members must be.
+    levels: Vec<Option<String>>,
+}
+
+/// What placing needs at every step.
+struct Trial<'a, 's> {
+    statement: &'a mut Statement<'s>,
+    engine: &'a mut Engine<Box<dyn Policy>>,
+    room: &'a mut dyn MakeRoom,
+}
+
+/// Members of a sub-group that must be in one domain of its level.
+struct Part {
+    /// The number of the sub-group.
+    sub_group: usize,
+    claims: Vec<ClaimId>,
+    /// One of them.
+    first: ClaimId,
+    wanted: Vec<(ClassId, u32)>,
+    /// The domains in which they could be before any other part was placed. If there is no other: none is noted.
+    choices: Vec<DomainId>,
+}
+
+impl Part {
+    /// Whether it has the same domains to choose from as another one and takes the same there.
+    fn is_like(&self, other: &Self) -> bool {
+        (&self.choices, &self.wanted) == (&other.choices, &other.wanted)
+    }
+}
+
+impl Rules {
+    /// The rules of a unit's group, if it has any.
+    pub(super) fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
+        let spec = cluster.group(unit.group)?.spec();
+        let levels: Vec<Option<String>> = spec.sub_groups.iter().map(|sub| sub.required_level.clone()).collect();
+        let has_any = spec.spread != GroupPlacement::default() || levels.iter().any(Option::is_some);
+        let (group, queue, preemptible) = (unit.group, unit.queue, spec.preemptible);
+        has_any.then(|| Self { group, queue, preemptible, spread: spec.spread.clone(), levels })
+    }
+
+    /// Places the unit's members; what was placed before it failed is still there.
+    pub(super) fn place(
+        &self,
+        statement: &mut Statement<'_>,
+        engine: &mut Engine<Box<dyn Policy>>,
+        unit: &Unit,
+        room: &mut dyn MakeRoom,
+    ) -> Result<(), Unplaceable> {
+        let mut trial = Trial { statement, engine, room };
+        let start = trial.statement.checkpoint();
+        let mut last = match unit.claims.first() {
+            Some(claim) => Unplaceable::Topology { claim: *claim },
+            None => return Ok(()),
+        };
+        for scope in self.scopes(&mut trial, unit) {
+            match self.place_within(&mut trial, &unit.claims, scope) {
+                Ok(()) => return Ok(()),
+                // Whether it fits in a domain that was not looked at to the end is not known.
+                Err(obstacle) if last != Unplaceable::TooManyWays => last = obstacle,
+                Err(_) => {}
+            }
+            trial.statement.rollback(start);
+        }
+        Err(last)
+    }
+
+    /// The domains in which to try the unit, one after another; `None` is the whole cluster.
+    fn scopes(&self, trial: &mut Trial<'_, '_>, unit: &Unit) -> Vec<Option<DomainId>> {
+        let required = match &self.spread.required_level {
+            None => vec![None],
+            Some(label) => self.domains(trial, label, &unit.claims, None, None).into_iter().map(Some).collect(),
+        };
+        let Some(label) = &self.spread.preferred_level else { return required };
+        let domains = |within: &Option<DomainId>| self.domains(trial, label, &unit.claims, None, *within);
+        let preferred: Vec<Option<DomainId>> = required.iter().flat_map(domains).map(Some).collect();
+        preferred.into_iter().chain(required).collect()
+    }
+
+    /// The domains of a level, within another one, in which members can be placed that must be in one: those of a
+    /// sub-group, or all. If some of them run already, where those are.
+    fn domains(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        label: &str,
+        claims: &[ClaimId],
+        sub_group: Option<&str>,
+        within: Option<DomainId>,
+    ) -> Vec<DomainId> {
+        let cluster = trial.statement.cluster();
+        let Some(level) = cluster.topology().level(label) else { return Vec::new() };
+        if let Some(node) = self.anchor(cluster, claims, sub_group) {
+            return cluster.topology().domain_of(node, level).into_iter().collect();
+        }
+        let members = MemberNodes::of(cluster, self.group);
+        let scope = GroupScope { placement: &self.spread, members: &members, within };
+        let wanted = wanted(cluster, claims);
+        let roomy = trial.engine.domains_for(cluster, level, &wanted, &scope);
+        if !trial.room.may_evict() {
+            return roomy.into_iter().filter(|domain| domain.holds_all).map(|domain| domain.place).collect();
+        }
+        // Where nothing is free at all, something may be made free. How much is looked at is bounded by the search's
+        // budget.
+        let roomy: Vec<DomainId> = roomy.into_iter().map(|domain| domain.place).collect();
+        let known: BTreeSet<DomainId> = roomy.iter().copied().collect();
+        let others = cluster.topology().domains(level, within).filter(|id| !known.contains(id));
+        roomy.iter().copied().chain(others).collect()
+    }
+
+    /// The node of a member that runs and must be in the same domain as these claims: one of the sub-group, or any.
+    fn anchor(&self, cluster: &Cluster, claims: &[ClaimId], sub_group: Option<&str>) -> Option<NodeId> {
+        let of = |claim: &ClaimId| cluster.claim(*claim).and_then(|claim| claim.sub_group.as_deref());
+        let with = |member: &ClaimId| sub_group.is_none() || of(member) == sub_group;
+        let group = cluster.group(self.group)?;
+        let placed = group.members().filter(|member| !claims.contains(member) && with(member));
+        placed.filter_map(|member| cluster.allocation(member)).map(|allocation| allocation.node).next()
+    }
+
+    /// Places members within a domain: each sub-group that must be in one domain of a level, and then the rest. Where
+    /// one finds no room, the one before it goes on to its next domain.
+    fn place_within(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        claims: &[ClaimId],
+        within: Option<DomainId>,
+    ) -> Result<(), Unplaceable> {
+        let (parts, rest) = self.parts(trial, claims, within);
+        // Those that are placed: where each began, and the domains that it has not tried.
+        let mut begun: Vec<(Checkpoint, IntoIter<DomainId>)> = Vec::new();
+        let mut first_obstacle = None;
+        let mut ways_left = WAYS_MAX;
+        loop {
+            let obstacle = match parts.get(begun.len()) {
+                Some(part) => {
+                    let domains = self.domains_of(trial, part, within).into_iter();
+                    begun.push((trial.statement.checkpoint(), domains));
+                    self.go_on(trial, &parts, &mut begun).err()
+                }
+                None => match self.place_rest(trial, &rest, within) {
+                    Ok(()) => return Ok(()),
+                    Err(obstacle) => Some(obstacle),
+                },
+            };
+            let Some(obstacle) = obstacle else { continue };
+            // What stops the way that is tried first says most.
+            let first_obstacle = *first_obstacle.get_or_insert(obstacle);
+            // That those alike change places helps nobody.
+            if let Some(failed) = parts.get(begun.len()) {
+                let others = parts.iter().take(begun.len()).rposition(|part| !part.is_like(failed));
+                begun.truncate(others.map_or(0, |last| last + 1));
+            }
+            loop {
+                if begun.is_empty() {
+                    return Err(first_obstacle);
+                }
+                if ways_left == 0 {
+                    return Err(Unplaceable::TooManyWays);
+                }
+                ways_left -= 1;
+                if self.go_on(trial, &parts, &mut begun).is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Places the last part that was begun in the next domain that takes it. If there is none it is not begun any more.
+    fn go_on(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        parts: &[Part],
+        begun: &mut Vec<(Checkpoint, IntoIter<DomainId>)>,
+    ) -> Result<(), Unplaceable> {
+        let number = begun.len().saturating_sub(1);
+        let (Some(part), Some((start, domains))) = (parts.get(number), begun.last_mut()) else { return Ok(()) };
+        let mut last = Unplaceable::Topology { claim: part.first };
+        trial.statement.rollback(*start);
+        for domain in domains {
+            match self.place_each(trial, &part.claims, Some(domain), None) {
+                Ok(()) => return Ok(()),
+                Err(obstacle) => last = obstacle,
+            }
+            trial.statement.rollback(*start);
+        }
+        begun.pop();
+        Err(last)
+    }
+
+    /// The members that must be in one domain of a level, by sub-group, those with the fewest domains to choose from
+    /// first; and the rest.
+    fn parts(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        claims: &[ClaimId],
+        within: Option<DomainId>,
+    ) -> (Vec<Part>, Vec<ClaimId>) {
+        let mut rest = Vec::new();
+        let mut by_sub_group: BTreeMap<usize, Vec<ClaimId>> = BTreeMap::new();
+        for claim in claims {
+            match self.sub_group_with_level(trial.statement.cluster(), *claim) {
+                Some(sub_group) => by_sub_group.entry(sub_group).or_default().push(*claim),
+                None => rest.push(*claim),
+            }
+        }
+        let is_alone = by_sub_group.len() == 1;
+        let mut parts = Vec::with_capacity(by_sub_group.len());
+        for (sub_group, claims) in by_sub_group {
+            let Some(first) = claims.first().copied() else { continue };
+            let wanted = wanted(trial.statement.cluster(), &claims);
+            let mut part = Part { sub_group, claims, first, wanted, choices: Vec::new() };
+            if !is_alone {
+                part.choices = self.domains_of(trial, &part, within);
+            }
+            parts.push(part);
+        }
+        parts.sort_by_key(|part| part.choices.len());
+        (parts, rest)
+    }
+
+    /// The domains in which a part can be placed as it is now.
+    fn domains_of(&self, trial: &mut Trial<'_, '_>, part: &Part, within: Option<DomainId>) -> Vec<DomainId> {
+        let Some(label) = self.levels.get(part.sub_group).and_then(Option::as_deref) else { return Vec::new() };
+        let first = trial.statement.cluster().claim(part.first);
+        let sub_group = first.and_then(|claim| claim.sub_group.clone());
+        self.domains(trial, label, &part.claims, sub_group.as_deref(), within)
+    }
+
+    fn place_rest(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        rest: &[ClaimId],
+        within: Option<DomainId>,
+    ) -> Result<(), Unplaceable> {
+        match self.spread.strategy {
+            PlacementStrategy::SingleNode => self.place_on_one_node(trial, rest, within),
+            _ => self.place_each(trial, rest, within, None),
+        }
+    }
+
+    fn sub_group_with_level(&self, cluster: &Cluster, claim: ClaimId) -> Option<usize> {
+        let name = cluster.claim(claim)?.sub_group.as_deref()?;
+        let number = cluster.group(self.group)?.sub_group(Some(name))?;
+        self.levels.get(number)?.as_ref().map(|_| number)
+    }
+
+    /// Places members on one node, that of the members that run if there are any.
+    fn place_on_one_node(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        claims: &[ClaimId],
+        within: Option<DomainId>,
+    ) -> Result<(), Unplaceable> {
+        let Some(first) = claims.first() else { return Ok(()) };
+        let cluster = trial.statement.cluster();
+        let members = MemberNodes::of(cluster, self.group);
+        let scope = GroupScope { placement: &self.spread, members: &members, within };
+        let wanted = wanted(cluster, claims);
+        let mut nodes: Vec<NodeId> =
+            trial.engine.nodes_for(cluster, &wanted, &scope).into_iter().map(|node| node.place).collect();
+        if trial.room.may_evict() {
+            let large_enough = |node: &NodeId| {
+                cluster.node(*node).map(|node| node.emptied()).is_some_and(|node| {
+                    let fits = |(class, count): &(ClassId, u32)| {
+                        cluster.class(*class).is_some_and(|class| room(&node, class.request()) >= *count)
+                    };
+                    wanted.iter().all(fits)
+                })
+            };
+            let known: BTreeSet<NodeId> = nodes.iter().copied().collect();
+            nodes.extend(scope.nodes(cluster).filter(|node| !known.contains(node)).filter(large_enough));
+        }
+        let start = trial.statement.checkpoint();
+        let mut last = Unplaceable::Topology { claim: *first };
+        for node in nodes {
+            match self.place_each(trial, claims, within, Some(node)) {
+                Ok(()) => return Ok(()),
+                Err(limit @ Unplaceable::Limit(_)) => last = limit,
+                Err(_) => {}
+            }
+            trial.statement.rollback(start);
+        }
+        Err(last)
+    }
+
+    /// Places members one after another, within a domain, or on one node of it.
+    fn place_each(
+        &self,
+        trial: &mut Trial<'_, '_>,
+        claims: &[ClaimId],
+        within: Option<DomainId>,
+        only: Option<NodeId>,
+    ) -> Result<(), Unplaceable> {
+        let mut members = MemberNodes::of(trial.statement.cluster(), self.group);
+        for (placed, claim) in demanding_first(trial.statement.cluster(), trial.engine, claims).into_iter().enumerate()
+        {
+            let no_room = Unplaceable::NoRoom { claim, placed };
+            let cluster = trial.statement.cluster();
+            let class = cluster.class_of(claim).ok_or(no_room)?;
+            let scope = GroupScope { placement: &self.spread, members: &members, within };
+            let engine = &mut *trial.engine;
+            let open = |node: NodeId, spent: &[usize]| cluster.node(node).is_some_and(|node| !node.has_model_of(spent));
+            let free = place_within_bounds(cluster, self.queue, claim, self.preemptible, |spent| match only {
+                Some(node) => engine.place_among(cluster, class, [node].into_iter().filter(|node| open(*node, spent))),
+                None if spent.is_empty() => engine.place_member(cluster, class, &scope),
+                None => engine.place_member_on(cluster, class, &scope, |node| open(node, spent)),
+            });
+            let allocation = match free {
+                Ok(None) | Err(_) if trial.room.may_evict() => {
+                    let request = cluster.class(class).ok_or(no_room)?.request();
+                    let open = scope.nodes(cluster).filter(|node| only.is_none_or(|only| only == *node));
+                    let among: Vec<NodeId> = open.filter(|node| scope.most_on(*node, request) > 0).collect();
+                    let found = trial.room.make_room(trial.statement, trial.engine, claim, Some(&among));
+                    found.map_or(free, |found| Ok(Some(found)))
+                }
+                free => free,
+            };
+            let allocation = allocation?.ok_or(no_room)?;
+            members.add(&allocation);
+            trial.statement.place(claim, allocation).map_err(|_| no_room)?;
+        }
+        Ok(())
+    }
+}
+
+/// How many of each class some claims are.
+fn wanted(cluster: &Cluster, claims: &[ClaimId]) -> Vec<(ClassId, u32)> {
+    let mut wanted: BTreeMap<ClassId, u32> = BTreeMap::new();
+    for class in claims.iter().filter_map(|claim| cluster.class_of(*claim)) {
+        *wanted.entry(class).or_default() += 1;
+    }
+    wanted.into_iter().collect()
+}

@@ -1,0 +1,207 @@
+//! The nodes that are nearest to having room for a unit.
+
+use std::cmp::Reverse;
+
+use crate::decisions::placement::{admits, fitting_devices, parts, room};
+use crate::decisions::unit::Unit;
+use crate::state::class::ClassId;
+use crate::state::cluster::Cluster;
+use crate::state::node::Node;
+use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::pod_group::PlacementStrategy;
+use crate::vocabulary::request::Request;
+
+/// What a unit asks for: classes, how many members, and what those must have in common.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Kind {
+    classes: Vec<ClassId>,
+    members: usize,
+    together: Together,
+}
+
+impl Kind {
+    /// Of a unit; many ask for the same.
+    pub(super) fn of(cluster: &Cluster, unit: &Unit) -> Self {
+        let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
+        classes.dedup();
+        Self { classes, members: unit.claims.len(), together: Together::of(cluster, unit).unwrap_or_default() }
+    }
+}
+
+/// What all members of a group must have in common.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Together {
+    /// The topology level of which they are in one domain.
+    level: Option<String>,
+    one_node: bool,
+    /// Where one of them is already, if it matters.
+    with: Option<NodeId>,
+}
+
+impl Together {
+    /// Of a unit's group; `None` if members of the unit are in sub-groups that have domains of their own.
+    pub(crate) fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
+        let group = cluster.group(unit.group)?;
+        let spec = group.spec();
+        let has_own_level = |claim: &ClaimId| {
+            let name = cluster.claim(*claim).and_then(|claim| claim.sub_group.as_deref());
+            let sub_group = spec.sub_groups.iter().find(|sub_group| Some(sub_group.name.as_str()) == name);
+            sub_group.is_some_and(|sub_group| sub_group.required_level.is_some())
+        };
+        if unit.claims.iter().any(has_own_level) {
+            return None;
+        }
+        let level = spec.spread.required_level.clone();
+        let one_node = spec.spread.strategy == PlacementStrategy::SingleNode;
+        let mut placed = group.members().filter_map(|member| cluster.allocation(member));
+        let with = if level.is_some() || one_node { placed.next().map(|allocation| allocation.node) } else { None };
+        Some(Self { level, one_node, with })
+    }
+
+    /// Whether they must have anything in common.
+    pub(crate) fn is_required(&self) -> bool {
+        self.level.is_some() || self.one_node
+    }
+
+    /// The sets of nodes of which one has to take all members.
+    fn areas(&self, cluster: &Cluster) -> Vec<Vec<NodeId>> {
+        let areas: Vec<Vec<NodeId>> = match &self.level {
+            None => vec![cluster.nodes().map(|(id, _)| id).collect()],
+            Some(label) => {
+                let topology = cluster.topology();
+                let Some(level) = topology.level(label) else { return Vec::new() };
+                let is_open = |id| self.with.is_none_or(|node| topology.domain_of(node, level) == Some(id));
+                let domains = topology.domains(level, None).filter(|id| is_open(*id));
+                domains.filter_map(|id| topology.domain(id)).map(|domain| domain.nodes().collect()).collect()
+            }
+        };
+        if !self.one_node {
+            return areas;
+        }
+        let is_open = |node: &NodeId| self.with.is_none_or(|with| with == *node);
+        areas.into_iter().flatten().filter(is_open).map(|node| vec![node]).collect()
+    }
+
+    /// Whether all of these nodes are in one of those sets.
+    fn allows(&self, cluster: &Cluster, nodes: &[NodeId]) -> bool {
+        let nodes = || nodes.iter().chain(&self.with).copied();
+        let in_one_domain = self.level.as_ref().is_none_or(|label| {
+            let topology = cluster.topology();
+            let level = topology.level(label);
+            level.is_some_and(|level| is_same(nodes().map(|node| topology.domain_of(node, level))))
+        });
+        in_one_domain && (!self.one_node || is_same(nodes().map(Some)))
+    }
+}
+
+fn is_same<T: PartialEq>(mut all: impl Iterator<Item = Option<T>>) -> bool {
+    let Some(Some(first)) = all.next() else { return false };
+    all.all(|other| other.as_ref() == Some(&first))
+}
+
+/// The member of a unit that needs most: it stands for all.
+fn most_demanding<'a>(cluster: &'a Cluster, unit: &Unit) -> Option<&'a Request> {
+    let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &claim.request);
+    requests.max_by_key(|request| (request.devices.total_core(), request.cpu))
+}
+
+fn members(unit: &Unit) -> u32 {
+    u32::try_from(unit.claims.len()).unwrap_or(u32::MAX)
+}
+
+/// Whether all of a unit's members would fit if everybody else were gone, and no node kept for anybody.
+pub(super) fn fits_when_empty(cluster: &Cluster, unit: &Unit, kind: &Kind) -> bool {
+    let areas = kind.together.areas(cluster);
+    areas.iter().any(|area| is_room_for(cluster, unit, area))
+}
+
+/// Whether nodes still serve to place a unit once everybody else there has gone.
+pub(super) fn will_do(cluster: &Cluster, unit: &Unit, nodes: &[NodeId]) -> bool {
+    let together = Together::of(cluster, unit).unwrap_or_default();
+    together.allows(cluster, nodes) && is_room_for(cluster, unit, nodes)
+}
+
+/// Whether nodes have room for all members of a unit once everybody else has gone.
+fn is_room_for(cluster: &Cluster, unit: &Unit, nodes: &[NodeId]) -> bool {
+    let Some(request) = most_demanding(cluster, unit) else { return false };
+    let mut wanted = members(unit);
+    nodes.iter().filter_map(|node| cluster.node(*node)).any(|node| {
+        wanted = wanted.saturating_sub(room_when_empty(node, request));
+        wanted == 0
+    })
+}
+
+/// How many tasks of a request have room on a node once everybody else has gone.
+fn room_when_empty(node: &Node, request: &Request) -> u32 {
+    if admits(node.spec(), request).is_ok() { room(&node.emptied(), request) } else { 0 }
+}
+
+/// The nodes that are nearest to having room for a unit's members: enough for all of them once everybody else has gone.
+/// None if that would be more than `most`: fewer are of no use to it.
+pub(super) fn nearest(cluster: &Cluster, unit: &Unit, kind: &Kind, most: usize) -> Vec<NodeId> {
+    let Some(request) = most_demanding(cluster, unit) else { return Vec::new() };
+    let areas = kind.together.areas(cluster).into_iter();
+    let choices = areas.filter_map(|area| Choice::of(cluster, request, members(unit), &area, most));
+    choices.min_by_key(|choice| choice.missing).map(|choice| choice.nodes).unwrap_or_default()
+}
+
+/// How far nodes are from having room: parts of devices, CPU and memory that are missing.
+type Missing = (u64, u64, u64);
+
+/// Nodes that might be kept.
+struct Choice {
+    missing: Missing,
+    nodes: Vec<NodeId>,
+}
+
+/// A node that might be kept.
+struct Candidate<'a> {
+    id: NodeId,
+    node: &'a Node,
+    /// How many tasks have room there once everybody else has gone.
+    tasks: u32,
+}
+
+impl Choice {
+    /// The nodes of an area that are nearest to having room for as many tasks; if those are too many, the largest ones.
+    fn of(cluster: &Cluster, request: &Request, wanted: u32, area: &[NodeId], most: usize) -> Option<Self> {
+        // What others keep is not there for it.
+        let open = area.iter().filter(|id| !cluster.is_held(**id));
+        let nodes = open.filter_map(|id| Some((*id, cluster.node(*id)?)));
+        let candidates = nodes.map(|(id, node)| Candidate { id, node, tasks: room_when_empty(node, request) });
+        let mut candidates: Vec<Candidate<'_>> = candidates.filter(|candidate| candidate.tasks > 0).collect();
+        candidates.sort_by_cached_key(|candidate| missing(candidate.node, request, 1));
+        Self::first(&candidates, request, wanted, most).or_else(|| {
+            candidates.sort_by_key(|candidate| Reverse(candidate.tasks));
+            Self::first(&candidates, request, wanted, most)
+        })
+    }
+
+    /// The first of these that have room for as many tasks; `None` if those are more than `most`.
+    fn first(candidates: &[Candidate<'_>], request: &Request, mut wanted: u32, most: usize) -> Option<Self> {
+        let mut choice = Self { missing: Missing::default(), nodes: Vec::new() };
+        for candidate in candidates.iter().take(most) {
+            let tasks = candidate.tasks.min(wanted);
+            let (devices, cpu, memory) = missing(candidate.node, request, tasks);
+            let sum = &mut choice.missing;
+            *sum = (sum.0.saturating_add(devices), sum.1.saturating_add(cpu), sum.2.saturating_add(memory));
+            choice.nodes.push(candidate.id);
+            wanted -= tasks;
+            if wanted == 0 {
+                return Some(choice);
+            }
+        }
+        None
+    }
+}
+
+/// How far a node is from having room for as many tasks.
+fn missing(node: &Node, request: &Request, tasks: u32) -> Missing {
+    let beyond = |each: u64, free: u64| each.saturating_mul(u64::from(tasks)).saturating_sub(free);
+    let fitting = fitting_devices(node, request).map(|(_, device, _)| u64::from(parts(device, request).min(tasks)));
+    (
+        beyond(u64::from(request.devices.count), fitting.sum()),
+        beyond(request.cpu.get(), node.cpu_free().get()),
+        beyond(request.memory.get(), node.memory_free().get()),
+    )
+}

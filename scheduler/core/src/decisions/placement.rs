@@ -1,0 +1,37 @@
+//! Where a claim should go.
+//!
+//! An [`Engine`] asks a [`Policy`] for a bid on each node that fits ([`fits`]) and takes the least; among equal bids
+//! the node that was added first. Bids are kept per class of request and made anew only where something has changed, so
+//! a decision costs what has changed and not what there is.
+
+mod candidates;
+mod devices;
+mod engine;
+mod filter;
+mod fragmentation;
+mod index;
+mod kinds;
+mod members;
+mod misfit;
+mod policies;
+mod policy;
+mod room;
+
+pub use crate::state::mix_counter::MixCounter;
+pub use crate::vocabulary::dump::DumpedMixCounter;
+pub use crate::vocabulary::mix::Mix;
+pub use candidates::Roomy;
+pub use engine::{Engine, Placement};
+pub use filter::fits;
+pub(crate) use filter::{fitting_devices, has_room};
+pub use fragmentation::Fragmentation;
+pub use members::{GroupScope, MemberNodes};
+pub use misfit::Misfit;
+pub(crate) use misfit::admits;
+pub use policies::{
+    BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
+    Spread, Weights,
+};
+pub use policy::{Bid, Choice, Fork, NodeChange, Policy, Selection};
+pub(crate) use room::parts;
+pub use room::room;

@@ -1,0 +1,102 @@
+//! Domains and nodes that have room for several tasks, in the order in which to try them.
+
+use std::cmp::Ordering;
+
+use crate::decisions::placement::engine::Engine;
+use crate::decisions::placement::members::GroupScope;
+use crate::decisions::placement::policy::Policy;
+use crate::state::class::ClassId;
+use crate::state::cluster::Cluster;
+use crate::state::topology::DomainId;
+use crate::vocabulary::claim::NodeId;
+
+/// A place for several tasks, and whether it has room for each sort of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Roomy<T> {
+    /// A domain or a node.
+    pub place: T,
+    /// Whether as many of each class fit there as are wanted, each class looked at by itself: without that they cannot
+    /// all fit.
+    pub holds_all: bool,
+}
+
+/// How much of a place several tasks would fill: of the class that would fill the most of its room, how many are wanted
+/// and how many fit.
+#[derive(Clone, Copy, Debug)]
+struct Fill {
+    wanted: u64,
+    room: u64,
+}
+
+impl Fill {
+    fn holds_all(self) -> bool {
+        self.wanted <= self.room
+    }
+
+    /// Compares the parts that are filled; no room at all counts as more than any part.
+    fn cmp(self, other: Self) -> Ordering {
+        let (left, right) = (u128::from(self.wanted), u128::from(other.wanted));
+        (left * u128::from(other.room)).cmp(&(right * u128::from(self.room)))
+    }
+}
+
+impl<P: Policy> Engine<P> {
+    /// The domains of a level within the scope that have room for some of so many tasks of these classes, in the order
+    /// in which to try them: first those that may hold all of them, the tightest first, so that large ones stay whole;
+    /// then the others, the roomiest first, so that few of them are needed.
+    pub fn domains_for(
+        &mut self,
+        cluster: &Cluster,
+        level: usize,
+        wanted: &[(ClassId, u32)],
+        scope: &GroupScope<'_>,
+    ) -> Vec<Roomy<DomainId>> {
+        let topology = cluster.topology();
+        let fills = topology.domains(level, scope.within).filter_map(|id| {
+            let domain = topology.domain(id)?;
+            Some((id, self.fill(cluster, wanted, scope, || domain.nodes())?))
+        });
+        ordered(fills.collect())
+    }
+
+    /// The nodes within the scope that have room for so many tasks of these classes, the tightest first: for a group
+    /// that must be on one node.
+    pub fn nodes_for(
+        &mut self,
+        cluster: &Cluster,
+        wanted: &[(ClassId, u32)],
+        scope: &GroupScope<'_>,
+    ) -> Vec<Roomy<NodeId>> {
+        let fills = scope.nodes(cluster).filter_map(|node| Some((node, self.fill(cluster, wanted, scope, || [node])?)));
+        ordered(fills.filter(|(_, fill)| fill.holds_all()).collect())
+    }
+
+    /// How much of some nodes so many tasks would fill; `None` if there is no room for any of them.
+    fn fill<N: IntoIterator<Item = NodeId>>(
+        &mut self,
+        cluster: &Cluster,
+        wanted: &[(ClassId, u32)],
+        scope: &GroupScope<'_>,
+        nodes: impl Fn() -> N,
+    ) -> Option<Fill> {
+        let mut most: Option<Fill> = None;
+        let mut any = wanted.is_empty();
+        for (class, wanted) in wanted {
+            let request = cluster.class(*class)?.request();
+            let room = self.room_among(cluster, *class, nodes(), |node| scope.most_on(node, request));
+            any |= room > 0;
+            let fill = Fill { wanted: u64::from(*wanted), room };
+            most = Some(most.filter(|most| most.cmp(fill).is_ge()).unwrap_or(fill));
+        }
+        any.then(|| most.unwrap_or(Fill { wanted: 0, room: 1 }))
+    }
+}
+
+fn ordered<T: Copy>(mut fills: Vec<(T, Fill)>) -> Vec<Roomy<T>> {
+    fills.sort_by(|(_, left), (_, right)| match (left.holds_all(), right.holds_all()) {
+        (true, true) => right.cmp(*left),
+        (false, false) => left.cmp(*right),
+        (left, right) => right.cmp(&left),
+    });
+    fills.into_iter().map(|(place, fill)| Roomy { place, holds_all: fill.holds_all() }).collect()
+}

@@ -1,0 +1,132 @@
+//! Whether a task can run on a node as it is now. Pure: nothing is reserved by asking.
+
+use crate::decisions::placement::misfit::{Misfit, admits};
+use crate::decisions::placement::room::room;
+use crate::state::node::{Device, Node};
+use crate::vocabulary::request::{Constraints, Request};
+
+/// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and
+/// looking at the devices last.
+pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
+    let devices = &request.devices;
+    if node.cpu_free() < request.cpu || node.memory_free() < request.memory {
+        return false;
+    }
+    if devices.count == 0 {
+        return true;
+    }
+    if node.core_free_max() < devices.core {
+        return false;
+    }
+    let wanted = usize::from(devices.count);
+    if fitting_devices(node, request).take(wanted).count() < wanted {
+        return false;
+    }
+    !request.rules.require_alignment() || room(node, request) > 0
+}
+
+/// Whether one more task of this request can run on a node now.
+///
+/// # Errors
+/// With the first reason why not.
+pub fn fits(node: &Node, request: &Request) -> Result<(), Misfit> {
+    admits(node.spec(), request)?;
+    if node.cpu_free() < request.cpu {
+        return Err(Misfit::Cpu { free: node.cpu_free() });
+    }
+    if node.memory_free() < request.memory {
+        return Err(Misfit::Memory { free: node.memory_free() });
+    }
+    let fitting = fitting_devices(node, request).count();
+    if fitting < usize::from(request.devices.count) {
+        return Err(Misfit::Devices { fitting: u16::try_from(fitting).unwrap_or(u16::MAX) });
+    }
+    if request.rules.require_alignment() && room(node, request) == 0 {
+        return Err(Misfit::Alignment { fitting: u16::try_from(fitting).unwrap_or(u16::MAX) });
+    }
+    Ok(())
+}
+
+/// The node's devices that have as much free as is wanted of each, and what will be usable of them afterwards, by
+/// ascending index.
+pub(crate) fn fitting_devices<'a>(
+    node: &'a Node,
+    request: &'a Request,
+) -> impl Iterator<Item = (u16, &'a Device, u16)> + 'a {
+    let threshold = request.rules.memory_threshold_percent;
+    // On a node that admits the request and has one model only, that model will do.
+    let constraints = &request.constraints;
+    let any = constraints.admit_any_device() || (node.has_one_model() && constraints.attributes.is_empty());
+    (0u16..).zip(node.devices()).filter_map(move |(index, device)| {
+        let memory = request.devices.memory.on(device.memory());
+        let after = device.usable_after(request.devices.core, memory)?;
+        if threshold.is_some() && device.memory_below(threshold)? < memory {
+            return None;
+        }
+        (any || admits_device(constraints, node, index)).then_some((index, device, after))
+    })
+}
+
+fn admits_device(constraints: &Constraints, node: &Node, index: u16) -> bool {
+    node.spec().devices.get(usize::from(index)).is_some_and(|device| constraints.admit_device(device))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::vocabulary::claim::{Allocation, Claim, DeviceAllocation, NodeId};
+    use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+    use crate::vocabulary::request::{DeviceMemory, DeviceRequest};
+    use crate::vocabulary::slab::Slab;
+    use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
+
+    const DEVICES: u16 = 3;
+
+    fn request() -> impl Strategy<Value = Request> {
+        let memory = prop_oneof![
+            (0u64..6).prop_map(|bytes| DeviceMemory::Bytes(Bytes::new(bytes))),
+            (0u32..4).prop_map(|part| DeviceMemory::Thousandths(part * 250)),
+        ];
+        let devices = (0..=DEVICES, 0u32..4, memory);
+        let devices = devices.prop_map(|(count, core, memory)| DeviceRequest {
+            count,
+            core: DeviceCore::from_percent(core * 25),
+            memory,
+        });
+        (0u64..3, 0u64..3, devices).prop_map(|(cpu, memory, devices)| Request {
+            cpu: MilliCpu::new(cpu),
+            memory: Bytes::new(memory),
+            devices,
+            ..Request::default()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn where_a_request_fits_whatever_it_covers_fits(
+            one in request(),
+            other in request(),
+            held in vec((0..=4u32, 0..=6u64), usize::from(DEVICES)),
+            free in (0u64..3, 0u64..3),
+        ) {
+            let device = DeviceSpec { memory: Bytes::new(6), ..DeviceSpec::default() };
+            let devices = vec![device; usize::from(DEVICES)];
+            let (cpu, memory) = (MilliCpu::new(free.0), Bytes::new(free.1));
+            let mut node = Node::new(NodeSpec { cpu, memory, devices, ..NodeSpec::default() }, vec![4; held.len()]);
+            let mut claims = Slab::<Claim>::default();
+            for (device, (core, memory)) in (0u16..).zip(held) {
+                let (core, memory) = (DeviceCore::from_percent(core * 25), Bytes::new(memory));
+                let devices = DeviceRequest { count: 1, core, memory: DeviceMemory::Bytes(memory) };
+                let allocation = Allocation { node: NodeId(0), devices: vec![DeviceAllocation { device, core, memory }] };
+                let held = Request { devices, ..Request::default() };
+                prop_assert_eq!(node.take(claims.insert(Claim::default()), &held, &allocation), Ok(()));
+            }
+            if one.covers(&other) && fits(&node, &one).is_ok() {
+                prop_assert_eq!(fits(&node, &other), Ok(()));
+            }
+        }
+    }
+}

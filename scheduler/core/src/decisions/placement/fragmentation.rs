@@ -1,0 +1,163 @@
+//! How much of what is free is of no use to the work that is expected: the measure of *Beware of Fragmentation* (USENIX
+//! ATC'23).
+
+use crate::decisions::placement::kinds::Kinds;
+use crate::decisions::placement::policy::NodeChange;
+use crate::state::node::Node;
+use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::mix::Mix;
+use crate::vocabulary::quantity::MilliCpu;
+use crate::vocabulary::request::Request;
+
+/// More devices than this no node has that tasks could use together.
+const DEVICES_MAX: usize = 1024;
+
+/// The measure over a mix, tabulated.
+///
+/// For one request, all that is free of a node's devices is of no use if the task cannot run there; otherwise what is
+/// free on those devices that have less left than the task wants of each. A mix's fragmentation is the mean over its
+/// tasks. Here it is kept as a sum, so that it is an integer: divide by [`Fragmentation::tasks`].
+///
+/// What is free of a device is what is free in time and memory alike.
+#[derive(Clone, Debug)]
+pub struct Fragmentation {
+    kinds: Kinds,
+    requests: Vec<(Request, i64)>,
+    tasks: i64,
+    /// Different CPU requests, ascending, with 0 as the first.
+    cpu_steps: Vec<MilliCpu>,
+    /// The greatest number of whole devices that a task asks for.
+    devices_max: usize,
+    tables: Vec<Table>,
+}
+
+/// What can be of use on nodes of one kind.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    /// Different parts of a device that are asked for, ascending, in thousandths.
+    parts: Vec<u32>,
+    /// How many of `parts` are at most so many thousandths.
+    rank: Vec<u8>,
+    /// By CPU step, then by rank: tasks for one device that want at most so much of it.
+    shares: Vec<i64>,
+    /// By CPU step, then by idle devices: tasks for several devices that want at most so many.
+    several: Vec<i64>,
+}
+
+/// A node, or what it would be after a placement, as the measure sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row<'a> {
+    table: &'a Table,
+    shares: &'a [i64],
+    several: &'a [i64],
+}
+
+impl Fragmentation {
+    /// The measure over a mix.
+    #[must_use]
+    pub fn new(mix: &Mix) -> Self {
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let requests: Vec<(Request, i64)> = mix.requests().map(|(request, n)| (request.clone(), count(n))).collect();
+        let mut cpu_steps: Vec<MilliCpu> = requests.iter().map(|(request, _)| request.cpu).collect();
+        cpu_steps.push(MilliCpu::ZERO);
+        cpu_steps.sort_unstable();
+        cpu_steps.dedup();
+        let devices = requests.iter().map(|(request, _)| usize::from(request.devices.count));
+        let devices_max = devices.max().unwrap_or(0).min(DEVICES_MAX);
+        let tasks = requests.iter().map(|(_, count)| count).sum();
+        Self { kinds: Kinds::new(mix), requests, tasks, cpu_steps, devices_max, tables: Vec::new() }
+    }
+
+    /// Number of tasks in the mix.
+    #[must_use]
+    pub fn tasks(&self) -> i64 {
+        self.tasks
+    }
+
+    /// Takes in a node that is new or has changed.
+    pub fn learn(&mut self, change: NodeChange<'_>) {
+        self.kinds.learn(change);
+        for kind in self.tables.len()..self.kinds.len() {
+            self.tables.push(self.table(kind));
+        }
+    }
+
+    /// The fragmentation of a node times [`Fragmentation::tasks`], in thousandths of a device.
+    #[must_use]
+    pub fn of(&self, id: NodeId, node: &Node) -> i64 {
+        let Some(row) = self.row(id, node.cpu_free()) else { return 0 };
+        let devices = node.devices().iter().map(|device| device.usable_thousandths());
+        let useful: i64 = devices.map(|free| row.useful(free)).sum();
+        self.tasks * i64::from(node.usable_thousandths()) - useful - row.useful_idle(node.idle_devices())
+    }
+
+    /// What is of use on this node with so much CPU left; `None` if the node is not known.
+    pub(crate) fn row(&self, id: NodeId, cpu_left: MilliCpu) -> Option<Row<'_>> {
+        let table = self.tables.get(self.kinds.of(id)?)?;
+        let step = self.cpu_steps.partition_point(|step| *step <= cpu_left) - 1;
+        let (ranks, counts) = (table.parts.len() + 1, self.devices_max + 1);
+        Some(Row {
+            table,
+            shares: table.shares.get(step * ranks..(step + 1) * ranks)?,
+            several: table.several.get(step * counts..(step + 1) * counts)?,
+        })
+    }
+
+    fn table(&self, kind: usize) -> Table {
+        let memory = self.kinds.device_memory(kind);
+        let allowed = || {
+            let numbered = self.requests.iter().enumerate();
+            numbered
+                .filter(|(number, _)| self.kinds.allow(kind, *number))
+                .map(|(_, (request, count))| (request, *count))
+        };
+        let part = |request: &Request| request.devices.part_of(memory);
+        // A task for several parts of devices is rare; it counts as one for a single part.
+        let is_share =
+            |request: &Request| request.devices.count == 1 || (request.devices.count > 1 && part(request) < 1000);
+        let mut parts: Vec<u32> =
+            allowed().filter(|(request, _)| is_share(request)).map(|(request, _)| part(request)).collect();
+        parts.retain(|part| *part <= 1000);
+        parts.sort_unstable();
+        parts.dedup();
+        let rank = |free: u32| parts.partition_point(|part| *part <= free);
+        let rank_of: Vec<u8> = (0..=1000).map(|free| u8::try_from(rank(free)).unwrap_or(u8::MAX)).collect();
+        let (mut shares, mut several) = (Vec::new(), Vec::new());
+        for step in &self.cpu_steps {
+            // Tasks by the rank of their part, or by their number of devices; then summed up from the least.
+            let mut by_rank = vec![0; parts.len() + 1];
+            let mut by_count = vec![0; self.devices_max + 1];
+            for (request, count) in allowed().filter(|(request, _)| request.cpu <= *step && request.devices.count > 0) {
+                if !is_share(request) {
+                    // No node has more devices than are tabulated.
+                    if let Some(tasks) = by_count.get_mut(usize::from(request.devices.count)) {
+                        *tasks += count;
+                    }
+                } else if part(request) <= 1000 {
+                    by_rank[rank(part(request))] += count;
+                }
+            }
+            for (sums, counts) in [(&mut shares, by_rank), (&mut several, by_count)] {
+                sums.extend(counts.iter().scan(0, |sum, count| {
+                    *sum += count;
+                    Some(*sum)
+                }));
+            }
+        }
+        Table { rank: rank_of, parts, shares, several }
+    }
+}
+
+impl Row<'_> {
+    /// How many of the tasks for one device can use what is free on a device, times that.
+    pub(crate) fn useful(&self, free: u16) -> i64 {
+        let rank = self.table.rank.get(usize::from(free)).copied().unwrap_or_default();
+        i64::from(free) * self.shares.get(usize::from(rank)).copied().unwrap_or_default()
+    }
+
+    /// How many of the tasks for several devices can use a number of idle ones, times what they have.
+    pub(crate) fn useful_idle(&self, idle: u16) -> i64 {
+        let count = self.several.get(usize::from(idle)).or(self.several.last()).copied().unwrap_or_default();
+        1000 * i64::from(idle) * count
+    }
+}

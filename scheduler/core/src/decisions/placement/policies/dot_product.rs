@@ -1,0 +1,23 @@
+//! The dot-product heuristic of vector packing, as published with FGD.
+
+use crate::decisions::placement::policies::best_fit::{CPU_MAX, DEVICES_MAX, cost, device_core_free, signed};
+use crate::decisions::placement::policy::{Bid, Choice, Policy};
+use crate::state::node::Node;
+use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::request::Request;
+
+/// The node where what is free and what is asked for point least in the same direction: the score is 100 times 1 less
+/// half of the dot product of both in proportion to the largest node, rounded down.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DotProduct;
+
+impl Policy for DotProduct {
+    fn bid(&self, _: NodeId, node: &Node, request: &Request) -> Bid {
+        let cpu = i128::from(signed(node.cpu_free().get())) * i128::from(signed(request.cpu.get()));
+        let devices = i128::from(device_core_free(node)) * i128::from(signed(request.devices.total_core()));
+        let (cpu_max, devices_max) = (i128::from(CPU_MAX).pow(2), i128::from(DEVICES_MAX).pow(2));
+        let whole = 2 * cpu_max * devices_max;
+        let score = (100 * (whole - cpu * devices_max - devices * cpu_max)) / whole;
+        Bid { cost: cost(score), forgone: 0, choice: Choice::Tightest }
+    }
+}

@@ -1,0 +1,251 @@
+//! The default policy: a task goes where it makes least unusable for the work that is expected.
+
+mod cpu_supply;
+mod fixed_point;
+mod hosts;
+mod packing_prices;
+mod scarcity;
+mod waste;
+
+pub use hosts::HostPrice;
+
+use crate::decisions::placement::devices::chosen;
+use crate::decisions::placement::filter::fitting_devices;
+use crate::decisions::placement::policies::expected_waste::cpu_supply::CpuSupply;
+use crate::decisions::placement::policies::expected_waste::hosts::Hosts;
+use crate::decisions::placement::policies::expected_waste::scarcity::Scarcity;
+use crate::decisions::placement::policies::expected_waste::waste::WasteTables;
+use crate::decisions::placement::policy::{Bid, Choice, NodeChange, Policy};
+use crate::state::node::Node;
+use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::mix::Mix;
+use crate::vocabulary::quantity::MilliCpu;
+use crate::vocabulary::request::Request;
+
+/// Units of cost in a thousandth of a device.
+const UNIT: i64 = 64;
+
+/// How much each consideration counts. Amounts are in thousandths of a device unless said otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Weights {
+    /// Of waste on devices, in thousandths.
+    pub waste: i64,
+    /// Of devices that the node's CPU cannot feed, in thousandths.
+    pub unfed: i64,
+    /// CPU that feeds a device, in thousandths of what the mix's tasks with devices ask for.
+    pub fed_by: i64,
+    /// Of CPU for which the node has no device left, in thousandths.
+    pub surplus: i64,
+    /// CPU beyond which it is too much for a device, in thousandths of what the mix's tasks with devices ask for.
+    pub enough: i64,
+    /// Of each device on nodes that tasks are restricted to, if these ask for as much as there is.
+    pub scarcity: i64,
+    /// For each core of CPU that is left free on the node, in thousandths of a thousandth; where CPU is what runs out,
+    /// so much less.
+    pub core_left: i64,
+    /// Of putting a part onto an idle device.
+    pub start_device: i64,
+    /// Of putting the first task with devices onto a node.
+    pub start_node: i64,
+    /// Of what is left free of a device that a part is put onto, in thousandths: of devices that will do alike the
+    /// fullest is taken.
+    pub device_left: i64,
+    /// Of room for more than four, more than two, and two devices.
+    pub hosts: [HostPrice; 3],
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            waste: 1000,
+            unfed: 1000,
+            fed_by: 500,
+            surplus: 500,
+            enough: 1400,
+            scarcity: 800,
+            core_left: 200,
+            start_device: 70,
+            start_node: 40,
+            device_left: 60,
+            hosts: [
+                HostPrice { always: 60, short: 2000, needed: 1410, reserve: 2000 },
+                HostPrice { always: 0, short: 2000, needed: 1000, reserve: 0 },
+                HostPrice { always: 16, short: 40, needed: 200, reserve: 1200 },
+            ],
+        }
+    }
+}
+
+/// The sum of what a placement changes for the worse:
+///
+/// 1. the waste of the devices' free parts, by what the expected sizes are worth (`WasteTable`);
+/// 2. devices that the node's CPU can no longer feed, and CPU for which it has no device;
+/// 3. room for tasks of several devices, at a price that rises as it runs short (`Hosts`);
+/// 4. devices of models that others are restricted to;
+/// 5. small charges for what is left of the device and of the node's CPU, and for starting idle devices and nodes,
+///    which fill one after another.
+///
+/// FGD's increment of fragmentation is no part of the sum: beside the table of waste it made every trace worse.
+#[derive(Clone, Debug)]
+pub struct ExpectedWaste {
+    weights: Weights,
+    waste: WasteTables,
+    hosts: Hosts,
+    unfed: Imbalance,
+    surplus: Imbalance,
+    scarcity: Scarcity,
+    cpu: CpuSupply,
+    /// Units of cost for each thousandth of a core that is left, in 2^20ths.
+    core_left: i64,
+}
+
+impl ExpectedWaste {
+    /// The policy for a mix.
+    #[must_use]
+    pub fn new(mix: &Mix, weights: Weights) -> Self {
+        let [eight, four, two] = weights.hosts;
+        let price = |devices: u16| match devices {
+            0..=2 => two,
+            3..=4 => four,
+            _ => eight,
+        };
+        let with_devices = mix.requests().filter(|(request, _)| request.devices.count > 0);
+        let cpu = with_devices.map(|(request, tasks)| u128::from(request.cpu.get()) * u128::from(tasks)).sum::<u128>();
+        let device_core = mix.device_core();
+        // Thousandths of a core for a thousandth of a device, in 1024ths.
+        let fed_by = i64::try_from((cpu * 1024 / u128::from(device_core.max(1))).clamp(1, FED_BY_MAX)).unwrap_or(1);
+        // As long as no tasks with devices are known, there is no telling how much CPU a device will want.
+        let (unfed, surplus) = if device_core == 0 { (0, 0) } else { (weights.unfed, weights.surplus) };
+        Self {
+            waste: WasteTables::new(mix, weights.waste * UNIT / 1000),
+            hosts: Hosts::new(mix, UNIT as i32, price),
+            unfed: Imbalance::Unfed(Proportion::new(fed_by * weights.fed_by / 1000, unfed)),
+            surplus: Imbalance::Surplus(Proportion::new(fed_by * weights.enough / 1000, surplus)),
+            scarcity: Scarcity::new(mix, weights.scarcity * UNIT),
+            cpu: CpuSupply::new(mix),
+            core_left: ((weights.core_left * UNIT) << 20) / 1_000_000,
+            weights,
+        }
+    }
+
+    /// What the node's imbalance of devices and CPU costs.
+    fn imbalance(&self, devices: i64, cpu: MilliCpu) -> i64 {
+        let cpu = i64::try_from(cpu.get()).unwrap_or(i64::MAX).min(CPU_MAX);
+        self.unfed.of(devices, cpu) + self.surplus.of(devices, cpu)
+    }
+}
+
+impl Policy for ExpectedWaste {
+    fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid {
+        let (weights, waste) = (&self.weights, self.waste.of(node));
+        let (cpu, memory) = (node.cpu_free(), node.memory_free());
+        let (cpu_after, memory_after) = (cpu.saturating_sub(request.cpu), memory.saturating_sub(request.memory));
+        let (mut cost, mut used, mut started) = (0, 0, 0);
+        let mut choice = Choice::Tightest;
+        if request.devices.count == 1 {
+            let offers = fitting_devices(node, request).map(|(index, device, after)| {
+                let now = device.usable_thousandths();
+                let mut cost = i64::from(waste.of(after) - waste.of(now));
+                if device.is_idle() && after > 0 {
+                    cost += weights.start_device * UNIT;
+                }
+                cost += i64::from(after) * weights.device_left * UNIT / 1000;
+                (cost, index, i64::from(now) - i64::from(after), u16::from(device.is_idle()))
+            });
+            if let Some((least, index, taken, idle)) = offers.min() {
+                (cost, used, started, choice) = (least, taken, idle, Choice::Device(index));
+            }
+        } else if request.devices.count > 1 {
+            // Whole devices leave nothing that parts of them could be put on.
+            if !request.devices.takes_whole_devices() {
+                choice = Choice::Roomiest;
+            }
+            for part in chosen(node, request, choice).unwrap_or_default() {
+                let Some(device) = node.devices().get(usize::from(part.device)) else { continue };
+                let now = device.usable_thousandths();
+                let after = device.usable_after(part.core, part.memory).unwrap_or_default();
+                cost += i64::from(waste.of(after) - waste.of(now));
+                used += i64::from(now) - i64::from(after);
+                started += u16::from(device.is_idle());
+            }
+        }
+        if request.devices.count > 0 && usize::from(node.idle_devices()) == node.devices().len() {
+            cost += weights.start_node * UNIT;
+        }
+        let devices = i64::from(node.usable_thousandths());
+        let devices_after = devices - used;
+        cost += self.imbalance(devices_after, cpu_after) - self.imbalance(devices, cpu);
+        cost += self.scarcity.price(id) * used / 1000;
+        let cores_left = i64::try_from(cpu_after.get()).unwrap_or(i64::MAX).min(CPU_MAX);
+        let core_left = if self.cpu.is_short() { -self.core_left } else { self.core_left };
+        cost += (core_left * cores_left) >> 20;
+        let idle = node.idle_devices();
+        let forgone = match self.hosts.levels(idle, cpu, memory) {
+            0 => 0,
+            levels => levels & !self.hosts.levels(idle - started, cpu_after, memory_after),
+        };
+        let bound = i64::from(Bid::NONE - 1);
+        Bid { cost: i32::try_from(cost.clamp(-bound, bound)).unwrap_or(0), forgone, choice }
+    }
+
+    fn surcharge(&self, forgone: u8) -> i32 {
+        self.hosts.price(forgone)
+    }
+
+    fn expect(&mut self, mix: &Mix) -> bool {
+        *self = Self::new(mix, self.weights);
+        true
+    }
+
+    fn node_changed(&mut self, change: NodeChange<'_>) -> bool {
+        if let Some(node) = change.node.filter(|_| change.spec) {
+            self.waste.learn(node);
+        }
+        self.hosts.learn(change);
+        let supply_changed = self.cpu.learn(change);
+        self.scarcity.learn(change) || supply_changed
+    }
+}
+
+/// The most CPU for a device that is reckoned with, in 1024ths of thousandths of a core for a thousandth of a device.
+const FED_BY_MAX: u128 = 1 << 32;
+
+/// CPU that is reckoned with at most, in thousandths of a core: a million cores.
+const CPU_MAX: i64 = 1_000_000_000;
+
+/// How far devices and CPU that are left on a node are from what tasks want of both.
+#[derive(Clone, Copy, Debug)]
+enum Imbalance {
+    /// Devices for which there is too little CPU.
+    Unfed(Proportion),
+    /// CPU for which there are too few devices.
+    Surplus(Proportion),
+}
+
+/// CPU for a device, and what is charged for what does not match.
+#[derive(Clone, Copy, Debug)]
+struct Proportion {
+    /// Thousandths of a core for each thousandth of a device, in 1024ths.
+    cpu: i64,
+    /// Units of cost for each thousandth of a core, in 65536ths.
+    charge: i64,
+}
+
+impl Proportion {
+    /// With this much CPU for a device and a charge for each device, in thousandths of its worth.
+    fn new(cpu: i64, charge: i64) -> Self {
+        let cpu = cpu.max(1);
+        Self { cpu, charge: charge * UNIT * 1024 * 65536 / 1000 / cpu }
+    }
+}
+
+impl Imbalance {
+    /// The cost of what is left.
+    fn of(self, devices: i64, cpu: i64) -> i64 {
+        let (excess, proportion) = match self {
+            Self::Unfed(proportion) => (devices * proportion.cpu / 1024 - cpu, proportion),
+            Self::Surplus(proportion) => (cpu - devices * proportion.cpu / 1024, proportion),
+        };
+        (excess.max(0) * proportion.charge) >> 16
+    }
+}

@@ -1,0 +1,87 @@
+//! Whether CPU runs out before devices do.
+
+use crate::decisions::placement::policy::NodeChange;
+use crate::vocabulary::mix::Mix;
+
+/// CPU is short if the nodes have less than this part of what the mix asks for beside as many devices, in percent.
+const SHORT_BELOW: u128 = 95;
+
+/// The nodes' CPU and devices, and what a mix asks for of both.
+///
+/// Where there is CPU enough, a node's last cores are best used up: then they are in nobody's way. Where CPU is what
+/// runs out, devices are left over anyhow, and what counts is that the CPU that is left can still be used: in large
+/// parts. There, on nodes of eight devices, best fit by CPU lost 0.8 to 1.6 points against FGD.
+#[derive(Clone, Debug)]
+pub(crate) struct CpuSupply {
+    /// What all tasks of the mix ask for: thousandths of a core, and thousandths of a device.
+    wanted: (u128, u128),
+    /// Thousandths of a core and of a device that there are.
+    there: (u128, u128),
+    /// The same of each node.
+    nodes: Vec<(u64, u64)>,
+    is_short: bool,
+}
+
+impl CpuSupply {
+    /// For a mix, without nodes.
+    pub(crate) fn new(mix: &Mix) -> Self {
+        let cpu = mix.requests().map(|(request, tasks)| u128::from(request.cpu.get()) * u128::from(tasks)).sum();
+        Self { wanted: (cpu, mix.device_core().into()), there: (0, 0), nodes: Vec::new(), is_short: false }
+    }
+
+    /// Takes in a node that was added, removed, or has changed; says whether what is short has changed.
+    pub(crate) fn learn(&mut self, change: NodeChange<'_>) -> bool {
+        if !change.spec {
+            return false;
+        }
+        if self.nodes.len() <= change.id.index() {
+            self.nodes.resize(change.id.index() + 1, (0, 0));
+        }
+        let spec = change.node.map(|node| node.spec()).filter(|spec| !spec.cordoned);
+        let new = spec.map_or((0, 0), |spec| (spec.cpu.get(), spec.devices.len() as u64 * 1000));
+        let old = std::mem::replace(&mut self.nodes[change.id.index()], new);
+        self.there.0 = self.there.0 + u128::from(new.0) - u128::from(old.0);
+        self.there.1 = self.there.1 + u128::from(new.1) - u128::from(old.1);
+        // What there is of CPU for each device, against what is wanted; both sides times the devices of both.
+        let there = self.there.0.saturating_mul(self.wanted.1).saturating_mul(100);
+        let wanted = self.wanted.0.saturating_mul(self.there.1).saturating_mul(SHORT_BELOW);
+        let is_short = self.wanted.1 > 0 && there < wanted;
+        std::mem::replace(&mut self.is_short, is_short) != is_short
+    }
+
+    /// Whether CPU runs out before devices do.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::node::Node;
+    use crate::vocabulary::claim::NodeId;
+    use crate::vocabulary::quantity::MilliCpu;
+    use crate::vocabulary::request::{DeviceRequest, Request};
+    use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
+
+    #[test]
+    fn cpu_is_short_where_nodes_have_less_for_a_device_than_tasks_want() {
+        let whole = Request { cpu: MilliCpu::new(8000), devices: DeviceRequest::whole(1), ..Request::default() };
+        let without = Request { cpu: MilliCpu::new(2000), ..Request::default() };
+        // Ten cores for a device.
+        let mut supply = CpuSupply::new(&Mix::of([&whole, &without]));
+        let node = |cores: u64| {
+            let devices = vec![DeviceSpec::default(); 2];
+            Node::new(NodeSpec { cpu: MilliCpu::new(cores * 1000), devices, ..NodeSpec::default() }, vec![0; 2])
+        };
+        let mut learn = |id: u32, node: Option<&Node>| {
+            let changed = supply.learn(NodeChange { id: NodeId(id), node, spec: true });
+            (changed, supply.is_short())
+        };
+        assert_eq!(learn(0, Some(&node(20))), (false, false));
+        assert_eq!(learn(1, Some(&node(16))), (true, true), "18 cores for two devices");
+        assert_eq!(learn(2, Some(&node(40))), (true, false));
+        assert_eq!(learn(2, None), (true, true), "removed");
+        assert_eq!(learn(1, Some(&node(18))), (true, false), "nearly enough");
+    }
+}

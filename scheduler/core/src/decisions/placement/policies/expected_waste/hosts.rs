@@ -1,0 +1,194 @@
+//! Room for tasks that need several whole devices of one node: how much there is, how much will be wanted, and what it
+//! is worth.
+
+use crate::decisions::placement::policy::NodeChange;
+use crate::state::node::Node;
+use crate::vocabulary::mix::Mix;
+use crate::vocabulary::quantity::{Bytes, MilliCpu};
+use crate::vocabulary::request::Request;
+
+/// Levels that are told apart at most: one bit each.
+const LEVELS_MAX: usize = 8;
+
+/// What room for tasks of so many devices is worth: in thousandths of a device for each task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostPrice {
+    /// When there is plenty.
+    pub always: i32,
+    /// On top of that, twice this when there is none, half of it when there is what is needed, nothing at twice that.
+    pub short: i32,
+    /// What is needed for each task that is expected, in thousandths, if such tasks are few; the more of all work they
+    /// are, the more. Of all weights this one is sensitive: 10 % more or less cost 0.4 to 0.5 points on trace cpu250.
+    pub needed: u64,
+    /// What is needed in any case, in thousandths.
+    pub reserve: u64,
+}
+
+/// Tasks that need about the same of a node.
+#[derive(Clone, Debug)]
+struct Level {
+    devices: u16,
+    cpu: MilliCpu,
+    memory: Bytes,
+    /// How many tasks of the mix need at least this, with the same number of devices.
+    tasks: u64,
+    /// Room that is needed for each task that is expected, in thousandths.
+    needed: u64,
+    price: HostPrice,
+}
+
+/// The levels of a mix and the room that there is for each.
+///
+/// A task for eight whole devices fails when no idle node is left, even if hundreds of devices are. Without a price
+/// nothing keeps idle nodes for it; with a fixed one they are kept too early, when it does not matter, or given away
+/// too late. The price here follows from what is left: the devices that are free will be filled by tasks of the mix, of
+/// which a known part needs such nodes. As long as there are more nodes than that, they cost little.
+#[derive(Clone, Debug)]
+pub(crate) struct Hosts {
+    levels: Vec<Level>,
+    /// Time of devices that the mix's tasks ask for, in thousandths of a device.
+    mix_core: u64,
+    /// Of each node: how many tasks of each level it has room for, and what is free of its devices.
+    nodes: Vec<([u16; LEVELS_MAX], u32)>,
+    room: [u64; LEVELS_MAX],
+    /// What is free of all devices, in thousandths of one.
+    free: u64,
+    prices: [i32; LEVELS_MAX],
+    /// What prices are multiplied with.
+    scale: i32,
+}
+
+impl Hosts {
+    /// The levels of a mix. `price` says what room for a number of devices is worth.
+    pub(crate) fn new(mix: &Mix, scale: i32, price: impl Fn(u16) -> HostPrice) -> Self {
+        let mut tasks: Vec<(u16, MilliCpu, Bytes, u64)> = mix
+            .requests()
+            .filter(|(request, _)| request.devices.count > 1 && request.devices.takes_whole_devices())
+            .map(|(request, count)| (power_of_two(request.devices.count), request.cpu, request.memory, count))
+            .collect();
+        // The most demanding first.
+        tasks.sort_unstable_by(|left, right| right.cmp(left));
+        let mut levels: Vec<Level> = Vec::new();
+        for (devices, cpu, memory, count) in tasks {
+            match levels.last_mut().filter(|level| level.devices == devices) {
+                // Up to a tenth less CPU makes no other level.
+                Some(level) if cpu.get().saturating_mul(10) >= level.cpu.get().saturating_mul(9) => {
+                    level.memory = level.memory.max(memory);
+                    level.tasks += count;
+                }
+                same => {
+                    let more_demanding = same.map_or(0, |level| level.tasks);
+                    let (tasks, price) = (more_demanding + count, price(devices));
+                    let needed = price.needed.saturating_mul(1000) / (1000 - part_of_demand(mix, devices));
+                    levels.push(Level { devices, cpu, memory, tasks, needed, price });
+                }
+            }
+        }
+        levels.truncate(LEVELS_MAX);
+        Self {
+            levels,
+            mix_core: mix.device_core().max(1),
+            nodes: Vec::new(),
+            room: [0; LEVELS_MAX],
+            free: 0,
+            prices: [0; LEVELS_MAX],
+            scale,
+        }
+    }
+
+    /// Takes in a node that was added, removed, or has changed.
+    pub(crate) fn learn(&mut self, change: NodeChange<'_>) {
+        let id = change.id;
+        if self.nodes.len() <= id.index() {
+            self.nodes.resize(id.index() + 1, ([0; LEVELS_MAX], 0));
+        }
+        let node = change.node.filter(|node| !node.spec().cordoned);
+        let mut room = [0; LEVELS_MAX];
+        if let Some(node) = node {
+            for (room, level) in room.iter_mut().zip(&self.levels) {
+                *room = level.room(node);
+            }
+        }
+        let free = node.map_or(0, Node::usable_thousandths);
+        let (old_room, old_free) = std::mem::replace(&mut self.nodes[id.index()], (room, free));
+        self.free = self.free + u64::from(free) - u64::from(old_free);
+        for ((sum, room), old) in self.room.iter_mut().zip(room).zip(old_room) {
+            *sum = *sum + u64::from(room) - u64::from(old);
+        }
+        self.set_prices();
+    }
+
+    /// The levels that a node with so much free has room for, one bit each.
+    pub(crate) fn levels(&self, idle_devices: u16, cpu: MilliCpu, memory: Bytes) -> u8 {
+        let mut levels = 0;
+        for (bit, level) in self.levels.iter().enumerate() {
+            if idle_devices >= level.devices && cpu >= level.cpu && memory >= level.memory {
+                levels |= 1 << bit;
+            }
+        }
+        levels
+    }
+
+    /// What room for these levels is worth now.
+    pub(crate) fn price(&self, levels: u8) -> i32 {
+        let prices = self.prices.iter().enumerate().filter(|(bit, _)| levels >> bit & 1 == 1);
+        prices.map(|(_, price)| *price).sum()
+    }
+
+    fn set_prices(&mut self) {
+        for ((price, level), room) in self.prices.iter_mut().zip(&self.levels).zip(self.room) {
+            // Tasks of this level among those that will fill what is free, in 16ths, and room for them in thousandths.
+            let expected = (level.tasks.saturating_mul(self.free) / (self.mix_core / 16).max(1)).min(1 << 40);
+            let needed = (expected.saturating_mul(level.needed) / 16).saturating_add(level.price.reserve);
+            let there = room.saturating_mul(1000);
+            // 1 less half of what is there over what is needed, in 1024ths: 0 when there is twice as much as is needed.
+            let short = if there / 2 >= needed { 0 } else { 1024 - 512 * there / needed };
+            let short = i64::try_from(short).unwrap_or(0);
+            // Squared, so that it rises steeply as room runs out.
+            let risen = (i64::from(level.price.short) * i64::from(self.scale) * (short * short)) >> 19;
+            *price = level.price.always * self.scale + i32::try_from(risen).unwrap_or(i32::MAX);
+        }
+    }
+}
+
+/// How much of what a mix asks for is for so many whole devices or more, in thousandths; 900 at most. What is left over
+/// can be placed elsewhere: if nearly everything needs such room, nearly all that there is will be needed.
+fn part_of_demand(mix: &Mix, devices: u16) -> u64 {
+    let whole =
+        |request: &Request| request.devices.takes_whole_devices() && power_of_two(request.devices.count) >= devices;
+    let demand = |(request, tasks): (&Request, u64)| u128::from(request.devices.total_core()) * u128::from(tasks);
+    let all: u128 = mix.requests().map(demand).sum();
+    let part: u128 = mix.requests().filter(|(request, _)| whole(request)).map(demand).sum();
+    u64::try_from(part * 1000 / all.max(1)).unwrap_or(0).min(900)
+}
+
+/// The number of devices, rounded up.
+fn power_of_two(devices: u16) -> u16 {
+    devices.checked_next_power_of_two().unwrap_or(u16::MAX)
+}
+
+impl Level {
+    /// Number of such tasks that a node has room for.
+    fn room(&self, node: &Node) -> u16 {
+        if node.memory_free() < self.memory {
+            return 0;
+        }
+        let by_cpu = node.cpu_free().get().checked_div(self.cpu.get()).unwrap_or(u64::MAX);
+        u16::try_from(by_cpu).unwrap_or(u16::MAX).min(node.idle_devices() / self.devices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::request::DeviceRequest;
+
+    #[test]
+    fn the_part_of_all_work_that_needs_so_many_devices_is_by_device_time() {
+        let whole = |count| Request { devices: DeviceRequest::whole(count), ..Request::default() };
+        let mix = Mix::counted([(whole(1), 8), (whole(4), 2), (whole(8), 3)]);
+        assert_eq!([2, 4, 8].map(|devices| part_of_demand(&mix, devices)), [800, 800, 600]);
+        assert_eq!(part_of_demand(&Mix::counted([(whole(8), 1)]), 8), 900, "never all of it");
+        assert_eq!(part_of_demand(&Mix::default(), 2), 0);
+    }
+}

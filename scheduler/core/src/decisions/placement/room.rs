@@ -1,0 +1,74 @@
+//! How many more tasks fit.
+
+use std::collections::BTreeMap;
+
+use crate::decisions::placement::misfit::admits;
+use crate::state::node::{Device, Node};
+use crate::vocabulary::request::{Alignment, Request};
+
+/// How many tasks of this request fit on a node as it is now, one beside the other: exactly, for requests that are all
+/// alike. Beside other requests it is a necessary condition.
+#[must_use]
+pub fn room(node: &Node, request: &Request) -> u32 {
+    if admits(node.spec(), request).is_err() {
+        return 0;
+    }
+    let by_cpu = node.cpu_free().get().checked_div(request.cpu.get()).unwrap_or(u64::MAX);
+    let by_memory = node.memory_free().get().checked_div(request.memory.get()).unwrap_or(u64::MAX);
+    let on_node = u32::try_from(by_cpu.min(by_memory)).unwrap_or(u32::MAX);
+    if request.devices.count == 0 || on_node == 0 {
+        return on_node;
+    }
+    on_node.min(on_devices(node, request))
+}
+
+fn on_devices(node: &Node, request: &Request) -> u32 {
+    let specs = || node.devices().iter().zip(&node.spec().devices);
+    let wanted = || specs().filter(|(_, spec)| request.constraints.admit_device(spec));
+    let count = request.devices.count;
+    if count < 2 || !request.rules.require_alignment() {
+        return rounds(wanted().map(|(device, _)| parts(device, request)), count);
+    }
+    // Each task stays within one group, so the groups do not get in each other's way.
+    let mut groups: BTreeMap<(Option<u16>, Option<u16>), Vec<u32>> = BTreeMap::new();
+    for (device, spec) in wanted() {
+        let nvlink = spec.nvlink_group.filter(|_| request.rules.nvlink == Alignment::Required);
+        let switch = spec.switch.filter(|_| request.rules.switch == Alignment::Required);
+        let aligned = nvlink.is_some() == (request.rules.nvlink == Alignment::Required)
+            && switch.is_some() == (request.rules.switch == Alignment::Required);
+        if aligned {
+            groups.entry((nvlink, switch)).or_default().push(parts(device, request));
+        }
+    }
+    let rounds = groups.into_values().map(|parts| rounds(parts.iter().copied(), count));
+    rounds.fold(0, u32::saturating_add)
+}
+
+/// How many tasks that want a part of one device would fit on a device, one after the other.
+pub(crate) fn parts(device: &Device, request: &Request) -> u32 {
+    if !device.is_healthy() {
+        return 0;
+    }
+    let Some(memory) = device.memory_below(request.rules.memory_threshold_percent) else { return 0 };
+    let by_core = device.core_free().get().checked_div(request.devices.core.get()).unwrap_or(u32::MAX);
+    let by_memory = memory.get().checked_div(request.devices.memory.on(device.memory()).get()).unwrap_or(u64::MAX);
+    by_core.min(u32::try_from(by_memory).unwrap_or(u32::MAX))
+}
+
+/// How many tasks fit that want parts of `wanted` *different* devices each, if each device has room for so many parts.
+///
+/// That is the greatest number `n` for which the devices have `n * wanted` parts, counting at most `n` of each: that
+/// many are needed, and dealt out device by device to the tasks in turn they never meet themselves.
+pub(crate) fn rounds(parts: impl Iterator<Item = u32> + Clone, wanted: u16) -> u32 {
+    let wanted = u64::from(wanted.max(1));
+    let mut most = u32::MAX;
+    // Each step lowers the bound to what it leaves possible, until it is possible itself.
+    loop {
+        let places: u64 = parts.clone().map(|parts| u64::from(parts.min(most))).sum();
+        let possible = u32::try_from(places / wanted).unwrap_or(u32::MAX).min(most);
+        if possible == most {
+            return most;
+        }
+        most = possible;
+    }
+}

@@ -1,0 +1,240 @@
+//! One cycle: from what waits to a plan.
+
+mod dump;
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use crate::decisions::actions::{Context, SearchMemory, Waiting, evict_stale, pass};
+use crate::decisions::entitled::{Entitled, PlacedUnit, Standing};
+use crate::decisions::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit, without_room};
+use crate::decisions::holds::{Holds, Together};
+use crate::decisions::placement::{Engine, Policy};
+use crate::decisions::plan::{Obstacle, Pending, Plan, PlannedStep, cause};
+use crate::decisions::settings::Settings;
+use crate::decisions::shares::Shares;
+use crate::decisions::signature::Failures;
+use crate::decisions::turns::{Candidates, Turns};
+use crate::decisions::unit::Unit;
+use crate::state::cluster::Cluster;
+use crate::state::group::Group;
+use crate::state::queue::Turn;
+use crate::state::resources::Charge;
+use crate::state::statement::Statement;
+use crate::vocabulary::claim::{Action, ClaimId};
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::step::Step;
+
+/// Units of a queue, the first ones, of which one may have nodes kept for it. Not only the very first: it may be one
+/// that fits nowhere.
+const HOLD_CANDIDATES: usize = 8;
+
+/// Decides which claims go where.
+///
+/// A scheduler belongs to one cluster's history, like its [`Engine`].
+pub struct Scheduler {
+    pub(crate) engine: Engine<Box<dyn Policy>>,
+    pub(crate) settings: Settings,
+    pub(crate) holds: Holds,
+    pub(crate) memory: SearchMemory,
+}
+
+impl std::fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scheduler").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// A scheduler that has not seen a cluster yet.
+    #[must_use]
+    pub fn new(policy: Box<dyn Policy>, settings: Settings) -> Self {
+        Self { engine: Engine::new(policy), settings, holds: Holds::default(), memory: SearchMemory::default() }
+    }
+
+    /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events
+    /// what became of it.
+    pub fn cycle(&mut self, cluster: &mut Cluster) -> Plan {
+        cluster.note_usage();
+        self.holds.release_gone(cluster);
+        if let Some(mix) = cluster.new_mix().filter(|_| self.settings.counts_mix) {
+            self.engine.expect(&mix);
+        }
+        let shares = Shares::of(cluster, self.settings.usage_weight);
+        let mut plan = Plan::default();
+        let waiting = self.allocate(cluster, &shares, &mut plan);
+        self.make_way(cluster, &shares, waiting, &mut plan);
+        plan.settle(cluster);
+        self.hold(cluster, &shares, &plan);
+        plan
+    }
+
+    /// What is placed of a queue, in the order in which it is counted against the queue's fair share.
+    #[must_use]
+    pub fn standings(&self, cluster: &Cluster, queue: QueueId) -> Vec<Standing> {
+        let shares = Shares::of(cluster, self.settings.usage_weight);
+        let standing = |placed: &PlacedUnit| Standing {
+            group: placed.unit.group,
+            claims: placed.unit.claims.clone(),
+            is_elastic: placed.unit.elastic,
+            is_entitled: placed.entitled,
+        };
+        Entitled::of(cluster, &shares, queue).units().iter().map(standing).collect()
+    }
+
+    /// Places what fits into what is free. Answers who waits.
+    fn allocate(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) -> Waiting {
+        let failures = Failures::with_holders(self.holds.holders());
+        let mut hopeful = Hopeful { failures, waiting: Waiting::default() };
+        let mut turns = Turns::new(cluster, shares, &mut hopeful);
+        while let Some(next) = turns.next() {
+            let Ok(Some(unit)) = hopeful.failures.next(cluster, next.turn.group) else {
+                // Since it was found to be the next of its queue, something like it has failed: it is looked at, and
+                // named, anew.
+                turns.advance(next, cluster, shares, &mut hopeful);
+                continue;
+            };
+            let hopeless = hopeful.failures.is_hopeless(cluster, &unit).then(|| without_room(cluster, &unit)).flatten();
+            let placed = match hopeless {
+                Some(obstacle) => Err(obstacle),
+                None => {
+                    self.holds.open(cluster, unit.group);
+                    let placed = self.try_unit(cluster, &unit, Action::Allocate, &mut FreeRoom);
+                    self.holds.close(cluster, unit.group);
+                    placed
+                }
+            };
+            // The group is looked at again: what fails is known then, and another member may fit.
+            match placed {
+                Ok(steps) => plan.add(steps, Action::Allocate, unit.group),
+                Err(obstacle) => hopeful.failures.note(cluster, &unit, obstacle),
+            }
+            turns.advance(next, cluster, shares, &mut hopeful);
+        }
+        hopeful.waiting
+    }
+
+    /// Moves and evicts for those who found no room.
+    fn make_way(&mut self, cluster: &mut Cluster, shares: &Shares, mut waiting: Waiting, plan: &mut Plan) {
+        let mut context = Context::new(cluster, shares, &self.settings, &mut self.engine, &mut self.memory);
+        let placed_before = plan.steps.len();
+        for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
+            if action == Action::Consolidate && context.engine.policy().spreads() {
+                continue;
+            }
+            pass(action, cluster, &mut context, &self.holds, plan, &mut waiting);
+        }
+        plan.pending = waiting.pending;
+        let placed: BTreeSet<GroupId> = plan.steps[placed_before..].iter().filter_map(|step| step.for_group).collect();
+        let waits = |group: GroupId| cluster.group(group).is_some_and(Group::has_waiting);
+        if !placed.is_empty() {
+            plan.pending.retain(|pending| !placed.contains(&pending.group) || waits(pending.group));
+        }
+        for (group, steps) in evict_stale(cluster, &mut context) {
+            plan.add(steps, Action::StaleGang, group);
+        }
+        context.finish(cluster);
+        plan.add_displaced(cluster);
+    }
+
+    /// Keeps nodes for those who have been among the first of their queue for long and find no room.
+    fn hold(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &Plan) {
+        // By number of the queue's slot.
+        let mut seen: Vec<usize> = Vec::new();
+        let mut blocked = Vec::new();
+        for pending in &plan.pending {
+            let Obstacle::Unplaceable(unplaceable) = pending.obstacle else { continue };
+            if matches!(unplaceable, Unplaceable::Limit(_)) {
+                continue;
+            }
+            let slot = pending.queue.index();
+            if seen.len() <= slot {
+                seen.resize(slot + 1, 0);
+            }
+            let seen = &mut seen[slot];
+            if *seen == HOLD_CANDIDATES {
+                continue;
+            }
+            let Ok(Some(unit)) = Unit::next(cluster, pending.group) else { continue };
+            let must_be_together = || Together::of(cluster, &unit).is_some_and(|together| together.is_required());
+            if matches!(unplaceable, Unplaceable::Topology { .. }) && !must_be_together() {
+                continue;
+            }
+            *seen += 1;
+            blocked.push(unit);
+        }
+        let nodes = cluster.nodes().count() as u64 * u64::from(self.settings.held_nodes_per_mille) / 1000;
+        let nodes_max = usize::try_from(nodes).unwrap_or(usize::MAX).max(1);
+        self.holds.update(cluster, shares, &blocked, self.settings.hold_after_ms, nodes_max);
+    }
+
+    /// Places a unit in a statement of its own and makes that final.
+    pub(crate) fn try_unit(
+        &mut self,
+        cluster: &mut Cluster,
+        unit: &Unit,
+        action: Action,
+        room: &mut dyn MakeRoom,
+    ) -> Result<Vec<Step>, Unplaceable> {
+        let cause = cause(cluster, action, unit.group);
+        let mut statement = Statement::new(cluster);
+        place_unit(&mut statement, &mut self.engine, unit, room)?;
+        Ok(statement.keep(&cause))
+    }
+}
+
+/// The claims that are tried with what is free: all pending ones except those already known to fail.
+struct Hopeful {
+    failures: Failures,
+    /// Those who were passed over.
+    waiting: Waiting,
+}
+
+impl Candidates for Hopeful {
+    fn next(&mut self, cluster: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)> {
+        let mut later = cluster.queue(queue)?.waiting().range((from, Bound::Unbounded));
+        later.find_map(|(turn, single)| {
+            let known = single.and_then(|single| Some((single, self.failures.of_single(queue, turn.group, single)?)));
+            if let Some((single, failure)) = known {
+                self.waiting.add_single(queue, turn.group, single, Obstacle::Unplaceable(failure));
+                return None;
+            }
+            match self.failures.next(cluster, turn.group) {
+                Ok(unit) => Some((*turn, unit?.least_charge(cluster))),
+                Err(obstacle) => {
+                    self.waiting.add(cluster, queue, turn.group, obstacle);
+                    None
+                }
+            }
+        })
+    }
+}
+
+impl Plan {
+    /// Enters who waits again because this cycle has evicted it.
+    fn add_displaced(&mut self, cluster: &Cluster) {
+        let evicted = self.steps.iter().filter_map(|planned| match planned.step {
+            Step::Evict { claim, .. } => Some(claim).filter(|claim| cluster.allocation(*claim).is_none()),
+            _ => None,
+        });
+        let evicted: Vec<(GroupId, ClaimId)> =
+            evicted.filter_map(|claim| Some((cluster.group_of(claim)?, claim))).collect();
+        let mut unknown: BTreeSet<GroupId> = evicted.iter().map(|(group, _)| *group).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        self.pending.iter().for_each(|pending| _ = unknown.remove(&pending.group));
+        for (group, claim) in evicted {
+            let Some(queue) = cluster.group(group).map(Group::queue).filter(|_| unknown.remove(&group)) else {
+                continue;
+            };
+            let obstacle = Obstacle::Unplaceable(Unplaceable::NoRoom { claim, placed: 0 });
+            self.pending.push(Pending { group, queue, alike: None, obstacle, refusal: None });
+        }
+    }
+
+    pub(crate) fn add(&mut self, steps: Vec<Step>, action: Action, group: GroupId) {
+        self.steps.extend(steps.into_iter().map(|step| PlannedStep { step, action, for_group: Some(group) }));
+    }
+}

@@ -1,0 +1,65 @@
+//! A scheduler and its cluster as a value, and made from one.
+
+use super::{Scheduler, Settings};
+use crate::decisions::actions::Unfinished;
+use crate::decisions::placement::Policy;
+use crate::state::cluster::Cluster;
+use crate::state::cluster::dump::Numbers;
+use crate::vocabulary::dump::{Dump, DumpEntry, DumpedBlocked, DumpedSearch, RestoreError};
+
+impl Scheduler {
+    /// The state of a cluster with what the scheduler remembers of it. What a policy remembers beyond the cluster's
+    /// state, such as how far its source of chance has come, is not in it.
+    #[must_use]
+    pub fn dump(&self, cluster: &Cluster) -> Dump {
+        let numbers = Numbers::of(cluster);
+        let blocked = self.holds.blocked().filter_map(|(group, since_ms)| {
+            let nodes = self.holds.of(group).filter_map(|node| numbers.node(node));
+            Some(DumpedBlocked { group: numbers.group(cluster, group)?, since_ms, nodes: nodes.collect() })
+        });
+        let searches = self.memory.iter().filter_map(|unfinished| {
+            let Unfinished { action, group, at, times } = *unfinished;
+            let node = at.and_then(|at| numbers.node_from(at));
+            Some(DumpedSearch { action, group: numbers.group(cluster, group)?, node, times })
+        });
+        let mut dump = Dump { blocked: blocked.collect(), searches: searches.collect(), ..cluster.dump() };
+        // Nodes that are kept for a group that is gone are opened at the beginning of the next cycle.
+        for (node, _) in self.holds.kept().filter(|(_, group)| cluster.group(*group).is_none()) {
+            let node = numbers.node(node).and_then(|number| dump.nodes.get_mut(number));
+            node.into_iter().for_each(|node| node.held = false);
+        }
+        dump
+    }
+
+    /// A cluster of this state, and a scheduler that goes on with it.
+    ///
+    /// # Errors
+    /// If there can be none; the error says which entry contradicts those before it.
+    pub fn restore(
+        policy: Box<dyn Policy>,
+        settings: Settings,
+        mut dump: Dump,
+    ) -> Result<(Self, Cluster), RestoreError> {
+        let (blocked, searches) = (std::mem::take(&mut dump.blocked), std::mem::take(&mut dump.searches));
+        let restored = Cluster::restore_numbered(dump)?;
+        let mut scheduler = Self::new(policy, settings);
+        for (number, DumpedBlocked { group, since_ms, nodes }) in blocked.into_iter().enumerate() {
+            let entry = DumpEntry::Blocked(number);
+            let group = restored.group(entry, group)?;
+            let nodes: Result<Vec<_>, _> = nodes.into_iter().map(|node| restored.node(entry, node)).collect();
+            scheduler.holds.restore(group, since_ms, nodes?);
+        }
+        for (number, DumpedSearch { action, group, node, times }) in searches.into_iter().enumerate() {
+            let entry = DumpEntry::Search(number);
+            let at = node.map(|node| restored.node(entry, node)).transpose()?;
+            let group = restored.group(entry, group)?;
+            scheduler.memory.push(Unfinished { action, group, at, times });
+        }
+        let mut cluster = restored.cluster;
+        if let Some(mix) = cluster.known_mix().filter(|_| settings.counts_mix) {
+            scheduler.engine.expect(mix);
+        }
+        scheduler.holds.close_all(&mut cluster);
+        Ok((scheduler, cluster))
+    }
+}

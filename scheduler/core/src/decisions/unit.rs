@@ -1,0 +1,118 @@
+//! Units: what is placed or evicted as a whole.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use crate::state::class::ClassId;
+use crate::state::cluster::Cluster;
+use crate::state::resources::Charge;
+use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueId;
+
+/// A unit's place in the fixed order of its leaf queue, the first first. What a group needs comes before what it could
+/// use beyond that, and nothing in it depends on what is placed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Rank {
+    pub(crate) priority: Reverse<i32>,
+    pub(crate) elastic: bool,
+    /// The group's number in the order in which groups were added.
+    pub(crate) group: u64,
+    member: u64,
+}
+
+impl Rank {
+    /// Whether this is the rank of the core of the group that a unit of rank `other` belongs to.
+    pub(crate) fn is_core_of(self, other: Self) -> bool {
+        !self.elastic && self.group == other.group
+    }
+}
+
+/// The core of a pod group, or one member beyond it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Unit {
+    pub(crate) rank: Rank,
+    pub(crate) group: GroupId,
+    pub(crate) queue: QueueId,
+    /// Its members, in the order in which they were added.
+    pub(crate) claims: Vec<ClaimId>,
+    pub(crate) elastic: bool,
+}
+
+impl Unit {
+    fn new(cluster: &Cluster, id: GroupId, claims: Vec<ClaimId>, elastic: bool) -> Option<Self> {
+        let group = cluster.group(id)?;
+        let member = match elastic {
+            true => cluster.sequence(*claims.first()?)?,
+            false => 0,
+        };
+        let rank = Rank { priority: Reverse(group.spec().priority), elastic, group: group.sequence(), member };
+        Some(Self { rank, group: id, queue: group.queue(), claims, elastic })
+    }
+
+    /// What a group would have placed next; `Err` with the number of members that are missing if there are too few. A
+    /// group that has all it needs has its members placed one by one.
+    pub(crate) fn next(cluster: &Cluster, id: GroupId) -> Result<Option<Self>, u32> {
+        let Some(group) = cluster.group(id) else { return Ok(None) };
+        if group.has_minimum() {
+            return Ok(group.waiting().next().and_then(|claim| Self::beyond(cluster, id, claim)));
+        }
+        let claims = group.missing_core()?;
+        Ok(Self::new(cluster, id, claims, false))
+    }
+
+    /// A member beyond a group's core.
+    pub(crate) fn beyond(cluster: &Cluster, group: GroupId, claim: ClaimId) -> Option<Self> {
+        Self::new(cluster, group, vec![claim], true)
+    }
+
+    /// A core of other members that could be placed instead of this one: of none of these classes.
+    pub(crate) fn core_without(&self, cluster: &Cluster, classes: &BTreeSet<ClassId>) -> Option<Self> {
+        let group = cluster.group(self.group).filter(|group| !self.elastic && group.is_declared())?;
+        let others = |claim| cluster.class_of(claim).is_some_and(|class| !classes.contains(&class));
+        Self::new(cluster, self.group, group.missing_core_of(others).ok()?, false)
+    }
+
+    /// This unit, and those that could be placed instead: members beyond the core, which are independent of each other,
+    /// one of each class, or cores that do without one of this one's classes. In the order of the members: the numbers of
+    /// classes are others in a scheduler that was restored.
+    pub(crate) fn sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
+        let mut seen: BTreeSet<ClassId> = BTreeSet::new();
+        let classes = self.claims.iter().filter_map(|claim| cluster.class_of(*claim));
+        let classes: Vec<ClassId> = classes.filter(|class| seen.insert(*class)).collect();
+        let group = cluster.group(self.group).filter(|_| self.elastic);
+        let members = group.into_iter().flat_map(|group| group.waiting());
+        let members = members.filter(move |claim| cluster.class_of(*claim).is_some_and(|class| seen.insert(class)));
+        let members = members.filter_map(|claim| Self::beyond(cluster, self.group, claim));
+        let cores = classes.into_iter().filter_map(|class| self.core_without(cluster, &BTreeSet::from([class])));
+        std::iter::once_with(|| self.clone()).chain(members).chain(cores)
+    }
+
+    /// The units of a group that are placed: its core, and each member beyond.
+    pub(crate) fn placed(cluster: &Cluster, id: GroupId) -> Vec<Self> {
+        let Some(group) = cluster.group(id).filter(|group| group.placed_members() > 0) else { return Vec::new() };
+        let (core, beyond) = group.placed_parts();
+        let core = (!core.is_empty()).then(|| Self::new(cluster, id, core, false)).flatten();
+        core.into_iter().chain(beyond.into_iter().filter_map(|claim| Self::beyond(cluster, id, claim))).collect()
+    }
+
+    /// What its members that are placed take.
+    pub(crate) fn charge(&self, cluster: &Cluster) -> Charge {
+        let mut sum = Charge::default();
+        self.claims.iter().filter_map(|claim| cluster.charge(*claim)).for_each(|charge| sum.add(&charge));
+        sum
+    }
+
+    /// What its members take at least, wherever they are placed.
+    pub(crate) fn least_charge(&self, cluster: &Cluster) -> Charge {
+        let mut sum = Charge::default();
+        let requests = self.claims.iter().filter_map(|claim| cluster.claim(*claim));
+        requests.for_each(|claim| sum.add(&cluster.resources().least_charge(&claim.request)));
+        sum
+    }
+
+    /// Whether its members may be evicted.
+    pub(crate) fn is_preemptible(&self, cluster: &Cluster) -> bool {
+        cluster.group(self.group).is_some_and(|group| group.spec().preemptible)
+    }
+}

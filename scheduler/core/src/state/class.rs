@@ -1,0 +1,63 @@
+//! Classes of interchangeable tasks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::vocabulary::request::Request;
+use crate::vocabulary::slab::{Key, Slab};
+
+/// Names a class of tasks with equal requests.
+pub type ClassId = Key<Class>;
+
+/// Tasks with equal requests.
+#[derive(Clone, Debug)]
+pub struct Class {
+    request: Arc<Request>,
+    claims: usize,
+}
+
+impl Class {
+    /// What each of them asks for.
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+}
+
+/// The classes of all claims that there are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Classes {
+    classes: Slab<Class>,
+    by_request: BTreeMap<Arc<Request>, ClassId>,
+}
+
+impl Classes {
+    /// Adds a claim to the class of its request.
+    pub(crate) fn join(&mut self, request: &Request) -> ClassId {
+        if let Some(&id) = self.by_request.get(request) {
+            if let Some(class) = self.classes.get_mut(id) {
+                class.claims += 1;
+            }
+            return id;
+        }
+        let request = Arc::new(request.clone());
+        let id = self.classes.insert(Class { request: Arc::clone(&request), claims: 1 });
+        self.by_request.insert(request, id);
+        id
+    }
+
+    /// Takes a claim out of its class. A class without claims is forgotten.
+    pub(crate) fn leave(&mut self, id: ClassId) {
+        let Some(class) = self.classes.get_mut(id) else { return };
+        class.claims -= 1;
+        if class.claims == 0
+            && let Some(class) = self.classes.remove(id)
+        {
+            self.by_request.remove(&class.request);
+        }
+    }
+
+    pub(crate) fn get(&self, id: ClassId) -> Option<&Class> {
+        self.classes.get(id)
+    }
+}

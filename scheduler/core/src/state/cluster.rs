@@ -1,0 +1,390 @@
+//! The state: nodes, queues, pod groups, claims, and who is where.
+
+mod claims;
+mod decisions;
+pub(crate) mod dump;
+mod groups;
+mod leaving;
+pub(crate) mod limits;
+mod namespaces;
+mod nodes;
+mod resize;
+mod starting;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::state::budget::Budgets;
+use crate::state::change_log::ChangeLog;
+use crate::state::class::{Class, ClassId, Classes};
+use crate::state::group::{Group, Groups};
+use crate::state::mix_counter::MixCounter;
+use crate::state::node::Node;
+use crate::state::queue::{Queue, Queues};
+use crate::state::resources::Resources;
+use crate::state::topology::Topology;
+use crate::state::usage::DecayedUsage;
+use crate::vocabulary::claim::{Allocation, Claim, ClaimId, Displacement, NodeId};
+use crate::vocabulary::event::{Event, EventError, Outcome};
+use crate::vocabulary::mix::Mix;
+use crate::vocabulary::namespace::NamespaceSpec;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::resource::Resource;
+use crate::vocabulary::slab::Slab;
+
+/// What is known of the cluster. It changes by events, each of which is applied as a whole or not at all, and by what
+/// is decided: a [`Scheduler`](crate::Scheduler)'s cycles, or [`Statement`](crate::Statement)s and nodes that are kept.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    now_ms: u64,
+    nodes: Vec<Option<Node>>,
+    by_name: BTreeMap<String, NodeId>,
+    topology: Topology,
+    /// Nodes that are kept for somebody: nothing else is placed there.
+    held: BTreeSet<NodeId>,
+    claims: Slab<ClaimState, Claim>,
+    /// Claims are numbered as they are added.
+    next_claim: u64,
+    classes: Classes,
+    changes: ChangeLog,
+    /// See [`Cluster::specs_changed`].
+    specs_changed: u64,
+    resources: Resources,
+    queues: Queues,
+    groups: Groups,
+    namespaces: BTreeMap<String, NamespaceSpec>,
+    /// What claims have asked for as they came.
+    arrivals: MixCounter,
+    budgets: Budgets,
+    /// Claims on their way out of an old place, by its node.
+    leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
+    /// Claims that wait for one that is leaving.
+    waiting_for: BTreeMap<ClaimId, BTreeSet<ClaimId>>,
+    /// Why claims were evicted by the plan under way, which may still leave them where they are.
+    causes: BTreeMap<ClaimId, Displacement>,
+}
+
+#[derive(Clone, Debug)]
+struct ClaimState {
+    claim: Claim,
+    sequence: u64,
+    class: ClassId,
+    group: GroupId,
+    allocation: Option<Allocation>,
+    /// Since when it runs; `None`: it does not, even if it is placed.
+    started_ms: Option<u64>,
+    /// The place that it is on its way out of. If it also runs, that is what the plan under way says, and nobody was
+    /// told yet.
+    leaving: Option<Allocation>,
+    /// Claims that must be gone before it can start.
+    starts_after: Vec<ClaimId>,
+    displaced: Option<Box<Displacement>>,
+    /// How often it could not be started where it was placed.
+    failures: u32,
+    /// Before this it is not placed again.
+    retry_at_ms: u64,
+}
+
+/// How long a claim waits after it could not be started for the first time; twice as long after each further time.
+const RETRY_MS: u64 = 1000;
+/// The longest that it waits.
+const RETRY_MAX_MS: u64 = 300_000;
+
+/// Past usage counts half as much after a week, unless a cluster is made otherwise.
+const HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self::with_usage_half_life(HALF_LIFE_MS)
+    }
+}
+
+impl Cluster {
+    /// An empty cluster, in which past usage counts half as much after a week.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty cluster, in which past usage counts half as much after so many milliseconds.
+    #[must_use]
+    pub fn with_usage_half_life(half_life_ms: u64) -> Self {
+        Self {
+            now_ms: 0,
+            nodes: Vec::new(),
+            by_name: BTreeMap::new(),
+            topology: Topology::default(),
+            held: BTreeSet::new(),
+            claims: Slab::default(),
+            next_claim: 0,
+            classes: Classes::default(),
+            changes: ChangeLog::default(),
+            specs_changed: 0,
+            resources: Resources::default(),
+            queues: Queues::new(half_life_ms),
+            groups: Groups::default(),
+            namespaces: BTreeMap::new(),
+            arrivals: MixCounter::new(half_life_ms, 0),
+            budgets: Budgets::default(),
+            leaving: BTreeMap::new(),
+            waiting_for: BTreeMap::new(),
+            causes: BTreeMap::new(),
+        }
+    }
+
+    /// Applies one event.
+    ///
+    /// # Errors
+    /// If the event contradicts the state, which is then unchanged.
+    pub fn apply(&mut self, event: Event) -> Result<Outcome, EventError> {
+        match event {
+            Event::NodeAdded(spec) => self.add_node(spec).map(Outcome::Node),
+            Event::NodeRelabelled(node, spec) => self.relabel(node, &spec).map(|()| Outcome::Done),
+            Event::NodeRemoved(node) => self.remove_node(node),
+            Event::DeviceHealthChanged { node, device, health } => self.set_health(node, device, health),
+            Event::TopologyChanged(levels) => self.set_topology(levels).map(|()| Outcome::Done),
+            Event::ClaimAdded(claim) => self.admit(claim).map(Outcome::Claim),
+            Event::ClaimRemoved(claim) => self.remove_claim(claim),
+            Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::ready),
+            Event::ClaimEvicted(claim) => self.stop(claim).map(Outcome::displaced),
+            Event::ClaimFailed(claim) => self.fail(claim).map(Outcome::displaced),
+            Event::ClaimGone(claim) => self.gone(claim).map(Outcome::ready),
+            Event::ClaimResized(claim, request) => self.resize(claim, request).map(|()| Outcome::Done),
+            Event::PodGroupAdded(group) => self.add_group(group).map(Outcome::Group),
+            Event::PodGroupChanged(group, spec) => self.replace_group(group, spec).map(Outcome::displaced),
+            Event::PodGroupRemoved(group) => self.remove_group(group).map(|()| Outcome::Done),
+            Event::QueueAdded(spec) => self.add_queue(spec).map(Outcome::Queue),
+            Event::QueueChanged(spec) => Ok(self.queues.change(spec, &mut self.resources).map(|()| Outcome::Done)?),
+            Event::QueueRemoved(name) => self.remove_queue(&name).map(|()| Outcome::Done),
+            Event::NamespaceChanged(spec) => self.set_namespace(spec).map(|()| Outcome::Done),
+            Event::NamespaceRemoved(name) => self.remove_namespace(&name).map(|()| Outcome::Done),
+            Event::BudgetChanged(budget) => {
+                self.budgets.change(budget);
+                Ok(Outcome::Done)
+            }
+            Event::BudgetRemoved(namespace, name) => match self.budgets.remove(&namespace, &name) {
+                true => Ok(Outcome::Done),
+                false => Err(EventError::UnknownBudget { namespace, name }),
+            },
+            Event::TimeAdvanced(then_ms) if then_ms < self.now_ms => {
+                Err(EventError::TimeBackwards { now_ms: self.now_ms, then_ms })
+            }
+            Event::TimeAdvanced(then_ms) => {
+                self.now_ms = then_ms;
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    /// The time of the last [`Event::TimeAdvanced`].
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// A node, by its id.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(id.index())?.as_ref()
+    }
+
+    /// A node's id, by its name.
+    #[must_use]
+    pub fn node_named(&self, name: &str) -> Option<NodeId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The nodes, in the order in which they were added.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        (0..).map(NodeId).zip(&self.nodes).filter_map(|(id, node)| Some((id, node.as_ref()?)))
+    }
+
+    /// Where the nodes stand.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Whether a node is kept for somebody, so that an engine places nothing there.
+    #[must_use]
+    pub fn is_held(&self, id: NodeId) -> bool {
+        self.held.contains(&id)
+    }
+
+    /// One more than the greatest number of a node's id so far.
+    #[must_use]
+    pub fn node_slots(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A claim.
+    #[must_use]
+    pub fn claim(&self, id: ClaimId) -> Option<&Claim> {
+        self.claim_state(id).ok().map(|state| &state.claim)
+    }
+
+    /// Where a claim is placed, if it is.
+    #[must_use]
+    pub fn allocation(&self, id: ClaimId) -> Option<&Allocation> {
+        self.claim_state(id).ok()?.allocation.as_ref()
+    }
+
+    /// Since when a claim runs. A claim that is placed where others are still leaving does not run yet.
+    #[must_use]
+    pub fn started_ms(&self, id: ClaimId) -> Option<u64> {
+        self.claim_state(id).ok()?.started_ms
+    }
+
+    /// The place that a claim was evicted or moved from and that it has not left yet.
+    #[must_use]
+    pub fn leaving(&self, id: ClaimId) -> Option<&Allocation> {
+        self.claim_state(id).ok()?.leaving.as_ref()
+    }
+
+    /// The claims that must be gone before this one, which is placed, can start.
+    #[must_use]
+    pub fn starts_after(&self, id: ClaimId) -> &[ClaimId] {
+        self.claim_state(id).map_or(&[], |state| &state.starts_after)
+    }
+
+    /// How often a claim could not be started where it was placed, and when it may be placed again.
+    #[must_use]
+    pub fn failures(&self, id: ClaimId) -> (u32, u64) {
+        self.claim_state(id).map_or((0, 0), |state| (state.failures, state.retry_at_ms))
+    }
+
+    /// Why a claim was evicted last.
+    #[must_use]
+    pub fn displaced(&self, id: ClaimId) -> Option<&Displacement> {
+        self.causes.get(&id).or(self.claim_state(id).ok()?.displaced.as_deref())
+    }
+
+    /// The number of a claim in the order in which claims were added.
+    #[must_use]
+    pub fn sequence(&self, id: ClaimId) -> Option<u64> {
+        self.claim_state(id).ok().map(|state| state.sequence)
+    }
+
+    /// The class of a claim's request.
+    #[must_use]
+    pub fn class_of(&self, id: ClaimId) -> Option<ClassId> {
+        self.claim_state(id).ok().map(|state| state.class)
+    }
+
+    /// The pod group that a claim is a member of, or that was made for it alone.
+    #[must_use]
+    pub fn group_of(&self, id: ClaimId) -> Option<GroupId> {
+        self.claim_state(id).ok().map(|state| state.group)
+    }
+
+    /// A class; `None` when no claim is in it any more.
+    #[must_use]
+    pub fn class(&self, id: ClassId) -> Option<&Class> {
+        self.classes.get(id)
+    }
+
+    /// A pod group.
+    #[must_use]
+    pub fn group(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id)
+    }
+
+    /// A pod group's name, or that of the claim that it was made for; empty if there is no such group (any more).
+    #[must_use]
+    pub fn group_name(&self, id: GroupId) -> String {
+        let Some(group) = self.group(id) else { return String::new() };
+        let of_claim = || Some(self.claim(group.members().next()?)?.name.clone());
+        if group.is_declared() { group.spec().name.clone() } else { of_claim().unwrap_or_default() }
+    }
+
+    /// A declared pod group's id, by its namespace and name.
+    #[must_use]
+    pub fn group_named(&self, namespace: &str, name: &str) -> Option<GroupId> {
+        self.groups.named(namespace, name)
+    }
+
+    /// The pod groups, single claims' included, in an order that depends on nothing but the events so far.
+    pub fn groups(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+        self.groups.iter()
+    }
+
+    /// A queue.
+    #[must_use]
+    pub fn queue(&self, id: QueueId) -> Option<&Queue> {
+        self.queues.get(id)
+    }
+
+    /// A queue's id, by its name.
+    #[must_use]
+    pub fn queue_named(&self, name: &str) -> Option<QueueId> {
+        self.queues.named(name)
+    }
+
+    /// A namespace that has a quota or bounds.
+    #[must_use]
+    pub fn namespace(&self, name: &str) -> Option<&NamespaceSpec> {
+        self.namespaces.get(name)
+    }
+
+    /// What a queue and those below it hold of a resource.
+    #[must_use]
+    pub fn allocated(&self, queue: QueueId, resource: &Resource) -> u64 {
+        let number = self.resources.find(resource);
+        number.zip(self.queues.get(queue)).map_or(0, |(number, queue)| queue.allocated().get(number))
+    }
+
+    /// The claims, in an order that depends on nothing but the events so far.
+    pub fn claims(&self) -> impl Iterator<Item = (ClaimId, &Claim, Option<&Allocation>)> {
+        self.claims.iter().map(|(key, state)| (key, &state.claim, state.allocation.as_ref()))
+    }
+
+    /// Number of claims.
+    #[must_use]
+    pub fn claim_count(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// The changes of nodes, for who keeps something about each node.
+    pub(crate) fn changes(&self) -> &ChangeLog {
+        &self.changes
+    }
+
+    /// How often nodes were added, removed or changed themselves, or the levels of the topology were: as long as it
+    /// stays the same, what fits on an empty cluster does.
+    pub(crate) fn specs_changed(&self) -> u64 {
+        self.specs_changed
+    }
+
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    pub(crate) fn resources(&self) -> &Resources {
+        &self.resources
+    }
+
+    /// Brings all queues' usage up to the present.
+    pub(crate) fn note_usage(&mut self) {
+        let totals = self.totals();
+        self.queues.use_until(self.now_ms, &totals);
+    }
+
+    /// The work that is expected by what has come lately, if there is something new to say of it.
+    pub(crate) fn new_mix(&mut self) -> Option<Mix> {
+        self.arrivals.mix(self.now_ms)
+    }
+
+    /// The work that was said last to be expected.
+    pub(crate) fn known_mix(&self) -> Option<&Mix> {
+        self.arrivals.given()
+    }
+
+    /// What there was of each resource, by number, decayed like the queues' usage.
+    pub(crate) fn capacity_used(&self) -> &[DecayedUsage] {
+        self.queues.capacity()
+    }
+
+    fn claim_state(&self, id: ClaimId) -> Result<&ClaimState, EventError> {
+        self.claims.get(id).ok_or(EventError::NoSuchClaim(id))
+    }
+}

@@ -1,0 +1,187 @@
+//! Claims that come, are placed, and go, with the books that they are in.
+
+use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
+use crate::state::group::SingleSort;
+use crate::state::queue::Book;
+use crate::state::resources::Charge;
+use crate::vocabulary::claim::{Allocation, Claim, ClaimId};
+use crate::vocabulary::event::{EventError, Outcome};
+use crate::vocabulary::pod_group::GroupId;
+
+impl Cluster {
+    pub(super) fn add_claim(&mut self, claim: Claim) -> Result<ClaimId, EventError> {
+        claim.request.validate()?;
+        let (group, sub_group) = self.group_for(&claim)?;
+        let sequence = self.next_claim;
+        self.next_claim += 1;
+        let class = self.classes.join(&claim.request);
+        let id = self.claims.insert(ClaimState {
+            claim,
+            sequence,
+            class,
+            group,
+            allocation: None,
+            started_ms: None,
+            leaving: None,
+            starts_after: Vec::new(),
+            displaced: None,
+            failures: 0,
+            retry_at_ms: 0,
+        });
+        self.change_group(group, |group| group.join(sequence, id, sub_group));
+        self.book_requested(id, true);
+        Ok(id)
+    }
+
+    /// The group of a claim and the number of its sub-group there; a claim without one is given a group of its own.
+    fn group_for(&mut self, claim: &Claim) -> Result<(GroupId, usize), EventError> {
+        let Some(name) = &claim.pod_group else {
+            let queue = self.queue_for(&claim.queue, &claim.namespace)?;
+            let Claim { priority, preemptible, min_runtime_ms, .. } = *claim;
+            let sort = SingleSort { priority, preemptible, min_runtime_ms };
+            return Ok((self.groups.add_single(sort, queue, self.now_ms), 0));
+        };
+        let unknown = || EventError::UnknownGroup { namespace: claim.namespace.clone(), name: name.clone() };
+        let id = self.groups.named(&claim.namespace, name).ok_or_else(unknown)?;
+        let sub_group = self.groups.get(id).and_then(|group| group.sub_group(claim.sub_group.as_deref()));
+        let unknown = || EventError::UnknownSubGroup {
+            group: name.clone(),
+            sub_group: claim.sub_group.clone().unwrap_or_default(),
+        };
+        Ok((id, sub_group.ok_or_else(unknown)?))
+    }
+
+    /// Removes a claim: who was waiting for it to be gone may start.
+    pub(super) fn remove_claim(&mut self, id: ClaimId) -> Result<Outcome, EventError> {
+        let is_placed = self.claim_state(id)?.allocation.is_some();
+        let mut displaced = if is_placed { self.stop(id)? } else { Vec::new() };
+        displaced.retain(|claim| *claim != id);
+        let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
+        self.book_requested(id, false);
+        let state = self.claims.remove(id).ok_or(EventError::NoSuchClaim(id))?;
+        self.classes.leave(state.class);
+        self.change_group(state.group, |group| group.leave(state.sequence));
+        self.forget_single_group(state.group);
+        Ok(Outcome::Claims { displaced, ready })
+    }
+
+    /// Notes that a claim runs where the shell says; says who was waiting for it to leave its old place.
+    pub(super) fn start(&mut self, id: ClaimId, allocation: Allocation) -> Result<Vec<ClaimId>, EventError> {
+        self.place(id, allocation)?;
+        // Who runs again has left the old place.
+        let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
+        let now_ms = self.now_ms;
+        if let Some(state) = self.claims.get_mut(id) {
+            state.started_ms = Some(now_ms);
+        }
+        let group = self.claim_state(id)?.group;
+        self.settle_group(group);
+        Ok(ready)
+    }
+
+    /// Notes that a claim is no longer where it was placed; says who waits again.
+    pub(super) fn stop(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
+        if self.claim_state(id)?.allocation.is_none() {
+            return Err(EventError::NotPlaced(id));
+        }
+        self.lose(vec![id])
+    }
+
+    /// Notes that a claim could not be started where it was placed; says who waits again.
+    pub(super) fn fail(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
+        let now_ms = self.now_ms;
+        let ran_ms = self.started_ms(id).map_or(0, |started_ms| now_ms.saturating_sub(started_ms));
+        let displaced = self.stop(id)?;
+        if let Some(state) = self.claims.get_mut(id) {
+            // Who has run for long has been started well: this is another failure than those before.
+            if ran_ms > RETRY_MAX_MS {
+                state.failures = 0;
+            }
+            let wait_ms = RETRY_MS.checked_shl(state.failures).unwrap_or(RETRY_MAX_MS).clamp(RETRY_MS, RETRY_MAX_MS);
+            state.retry_at_ms = now_ms.saturating_add(wait_ms);
+            state.failures = state.failures.saturating_add(1).min(32);
+            let group = state.group;
+            self.note_single(group);
+        }
+        Ok(displaced)
+    }
+
+    /// Puts a claim into the books where it is placed. Whether it runs there is not said by this.
+    pub(crate) fn place(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
+        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
+        if state.allocation.is_some() {
+            return Err(EventError::Placed(id));
+        }
+        let node = allocation.node;
+        let books = self.nodes.get_mut(node.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(node))?;
+        let taken = books.take(id, &state.claim.request, &allocation);
+        taken.map_err(|reason| EventError::NotEnough { node, reason })?;
+        state.allocation = Some(allocation);
+        self.note(node, false);
+        self.book_placed(id, true);
+        Ok(())
+    }
+
+    /// Takes a claim out of the books where it is placed, and says where that was.
+    pub(crate) fn evict(&mut self, id: ClaimId) -> Result<Allocation, EventError> {
+        if self.claim_state(id)?.allocation.is_none() {
+            return Err(EventError::NotPlaced(id));
+        }
+        self.book_placed(id, false);
+        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
+        let allocation = state.allocation.take().ok_or(EventError::NotPlaced(id))?;
+        let node = allocation.node;
+        if let Some(books) = self.nodes.get_mut(node.index()).and_then(Option::as_mut) {
+            books.give_back(id, &state.claim.request, &allocation);
+        }
+        self.note(node, false);
+        Ok(allocation)
+    }
+
+    /// What a claim that is placed takes, exactly.
+    pub(crate) fn charge(&self, id: ClaimId) -> Option<Charge> {
+        let state = self.claims.get(id)?;
+        let allocation = state.allocation.as_ref()?;
+        Some(Charge::of(&state.claim.request, allocation, self.node(allocation.node)?))
+    }
+
+    /// What a claim would take on `allocation`, exactly.
+    pub(crate) fn charge_at(&self, id: ClaimId, allocation: &Allocation) -> Option<Charge> {
+        Some(Charge::of(&self.claims.get(id)?.claim.request, allocation, self.node(allocation.node)?))
+    }
+
+    /// Enters a placed claim into its queue's, its group's and its budget's books, or takes it out.
+    pub(super) fn book_placed(&mut self, id: ClaimId, placed: bool) {
+        let Some(charge) = self.charge(id) else { return };
+        let Some(state) = self.claims.get(id) else { return };
+        let (group, sequence) = (state.group, state.sequence);
+        if let Some(budget) = &state.claim.disruption_budget {
+            self.budgets.note(&state.claim.namespace, budget, id, placed);
+        }
+        let Some(of) = self.groups.get(group) else { return };
+        let book = if of.spec().preemptible { Book::Preemptible } else { Book::NonPreemptible };
+        match placed {
+            true => self.queues.charge(of.queue(), book, &charge, self.now_ms),
+            false => self.queues.refund(of.queue(), book, &charge, self.now_ms),
+        }
+        self.change_group(group, |group| group.set_placed(sequence, placed));
+    }
+
+    /// Enters what a claim asks for into its queue's books, or takes it out.
+    pub(super) fn book_requested(&mut self, id: ClaimId, asks: bool) {
+        let Some(state) = self.claims.get(id) else { return };
+        let charge = self.resources.most_charge(&state.claim.request);
+        let Some(queue) = self.groups.get(state.group).map(|group| group.queue()) else { return };
+        match asks {
+            true => self.queues.charge(queue, Book::Requested, &charge, self.now_ms),
+            false => self.queues.refund(queue, Book::Requested, &charge, self.now_ms),
+        }
+    }
+
+    /// Counts anew what queues ask for: what parts of a device mean has changed.
+    pub(super) fn recount_requested(&mut self) {
+        self.queues.clear_requested();
+        let claims: Vec<ClaimId> = self.claims.iter().map(|(id, _)| id).collect();
+        claims.into_iter().for_each(|id| self.book_requested(id, true));
+    }
+}

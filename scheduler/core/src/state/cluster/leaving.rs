@@ -1,0 +1,103 @@
+//! Claims that a plan has evicted but that are still there, and those that wait for them to be gone.
+//!
+//! The books show what was decided: room that a plan makes belongs at once to whom it was made for. What is really
+//! there follows later, and who is placed on room that is still held starts when its holders are gone.
+
+use super::Cluster;
+use crate::vocabulary::claim::{Allocation, ClaimId};
+use crate::vocabulary::event::EventError;
+use crate::vocabulary::quantity::{Bytes, MilliCpu};
+
+impl Cluster {
+    /// Notes the place that a claim has to leave.
+    pub(super) fn leave(&mut self, id: ClaimId, from: Allocation) {
+        let Some(state) = self.claims.get_mut(id) else { return };
+        self.leaving.entry(from.node).or_default().insert(id);
+        state.leaving = Some(from);
+    }
+
+    /// Takes back that a claim has to leave its place, or notes that it has left it.
+    pub(super) fn no_longer_leaving(&mut self, id: ClaimId) -> Option<Allocation> {
+        let from = self.claims.get_mut(id)?.leaving.take()?;
+        if let Some(leaving) = self.leaving.get_mut(&from.node) {
+            leaving.remove(&id);
+            if leaving.is_empty() {
+                self.leaving.remove(&from.node);
+            }
+        }
+        Some(from)
+    }
+
+    /// The claims that still hold what a placed claim will need.
+    pub(super) fn in_the_way_of(&self, id: ClaimId) -> Vec<ClaimId> {
+        let Ok(state) = self.claim_state(id) else { return Vec::new() };
+        // Who is moved must itself have left its old place.
+        let own: Vec<ClaimId> = state.leaving.is_some().then_some(id).into_iter().collect();
+        let Some(allocation) = &state.allocation else { return Vec::new() };
+        let Some(node) = self.node(allocation.node) else { return own };
+        let Some(leaving) = self.leaving.get(&allocation.node) else { return own };
+        let held = |claim: &ClaimId| {
+            self.claims.get(*claim).and_then(|state| Some((&state.claim.request, state.leaving.as_ref()?)))
+        };
+        let cpu: MilliCpu = leaving.iter().filter_map(held).map(|(request, _)| request.cpu).sum();
+        let memory: Bytes = leaving.iter().filter_map(held).map(|(request, _)| request.memory).sum();
+        // What is free in the books is not free yet as far as others are still leaving.
+        let short = node.cpu_free() < cpu || node.memory_free() < memory;
+        let shares_a_device = |claim: &ClaimId| {
+            held(claim).is_some_and(|(_, held)| {
+                held.devices.iter().any(|part| allocation.devices.iter().any(|own| own.device == part.device))
+            })
+        };
+        let others = leaving.iter().filter(|claim| short || shares_a_device(claim)).filter(|claim| **claim != id);
+        others.copied().chain(own).collect()
+    }
+
+    /// How many claims of a disruption budget may be disturbed now. Who has yet to start, or is on the way to another
+    /// place, is not there.
+    pub(crate) fn spare_of_budget(&self, namespace: &str, name: &str) -> u32 {
+        let Some((min_available, placed)) = self.budgets.get(namespace, name) else { return u32::MAX };
+        let there = placed.filter(|claim| self.runs_on(*claim)).count();
+        u32::try_from(there).unwrap_or(u32::MAX).saturating_sub(min_available)
+    }
+
+    /// Notes that a claim has left its old place; says who can start now.
+    pub(super) fn gone(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
+        self.claim_state(id)?;
+        self.no_longer_leaving(id).ok_or(EventError::NotLeaving(id))?;
+        let now_ms = self.now_ms;
+        let mut ready = Vec::new();
+        for waiting in self.waiting_for.remove(&id).unwrap_or_default() {
+            let Some(state) = self.claims.get_mut(waiting) else { continue };
+            state.starts_after.retain(|other| *other != id);
+            if state.starts_after.is_empty() && state.allocation.is_some() {
+                state.started_ms = Some(now_ms);
+                ready.push(waiting);
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Notes whom a claim waits for from now on.
+    pub(super) fn wait_for(&mut self, id: ClaimId, others: Vec<ClaimId>) {
+        self.wait_for_nobody(id);
+        for other in &others {
+            self.waiting_for.entry(*other).or_default().insert(id);
+        }
+        if let Some(state) = self.claims.get_mut(id) {
+            state.starts_after = others;
+        }
+    }
+
+    /// A claim that is no longer placed waits for nobody to be gone.
+    pub(super) fn wait_for_nobody(&mut self, id: ClaimId) {
+        let Some(state) = self.claims.get_mut(id) else { return };
+        for leaving in std::mem::take(&mut state.starts_after) {
+            if let Some(waiting) = self.waiting_for.get_mut(&leaving) {
+                waiting.remove(&id);
+                if waiting.is_empty() {
+                    self.waiting_for.remove(&leaving);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What a queue may never exceed.
+
+use crate::state::cluster::Cluster;
+use crate::state::resources::{Charge, DEVICE_MEMORY};
+use crate::vocabulary::allowance::Allowance;
+use crate::vocabulary::queue_spec::QueueId;
+
+/// Which bound a charge would pass, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Exceeded {
+    /// The queue, or one above it.
+    pub(crate) queue: QueueId,
+    /// The number of the resource.
+    pub(crate) resource: usize,
+    /// What is held there now: by all claims, or by those that may not be evicted.
+    pub(crate) held: u64,
+    /// What would be added.
+    pub(crate) asked: u64,
+    /// The bound.
+    pub(crate) bound: u64,
+    /// Whether the bound is the quota, for claims that may not be evicted; otherwise it is the limit.
+    pub(crate) is_quota: bool,
+}
+
+/// Whether a queue and all above it may hold `charge`, which is `booked` already or comes on top of what they hold.
+///
+/// Nobody exceeds a limit. Claims that may not be evicted stay within the quota of each resource that a queue names:
+/// what is borrowed must be given back when its owner asks.
+pub(crate) fn check(
+    cluster: &Cluster,
+    queue: QueueId,
+    charge: &Charge,
+    preemptible: bool,
+    booked: bool,
+) -> Result<(), Exceeded> {
+    exceeded(cluster, queue, charge, preemptible, booked).next().map_or(Ok(()), Err)
+}
+
+/// All bounds that [`check`] finds passed.
+pub(crate) fn exceeded<'a>(
+    cluster: &'a Cluster,
+    queue: QueueId,
+    charge: &'a Charge,
+    preemptible: bool,
+    booked: bool,
+) -> impl Iterator<Item = Exceeded> + 'a {
+    let parts = cluster.queues().path(queue).flat_map(|queue| charge.parts().map(move |part| (queue, part)));
+    parts.flat_map(move |((id, queue), (resource, asked))| {
+        let allowance = queue.named_allowance(resource);
+        // A quota of no CPU or memory says that none is promised, not that what runs on devices may use none.
+        let binds = |quota: &u64| !preemptible && (*quota > 0 || cluster.resources().is_of_devices(resource));
+        let quota = allowance.and_then(|allowance| allowance.quota).filter(binds);
+        let bounds = [
+            (allowance.and_then(|allowance| allowance.limit), queue.allocated().get(resource), false),
+            (quota, queue.allocated_non_preemptible().get(resource), true),
+        ];
+        bounds.into_iter().filter_map(move |(bound, held, is_quota)| {
+            let held = if booked { held.saturating_sub(asked) } else { held };
+            let bound = bound.filter(|bound| held.saturating_add(asked) > *bound)?;
+            Some(Exceeded { queue: id, resource, held, asked, bound, is_quota })
+        })
+    })
+}
+
+/// Whether a queue, or one above it, has a bound that makes a difference between models of devices.
+pub(crate) fn binds_models(cluster: &Cluster, queue: QueueId) -> bool {
+    let binds = |allowance: Allowance| allowance.limit.is_some() || allowance.quota.is_some();
+    cluster.queues().path(queue).any(|(_, queue)| {
+        (DEVICE_MEMORY..cluster.resources().len()).any(|number| queue.named_allowance(number).is_some_and(binds))
+    })
+}

@@ -1,0 +1,81 @@
+//! Namespaces with a quota, which is a queue, or with bounds for each claim.
+
+use super::Cluster;
+use crate::vocabulary::claim::{Claim, ClaimId};
+use crate::vocabulary::event::EventError;
+use crate::vocabulary::namespace::NamespaceSpec;
+use crate::vocabulary::queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};
+use crate::vocabulary::request::Request;
+
+impl Cluster {
+    /// Gives a namespace a quota and bounds, or others than it has. What was admitted before stays.
+    pub(super) fn set_namespace(&mut self, spec: NamespaceSpec) -> Result<(), EventError> {
+        spec.validate()?;
+        let queue = spec.queue_spec();
+        match self.queues.named(&queue.name) {
+            Some(_) => self.queues.change(queue, &mut self.resources)?,
+            None => {
+                self.queues.add(queue, &mut self.resources, self.now_ms)?;
+            }
+        }
+        self.namespaces.insert(spec.name.clone(), spec);
+        Ok(())
+    }
+
+    /// Adds a queue that is no namespace's.
+    pub(super) fn add_queue(&mut self, spec: QueueSpec) -> Result<QueueId, EventError> {
+        if spec.name.is_empty() {
+            return Err(QueueError::Unnamed.into());
+        }
+        if NamespaceSpec::of_queue(&spec.name).is_some() {
+            return Err(QueueError::Reserved(spec.name).into());
+        }
+        Ok(self.queues.add(spec, &mut self.resources, self.now_ms)?)
+    }
+
+    /// Removes a queue that nothing is in.
+    pub(super) fn remove_queue(&mut self, name: &str) -> Result<(), EventError> {
+        if let Some(namespace) = self.namespaces.values().find(|namespace| namespace.queue_name() == name) {
+            return Err(QueueError::OfNamespace { queue: name.to_owned(), namespace: namespace.name.clone() }.into());
+        }
+        Ok(self.queues.remove(name)?)
+    }
+
+    /// Takes a namespace's quota and bounds away; nothing may be in its queue.
+    pub(super) fn remove_namespace(&mut self, name: &str) -> Result<(), EventError> {
+        let unknown = || EventError::UnknownNamespace(name.to_owned());
+        let queue = self.namespaces.get(name).ok_or_else(unknown)?.queue_name();
+        self.queues.remove(&queue)?;
+        self.namespaces.remove(name);
+        Ok(())
+    }
+
+    /// Adds a claim as its namespace lets it in: with the namespace's defaults for what it does not say.
+    pub(super) fn admit(&mut self, mut claim: Claim) -> Result<ClaimId, EventError> {
+        claim.request = self.bounded(&claim.namespace, claim.request)?;
+        let id = self.add_claim(claim)?;
+        if let Some(state) = self.claims.get(id) {
+            self.arrivals.note(&state.claim.request, self.now_ms);
+        }
+        Ok(id)
+    }
+
+    /// What a claim of a namespace is taken to ask for.
+    pub(super) fn bounded(&self, namespace: &str, request: Request) -> Result<Request, EventError> {
+        let Some(namespace) = self.namespaces.get(namespace) else { return Ok(request) };
+        Ok(namespace.apply(&request, self.resources.memory_of(&request))?)
+    }
+
+    /// The leaf queue of who names `queue`: in a namespace with a quota its own, unless another one is named than that
+    /// above it.
+    pub(super) fn queue_for(&self, queue: &str, namespace: &str) -> Result<QueueId, EventError> {
+        let own =
+            self.namespaces.get(namespace).filter(|spec| queue.is_empty() || spec.queue.as_deref() == Some(queue));
+        let found = match own {
+            Some(spec) => self.queues.leaf(&spec.queue_name()),
+            None if queue.is_empty() => self.queues.leaf(DEFAULT_QUEUE),
+            None => self.queues.leaf(queue),
+        };
+        Ok(found?)
+    }
+}

@@ -1,0 +1,143 @@
+//! Nodes that come, change and go.
+
+use super::Cluster;
+use crate::state::change_log::Change;
+use crate::state::node::Node;
+use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
+use crate::vocabulary::event::{EventError, Outcome};
+use crate::vocabulary::spec::{Health, NodeSpec};
+
+impl Cluster {
+    pub(super) fn node_mut(&mut self, id: NodeId) -> Result<&mut Node, EventError> {
+        self.nodes.get_mut(id.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(id))
+    }
+
+    /// Notes that a node has changed, for who keeps something about each.
+    pub(super) fn note(&mut self, node: NodeId, spec: bool) {
+        self.changes.push(Change { node, spec }, self.nodes.len());
+    }
+
+    /// Notes that what a node is has changed, and not only what is free on it.
+    fn note_spec(&mut self, node: NodeId) {
+        self.specs_changed += 1;
+        self.note(node, true);
+    }
+
+    pub(super) fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, EventError> {
+        if self.by_name.contains_key(&spec.name) {
+            return Err(EventError::NodeExists(spec.name));
+        }
+        let id = NodeId(u32::try_from(self.nodes.len()).expect("fewer than 2^32 nodes"));
+        let mut models = Vec::with_capacity(spec.devices.len());
+        let mut news = false;
+        for device in &spec.devices {
+            let (model, is_new) = self.resources.learn_device(&device.model, device.memory);
+            models.push(model);
+            news |= is_new;
+        }
+        self.by_name.insert(spec.name.clone(), id);
+        self.topology.learn(id, Some(&spec));
+        self.nodes.push(Some(Node::new(spec, models)));
+        if news {
+            self.recount_requested();
+        }
+        self.note_spec(id);
+        Ok(id)
+    }
+
+    pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
+        self.node_mut(id)?.relabel(spec);
+        self.topology.learn(id, Some(spec));
+        self.note_spec(id);
+        Ok(())
+    }
+
+    /// Removes a node: who was placed there waits again, and who was leaving it is gone.
+    pub(super) fn remove_node(&mut self, id: NodeId) -> Result<Outcome, EventError> {
+        let there: Vec<ClaimId> = self.node(id).ok_or(EventError::NoSuchNode(id))?.claims().collect();
+        let displaced = self.lose(there)?;
+        let mut ready = Vec::new();
+        for claim in self.leaving.get(&id).cloned().unwrap_or_default() {
+            ready.extend(self.gone(claim)?);
+        }
+        if let Some(node) = self.nodes.get_mut(id.index()).and_then(Option::take) {
+            self.by_name.remove(&node.spec().name);
+            let mut news = false;
+            for device in &node.spec().devices {
+                news |= self.resources.forget_device(&device.model, device.memory);
+            }
+            if news {
+                self.recount_requested();
+            }
+        }
+        self.held.remove(&id);
+        self.topology.learn(id, None);
+        self.note_spec(id);
+        Ok(Outcome::Claims { displaced, ready })
+    }
+
+    pub(super) fn set_topology(&mut self, levels: Vec<String>) -> Result<(), EventError> {
+        let twice = levels.iter().enumerate().find(|(index, level)| levels[..*index].contains(level));
+        if let Some((_, level)) = twice {
+            return Err(EventError::LevelTwice(level.clone()));
+        }
+        let nodes = (0..).map(NodeId).zip(&self.nodes);
+        self.topology.set_levels(levels, nodes.filter_map(|(id, node)| Some((id, node.as_ref()?.spec()))));
+        self.specs_changed += 1;
+        Ok(())
+    }
+
+    pub(super) fn set_health(&mut self, id: NodeId, device: u16, health: Health) -> Result<Outcome, EventError> {
+        let node = self.node_mut(id)?;
+        if !node.set_health(device, health) {
+            return Err(EventError::NoSuchDevice { node: id, device });
+        }
+        let there: Vec<ClaimId> = node.claims().collect();
+        self.note_spec(id);
+        if health == Health::Healthy {
+            return Ok(Outcome::Done);
+        }
+        let was_to_start = |claim: &ClaimId| {
+            let holds_it = |at: &Allocation| at.devices.iter().any(|part| part.device == device);
+            self.started_ms(*claim).is_none() && self.allocation(*claim).is_some_and(holds_it)
+        };
+        let lost = there.into_iter().filter(was_to_start).collect();
+        self.lose(lost).map(Outcome::displaced)
+    }
+
+    /// Keeps a node for somebody, or opens it to all again. A scheduler that keeps nodes of the cluster decides about
+    /// those by itself.
+    ///
+    /// # Errors
+    /// If there is no such node.
+    pub fn set_held(&mut self, id: NodeId, held: bool) -> Result<(), EventError> {
+        self.node_mut(id)?;
+        let changed = if held { self.held.insert(id) } else { self.held.remove(&id) };
+        if changed {
+            self.note(id, true);
+        }
+        Ok(())
+    }
+
+    /// What the nodes that take claims have of each resource, by its number.
+    pub(crate) fn totals(&self) -> Vec<u64> {
+        let mut totals = vec![0_u64; self.resources.len()];
+        let mut add = |number: usize, amount: u64| totals[number] = totals[number].saturating_add(amount);
+        for (_, node) in self.nodes().filter(|(_, node)| !node.spec().cordoned) {
+            add(0, node.spec().cpu.get());
+            add(1, node.spec().memory.get());
+            for (index, device) in (0..).zip(&node.spec().devices) {
+                if device.health != Health::Healthy {
+                    continue;
+                }
+                let core = u64::from(crate::vocabulary::spec::DeviceSpec::CORE.get());
+                add(2, core);
+                add(3, device.memory.get());
+                if let Some(model) = node.model_resource(index) {
+                    add(model, core);
+                }
+            }
+        }
+        totals
+    }
+}

@@ -1,0 +1,101 @@
+//! Claims that ask for other amounts while they wait or run.
+
+use super::Cluster;
+use crate::state::cluster::limits;
+use crate::state::resources::Charge;
+use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
+use crate::vocabulary::event::EventError;
+use crate::vocabulary::quantity::{Bytes, MilliCpu};
+use crate::vocabulary::request::Request;
+use crate::vocabulary::spec::DeviceSpec;
+
+impl Cluster {
+    pub(super) fn resize(&mut self, id: ClaimId, request: Request) -> Result<(), EventError> {
+        let state = self.claim_state(id)?;
+        let request = &self.bounded(&state.claim.namespace, request)?;
+        request.validate()?;
+        // Others count on what it is leaving, or it counts on what others are leaving.
+        if state.leaving.is_some() || (state.allocation.is_some() && state.started_ms.is_none()) {
+            return Err(EventError::Moving(id));
+        }
+        let Some(before) = state.allocation.clone() else { return self.exchange_request(id, request).map(|_| ()) };
+        let held = self.charge(id).unwrap_or_default();
+        let after = self.resized(&before, request)?;
+        self.evict(id)?;
+        let old = self.exchange_request(id, request)?;
+        let placed = self.place(id, after);
+        let is_placed = placed.is_ok();
+        let Err(error) = placed.and_then(|()| self.may_grow(id, &held)) else { return Ok(()) };
+        if is_placed {
+            self.evict(id)?;
+        }
+        self.exchange_request(id, &old)?;
+        self.place(id, before)?;
+        Err(error)
+    }
+
+    /// What an allocation becomes with another request.
+    fn resized(&self, allocation: &Allocation, request: &Request) -> Result<Allocation, EventError> {
+        let node = self.node(allocation.node).ok_or(EventError::NoSuchNode(allocation.node))?;
+        let mut resized = allocation.clone();
+        for part in &mut resized.devices {
+            let memory = node.devices().get(usize::from(part.device)).map_or(part.memory, |device| device.memory());
+            (part.core, part.memory) = (request.devices.core, request.devices.memory.on(memory));
+        }
+        Ok(resized)
+    }
+
+    /// Whether a running claim may have what it has now and did not have before. Without this check a claim could pass
+    /// a quota by growing, or two containers could hold what one of them is still leaving.
+    fn may_grow(&self, id: ClaimId, before: &Charge) -> Result<(), EventError> {
+        let more = self.charge(id).unwrap_or_default().beyond(before);
+        let group = self.claim_state(id)?.group;
+        let group = self.group(group).ok_or(EventError::NoSuchGroup(group))?;
+        if let Err(exceeded) = limits::check(self, group.queue(), &more, group.spec().preemptible, true) {
+            return Err(self.exceeded(&exceeded));
+        }
+        match self.claim_state(id)?.allocation.as_ref().map(|allocation| allocation.node) {
+            Some(node) if more.parts().next().is_some() && self.is_overfull(node) => {
+                Err(EventError::StillHeld { node })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether what is placed on a node, even if it has not started yet, and what is still leaving it are together more
+    /// than it has.
+    fn is_overfull(&self, id: NodeId) -> bool {
+        let Some(node) = self.node(id) else { return false };
+        let leaving = self.leaving.get(&id).into_iter().flatten();
+        let leaving = leaving
+            .filter_map(|claim| self.claims.get(*claim))
+            .filter_map(|state| Some((&state.claim.request, state.leaving.as_ref()?)));
+        let placed = node.claims().filter_map(|claim| self.claims.get(claim));
+        let placed = placed.filter_map(|state| Some((&state.claim.request, state.allocation.as_ref()?)));
+        let there: Vec<(&Request, &Allocation)> = leaving.chain(placed).collect();
+        let cpu: MilliCpu = there.iter().map(|(request, _)| request.cpu).sum();
+        let memory: Bytes = there.iter().map(|(request, _)| request.memory).sum();
+        let parts = |device: usize| {
+            there.iter().flat_map(|(_, at)| &at.devices).filter(move |part| usize::from(part.device) == device)
+        };
+        let device_is = |(device, spec): (usize, &DeviceSpec)| {
+            let core: u64 = parts(device).map(|part| u64::from(part.core.get())).sum();
+            let memory: Bytes = parts(device).map(|part| part.memory).sum();
+            core > u64::from(DeviceSpec::CORE.get()) || memory > spec.memory
+        };
+        cpu > node.spec().cpu || memory > node.spec().memory || node.spec().devices.iter().enumerate().any(device_is)
+    }
+
+    /// Gives a claim another request and returns the old one.
+    fn exchange_request(&mut self, id: ClaimId, request: &Request) -> Result<Request, EventError> {
+        self.book_requested(id, false);
+        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
+        let class = self.classes.join(request);
+        self.classes.leave(std::mem::replace(&mut state.class, class));
+        let old = std::mem::replace(&mut state.claim.request, request.clone());
+        let group = state.group;
+        self.note_single(group);
+        self.book_requested(id, true);
+        Ok(old)
+    }
+}

@@ -1,0 +1,330 @@
+//! Pod groups: members that are placed all together or not at all, and then one by one.
+
+mod members;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::pod_group::{GroupId, GroupPlacement, PodGroup, SubGroup};
+use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::slab::Slab;
+
+use members::{Member, Members};
+
+/// A pod group in a cluster's state.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Single claims of a sort share one.
+    spec: Arc<PodGroup>,
+    /// Whether it was declared, and not made for a single claim.
+    declared: bool,
+    queue: QueueId,
+    /// Groups are numbered as they are added.
+    sequence: u64,
+    added_ms: u64,
+    members: Members,
+    placed: u32,
+    /// Placed members by sub-group.
+    placed_by_sub_group: Vec<u32>,
+    /// Since when fewer than the minimum are placed although some are.
+    stale_since_ms: Option<u64>,
+}
+
+impl Group {
+    /// What it is.
+    #[must_use]
+    pub fn spec(&self) -> &PodGroup {
+        &self.spec
+    }
+
+    /// The leaf queue that it waits in.
+    #[must_use]
+    pub fn queue(&self) -> QueueId {
+        self.queue
+    }
+
+    /// Whether it was declared as a pod group; otherwise it stands for a single claim.
+    #[must_use]
+    pub fn is_declared(&self) -> bool {
+        self.declared
+    }
+
+    /// Its number in the order in which groups were added.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// When it was added.
+    #[must_use]
+    pub fn added_ms(&self) -> u64 {
+        self.added_ms
+    }
+
+    /// Since when it has fewer members placed than it needs, but some.
+    #[must_use]
+    pub fn stale_since_ms(&self) -> Option<u64> {
+        self.stale_since_ms
+    }
+
+    /// Its members in the order in which they were added.
+    pub fn members(&self) -> impl Iterator<Item = ClaimId> + '_ {
+        self.members.values().map(|member| member.claim)
+    }
+
+    /// Number of members that are placed.
+    #[must_use]
+    pub fn placed_members(&self) -> u32 {
+        self.placed
+    }
+
+    /// Whether as many members are placed as must be placed together.
+    #[must_use]
+    pub fn has_minimum(&self) -> bool {
+        let minimum = |(index, sub_group): (usize, &SubGroup)| self.placed_of(index) >= sub_group.min_members;
+        self.placed >= self.spec.min_members && self.spec.sub_groups.iter().enumerate().all(minimum)
+    }
+
+    fn placed_of(&self, sub_group: usize) -> u32 {
+        self.placed_by_sub_group.get(sub_group).copied().unwrap_or(0)
+    }
+
+    /// The members that wait and would together complete the minimum, in the order in which they were added; `Err` with
+    /// how many are still missing if there are not enough of them.
+    pub(crate) fn missing_core(&self) -> Result<Vec<ClaimId>, u32> {
+        // Most groups are single claims.
+        if !self.declared {
+            return Ok(self.waiting().collect());
+        }
+        self.missing_core_of(|_| true)
+    }
+
+    /// The same, of some of the members.
+    pub(crate) fn missing_core_of(&self, among: impl Fn(ClaimId) -> bool) -> Result<Vec<ClaimId>, u32> {
+        let missing = |(index, sub): (usize, &SubGroup)| sub.min_members.saturating_sub(self.placed_of(index));
+        let wanted = self.spec.sub_groups.iter().enumerate().map(missing).collect();
+        let total = self.spec.min_members.saturating_sub(self.placed);
+        let (chosen, missing) = self.choose(|member| !member.placed && among(member.claim), wanted, total);
+        match missing {
+            0 => Ok(chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect()),
+            _ => Err(missing),
+        }
+    }
+
+    /// Chooses among some members, the first come first: so many of each sub-group as are `wanted`, and then anybody
+    /// until there are `total`. Also says how many are missing.
+    fn choose(&self, among: impl Fn(&Member) -> bool, mut wanted: Vec<u32>, mut total: u32) -> (BTreeSet<u64>, u32) {
+        let mut chosen = BTreeSet::new();
+        let candidates = || self.members.iter().filter(|(_, member)| among(member));
+        for (sequence, member) in candidates() {
+            if let Some(wanted) = wanted.get_mut(member.sub_group).filter(|wanted| **wanted > 0) {
+                *wanted -= 1;
+                total = total.saturating_sub(1);
+                chosen.insert(*sequence);
+            }
+        }
+        for (sequence, _) in candidates() {
+            if total > 0 && chosen.insert(*sequence) {
+                total -= 1;
+            }
+        }
+        let wanted = wanted.into_iter().fold(0, u32::saturating_add);
+        (chosen, wanted.max(total))
+    }
+
+    /// Of the members that are placed but do not run yet, those that must start at once so that the minimum runs;
+    /// `None` if even all of them are too few.
+    pub(crate) fn starting_core(&self, runs: impl Fn(ClaimId) -> bool) -> Option<Vec<ClaimId>> {
+        let mut wanted: Vec<u32> = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
+        let mut total = self.spec.min_members;
+        for member in self.members.values().filter(|member| member.placed && runs(member.claim)) {
+            total = total.saturating_sub(1);
+            if let Some(wanted) = wanted.get_mut(member.sub_group) {
+                *wanted = wanted.saturating_sub(1);
+            }
+        }
+        let (chosen, missing) = self.choose(|member| member.placed && !runs(member.claim), wanted, total);
+        (missing == 0).then(|| chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect())
+    }
+
+    /// The members that wait, in the order in which they were added.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = ClaimId> + '_ {
+        self.members.values().filter(|member| !member.placed).map(|member| member.claim)
+    }
+
+    /// The placed members: those that the minimum needs, and those beyond it. If the minimum is not reached, all count
+    /// as needed.
+    pub(crate) fn placed_parts(&self) -> (Vec<ClaimId>, Vec<ClaimId>) {
+        let placed = || self.members.values().filter(|member| member.placed).map(|member| member.claim);
+        if self.placed_members() <= self.spec.min_members {
+            return (placed().collect(), Vec::new());
+        }
+        let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
+        let (needed, missing) = self.choose(|member| member.placed, wanted, self.spec.min_members);
+        let of = |is_needed: bool| {
+            let placed = self.members.iter().filter(|(_, member)| member.placed);
+            let part = placed.filter(|(sequence, _)| (missing > 0 || needed.contains(sequence)) == is_needed);
+            part.map(|(_, member)| member.claim).collect()
+        };
+        (of(true), of(false))
+    }
+
+    /// The number of a sub-group; one more than the last for who names none.
+    pub(crate) fn sub_group(&self, name: Option<&str>) -> Option<usize> {
+        let Some(name) = name else { return Some(self.spec.sub_groups.len()) };
+        self.spec.sub_groups.iter().position(|sub_group| sub_group.name == name)
+    }
+
+    pub(crate) fn join(&mut self, sequence: u64, claim: ClaimId, sub_group: usize) {
+        self.members.insert(sequence, Member { claim, sub_group, placed: false });
+    }
+
+    pub(crate) fn leave(&mut self, sequence: u64) {
+        debug_assert!(self.members.get(&sequence).is_none_or(|member| !member.placed), "evicted before it goes");
+        self.members.remove(&sequence);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting_members() > 0
+    }
+
+    /// Number of members that wait.
+    pub(crate) fn waiting_members(&self) -> usize {
+        self.members.len() - self.placed as usize
+    }
+
+    /// Notes that a member was placed or is no longer.
+    pub(crate) fn set_placed(&mut self, sequence: u64, placed: bool) {
+        let Some(member) = self.members.get_mut(&sequence).filter(|member| member.placed != placed) else { return };
+        member.placed = placed;
+        // Members that name no sub-group count for the group only.
+        let of_sub_group = self.placed_by_sub_group.get_mut(member.sub_group);
+        for count in of_sub_group.into_iter().chain([&mut self.placed]) {
+            if placed { *count += 1 } else { *count -= 1 }
+        }
+    }
+
+    /// Sets when it was added.
+    pub(crate) fn set_added(&mut self, added_ms: u64) {
+        self.added_ms = added_ms;
+    }
+
+    /// Notes since when the group has too few members; to be called when a change is final, not in a trial.
+    pub(crate) fn note_staleness(&mut self, now_ms: u64) {
+        let stale = self.placed > 0 && !self.has_minimum();
+        self.stale_since_ms = stale.then(|| self.stale_since_ms.unwrap_or(now_ms));
+    }
+
+    /// Gives the group another configuration with the same sub-groups.
+    pub(crate) fn replace_spec(&mut self, spec: PodGroup) {
+        self.spec = Arc::new(spec);
+    }
+
+    /// Whether it says where its members may be, relative to each other.
+    pub(crate) fn has_rules(&self) -> bool {
+        let required = self.spec.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());
+        required || self.spec.spread != GroupPlacement::default()
+    }
+}
+
+/// What a single claim says of the group that stands for it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct SingleSort {
+    pub(crate) priority: i32,
+    pub(crate) preemptible: bool,
+    pub(crate) min_runtime_ms: u64,
+}
+
+impl SingleSort {
+    fn of(spec: &PodGroup) -> Self {
+        Self { priority: spec.priority, preemptible: spec.preemptible, min_runtime_ms: spec.min_runtime_ms }
+    }
+
+    fn spec(self) -> PodGroup {
+        let Self { priority, preemptible, min_runtime_ms } = self;
+        PodGroup { priority, preemptible, min_runtime_ms, min_members: 1, ..PodGroup::default() }
+    }
+}
+
+/// The groups of a cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Groups {
+    groups: Slab<Group, PodGroup>,
+    /// The specs of single claims, and how many share each.
+    singles: BTreeMap<SingleSort, (Arc<PodGroup>, usize)>,
+    /// Declared groups by namespace and name.
+    by_name: BTreeMap<(String, String), GroupId>,
+    next: u64,
+}
+
+impl Groups {
+    pub(crate) fn get(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(id)
+    }
+
+    pub(crate) fn named(&self, namespace: &str, name: &str) -> Option<GroupId> {
+        self.by_name.get(&(namespace.to_owned(), name.to_owned())).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+        self.groups.iter()
+    }
+
+    /// Adds a group.
+    pub(crate) fn add(&mut self, spec: PodGroup, queue: QueueId, now_ms: u64) -> GroupId {
+        let name = (spec.namespace.clone(), spec.name.clone());
+        let id = self.insert(Arc::new(spec), true, queue, now_ms);
+        self.by_name.insert(name, id);
+        id
+    }
+
+    /// Adds a group for a single claim.
+    pub(crate) fn add_single(&mut self, sort: SingleSort, queue: QueueId, now_ms: u64) -> GroupId {
+        let new = || (Arc::new(sort.spec()), 0);
+        let (spec, count) = self.singles.entry(sort).or_insert_with(new);
+        *count += 1;
+        let spec = Arc::clone(spec);
+        self.insert(spec, false, queue, now_ms)
+    }
+
+    fn insert(&mut self, spec: Arc<PodGroup>, declared: bool, queue: QueueId, now_ms: u64) -> GroupId {
+        let group = Group {
+            placed_by_sub_group: vec![0; spec.sub_groups.len()],
+            spec,
+            declared,
+            queue,
+            sequence: self.next,
+            added_ms: now_ms,
+            members: Members::default(),
+            placed: 0,
+            stale_since_ms: None,
+        };
+        self.next += 1;
+        self.groups.insert(group)
+    }
+
+    pub(crate) fn remove(&mut self, id: GroupId) {
+        let Some(group) = self.groups.remove(id) else { return };
+        if group.declared {
+            self.by_name.remove(&(group.spec.namespace.clone(), group.spec.name.clone()));
+            return;
+        }
+        let sort = SingleSort::of(&group.spec);
+        let left = self.singles.get_mut(&sort).map(|(_, count)| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            self.singles.remove(&sort);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! A node's books: what is free on it and on each of its devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::vocabulary::claim::{Allocation, ClaimId};
+use crate::vocabulary::not_enough::NotEnough;
+use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::vocabulary::request::Request;
+use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
+
+/// A node, what is free on it, and who is there.
+///
+/// At all times, for CPU and memory of the node and for time and memory of each device: what is free and what its
+/// claims hold add up to what it has.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What stays the same as claims come and go is shared with copies of the node.
+    spec: Arc<NodeSpec>,
+    cpu_free: MilliCpu,
+    memory_free: Bytes,
+    devices: Vec<Device>,
+    claims: BTreeSet<ClaimId>,
+    /// How many of its claims ask for so many devices and so much time of each.
+    sorts: BTreeMap<(u16, DeviceCore), u32>,
+    /// Devices that are wholly free and may be given out.
+    idle_devices: u16,
+    /// Sum of the devices' [`Device::usable_thousandths`].
+    usable_thousandths: u32,
+    /// The most time that is free on one device that may be given out.
+    core_free_max: DeviceCore,
+    one_model: bool,
+    /// By device, the number of its model's resource.
+    models: Arc<[usize]>,
+    one_numa_node: bool,
+}
+
+/// What is free on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device {
+    core_free: DeviceCore,
+    memory_free: Bytes,
+    memory: Bytes,
+    holders: u32,
+    healthy: bool,
+    usable_thousandths: u16,
+}
+
+impl Device {
+    fn new(spec: &DeviceSpec) -> Self {
+        let mut device = Self {
+            core_free: DeviceSpec::CORE,
+            memory_free: spec.memory,
+            memory: spec.memory,
+            holders: 0,
+            healthy: spec.health == Health::Healthy,
+            usable_thousandths: 0,
+        };
+        device.derive();
+        device
+    }
+
+    /// Time that nobody holds.
+    #[must_use]
+    pub fn core_free(&self) -> DeviceCore {
+        self.core_free
+    }
+
+    /// Memory that nobody holds.
+    #[must_use]
+    pub fn memory_free(&self) -> Bytes {
+        self.memory_free
+    }
+
+    /// All its memory.
+    #[must_use]
+    pub fn memory(&self) -> Bytes {
+        self.memory
+    }
+
+    /// Whether nobody holds any of it and it may be given out.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.holders == 0 && self.healthy
+    }
+
+    /// Whether it may be given out.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.healthy
+    }
+
+    /// The part of the device that can still be given out in time and memory alike, in thousandths; 0 if it may not be
+    /// given out.
+    #[must_use]
+    pub fn usable_thousandths(&self) -> u16 {
+        self.usable_thousandths
+    }
+
+    /// What [`Device::usable_thousandths`] will be when `core` and `memory` of it are taken; `None` if there is not so
+    /// much.
+    #[must_use]
+    pub fn usable_after(&self, core: DeviceCore, memory: Bytes) -> Option<u16> {
+        if !self.healthy {
+            return None;
+        }
+        let core_left = self.core_free.checked_sub(core)?;
+        let memory_left = self.memory_free.checked_sub(memory)?;
+        Some(usable_thousandths(core_left, memory_left, self.memory))
+    }
+
+    /// Memory that can be taken while at most `threshold_percent` of it are used; `None` if more is used already.
+    #[must_use]
+    pub fn memory_below(&self, threshold_percent: Option<u8>) -> Option<Bytes> {
+        let Some(percent) = threshold_percent else { return Some(self.memory_free) };
+        // Rounded up, so that no more is used than the percentage.
+        let kept = (u128::from(self.memory.get()) * u128::from(100 - percent.min(100))).div_ceil(100);
+        self.memory_free.checked_sub(Bytes::new(u64::try_from(kept).unwrap_or(u64::MAX)))
+    }
+
+    fn derive(&mut self) {
+        self.usable_thousandths = match self.healthy {
+            true => usable_thousandths(self.core_free, self.memory_free, self.memory),
+            false => 0,
+        };
+    }
+}
+
+fn usable_thousandths(core: DeviceCore, memory: Bytes, of: Bytes) -> u16 {
+    // A device none of whose memory is taken needs no division, nor does one whose memory nobody counts.
+    let memory = if memory == of { 1000 } else { memory.thousandths_of(of) };
+    u16::try_from(core.get().min(memory)).unwrap_or(u16::MAX)
+}
+
+impl Node {
+    pub(crate) fn new(spec: NodeSpec, models: Vec<usize>) -> Self {
+        let one_model = spec.devices.windows(2).all(|pair| pair[0].model == pair[1].model);
+        let one_numa_node = spec.devices.windows(2).all(|pair| pair[0].numa == pair[1].numa);
+        Self::empty(Arc::new(spec), models.into(), one_model, one_numa_node)
+    }
+
+    fn empty(spec: Arc<NodeSpec>, models: Arc<[usize]>, one_model: bool, one_numa_node: bool) -> Self {
+        let mut node = Self {
+            cpu_free: spec.cpu,
+            memory_free: spec.memory,
+            devices: spec.devices.iter().map(Device::new).collect(),
+            claims: BTreeSet::new(),
+            sorts: BTreeMap::new(),
+            idle_devices: 0,
+            usable_thousandths: 0,
+            core_free_max: DeviceCore::ZERO,
+            one_model,
+            models,
+            one_numa_node,
+            spec,
+        };
+        node.derive();
+        node
+    }
+
+    /// The node as it would be if nobody were there.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self::empty(self.spec.clone(), self.models.clone(), self.one_model, self.one_numa_node)
+    }
+
+    /// What the node is.
+    #[must_use]
+    pub fn spec(&self) -> &NodeSpec {
+        &self.spec
+    }
+
+    /// CPU that nobody holds.
+    #[must_use]
+    pub fn cpu_free(&self) -> MilliCpu {
+        self.cpu_free
+    }
+
+    /// Memory that nobody holds.
+    #[must_use]
+    pub fn memory_free(&self) -> Bytes {
+        self.memory_free
+    }
+
+    /// The devices, in the machine's order.
+    #[must_use]
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The claims that are placed here.
+    pub fn claims(&self) -> impl Iterator<Item = ClaimId> {
+        self.claims.iter().copied()
+    }
+
+    /// The different numbers of devices, and times of each, that claims with devices here have asked for.
+    pub fn sorts(&self) -> impl Iterator<Item = (u16, DeviceCore)> {
+        self.sorts.keys().copied()
+    }
+
+    /// Number of devices that nobody holds anything of, and that may be given out.
+    #[must_use]
+    pub fn idle_devices(&self) -> u16 {
+        self.idle_devices
+    }
+
+    /// What can still be given out of its devices in time and memory alike, in thousandths of a device.
+    #[must_use]
+    pub fn usable_thousandths(&self) -> u32 {
+        self.usable_thousandths
+    }
+
+    /// The most time that is free on one device that may be given out.
+    #[must_use]
+    pub fn core_free_max(&self) -> DeviceCore {
+        self.core_free_max
+    }
+
+    /// Whether all its devices are of the same model.
+    #[must_use]
+    pub fn has_one_model(&self) -> bool {
+        self.one_model
+    }
+
+    /// Whether it has a device of a model with one of these resources' numbers.
+    pub(crate) fn has_model_of(&self, numbers: &[usize]) -> bool {
+        self.models.iter().any(|model| numbers.contains(model))
+    }
+
+    /// The number of the resource of a device's model.
+    pub(crate) fn model_resource(&self, device: u16) -> Option<usize> {
+        self.models.get(usize::from(device)).copied()
+    }
+
+    /// Whether all its devices are attached to the same NUMA node, as far as is known.
+    #[must_use]
+    pub fn has_one_numa_node(&self) -> bool {
+        self.one_numa_node
+    }
+
+    pub(crate) fn relabel(&mut self, spec: &NodeSpec) {
+        let own = Arc::make_mut(&mut self.spec);
+        own.labels.clone_from(&spec.labels);
+        own.taints.clone_from(&spec.taints);
+        own.cordoned = spec.cordoned;
+        for (device, new) in Arc::make_mut(&mut self.spec).devices.iter_mut().zip(&spec.devices) {
+            device.attributes.clone_from(&new.attributes);
+        }
+    }
+
+    pub(crate) fn set_health(&mut self, device: u16, health: Health) -> bool {
+        let (Some(spec), Some(state)) = (
+            Arc::make_mut(&mut self.spec).devices.get_mut(usize::from(device)),
+            self.devices.get_mut(usize::from(device)),
+        ) else {
+            return false;
+        };
+        spec.health = health;
+        state.healthy = health == Health::Healthy;
+        state.derive();
+        self.derive();
+        true
+    }
+
+    /// Takes what an allocation says, all of it or nothing. Whether devices are healthy is not asked: what ran before
+    /// stays in the books.
+    pub(crate) fn take(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) -> Result<(), NotEnough> {
+        let cpu = self.cpu_free.checked_sub(request.cpu);
+        let cpu_left = cpu.ok_or(NotEnough::Cpu { wanted: request.cpu, free: self.cpu_free })?;
+        let memory = self.memory_free.checked_sub(request.memory);
+        let memory_left = memory.ok_or(NotEnough::Memory { wanted: request.memory, free: self.memory_free })?;
+        if allocation.devices.len() != usize::from(request.devices.count) {
+            return Err(NotEnough::DeviceCount { wanted: request.devices.count, allocated: allocation.devices.len() });
+        }
+        let mut next = 0;
+        for part in &allocation.devices {
+            let device = part.device;
+            let state = self.devices.get(usize::from(device)).filter(|_| u32::from(device) >= next);
+            let state = state.ok_or(NotEnough::NoSuchDevice { device })?;
+            next = u32::from(device) + 1;
+            if part.core != request.devices.core || part.memory != request.devices.memory.on(state.memory) {
+                return Err(NotEnough::Mismatch { device });
+            }
+            if part.core > state.core_free {
+                return Err(NotEnough::DeviceCore { device, wanted: part.core, free: state.core_free });
+            }
+            if part.memory > state.memory_free {
+                return Err(NotEnough::DeviceMemory { device, wanted: part.memory, free: state.memory_free });
+            }
+        }
+        (self.cpu_free, self.memory_free) = (cpu_left, memory_left);
+        for part in &allocation.devices {
+            if let Some(state) = self.devices.get_mut(usize::from(part.device)) {
+                state.core_free = state.core_free.saturating_sub(part.core);
+                state.memory_free = state.memory_free.saturating_sub(part.memory);
+                state.holders += 1;
+                state.derive();
+            }
+        }
+        self.claims.insert(claim);
+        if request.devices.count > 0 {
+            *self.sorts.entry((request.devices.count, request.devices.core)).or_default() += 1;
+        }
+        self.derive();
+        Ok(())
+    }
+
+    /// Gives back what [`Node::take`] took.
+    pub(crate) fn give_back(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
+        debug_assert!(self.claims.contains(&claim), "only who is here can leave");
+        self.claims.remove(&claim);
+        let sort = (request.devices.count, request.devices.core);
+        if let Some(claims) = self.sorts.get_mut(&sort) {
+            *claims -= 1;
+            if *claims == 0 {
+                self.sorts.remove(&sort);
+            }
+        }
+        self.cpu_free = self.cpu_free.checked_add(request.cpu).unwrap_or(self.spec.cpu);
+        self.memory_free = self.memory_free.checked_add(request.memory).unwrap_or(self.spec.memory);
+        for part in &allocation.devices {
+            if let Some(state) = self.devices.get_mut(usize::from(part.device)) {
+                state.core_free = state.core_free.checked_add(part.core).unwrap_or(DeviceSpec::CORE);
+                state.memory_free = state.memory_free.checked_add(part.memory).unwrap_or(state.memory);
+                state.holders = state.holders.saturating_sub(1);
+                state.derive();
+            }
+        }
+        self.derive();
+    }
+
+    fn derive(&mut self) {
+        let idle = self.devices.iter().filter(|device| device.is_idle()).count();
+        self.idle_devices = u16::try_from(idle).unwrap_or(u16::MAX);
+        self.usable_thousandths = self.devices.iter().map(|device| u32::from(device.usable_thousandths)).sum();
+        let healthy = self.devices.iter().filter(|device| device.healthy);
+        self.core_free_max = healthy.map(|device| device.core_free).max().unwrap_or_default();
+    }
+}

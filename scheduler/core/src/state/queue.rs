@@ -1,0 +1,409 @@
+//! Queues: what each holds, and who waits in it.
+
+mod dump;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::state::class::ClassId;
+use crate::state::resources::{Amounts, Charge, Resources};
+use crate::state::usage::DecayedUsage;
+use crate::vocabulary::allowance::Allowance;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};
+use crate::vocabulary::resource::Resource;
+use crate::vocabulary::slab::Slab;
+
+/// The place of a group's next unit among those that wait in a leaf queue, the first first. It does not depend on what
+/// is placed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Turn {
+    pub(crate) priority: Reverse<i32>,
+    /// What a group needs comes before what it could use beyond that.
+    pub(crate) elastic: bool,
+    pub(crate) sequence: u64,
+    pub(crate) group: GroupId,
+}
+
+/// All that decides whether a single claim that waits in a queue can be placed. It is kept beside the claim's turn, so
+/// that whoever goes through thousands of turns need not look at the claims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Single {
+    pub(crate) class: ClassId,
+    pub(crate) preemptible: bool,
+}
+
+/// A queue in a cluster's state. Amounts are those of all queues below it, too.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    spec: QueueSpec,
+    /// By number of the resource; `None`: not named.
+    allowances: Vec<Option<Allowance>>,
+    parent: Option<QueueId>,
+    children: Vec<QueueId>,
+    allocated: Amounts,
+    allocated_non_preemptible: Amounts,
+    requested: Amounts,
+    usage: Vec<DecayedUsage>,
+    used_until_ms: u64,
+    /// Groups of which something waits; of single claims, what decides whether they can be placed.
+    waiting: BTreeMap<Turn, Option<Single>>,
+    /// Groups of which something is placed.
+    placed: BTreeSet<Turn>,
+    /// Number of declared pod groups that wait here, members or not.
+    declared_groups: usize,
+}
+
+impl Queue {
+    /// How it is configured.
+    #[must_use]
+    pub fn spec(&self) -> &QueueSpec {
+        &self.spec
+    }
+
+    /// Its parent.
+    #[must_use]
+    pub fn parent(&self) -> Option<QueueId> {
+        self.parent
+    }
+
+    /// The queues right below it, the oldest first.
+    #[must_use]
+    pub fn children(&self) -> &[QueueId] {
+        &self.children
+    }
+
+    /// What it may have of a resource, by number.
+    pub(crate) fn allowance(&self, number: usize) -> Allowance {
+        self.named_allowance(number).unwrap_or(Allowance::UNNAMED)
+    }
+
+    /// The same, if the queue names the resource.
+    pub(crate) fn named_allowance(&self, number: usize) -> Option<Allowance> {
+        self.allowances.get(number).copied().flatten()
+    }
+
+    /// What its claims hold.
+    pub(crate) fn allocated(&self) -> &Amounts {
+        &self.allocated
+    }
+
+    /// What its claims hold that may not be evicted.
+    pub(crate) fn allocated_non_preemptible(&self) -> &Amounts {
+        &self.allocated_non_preemptible
+    }
+
+    /// What its claims ask for at most, placed or waiting.
+    pub(crate) fn requested(&self) -> &Amounts {
+        &self.requested
+    }
+
+    /// What it has used, by number of the resource, up to the last change.
+    pub(crate) fn usage(&self) -> &[DecayedUsage] {
+        &self.usage
+    }
+
+    /// Groups of which something waits, in order; of single claims, what decides whether they can be placed.
+    pub(crate) fn waiting(&self) -> &BTreeMap<Turn, Option<Single>> {
+        &self.waiting
+    }
+
+    /// Groups of which something is placed; in order, but that elastic members stand with their group.
+    pub(crate) fn placed(&self) -> &BTreeSet<Turn> {
+        &self.placed
+    }
+
+    fn use_until(&mut self, now_ms: u64, half_life_ms: u64) {
+        if now_ms <= self.used_until_ms {
+            return;
+        }
+        let since = self.used_until_ms;
+        self.usage.resize(self.allocated.len().max(self.usage.len()), DecayedUsage::new(half_life_ms, since));
+        for (number, usage) in self.usage.iter_mut().enumerate() {
+            usage.hold(self.allocated.get(number), now_ms);
+        }
+        self.used_until_ms = now_ms;
+    }
+}
+
+/// Whether a claim's coming or going changes what is held, or what is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Book {
+    /// What is held by claims that may be evicted.
+    Preemptible,
+    /// What is held by claims that may not.
+    NonPreemptible,
+    /// What is asked for.
+    Requested,
+}
+
+/// The tree of queues.
+#[derive(Clone, Debug)]
+pub(crate) struct Queues {
+    queues: Slab<Queue, QueueSpec>,
+    by_name: BTreeMap<String, QueueId>,
+    /// At the top, the oldest first.
+    roots: Vec<QueueId>,
+    half_life_ms: u64,
+    /// What there was of each resource.
+    capacity: Vec<DecayedUsage>,
+}
+
+impl Queues {
+    /// The queue for claims that name none, and nothing else.
+    pub(crate) fn new(half_life_ms: u64) -> Self {
+        let mut queues = Self {
+            queues: Slab::default(),
+            by_name: BTreeMap::new(),
+            roots: Vec::new(),
+            half_life_ms,
+            capacity: Vec::new(),
+        };
+        let spec = QueueSpec { name: DEFAULT_QUEUE.to_owned(), ..QueueSpec::default() };
+        queues.insert(spec, None, Vec::new(), 0);
+        queues
+    }
+
+    pub(crate) fn get(&self, id: QueueId) -> Option<&Queue> {
+        self.queues.get(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: QueueId) -> Option<&mut Queue> {
+        self.queues.get_mut(id)
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Option<QueueId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The queues at the top, the oldest first.
+    pub(crate) fn roots(&self) -> &[QueueId] {
+        &self.roots
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The queue and those above it.
+    pub(crate) fn path(&self, id: QueueId) -> impl Iterator<Item = (QueueId, &Queue)> {
+        let first = self.queues.get(id).map(|queue| (id, queue));
+        std::iter::successors(first, |(_, queue)| {
+            queue.parent.and_then(|parent| Some((parent, self.queues.get(parent)?)))
+        })
+    }
+
+    /// All queues, parents before their children and, among siblings, the oldest first.
+    pub(crate) fn parents_first(&self) -> Vec<QueueId> {
+        let mut order = self.roots.clone();
+        let mut next = 0;
+        while let Some(queue) = order.get(next).and_then(|id| self.queues.get(*id)) {
+            order.extend_from_slice(&queue.children);
+            next += 1;
+        }
+        order
+    }
+
+    fn insert(
+        &mut self,
+        spec: QueueSpec,
+        parent: Option<QueueId>,
+        allowances: Vec<Option<Allowance>>,
+        now_ms: u64,
+    ) -> QueueId {
+        let name = spec.name.clone();
+        let queue = Queue {
+            spec,
+            allowances,
+            parent,
+            children: Vec::new(),
+            allocated: Amounts::default(),
+            allocated_non_preemptible: Amounts::default(),
+            requested: Amounts::default(),
+            usage: Vec::new(),
+            used_until_ms: now_ms,
+            waiting: BTreeMap::new(),
+            placed: BTreeSet::new(),
+            declared_groups: 0,
+        };
+        let id = self.queues.insert(queue);
+        self.by_name.insert(name, id);
+        match parent.and_then(|parent| self.queues.get_mut(parent)) {
+            Some(parent) => parent.children.push(id),
+            None => self.roots.push(id),
+        }
+        id
+    }
+
+    /// Adds a queue.
+    pub(crate) fn add(
+        &mut self,
+        spec: QueueSpec,
+        resources: &mut Resources,
+        now_ms: u64,
+    ) -> Result<QueueId, QueueError> {
+        if self.by_name.contains_key(&spec.name) {
+            return Err(QueueError::Exists(spec.name));
+        }
+        let parent = match &spec.parent {
+            None => None,
+            Some(name) => {
+                let id = self.named(name).ok_or_else(|| QueueError::Unknown(name.clone()))?;
+                if name == DEFAULT_QUEUE {
+                    return Err(QueueError::BelowDefault(spec.name));
+                }
+                if self.get(id).is_none_or(Queue::is_used) {
+                    return Err(QueueError::ParentHasClaims(name.clone()));
+                }
+                Some(id)
+            }
+        };
+        let allowances = numbered(&spec.allowances, resources);
+        Ok(self.insert(spec, parent, allowances, now_ms))
+    }
+
+    /// Gives a queue another configuration; it keeps its place in the tree.
+    pub(crate) fn change(&mut self, spec: QueueSpec, resources: &mut Resources) -> Result<(), QueueError> {
+        let id = self.named(&spec.name).ok_or_else(|| QueueError::Unknown(spec.name.clone()))?;
+        let Some(queue) = self.queues.get_mut(id) else { return Err(QueueError::Unknown(spec.name)) };
+        if queue.spec.parent != spec.parent {
+            return Err(QueueError::Moved(spec.name));
+        }
+        queue.allowances = numbered(&spec.allowances, resources);
+        queue.spec = spec;
+        Ok(())
+    }
+
+    /// Removes a queue that nothing is in.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<(), QueueError> {
+        let id = self.named(name).ok_or_else(|| QueueError::Unknown(name.to_owned()))?;
+        if name == DEFAULT_QUEUE {
+            return Err(QueueError::Default);
+        }
+        if self.get(id).is_none_or(|queue| queue.is_used() || !queue.children.is_empty()) {
+            return Err(QueueError::InUse(name.to_owned()));
+        }
+        self.by_name.remove(name);
+        let parent = self.queues.remove(id).and_then(|queue| queue.parent);
+        match parent.and_then(|parent| self.queues.get_mut(parent)) {
+            Some(parent) => parent.children.retain(|child| *child != id),
+            None => self.roots.retain(|root| *root != id),
+        }
+        Ok(())
+    }
+
+    /// The leaf queue of this name.
+    pub(crate) fn leaf(&self, name: &str) -> Result<QueueId, QueueError> {
+        let id = self.named(name).ok_or_else(|| QueueError::Unknown(name.to_owned()))?;
+        match self.get(id).is_some_and(|queue| queue.children.is_empty()) {
+            true => Ok(id),
+            false => Err(QueueError::NotALeaf(name.to_owned())),
+        }
+    }
+
+    /// Adds to a book of a queue and of all above it.
+    pub(crate) fn charge(&mut self, id: QueueId, book: Book, charge: &Charge, now_ms: u64) {
+        self.each_above(id, |queue, half_life_ms| {
+            queue.use_until(now_ms, half_life_ms);
+            match book {
+                Book::Requested => queue.requested.add(charge),
+                Book::Preemptible => queue.allocated.add(charge),
+                Book::NonPreemptible => {
+                    queue.allocated.add(charge);
+                    queue.allocated_non_preemptible.add(charge);
+                }
+            }
+        });
+    }
+
+    /// Takes back what [`Queues::charge`] added.
+    pub(crate) fn refund(&mut self, id: QueueId, book: Book, charge: &Charge, now_ms: u64) {
+        self.each_above(id, |queue, half_life_ms| {
+            queue.use_until(now_ms, half_life_ms);
+            match book {
+                Book::Requested => queue.requested.subtract(charge),
+                Book::Preemptible => queue.allocated.subtract(charge),
+                Book::NonPreemptible => {
+                    queue.allocated.subtract(charge);
+                    queue.allocated_non_preemptible.subtract(charge);
+                }
+            }
+        });
+    }
+
+    fn each_above(&mut self, id: QueueId, change: impl Fn(&mut Queue, u64)) {
+        let half_life_ms = self.half_life_ms;
+        let mut next = Some(id);
+        while let Some(queue) = next.and_then(|id| self.queues.get_mut(id)) {
+            change(queue, half_life_ms);
+            next = queue.parent;
+        }
+    }
+
+    /// Sets what all queues ask for to nothing.
+    pub(crate) fn clear_requested(&mut self) {
+        for id in self.parents_first() {
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.requested = Amounts::default();
+            }
+        }
+    }
+
+    /// Brings the usage of all queues up to date, and notes that `totals` was there since the last time.
+    pub(crate) fn use_until(&mut self, now_ms: u64, totals: &[u64]) {
+        let half_life_ms = self.half_life_ms;
+        for id in self.parents_first() {
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.use_until(now_ms, half_life_ms);
+            }
+        }
+        self.capacity.resize(totals.len().max(self.capacity.len()), DecayedUsage::new(half_life_ms, now_ms));
+        for (capacity, total) in self.capacity.iter_mut().zip(totals) {
+            capacity.hold(*total, now_ms);
+        }
+    }
+
+    /// What there was of each resource, by number.
+    pub(crate) fn capacity(&self) -> &[DecayedUsage] {
+        &self.capacity
+    }
+}
+
+impl Queue {
+    fn is_used(&self) -> bool {
+        !self.waiting.is_empty() || !self.placed.is_empty() || self.declared_groups > 0
+    }
+
+    /// Notes that a pod group which waits here was declared, or is no longer.
+    pub(crate) fn note_declared_group(&mut self, is_declared: bool) {
+        self.declared_groups =
+            if is_declared { self.declared_groups + 1 } else { self.declared_groups.saturating_sub(1) };
+    }
+
+    pub(crate) fn note_waiting(&mut self, turn: Turn, single: Option<Single>) {
+        self.waiting.insert(turn, single);
+    }
+
+    pub(crate) fn forget_waiting(&mut self, turn: &Turn) {
+        self.waiting.remove(turn);
+    }
+
+    pub(crate) fn note_placed(&mut self, turn: Turn, placed: bool) {
+        match placed {
+            true => self.placed.insert(turn),
+            false => self.placed.remove(&turn),
+        };
+    }
+}
+
+fn numbered(allowances: &BTreeMap<Resource, Allowance>, resources: &mut Resources) -> Vec<Option<Allowance>> {
+    let mut by_number = Vec::new();
+    for (resource, allowance) in allowances {
+        let number = resources.number(resource);
+        if by_number.len() <= number {
+            by_number.resize(number + 1, None);
+        }
+        by_number[number] = Some(*allowance);
+    }
+    by_number
+}

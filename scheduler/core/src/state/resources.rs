@@ -1,0 +1,315 @@
+//! The numbers of resources, and amounts of all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::state::node::Node;
+use crate::vocabulary::claim::Allocation;
+use crate::vocabulary::quantity::Bytes;
+use crate::vocabulary::request::{DeviceMemory, Request};
+use crate::vocabulary::resource::Resource;
+
+/// Resources that exist whatever devices there are.
+const FIXED: usize = 4;
+/// The number of [`Resource::DeviceMemory`].
+pub(crate) const DEVICE_MEMORY: usize = 3;
+
+/// The number of [`Resource::DeviceCore`].
+pub(crate) const DEVICE_CORE: usize = 2;
+
+/// Numbers the resources: those of every cluster first, then the models in the order in which they became known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Resources {
+    models: Vec<ModelKind>,
+    by_model: BTreeMap<String, usize>,
+}
+
+#[derive(Clone, Debug)]
+struct ModelKind {
+    name: String,
+    /// How many devices of this model there are, by their memory.
+    devices: BTreeMap<Bytes, usize>,
+}
+
+impl ModelKind {
+    /// The least and the most memory of a device of this model; `None` if there is none.
+    fn memory(&self) -> Option<(Bytes, Bytes)> {
+        let (least, most) = (self.devices.first_key_value()?, self.devices.last_key_value()?);
+        Some((*least.0, *most.0))
+    }
+}
+
+impl Resources {
+    /// Number of resources.
+    pub(crate) fn len(&self) -> usize {
+        FIXED + self.models.len()
+    }
+
+    /// A resource's number; a model that was not known becomes so.
+    pub(crate) fn number(&mut self, resource: &Resource) -> usize {
+        match (self.find(resource), resource) {
+            (None, Resource::ModelCore(model)) => FIXED + self.model(model),
+            (number, _) => number.unwrap_or_default(),
+        }
+    }
+
+    /// A resource's number, if it is known.
+    pub(crate) fn find(&self, resource: &Resource) -> Option<usize> {
+        match resource {
+            Resource::Cpu => Some(0),
+            Resource::Memory => Some(1),
+            Resource::DeviceCore => Some(2),
+            Resource::DeviceMemory => Some(3),
+            Resource::ModelCore(model) => self.by_model.get(model).map(|number| FIXED + number),
+        }
+    }
+
+    /// Whether a resource is a device's, and not the node's.
+    pub(crate) fn is_of_devices(&self, number: usize) -> bool {
+        number >= 2
+    }
+
+    /// The resource of a number.
+    pub(crate) fn resource(&self, number: usize) -> Resource {
+        match number {
+            0 => Resource::Cpu,
+            1 => Resource::Memory,
+            2 => Resource::DeviceCore,
+            3 => Resource::DeviceMemory,
+            _ => Resource::ModelCore(self.models.get(number - FIXED).map(|kind| kind.name.clone()).unwrap_or_default()),
+        }
+    }
+
+    fn model(&mut self, name: &str) -> usize {
+        if let Some(number) = self.by_model.get(name) {
+            return *number;
+        }
+        let number = self.models.len();
+        self.models.push(ModelKind { name: name.to_owned(), devices: BTreeMap::new() });
+        self.by_model.insert(name.to_owned(), number);
+        number
+    }
+
+    /// Takes in a device that comes. Returns the number of its model's resource, and whether the least or the most
+    /// memory of the model's devices is another one now.
+    pub(crate) fn learn_device(&mut self, model: &str, memory: Bytes) -> (usize, bool) {
+        let number = self.model(model);
+        let kind = &mut self.models[number];
+        let before = kind.memory();
+        *kind.devices.entry(memory).or_default() += 1;
+        (FIXED + number, kind.memory() != before)
+    }
+
+    /// Takes in that a device is gone. Returns whether the least or the most memory of the model's devices is another
+    /// one now. The model keeps its number: queues may name it, and have used it.
+    pub(crate) fn forget_device(&mut self, model: &str, memory: Bytes) -> bool {
+        let number = self.by_model.get(model).copied();
+        let Some(kind) = number.and_then(|number| self.models.get_mut(number)) else { return false };
+        let before = kind.memory();
+        if let Some(count) = kind.devices.get_mut(&memory) {
+            *count -= 1;
+            if *count == 0 {
+                kind.devices.remove(&memory);
+            }
+        }
+        kind.memory() != before
+    }
+
+    /// The models that are known, in order.
+    pub(crate) fn dump_models(&self) -> Vec<String> {
+        self.models.iter().map(|kind| kind.name.clone()).collect()
+    }
+
+    /// Makes models known, in this order.
+    pub(crate) fn restore_models(&mut self, models: &[String]) {
+        models.iter().for_each(|name| _ = self.model(name));
+    }
+
+    /// The models of which there are devices that will do for a request, but for those with these resources' numbers.
+    pub(crate) fn models_besides(&self, request: &Request, numbers: &[usize]) -> BTreeSet<String> {
+        let kinds = (FIXED..).zip(&self.models).filter(|(number, kind)| {
+            !kind.devices.is_empty() && !numbers.contains(number) && request.constraints.admit_model(&kind.name)
+        });
+        kinds.map(|(_, kind)| kind.name.clone()).collect()
+    }
+
+    /// The least and the most memory of a device that a request admits; `None`: no such device is known.
+    pub(crate) fn memory_of(&self, request: &Request) -> Option<(Bytes, Bytes)> {
+        let admitted = self.models.iter().filter(|kind| request.constraints.admit_model(&kind.name));
+        let sizes = admitted.filter_map(ModelKind::memory);
+        sizes.reduce(|(least, most), (low, high)| (least.min(low), most.max(high)))
+    }
+
+    /// What a request is charged at least, wherever it is placed.
+    pub(crate) fn least_charge(&self, request: &Request) -> Charge {
+        let mut charge = self.charge(request, |least, _| least, u64::min);
+        // Which of several models it will be is not known yet.
+        if charge.models.len() > 1 {
+            charge.models.clear();
+        }
+        charge
+    }
+
+    /// What a request is charged at most, wherever it is placed: what its queue is taken to ask for.
+    pub(crate) fn most_charge(&self, request: &Request) -> Charge {
+        self.charge(request, |_, most| most, u64::max)
+    }
+
+    fn charge(
+        &self,
+        request: &Request,
+        of: impl Fn(Bytes, Bytes) -> Bytes,
+        extreme: impl Fn(u64, u64) -> u64,
+    ) -> Charge {
+        let devices = &request.devices;
+        let mut charge = Charge { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: Vec::new() };
+        if devices.count == 0 {
+            return charge;
+        }
+        let count = u64::from(devices.count);
+        charge.fixed[2] = devices.total_core();
+        let mut memory = None;
+        for (number, kind) in self.models.iter().enumerate() {
+            let Some((least, most)) = kind.memory().filter(|_| request.constraints.admit_model(&kind.name)) else {
+                continue;
+            };
+            let each = devices.memory.on(of(least, most)).get();
+            memory = Some(memory.map_or(each, |memory| extreme(memory, each)));
+            charge.models.push((FIXED + number, devices.total_core()));
+        }
+        let memory = match devices.memory {
+            DeviceMemory::Bytes(bytes) => bytes.get(),
+            DeviceMemory::Thousandths(_) => memory.unwrap_or(0),
+        };
+        charge.fixed[3] = memory.saturating_mul(count);
+        charge
+    }
+}
+
+/// What one claim takes of the resources.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Charge {
+    fixed: [u64; FIXED],
+    /// By number of the model's resource, each once and in ascending order: equal charges are equal values.
+    models: Vec<(usize, u64)>,
+}
+
+impl Charge {
+    /// What a claim that is placed on `node` takes, exactly.
+    pub(crate) fn of(request: &Request, allocation: &Allocation, node: &Node) -> Self {
+        let mut charge = Self { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: Vec::new() };
+        for part in &allocation.devices {
+            let core = u64::from(part.core.get());
+            charge.fixed[2] += core;
+            charge.fixed[3] = charge.fixed[3].saturating_add(part.memory.get());
+            let Some(model) = node.model_resource(part.device) else { continue };
+            charge.add_model(model, core);
+        }
+        charge
+    }
+
+    /// The amounts that are not zero, by number of the resource.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let fixed = self.fixed.iter().copied().enumerate();
+        fixed.chain(self.models.iter().copied()).filter(|(_, amount)| *amount > 0)
+    }
+
+    /// How much of a resource it takes.
+    pub(crate) fn get(&self, number: usize) -> u64 {
+        match self.fixed.get(number) {
+            Some(amount) => *amount,
+            None => self.models.iter().find(|(model, _)| *model == number).map_or(0, |(_, amount)| *amount),
+        }
+    }
+
+    /// The numbers of the resources of the models that it takes time of.
+    pub(crate) fn models(&self) -> impl Iterator<Item = usize> + '_ {
+        self.models.iter().filter(|(_, amount)| *amount > 0).map(|(number, _)| *number)
+    }
+
+    /// Whether how much of a resource it takes can depend on the devices' model.
+    pub(crate) fn depends_on_model(&self, number: usize) -> bool {
+        number == DEVICE_MEMORY && self.fixed[DEVICE_MEMORY] > 0 || self.models().any(|model| model == number)
+    }
+
+    /// Whether it is more than `other` of anything, whatever the models of the devices are.
+    pub(crate) fn takes_more_than(&self, other: &Self) -> bool {
+        self.fixed.iter().zip(&other.fixed).any(|(amount, other)| amount > other)
+    }
+
+    /// What this is more than `other`, of each resource.
+    pub(crate) fn beyond(&self, other: &Self) -> Self {
+        let mut beyond = Self::default();
+        for (number, amount) in self.parts() {
+            let more = amount.saturating_sub(other.get(number));
+            match beyond.fixed.get_mut(number) {
+                Some(fixed) => *fixed = more,
+                None => beyond.models.push((number, more)),
+            }
+        }
+        beyond
+    }
+
+    /// Time of devices, in thousandths of one.
+    pub(crate) fn device_core(&self) -> u64 {
+        self.fixed[2]
+    }
+
+    /// CPU, in thousandths of a core.
+    pub(crate) fn cpu(&self) -> u64 {
+        self.fixed[0]
+    }
+
+    /// Adds what another claim takes.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, amount) in self.fixed.iter_mut().zip(other.fixed) {
+            *sum = sum.saturating_add(amount);
+        }
+        for (number, amount) in &other.models {
+            self.add_model(*number, *amount);
+        }
+    }
+
+    fn add_model(&mut self, number: usize, amount: u64) {
+        match self.models.binary_search_by_key(&number, |(known, _)| *known) {
+            Ok(at) => self.models[at].1 = self.models[at].1.saturating_add(amount),
+            Err(at) => self.models.insert(at, (number, amount)),
+        }
+    }
+}
+
+/// Amounts of all resources, by number. Sums of what can be written are wider than what is said of them, so that what
+/// was added can always be taken away again.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Amounts(Vec<u128>);
+
+impl Amounts {
+    /// The amount of a resource; the greatest that can be said if it is greater.
+    pub(crate) fn get(&self, number: usize) -> u64 {
+        self.0.get(number).map_or(0, |amount| u64::try_from(*amount).unwrap_or(u64::MAX))
+    }
+
+    /// Number of resources of which there may be some.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds what a claim takes.
+    pub(crate) fn add(&mut self, charge: &Charge) {
+        for (number, amount) in charge.parts() {
+            if self.0.len() <= number {
+                self.0.resize(number + 1, 0);
+            }
+            self.0[number] += u128::from(amount);
+        }
+    }
+
+    /// Takes away what a claim has added.
+    pub(crate) fn subtract(&mut self, charge: &Charge) {
+        for (number, amount) in charge.parts() {
+            if let Some(sum) = self.0.get_mut(number) {
+                debug_assert!(*sum >= u128::from(amount), "only what was added can be taken away");
+                *sum = sum.saturating_sub(u128::from(amount));
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Trials: changes that are made as a whole or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::state::cluster::Cluster;
+use crate::vocabulary::claim::{Allocation, ClaimId, Displacement};
+use crate::vocabulary::event::EventError;
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::step::Step;
+
+/// What was done, so that it can be undone.
+#[derive(Debug)]
+enum Change {
+    Placed(ClaimId),
+    Evicted(ClaimId, Allocation),
+}
+
+/// How far a [`Statement`] had come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Checkpoint(usize);
+
+/// A transaction on a cluster's state: its changes are in the books at once, can be undone back to any checkpoint, and
+/// are all undone when it is dropped without having been committed. A gang, a reclaim and a preemption are one
+/// statement each.
+#[derive(Debug)]
+pub struct Statement<'a> {
+    cluster: &'a mut Cluster,
+    changes: Vec<Change>,
+}
+
+impl<'a> Statement<'a> {
+    /// Begins a transaction.
+    pub fn new(cluster: &'a mut Cluster) -> Self {
+        Self { cluster, changes: Vec::new() }
+    }
+
+    /// The state as it is with the changes so far.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        self.cluster
+    }
+
+    /// Places a claim.
+    ///
+    /// # Errors
+    /// If it is placed already or there is not enough; nothing is changed then.
+    pub fn place(&mut self, claim: ClaimId, allocation: Allocation) -> Result<(), EventError> {
+        self.cluster.try_place(claim, allocation)?;
+        self.changes.push(Change::Placed(claim));
+        Ok(())
+    }
+
+    /// Evicts a claim.
+    ///
+    /// # Errors
+    /// If it is not placed; nothing is changed then.
+    pub fn evict(&mut self, claim: ClaimId) -> Result<(), EventError> {
+        let allocation = self.cluster.try_evict(claim)?;
+        self.changes.push(Change::Evicted(claim, allocation));
+        Ok(())
+    }
+
+    /// A point to come back to.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint(self.changes.len())
+    }
+
+    /// Undoes everything since a checkpoint of this statement.
+    pub fn rollback(&mut self, checkpoint: Checkpoint) {
+        while self.changes.len() > checkpoint.0 {
+            // The reverse of a change that was made is always possible: nobody else changes the state meanwhile.
+            let undone = match self.changes.pop() {
+                Some(Change::Placed(claim)) => self.cluster.try_evict(claim).map(|_| ()),
+                Some(Change::Evicted(claim, allocation)) => self.cluster.try_place(claim, allocation),
+                None => break,
+            };
+            debug_assert_eq!(undone, Ok(()));
+        }
+    }
+
+    /// Makes the changes final and returns what is to be done, for whoever does it: evictions and moves first. What was
+    /// evicted and placed again where it was is left out. Evicted claims remember the cause. Members of a gang that
+    /// have not started, and are too few to start without those that were evicted, wait again, too.
+    #[must_use]
+    pub fn commit(mut self, cause: &Displacement) -> Vec<Step> {
+        let groups: BTreeSet<GroupId> = self.touched().filter_map(|claim| self.cluster.group_of(claim)).collect();
+        for claim in groups.into_iter().flat_map(|group| self.cluster.too_few_to_start(group)).collect::<Vec<_>>() {
+            let evicted = self.evict(claim);
+            debug_assert_eq!(evicted, Ok(()), "who is placed can be evicted");
+        }
+        let touched = self.touched().collect();
+        let mut steps = self.decide(cause);
+        self.cluster.settle(&touched, &mut steps.iter_mut().collect::<Vec<_>>());
+        steps
+    }
+
+    /// Makes the changes part of the plan under way, which other statements go on with, and returns what they come to.
+    /// What is to be done, and who can start, is known when [the plan is settled](crate::Plan).
+    pub(crate) fn keep(mut self, cause: &Displacement) -> Vec<Step> {
+        self.decide(cause)
+    }
+
+    /// The claims that were placed or evicted.
+    fn touched(&self) -> impl Iterator<Item = ClaimId> {
+        self.changes.iter().map(|change| match change {
+            Change::Placed(claim) | Change::Evicted(claim, _) => *claim,
+        })
+    }
+
+    fn decide(&mut self, cause: &Displacement) -> Vec<Step> {
+        // Where each claim was before, in the order in which it was first touched.
+        let mut before: BTreeMap<ClaimId, (usize, Option<Allocation>)> = BTreeMap::new();
+        for (order, change) in std::mem::take(&mut self.changes).into_iter().enumerate() {
+            let (claim, was) = match change {
+                Change::Placed(claim) => (claim, None),
+                Change::Evicted(claim, allocation) => (claim, Some(allocation)),
+            };
+            before.entry(claim).or_insert((order, was));
+        }
+        let mut touched: Vec<(usize, ClaimId, Option<Allocation>)> =
+            before.into_iter().map(|(claim, (order, was))| (order, claim, was)).collect();
+        touched.sort_unstable_by_key(|(order, claim, was)| (was.is_none(), *order, *claim));
+        let steps = touched.into_iter().filter_map(|(_, claim, was)| {
+            let is = self.cluster.allocation(claim).cloned();
+            match (was, is) {
+                (Some(from), Some(to)) if from == to => None,
+                (Some(from), Some(to)) => Some(Step::Move { claim, from, to, starts_after: Vec::new() }),
+                (Some(from), None) => Some(Step::Evict { claim, from }),
+                (None, Some(to)) => Some(Step::Place { claim, to, starts_after: Vec::new() }),
+                (None, None) => None,
+            }
+        });
+        let steps: Vec<Step> = steps.collect();
+        self.cluster.note_decided(&steps, cause);
+        steps
+    }
+}
+
+impl Drop for Statement<'_> {
+    fn drop(&mut self) {
+        self.rollback(Checkpoint(0));
+    }
+}

@@ -1,0 +1,141 @@
+//! Where nodes stand: domains within domains, such as zones, blocks and racks, told by the nodes' labels.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::slab::{Key, Slab};
+use crate::vocabulary::spec::NodeSpec;
+
+/// Names a domain, for as long as nodes are in it.
+pub type DomainId = Key<Domain>;
+
+/// The levels of a cluster's topology, and the domains that its nodes form.
+#[derive(Clone, Debug, Default)]
+pub struct Topology {
+    /// Labels, the outermost level first.
+    levels: Vec<String>,
+    domains: Slab<Domain>,
+    /// For each level, its domains by their values.
+    by_values: Vec<BTreeMap<Vec<String>, DomainId>>,
+    /// The innermost domain of each node that is in any.
+    innermost: BTreeMap<NodeId, DomainId>,
+}
+
+/// Nodes that have the same values of the labels of a level and of all levels above it.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    values: Vec<String>,
+    nodes: BTreeSet<NodeId>,
+}
+
+impl Domain {
+    /// The number of its level; 0 is the outermost.
+    #[must_use]
+    pub fn level(&self) -> usize {
+        self.values.len().saturating_sub(1)
+    }
+
+    /// The values of the levels' labels, from the outermost level to its own.
+    #[must_use]
+    pub fn values(&self) -> &[String] {
+        &self.values
+    }
+
+    /// Its nodes, in the order in which they were added.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.iter().copied()
+    }
+}
+
+impl Topology {
+    /// The labels that make the levels, the outermost first.
+    #[must_use]
+    pub fn levels(&self) -> &[String] {
+        &self.levels
+    }
+
+    /// The number of the level that a label makes.
+    #[must_use]
+    pub fn level(&self, label: &str) -> Option<usize> {
+        self.levels.iter().position(|level| level == label)
+    }
+
+    /// A domain; `None` if no node is in it any more.
+    #[must_use]
+    pub fn domain(&self, id: DomainId) -> Option<&Domain> {
+        self.domains.get(id)
+    }
+
+    /// The domain of a level that a node is in. A node that lacks the label of a level is in no domain of this level
+    /// and of those further in.
+    #[must_use]
+    pub fn domain_of(&self, node: NodeId, level: usize) -> Option<DomainId> {
+        let innermost = self.domains.get(*self.innermost.get(&node)?)?;
+        self.by_values.get(level)?.get(innermost.values.get(..=level)?).copied()
+    }
+
+    /// The domains of a level, in the order of their values; only those within a domain, if one is given.
+    pub fn domains(&self, level: usize, within: Option<DomainId>) -> impl Iterator<Item = DomainId> + '_ {
+        // A domain that is gone has nothing within it.
+        let prefix = within.map_or(Some(&[][..]), |id| Some(self.domains.get(id)?.values()));
+        let of_level = prefix.zip(self.by_values.get(level));
+        of_level.into_iter().flat_map(|(prefix, domains)| {
+            let from = domains.range::<[String], _>((Bound::Included(prefix), Bound::Unbounded));
+            from.take_while(|(values, _)| values.starts_with(prefix)).map(|(_, id)| *id)
+        })
+    }
+
+    /// Makes the domains of other levels. Levels are different labels.
+    pub(crate) fn set_levels<'a>(&mut self, levels: Vec<String>, nodes: impl Iterator<Item = (NodeId, &'a NodeSpec)>) {
+        let known: Vec<NodeId> = self.innermost.keys().copied().collect();
+        known.into_iter().for_each(|id| self.learn(id, None));
+        self.by_values = vec![BTreeMap::new(); levels.len()];
+        self.levels = levels;
+        nodes.for_each(|(id, node)| self.learn(id, Some(node)));
+    }
+
+    /// Takes in a node that was added, removed, or has other labels.
+    pub(crate) fn learn(&mut self, id: NodeId, node: Option<&NodeSpec>) {
+        let labels = |node: &NodeSpec| self.levels.iter().map_while(|level| node.labels.get(level).cloned()).collect();
+        let values: Vec<String> = node.map(labels).unwrap_or_default();
+        let old = self.innermost.get(&id).and_then(|domain| self.domains.get(*domain));
+        let old = old.map(|domain| domain.values.clone()).unwrap_or_default();
+        if values == old {
+            return;
+        }
+        self.innermost.remove(&id);
+        for count in 1..=old.len() {
+            self.leave(id, &old[..count]);
+        }
+        for count in 1..=values.len() {
+            let innermost = self.join(id, &values[..count]);
+            self.innermost.insert(id, innermost);
+        }
+    }
+
+    fn join(&mut self, node: NodeId, values: &[String]) -> DomainId {
+        let by_values = &mut self.by_values[values.len() - 1];
+        let known = by_values.get(values).copied();
+        let id = known.unwrap_or_else(|| {
+            let id = self.domains.insert(Domain { values: values.to_vec(), nodes: BTreeSet::new() });
+            by_values.insert(values.to_vec(), id);
+            id
+        });
+        if let Some(domain) = self.domains.get_mut(id) {
+            domain.nodes.insert(node);
+        }
+        id
+    }
+
+    fn leave(&mut self, node: NodeId, values: &[String]) {
+        let by_values = &mut self.by_values[values.len() - 1];
+        let Some(id) = by_values.get(values).copied() else { return };
+        let Some(domain) = self.domains.get_mut(id) else { return };
+        domain.nodes.remove(&node);
+        if domain.nodes.is_empty() {
+            self.domains.remove(id);
+            by_values.remove(values);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The words: what users ask for, what can be, what can happen and what can be wrong, as values. They know no cluster.
+
+pub(crate) mod allowance;
+pub(crate) mod amount;
+pub(crate) mod claim;
+pub(crate) mod disruption_budget;
+pub(crate) mod dump;
+pub(crate) mod event;
+pub(crate) mod mix;
+pub(crate) mod namespace;
+pub(crate) mod not_enough;
+pub(crate) mod pod_group;
+pub(crate) mod priority;
+pub(crate) mod protection;
+pub(crate) mod quantity;
+pub(crate) mod queue_spec;
+pub(crate) mod request;
+pub(crate) mod resource;
+pub(crate) mod share;
+pub(crate) mod slab;
+pub(crate) mod spec;
+pub(crate) mod step;

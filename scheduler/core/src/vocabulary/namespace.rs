@@ -1,0 +1,409 @@
+//! Namespaces: what all claims of one may hold together, and what each of them may ask for.
+//!
+//! What a namespace may hold is what a queue may hold: its quota *is* a leaf queue, below the queue that is shared with
+//! other namespaces. So there is one set of books, and one set of reasons. What a claim may ask for is bounded before
+//! it waits anywhere.
+
+use std::collections::BTreeMap;
+
+use crate::vocabulary::allowance::Allowance;
+use crate::vocabulary::amount::Amount;
+use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::vocabulary::queue_spec::QueueSpec;
+use crate::vocabulary::request::{DeviceMemory, Request};
+use crate::vocabulary::resource::Resource;
+
+/// A namespace as it is configured.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NamespaceSpec {
+    /// Its name.
+    pub name: String,
+    /// The queue above its own; `None`: its own is at the top.
+    pub queue: Option<String>,
+    /// What it deserves, in each resource's unit: others give it back when it asks. Of resources that are not named:
+    /// nothing.
+    pub guaranteed: BTreeMap<Resource, u64>,
+    /// What its claims never exceed together, in each resource's unit. Of resources that are not named: no limit.
+    pub limit: BTreeMap<Resource, u64>,
+    /// What each claim may ask for.
+    pub limit_range: LimitRange,
+}
+
+/// What one claim of a namespace may ask for, and what it is taken to ask for where it does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LimitRange {
+    /// CPU, in thousandths of a core.
+    pub cpu: ClaimBounds,
+    /// Memory of the node, in bytes.
+    pub memory: ClaimBounds,
+    /// Time of all its devices together, in thousandths of one. Claims that ask for no device are not concerned.
+    pub device_core: ClaimBounds,
+    /// Memory of all its devices together, in bytes. Claims that ask for no device are not concerned.
+    pub device_memory: ClaimBounds,
+}
+
+/// Bounds for what one claim asks for of one resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClaimBounds {
+    /// What a claim is taken to ask for that asks for nothing; `None`: the maximum, else the minimum, else nothing.
+    pub default: Option<u64>,
+    /// The least that a claim may ask for; `None`: no bound.
+    pub minimum: Option<u64>,
+    /// The most that a claim may ask for; `None`: no bound.
+    pub maximum: Option<u64>,
+}
+
+/// Why a namespace cannot be so, or why it does not take a claim.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NamespaceError {
+    /// It is guaranteed more than it may hold.
+    #[error(
+        "namespace {namespace:?} is guaranteed {}, but limited to {}; raise the limit or guarantee less",
+        Amount(resource, *guaranteed),
+        Amount(resource, *limit)
+    )]
+    GuaranteedAboveLimit {
+        /// The namespace.
+        namespace: String,
+        /// Of what.
+        resource: Resource,
+        /// What it is guaranteed.
+        guaranteed: u64,
+        /// What it is limited to.
+        limit: u64,
+    },
+    /// Bounds that contradict each other.
+    #[error(
+        "the {lower} of a claim in namespace {namespace:?} is {}, but the {upper} is {}; the {lower} must not exceed \
+         the {upper}",
+        Amount(resource, *lower_amount),
+        Amount(resource, *upper_amount)
+    )]
+    Contradiction {
+        /// The namespace.
+        namespace: String,
+        /// Of what.
+        resource: Resource,
+        /// Which of the bounds must be the lower one.
+        lower: &'static str,
+        /// Its amount.
+        lower_amount: u64,
+        /// Which must be the upper one.
+        upper: &'static str,
+        /// Its amount.
+        upper_amount: u64,
+    },
+    /// A claim asks for too little.
+    #[error(
+        "the claim asks for {}, the least that namespace {namespace:?} takes is {}; ask for more",
+        Amount(resource, *asked),
+        Amount(resource, *minimum)
+    )]
+    BelowMinimum {
+        /// The namespace.
+        namespace: String,
+        /// Of what.
+        resource: Resource,
+        /// What is asked for.
+        asked: u64,
+        /// The least.
+        minimum: u64,
+    },
+    /// A claim asks for too much.
+    #[error(
+        "the claim asks for {}, the most that namespace {namespace:?} allows a claim is {}; ask for less",
+        Amount(resource, *asked),
+        Amount(resource, *maximum)
+    )]
+    AboveMaximum {
+        /// The namespace.
+        namespace: String,
+        /// Of what.
+        resource: Resource,
+        /// What is asked for.
+        asked: u64,
+        /// The most.
+        maximum: u64,
+    },
+}
+
+/// What the names of namespaces' queues begin with. No other queue's does.
+const QUEUE_PREFIX: &str = "namespace/";
+
+impl NamespaceSpec {
+    /// The name of its queue.
+    #[must_use]
+    pub fn queue_name(&self) -> String {
+        format!("{QUEUE_PREFIX}{}", self.name)
+    }
+
+    /// The name of the namespace that a queue of this name belongs to, if it is a namespace's.
+    #[must_use]
+    pub fn of_queue(queue: &str) -> Option<&str> {
+        queue.strip_prefix(QUEUE_PREFIX)
+    }
+
+    /// Its queue: what is guaranteed is the quota. With all others below the same parent it shares what is left over
+    /// equally.
+    #[must_use]
+    pub fn queue_spec(&self) -> QueueSpec {
+        let named = self.guaranteed.keys().chain(self.limit.keys()).cloned();
+        let allowance = |resource: &Resource| Allowance {
+            quota: Some(self.guaranteed.get(resource).copied().unwrap_or(0)),
+            limit: self.limit.get(resource).copied(),
+            ..Allowance::UNNAMED
+        };
+        let allowances = named.map(|resource| (resource.clone(), allowance(&resource))).collect();
+        QueueSpec { name: self.queue_name(), parent: self.queue.clone(), allowances, ..QueueSpec::default() }
+    }
+
+    /// Says what is wrong with it.
+    ///
+    /// # Errors
+    /// If more is guaranteed than the limit, or a minimum, default and maximum do not stand in this order.
+    pub fn validate(&self) -> Result<(), NamespaceError> {
+        for (resource, guaranteed) in &self.guaranteed {
+            if let Some(limit) = self.limit.get(resource).filter(|limit| *limit < guaranteed) {
+                return Err(NamespaceError::GuaranteedAboveLimit {
+                    namespace: self.name.clone(),
+                    resource: resource.clone(),
+                    guaranteed: *guaranteed,
+                    limit: *limit,
+                });
+            }
+        }
+        for (resource, ClaimBounds { default, minimum, maximum }) in self.limit_range.by_resource() {
+            let pairs = [
+                ("minimum", minimum, "default", default),
+                ("default", default, "maximum", maximum),
+                ("minimum", minimum, "maximum", maximum),
+            ];
+            for (lower, lower_amount, upper, upper_amount) in pairs {
+                if let Some((lower_amount, upper_amount)) = lower_amount.zip(upper_amount)
+                    && lower_amount > upper_amount
+                {
+                    let namespace = self.name.clone();
+                    return Err(NamespaceError::Contradiction {
+                        namespace,
+                        resource,
+                        lower,
+                        lower_amount,
+                        upper,
+                        upper_amount,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A claim's request with the namespace's defaults for what it leaves at nothing. `device_memory` is the least and
+    /// the most memory of a device that the request admits: what a part of a device can be; `None`: no such device is
+    /// known, and then parts of devices' memory are let through.
+    ///
+    /// # Errors
+    /// If it asks for less than the namespace's minimum of a resource, or more than the maximum.
+    pub fn apply(&self, request: &Request, device_memory: Option<(Bytes, Bytes)>) -> Result<Request, NamespaceError> {
+        let range = &self.limit_range;
+        let mut request = request.clone();
+        if let Some(default) = range.cpu.default_amount().filter(|_| request.cpu == MilliCpu::ZERO) {
+            request.cpu = MilliCpu::new(default);
+        }
+        if let Some(default) = range.memory.default_amount().filter(|_| request.memory == Bytes::ZERO) {
+            request.memory = Bytes::new(default);
+        }
+        self.check(Resource::Cpu, range.cpu, request.cpu.get(), request.cpu.get())?;
+        self.check(Resource::Memory, range.memory, request.memory.get(), request.memory.get())?;
+        let devices = &mut request.devices;
+        let count = u64::from(devices.count);
+        if count == 0 {
+            return Ok(request);
+        }
+        if let Some(default) = range.device_core.default_amount().filter(|_| devices.core == DeviceCore::ZERO) {
+            let each = (default / count).min(u64::from(DeviceCore::WHOLE.get()));
+            devices.core = DeviceCore::new(u32::try_from(each).unwrap_or(u32::MAX));
+        }
+        let asks_for_memory =
+            !matches!(devices.memory, DeviceMemory::Bytes(Bytes::ZERO) | DeviceMemory::Thousandths(0));
+        if let Some(default) = range.device_memory.default_amount().filter(|_| !asks_for_memory) {
+            devices.memory = DeviceMemory::Bytes(Bytes::new(default / count));
+        }
+        let core = devices.total_core();
+        self.check(Resource::DeviceCore, range.device_core, core, core)?;
+        let memory = match (devices.memory, device_memory) {
+            (DeviceMemory::Bytes(bytes), _) => Some((bytes, bytes)),
+            (part, Some((least, most))) => Some((part.on(least), part.on(most))),
+            (DeviceMemory::Thousandths(_), None) => None,
+        };
+        if let Some((least, most)) = memory {
+            let all = |each: Bytes| each.get().saturating_mul(count);
+            self.check(Resource::DeviceMemory, range.device_memory, all(least), all(most))?;
+        }
+        Ok(request)
+    }
+
+    /// Whether a claim may ask for an amount that is between `least` and `most`.
+    fn check(&self, resource: Resource, bounds: ClaimBounds, least: u64, most: u64) -> Result<(), NamespaceError> {
+        let namespace = || self.name.clone();
+        if let Some(minimum) = bounds.minimum.filter(|minimum| least < *minimum) {
+            return Err(NamespaceError::BelowMinimum { namespace: namespace(), resource, asked: least, minimum });
+        }
+        if let Some(maximum) = bounds.maximum.filter(|maximum| most > *maximum) {
+            return Err(NamespaceError::AboveMaximum { namespace: namespace(), resource, asked: most, maximum });
+        }
+        Ok(())
+    }
+}
+
+impl LimitRange {
+    fn by_resource(&self) -> [(Resource, ClaimBounds); 4] {
+        [
+            (Resource::Cpu, self.cpu),
+            (Resource::Memory, self.memory),
+            (Resource::DeviceCore, self.device_core),
+            (Resource::DeviceMemory, self.device_memory),
+        ]
+    }
+}
+
+impl ClaimBounds {
+    fn default_amount(&self) -> Option<u64> {
+        self.default.or(self.maximum).or(self.minimum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::request::DeviceRequest;
+
+    const GIB: u64 = 1 << 30;
+
+    fn bounds(default: Option<u64>, minimum: Option<u64>, maximum: Option<u64>) -> ClaimBounds {
+        ClaimBounds { default, minimum, maximum }
+    }
+
+    fn namespace(limit_range: LimitRange) -> NamespaceSpec {
+        NamespaceSpec { name: "team".to_owned(), limit_range, ..NamespaceSpec::default() }
+    }
+
+    fn devices(count: u16, core: u32, memory: DeviceMemory) -> Request {
+        let devices = DeviceRequest { count, core: DeviceCore::new(core), memory };
+        Request { devices, ..Request::default() }
+    }
+
+    #[test]
+    fn a_quota_of_8_guaranteed_and_32_at_most_is_a_queue_of_quota_8_and_limit_32() {
+        let spec = NamespaceSpec {
+            name: "team".to_owned(),
+            queue: Some("research".to_owned()),
+            guaranteed: BTreeMap::from([(Resource::DeviceCore, 8000)]),
+            limit: BTreeMap::from([(Resource::DeviceCore, 32_000), (Resource::Cpu, 64_000)]),
+            limit_range: LimitRange::default(),
+        };
+        let queue = spec.queue_spec();
+        assert_eq!((queue.name.as_str(), queue.parent.as_deref()), ("namespace/team", Some("research")));
+        let allowance = |resource| queue.allowances.get(&resource).map(|allowance| (allowance.quota, allowance.limit));
+        assert_eq!(allowance(Resource::DeviceCore), Some((Some(8000), Some(32_000))));
+        assert_eq!(allowance(Resource::Cpu), Some((Some(0), Some(64_000))));
+        assert_eq!(allowance(Resource::Memory), None);
+        assert_eq!(spec.validate(), Ok(()));
+    }
+
+    #[test]
+    fn what_a_claim_does_not_say_is_the_default_else_the_maximum_else_the_minimum() {
+        let range = LimitRange {
+            cpu: bounds(Some(500), Some(100), Some(4000)),
+            memory: bounds(None, Some(GIB), Some(8 * GIB)),
+            device_core: bounds(None, Some(100), None),
+            device_memory: bounds(Some(4 * GIB), None, None),
+        };
+        let request = namespace(range).apply(&devices(1, 0, DeviceMemory::default()), None).unwrap();
+        assert_eq!((request.cpu, request.memory), (MilliCpu::new(500), Bytes::new(8 * GIB)));
+        assert_eq!(request.devices.core, DeviceCore::new(100));
+        assert_eq!(request.devices.memory, DeviceMemory::Bytes(Bytes::new(4 * GIB)));
+    }
+
+    #[test]
+    fn what_a_claim_says_stays_as_it_is() {
+        let range = LimitRange {
+            cpu: bounds(Some(500), Some(100), Some(4000)),
+            device_core: bounds(Some(300), None, None),
+            device_memory: bounds(Some(GIB), None, Some(10 * GIB)),
+            ..LimitRange::default()
+        };
+        let asked = Request { cpu: MilliCpu::new(100), ..devices(2, 250, DeviceMemory::Thousandths(100)) };
+        let sizes = Some((Bytes::new(16 * GIB), Bytes::new(40 * GIB)));
+        assert_eq!(namespace(range).apply(&asked, sizes), Ok(asked.clone()));
+        assert_eq!(namespace(LimitRange::default()).apply(&asked, None), Ok(asked));
+    }
+
+    #[test]
+    fn a_default_for_devices_is_divided_among_them_and_makes_no_claim_ask_for_one() {
+        let range = LimitRange {
+            device_core: bounds(Some(1500), None, None),
+            device_memory: bounds(Some(9 * GIB), Some(GIB), None),
+            ..LimitRange::default()
+        };
+        let three = namespace(range).apply(&devices(3, 0, DeviceMemory::Thousandths(0)), None).unwrap();
+        assert_eq!(three.devices.core, DeviceCore::new(500));
+        assert_eq!(three.devices.memory, DeviceMemory::Bytes(Bytes::new(3 * GIB)));
+        let one = namespace(range).apply(&devices(1, 0, DeviceMemory::default()), None).unwrap();
+        assert_eq!(one.devices.core, DeviceCore::WHOLE, "of one device there is no more");
+        assert_eq!(namespace(range).apply(&Request::default(), None), Ok(Request::default()));
+    }
+
+    #[test]
+    fn too_little_and_too_much_are_refused_with_both_numbers_and_what_to_do() {
+        let range = LimitRange {
+            cpu: bounds(None, Some(500), Some(4000)),
+            device_core: bounds(None, None, Some(1500)),
+            ..LimitRange::default()
+        };
+        let refused = |request: &Request| namespace(range).apply(request, None).unwrap_err().to_string();
+        let little = Request { cpu: MilliCpu::new(250), ..Request::default() };
+        assert_eq!(
+            refused(&little),
+            "the claim asks for 0.25 CPU cores, the least that namespace \"team\" takes is 0.5 CPU cores; ask for more"
+        );
+        let much = Request { cpu: MilliCpu::new(500), ..devices(2, 800, DeviceMemory::default()) };
+        assert_eq!(
+            refused(&much),
+            "the claim asks for 160 % gpu-core, the most that namespace \"team\" allows a claim is 150 % gpu-core; ask \
+             for less"
+        );
+    }
+
+    #[test]
+    fn a_part_of_a_device_is_held_against_the_maximum_by_the_largest_and_the_minimum_by_the_smallest_device() {
+        let range = LimitRange { device_memory: bounds(None, Some(4 * GIB), Some(20 * GIB)), ..LimitRange::default() };
+        let sizes = Some((Bytes::new(16 * GIB), Bytes::new(80 * GIB)));
+        let apply = |part, sizes| namespace(range).apply(&devices(1, 100, DeviceMemory::Thousandths(part)), sizes);
+        assert!(matches!(apply(300, sizes), Err(NamespaceError::AboveMaximum { asked, .. }) if asked > 23 * GIB));
+        assert!(matches!(apply(200, sizes), Err(NamespaceError::BelowMinimum { asked, .. }) if asked < 4 * GIB));
+        assert!(apply(250, sizes).is_ok());
+        assert!(apply(1000, None).is_ok(), "nothing is known of devices");
+    }
+
+    #[test]
+    fn a_namespace_that_contradicts_itself_is_refused() {
+        let mut spec = namespace(LimitRange::default());
+        spec.guaranteed.insert(Resource::DeviceCore, 9000);
+        spec.limit.insert(Resource::DeviceCore, 8000);
+        assert_eq!(
+            spec.validate().unwrap_err().to_string(),
+            "namespace \"team\" is guaranteed 900 % gpu-core, but limited to 800 % gpu-core; raise the limit or \
+             guarantee less"
+        );
+        for (contradiction, said) in [
+            (bounds(Some(1000), Some(2000), None), "the minimum must not exceed the default"),
+            (bounds(Some(3000), None, Some(2000)), "the default must not exceed the maximum"),
+            (bounds(None, Some(3000), Some(2000)), "the minimum must not exceed the maximum"),
+        ] {
+            let error = namespace(LimitRange { cpu: contradiction, ..LimitRange::default() }).validate().unwrap_err();
+            assert!(error.to_string().ends_with(said), "{error}");
+        }
+        let in_order = LimitRange { cpu: bounds(Some(2), Some(1), Some(3)), ..LimitRange::default() };
+        assert_eq!(namespace(in_order).validate(), Ok(()));
+    }
+}

@@ -1,0 +1,18 @@
+//! What queues hold beside their fair shares.
+
+use crate::vocabulary::resource::Resource;
+
+/// What a queue would hold, and its fair share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// The queue.
+    pub queue: String,
+    /// Of what: the resource of which it would be furthest above its share, or nearest to it.
+    pub resource: Resource,
+    /// What it holds.
+    pub held: u64,
+    /// What would be added.
+    pub asked: u64,
+    /// Its fair share.
+    pub fair_share: u64,
+}

@@ -1,0 +1,69 @@
+//! What nodes are, as their machines report it.
+
+use std::collections::BTreeMap;
+
+use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+
+/// One machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeSpec {
+    /// Its name; no two nodes share one.
+    pub name: String,
+    /// Labels that claims can ask for, and that say where the node stands in the cluster's topology.
+    pub labels: BTreeMap<String, String>,
+    /// What keeps away claims that do not tolerate it.
+    pub taints: Vec<Taint>,
+    /// CPU that claims may use.
+    pub cpu: MilliCpu,
+    /// Memory of the machine that claims may use.
+    pub memory: Bytes,
+    /// Its devices, in the machine's order.
+    pub devices: Vec<DeviceSpec>,
+    /// Nothing new is placed here; what is here stays.
+    pub cordoned: bool,
+}
+
+/// A device of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceSpec {
+    /// Names the device, wherever it is plugged in.
+    pub uuid: String,
+    /// Model name.
+    pub model: String,
+    /// Its memory.
+    pub memory: Bytes,
+    /// Whether it may be given out.
+    pub health: Health,
+    /// Devices of a node with the same number reach each other by NVLink.
+    pub nvlink_group: Option<u16>,
+    /// Devices of a node with the same number are attached to the same switch.
+    pub switch: Option<u16>,
+    /// The NUMA node that it is attached to.
+    pub numa: Option<u16>,
+    /// What else claims can ask of a device: its architecture, say, or whether limits are enforced on it.
+    pub attributes: BTreeMap<String, String>,
+}
+
+impl DeviceSpec {
+    /// Time that can be given out: one device's.
+    pub const CORE: DeviceCore = DeviceCore::WHOLE;
+}
+
+/// Whether a device may be given out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Health {
+    /// It works.
+    #[default]
+    Healthy,
+    /// It gets nothing new; what is on it stays until it is removed.
+    Unhealthy,
+}
+
+/// Keeps claims away from a node.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Taint {
+    /// The taint's name.
+    pub key: String,
+    /// Its value, possibly empty.
+    pub value: String,
+}

@@ -1,0 +1,54 @@
+//! What a plan consists of.
+
+use crate::vocabulary::claim::{Allocation, ClaimId};
+
+/// A step of a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Evict the claim from where it is; it waits again.
+    Evict {
+        /// The claim.
+        claim: ClaimId,
+        /// Where it is.
+        from: Allocation,
+    },
+    /// Evict the claim from where it is and start it elsewhere.
+    Move {
+        /// The claim.
+        claim: ClaimId,
+        /// Where it is.
+        from: Allocation,
+        /// Where it goes.
+        to: Allocation,
+        /// Claims that must be gone before it can start there.
+        starts_after: Vec<ClaimId>,
+    },
+    /// Start the claim.
+    Place {
+        /// The claim.
+        claim: ClaimId,
+        /// Where it goes.
+        to: Allocation,
+        /// Claims that must be gone before it can start there.
+        starts_after: Vec<ClaimId>,
+    },
+}
+
+impl Step {
+    /// The claim that the step is about.
+    #[must_use]
+    pub fn claim(&self) -> ClaimId {
+        match self {
+            Self::Evict { claim, .. } | Self::Move { claim, .. } | Self::Place { claim, .. } => *claim,
+        }
+    }
+
+    /// The claim, if it is placed after the step.
+    #[must_use]
+    pub fn placed(&self) -> Option<ClaimId> {
+        match self {
+            Self::Evict { .. } => None,
+            Self::Move { claim, .. } | Self::Place { claim, .. } => Some(*claim),
+        }
+    }
+}
