@@ -1,0 +1,189 @@
+//! Layers within a crate: the folders right below its `src`. Code of a layer names what is in its own layer and in those
+//! below, never what is above; and within a layer no module names itself by way of others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use crate::paths::named;
+
+/// A source file: its path below `src`, such as `state/node.rs`, and its text.
+pub type Source = (String, String);
+
+/// All source files of a crate.
+///
+/// # Panics
+/// If the folder cannot be read.
+#[must_use]
+pub fn sources(src: &Path) -> Vec<Source> {
+    let mut folders = vec![src.to_owned()];
+    let mut sources = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.expect("an entry of the folder can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                let below = path.strip_prefix(src).expect("it was found below the folder");
+                sources.push((below.to_string_lossy().into_owned(), text));
+            }
+        }
+    }
+    sources.sort();
+    sources
+}
+
+/// An import from one module of a layer to another, and where it stands.
+type Imports = BTreeMap<(String, String), String>;
+
+/// What is wrong with a crate's imports, given its layers from the lowest to the highest: one sentence each.
+#[must_use]
+pub fn violations(layers: &[&str], sources: &[Source]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut within: BTreeMap<&str, Imports> = BTreeMap::new();
+    for (file, text) in sources.iter().filter(|(file, _)| file != "lib.rs") {
+        let module: Vec<String> = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+        let Some(height) = layers.iter().position(|layer| *layer == module[0]) else {
+            wrong.push(format!(
+                "{file}: {:?} is none of the layers {layers:?}; put the file into one of them",
+                module[0]
+            ));
+            continue;
+        };
+        let layer = layers[height];
+        for named in named(&module, text) {
+            let (at, path) = (format!("{file}:{}", named.line), named.path.join("::"));
+            let Some(other) = named.path.first().and_then(|first| layers.iter().position(|layer| layer == first))
+            else {
+                wrong.push(format!("{at}: `crate::{path}` goes by the crate's root; name it by its layer"));
+                continue;
+            };
+            if other > height {
+                wrong.push(format!(
+                    "{at}: layer `{layer}` names `crate::{path}` of layer `{}`, which is above it",
+                    layers[other]
+                ));
+            }
+            if other == height
+                && let (Some(from), Some(to)) = (module.get(1), named.path.get(1))
+                && from != to
+            {
+                within.entry(layer).or_default().entry((from.clone(), to.clone())).or_insert(at);
+            }
+        }
+    }
+    for (layer, mut imports) in within {
+        while let Some(cycle) = cycle(&imports) {
+            let steps: Vec<String> =
+                cycle.iter().map(|arrow| format!("{} -> {} ({})", arrow.0, arrow.1, imports[arrow])).collect();
+            wrong.push(format!("layer `{layer}`: modules import each other in a circle: {}", steps.join(", ")));
+            // Each further circle is told by itself.
+            imports.remove(&cycle[0]);
+        }
+    }
+    wrong
+}
+
+/// A shortest circle through the first module that is in one.
+fn cycle(imports: &Imports) -> Option<Vec<(String, String)>> {
+    let starts: BTreeSet<&String> = imports.keys().map(|(from, _)| from).collect();
+    starts.into_iter().find_map(|start| {
+        let mut ways = vec![vec![start]];
+        let mut seen = BTreeSet::new();
+        while !ways.is_empty() {
+            let mut longer = Vec::new();
+            for way in ways {
+                let last = *way.last()?;
+                for (_, to) in imports.keys().filter(|(from, _)| from == last) {
+                    let way: Vec<&String> = way.iter().copied().chain([to]).collect();
+                    if to == start {
+                        return Some(way.windows(2).map(|step| (step[0].clone(), step[1].clone())).collect());
+                    }
+                    if seen.insert(to) {
+                        longer.push(way);
+                    }
+                }
+            }
+            ways = longer;
+        }
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYERS: [&str; 3] = ["words", "books", "choices"];
+
+    fn check(files: &[(&str, &str)]) -> Vec<String> {
+        let sources: Vec<Source> = files.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect();
+        violations(&LAYERS, &sources)
+    }
+
+    #[test]
+    fn imports_of_the_own_layer_and_of_lower_ones_are_right() {
+        let good = [
+            ("lib.rs", "mod words; mod books; mod choices; pub use choices::plan::Plan;"),
+            ("words.rs", "pub(crate) mod claim;"),
+            ("words/claim.rs", "use std::fmt;"),
+            ("books/node.rs", "use crate::words::claim::Claim;\n/// See [`Plan`](crate::Plan)."),
+            ("books/node/device.rs", "use super::Node; use crate::books::shelf::Shelf;"),
+            ("choices/plan.rs", "use crate::books::node::Node;"),
+        ];
+        assert_eq!(check(&good), [""; 0]);
+    }
+
+    #[test]
+    fn an_import_upwards_is_named_with_file_line_and_layers() {
+        let wrong = check(&[("books/node.rs", "use std::fmt;\nuse crate::choices::plan::Plan;\n")]);
+        assert_eq!(
+            wrong,
+            ["books/node.rs:2: layer `books` names `crate::choices::plan::Plan` of layer `choices`, which is above it"]
+        );
+    }
+
+    #[test]
+    fn ways_round_by_super_by_a_tree_and_in_code_are_seen() {
+        for text in [
+            "use super::super::choices::plan;",
+            "use crate::{choices::plan, words::claim};",
+            "fn f() { crate::choices::plan::make() }",
+            "#[cfg(test)]\nmod tests { use super::super::super::choices::plan; }",
+        ] {
+            let wrong = check(&[("books/node.rs", text)]);
+            assert!(wrong.len() == 1 && wrong[0].contains("`choices`, which is above"), "{text}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_way_by_the_crate_s_root_is_refused() {
+        for text in ["use crate::Plan;", "use crate::*;", "use crate as house;"] {
+            let wrong = check(&[("books/node.rs", text)]);
+            assert!(wrong.len() == 1 && wrong[0].contains("goes by the crate's root"), "{text}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_outside_of_the_layers_is_refused() {
+        let wrong = check(&[("helpers.rs", "")]);
+        assert!(wrong.len() == 1 && wrong[0].starts_with("helpers.rs: \"helpers\" is none of the layers"), "{wrong:?}");
+    }
+
+    #[test]
+    fn modules_of_a_layer_that_import_each_other_in_a_circle_are_named() {
+        let wrong = check(&[
+            ("books/a.rs", "use super::b::B;"),
+            ("books/b/inner.rs", "use crate::words::claim;\nuse crate::books::c::C;"),
+            ("books/c.rs", "use crate::books::a::A;"),
+        ]);
+        assert_eq!(
+            wrong,
+            [
+                "layer `books`: modules import each other in a circle: a -> b (books/a.rs:1), b -> c (books/b/inner.rs:2), \
+              c -> a (books/c.rs:1)"
+            ]
+        );
+    }
+}

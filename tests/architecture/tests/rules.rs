@@ -1,0 +1,87 @@
+//! What ARCHITECTURE.md says of who may import whom, for the code as it is.
+
+use std::path::Path;
+
+use aliquot_architecture::crates::{self, Rule};
+use aliquot_architecture::layers;
+
+/// The root of the repository.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The column *May import* of ARCHITECTURE.md.
+const RULES: &[Rule] = &[
+    // What others must agree on to the byte. Loom is for the model checker only.
+    Rule { name: "aliquot-abi", ours: &[], others: Some(&["loom"]) },
+    // In the process of somebody else: nothing of the manager, and nothing of others.
+    Rule { name: "aliquot-shim", ours: &["aliquot-abi"], others: Some(&[]) },
+    // Contracts, and what compiles them.
+    Rule {
+        name: "aliquot-proto",
+        ours: &[],
+        others: Some(&["prost", "prost-types", "protox", "tonic", "tonic-prost", "tonic-prost-build"]),
+    },
+    // Pure: no clock, no transport, no runtime.
+    Rule { name: "aliquot-arbiter", ours: &[], others: Some(&[]) },
+    Rule { name: "aliquot-dialects", ours: &[], others: Some(&["thiserror"]) },
+    Rule { name: "aliquot-scheduler-core", ours: &[], others: Some(&["thiserror"]) },
+    // The node. Who speaks to Kubernetes does not know the manager.
+    Rule { name: "aliquot-kubernetes", ours: &["aliquot-proto", "aliquot-dialects"], others: None },
+    Rule {
+        name: "aliquot-manager",
+        ours: &["aliquot-abi", "aliquot-proto", "aliquot-arbiter", "aliquot-kubernetes"],
+        others: None,
+    },
+    Rule { name: "aliquot-cli", ours: &["aliquot-manager", "aliquot-proto", "aliquot-abi"], others: None },
+    // The cluster. It knows nothing of the manager.
+    Rule { name: "aliquot-scheduler", ours: &["aliquot-scheduler-core"], others: None },
+    // Tests.
+    Rule { name: "aliquot-architecture", ours: &[], others: Some(&["serde_json"]) },
+    Rule { name: "aliquot-fake-machine", ours: &[], others: None },
+    Rule { name: "aliquot-fake-cuda", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },
+    Rule { name: "aliquot-fake-nvml", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },
+    Rule { name: "aliquot-harness", ours: &["aliquot-abi", "aliquot-proto", "aliquot-fake-machine"], others: None },
+    Rule { name: "aliquot-test-kubelet", ours: &["aliquot-proto", "aliquot-harness"], others: None },
+    Rule { name: "aliquot-e2e", ours: &["aliquot-abi", "aliquot-proto"], others: None },
+    Rule { name: "aliquot-deployment", ours: &["aliquot-manager"], others: None },
+    Rule { name: "aliquot-fuzz", ours: &["aliquot-abi", "aliquot-manager"], others: None },
+    Rule { name: "aliquot-gpu-check", ours: &["aliquot-abi"], others: None },
+    Rule {
+        name: "aliquot-chaos",
+        ours: &["aliquot-abi", "aliquot-proto", "aliquot-fake-machine", "aliquot-harness"],
+        others: None,
+    },
+    Rule {
+        name: "aliquot-bench",
+        ours: &["aliquot-proto", "aliquot-arbiter", "aliquot-fake-machine", "aliquot-harness", "aliquot-test-kubelet"],
+        others: None,
+    },
+];
+
+/// The layers of the scheduler's core, the lowest first.
+const CORE: [&str; 4] = ["vocabulary", "state", "decisions", "explain"];
+
+#[test]
+fn crates_depend_on_what_they_may() {
+    let wrong = crates::violations(RULES, &crates::metadata(Path::new(ROOT)));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_rule_is_about_a_crate_that_there_is() {
+    let metadata = crates::metadata(Path::new(ROOT));
+    let is_there = |name: &str| {
+        metadata["packages"].as_array().is_some_and(|packages| packages.iter().any(|package| package["name"] == name))
+    };
+    let gone: Vec<&str> = RULES.iter().map(|rule| rule.name).filter(|name| !is_there(name)).collect();
+    assert_eq!(gone, [""; 0]);
+}
+
+#[test]
+fn layers_of_the_scheduler_s_core_import_only_those_below() {
+    let sources = layers::sources(&Path::new(ROOT).join("scheduler/core/src"));
+    for layer in CORE {
+        assert!(sources.iter().any(|(file, _)| file.starts_with(&format!("{layer}/"))), "{layer} has files");
+    }
+    let wrong = layers::violations(&CORE, &sources);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
