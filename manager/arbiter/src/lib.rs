@@ -3,6 +3,7 @@
 //! An [`Arbiter`] decides, for one device, which container may use it now. It is pure policy: it has no clock, does no
 //! I/O and starts no thread. Its caller passes in the time and the observations ([`Observation`]), and carries out the
 //! returned actions ([`Action`]). Tests do the same in virtual time.
+//! It uses only values and ordered collections of the standard library; `clippy.toml` forbids the rest.
 //!
 //! # How time is shared
 //!
@@ -56,6 +57,7 @@
 //!   another container.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::float_arithmetic, clippy::print_stdout, clippy::print_stderr)]
 
 mod arbiter;
 mod bucket;

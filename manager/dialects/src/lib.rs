@@ -2,6 +2,8 @@
 //!
 //! The translation is pure: a pod and the node's configuration go in, a wish or a reason for refusal comes out. Each
 //! system has one file, which explains the meaning of its resources and annotations.
+//! The crate uses only values and ordered collections of the standard library, and `thiserror`; `clippy.toml` forbids
+//! the rest.
 //!
 //! | dialect | resources or annotations | what chooses the device |
 //! | --- | --- | --- |
@@ -25,6 +27,7 @@
 //! A wish never exceeds the request: amounts that must be rounded are rounded down.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::float_arithmetic, clippy::print_stdout, clippy::print_stderr)]
 
 mod constraints;
 mod decimal;

@@ -1,5 +1,7 @@
 //! How long it takes to find who makes way, when many wait for it.
 
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark takes the time")]
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,8 @@
 //! How long a whole cycle takes in a large cluster: fairness among many queues, gangs that do not fit, reclaim,
 //! filling.
 
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark takes the time")]
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};

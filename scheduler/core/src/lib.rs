@@ -25,8 +25,10 @@
 //! # What it may touch
 //!
 //! Values and ordered collections of the standard library, and `thiserror`. Time comes in events, chance from a seed.
+//! `clippy.toml` forbids clocks, I/O, threads, collections in the order of a hash, and floating-point numbers.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::float_arithmetic, clippy::print_stdout, clippy::print_stderr)]
 
 mod decisions;
 pub mod explain;

@@ -233,6 +233,7 @@ mod usage {
     }
 
     #[test]
+    #[expect(clippy::disallowed_types, reason = "shares are compared with exact parts")]
     fn usage_counts_among_those_who_compete_not_among_those_who_are_satisfied() {
         let satisfied = queue(0, 1, 100);
         let mut queues = vec![that_used(600_000, queue(0, 1, 20_000)), that_used(300_000, queue(0, 1, 20_000))];

@@ -60,6 +60,21 @@ const RULES: &[Rule] = &[
 /// The layers of the scheduler's core, the lowest first.
 const CORE: [&str; 4] = ["vocabulary", "state", "decisions", "explain"];
 
+/// The folders of the crates that are pure.
+const PURE: [&str; 3] = ["scheduler/core", "manager/arbiter", "manager/dialects"];
+
+#[test]
+fn pure_crates_have_the_same_list_of_what_they_do_not_touch() {
+    let read = |file: String| std::fs::read_to_string(Path::new(ROOT).join(&file)).expect(&file);
+    let lists = PURE.map(|folder| read(format!("{folder}/clippy.toml")));
+    assert!(lists[0].contains("std::time::Instant::now"));
+    assert!(lists.iter().all(|list| *list == lists[0]), "they are copies of each other: change all of them");
+    for folder in PURE {
+        let head = read(format!("{folder}/src/lib.rs"));
+        assert!(head.contains("#![deny(clippy::float_arithmetic"), "{folder} denies floating-point arithmetic");
+    }
+}
+
 #[test]
 fn crates_depend_on_what_they_may() {
     let wrong = crates::violations(RULES, &crates::metadata(Path::new(ROOT)));

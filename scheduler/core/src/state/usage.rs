@@ -112,6 +112,7 @@ mod tests {
     const WEEK_MS: u64 = 7 * 24 * HOUR_MS;
 
     #[test]
+    #[expect(clippy::disallowed_types, reason = "it is compared with the function on real numbers")]
     fn decay_agrees_with_the_function_itself() {
         for elapsed_ms in (0..40 * HOUR_MS).step_by(1_234_567) {
             let exact = (-(elapsed_ms as f64) / HOUR_MS as f64).exp2();

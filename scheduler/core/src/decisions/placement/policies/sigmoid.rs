@@ -87,6 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_types, reason = "it is compared with the function on real numbers")]
     fn agrees_with_the_function_itself() {
         let hundredths = Hundredths::new(1000);
         for x in -8000..=8000 {
