@@ -124,7 +124,7 @@ impl Scheduler {
         let waiting = members.filter(|member| cluster.allocation(*member).is_none());
         explanation.members = waiting.filter(|member| class.is_some() && cluster.class_of(*member) == class).collect();
         let request = blocked.and_then(|blocked| cluster.claim(blocked)).map(|claim| &claim.request);
-        let search = nearest::Search { trial: &mut trial, group, members: &explanation.members, request };
+        let search = nearest::ChangeSearch { trial: &mut trial, group, members: &explanation.members, request };
         explanation.changes = search.run(first);
     }
 

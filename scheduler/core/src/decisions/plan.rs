@@ -34,7 +34,7 @@ struct OfClaim {
 impl Plan {
     /// Leaves of all that was done to a claim only what it comes to: who was placed and evicted again was never placed,
     /// and who is again where he was never had to leave. Then the plan is final.
-    pub(crate) fn settle(&mut self, cluster: &mut Cluster) {
+    pub(crate) fn make_final(&mut self, cluster: &mut Cluster) {
         let mut claims: BTreeMap<ClaimId, OfClaim> = BTreeMap::new();
         for (number, planned) in self.steps.iter().enumerate() {
             let (Step::Evict { claim, .. } | Step::Move { claim, .. } | Step::Place { claim, .. }) = &planned.step;
@@ -71,7 +71,7 @@ impl Plan {
             Some(PlannedStep { step, action: *action, for_group: *for_group })
         });
         self.steps = net.collect();
-        cluster.settle(&touched, &mut self.steps.iter_mut().map(|planned| &mut planned.step).collect::<Vec<_>>());
+        cluster.make_final(&touched, &mut self.steps.iter_mut().map(|planned| &mut planned.step).collect::<Vec<_>>());
     }
 }
 

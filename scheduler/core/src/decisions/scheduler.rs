@@ -65,7 +65,7 @@ impl Scheduler {
         let mut plan = Plan::default();
         let waiting = self.allocate(cluster, &shares, &mut plan);
         self.make_way(cluster, &shares, waiting, &mut plan);
-        plan.settle(cluster);
+        plan.make_final(cluster);
         self.hold(cluster, &shares, &plan);
         plan
     }

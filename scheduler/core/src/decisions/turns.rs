@@ -17,7 +17,7 @@ use crate::vocabulary::queue_spec::QueueId;
 
 /// What decides between sibling queues; the least goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Key {
+struct SiblingKey {
     above_fair_share: bool,
     above_quota: bool,
     priority: Reverse<i32>,
@@ -31,9 +31,9 @@ struct Key {
 struct Place {
     queue: QueueId,
     parent: Option<usize>,
-    key: Option<Key>,
+    key: Option<SiblingKey>,
     /// The children that have something to place.
-    children: BTreeSet<(Key, usize)>,
+    children: BTreeSet<(SiblingKey, usize)>,
     /// Of a leaf: where it has got to, and what its next unit takes.
     next: Option<(Turn, Charge)>,
 }
@@ -49,7 +49,7 @@ pub(crate) trait Candidates {
 pub(crate) struct Turns {
     places: Vec<Place>,
     index: BTreeMap<QueueId, usize>,
-    roots: BTreeSet<(Key, usize)>,
+    roots: BTreeSet<(SiblingKey, usize)>,
 }
 
 /// The turn of a unit: the first part of a group that waits.
@@ -142,7 +142,7 @@ impl Turns {
     }
 }
 
-fn key(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> Key {
+fn key(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> SiblingKey {
     let state = cluster.queue(queue);
     let (without, with_next) = shares.dominant_with(cluster, queue, charge);
     // By the resources that the queue names; who names none of them deserves none.
@@ -153,7 +153,7 @@ fn key(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &
         };
         charge.parts().filter_map(named).min()
     });
-    Key {
+    SiblingKey {
         above_fair_share: shares.exceeded(cluster, queue, charge).is_some(),
         above_quota: within_quota.flatten() != Some(true),
         priority: Reverse(state.map_or(0, |state| state.spec().priority)),

@@ -24,7 +24,7 @@ const RAISES_MAX: usize = 4;
 const MIB: u64 = 1 << 20;
 
 /// What is looked for.
-pub(crate) struct Search<'a> {
+pub(crate) struct ChangeSearch<'a> {
     pub(crate) trial: &'a mut Trial,
     pub(crate) group: GroupId,
     /// The members whose request may be changed, all of the same request.
@@ -32,7 +32,7 @@ pub(crate) struct Search<'a> {
     pub(crate) request: Option<&'a Request>,
 }
 
-impl Search<'_> {
+impl ChangeSearch<'_> {
     /// The changes that help, the smallest first.
     pub(crate) fn run(mut self, obstacle: Option<Unplaceable>) -> Vec<Change> {
         let mut changes = Vec::new();

@@ -6,7 +6,7 @@ use crate::vocabulary::claim::NodeId;
 
 /// A node that has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Change {
+pub(crate) struct ChangedNode {
     pub(crate) node: NodeId,
     /// Not only what is free on it: it was added, removed, or its labels, taints or devices' health changed.
     pub(crate) spec: bool,
@@ -17,12 +17,12 @@ pub(crate) struct Change {
 pub(crate) struct ChangeLog {
     /// Number of changes that were forgotten.
     forgotten: u64,
-    changes: VecDeque<Change>,
+    changes: VecDeque<ChangedNode>,
 }
 
 impl ChangeLog {
     /// Notes a change. Of `nodes` nodes no more changes are kept than it takes to look at each of them.
-    pub(crate) fn push(&mut self, change: Change, nodes: usize) {
+    pub(crate) fn push(&mut self, change: ChangedNode, nodes: usize) {
         self.changes.push_back(change);
         while self.changes.len() > nodes.max(1024) {
             self.changes.pop_front();
@@ -37,7 +37,7 @@ impl ChangeLog {
 
     /// What has changed since a reader stood at `position`; `None` if that is forgotten and everything may have
     /// changed.
-    pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = Change>> {
+    pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = ChangedNode>> {
         let skip = usize::try_from(position.checked_sub(self.forgotten)?).ok()?;
         Some(self.changes.iter().skip(skip).copied())
     }

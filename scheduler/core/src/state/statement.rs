@@ -10,7 +10,7 @@ use crate::vocabulary::step::Step;
 
 /// What was done, so that it can be undone.
 #[derive(Debug)]
-enum Change {
+enum Undo {
     Placed(ClaimId),
     Evicted(ClaimId, Allocation),
 }
@@ -25,7 +25,7 @@ pub struct Checkpoint(usize);
 #[derive(Debug)]
 pub struct Statement<'a> {
     cluster: &'a mut Cluster,
-    changes: Vec<Change>,
+    changes: Vec<Undo>,
 }
 
 impl<'a> Statement<'a> {
@@ -46,7 +46,7 @@ impl<'a> Statement<'a> {
     /// If it is placed already or there is not enough; nothing is changed then.
     pub fn place(&mut self, claim: ClaimId, allocation: Allocation) -> Result<(), EventError> {
         self.cluster.try_place(claim, allocation)?;
-        self.changes.push(Change::Placed(claim));
+        self.changes.push(Undo::Placed(claim));
         Ok(())
     }
 
@@ -56,7 +56,7 @@ impl<'a> Statement<'a> {
     /// If it is not placed; nothing is changed then.
     pub fn evict(&mut self, claim: ClaimId) -> Result<(), EventError> {
         let allocation = self.cluster.try_evict(claim)?;
-        self.changes.push(Change::Evicted(claim, allocation));
+        self.changes.push(Undo::Evicted(claim, allocation));
         Ok(())
     }
 
@@ -71,8 +71,8 @@ impl<'a> Statement<'a> {
         while self.changes.len() > checkpoint.0 {
             // The reverse of a change that was made is always possible: nobody else changes the state meanwhile.
             let undone = match self.changes.pop() {
-                Some(Change::Placed(claim)) => self.cluster.try_evict(claim).map(|_| ()),
-                Some(Change::Evicted(claim, allocation)) => self.cluster.try_place(claim, allocation),
+                Some(Undo::Placed(claim)) => self.cluster.try_evict(claim).map(|_| ()),
+                Some(Undo::Evicted(claim, allocation)) => self.cluster.try_place(claim, allocation),
                 None => break,
             };
             debug_assert_eq!(undone, Ok(()));
@@ -91,12 +91,12 @@ impl<'a> Statement<'a> {
         }
         let touched = self.touched().collect();
         let mut steps = self.decide(cause);
-        self.cluster.settle(&touched, &mut steps.iter_mut().collect::<Vec<_>>());
+        self.cluster.make_final(&touched, &mut steps.iter_mut().collect::<Vec<_>>());
         steps
     }
 
     /// Makes the changes part of the plan under way, which other statements go on with, and returns what they come to.
-    /// What is to be done, and who can start, is known when [the plan is settled](crate::Plan).
+    /// What is to be done, and who can start, is known when [the plan is final](crate::Plan).
     pub(crate) fn keep(mut self, cause: &Displacement) -> Vec<Step> {
         self.decide(cause)
     }
@@ -104,7 +104,7 @@ impl<'a> Statement<'a> {
     /// The claims that were placed or evicted.
     fn touched(&self) -> impl Iterator<Item = ClaimId> {
         self.changes.iter().map(|change| match change {
-            Change::Placed(claim) | Change::Evicted(claim, _) => *claim,
+            Undo::Placed(claim) | Undo::Evicted(claim, _) => *claim,
         })
     }
 
@@ -113,8 +113,8 @@ impl<'a> Statement<'a> {
         let mut before: BTreeMap<ClaimId, (usize, Option<Allocation>)> = BTreeMap::new();
         for (order, change) in std::mem::take(&mut self.changes).into_iter().enumerate() {
             let (claim, was) = match change {
-                Change::Placed(claim) => (claim, None),
-                Change::Evicted(claim, allocation) => (claim, Some(allocation)),
+                Undo::Placed(claim) => (claim, None),
+                Undo::Evicted(claim, allocation) => (claim, Some(allocation)),
             };
             before.entry(claim).or_insert((order, was));
         }

@@ -10,7 +10,7 @@ use crate::vocabulary::claim::Action;
 use crate::vocabulary::queue_spec::QueueId;
 
 use super::least_disruption::Candidate;
-use super::selection::{Measure, Selection};
+use super::selection::{Measure, VictimSelection};
 
 /// What is taken already, in a trial.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +46,7 @@ impl Bounds<'_> {
     pub(super) fn allow(
         &mut self,
         cluster: &Cluster,
-        selection: &Selection<'_>,
+        selection: &VictimSelection<'_>,
         before: Taken,
         candidate: &Candidate<'_>,
     ) -> bool {
@@ -58,7 +58,7 @@ impl Bounds<'_> {
 
     /// Whether each victim's queue has, when it is the victim's turn to go, too much of something that the victim holds
     /// and that is needed.
-    pub(super) fn leaves_shares(&self, cluster: &Cluster, selection: &Selection<'_>, set: &[usize]) -> bool {
+    pub(super) fn leaves_shares(&self, cluster: &Cluster, selection: &VictimSelection<'_>, set: &[usize]) -> bool {
         if self.action != Action::Reclaim {
             return true;
         }
@@ -88,7 +88,7 @@ impl Bounds<'_> {
 
     /// Whether the unit's queue, and all above it, may hold what the task takes exactly there, once the victims have
     /// gone.
-    fn keeps_limits(&mut self, cluster: &Cluster, selection: &Selection<'_>, candidate: &Candidate<'_>) -> bool {
+    fn keeps_limits(&mut self, cluster: &Cluster, selection: &VictimSelection<'_>, candidate: &Candidate<'_>) -> bool {
         let victims = || candidate.set.iter().filter_map(|number| selection.get(*number));
         let freed = |queue: QueueId, resource: usize| {
             let below = |of: &usize| {
@@ -114,7 +114,7 @@ impl Bounds<'_> {
     fn keeps_fair_share(
         &mut self,
         cluster: &Cluster,
-        selection: &Selection<'_>,
+        selection: &VictimSelection<'_>,
         before: Taken,
         candidate: &Candidate<'_>,
     ) -> bool {

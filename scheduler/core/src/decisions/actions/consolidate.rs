@@ -14,16 +14,16 @@ use crate::state::statement::Statement;
 use crate::vocabulary::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::vocabulary::step::Step;
 
-use super::context::{Context, Outcome};
+use super::context::{ActionResult, Context};
 use super::finder::{Finder, could_fit, may_run};
 use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
 use super::leeway::Leeway;
 use super::protection::delayed_until_ms;
-use super::selection::{Measure, Selection, Spares};
+use super::selection::{Measure, Spares, VictimSelection};
 use super::victims::Victim;
 
 /// Places a unit by moving claims of others, all of which find another place.
-pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     if context.moves_left == 0 || !enough_is_free(cluster, unit) {
         return Err(Refusal::NothingToTake);
     }
@@ -37,7 +37,7 @@ pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit
         let action = if own == Some(victim.queue) { Action::Preempt } else { Action::Reclaim };
         victim.group() != unit.group && victim.is_open_to(action)
     };
-    let selection = Selection::new(movable, (0..movable.queues().len()).collect(), takes);
+    let selection = VictimSelection::new(movable, (0..movable.queues().len()).collect(), takes);
     if selection.is_empty() {
         return Err(Refusal::NothingToTake);
     }
@@ -102,7 +102,7 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
 
 /// Moves claims, within a statement.
 struct Moving<'a> {
-    selection: Selection<'a>,
+    selection: VictimSelection<'a>,
     finder: Finder,
     shares: &'a Shares,
     measure: Measure,

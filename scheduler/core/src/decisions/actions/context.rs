@@ -108,4 +108,4 @@ impl<'a> Context<'a> {
 }
 
 /// What came of an action for one unit: what is to be done, evictions and moves first, or why nothing is.
-pub(crate) type Outcome = Result<Vec<Step>, Refusal>;
+pub(crate) type ActionResult = Result<Vec<Step>, Refusal>;

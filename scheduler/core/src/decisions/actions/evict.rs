@@ -18,17 +18,17 @@ use crate::vocabulary::claim::Action;
 use crate::vocabulary::share::Share;
 
 use super::bounds::Bounds;
-use super::context::Outcome;
+use super::context::ActionResult;
 use super::evicting::Evicting;
 use super::finder::{Finder, could_fit};
 use super::memory::Searches;
-use super::selection::{Measure, Selection};
+use super::selection::{Measure, VictimSelection};
 
 /// What is tried.
 pub(super) struct Attempt<'a> {
     pub(super) action: Action,
     pub(super) unit: &'a Unit,
-    pub(super) selection: Selection<'a>,
+    pub(super) selection: VictimSelection<'a>,
     /// What is placed of the unit's queue.
     pub(super) own: &'a Entitled,
     pub(super) shares: &'a Shares,
@@ -42,7 +42,7 @@ impl Attempt<'_> {
         cluster: &mut Cluster,
         engine: &mut Engine<Box<dyn Policy>>,
         searches: &mut Searches<'_>,
-    ) -> Outcome {
+    ) -> ActionResult {
         let Self { action, unit, selection, own, shares, settings } = self;
         if selection.is_empty() {
             return Err(Refusal::NothingToTake);

@@ -17,12 +17,12 @@ use crate::vocabulary::share::Share;
 use super::bounds::{Bounds, Taken};
 use super::finder::Finder;
 use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
-use super::selection::{QueueOrder, Selection, Spares};
+use super::selection::{QueueOrder, Spares, VictimSelection};
 use super::victims::Victim;
 
 /// Evicts, within a statement, as few as possible for each task.
 pub(super) struct Evicting<'a> {
-    pub(super) selection: Selection<'a>,
+    pub(super) selection: VictimSelection<'a>,
     pub(super) finder: Finder,
     pub(super) bounds: Bounds<'a>,
     /// Those that were evicted at any time.
@@ -190,7 +190,7 @@ fn places(cluster: &Cluster, unit: &Unit) -> Vec<(ClaimId, Allocation)> {
 /// The least disruption of all nodes.
 struct Least<'a, 'b> {
     cluster: &'a Cluster,
-    selection: &'a Selection<'a>,
+    selection: &'a VictimSelection<'a>,
     bounds: &'a mut Bounds<'b>,
     before: Taken,
     best: Option<(Disruption, i64, NodeId, Vec<usize>)>,

@@ -12,7 +12,7 @@ use crate::vocabulary::request::Request;
 
 use super::least_disruption::{Question, Seeker};
 use super::search::Search;
-use super::selection::Selection;
+use super::selection::VictimSelection;
 
 /// Looks for room that could be made by taking victims.
 pub(super) struct Finder {
@@ -86,7 +86,7 @@ fn looks(here: &[usize]) -> usize {
 
 /// Whether all members of a gang could fit if everybody who may be taken were gone: if not, nothing need be tried. A
 /// single claim is not worth asking about: the search itself asks the same of each node.
-pub(super) fn could_fit(cluster: &Cluster, selection: &Selection<'_>, unit: &Unit, search: &mut Search) -> bool {
+pub(super) fn could_fit(cluster: &Cluster, selection: &VictimSelection<'_>, unit: &Unit, search: &mut Search) -> bool {
     if unit.claims.len() < 2 {
         return true;
     }

@@ -11,7 +11,7 @@ use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::request::Request;
 
 use super::search::Search;
-use super::selection::{Measure, QueueOrder, Selection, Spares, Turn};
+use super::selection::{EvictionKey, Measure, QueueOrder, Spares, VictimSelection};
 use super::victims::Victim;
 
 /// The harm of taking some victims; less is better. The number of units counts first, then their highest priority, then
@@ -26,12 +26,12 @@ pub(super) struct Disruption {
     /// What they hold; see [`Measure`].
     pub(super) amount: u64,
     /// The one that goes last of them.
-    last: Option<Turn>,
+    last: Option<EvictionKey>,
 }
 
 impl Disruption {
     /// What it means to take all of these.
-    pub(super) fn of(selection: &Selection<'_>, measure: Measure, order: &QueueOrder, set: &[usize]) -> Self {
+    pub(super) fn of(selection: &VictimSelection<'_>, measure: Measure, order: &QueueOrder, set: &[usize]) -> Self {
         let victims = || set.iter().filter_map(|victim| selection.get(*victim));
         Self {
             running: victims().map(|victim| victim.running).sum(),
@@ -55,7 +55,7 @@ pub(super) struct Candidate<'a> {
 /// What a task's search on a node needs to know.
 pub(super) struct Question<'a> {
     pub(super) cluster: &'a Cluster,
-    pub(super) selection: &'a Selection<'a>,
+    pub(super) selection: &'a VictimSelection<'a>,
     pub(super) request: &'a Request,
     pub(super) engine: &'a Engine<Box<dyn Policy>>,
     pub(super) measure: Measure,
@@ -115,7 +115,7 @@ impl<'a> Question<'a> {
         seeker: &mut dyn Seeker,
     ) -> Option<Solution> {
         here.sort_unstable_by_key(|victim| self.selection.goes(self.order, *victim));
-        let mut trial = Trial::new(self.cluster, self.selection, self.request, id)?;
+        let mut trial = NodeTrial::new(self.cluster, self.selection, self.request, id)?;
         here.retain(|victim| trial.local(*victim).next().is_some());
         let mut best = Best { id, found: None };
         for victim in &here {
@@ -158,7 +158,7 @@ impl<'a> Question<'a> {
     /// is known. Answers at how many it has looked, and whether at all.
     fn sets(
         &mut self,
-        trial: &mut Trial<'_>,
+        trial: &mut NodeTrial<'_>,
         here: &[usize],
         looks_max: u32,
         best: &mut Best,
@@ -228,7 +228,7 @@ impl Best {
     }
 
     /// Takes a set if the task fits without it, as the trial is, and it is allowed.
-    fn offer(&mut self, question: &Question<'_>, trial: &Trial<'_>, set: &[usize], seeker: &mut dyn Seeker) {
+    fn offer(&mut self, question: &Question<'_>, trial: &NodeTrial<'_>, set: &[usize], seeker: &mut dyn Seeker) {
         if !trial.fits() {
             return;
         }
@@ -244,9 +244,9 @@ impl Best {
 
 /// A copy of one node's books, from which victims are taken on trial. A look thus changes no queue, group or index:
 /// only chosen victims are evicted, in a statement.
-struct Trial<'a> {
+struct NodeTrial<'a> {
     cluster: &'a Cluster,
-    selection: &'a Selection<'a>,
+    selection: &'a VictimSelection<'a>,
     request: &'a Request,
     id: NodeId,
     node: Node,
@@ -254,8 +254,8 @@ struct Trial<'a> {
     released: Vec<(ClaimId, u32)>,
 }
 
-impl<'a> Trial<'a> {
-    fn new(cluster: &'a Cluster, selection: &'a Selection<'a>, request: &'a Request, id: NodeId) -> Option<Self> {
+impl<'a> NodeTrial<'a> {
+    fn new(cluster: &'a Cluster, selection: &'a VictimSelection<'a>, request: &'a Request, id: NodeId) -> Option<Self> {
         Some(Self { cluster, selection, request, id, node: cluster.node(id)?.clone(), released: Vec::new() })
     }
 

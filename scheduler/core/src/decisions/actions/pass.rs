@@ -20,7 +20,7 @@ use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::step::Step;
 
 use super::consolidate::consolidate;
-use super::context::{Context, Outcome};
+use super::context::{ActionResult, Context};
 use super::preempt::preempt;
 use super::protection::MinRuntime;
 use super::reclaim::reclaim;
@@ -208,7 +208,7 @@ fn attempt_one(
 }
 
 /// Places a unit by an action that has others make way.
-pub(crate) fn make_way(action: Action, cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+pub(crate) fn make_way(action: Action, cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     match action {
         Action::Consolidate => consolidate(cluster, context, unit),
         Action::Reclaim => reclaim(cluster, context, unit),

@@ -5,15 +5,15 @@ use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::Action;
 
-use super::context::{Context, Outcome};
+use super::context::{ActionResult, Context};
 use super::evict::Attempt;
 use super::protection::delayed_until_ms;
-use super::selection::Selection;
+use super::selection::VictimSelection;
 use super::victims::Victim;
 
 /// Places a unit by evicting units of strictly lower priority in its queue: any, if it would be entitled, otherwise
 /// only borrowed ones.
-pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let own = context.entitled.know(cluster, context.shares, unit.queue);
     // Who is of the lowest priority has nobody to take from.
     if own.units().last().is_none_or(|last| last.unit.rank.priority <= unit.rank.priority) {
@@ -31,7 +31,7 @@ pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
             && (is_entitled || !victim.entitled)
             && victim.is_open_to(Action::Preempt)
     };
-    let selection = Selection::new(evictable, evictable.number_of(unit.queue).into_iter().collect(), takes);
+    let selection = VictimSelection::new(evictable, evictable.number_of(unit.queue).into_iter().collect(), takes);
     let attempt = Attempt { action: Action::Preempt, unit, selection, own, shares, settings };
     let steps = attempt.run(cluster, engine, searches)?;
     context.changed(cluster, &steps);

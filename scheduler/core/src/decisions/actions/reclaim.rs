@@ -5,14 +5,14 @@ use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::Action;
 
-use super::context::{Context, Outcome};
+use super::context::{ActionResult, Context};
 use super::evict::Attempt;
 use super::protection::delayed_until_ms;
-use super::selection::Selection;
+use super::selection::VictimSelection;
 use super::victims::Victim;
 
 /// Places a unit that would be entitled by evicting borrowed units of other queues.
-pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Outcome {
+pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let least = unit.least_charge(cluster);
     let needs: Vec<usize> = least.parts().map(|(resource, _)| resource).collect();
     if let Some(resource) = context.shares.exceeded(cluster, unit.queue, &least) {
@@ -47,7 +47,7 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
             && victim.is_open_to(Action::Reclaim)
             && gives.get(victim.queue).is_some_and(|gives| gives.iter().any(holds))
     };
-    let selection = Selection::new(evictable, queues, takes);
+    let selection = VictimSelection::new(evictable, queues, takes);
     let attempt = Attempt { action: Action::Reclaim, unit, selection, own, shares, settings };
     let steps = attempt.run(cluster, engine, searches)?;
     context.changed(cluster, &steps);

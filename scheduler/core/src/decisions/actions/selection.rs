@@ -13,7 +13,7 @@ use crate::vocabulary::claim::{ClaimId, NodeId};
 use super::victims::{Victim, Victims};
 
 /// Those of the victims that may be taken for a unit.
-pub(super) struct Selection<'a> {
+pub(super) struct VictimSelection<'a> {
     victims: &'a Victims,
     /// The numbers of the queues that they are of.
     queues: Vec<usize>,
@@ -22,7 +22,7 @@ pub(super) struct Selection<'a> {
     takes: Box<dyn Fn(&Victim) -> bool + 'a>,
 }
 
-impl<'a> Selection<'a> {
+impl<'a> VictimSelection<'a> {
     /// Of these queues, by number, those that `takes` allows.
     pub(super) fn new(victims: &'a Victims, queues: Vec<usize>, takes: impl Fn(&Victim) -> bool + 'a) -> Self {
         let mut is_of_queues = vec![false; victims.queues().len()];
@@ -110,14 +110,14 @@ impl<'a> Selection<'a> {
     }
 
     /// The key by which victims are sorted: who goes first is least.
-    pub(super) fn goes(&self, order: &QueueOrder, victim: usize) -> Option<Turn> {
+    pub(super) fn goes(&self, order: &QueueOrder, victim: usize) -> Option<EvictionKey> {
         let victim = self.get(victim)?;
         Some((order.places.get(victim.queue).copied()?, Reverse(victim.rank())))
     }
 }
 
 /// When a victim goes: its queue's place, and its rank.
-pub(super) type Turn = (usize, Reverse<Rank>);
+pub(super) type EvictionKey = (usize, Reverse<Rank>);
 
 /// The order in which queues give.
 #[derive(Clone, Debug)]

@@ -79,31 +79,31 @@ fn cmp_levels(one: (i128, u64), other: (i128, u64)) -> Ordering {
 }
 
 /// The level at which a taker's next unit is due, and where the taker stands.
-struct Turn {
+struct DueUnit {
     ticks: i128,
     portion: u64,
     index: usize,
 }
 
-impl Ord for Turn {
+impl Ord for DueUnit {
     fn cmp(&self, other: &Self) -> Ordering {
         cmp_levels((self.ticks, self.portion), (other.ticks, other.portion)).then(self.index.cmp(&other.index))
     }
 }
 
-impl PartialOrd for Turn {
+impl PartialOrd for DueUnit {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Turn {
+impl PartialEq for DueUnit {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Turn {}
+impl Eq for DueUnit {}
 
 /// Hands out up to `left` units to the end. Returns what nobody takes.
 pub(super) fn hand_out(mut left: u64, takers: &mut [Taker]) -> u64 {
@@ -140,7 +140,7 @@ fn hand_out_by_turns(mut left: u64, takers: &mut [Taker], active: &[usize], due:
     for index in active {
         let taker = &mut takers[*index];
         let units = taker.units_within(due(taker));
-        turns.push(Reverse(Turn { ticks: taker.ticks_until(units + 1), portion: taker.portion, index: *index }));
+        turns.push(Reverse(DueUnit { ticks: taker.ticks_until(units + 1), portion: taker.portion, index: *index }));
         taker.given += units;
         left -= units;
     }

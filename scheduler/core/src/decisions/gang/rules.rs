@@ -29,7 +29,7 @@ pub(super) struct Rules {
 }
 
 /// What placing needs at every step.
-struct Trial<'a, 's> {
+struct Placing<'a, 's> {
     statement: &'a mut Statement<'s>,
     engine: &'a mut Engine<Box<dyn Policy>>,
     room: &'a mut dyn MakeRoom,
@@ -72,7 +72,7 @@ impl Rules {
         unit: &Unit,
         room: &mut dyn MakeRoom,
     ) -> Result<(), Unplaceable> {
-        let mut trial = Trial { statement, engine, room };
+        let mut trial = Placing { statement, engine, room };
         let start = trial.statement.checkpoint();
         let mut last = match unit.claims.first() {
             Some(claim) => Unplaceable::Topology { claim: *claim },
@@ -91,7 +91,7 @@ impl Rules {
     }
 
     /// The domains in which to try the unit, one after another; `None` is the whole cluster.
-    fn scopes(&self, trial: &mut Trial<'_, '_>, unit: &Unit) -> Vec<Option<DomainId>> {
+    fn scopes(&self, trial: &mut Placing<'_, '_>, unit: &Unit) -> Vec<Option<DomainId>> {
         let required = match &self.spread.required_level {
             None => vec![None],
             Some(label) => self.domains(trial, label, &unit.claims, None, None).into_iter().map(Some).collect(),
@@ -106,7 +106,7 @@ impl Rules {
     /// sub-group, or all. If some of them run already, where those are.
     fn domains(
         &self,
-        trial: &mut Trial<'_, '_>,
+        trial: &mut Placing<'_, '_>,
         label: &str,
         claims: &[ClaimId],
         sub_group: Option<&str>,
@@ -145,7 +145,7 @@ impl Rules {
     /// one finds no room, the one before it goes on to its next domain.
     fn place_within(
         &self,
-        trial: &mut Trial<'_, '_>,
+        trial: &mut Placing<'_, '_>,
         claims: &[ClaimId],
         within: Option<DomainId>,
     ) -> Result<(), Unplaceable> {
@@ -192,7 +192,7 @@ impl Rules {
     /// Places the last part that was begun in the next domain that takes it. If there is none it is not begun any more.
     fn go_on(
         &self,
-        trial: &mut Trial<'_, '_>,
+        trial: &mut Placing<'_, '_>,
         parts: &[Part],
         begun: &mut Vec<(Checkpoint, IntoIter<DomainId>)>,
     ) -> Result<(), Unplaceable> {
@@ -215,7 +215,7 @@ impl Rules {
     /// first; and the rest.
     fn parts(
         &self,
-        trial: &mut Trial<'_, '_>,
+        trial: &mut Placing<'_, '_>,
         claims: &[ClaimId],
         within: Option<DomainId>,
     ) -> (Vec<Part>, Vec<ClaimId>) {
@@ -243,7 +243,7 @@ impl Rules {
     }
 
     /// The domains in which a part can be placed as it is now.
-    fn domains_of(&self, trial: &mut Trial<'_, '_>, part: &Part, within: Option<DomainId>) -> Vec<DomainId> {
+    fn domains_of(&self, trial: &mut Placing<'_, '_>, part: &Part, within: Option<DomainId>) -> Vec<DomainId> {
         let Some(label) = self.levels.get(part.sub_group).and_then(Option::as_deref) else { return Vec::new() };
         let first = trial.statement.cluster().claim(part.first);
         let sub_group = first.and_then(|claim| claim.sub_group.clone());
@@ -252,7 +252,7 @@ impl Rules {
 
     fn place_rest(
         &self,
-        trial: &mut Trial<'_, '_>,
+        trial: &mut Placing<'_, '_>,
         rest: &[ClaimId],
         within: Option<DomainId>,
     ) -> Result<(), Unplaceable> {
@@ -271,7 +271,7 @@ impl Rules {
     /// Places members on one node, that of the members that run if there are any.
     fn place_on_one_node(
         &self,
-        trial: &mut Trial<'_, '_>,
+        trial: &mut Placing<'_, '_>,
         claims: &[ClaimId],
         within: Option<DomainId>,
     ) -> Result<(), Unplaceable> {
@@ -310,7 +310,7 @@ impl Rules {
     /// Places members one after another, within a domain, or on one node of it.
     fn place_each(
         &self,
-        trial: &mut Trial<'_, '_>,
+        trial: &mut Placing<'_, '_>,
         claims: &[ClaimId],
         within: Option<DomainId>,
         only: Option<NodeId>,

@@ -15,11 +15,11 @@ pub(crate) struct BidIndex {
     costs: Vec<i32>,
     /// The number of each node's group.
     group_of: Vec<u8>,
-    groups: Vec<Group>,
+    groups: Vec<BidGroup>,
 }
 
 #[derive(Clone, Debug)]
-struct Group {
+struct BidGroup {
     forgone: u8,
     blocks: Vec<i32>,
     superblocks: Vec<i32>,
@@ -94,7 +94,7 @@ impl BidIndex {
     }
 
     /// The first node of a group with this cost, which is the group's least.
-    fn first(&self, number: u8, group: &Group, cost: i32) -> Option<usize> {
+    fn first(&self, number: u8, group: &BidGroup, cost: i32) -> Option<usize> {
         let superblock = group.superblocks.iter().position(|least| *least == cost)?;
         let blocks = group.blocks.get(superblock * FAN_OUT..)?;
         let block = superblock * FAN_OUT + blocks.iter().position(|least| *least == cost)?;
@@ -106,7 +106,7 @@ impl BidIndex {
     fn group(&mut self, forgone: u8) -> u8 {
         let found = self.groups.iter().position(|group| group.forgone == forgone);
         let number = found.unwrap_or_else(|| {
-            let mut group = Group { forgone, blocks: Vec::new(), superblocks: Vec::new() };
+            let mut group = BidGroup { forgone, blocks: Vec::new(), superblocks: Vec::new() };
             group.grow(self.costs.len());
             self.groups.push(group);
             self.groups.len() - 1
@@ -134,7 +134,7 @@ impl BidIndex {
     }
 }
 
-impl Group {
+impl BidGroup {
     fn grow(&mut self, nodes: usize) {
         let blocks = nodes.div_ceil(FAN_OUT);
         self.blocks.resize(blocks, NONE);

@@ -75,7 +75,7 @@ impl Cluster {
             state.started_ms = Some(now_ms);
         }
         let group = self.claim_state(id)?.group;
-        self.settle_group(group);
+        self.note_staleness(group);
         Ok(ready)
     }
 

@@ -70,7 +70,7 @@ impl Cluster {
     /// Makes a plan final, which is in the books already, by what is left of its steps, at most one for each claim:
     /// evicted claims begin to leave, and placed ones start or wait for those. Enters into each step what it waits for.
     /// `touched` are all claims that the plan has placed or evicted, even if nothing is left of that.
-    pub(crate) fn settle(&mut self, touched: &BTreeSet<ClaimId>, steps: &mut [&mut Step]) {
+    pub(crate) fn make_final(&mut self, touched: &BTreeSet<ClaimId>, steps: &mut [&mut Step]) {
         let mut causes = std::mem::take(&mut self.causes);
         for step in &*steps {
             let (Step::Evict { claim, .. } | Step::Move { claim, .. }) = &**step else { continue };
@@ -100,6 +100,6 @@ impl Cluster {
             starts_after.clone_from(&state.starts_after);
             state.started_ms = starts_after.is_empty().then_some(now_ms);
         }
-        groups.iter().for_each(|group| self.settle_group(*group));
+        groups.iter().for_each(|group| self.note_staleness(*group));
     }
 }

@@ -49,7 +49,7 @@ impl Cluster {
         }
         let displaced = self.release_short(id)?;
         self.start_together(id);
-        self.settle_group(id);
+        self.note_staleness(id);
         Ok(displaced)
     }
 
@@ -141,7 +141,7 @@ impl Cluster {
     }
 
     /// Notes since when a group is incomplete; to be called when a change is final.
-    pub(super) fn settle_group(&mut self, id: GroupId) {
+    pub(super) fn note_staleness(&mut self, id: GroupId) {
         let now_ms = self.now_ms;
         if let Some(group) = self.groups.get_mut(id) {
             group.note_staleness(now_ms);

@@ -1,7 +1,7 @@
 //! Nodes that come, change and go.
 
 use super::Cluster;
-use crate::state::change_log::Change;
+use crate::state::change_log::ChangedNode;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
 use crate::vocabulary::event::{EventError, Outcome};
@@ -14,7 +14,7 @@ impl Cluster {
 
     /// Notes that a node has changed, for who keeps something about each.
     pub(super) fn note(&mut self, node: NodeId, spec: bool) {
-        self.changes.push(Change { node, spec }, self.nodes.len());
+        self.changes.push(ChangedNode { node, spec }, self.nodes.len());
     }
 
     /// Notes that what a node is has changed, and not only what is free on it.

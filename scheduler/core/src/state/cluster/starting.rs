@@ -24,7 +24,7 @@ impl Cluster {
         for group in groups {
             lost.extend(self.release_short(group)?);
             self.start_together(group);
-            self.settle_group(group);
+            self.note_staleness(group);
         }
         Ok(lost)
     }
