@@ -1,5 +1,5 @@
 //! Layers within a crate: the folders right below its `src`. Code of a layer names what is in its own layer and in those
-//! below, never what is above; and within a layer no module names itself by way of others.
+//! below, never what is above. Within a layer no module names itself by way of others, nor within a module a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,14 +34,15 @@ pub fn sources(src: &Path) -> Vec<Source> {
     sources
 }
 
-/// An import from one module of a layer to another, and where it stands.
+/// An import from one module of a layer, or file of a module, to another, and where it stands.
 type Imports = BTreeMap<(String, String), String>;
 
 /// What is wrong with a crate's imports, given its layers from the lowest to the highest: one sentence each.
 #[must_use]
 pub fn violations(layers: &[&str], sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut within: BTreeMap<&str, Imports> = BTreeMap::new();
+    let mut within: BTreeMap<String, Imports> = BTreeMap::new();
+    let modules: BTreeSet<&str> = sources.iter().map(|(file, _)| file.trim_end_matches(".rs")).collect();
     for (file, text) in sources.iter().filter(|(file, _)| file != "lib.rs") {
         let module: Vec<String> = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
         let Some(height) = layers.iter().position(|layer| *layer == module[0]) else {
@@ -65,19 +66,26 @@ pub fn violations(layers: &[&str], sources: &[Source]) -> Vec<String> {
                     layers[other]
                 ));
             }
-            if other == height
-                && let (Some(from), Some(to)) = (module.get(1), named.path.get(1))
-                && from != to
-            {
-                within.entry(layer).or_default().entry((from.clone(), to.clone())).or_insert(at);
+            let (true, Some(from), Some(to)) = (other == height, module.get(1), named.path.get(1)) else { continue };
+            let (place, from, to) = if from == to {
+                let file_of = |path: &[String]| {
+                    let ends = (1..=path.len()).rev().map(|end| path[..end].join("/"));
+                    ends.into_iter().find(|file| modules.contains(file.as_str())).unwrap_or_default()
+                };
+                (format!("module `{layer}::{from}`"), module.join("/"), file_of(&named.path))
+            } else {
+                (format!("layer `{layer}`"), from.clone(), to.clone())
+            };
+            if from != to {
+                within.entry(place).or_default().entry((from, to)).or_insert(at);
             }
         }
     }
-    for (layer, mut imports) in within {
+    for (place, mut imports) in within {
         while let Some(cycle) = cycle(&imports) {
             let steps: Vec<String> =
                 cycle.iter().map(|arrow| format!("{} -> {} ({})", arrow.0, arrow.1, imports[arrow])).collect();
-            wrong.push(format!("layer `{layer}`: modules import each other in a circle: {}", steps.join(", ")));
+            wrong.push(format!("{place}: imports in a circle: {}", steps.join(", ")));
             // Each further circle is told by itself.
             imports.remove(&cycle[0]);
         }
@@ -172,6 +180,20 @@ mod tests {
     }
 
     #[test]
+    fn files_of_a_module_that_import_each_other_are_named_and_what_is_in_its_parent_is_not() {
+        let wrong = check(&[
+            ("books/a.rs", "mod b; mod c; use b::B;"),
+            ("books/a/b.rs", "use super::A; use super::c::C;"),
+            ("books/a/c.rs", "use std::fmt;\nuse crate::books::a::b::B;"),
+        ]);
+        assert_eq!(
+            wrong,
+            ["module `books::a`: imports in a circle: books/a/b -> books/a/c (books/a/b.rs:1), \
+              books/a/c -> books/a/b (books/a/c.rs:2)"]
+        );
+    }
+
+    #[test]
     fn modules_of_a_layer_that_import_each_other_in_a_circle_are_named() {
         let wrong = check(&[
             ("books/a.rs", "use super::b::B;"),
@@ -180,10 +202,8 @@ mod tests {
         ]);
         assert_eq!(
             wrong,
-            [
-                "layer `books`: modules import each other in a circle: a -> b (books/a.rs:1), b -> c (books/b/inner.rs:2), \
-              c -> a (books/c.rs:1)"
-            ]
+            ["layer `books`: imports in a circle: a -> b (books/a.rs:1), b -> c (books/b/inner.rs:2), \
+              c -> a (books/c.rs:1)"]
         );
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! *Consolidate* moves claims so that what is free is in one place. *Reclaim* takes back from queues above their fair
 //! share. *Preempt* takes from units of lower priority in the same queue. Who may be taken follows in all cases from
-//! the one set of entitled units ([`Entitled`](crate::decisions::entitled::Entitled)), which is why none of this goes round in
-//! circles.
+//! the one set of entitled units ([`Entitled`](crate::decisions::entitled::Entitled)), which is why none of this goes
+//! round in circles.
 
 mod best_set;
 mod bounds;

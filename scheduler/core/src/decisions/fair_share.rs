@@ -1,7 +1,8 @@
 //! What queues are entitled to, as a function of amounts: nothing here knows nodes or claims.
 //!
 //! [`divide`] shares one resource among siblings, [`entitlements`] does so for a tree of queues and all resources,
-//! [`DominantShare`] orders queues by what they hold of it, and [`DecayedUsage`](crate::DecayedUsage) remembers what they have used.
+//! [`DominantShare`] orders queues by what they hold of it, and [`DecayedUsage`](crate::DecayedUsage) remembers what
+//! they have used.
 
 mod divide;
 mod dominant_share;

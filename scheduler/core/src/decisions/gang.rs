@@ -1,67 +1,15 @@
 //! Placing a unit: all of its members, or none.
 
+mod member;
 mod rules;
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-
-use crate::decisions::placement::{Engine, Policy, fits};
+use crate::decisions::placement::{Engine, Policy};
 use crate::decisions::unit::Unit;
-use crate::state::class::ClassId;
-use crate::state::cluster::Cluster;
-use crate::state::cluster::limits::{self, Exceeded};
+use crate::state::cluster::{Cluster, limits};
 use crate::state::statement::Statement;
-use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
-use crate::vocabulary::queue_spec::QueueId;
-use crate::vocabulary::request::{Constraints, Request};
 
-/// Finds places for tasks that do not fit anywhere as it is.
-pub(crate) trait MakeRoom {
-    /// Whether room is made at all; if not, nothing is tried where not everything fits.
-    fn may_evict(&self) -> bool;
-
-    /// Where a claim that fits nowhere can go, perhaps after evictions, which are part of the statement; only on one of
-    /// the nodes of `among`, if that is given.
-    fn make_room(
-        &mut self,
-        statement: &mut Statement<'_>,
-        engine: &mut Engine<Box<dyn Policy>>,
-        claim: ClaimId,
-        among: Option<&[NodeId]>,
-    ) -> Option<Allocation>;
-}
-
-/// Takes only what is free.
-pub(crate) struct FreeRoom;
-
-impl MakeRoom for FreeRoom {
-    fn may_evict(&self) -> bool {
-        false
-    }
-
-    fn make_room(
-        &mut self,
-        _: &mut Statement<'_>,
-        _: &mut Engine<Box<dyn Policy>>,
-        _: ClaimId,
-        _: Option<&[NodeId]>,
-    ) -> Option<Allocation> {
-        None
-    }
-}
-
-/// Why a unit cannot be placed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unplaceable {
-    /// Its queue would hold more than it may.
-    Limit(Exceeded),
-    /// This member fits nowhere, when `placed` of the unit's members had found a place.
-    NoRoom { claim: ClaimId, placed: usize },
-    /// No domain of a topology level, or no node, has room for all members that must be in one; `claim` is one of them.
-    Topology { claim: ClaimId },
-    /// There are more ways to put its sub-groups into domains than are tried in one cycle.
-    TooManyWays,
-}
+pub(crate) use member::{FreeRoom, MakeRoom, Unplaceable, demanding_first};
+use member::{place_besides, place_within_bounds};
 
 /// Places the members of a unit in a statement: all of them, or none.
 pub(crate) fn place_unit(
@@ -123,91 +71,4 @@ fn place_anywhere(
         }
     }
     Ok(())
-}
-
-/// Where a claim fits; not on devices of a model of which its queue may have no more, or of which a part is more memory
-/// than the queue may have. `place` says where it would go without devices of models that are spent.
-fn place_within_bounds(
-    cluster: &Cluster,
-    queue: QueueId,
-    claim: ClaimId,
-    preemptible: bool,
-    mut place: impl FnMut(&[usize]) -> Option<Allocation>,
-) -> Result<Option<Allocation>, Unplaceable> {
-    let mut spent: Vec<usize> = Vec::new();
-    let mut best = place(&spent);
-    while let Some(allocation) = best {
-        let charge = cluster.charge_at(claim, &allocation).unwrap_or_default();
-        let Err(exceeded) = limits::check(cluster, queue, &charge, preemptible, false) else {
-            return Ok(Some(allocation));
-        };
-        // Another model can only help against a bound on this one, or on memory of which a part was asked for.
-        if !charge.depends_on_model(exceeded.resource) {
-            return Err(Unplaceable::Limit(exceeded));
-        }
-        let bounded = charge.models().find(|model| *model == exceeded.resource);
-        let Some(model) = bounded.or_else(|| largest_model(cluster, &allocation)) else {
-            return Err(Unplaceable::Limit(exceeded));
-        };
-        spent.push(model);
-        best = place(&spent);
-        if best.is_none() {
-            return Err(Unplaceable::Limit(exceeded));
-        }
-    }
-    Ok(None)
-}
-
-/// Of the models that an allocation is of, the one of which it takes the most memory of a device, as the number of its
-/// resource.
-fn largest_model(cluster: &Cluster, allocation: &Allocation) -> Option<usize> {
-    let largest = allocation.devices.iter().max_by_key(|part| part.memory)?;
-    cluster.node(allocation.node)?.model_resource(largest.device)
-}
-
-/// Where a task of a class fits without devices of models that are spent.
-fn place_besides(
-    cluster: &Cluster,
-    engine: &mut Engine<Box<dyn Policy>>,
-    class: ClassId,
-    spent: &[usize],
-) -> Option<Allocation> {
-    let request = cluster.class(class)?.request();
-    let models = cluster.resources().models_besides(request, spent);
-    // No model at all would mean any.
-    if models.is_empty() {
-        return None;
-    }
-    let constraints = Constraints { models, ..request.constraints.clone() };
-    let besides = Request { constraints, ..request.clone() };
-    let (mixed, others): (Vec<_>, Vec<_>) = cluster.nodes().partition(|(_, node)| node.has_model_of(spent));
-    let best = engine.place_among(cluster, class, others.into_iter().map(|(id, _)| id));
-    let best = best.and_then(|at| Some((engine.cost_on(cluster, class, at.node)?, at)));
-    // What is kept of bids is for all devices of a node.
-    let mixed = mixed.into_iter().filter(|(id, node)| !cluster.is_held(*id) && fits(node, &besides).is_ok());
-    let mixed = mixed.filter_map(|(id, node)| engine.choose_if(id, node, &besides));
-    best.into_iter().chain(mixed).min_by_key(|(cost, at)| (*cost, at.node)).map(|(_, at)| at)
-}
-
-/// Members in the order in which places are sought: first who has the fewest nodes to choose from, then who needs most.
-pub(crate) fn demanding_first(
-    cluster: &Cluster,
-    engine: &mut Engine<Box<dyn Policy>>,
-    claims: &[ClaimId],
-) -> Vec<ClaimId> {
-    let mut claims = claims.to_vec();
-    let mut choices: BTreeMap<ClassId, usize> = BTreeMap::new();
-    for class in claims.iter().filter_map(|claim| cluster.class_of(*claim)) {
-        choices.entry(class).or_default();
-    }
-    if choices.len() > 1 {
-        choices.iter_mut().for_each(|(class, nodes)| *nodes = engine.choices(cluster, *class));
-    }
-    let choices = |claim: &ClaimId| cluster.class_of(*claim).and_then(|class| choices.get(&class).copied());
-    let demand = |claim: &ClaimId| {
-        let request = cluster.claim(*claim).map(|claim| &claim.request);
-        request.map(|request| (request.devices.total_core(), request.cpu, request.memory))
-    };
-    claims.sort_by_key(|claim| (choices(claim), Reverse(demand(claim))));
-    claims
 }

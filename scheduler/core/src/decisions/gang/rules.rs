@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::IntoIter;
 
-use super::{MakeRoom, Unplaceable, demanding_first, place_within_bounds};
+use super::member::{MakeRoom, Unplaceable, demanding_first, place_within_bounds};
 use crate::decisions::placement::{Engine, GroupScope, MemberNodes, Policy, room};
 use crate::decisions::unit::Unit;
 use crate::state::class::ClassId;
