@@ -1,5 +1,4 @@
-//! The decisions: who is entitled to what, whose turn it is, where a claim goes, who makes way, and the cycle that asks
-//! all of them.
+//! The decisions: fair shares, the order of turns, placement, the choice of victims, and the cycle that uses them all.
 
 pub(crate) mod actions;
 pub(crate) mod beyond;

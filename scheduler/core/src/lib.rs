@@ -15,17 +15,18 @@
 //!
 //! # Layers
 //!
-//! Each imports itself and those that stand before it, and within a layer no module imports itself by way of others.
+//! Each layer imports only itself and the layers before it. The modules of a layer do not import each other in a
+//! circle. A test in `tests/architecture` checks both.
 //!
-//! 1. `vocabulary`: the words.
-//! 2. `state`: the books of what is.
-//! 3. `decisions`: what is to be.
-//! 4. [`explain`]: why. It only reads.
+//! 1. `vocabulary`: values that describe requests, events and errors.
+//! 2. `state`: the books of a cluster.
+//! 3. `decisions`: what a cycle plans.
+//! 4. [`explain`]: the reasons. This layer only reads.
 //!
 //! # What it may touch
 //!
-//! Values and ordered collections of the standard library, and `thiserror`. Time comes in events, chance from a seed.
-//! `clippy.toml` forbids clocks, I/O, threads, collections in the order of a hash, and floating-point numbers.
+//! The crate uses values and ordered collections of the standard library, and `thiserror`. Events bring the time, and a
+//! seed brings randomness. `clippy.toml` forbids clocks, I/O, threads, hash collections and floating-point numbers.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::float_arithmetic, clippy::print_stdout, clippy::print_stderr)]

@@ -1,5 +1,5 @@
-//! The state: who is where, what is free, who holds how much, who waits. It changes by events and by statements, keeps
-//! its books and refuses what contradicts them. Nothing here chooses.
+//! The state of a cluster: its nodes, queues, pod groups and claims, and the books about them. Events and statements
+//! change the state. An event that contradicts the books is refused. Nothing in this layer decides.
 
 pub(crate) mod budget;
 pub(crate) mod change_log;

@@ -1,4 +1,4 @@
-//! The words: what users ask for, what can be, what can happen and what can be wrong, as values. They know no cluster.
+//! The vocabulary: values that describe requests, specifications, events, errors and dumps. No value knows a cluster.
 
 pub(crate) mod allowance;
 pub(crate) mod amount;

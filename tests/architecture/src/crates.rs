@@ -1,4 +1,4 @@
-//! Crates among each other: which of ours each may depend on, and for pure ones which of others.
+//! Checks the dependencies of each crate of the workspace against a rule for that crate.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,9 +10,9 @@ use serde_json::Value;
 pub struct Rule {
     /// The crate.
     pub name: &'static str,
-    /// Ours that it may depend on.
+    /// The crates of this workspace that it may depend on.
     pub ours: &'static [&'static str],
-    /// Others' that it may depend on; `None`: any. Those that only its tests use are not asked about.
+    /// The crates from elsewhere that it may depend on; `None`: any. Dependencies of its tests are not checked.
     pub others: Option<&'static [&'static str]>,
 }
 
@@ -32,8 +32,8 @@ pub fn metadata(root: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
 }
 
-/// Dependencies that the rules forbid, and crates without a rule: one sentence each. A crate's own tests may also depend
-/// on the crates below `tests`, which need no mention.
+/// Dependencies that the rules forbid, and crates without a rule, one sentence each. The tests of any crate may depend
+/// on the crates in the folder `tests`.
 #[must_use]
 pub fn violations(rules: &[Rule], metadata: &Value) -> Vec<String> {
     let root = text(&metadata["workspace_root"]);
@@ -42,7 +42,7 @@ pub fn violations(rules: &[Rule], metadata: &Value) -> Vec<String> {
     for package in list(&metadata["packages"]) {
         let (name, manifest) = (text(&package["name"]), text(&package["manifest_path"]));
         let Some(rule) = rules.iter().find(|rule| rule.name == name) else {
-            wrong.push(format!("{name} has no rule that says what it may depend on; give it one"));
+            wrong.push(format!("{name} has no rule about its dependencies; add one"));
             continue;
         };
         for dependency in list(&package["dependencies"]) {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rules_allow_is_right() {
+    fn dependencies_that_a_rule_allows_are_not_reported() {
         let harness = json!({"name": "harness", "kind": "dev", "path": "/house/tests/harness"});
         for (name, on) in [
             ("pure", json!({"name": "thiserror", "kind": null})),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_a_transport_or_a_runtime_in_a_pure_crate_is_named() {
+    fn a_runtime_a_transport_or_a_clock_in_a_pure_crate_is_reported() {
         for on in ["tokio", "tonic", "chrono"] {
             let wrong = violations(&RULES, &workspace("pure", "pure", json!({"name": on, "kind": null})));
             assert_eq!(wrong, [format!("pure depends on {on}, which it may not: /house/pure/Cargo.toml")]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_upwards_is_named_even_in_tests() {
+    fn a_forbidden_crate_of_the_workspace_is_reported_even_if_only_tests_use_it() {
         let daemon = |kind: Value| json!({"name": "daemon", "kind": kind, "path": "/house/daemon"});
         for (kind, told) in [(Value::Null, ""), (json!("dev"), " (dev)"), (json!("build"), " (build)")] {
             let wrong = violations(&RULES, &workspace("pure", "pure", daemon(kind)));
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shipped_depends_on_no_test() {
+    fn a_test_crate_as_a_normal_dependency_is_reported() {
         let harness = json!({"name": "harness", "kind": null, "path": "/house/tests/harness"});
         assert_eq!(violations(&RULES, &workspace("daemon", "daemon", harness)).len(), 1);
     }
 
     #[test]
-    fn a_crate_without_a_rule_is_named() {
+    fn a_crate_without_a_rule_is_reported() {
         let wrong = violations(&RULES, &workspace("new", "new", json!({"name": "thiserror", "kind": null})));
-        assert_eq!(wrong, ["new has no rule that says what it may depend on; give it one"]);
+        assert_eq!(wrong, ["new has no rule about its dependencies; add one"]);
     }
 }

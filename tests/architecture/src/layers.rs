@@ -1,5 +1,5 @@
-//! Layers within a crate: the folders right below its `src`. Code of a layer names what is in its own layer and in those
-//! below, never what is above. Within a layer no module names itself by way of others, nor within a module a file.
+//! Checks the layers of a crate, which are the folders in its `src`. Code may import its own layer and lower layers.
+//! The modules of a layer must not import each other in a circle, and nor must the files of a module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,7 +37,7 @@ pub fn sources(src: &Path) -> Vec<Source> {
 /// An import from one module of a layer, or file of a module, to another, and where it stands.
 type Imports = BTreeMap<(String, String), String>;
 
-/// What is wrong with a crate's imports, given its layers from the lowest to the highest: one sentence each.
+/// Imports that break the rules, one sentence each. `layers` are the crate's layers, the lowest first.
 #[must_use]
 pub fn violations(layers: &[&str], sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -47,7 +47,7 @@ pub fn violations(layers: &[&str], sources: &[Source]) -> Vec<String> {
         let module: Vec<String> = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
         let Some(height) = layers.iter().position(|layer| *layer == module[0]) else {
             wrong.push(format!(
-                "{file}: {:?} is none of the layers {layers:?}; put the file into one of them",
+                "{file}: {:?} is not one of the layers {layers:?}; move the file into one of them",
                 module[0]
             ));
             continue;
@@ -57,12 +57,12 @@ pub fn violations(layers: &[&str], sources: &[Source]) -> Vec<String> {
             let (at, path) = (format!("{file}:{}", named.line), named.path.join("::"));
             let Some(other) = named.path.first().and_then(|first| layers.iter().position(|layer| layer == first))
             else {
-                wrong.push(format!("{at}: `crate::{path}` goes by the crate's root; name it by its layer"));
+                wrong.push(format!("{at}: `crate::{path}` is a path by the crate's root; name the layer in it"));
                 continue;
             };
             if other > height {
                 wrong.push(format!(
-                    "{at}: layer `{layer}` names `crate::{path}` of layer `{}`, which is above it",
+                    "{at}: layer `{layer}` imports `crate::{path}` from layer `{}`, which is above it",
                     layers[other]
                 ));
             }
@@ -86,14 +86,14 @@ pub fn violations(layers: &[&str], sources: &[Source]) -> Vec<String> {
             let steps: Vec<String> =
                 cycle.iter().map(|arrow| format!("{} -> {} ({})", arrow.0, arrow.1, imports[arrow])).collect();
             wrong.push(format!("{place}: imports in a circle: {}", steps.join(", ")));
-            // Each further circle is told by itself.
+            // Without this import, the next search finds the next circle.
             imports.remove(&cycle[0]);
         }
     }
     wrong
 }
 
-/// A shortest circle through the first module that is in one.
+/// The shortest circle through the first module that is part of a circle.
 fn cycle(imports: &Imports) -> Option<Vec<(String, String)>> {
     let starts: BTreeSet<&String> = imports.keys().map(|(from, _)| from).collect();
     starts.into_iter().find_map(|start| {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_of_the_own_layer_and_of_lower_ones_are_right() {
+    fn imports_of_the_same_layer_and_of_lower_layers_are_allowed() {
         let good = [
             ("lib.rs", "mod words; mod books; mod choices; pub use choices::plan::Plan;"),
             ("words.rs", "pub(crate) mod claim;"),
@@ -144,16 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn an_import_upwards_is_named_with_file_line_and_layers() {
+    fn an_import_of_a_higher_layer_is_reported_with_file_line_and_both_layers() {
         let wrong = check(&[("books/node.rs", "use std::fmt;\nuse crate::choices::plan::Plan;\n")]);
         assert_eq!(
             wrong,
-            ["books/node.rs:2: layer `books` names `crate::choices::plan::Plan` of layer `choices`, which is above it"]
+            [
+                "books/node.rs:2: layer `books` imports `crate::choices::plan::Plan` from layer `choices`, which is above it"
+            ]
         );
     }
 
     #[test]
-    fn ways_round_by_super_by_a_tree_and_in_code_are_seen() {
+    fn an_import_by_super_by_a_use_tree_or_in_code_is_reported() {
         for text in [
             "use super::super::choices::plan;",
             "use crate::{choices::plan, words::claim};",
@@ -166,21 +168,24 @@ mod tests {
     }
 
     #[test]
-    fn a_way_by_the_crate_s_root_is_refused() {
+    fn a_path_by_the_root_of_the_crate_is_reported() {
         for text in ["use crate::Plan;", "use crate::*;", "use crate as house;"] {
             let wrong = check(&[("books/node.rs", text)]);
-            assert!(wrong.len() == 1 && wrong[0].contains("goes by the crate's root"), "{text}: {wrong:?}");
+            assert!(wrong.len() == 1 && wrong[0].contains("is a path by the crate's root"), "{text}: {wrong:?}");
         }
     }
 
     #[test]
-    fn a_file_outside_of_the_layers_is_refused() {
+    fn a_file_outside_the_layers_is_reported() {
         let wrong = check(&[("helpers.rs", "")]);
-        assert!(wrong.len() == 1 && wrong[0].starts_with("helpers.rs: \"helpers\" is none of the layers"), "{wrong:?}");
+        assert!(
+            wrong.len() == 1 && wrong[0].starts_with("helpers.rs: \"helpers\" is not one of the layers"),
+            "{wrong:?}"
+        );
     }
 
     #[test]
-    fn files_of_a_module_that_import_each_other_are_named_and_what_is_in_its_parent_is_not() {
+    fn a_circle_of_files_is_reported_and_a_parent_that_uses_its_children_is_not() {
         let wrong = check(&[
             ("books/a.rs", "mod b; mod c; use b::B;"),
             ("books/a/b.rs", "use super::A; use super::c::C;"),
@@ -194,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_a_layer_that_import_each_other_in_a_circle_are_named() {
+    fn a_circle_of_modules_is_reported_with_a_file_and_line_for_each_import() {
         let wrong = check(&[
             ("books/a.rs", "use super::b::B;"),
             ("books/b/inner.rs", "use crate::words::claim;\nuse crate::books::c::C;"),

@@ -1,5 +1,5 @@
-//! Which code may know which, as rules that a machine checks: crates among each other ([`crates`]), and layers within a
-//! crate ([`layers`]). The rules themselves are in the tests.
+//! Checks imports: between the crates of the workspace ([`crates`]), and between the layers of one crate ([`layers`]).
+//! The rules themselves are in `tests/rules.rs`.
 
 #![forbid(unsafe_code)]
 

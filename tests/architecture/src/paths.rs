@@ -1,7 +1,7 @@
-//! The paths that a source file names, without a compiler: `use` trees and paths in code, resolved to where they lead
-//! from the root of the crate. Comments and strings do not count.
+//! Finds the paths in a source file that lead to other modules of its crate, in `use` trees and in code. Comments and
+//! strings are skipped.
 
-/// A path that a file names, in full: `["state", "node", "Node"]`. A glob ends in `*`.
+/// A path from the root of the crate: `["state", "node", "Node"]`. A glob ends in `*`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) line: usize,
@@ -12,7 +12,7 @@ pub(crate) struct Named {
 pub(crate) fn named(module: &[String], text: &str) -> Vec<Named> {
     let tokens = tokens(text);
     let mut found = Vec::new();
-    // Modules within the file, each with the depth of braces at which it ends.
+    // The inline modules that are open, each with the depth of braces at which it ends.
     let (mut inner, mut depth): (Vec<(String, usize)>, usize) = (Vec::new(), 0);
     let mut at = 0;
     while let Some((token, _)) = tokens.get(at) {
@@ -38,7 +38,7 @@ pub(crate) fn named(module: &[String], text: &str) -> Vec<Named> {
     found
 }
 
-/// Takes in the path, or the tree of paths, that begins at a token and goes on from `path`. Answers where it ends.
+/// Reads the path, or the tree of paths, that begins at token `at` and continues `path`. Returns the first token after it.
 fn tree(tokens: &[(String, usize)], mut at: usize, mut path: Vec<String>, found: &mut Vec<Named>) -> usize {
     let line = tokens.get(at).map_or(0, |(_, line)| *line);
     loop {
@@ -65,7 +65,7 @@ fn tree(tokens: &[(String, usize)], mut at: usize, mut path: Vec<String>, found:
             && tokens.get(at + 1).is_some_and(|(token, _)| is_name(token));
         if !goes_on {
             found.push(Named { line, path });
-            // What follows `as` is a name of the file's own.
+            // The name after `as` is an alias.
             let has_alias = tokens.get(at).is_some_and(|(token, _)| token == "as");
             return if has_alias { at + 2 } else { at };
         }
@@ -73,7 +73,7 @@ fn tree(tokens: &[(String, usize)], mut at: usize, mut path: Vec<String>, found:
     }
 }
 
-/// Names, `::` and single signs, each with its line.
+/// Splits source text into names, `::` and single signs, each with its line.
 fn tokens(text: &str) -> Vec<(String, usize)> {
     let signs: Vec<char> = text.chars().collect();
     let (mut tokens, mut at, mut line) = (Vec::new(), 0, 1);
@@ -84,7 +84,7 @@ fn tokens(text: &str) -> Vec<(String, usize)> {
             '/' if starts(at, "/*") => end_of_comment(&signs, at),
             '"' => end_of_string(&signs, at),
             'r' if starts(at, "r\"") || starts(at, "r#\"") || starts(at, "r##\"") => end_of_raw_string(&signs, at),
-            // A sign in quotes; otherwise it is a lifetime.
+            // A character literal. A quote that matches neither line begins a lifetime.
             '\'' if starts(at, "'\\") => {
                 at + 2 + signs[at + 2..].iter().skip(1).take_while(|sign| **sign != '\'').count() + 2
             }
@@ -114,7 +114,7 @@ fn tokens(text: &str) -> Vec<(String, usize)> {
     tokens
 }
 
-/// Comments can stand in each other.
+/// Block comments can be nested.
 fn end_of_comment(signs: &[char], mut at: usize) -> usize {
     let mut depth = 0;
     while at < signs.len() {
@@ -162,33 +162,33 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_of_uses_is_all_its_paths() {
+    fn a_use_tree_yields_each_of_its_paths() {
         let text = "use std::fmt;\nuse crate::{a::B, c::{self, D, e::*}};\nuse crate::f as g;\n";
         assert_eq!(paths("x", text), ["2:a::B", "2:c", "2:c::D", "2:c::e::*", "3:f"]);
     }
 
     #[test]
-    fn super_leads_up_from_the_file_and_from_modules_within_it() {
+    fn super_is_resolved_from_the_file_and_from_inline_modules() {
         assert_eq!(paths("a::b::c", "use super::d;\nuse super::super::super::e::F;"), ["1:a::b::d", "2:e::F"]);
         let text = "mod tests {\n    use super::*;\n    fn f() { super::super::g() }\n}\nuse super::h;";
         assert_eq!(paths("a::b", text), ["2:a::b::*", "3:a::g", "5:a::h"]);
     }
 
     #[test]
-    fn paths_in_code_count_and_those_in_comments_and_strings_do_not() {
+    fn paths_in_code_are_found_and_those_in_comments_and_strings_are_not() {
         let text = "// crate::a\n/* crate::b /* crate::c */ crate::d */\n\
                     fn f<'a>(x: &'a str) -> crate::e::E { g!(\"crate::h \\\" crate::i\", r#\"crate::j\"#, '\"', crate::k(x)) }";
         assert_eq!(paths("x", text), ["3:e::E", "3:k"]);
     }
 
     #[test]
-    fn a_type_s_parameters_and_a_visibility_are_no_part_of_a_path() {
+    fn type_parameters_and_visibilities_are_not_part_of_a_path() {
         let text = "pub(crate) fn f() -> crate::a::Key::<crate::b::C> { crate::d::e::<u8>() }";
         assert_eq!(paths("x", text), ["1:a::Key", "1:b::C", "1:d::e"]);
     }
 
     #[test]
-    fn another_name_for_the_crate_is_a_path_to_its_root() {
+    fn an_alias_of_the_crate_and_a_glob_are_paths_to_its_root() {
         assert_eq!(paths("a", "use crate as house;"), ["1:"]);
         assert_eq!(paths("a", "use crate::*;"), ["1:*"]);
     }

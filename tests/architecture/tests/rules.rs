@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md says of who may import whom, for the code as it is.
+//! Checks the workspace against the import rules of ARCHITECTURE.md.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// The column *May import* of ARCHITECTURE.md.
 const RULES: &[Rule] = &[
-    // What others must agree on to the byte. Loom is for the model checker only.
+    // The crate uses loom only when it is built for the model checker.
     Rule { name: "aliquot-abi", ours: &[], others: Some(&["loom"]) },
-    // In the process of somebody else: nothing of the manager, and nothing of others.
+    // The shim runs in processes of users. It uses no crate of the manager and none from elsewhere.
     Rule { name: "aliquot-shim", ours: &["aliquot-abi"], others: Some(&[]) },
-    // Contracts, and what compiles them.
+    // The contracts need what compiles them.
     Rule {
         name: "aliquot-proto",
         ours: &[],
         others: Some(&["prost", "prost-types", "protox", "tonic", "tonic-prost", "tonic-prost-build"]),
     },
-    // Pure: no clock, no transport, no runtime.
+    // Pure crates use no clock, no transport and no runtime.
     Rule { name: "aliquot-arbiter", ours: &[], others: Some(&[]) },
     Rule { name: "aliquot-dialects", ours: &[], others: Some(&["thiserror"]) },
     Rule { name: "aliquot-scheduler-core", ours: &[], others: Some(&["thiserror"]) },
-    // The node. Who speaks to Kubernetes does not know the manager.
+    // The Kubernetes adapters do not know the manager.
     Rule { name: "aliquot-kubernetes", ours: &["aliquot-proto", "aliquot-dialects"], others: None },
     Rule {
         name: "aliquot-manager",
@@ -32,9 +32,9 @@ const RULES: &[Rule] = &[
         others: None,
     },
     Rule { name: "aliquot-cli", ours: &["aliquot-manager", "aliquot-proto", "aliquot-abi"], others: None },
-    // The cluster. It knows nothing of the manager.
+    // The scheduler does not know the manager.
     Rule { name: "aliquot-scheduler", ours: &["aliquot-scheduler-core"], others: None },
-    // Tests.
+    // Test crates.
     Rule { name: "aliquot-architecture", ours: &[], others: Some(&["serde_json"]) },
     Rule { name: "aliquot-fake-machine", ours: &[], others: None },
     Rule { name: "aliquot-fake-cuda", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },
@@ -64,11 +64,11 @@ const CORE: [&str; 4] = ["vocabulary", "state", "decisions", "explain"];
 const PURE: [&str; 3] = ["scheduler/core", "manager/arbiter", "manager/dialects"];
 
 #[test]
-fn pure_crates_have_the_same_list_of_what_they_do_not_touch() {
+fn pure_crates_forbid_the_same_things() {
     let read = |file: String| std::fs::read_to_string(Path::new(ROOT).join(&file)).expect(&file);
     let lists = PURE.map(|folder| read(format!("{folder}/clippy.toml")));
     assert!(lists[0].contains("std::time::Instant::now"));
-    assert!(lists.iter().all(|list| *list == lists[0]), "they are copies of each other: change all of them");
+    assert!(lists.iter().all(|list| *list == lists[0]), "the files are copies of each other; change all of them");
     for folder in PURE {
         let head = read(format!("{folder}/src/lib.rs"));
         assert!(head.contains("#![deny(clippy::float_arithmetic"), "{folder} denies floating-point arithmetic");
@@ -76,13 +76,13 @@ fn pure_crates_have_the_same_list_of_what_they_do_not_touch() {
 }
 
 #[test]
-fn crates_depend_on_what_they_may() {
+fn crates_depend_only_on_what_their_rules_allow() {
     let wrong = crates::violations(RULES, &crates::metadata(Path::new(ROOT)));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_rule_is_about_a_crate_that_there_is() {
+fn every_rule_names_an_existing_crate() {
     let metadata = crates::metadata(Path::new(ROOT));
     let is_there = |name: &str| {
         metadata["packages"].as_array().is_some_and(|packages| packages.iter().any(|package| package["name"] == name))
@@ -92,7 +92,7 @@ fn every_rule_is_about_a_crate_that_there_is() {
 }
 
 #[test]
-fn layers_of_the_scheduler_s_core_import_only_those_below() {
+fn layers_of_the_scheduler_core_import_only_lower_layers() {
     let sources = layers::sources(&Path::new(ROOT).join("scheduler/core/src"));
     for layer in CORE {
         assert!(sources.iter().any(|(file, _)| file.starts_with(&format!("{layer}/"))), "{layer} has files");

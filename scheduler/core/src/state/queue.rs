@@ -1,4 +1,4 @@
-//! Queues: what each holds, and who waits in it.
+//! The books of queues: what each queue holds, and which groups wait in it.
 
 mod dump;
 

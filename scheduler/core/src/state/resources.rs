@@ -1,4 +1,4 @@
-//! The numbers of resources, and amounts of all of them.
+//! Numbers for resources, and amounts by those numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

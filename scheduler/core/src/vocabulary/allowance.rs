@@ -1,4 +1,4 @@
-//! What queues may have.
+//! The quota, limit and weight of a queue for one resource.
 
 /// What a queue may have of one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,4 +1,4 @@
-//! What a node may lack for an allocation.
+//! Reasons why a node cannot take an allocation.
 
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 

@@ -1,4 +1,4 @@
-//! What keeps placed units where they are.
+//! Reasons that protect placed units from eviction.
 
 /// What keeps a unit from being evicted.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,4 +1,4 @@
-//! What queues are given parts of.
+//! The resources that queues share.
 
 /// What can be shared between queues. Amounts are integers in the unit that each names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,4 +1,4 @@
-//! What queues hold beside their fair shares.
+//! What a queue holds, compared with its fair share.
 
 use crate::vocabulary::resource::Resource;
 

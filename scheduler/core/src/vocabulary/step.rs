@@ -1,4 +1,4 @@
-//! What a plan consists of.
+//! The steps of a plan.
 
 use crate::vocabulary::claim::{Allocation, ClaimId};
 

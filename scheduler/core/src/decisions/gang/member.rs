@@ -1,4 +1,4 @@
-//! A place for one member, and which member is next.
+//! Finds a place for one member of a unit, and the order in which members are placed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

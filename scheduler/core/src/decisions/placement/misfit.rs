@@ -1,4 +1,4 @@
-//! Why a task cannot run on a node, and which nodes are out of the question.
+//! Reasons why a task cannot run on a node. Some of them hold whatever is free on the node.
 
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
